@@ -1,0 +1,3 @@
+//! The flagstone command.
+
+fn main() {}

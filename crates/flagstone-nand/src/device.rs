@@ -1,0 +1,206 @@
+//! The device trait and what its operations report.
+
+use thiserror::Error;
+
+use crate::{BlockIndex, Capabilities, Geometry, PhysicalPage};
+
+/// Part of a page that one program or read touches. Empty slices touch nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramPart<'a> {
+    /// First data byte; a multiple of the code word's data size.
+    pub data_offset: u32,
+    /// Data bytes; whole code words.
+    pub data: &'a [u8],
+    /// First spare byte.
+    pub spare_offset: u32,
+    /// Spare bytes; bytes of `0xFF` leave cells as they are.
+    pub spare: &'a [u8],
+}
+
+/// Where a read puts its bytes. Empty targets read nothing.
+#[derive(Debug)]
+pub struct ReadPart<'a> {
+    /// First data byte; a multiple of the code word's data size.
+    pub data_offset: u32,
+    /// Receives data bytes; whole code words.
+    pub data: &'a mut [u8],
+    /// First spare byte.
+    pub spare_offset: u32,
+    /// Receives spare bytes.
+    pub spare: &'a mut [u8],
+}
+
+/// What a completed operation reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// Device time at which the operation is complete, in nanoseconds. Wall time on real devices.
+    pub end_ns: u64,
+    /// Highest number of bits the ECC corrected in any one code word (reads only).
+    pub corrected_bits_max: u32,
+}
+
+/// Rule of flash that an operation would break. Always a bug above the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FlashRule {
+    /// A bit would have to rise from 0 to 1 without an erase.
+    BitsOnlyFall,
+    /// The data area was programmed as often as NOP allows.
+    DataPrograms,
+    /// The spare area was programmed as often as NOP allows.
+    SparePrograms,
+    /// A page was programmed for the first time after a later page of its block.
+    FirstProgramOrder,
+    /// A re-program went back behind a later page.
+    ReprogramOrder,
+    /// A code word was programmed a second time.
+    CodeWordReuse,
+    /// Offset or length does not fall on code-word boundaries, or leaves the page.
+    Alignment,
+    /// The block is marked bad.
+    BadBlock,
+}
+
+/// What a device can report. Every variant names the address, so a log line is enough to act on.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NandError {
+    /// More bit errors than the ECC repairs. The data is gone; the block may still be good.
+    #[error("uncorrectable bit errors on {page:?}")]
+    Uncorrectable {
+        /// Page read.
+        page: PhysicalPage,
+    },
+    /// The chip reported a failed program. Retire the block; earlier pages stay readable.
+    #[error("program failed on {page:?}")]
+    ProgramFailed {
+        /// Page programmed.
+        page: PhysicalPage,
+    },
+    /// The chip reported a failed erase. Retire the block.
+    #[error("erase failed on {block:?}")]
+    EraseFailed {
+        /// Block erased.
+        block: BlockIndex,
+    },
+    /// The operation breaks a rule of flash: a bug above the device.
+    #[error("{rule:?} would be broken on {page:?}")]
+    Rule {
+        /// Page concerned.
+        page: PhysicalPage,
+        /// Rule concerned.
+        rule: FlashRule,
+    },
+    /// The device lost power: nothing works until it is opened again.
+    #[error("power is off")]
+    PowerOff,
+    /// A sync failed: nothing written since the last one can be relied on (rule D10).
+    #[error("sync failed")]
+    SyncFailed,
+    /// The host side failed (file, ioctl, bus). Nothing is known about the medium.
+    #[error("host error {errno}")]
+    Host {
+        /// `errno` of the failed call.
+        errno: i32,
+    },
+}
+
+/// Counters of a device since it was made or [`Nand::reset_counters`] was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads of a page, whole or part: each is one array read.
+    pub page_reads: u64,
+    /// Programs of a whole data area.
+    pub page_programs: u64,
+    /// Programs of part of a page: of the data area, or of the spare area alone.
+    pub partial_programs: u64,
+    /// Block erases.
+    pub block_erases: u64,
+    /// Bytes transferred by programs (data and spare).
+    pub bytes_programmed: u64,
+    /// Bytes transferred by reads (data and spare).
+    pub bytes_read: u64,
+    /// Syncs.
+    pub syncs: u64,
+    /// Bits the ECC corrected.
+    pub corrected_bits: u64,
+}
+
+/// A flash device: erase whole blocks, program pages or parts of them, read anything.
+///
+/// # Power cuts
+///
+/// A cut during `program` leaves the code words being programmed with any content, and two reads
+/// of them may differ ("unstable bits"). A cut during `erase` does the same to the whole block. On
+/// multi-level cells a cut may also take the paired page, programmed and acknowledged earlier
+/// (Tseng et al., DAC 2011). Where `needs_sync` holds, any subset of the writes since the last
+/// `sync` may be lost. Nothing else changes.
+pub trait Nand {
+    /// Shape of the device; constant for its lifetime.
+    fn geometry(&self) -> Geometry;
+
+    /// What the device can do; constant for its lifetime.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Reads part of a page, corrected by the ECC. Erased bytes read as `0xFF`.
+    ///
+    /// # Errors
+    ///
+    /// `Uncorrectable` when the ECC gave up; the target then holds undefined bytes.
+    fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError>;
+
+    /// Programs part of a page. A part that covers the whole data area is a page program.
+    ///
+    /// # Errors
+    ///
+    /// `ProgramFailed` means that the block has to be retired; pages programmed earlier stay
+    /// readable. `Rule` is a bug of the caller and changes nothing.
+    fn program(
+        &mut self,
+        page: PhysicalPage,
+        part: ProgramPart<'_>,
+    ) -> Result<Completion, NandError>;
+
+    /// Erases a block and spends one of its program/erase cycles.
+    ///
+    /// # Errors
+    ///
+    /// `EraseFailed` means that the block has to be retired.
+    fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError>;
+
+    /// Whether the block carries a bad-block mark, from the factory or from [`Nand::mark_bad`].
+    ///
+    /// # Errors
+    ///
+    /// Host errors and power loss only.
+    fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError>;
+
+    /// Marks a block bad, for ever.
+    ///
+    /// # Errors
+    ///
+    /// Host errors and power loss only.
+    fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError>;
+
+    /// Makes everything programmed and erased so far durable. Free on NAND.
+    ///
+    /// # Errors
+    ///
+    /// `SyncFailed`: the device must not be used any further (rule D10).
+    fn sync(&mut self) -> Result<Completion, NandError>;
+
+    /// Program/erase cycles `block` has seen, where the device knows; 0 where it does not.
+    fn erase_count(&self, block: BlockIndex) -> u32;
+
+    /// Operations counted since the last reset.
+    fn counters(&self) -> Counters;
+
+    /// Starts counting anew.
+    fn reset_counters(&mut self);
+
+    /// Device time in nanoseconds: no operation issued from now on starts earlier.
+    fn now_ns(&self) -> u64;
+
+    /// Moves the device's time forward to `now_ns`; the past is left alone. Does nothing on real
+    /// devices, whose time is the wall clock.
+    fn advance_to(&mut self, now_ns: u64);
+}
