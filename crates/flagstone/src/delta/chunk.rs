@@ -1,0 +1,302 @@
+//! A packed run of neighbouring deltas: the storage of the map.
+//!
+//! ```text
+//! chunk  = record*                              ascending by (key, LSN)
+//! record = key_size body_size lsn[7] key body   sizes are varints, body is an encoded op
+//! ```
+//!
+//! Owns one growing allocation of about `CHUNK_SIZE_MAX` bytes. Never decides where a key belongs.
+//!
+//! Invariants:
+//! - C1: records ascend by key, those of one key by LSN (equal LSNs only for an out-of-line put
+//!   and the patch behind it).
+//! - C2: `count` and `lsn_min` describe the records exactly.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use flagstone_space::Lsn;
+
+use super::op::{Op, put_varint, size_of_slice, take_varint};
+
+/// Size past which a chunk with more than one key splits, in bytes.
+pub(super) const CHUNK_SIZE_MAX: usize = 1024;
+/// Size below which a chunk joins its neighbour, in bytes.
+pub(super) const CHUNK_SIZE_MIN: usize = 256;
+/// Step in which the allocation grows, in bytes: the waste is half of it on average.
+const GROWTH_STEP: usize = 64;
+/// Width of a stored LSN; an LSN has 56 bits.
+const LSN_SIZE: usize = 7;
+const LSN_MAX: u64 = (1 << (8 * LSN_SIZE)) - 1;
+
+/// One version of one key, read from a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) lsn: Lsn,
+    pub(super) body: &'a [u8],
+    /// Bytes the record takes in its chunk.
+    pub(super) size: usize,
+}
+
+impl<'a> Record<'a> {
+    /// The operation; `None` only if C1 is broken.
+    pub(super) fn op(&self) -> Option<Op<'a>> {
+        let op = Op::decode_trusted(self.body).ok();
+        debug_assert!(op.is_some(), "chunks hold encoded operations");
+        op
+    }
+}
+
+/// Records one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Records<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Whether nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Cuts off all records of the first key; gives the key and their bytes.
+    pub(super) fn take_key(&mut self) -> Option<(&'a [u8], &'a [u8])> {
+        let before = self.rest;
+        let key = self.next()?.key;
+        loop {
+            let mut ahead = *self;
+            match ahead.next() {
+                Some(record) if record.key == key => *self = ahead,
+                _ => break,
+            }
+        }
+        let size = before.len() - self.rest.len();
+        Some((key, before.get(..size)?))
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Record<'a>> {
+        let (key_size, rest) = take_varint(self.rest)?;
+        let (body_size, rest) = take_varint(rest)?;
+        let (lsn, rest) = rest.split_first_chunk::<LSN_SIZE>()?;
+        let (key, rest) = rest.split_at_checked(key_size as usize)?;
+        let (body, rest) = rest.split_at_checked(body_size as usize)?;
+        let size = self.rest.len() - rest.len();
+        self.rest = rest;
+        let mut wide = [0; 8];
+        wide[..LSN_SIZE].copy_from_slice(lsn);
+        Some(Record { key, lsn: Lsn(u64::from_le_bytes(wide)), body, size })
+    }
+}
+
+/// Appends a record around an encoded operation.
+pub(super) fn write_record(key: &[u8], lsn: Lsn, body: &[u8], out: &mut Vec<u8>) {
+    debug_assert!(lsn.0 <= LSN_MAX, "an LSN has 56 bits (rule D3)");
+    put_varint(out, size_of_slice(key));
+    put_varint(out, size_of_slice(body));
+    out.extend_from_slice(&lsn.0.min(LSN_MAX).to_le_bytes()[..LSN_SIZE]);
+    out.extend_from_slice(key);
+    out.extend_from_slice(body);
+}
+
+/// Appends a record, encoding the operation in place.
+pub(super) fn write_op_record(key: &[u8], lsn: Lsn, op: &Op<'_>, out: &mut Vec<u8>) {
+    debug_assert!(lsn.0 <= LSN_MAX, "an LSN has 56 bits (rule D3)");
+    put_varint(out, size_of_slice(key));
+    put_varint(out, op.encoded_size() as u32);
+    out.extend_from_slice(&lsn.0.min(LSN_MAX).to_le_bytes()[..LSN_SIZE]);
+    out.extend_from_slice(key);
+    op.encode(out);
+}
+
+/// Where the records of a key stand in a chunk, or would.
+pub(super) struct Span {
+    /// Byte range of the key's records; empty when it has none.
+    pub(super) bytes: Range<usize>,
+    /// How many they are.
+    pub(super) count: usize,
+}
+
+/// A packed run of records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chunk {
+    data: Vec<u8>,
+    count: u32,
+    lsn_min: Lsn,
+}
+
+impl Chunk {
+    /// A chunk of these records, sized to fit.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut chunk = Self::default();
+        chunk.reserve(bytes.len());
+        chunk.data.extend_from_slice(bytes);
+        chunk.recount();
+        chunk
+    }
+
+    pub(super) fn records(&self) -> Records<'_> {
+        Records { rest: &self.data }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.data
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Lowest LSN of the records.
+    pub(super) fn lsn_min(&self) -> Lsn {
+        self.lsn_min
+    }
+
+    /// Bytes allocated.
+    pub(super) fn capacity(&self) -> usize {
+        self.data.capacity()
+    }
+
+    /// Finds the records of `key`.
+    pub(super) fn find(&self, key: &[u8]) -> Span {
+        let mut start = self.data.len();
+        let mut end = start;
+        let mut count = 0;
+        let mut offset = 0;
+        for record in self.records() {
+            match record.key.cmp(key) {
+                Ordering::Less => {}
+                Ordering::Equal => {
+                    start = if count == 0 { offset } else { start };
+                    count += 1;
+                    end = offset + record.size;
+                }
+                Ordering::Greater => {
+                    if count == 0 {
+                        (start, end) = (offset, offset);
+                    }
+                    break;
+                }
+            }
+            offset += record.size;
+        }
+        Span { bytes: start..end, count }
+    }
+
+    /// Puts one record at `offset`.
+    pub(super) fn insert(&mut self, offset: usize, record: &[u8], lsn: Lsn) {
+        self.splice(offset..offset, record);
+        self.lsn_min = if self.count == 0 { lsn } else { self.lsn_min.min(lsn) };
+        self.count += 1;
+    }
+
+    /// Puts `records` in place of those in `range`.
+    pub(super) fn replace(&mut self, range: Range<usize>, records: &[u8]) {
+        self.splice(range, records);
+        self.recount();
+    }
+
+    /// Keeps the records for which `keep` holds; gives how many went.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Record<'_>) -> bool) -> usize {
+        let before = self.count();
+        let mut kept = Vec::with_capacity(self.data.len());
+        let mut offset = 0;
+        for record in self.records() {
+            if keep(&record) {
+                kept.extend_from_slice(self.data.get(offset..offset + record.size).unwrap_or(&[]));
+            }
+            offset += record.size;
+        }
+        if kept.len() < self.data.len() {
+            *self = Self::of(&kept);
+        }
+        before - self.count()
+    }
+
+    fn splice(&mut self, range: Range<usize>, bytes: &[u8]) {
+        let (old_size, tail_start) = (self.data.len(), range.end);
+        let target = range.start + bytes.len();
+        if target >= tail_start {
+            let grown = target - tail_start;
+            self.reserve(old_size + grown);
+            self.data.resize(old_size + grown, 0);
+            self.data.copy_within(tail_start..old_size, target);
+        } else {
+            self.data.copy_within(tail_start..old_size, target);
+            self.data.truncate(old_size - (tail_start - target));
+        }
+        self.data[range.start..target].copy_from_slice(bytes);
+        if self.data.capacity() > self.data.len() + 4 * GROWTH_STEP {
+            self.data.shrink_to(self.data.len().next_multiple_of(GROWTH_STEP));
+        }
+    }
+
+    fn reserve(&mut self, size: usize) {
+        if size > self.data.capacity() {
+            let wanted = size.next_multiple_of(GROWTH_STEP);
+            self.data.reserve_exact(wanted - self.data.len());
+        }
+    }
+
+    fn recount(&mut self) {
+        let mut count = 0;
+        let mut lsn_min = Lsn(LSN_MAX);
+        for record in self.records() {
+            count += 1;
+            lsn_min = lsn_min.min(record.lsn);
+        }
+        self.count = count;
+        self.lsn_min = lsn_min;
+    }
+
+    /// Cuts a chunk that grew too large between keys; gives the parts, in order, or nothing.
+    ///
+    /// `Arrival::AtEnd` leaves the left part full, so that ascending inserts fill chunks.
+    pub(super) fn split(&self, arrival: Arrival) -> Vec<Chunk> {
+        let total = self.data.len();
+        if total <= CHUNK_SIZE_MAX {
+            return Vec::new();
+        }
+        let part_count = match arrival {
+            Arrival::AtEnd => 2,
+            Arrival::Inside => total.div_ceil(CHUNK_SIZE_MAX),
+        };
+        let mut parts = Vec::new();
+        let mut records = self.records();
+        let (mut start, mut end) = (0, 0);
+        while let Some((_, span)) = records.take_key() {
+            let is_full = match arrival {
+                Arrival::AtEnd => end - start + span.len() > CHUNK_SIZE_MAX,
+                Arrival::Inside => end - start + span.len() / 2 > total / part_count,
+            };
+            if is_full && end > start && parts.len() + 1 < part_count {
+                parts.push(Chunk::of(&self.data[start..end]));
+                start = end;
+            }
+            end += span.len();
+        }
+        if start == 0 {
+            return Vec::new();
+        }
+        parts.push(Chunk::of(&self.data[start..end]));
+        parts
+    }
+}
+
+/// Where the record arrived that made a chunk too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Behind every key of the map.
+    AtEnd,
+    /// Anywhere else.
+    Inside,
+}

@@ -1,0 +1,179 @@
+//! Cursors over a map. They hold no state that a key could not give back: an operation that let go
+//! of the map goes on with `Bound::Excluded(last key)`.
+
+use std::ops::Bound;
+
+use flagstone_space::Lsn;
+
+use super::chunk::{Record, Records};
+use super::index::{Index, Position};
+use super::op::Op;
+use super::value::{OutOfLine, Value, apply};
+
+/// A key with its versions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    key: &'a [u8],
+    span: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// The key.
+    pub(crate) fn key(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// The versions, oldest first.
+    pub(crate) fn versions(&self) -> Versions<'a> {
+        Versions::of(self.span)
+    }
+
+    pub(super) fn records(&self) -> Records<'a> {
+        Records::of(self.span)
+    }
+}
+
+/// Versions of one key, oldest first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Versions<'a> {
+    records: Records<'a>,
+}
+
+impl<'a> Versions<'a> {
+    pub(super) fn of(span: &'a [u8]) -> Self {
+        Self { records: Records::of(span) }
+    }
+
+    /// Whether the key has no version.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Applies the versions up to `upto` to `value`.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfLine` when a patch meets a value that is not at hand; `value` then is the state the
+    /// patch needs.
+    pub(crate) fn apply(&self, upto: Lsn, value: &mut Option<Value>) -> Result<(), OutOfLine<'a>> {
+        self.take_while(|(lsn, _)| *lsn <= upto).try_for_each(|(_, op)| apply(op, value))
+    }
+}
+
+impl<'a> Iterator for Versions<'a> {
+    type Item = (Lsn, Op<'a>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let record: Record<'a> = self.records.next()?;
+        Some((record.lsn, record.op()?))
+    }
+}
+
+/// Keys in ascending order.
+#[derive(Clone, Debug)]
+pub(crate) struct Forward<'a> {
+    index: &'a Index,
+    at: Option<Position>,
+    records: Records<'a>,
+    lsn_below: Option<Lsn>,
+}
+
+impl<'a> Forward<'a> {
+    pub(super) fn new(index: &'a Index, from: Bound<&[u8]>) -> Self {
+        Self::starting(index, from, None)
+    }
+
+    /// Skips chunks without a version below `lsn`.
+    pub(super) fn with_lsn_below(index: &'a Index, from: Bound<&[u8]>, lsn: Lsn) -> Self {
+        Self::starting(index, from, Some(lsn))
+    }
+
+    fn starting(index: &'a Index, from: Bound<&[u8]>, lsn_below: Option<Lsn>) -> Self {
+        let at = match from {
+            Bound::Unbounded => index.first(),
+            Bound::Included(key) | Bound::Excluded(key) => index.locate(key),
+        };
+        let bytes = at.and_then(|at| index.chunk(at)).map_or(&[][..], |chunk| {
+            let start = match from {
+                Bound::Unbounded => 0,
+                Bound::Included(key) => chunk.find(key).bytes.start,
+                Bound::Excluded(key) => chunk.find(key).bytes.end,
+            };
+            chunk.bytes().get(start..).unwrap_or(&[])
+        });
+        Self { index, at, records: Records::of(bytes), lsn_below }
+    }
+
+    fn next_chunk(&mut self) -> Option<()> {
+        loop {
+            self.at = self.index.next(self.at?);
+            let chunk = self.index.chunk(self.at?)?;
+            if self.lsn_below.is_none_or(|lsn| chunk.lsn_min() < lsn) {
+                self.records = chunk.records();
+                return Some(());
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Forward<'a> {
+    type Item = Entry<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<'a>> {
+        if self.records.is_empty() {
+            self.next_chunk()?;
+        }
+        let (key, span) = self.records.take_key()?;
+        Some(Entry { key, span })
+    }
+}
+
+/// Keys in descending order.
+#[derive(Clone, Debug)]
+pub(crate) struct Backward<'a> {
+    index: &'a Index,
+    at: Option<Position>,
+    /// Entries of the current chunk that are still to come, ascending.
+    entries: Vec<Entry<'a>>,
+}
+
+impl<'a> Backward<'a> {
+    pub(super) fn new(index: &'a Index, from: Bound<&[u8]>) -> Self {
+        let at = match from {
+            Bound::Unbounded => index.last(),
+            Bound::Included(key) | Bound::Excluded(key) => index.locate(key),
+        };
+        let mut cursor = Self { index, at, entries: Vec::new() };
+        cursor.load();
+        cursor.entries.retain(|entry| match from {
+            Bound::Unbounded => true,
+            Bound::Included(key) => entry.key <= key,
+            Bound::Excluded(key) => entry.key < key,
+        });
+        cursor
+    }
+
+    fn load(&mut self) {
+        let Some(chunk) = self.at.and_then(|at| self.index.chunk(at)) else { return };
+        let mut records = chunk.records();
+        while let Some((key, span)) = records.take_key() {
+            self.entries.push(Entry { key, span });
+        }
+    }
+}
+
+impl<'a> Iterator for Backward<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        loop {
+            if let Some(entry) = self.entries.pop() {
+                return Some(entry);
+            }
+            self.at = self.index.previous(self.at?);
+            self.load();
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! The ordered map of deltas: insertion with folding, removal, totals.
+
+use std::borrow::Cow;
+use std::ops::Bound;
+
+use flagstone_space::Lsn;
+
+use super::chunk::{Arrival, Chunk, Record, Records, Span, write_op_record, write_record};
+use super::cursor::{Backward, Entry, Forward, Versions};
+use super::index::{Index, Position};
+use super::op::Op;
+use super::patch::{PatchFold, fold_patches};
+
+/// Scratch kept between insertions, in bytes.
+const SCRATCH_SIZE_MAX: usize = 1024;
+
+/// Descriptors of out-of-line values that nothing in the map refers to any more. Empty costs
+/// nothing.
+pub(crate) type DroppedRefs = Vec<Vec<u8>>;
+
+/// How much a range holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RangeTotals {
+    /// Deltas.
+    pub(crate) count: usize,
+    /// Their packed size in bytes.
+    pub(crate) bytes: usize,
+}
+
+impl RangeTotals {
+    fn add(&mut self, record: &Record<'_>) {
+        self.count += 1;
+        self.bytes += record.size;
+    }
+}
+
+/// Keys from `low` (inclusive) to `high` (exclusive; `None` is infinity).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange<'a> {
+    /// First key inside.
+    pub(crate) low: &'a [u8],
+    /// First key above, if there is one.
+    pub(crate) high: Option<&'a [u8]>,
+}
+
+impl KeyRange<'_> {
+    /// Every key.
+    pub(crate) const ALL: KeyRange<'static> = KeyRange { low: &[], high: None };
+
+    /// Whether `key` lies inside.
+    #[inline]
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.low <= key && self.is_below_high(key)
+    }
+
+    /// Whether `key` lies below the upper end.
+    #[inline]
+    pub(crate) fn is_below_high(&self, key: &[u8]) -> bool {
+        self.high.is_none_or(|high| key < high)
+    }
+}
+
+/// Deltas of one tree, by key and commit order. See the head of `delta`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeltaMap {
+    index: Index,
+    len: usize,
+    scratch: Vec<u8>,
+}
+
+impl DeltaMap {
+    /// An empty map; allocates nothing.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many deltas it holds.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All memory it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.index.memory_size() + self.scratch.capacity()
+    }
+
+    /// Forgets everything and gives the memory back.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Lowest LSN in the map: the log must reach back to it. O(chunks).
+    pub(crate) fn lsn_min(&self) -> Option<Lsn> {
+        let positions = std::iter::successors(self.index.first(), |at| self.index.next(*at));
+        positions.filter_map(|at| Some(self.index.chunk(at)?.lsn_min())).min()
+    }
+
+    /// Adds a version and, when it is the newest, folds the versions of its key.
+    ///
+    /// Two neighbouring versions become one, with the newer LSN, when no floor separates them:
+    /// a floor `f` separates `older <= f < newer`. An older version (a checkpoint's copy that redo
+    /// meets late) takes its place unfolded: one that belongs between the two might still come
+    /// (M5). One whose LSN the key has already is a copy and is ignored, except that a patch joins
+    /// the out-of-line put of its own commit.
+    pub(crate) fn insert(
+        &mut self,
+        key: &[u8],
+        op: Op<'_>,
+        lsn: Lsn,
+        floors: &[Lsn],
+    ) -> DroppedRefs {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let dropped = self.insert_with(key, op, lsn, floors, &mut scratch);
+        if scratch.capacity() <= SCRATCH_SIZE_MAX {
+            self.scratch = scratch;
+        }
+        dropped
+    }
+
+    fn insert_with(
+        &mut self,
+        key: &[u8],
+        op: Op<'_>,
+        lsn: Lsn,
+        floors: &[Lsn],
+        scratch: &mut Vec<u8>,
+    ) -> DroppedRefs {
+        let Some(at) = self.index.locate(key) else {
+            write_op_record(key, lsn, &op, scratch);
+            self.index.push(&[], Chunk::of(scratch));
+            self.len = 1;
+            return DroppedRefs::new();
+        };
+        let Some(chunk) = self.index.chunk(at) else { return DroppedRefs::new() };
+        let span = chunk.find(key);
+        let is_last = span.bytes.start == chunk.bytes().len() && self.index.next(at).is_none();
+        let arrival = if is_last { Arrival::AtEnd } else { Arrival::Inside };
+        if span.count == 0 {
+            write_op_record(key, lsn, &op, scratch);
+            self.index.update(at, |chunk| chunk.insert(span.bytes.start, scratch, lsn));
+            self.len += 1;
+            self.split_at(at, arrival);
+            return DroppedRefs::new();
+        }
+        let chain = Records::of(&chunk.bytes()[span.bytes.clone()]);
+        let mut folded = Chain::with(chain, op, lsn);
+        if folded.arrival_is_newest {
+            folded.fold(floors);
+        }
+        folded.write(key, scratch);
+        let Chain { versions, dropped, .. } = folded;
+        let count = versions.len();
+        self.replace_chain(at, &span, scratch, count);
+        self.split_at(at, arrival);
+        dropped
+    }
+
+    fn replace_chain(&mut self, at: Position, span: &Span, records: &[u8], count: usize) {
+        self.index.update(at, |chunk| chunk.replace(span.bytes.clone(), records));
+        self.len = self.len + count - span.count;
+    }
+
+    fn split_at(&mut self, at: Position, arrival: Arrival) {
+        let parts = self.index.chunk(at).map(|chunk| chunk.split(arrival)).unwrap_or_default();
+        if !parts.is_empty() {
+            self.index.split(at, parts);
+        }
+    }
+
+    /// The versions of `key`, oldest first.
+    pub(crate) fn versions(&self, key: &[u8]) -> Versions<'_> {
+        let chunk = self.index.locate(key).and_then(|at| self.index.chunk(at));
+        let span = chunk.and_then(|chunk| chunk.bytes().get(chunk.find(key).bytes));
+        Versions::of(span.unwrap_or(&[]))
+    }
+
+    /// Keys with their versions, ascending from `from`.
+    pub(crate) fn forward(&self, from: Bound<&[u8]>) -> Forward<'_> {
+        Forward::new(&self.index, from)
+    }
+
+    /// Keys with their versions, descending from `from`.
+    pub(crate) fn backward(&self, from: Bound<&[u8]>) -> Backward<'_> {
+        Backward::new(&self.index, from)
+    }
+
+    /// Keys with their versions inside `range`, ascending.
+    pub(crate) fn range<'a>(&'a self, range: KeyRange<'a>) -> impl Iterator<Item = Entry<'a>> {
+        self.forward(Bound::Included(range.low))
+            .take_while(move |entry| range.is_below_high(entry.key()))
+    }
+
+    /// Versions with an LSN below `lsn`, in key order from `from`; what a checkpoint copies.
+    pub(crate) fn older_than(
+        &self,
+        lsn: Lsn,
+        from: Bound<&[u8]>,
+    ) -> impl Iterator<Item = (&[u8], Lsn, Op<'_>)> {
+        Forward::with_lsn_below(&self.index, from, lsn).flat_map(move |entry| {
+            let old = entry.versions().take_while(move |(version, _)| *version < lsn);
+            old.map(move |(version, op)| (entry.key(), version, op))
+        })
+    }
+
+    /// What the versions up to `upto` inside `range` amount to.
+    pub(crate) fn range_totals(&self, range: KeyRange<'_>, upto: Lsn) -> RangeTotals {
+        let mut totals = RangeTotals::default();
+        for entry in self.range(range) {
+            let records = entry.records().take_while(|record| record.lsn <= upto);
+            records.for_each(|record| totals.add(&record));
+        }
+        totals
+    }
+
+    /// Removes the versions up to `upto` inside `range`: a base holds them now (rule D2).
+    pub(crate) fn remove_range(&mut self, range: KeyRange<'_>, upto: Lsn) -> RangeTotals {
+        let mut totals = RangeTotals::default();
+        self.retain_in(range, |record| {
+            let goes = record.lsn <= upto;
+            if goes {
+                totals.add(record);
+            }
+            !goes
+        });
+        totals
+    }
+
+    /// Moves the versions up to `upto` inside `range` into a map of their own.
+    pub(crate) fn extract_range(&mut self, range: KeyRange<'_>, upto: Lsn) -> DeltaMap {
+        let copy = self.copy_range(range, upto);
+        self.remove_range(range, upto);
+        copy
+    }
+
+    /// Copies the versions up to `upto` inside `range` into a map of their own.
+    pub(crate) fn copy_range(&self, range: KeyRange<'_>, upto: Lsn) -> DeltaMap {
+        let mut copy = DeltaMap::new();
+        let mut packed = Vec::new();
+        for entry in self.range(range) {
+            packed.clear();
+            for record in entry.records().take_while(|record| record.lsn <= upto) {
+                write_record(record.key, record.lsn, record.body, &mut packed);
+            }
+            copy.push_records(entry.key(), &packed);
+        }
+        copy
+    }
+
+    /// Adds the records of one key behind all others.
+    fn push_records(&mut self, key: &[u8], records: &[u8]) {
+        if records.is_empty() {
+            return;
+        }
+        self.len += Records::of(records).count();
+        let Some(at) = self.index.last() else {
+            return self.index.push(key, Chunk::of(records));
+        };
+        self.index.update(at, |chunk| {
+            let end = chunk.bytes().len();
+            chunk.replace(end..end, records);
+        });
+        self.split_at(at, Arrival::AtEnd);
+    }
+
+    /// Removes every version above `lsn`: a rollback to a savepoint of a private map, or the end of
+    /// a database that was poisoned (rule D8).
+    pub(crate) fn remove_newer(&mut self, lsn: Lsn) -> DroppedRefs {
+        let mut dropped = DroppedRefs::new();
+        self.retain_in(KeyRange::ALL, |record| {
+            let stays = record.lsn <= lsn;
+            if !stays && let Some(Op::PutRef(descriptor)) = record.op() {
+                dropped.push(descriptor.to_vec());
+            }
+            stays
+        });
+        dropped
+    }
+
+    fn retain_in(&mut self, range: KeyRange<'_>, mut keep: impl FnMut(&Record<'_>) -> bool) {
+        let mut next = self.index.locate(range.low);
+        let first = next;
+        while let Some(at) = next {
+            let begins_above = self.index.low(at).is_none_or(|low| !range.is_below_high(low));
+            if begins_above && first != Some(at) {
+                break;
+            }
+            let removed = self.index.update(at, |chunk| {
+                chunk.retain(|record| !range.contains(record.key) || keep(record))
+            });
+            let removed = removed.unwrap_or(0);
+            self.len -= removed;
+            next = if removed > 0 { self.index.tidy(at) } else { self.index.next(at) };
+        }
+    }
+}
+
+/// The versions of one key while one is added, oldest first.
+struct Chain<'a> {
+    versions: Vec<(Lsn, Cow<'a, [u8]>)>,
+    arrival_is_newest: bool,
+    dropped: DroppedRefs,
+}
+
+impl<'a> Chain<'a> {
+    /// The chain of a key with one version more.
+    fn with(records: Records<'a>, op: Op<'_>, lsn: Lsn) -> Self {
+        let mut versions: Vec<_> =
+            records.map(|record| (record.lsn, Cow::Borrowed(record.body))).collect();
+        let at = versions.partition_point(|(version, _)| *version <= lsn);
+        let twins = versions.iter().take(at).filter(|(version, _)| *version == lsn);
+        let twins: Vec<_> = twins.map(|(_, body)| Op::decode_trusted(body)).collect();
+        let arrival_is_newest = at == versions.len();
+        let joins = matches!((twins.as_slice(), &op), ([Ok(Op::PutRef(_))], Op::Patch(_)));
+        if twins.is_empty() || joins {
+            let mut body = Vec::with_capacity(op.encoded_size());
+            op.encode(&mut body);
+            versions.insert(at, (lsn, Cow::Owned(body)));
+        }
+        Self { versions, arrival_is_newest, dropped: DroppedRefs::new() }
+    }
+
+    /// Folds neighbours that no floor separates, from the newest down.
+    fn fold(&mut self, floors: &[Lsn]) {
+        let mut folded: Vec<(Lsn, Cow<'a, [u8]>)> = Vec::with_capacity(1);
+        for (lsn, body) in std::mem::take(&mut self.versions).into_iter().rev() {
+            let Some((newer_lsn, newer)) = folded.last_mut() else {
+                folded.push((lsn, body));
+                continue;
+            };
+            let is_separate = floors.iter().any(|floor| lsn <= *floor && *floor < *newer_lsn);
+            if is_separate || !fold_bodies(&body, newer, &mut self.dropped) {
+                folded.push((lsn, body));
+            }
+        }
+        folded.reverse();
+        self.versions = folded;
+    }
+
+    fn write(&self, key: &[u8], out: &mut Vec<u8>) {
+        for (lsn, body) in &self.versions {
+            write_record(key, *lsn, body, out);
+        }
+    }
+}
+
+/// Folds `older` into `newer`, both encoded; false when both must stay.
+fn fold_bodies(older: &[u8], newer: &mut Cow<'_, [u8]>, dropped: &mut DroppedRefs) -> bool {
+    let (Ok(old), Ok(new)) = (Op::decode_trusted(older), Op::decode_trusted(newer)) else {
+        return false;
+    };
+    match (old, new) {
+        (Op::PutRef(_), Op::Patch(_)) => return false,
+        (Op::PutRef(was), Op::PutRef(is)) if was == is => {}
+        (Op::PutRef(descriptor), _) => dropped.push(descriptor.to_vec()),
+        (Op::Delete, Op::Patch(_)) => *newer = Cow::Owned(older.to_vec()),
+        (Op::Put(value), Op::Patch(patch)) => {
+            let mut value = value.to_vec();
+            patch.apply(&mut value);
+            *newer = Cow::Owned(encoded(Op::Put(&value)));
+        }
+        (Op::Patch(below), Op::Patch(above)) => match fold_patches(&below, &above) {
+            PatchFold::Newer => {}
+            PatchFold::Keep => return false,
+            PatchFold::Packed(runs) => {
+                let both = super::patch::Patch::from_packed(above.value_size(), &runs);
+                *newer = Cow::Owned(encoded(Op::Patch(both)));
+            }
+        },
+        (Op::Delete | Op::Put(_) | Op::Patch(_), _) => {}
+    }
+    true
+}
+
+fn encoded(op: Op<'_>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(op.encoded_size());
+    op.encode(&mut body);
+    body
+}
