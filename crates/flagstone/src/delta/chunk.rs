@@ -118,6 +118,20 @@ pub(super) fn write_op_record(key: &[u8], lsn: Lsn, op: &Op<'_>, out: &mut Vec<u
     op.encode(out);
 }
 
+/// First eight bytes of a key as a number, short keys padded with zeros.
+///
+/// Two heads that differ order their keys; equal ones say nothing. It spares a search most of its
+/// calls to compare slices.
+#[inline]
+pub(super) fn key_head(key: &[u8]) -> u64 {
+    if let Some(head) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*head);
+    }
+    let mut padded = [0; 8];
+    padded[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(padded)
+}
+
 /// Where the records of a key stand in a chunk, or would.
 pub(super) struct Span {
     /// Byte range of the key's records; empty when it has none.
@@ -172,8 +186,9 @@ impl Chunk {
         let mut end = start;
         let mut count = 0;
         let mut offset = 0;
+        let head = key_head(key);
         for record in self.records() {
-            match record.key.cmp(key) {
+            match key_head(record.key).cmp(&head).then_with(|| record.key.cmp(key)) {
                 Ordering::Less => {}
                 Ordering::Equal => {
                     start = if count == 0 { offset } else { start };

@@ -8,7 +8,7 @@
 //! - X2: no group and no chunk is empty.
 //! - X3: `memory_size` is what the allocations of groups, keys and chunks add up to.
 
-use super::chunk::{CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, Chunk};
+use super::chunk::{CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, Chunk, key_head};
 
 /// Slots a group holds at most.
 const GROUP_SLOTS_MAX: usize = 64;
@@ -42,6 +42,16 @@ impl SlotKey {
             Self::Inline { size, bytes } => &bytes[..usize::from(*size).min(INLINE_KEY_SIZE)],
             Self::Heap(key) => key,
         }
+    }
+
+    /// Whether it is at or below `key`, whose head is `head`.
+    #[inline]
+    fn is_at_or_below(&self, key: &[u8], head: u64) -> bool {
+        let low = match self {
+            Self::Inline { bytes, .. } => key_head(bytes),
+            Self::Heap(low) => key_head(low),
+        };
+        low < head || (low == head && self.as_slice() <= key)
     }
 
     fn heap_size(&self) -> usize {
@@ -92,12 +102,11 @@ impl Index {
     /// The slot to which `key` belongs (X1).
     #[inline]
     pub(super) fn locate(&self, key: &[u8]) -> Option<Position> {
-        let above = self
-            .groups
-            .partition_point(|group| group.first().is_some_and(|slot| slot.low.as_slice() <= key));
+        let head = key_head(key);
+        let is_below = |slot: &Slot| slot.low.is_at_or_below(key, head);
+        let above = self.groups.partition_point(|group| group.first().is_some_and(is_below));
         let group = above.saturating_sub(1);
-        let slots = self.groups.get(group)?;
-        let slot = slots.partition_point(|slot| slot.low.as_slice() <= key).saturating_sub(1);
+        let slot = self.groups.get(group)?.partition_point(is_below).saturating_sub(1);
         Some(Position { group, slot })
     }
 
