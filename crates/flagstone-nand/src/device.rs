@@ -174,7 +174,8 @@ pub trait Nand {
     /// Host errors and power loss only.
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError>;
 
-    /// Marks a block bad, for ever.
+    /// Marks a block bad, for ever. Its pages are erased or lost: rescue them first (Linux erases a
+    /// block before it marks it).
     ///
     /// # Errors
     ///

@@ -27,6 +27,12 @@ impl Geometry {
     pub const fn data_size(&self) -> u64 {
         self.page_size as u64 * self.page_count() as u64
     }
+
+    /// Bytes of an image of the device: data and spare, page by page.
+    #[must_use]
+    pub const fn image_size(&self) -> u64 {
+        (self.page_size as u64 + self.spare_size as u64) * self.page_count() as u64
+    }
 }
 
 /// Order that programs within a block must keep.

@@ -1,16 +1,39 @@
-//! Floor 0: flash devices.
+//! Floor 0 of Flagstone: flash devices.
+//!
+//! One trait, [`Nand`], and the devices behind it. Upper floors ask a device for its [`Geometry`]
+//! and its [`Capabilities`], never for its type.
+//!
+//! - [`SimNand`]: a chip in memory, with virtual time, snapshots and any fault ([`FaultPlan`]).
+//!
+//! Every device enforces the rules of flash as far as it can: bits only fall, NOP, program order,
+//! erase before reuse, no second program of a code word. A violation is [`NandError::Rule`], always
+//! a bug above.
 #![cfg_attr(not(feature = "std"), no_std)]
 
 extern crate alloc;
 
 mod address;
+mod cells;
 mod device;
+mod fault;
+mod forward;
 mod geometry;
+mod mix;
+mod profile;
+mod rules;
+mod sim;
+mod timing;
 
 pub use address::{BlockIndex, PhysicalPage};
-pub use device::{
-    Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart,
+pub use cells::CellRole;
+pub use device::{Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart};
+pub use fault::{
+    BlockFault, Crashable, Ending, Failure, FaultPlan, OperationKind, Persistence, PowerCut,
+    ReadFault, SyncFailure, UnknownEnding, WearOut,
 };
 pub use geometry::{
     Capabilities, CellMode, CodeWord, Geometry, PartialCut, ProgramOrder, SpareRange,
 };
+pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError};
+pub use sim::{PageContent, SimNand};
+pub use timing::Timing;

@@ -1,0 +1,244 @@
+//! Named devices: geometry, rules and times, with the source of every figure.
+//!
+//! Owns the shipped profiles (`profiles/*.toml`) and the checks that make one usable. Never guesses:
+//! what a profile leaves out has one documented default or is an error.
+//!
+//! - **F1** A profile that a function of this module returns is consistent: code words divide the
+//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits.
+//! - **F2** A key that is not known is refused, with the nearest known one named.
+
+#[cfg(feature = "std")]
+mod text;
+
+use alloc::string::String;
+
+use thiserror::Error;
+
+use crate::{Capabilities, CellMode, Geometry, SpareRange, Timing};
+
+/// Most code words a page may have: one bit each in the state of a page.
+pub const CODE_WORD_COUNT_MAX: u32 = 64;
+
+/// Most data bytes a page may have: four times the largest NAND page known.
+const PAGE_SIZE_MAX: u32 = 64 * 1024;
+
+/// A device by name: what the simulator and images are built from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Name on the command line.
+    pub name: String,
+    /// Shape.
+    pub geometry: Geometry,
+    /// Rules.
+    pub capabilities: Capabilities,
+    /// Latencies.
+    pub timing: Timing,
+    /// Where the figures come from.
+    pub source: String,
+    /// How far they can be trusted.
+    pub confidence: String,
+}
+
+/// Why a profile cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// No profile has this name.
+    #[error("no profile is named `{name}`; the nearest is `{nearest}`")]
+    UnknownName {
+        /// Name asked for.
+        name: String,
+        /// Shipped name that resembles it most.
+        nearest: String,
+    },
+    /// A key that profiles do not have.
+    #[error("profile key `{key}` is unknown; the nearest is `{nearest}`")]
+    UnknownKey {
+        /// Key found, with its table.
+        key: String,
+        /// Key that resembles it most.
+        nearest: String,
+    },
+    /// A key that has no default is absent.
+    #[error("profile key `{key}` is missing")]
+    MissingKey {
+        /// Key expected, with its table.
+        key: String,
+    },
+    /// A value has the wrong type or lies outside its range.
+    #[error("profile key `{key}` has a value it cannot take; expected {expected}")]
+    BadValue {
+        /// Key concerned, with its table.
+        key: String,
+        /// What it takes.
+        expected: &'static str,
+    },
+    /// The text is no TOML.
+    #[error("line {line} of the profile is not TOML")]
+    Syntax {
+        /// First line that cannot be read, from 1.
+        line: usize,
+    },
+    /// Two figures contradict each other.
+    #[error("the profile contradicts itself: {0}")]
+    Inconsistent(Inconsistency),
+}
+
+/// Relation between figures of a profile that does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Inconsistency {
+    /// A size or a count is zero, or larger than any device.
+    #[error("a size or count of the geometry is zero or too large")]
+    Geometry,
+    /// Pages are numbered with 32 bits.
+    #[error("the device has more pages than 32 bits can number")]
+    PageCount,
+    /// Code words must tile the page, and there are at most 64.
+    #[error("code words do not divide the page into at most 64 parts")]
+    CodeWords,
+    /// A spare range leaves the spare area, or two of them overlap.
+    #[error("spare ranges overlap or leave the spare area")]
+    Spare,
+    /// NOP lies outside 1..=255.
+    #[error("a page allows between 1 and 255 programs")]
+    Programs,
+    /// Paired pages lie 1 to `pages_per_block - 1` apart.
+    #[error("the distance of paired pages does not fit the block")]
+    PairDistance,
+}
+
+impl Profile {
+    /// The same device with another number of blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Inconsistent` when there would be no block, or more pages than 32 bits can number.
+    pub fn with_block_count(mut self, block_count: u32) -> Result<Self, ProfileError> {
+        self.geometry.block_count = block_count;
+        self.checked()
+    }
+
+    /// The same device with room for at least `bytes` of data: blocks are rounded up.
+    ///
+    /// # Errors
+    ///
+    /// As [`Profile::with_block_count`].
+    pub fn with_capacity(self, bytes: u64) -> Result<Self, ProfileError> {
+        let block_size =
+            u64::from(self.geometry.page_size) * u64::from(self.geometry.pages_per_block);
+        let block_count = bytes.div_ceil(block_size.max(1));
+        let block_count = u32::try_from(block_count)
+            .map_err(|_| ProfileError::Inconsistent(Inconsistency::PageCount))?;
+        self.with_block_count(block_count)
+    }
+
+    /// The profile, if its figures agree with each other (F1).
+    ///
+    /// # Errors
+    ///
+    /// `Inconsistent`, with the first relation that does not hold.
+    pub fn checked(self) -> Result<Self, ProfileError> {
+        check(&self.geometry, &self.capabilities).map_err(ProfileError::Inconsistent)?;
+        Ok(self)
+    }
+}
+
+/// Checks F1.
+pub(crate) fn check(geometry: &Geometry, capabilities: &Capabilities) -> Result<(), Inconsistency> {
+    let counts = [geometry.page_size, geometry.pages_per_block, geometry.block_count];
+    let oversized = geometry.page_size > PAGE_SIZE_MAX || geometry.spare_size > PAGE_SIZE_MAX;
+    if counts.contains(&0) || geometry.die_count == 0 || oversized {
+        return Err(Inconsistency::Geometry);
+    }
+    if geometry.pages_per_block.checked_mul(geometry.block_count).is_none() {
+        return Err(Inconsistency::PageCount);
+    }
+    let word_size = capabilities.code_word.data_size;
+    let tiles = word_size > 0 && geometry.page_size.is_multiple_of(word_size);
+    if !tiles || geometry.page_size / word_size > CODE_WORD_COUNT_MAX {
+        return Err(Inconsistency::CodeWords);
+    }
+    check_spare(geometry, capabilities)?;
+    if !(1..=255).contains(&capabilities.programs_data) || capabilities.programs_spare > 255 {
+        return Err(Inconsistency::Programs);
+    }
+    match capabilities.cell_mode {
+        CellMode::Mlc { distance } | CellMode::OddMlc { distance }
+            if distance == 0 || distance >= geometry.pages_per_block =>
+        {
+            Err(Inconsistency::PairDistance)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_spare(geometry: &Geometry, capabilities: &Capabilities) -> Result<(), Inconsistency> {
+    let (raw, covered) = (capabilities.spare_raw, capabilities.spare_covered);
+    let end = |range: SpareRange| u64::from(range.offset) + u64::from(range.size);
+    let inside = |range: SpareRange| range.size == 0 || end(range) <= geometry.spare_size.into();
+    let apart = raw.size == 0
+        || covered.size == 0
+        || end(raw) <= covered.offset.into()
+        || end(covered) <= raw.offset.into();
+    let programmable = geometry.spare_size == 0 || capabilities.programs_spare > 0;
+    if inside(raw) && inside(covered) && apart && programmable {
+        return Ok(());
+    }
+    Err(Inconsistency::Spare)
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_profile_is_consistent_and_survives_its_own_text() {
+        for name in Profile::names() {
+            let profile = Profile::named(name).unwrap_or_else(|err| panic!("{name}: {err}"));
+            assert_eq!(profile.name, name);
+            assert!(!profile.source.is_empty(), "{name} names no source");
+            let again = Profile::from_toml(&profile.to_toml()).unwrap();
+            assert_eq!(profile, again, "{name} changes when written and read");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        let Err(ProfileError::UnknownName { nearest, .. }) = Profile::named("slc2k") else {
+            panic!("a name that does not exist was found");
+        };
+        assert_eq!(nearest, "slc-2k");
+    }
+
+    #[test]
+    fn an_unknown_key_is_answered_with_the_nearest() {
+        let text = Profile::named("tiny").unwrap().to_toml();
+        let text = text.replace("endurance", "endurnace");
+        let error = Profile::from_toml(&text).unwrap_err();
+        let expected = ProfileError::UnknownKey {
+            key: "rules.endurnace".into(),
+            nearest: "rules.endurance".into(),
+        };
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let tiny = Profile::named("tiny").unwrap();
+        assert!(tiny.clone().with_block_count(0).is_err());
+        assert!(tiny.clone().with_capacity(u64::MAX).is_err());
+        let mut odd_words = tiny.clone();
+        odd_words.capabilities.code_word.data_size = 300;
+        assert_eq!(odd_words.checked(), Err(ProfileError::Inconsistent(Inconsistency::CodeWords)));
+        let mut wide_spare = tiny;
+        wide_spare.capabilities.spare_raw.size = 31;
+        assert_eq!(wide_spare.checked(), Err(ProfileError::Inconsistent(Inconsistency::Spare)));
+    }
+
+    #[test]
+    fn capacity_rounds_up_to_whole_blocks() {
+        let profile = Profile::named("slc-2k").unwrap().with_capacity(128 * 1024 * 3 + 1).unwrap();
+        assert_eq!(profile.geometry.block_count, 4);
+    }
+}
