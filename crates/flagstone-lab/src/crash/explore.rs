@@ -1,0 +1,388 @@
+//! The exhaustive explorer: every operation, every ending, as deep as asked.
+//!
+//! Owns the walk over crash states and the tally. Never samples: what it leaves out, it was told to.
+//!
+//! ```text
+//! clean run ── capture of operation n ──┬─ ending 1 ── recovery ── captures ── …   (depth 2)
+//!                                       ├─ ending 2 ── recovery
+//!                                       └─ …
+//! ```
+//!
+//! - **E1** One run of the script gives a capture of every operation; each (capture, ending) pair
+//!   is one crash state.
+//! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
+//!   commit, merge and collect, close, open again, compare again.
+//! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
+//!   what was found once must be found again.
+//! - **E4** States are independent: threads change the order of failures, never the set.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use flagstone::{Durability, Options};
+use flagstone_nand::{Crashable, Ending};
+
+use super::rig::{Capture, Capturing, Rig};
+use super::run::{Runner, RunnerRig, Stop, Trace, Violation};
+use super::script::{KEY_COUNT, KeyIndex, Op, Script, Size, TABLE_COUNT};
+use super::subject::Subject;
+use crate::model::{Model, SlotIndex, TableIndex};
+
+/// Cuts that lead to one crash state: operation and ending, the outermost first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CutPath(pub Vec<(u64, Ending)>);
+
+impl CutPath {
+    fn with(&self, operation: u64, ending: Ending) -> Self {
+        let mut path = self.clone();
+        path.0.push((operation, ending));
+        path
+    }
+
+    /// Reads the forms of [`fmt::Display`]: `--cut` and `--ending`, each a list with commas.
+    ///
+    /// # Errors
+    ///
+    /// `BadCut` when they are no numbers or endings, or not equally many.
+    pub fn parse(cuts: &str, endings: &str) -> Result<Self, BadCut> {
+        let operations: Result<Vec<u64>, _> = cuts.split(',').map(str::parse).collect();
+        let endings: Result<Vec<Ending>, _> = endings.split(',').map(Ending::from_str).collect();
+        let operations = operations.map_err(|_| BadCut::Operation)?;
+        let endings = endings.map_err(|_| BadCut::Ending)?;
+        if operations.len() != endings.len() {
+            return Err(BadCut::Count);
+        }
+        Ok(Self(operations.into_iter().zip(endings).collect()))
+    }
+}
+
+impl fmt::Display for CutPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operations: Vec<_> = self.0.iter().map(|(number, _)| number.to_string()).collect();
+        let endings: Vec<_> = self.0.iter().map(|(_, ending)| ending.to_string()).collect();
+        write!(f, "--cut {} --ending {}", operations.join(","), endings.join(","))
+    }
+}
+
+/// Why a cut on the command line names no state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadCut {
+    /// `--cut` is no list of numbers.
+    #[error("`--cut` takes operation numbers, with commas for cuts within cuts")]
+    Operation,
+    /// `--ending` names no ending.
+    #[error("`--ending` takes names of endings, with commas for cuts within cuts")]
+    Ending,
+    /// The two lists differ in length.
+    #[error("`--cut` and `--ending` must be equally long lists")]
+    Count,
+    /// The run has no such operation, or the operation no such ending.
+    #[error("the run has no operation {0} that may end like that")]
+    NoSuchState(u64),
+}
+
+/// A crash state in which the promise is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How to get there; empty for the run without a cut.
+    pub path: CutPath,
+    /// What is wrong.
+    pub violation: Violation,
+}
+
+/// What an exploration found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Device operations at which power was cut, at the first level.
+    pub points: u64,
+    /// Crash states recovered from.
+    pub states: u64,
+    /// States in which the promise is broken.
+    pub failure_count: u64,
+    /// Of these, states whose content is not what was committed.
+    pub lost_commits: u64,
+    /// The first failures found, at most [`FAILURES_KEPT`].
+    pub failures: Vec<Failure>,
+    /// What the run without cuts did.
+    pub trace: Trace,
+}
+
+/// Failures kept with their replay lines; the rest is counted.
+pub const FAILURES_KEPT: usize = 20;
+
+impl Tally {
+    fn fail(&mut self, failure: Failure) {
+        self.failure_count += 1;
+        self.lost_commits += u64::from(matches!(failure.violation, Violation::Content(_)));
+        if self.failures.len() < FAILURES_KEPT {
+            self.failures.push(failure);
+        }
+    }
+
+    /// Adds what another exploration found.
+    pub fn add(&mut self, other: Self) {
+        self.points += other.points;
+        self.states += other.states;
+        self.failure_count += other.failure_count;
+        self.lost_commits += other.lost_commits;
+        let room = FAILURES_KEPT.saturating_sub(self.failures.len());
+        self.failures.extend(other.failures.into_iter().take(room));
+    }
+}
+
+/// How far an exploration goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Cuts on the way to a state: 2 cuts the recoveries too.
+    pub depth: u32,
+    /// Seed of what endings draw.
+    pub seed: u64,
+    /// Threads that recover.
+    pub threads: usize,
+    /// Failures after which the rest is left unexplored.
+    pub failures_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { depth: 1, seed: 0, threads: 2, failures_max: u64::MAX }
+    }
+}
+
+/// What is done before and between the cuts.
+#[derive(Clone, Debug)]
+pub struct Scenario<C> {
+    /// The device before the first operation.
+    pub device: C,
+    /// What the device holds; `None` for a device on which the database is still to be created.
+    pub model: Option<Model>,
+    /// Options of the database.
+    pub options: Options,
+    /// What is done to it.
+    pub script: Script,
+}
+
+/// Told after each first-level state how many are done and how many there are.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// A rig's capture with the model as its mark.
+type ModelCapture<C> = Capture<C, Arc<Model>>;
+
+/// Calls `run`, and makes a violation of a panic.
+pub(super) fn guarded<T>(run: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(Violation::Panicked(text.unwrap_or_default()).into())
+    })
+}
+
+/// Explores every crash state of a scenario.
+#[must_use]
+pub fn explore<S, C>(scenario: &Scenario<C>, limits: &Limits, progress: Progress<'_>) -> Tally
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable + Send + Sync,
+{
+    let mut tally = Tally::default();
+    let captures = match clean_run::<S, C>(scenario) {
+        Ok((trace, captures)) => {
+            tally.trace = trace;
+            captures
+        }
+        Err((violation, captures)) => {
+            tally.fail(Failure { path: CutPath::default(), violation });
+            captures
+        }
+    };
+    tally.points = captures.len() as u64;
+    let walk = Walk { limits, options: &scenario.options, failures: AtomicU64::new(0) };
+    tally.add(Tally { points: 0, ..walk.all::<S, C>(&captures, progress) });
+    tally
+}
+
+type CleanRun<C> = Result<(Trace, Vec<ModelCapture<C>>), (Violation, Vec<ModelCapture<C>>)>;
+
+/// Runs the script once, without a cut, and captures every operation (E1).
+fn clean_run<S, C>(scenario: &Scenario<C>) -> CleanRun<C>
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable,
+{
+    let model = scenario.model.clone().unwrap_or_default();
+    let rig = Rig::new(scenario.device.clone(), Arc::new(model.clone()), Capturing::On);
+    let options = &scenario.options;
+    let done = guarded(|| {
+        let mut runner: Runner<S, C> = match &scenario.model {
+            Some(model) => Runner::open(rig.clone(), model.clone(), options)?,
+            None => Runner::create(rig.clone(), options)?,
+        };
+        runner.run(&scenario.script)?;
+        runner.verify()?;
+        Ok(runner.trace())
+    });
+    let captures = rig.take_captures();
+    match done {
+        Ok(trace) => Ok((trace, captures)),
+        Err(stop) => Err((violation_of(stop), captures)),
+    }
+}
+
+/// Without injected faults nothing may stop a run.
+fn violation_of(stop: Stop) -> Violation {
+    match stop {
+        Stop::Violation(violation) => violation,
+        Stop::PowerOff => Violation::Fault("power went without a cut"),
+        Stop::Poisoned => Violation::Fault("poisoned without a failure"),
+        Stop::WornOut => Violation::Fault("worn out without wear"),
+        Stop::Reported(_) => Violation::Fault("damage reported on a sound device"),
+    }
+}
+
+/// The walk over all states below some captures.
+struct Walk<'a> {
+    limits: &'a Limits,
+    options: &'a Options,
+    failures: AtomicU64,
+}
+
+impl Walk<'_> {
+    /// Recovers from every state of every capture, on several threads (E4).
+    fn all<S, C>(&self, captures: &[ModelCapture<C>], progress: Progress<'_>) -> Tally
+    where
+        S: Subject<RunnerRig<C>>,
+        C: Crashable + Send + Sync,
+    {
+        let states: Vec<_> = captures
+            .iter()
+            .flat_map(|capture| capture.endings.iter().map(move |ending| (capture, *ending)))
+            .collect();
+        let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let total = Mutex::new(Tally::default());
+        let work = || {
+            while let Some((capture, ending)) = states.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut tally = Tally::default();
+                self.state::<S, C>(capture, *ending, &CutPath::default(), 1, &mut tally);
+                total.lock().unwrap_or_else(PoisonError::into_inner).add(tally);
+                progress(done.fetch_add(1, Ordering::Relaxed) + 1, states.len() as u64);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..self.limits.threads.max(1) {
+                scope.spawn(work);
+            }
+        });
+        total.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Recovers from one state, and from every state of that recovery if the depth asks for it.
+    fn state<S, C>(
+        &self,
+        capture: &ModelCapture<C>,
+        ending: Ending,
+        above: &CutPath,
+        level: u32,
+        tally: &mut Tally,
+    ) where
+        S: Subject<RunnerRig<C>>,
+        C: Crashable,
+    {
+        if self.failures.load(Ordering::Relaxed) >= self.limits.failures_max {
+            return;
+        }
+        let path = above.with(capture.operation, ending);
+        let deeper = level < self.limits.depth;
+        let capturing = if deeper { Capturing::On } else { Capturing::Off };
+        let device = capture.cut(ending, self.limits.seed);
+        let rig = Rig::new(device, Arc::clone(&capture.mark), capturing);
+        tally.states += 1;
+        let probe = capture.operation;
+        let recovered =
+            guarded(|| recover::<S, C>(rig.clone(), &capture.mark, self.options, probe));
+        if let Err(stop) = recovered {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            tally.fail(Failure { path: path.clone(), violation: violation_of(stop) });
+        }
+        for capture in rig.take_captures() {
+            for ending in &capture.endings {
+                self.state::<S, C>(&capture, *ending, &path, level + 1, tally);
+            }
+        }
+    }
+}
+
+/// Opens after a cut and goes on working (E2). `probe` varies what is written.
+pub(super) fn recover<S, C>(
+    rig: RunnerRig<C>,
+    model: &Model,
+    options: &Options,
+    probe: u64,
+) -> Result<(), Stop>
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable,
+{
+    let mut runner: Runner<S, C> = Runner::open(rig, model.clone(), options)?;
+    let slot = SlotIndex(0);
+    let table = TableIndex((probe % u64::from(TABLE_COUNT)) as u8);
+    let key = KeyIndex((probe % u64::from(KEY_COUNT)) as u8);
+    runner.step(Op::Put(slot, table, key, Size(100)))?;
+    runner.step(Op::Commit(slot, Durability::Immediate))?;
+    runner.step(Op::Get(slot, table, key))?;
+    runner.step(Op::Collect)?;
+    runner.step(Op::Reopen)?;
+    runner.verify()
+}
+
+/// Goes to one state and recovers from it.
+///
+/// # Errors
+///
+/// `NoSuchState` when the path leads nowhere.
+pub fn replay<S, C>(
+    scenario: &Scenario<C>,
+    path: &CutPath,
+    seed: u64,
+) -> Result<Result<(), Violation>, BadCut>
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable,
+{
+    let (mut captures, mut outcome) = match clean_run::<S, C>(scenario) {
+        Ok((_, captures)) => (captures, Ok(())),
+        Err((violation, captures)) => (captures, Err(violation)),
+    };
+    for (operation, ending) in &path.0 {
+        let found = captures
+            .iter()
+            .find(|capture| capture.operation == *operation && capture.endings.contains(ending));
+        let capture = found.ok_or(BadCut::NoSuchState(*operation))?;
+        let device = capture.cut(*ending, seed);
+        let rig = Rig::new(device, Arc::clone(&capture.mark), Capturing::On);
+        let recovered =
+            guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.options, *operation));
+        outcome = recovered.map_err(violation_of);
+        captures = rig.take_captures();
+    }
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_reads_back_what_it_prints() {
+        let path = CutPath(vec![(17, Ending::Torn { units: 2 }), (25, Ending::Untouched)]);
+        assert_eq!(path.to_string(), "--cut 17,25 --ending torn-2,untouched");
+        assert_eq!(CutPath::parse("17,25", "torn-2,untouched"), Ok(path));
+        assert_eq!(CutPath::parse("17", "torn-2,untouched"), Err(BadCut::Count));
+        assert_eq!(CutPath::parse("x", "complete"), Err(BadCut::Operation));
+        assert_eq!(CutPath::parse("1", "gone"), Err(BadCut::Ending));
+    }
+}

@@ -1,0 +1,278 @@
+//! The device under test, shared between the engine that uses it and the test that watches it.
+//!
+//! Owns the device and a picture of it before each operation. Never changes what an operation
+//! does: faults are the device's business.
+//!
+//! - **R1** With capturing on, every numbered operation leaves one [`Capture`]: the device just
+//!   before, what was asked of it, every way it may end, and the test's mark at that moment. One
+//!   run of a script thus gives all its crash states; nothing is run again.
+//! - **R2** Every rule of flash that is broken is kept, whatever the engine does with the error.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flagstone_nand::{
+    BlockIndex, Capabilities, Completion, Counters, Crashable, Ending, FaultPlan, Geometry, Nand,
+    NandError, PhysicalPage, ProgramPart, ReadPart,
+};
+
+/// An operation that was asked of the device, kept so that it can be asked again.
+#[derive(Clone, Debug)]
+pub enum DeviceCall {
+    /// A program, with its bytes.
+    Program {
+        /// Page concerned.
+        page: PhysicalPage,
+        /// First data byte.
+        data_offset: u32,
+        /// Data bytes.
+        data: Vec<u8>,
+        /// First spare byte.
+        spare_offset: u32,
+        /// Spare bytes.
+        spare: Vec<u8>,
+    },
+    /// An erase.
+    Erase(BlockIndex),
+    /// A bad-block mark.
+    MarkBad(BlockIndex),
+    /// A sync.
+    Sync,
+}
+
+impl DeviceCall {
+    /// Asks `device` for the operation; the answer is what a dead engine never hears.
+    fn repeat(&self, device: &mut impl Nand) -> Result<(), NandError> {
+        match self {
+            Self::Program { page, data_offset, data, spare_offset, spare } => {
+                let part = ProgramPart {
+                    data_offset: *data_offset,
+                    data,
+                    spare_offset: *spare_offset,
+                    spare,
+                };
+                device.program(*page, part).map(drop)
+            }
+            Self::Erase(block) => device.erase(*block).map(drop),
+            Self::MarkBad(block) => device.mark_bad(*block),
+            Self::Sync => device.sync().map(drop),
+        }
+    }
+}
+
+/// The device just before one operation.
+#[derive(Clone, Debug)]
+pub struct Capture<D, M> {
+    /// Number of the operation.
+    pub operation: u64,
+    /// Every way it may end when the power goes.
+    pub endings: Vec<Ending>,
+    /// The test's mark when it was asked for.
+    pub mark: M,
+    device: D,
+    call: DeviceCall,
+}
+
+impl<D: Crashable, M> Capture<D, M> {
+    /// The device as it comes up again after the power went during this operation.
+    #[must_use]
+    pub fn cut(&self, ending: Ending, seed: u64) -> D {
+        let mut device = self.device.clone();
+        device.set_plan(FaultPlan::power_cut(seed, self.operation, ending));
+        // The answer is `PowerOff`, or a success that nobody hears.
+        let _ = self.call.repeat(&mut device);
+        device.power_cycle();
+        device.set_plan(FaultPlan::default());
+        device
+    }
+}
+
+#[derive(Debug)]
+struct State<D, M> {
+    device: D,
+    mark: M,
+    captures: Option<Vec<Capture<D, M>>>,
+    rules_broken: Vec<NandError>,
+    /// Calls after which the device goes dark: an engine that loops is stopped by it.
+    calls_left: u64,
+}
+
+/// A handle on the shared device. Clones share it.
+#[derive(Debug)]
+pub struct Rig<D, M>(Arc<Mutex<State<D, M>>>);
+
+impl<D, M> Clone for Rig<D, M> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Whether a rig keeps a capture of each operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capturing {
+    /// One capture an operation.
+    On,
+    /// None.
+    Off,
+}
+
+/// Device calls within one script or one recovery; a sound engine needs a hundredth of it.
+const CALLS_MAX: u64 = 2_000_000;
+
+impl<D: Crashable, M: Clone> Rig<D, M> {
+    /// Takes a device for one run.
+    #[must_use]
+    pub fn new(device: D, mark: M, capturing: Capturing) -> Self {
+        let captures = (capturing == Capturing::On).then(Vec::new);
+        let rules_broken = Vec::new();
+        let calls_left = CALLS_MAX;
+        Self(Arc::new(Mutex::new(State { device, mark, captures, rules_broken, calls_left })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<D, M>> {
+        // A panic of the engine is caught and reported by the test; the device is still sound.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the mark that later captures carry.
+    pub fn mark(&self, mark: M) {
+        self.state().mark = mark;
+    }
+
+    /// Takes the captures made so far.
+    #[must_use]
+    pub fn take_captures(&self) -> Vec<Capture<D, M>> {
+        self.state().captures.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// A copy of the device as it is.
+    #[must_use]
+    pub fn device(&self) -> D {
+        self.state().device.clone()
+    }
+
+    /// Calls `change` on the device itself.
+    pub fn with_device<R>(&self, change: impl FnOnce(&mut D) -> R) -> R {
+        change(&mut self.state().device)
+    }
+
+    /// The first rule of flash that was broken (R2).
+    #[must_use]
+    pub fn rule_broken(&self) -> Option<NandError> {
+        self.state().rules_broken.first().cloned()
+    }
+
+    /// Whether the engine asked for more operations than any sound one would.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.state().calls_left == 0
+    }
+
+    fn call<T>(
+        &self,
+        call: impl FnOnce() -> DeviceCall,
+        run: impl FnOnce(&mut D) -> Result<T, NandError>,
+    ) -> Result<T, NandError> {
+        let mut state = self.state();
+        let state = &mut *state;
+        state.spend_call()?;
+        let before = state.captures.is_some().then(|| state.device.clone());
+        let operation = state.device.operation_count();
+        if before.is_some() {
+            state.device.record_operations();
+        }
+        let answer = run(&mut state.device);
+        state.note_rule(&answer);
+        if let (Some(device), Some(captures)) = (before, &mut state.captures) {
+            let endings = state.device.endings_at(operation);
+            if !endings.is_empty() {
+                let mark = state.mark.clone();
+                captures.push(Capture { operation, endings, mark, device, call: call() });
+            }
+        }
+        answer
+    }
+}
+
+impl<D, M> State<D, M> {
+    fn spend_call(&mut self) -> Result<(), NandError> {
+        self.calls_left = self.calls_left.saturating_sub(1);
+        if self.calls_left == 0 { Err(NandError::PowerOff) } else { Ok(()) }
+    }
+
+    fn note_rule<T>(&mut self, answer: &Result<T, NandError>) {
+        if let Err(error @ NandError::Rule { .. }) = answer {
+            self.rules_broken.push(error.clone());
+        }
+    }
+}
+
+impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
+    fn geometry(&self) -> Geometry {
+        self.state().device.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.state().device.capabilities()
+    }
+
+    fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError> {
+        let mut state = self.state();
+        state.spend_call()?;
+        let answer = state.device.read(page, part);
+        state.note_rule(&answer);
+        answer
+    }
+
+    fn program(
+        &mut self,
+        page: PhysicalPage,
+        part: ProgramPart<'_>,
+    ) -> Result<Completion, NandError> {
+        let call = || DeviceCall::Program {
+            page,
+            data_offset: part.data_offset,
+            data: part.data.to_vec(),
+            spare_offset: part.spare_offset,
+            spare: part.spare.to_vec(),
+        };
+        self.call(call, |device| device.program(page, part))
+    }
+
+    fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
+        self.call(|| DeviceCall::Erase(block), |device| device.erase(block))
+    }
+
+    fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
+        let mut state = self.state();
+        state.spend_call()?;
+        state.device.is_bad(block)
+    }
+
+    fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        self.call(|| DeviceCall::MarkBad(block), |device| device.mark_bad(block))
+    }
+
+    fn sync(&mut self) -> Result<Completion, NandError> {
+        self.call(|| DeviceCall::Sync, Nand::sync)
+    }
+
+    fn erase_count(&self, block: BlockIndex) -> u32 {
+        self.state().device.erase_count(block)
+    }
+
+    fn counters(&self) -> Counters {
+        self.state().device.counters()
+    }
+
+    fn reset_counters(&mut self) {
+        self.state().device.reset_counters();
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.state().device.now_ns()
+    }
+
+    fn advance_to(&mut self, now_ns: u64) {
+        self.state().device.advance_to(now_ns);
+    }
+}

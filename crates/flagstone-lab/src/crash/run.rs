@@ -1,0 +1,826 @@
+//! Runs scripts against an engine and its model side by side.
+//!
+//! Owns the order of calls and every comparison. Never touches the device but through its rig.
+//!
+//! - **U1** Every answer of the engine is compared with the model's; an error that the model does
+//!   not foresee is a violation, unless the device was told to misbehave.
+//! - **U2** The rig's mark is the model as it stood when the engine was called, with the commit in
+//!   flight counted as possible: what a cut in that call must find.
+//! - **U3** Equal scripts on equal devices give equal traces.
+
+use std::sync::Arc;
+
+use flagstone::{EngineError, OpenError, Options};
+use flagstone_nand::{Crashable, NandError};
+
+use super::rig::Rig;
+use super::script::{
+    Direction, KEY_COUNT, KeyIndex, Op, Part, SLOT_COUNT, Script, Size, key_bytes, value_bytes,
+};
+use super::subject::{Pairs, Subject};
+use crate::model::{Access, Contents, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
+
+/// What no engine may do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// The content after a power cut is no prefix of the commits.
+    #[error(transparent)]
+    Content(#[from] NotAdmitted),
+    /// A read gave something else than the model.
+    #[error("{doing}: read {found}, not {expected}")]
+    Read {
+        /// The operation.
+        doing: String,
+        /// What the engine gave.
+        found: String,
+        /// What the model gives.
+        expected: String,
+    },
+    /// An operation was refused that must work.
+    #[error("{doing}: refused: {error}")]
+    Refused {
+        /// The operation.
+        doing: String,
+        /// The engine's words.
+        error: String,
+    },
+    /// An operation worked that must be refused.
+    #[error("{doing}: must be refused")]
+    Accepted {
+        /// The operation.
+        doing: String,
+    },
+    /// The structural check found something.
+    #[error("the structural check found: {0}")]
+    Damaged(String),
+    /// A rule of flash was broken.
+    #[error("a rule of flash was broken: {0}")]
+    Rule(NandError),
+    /// The engine panicked.
+    #[error("the engine panicked: {0}")]
+    Panicked(String),
+    /// The engine asked for more device operations than any sound one would.
+    #[error("the engine goes round in circles")]
+    Endless,
+    /// The device misbehaved and nobody was told, or the other way round.
+    #[error("{0}")]
+    Fault(&'static str),
+}
+
+/// Why a run ended early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The device lost power.
+    PowerOff,
+    /// The engine refuses to go on, as it must after some failures; it has to be reopened.
+    Poisoned,
+    /// The device is read-only for want of spare blocks.
+    WornOut,
+    /// A damaged page was reported instead of wrong bytes.
+    Reported(String),
+    /// The engine is wrong.
+    Violation(Violation),
+}
+
+impl From<Violation> for Stop {
+    fn from(violation: Violation) -> Self {
+        Self::Violation(violation)
+    }
+}
+
+/// Whether reads may end with a typed error: only where the test damaged the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Nothing was damaged beyond what the device repairs.
+    None,
+    /// A typed error is as good as the right answer.
+    Injected,
+}
+
+/// The rig of a runner: its mark is what a cut must find (U2).
+pub type RunnerRig<C> = Rig<C, Arc<Model>>;
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// Hash of every answer.
+    pub answers: u64,
+    /// Hash of every device operation.
+    pub device: u64,
+    /// Steps taken.
+    pub steps: u64,
+    /// Commits acknowledged, read-only ones left out.
+    pub commits: u64,
+    /// Steps refused for want of room.
+    pub full: u64,
+}
+
+/// An engine, its model, and the device below.
+#[derive(Debug)]
+pub struct Runner<S, C> {
+    subject: Option<S>,
+    rig: RunnerRig<C>,
+    model: Model,
+    options: Options,
+    damage: Damage,
+    trace: Trace,
+}
+
+/// Bytes of the largest value a script puts.
+const LARGE_SIZE_MAX: usize = 3000;
+
+/// Keys that may hold large values, so that they fit the smallest device beside the rest.
+const LARGE_KEY_COUNT: u8 = 4;
+
+impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
+    /// Makes a database on the rig's device, with the tables of scripts.
+    ///
+    /// # Errors
+    ///
+    /// Power loss, or a violation.
+    pub fn create(rig: RunnerRig<C>, options: &Options) -> Result<Self, Stop> {
+        let mut runner = Self::around(rig, Model::default(), options);
+        runner.create_database()?;
+        runner.prepare_tables()?;
+        Ok(runner)
+    }
+
+    fn create_database(&mut self) -> Result<(), Stop> {
+        let made = S::create(self.rig.clone(), &self.options);
+        self.subject = Some(self.opened("create", made)?);
+        self.model.created();
+        self.rig.mark(Arc::new(self.model.clone()));
+        Ok(())
+    }
+
+    /// Opens what is on the rig's device, and takes its content for what `model` admits.
+    ///
+    /// # Errors
+    ///
+    /// Power loss, or a violation.
+    pub fn open(rig: RunnerRig<C>, model: Model, options: &Options) -> Result<Self, Stop> {
+        Self::open_damaged(rig, model, options, Damage::None)
+    }
+
+    /// As [`Runner::open`], on a device that was damaged on purpose.
+    ///
+    /// # Errors
+    ///
+    /// Power loss, a typed report of the damage, or a violation.
+    pub fn open_damaged(
+        rig: RunnerRig<C>,
+        model: Model,
+        options: &Options,
+        damage: Damage,
+    ) -> Result<Self, Stop> {
+        let mut runner = Self::around(rig, model, options);
+        runner.damage = damage;
+        runner.open_again()?;
+        Ok(runner)
+    }
+
+    fn around(rig: RunnerRig<C>, model: Model, options: &Options) -> Self {
+        rig.mark(Arc::new(model.clone()));
+        let options = options.clone();
+        Self { subject: None, rig, model, options, damage: Damage::None, trace: Trace::default() }
+    }
+
+    /// Lets answers be typed errors from now on.
+    pub fn expect_damage(&mut self) {
+        self.damage = Damage::Injected;
+    }
+
+    /// The model as it stands.
+    #[must_use]
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What the run did so far.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        Trace { device: self.rig.with_device(|device| device.trace_hash()), ..self.trace }
+    }
+
+    /// The model and the engine, for tests that go on by themselves.
+    pub fn into_parts(self) -> (Option<S>, Model, RunnerRig<C>) {
+        (self.subject, self.model, self.rig)
+    }
+
+    /// Runs every step.
+    ///
+    /// # Errors
+    ///
+    /// Why it ended early.
+    pub fn run(&mut self, script: &Script) -> Result<(), Stop> {
+        script.0.iter().try_for_each(|op| self.step(*op))
+    }
+
+    /// Runs one step.
+    ///
+    /// # Errors
+    ///
+    /// Why the run ends here.
+    pub fn step(&mut self, op: Op) -> Result<(), Stop> {
+        self.trace.steps += 1;
+        let taken = match op {
+            Op::Begin(slot) => self.ensure_open(slot, op).map(drop),
+            Op::Put(slot, table, key, size) => {
+                self.put(op, slot, table, key, row_size(table, size))
+            }
+            Op::PutLarge(slot, table, key, size) => self.put_large(op, slot, table, key, size),
+            Op::Patch(slot, table, key, part) => self.patch(op, slot, table, key, part),
+            Op::Delete(slot, table, key) => self.delete(op, slot, table, key),
+            Op::Get(slot, table, key) => self.get(op, slot, table, key),
+            Op::GetPart(slot, table, key, part) => self.get_part(op, slot, table, key, part),
+            Op::Scan(slot, table, low, high, direction) => {
+                self.scan(op, slot, key_range(table, low, high), direction)
+            }
+            Op::Savepoint(slot) => self.savepoint(op, slot),
+            Op::RollbackTo(slot, index) => self.rollback_to(op, slot, index),
+            Op::Commit(slot, durability) => self.commit(op, slot, durability),
+            Op::Abort(slot) => self.abort(slot),
+            Op::Fill(slot, table, size) => self.fill(op, slot, table, size),
+            Op::SnapshotOpen(slot) => self.snapshot_open(op, slot),
+            Op::SnapshotScan(slot, table, way) => self.snapshot_scan(op, slot, table, way),
+            Op::SnapshotGet(slot, table, key) => self.snapshot_get(op, slot, table, key),
+            Op::SnapshotClose(slot) => self.snapshot_close(slot),
+            Op::Checkpoint => self.upkeep(op, S::checkpoint),
+            Op::Collect => self.upkeep(op, S::collect),
+            Op::Reopen => self.reopen(op),
+            Op::PowerLoss => self.power_loss(),
+        };
+        self.note(u64::from(taken.is_ok()));
+        taken?;
+        self.device_is_sound()
+    }
+
+    /// Compares the whole content with the model, and checks the structure of the image.
+    ///
+    /// # Errors
+    ///
+    /// A violation, or power loss.
+    pub fn verify(&mut self) -> Result<(), Stop> {
+        let found = self.ask("read everything", S::contents)?;
+        if let Some(found) = found
+            && found != *self.model.visible()
+        {
+            let expected = format!("{:?}", self.model.visible());
+            let doing = String::from("read everything");
+            return Err(Violation::Read { doing, found: format!("{found:?}"), expected }.into());
+        }
+        self.check()
+    }
+
+    /// Checks the structure of the image.
+    ///
+    /// # Errors
+    ///
+    /// A violation, or power loss.
+    pub fn check(&mut self) -> Result<(), Stop> {
+        let faults = self.ask("check", S::check)?.unwrap_or_default();
+        if !faults.is_empty() && self.damage == Damage::None {
+            return Err(Violation::Damaged(faults.join("; ")).into());
+        }
+        self.device_is_sound()
+    }
+
+    /// Whether the transaction in the slot is open afterwards; begins it if the slot is free.
+    fn ensure_open(&mut self, slot: SlotIndex, op: Op) -> Result<bool, Stop> {
+        if self.model.is_open(slot) {
+            return Ok(true);
+        }
+        let begun = self.ask_op(op, |subject| subject.begin(slot))?;
+        if begun.is_some() {
+            self.model.begin(slot);
+        }
+        Ok(begun.is_some())
+    }
+
+    /// Whether the step may touch `range` now; takes the lock in the model.
+    fn may_touch(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        range: KeyRange,
+        access: Access,
+    ) -> Result<bool, Stop> {
+        if !self.model.may_lock(slot, &range, access) || !self.ensure_open(slot, op)? {
+            return Ok(false);
+        }
+        self.model.lock(slot, range, access);
+        Ok(true)
+    }
+
+    fn put(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+        size: usize,
+    ) -> Result<(), Stop> {
+        let key = key_bytes(table, key);
+        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Write)? {
+            return Ok(());
+        }
+        let value = value_bytes(self.trace.steps, size);
+        let put = |subject: &mut S| subject.put(slot, table, &key, &value);
+        if self.change(op, slot, put)? {
+            self.model.set(slot, (table, key), Some(value));
+        }
+        Ok(())
+    }
+
+    fn put_large(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+        size: Size,
+    ) -> Result<(), Stop> {
+        let size = 200 + usize::from(size.0) * (LARGE_SIZE_MAX - 200) / 255;
+        self.put(op, slot, table, KeyIndex(key.0 % LARGE_KEY_COUNT), size)
+    }
+
+    fn fill(&mut self, op: Op, slot: SlotIndex, table: TableIndex, size: Size) -> Result<(), Stop> {
+        let all = KeyRange { table, low: Vec::new(), high: None };
+        if !self.may_touch(op, slot, all, Access::Write)? {
+            return Ok(());
+        }
+        for key in (0..KEY_COUNT).map(KeyIndex) {
+            if !self.model.is_open(slot) {
+                break;
+            }
+            self.put(op, slot, table, key, row_size(table, size))?;
+        }
+        Ok(())
+    }
+
+    fn patch(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+        part: Part,
+    ) -> Result<(), Stop> {
+        let key = key_bytes(table, key);
+        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Write)? {
+            return Ok(());
+        }
+        let address = (table, key);
+        let old = self.model.get(slot, &address).map(<[u8]>::to_vec);
+        let (offset, size) = old.as_ref().map_or((0, 1), |value| part_of(value.len(), part));
+        let bytes = value_bytes(self.trace.steps, size);
+        let patch = |subject: &mut S| subject.patch(slot, table, &address.1, offset, &bytes);
+        let Some(mut value) = old else {
+            return self.must_refuse_patch(op, patch);
+        };
+        if self.change(op, slot, patch)? {
+            value.splice(offset..offset + size, bytes);
+            self.model.set(slot, address, Some(value));
+        }
+        Ok(())
+    }
+
+    /// A patch of a key that is not there is refused and changes nothing.
+    fn must_refuse_patch(
+        &mut self,
+        op: Op,
+        patch: impl FnOnce(&mut S) -> Result<(), EngineError>,
+    ) -> Result<(), Stop> {
+        let answer = self.subject.as_mut().map(patch);
+        match answer {
+            None | Some(Err(EngineError::PatchOutOfRange { .. })) => Ok(()),
+            Some(Ok(())) => Err(Violation::Accepted { doing: format!("{op:?}") }.into()),
+            Some(Err(error)) => self.refused(&format!("{op:?}"), &error),
+        }
+    }
+
+    fn delete(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+    ) -> Result<(), Stop> {
+        let key = key_bytes(table, key);
+        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Write)? {
+            return Ok(());
+        }
+        if self.change(op, slot, |subject| subject.delete(slot, table, &key))? {
+            self.model.set(slot, (table, key), None);
+        }
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+    ) -> Result<(), Stop> {
+        let key = key_bytes(table, key);
+        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Read)? {
+            return Ok(());
+        }
+        let found = self.ask_op(op, |subject| subject.get(slot, table, &key))?;
+        let expected = self.model.get(slot, &(table, key)).map(<[u8]>::to_vec);
+        self.compare(op, slot, found, &expected)
+    }
+
+    fn get_part(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+        part: Part,
+    ) -> Result<(), Stop> {
+        let key = key_bytes(table, key);
+        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Read)? {
+            return Ok(());
+        }
+        let address = (table, key);
+        let whole = self.model.get(slot, &address);
+        let (offset, size) = whole.map_or((0, 1), |value| part_of(value.len(), part));
+        let expected = whole.map(|value| value[offset..offset + size].to_vec());
+        let get = |subject: &mut S| subject.get_part(slot, table, &address.1, offset, size);
+        let found = self.ask_op(op, get)?;
+        self.compare(op, slot, found, &expected)
+    }
+
+    fn scan(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<(), Stop> {
+        if !self.may_touch(op, slot, range.clone(), Access::Read)? {
+            return Ok(());
+        }
+        let found = self.ask_op(op, |subject| subject.scan(slot, &range, direction))?;
+        let view = self.model.view(slot);
+        let expected =
+            in_direction(view.range(range.table, &range.low, range.high.as_deref()), direction);
+        self.compare(op, slot, found, &expected)
+    }
+
+    fn savepoint(&mut self, op: Op, slot: SlotIndex) -> Result<(), Stop> {
+        if self.ensure_open(slot, op)?
+            && self.ask_op(op, |subject| subject.savepoint(slot))?.is_some()
+        {
+            self.model.savepoint(slot);
+        }
+        Ok(())
+    }
+
+    fn rollback_to(&mut self, op: Op, slot: SlotIndex, index: u8) -> Result<(), Stop> {
+        let count = self.model.savepoint_count(slot);
+        if count == 0 {
+            return Ok(());
+        }
+        let index = usize::from(index) % count;
+        if self.change(op, slot, |subject| subject.rollback_to(slot, index))? {
+            self.model.rollback_to(slot, index);
+        }
+        Ok(())
+    }
+
+    fn commit(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        durability: flagstone::Durability,
+    ) -> Result<(), Stop> {
+        if !self.model.is_open(slot) {
+            return Ok(());
+        }
+        let pending = self.model.commit_asked(slot);
+        self.rig.mark(Arc::new(self.model.clone()));
+        let answer = self.subject.as_mut().map(|subject| subject.commit(slot, durability));
+        match answer {
+            None => {}
+            Some(Ok(())) => {
+                if durability != flagstone::Durability::Deferred {
+                    self.model.commit_durable(pending);
+                }
+                self.trace.commits = self.model.commit_count();
+            }
+            Some(Err(error)) => {
+                if is_refused_whole(&error) {
+                    self.model.commit_refused(pending);
+                }
+                self.refused(&format!("{op:?}"), &error)?;
+            }
+        }
+        self.rig.mark(Arc::new(self.model.clone()));
+        Ok(())
+    }
+
+    fn abort(&mut self, slot: SlotIndex) -> Result<(), Stop> {
+        if self.model.is_open(slot) {
+            if let Some(subject) = &mut self.subject {
+                subject.abort(slot);
+            }
+            self.model.abort(slot);
+        }
+        Ok(())
+    }
+
+    fn snapshot_open(&mut self, op: Op, slot: SlotIndex) -> Result<(), Stop> {
+        if !self.model.has_snapshot(slot)
+            && self.ask_op(op, |subject| subject.snapshot(slot))?.is_some()
+        {
+            self.model.snapshot(slot);
+        }
+        Ok(())
+    }
+
+    fn snapshot_scan(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        direction: Direction,
+    ) -> Result<(), Stop> {
+        if !self.model.has_snapshot(slot) {
+            return Ok(());
+        }
+        let scan = |subject: &mut S| subject.snapshot_scan(slot, table, direction);
+        let Some(found) = self.ask_snapshot(op, slot, scan)? else {
+            return Ok(());
+        };
+        let agrees =
+            |state: &Contents| in_direction(state.range(table, b"", None), direction) == found;
+        self.must_agree(op, slot, agrees)
+    }
+
+    fn snapshot_get(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+    ) -> Result<(), Stop> {
+        if !self.model.has_snapshot(slot) {
+            return Ok(());
+        }
+        let address = (table, key_bytes(table, key));
+        let get = |subject: &mut S| subject.snapshot_get(slot, table, &address.1);
+        let Some(found) = self.ask_snapshot(op, slot, get)? else {
+            return Ok(());
+        };
+        self.must_agree(op, slot, |state| state.get(&address) == found.as_deref())
+    }
+
+    fn snapshot_close(&mut self, slot: SlotIndex) -> Result<(), Stop> {
+        if self.model.has_snapshot(slot) {
+            if let Some(subject) = &mut self.subject {
+                subject.snapshot_close(slot);
+            }
+            self.model.snapshot_closed(slot);
+        }
+        Ok(())
+    }
+
+    fn must_agree(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        agrees: impl Fn(&Contents) -> bool,
+    ) -> Result<(), Stop> {
+        if self.model.snapshot_agrees(slot, agrees) {
+            return Ok(());
+        }
+        let found = String::from("a mixture of states");
+        let expected = String::from("one state from the durable one on");
+        Err(Violation::Read { doing: format!("{op:?}"), found, expected }.into())
+    }
+
+    fn upkeep(
+        &mut self,
+        op: Op,
+        work: impl FnOnce(&mut S) -> Result<(), EngineError>,
+    ) -> Result<(), Stop> {
+        self.ask_op(op, work).map(drop)
+    }
+
+    /// Ends every transaction and snapshot of the engine.
+    fn end_all(&mut self) -> Result<(), Stop> {
+        for slot in (0..SLOT_COUNT).map(SlotIndex) {
+            self.abort(slot)?;
+            self.snapshot_close(slot)?;
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self, op: Op) -> Result<(), Stop> {
+        self.end_all()?;
+        self.rig.mark(Arc::new(self.model.clone()));
+        if let Some(subject) = self.subject.take()
+            && let Err(error) = subject.close()
+        {
+            self.refused(&format!("{op:?}: close"), &error)?;
+        } else {
+            self.model.all_durable();
+        }
+        self.open_again()
+    }
+
+    fn power_loss(&mut self) -> Result<(), Stop> {
+        self.subject = None;
+        self.rig.with_device(Crashable::power_cycle);
+        self.open_again()
+    }
+
+    /// Opens the device and takes what it holds for durable, if the model admits it.
+    fn open_again(&mut self) -> Result<(), Stop> {
+        self.rig.mark(Arc::new(self.model.clone()));
+        self.open_database()?;
+        if let Some(found) = self.ask("read everything", S::contents)? {
+            self.model.settle(&found).map_err(Violation::from)?;
+        }
+        self.rig.mark(Arc::new(self.model.clone()));
+        self.check()?;
+        self.prepare_tables()
+    }
+
+    /// Opens the database; one whose creation never returned may have to be created anew.
+    fn open_database(&mut self) -> Result<(), Stop> {
+        let opened = S::open(self.rig.clone(), &self.options);
+        let is_off = self.rig.with_device(|device| device.is_off());
+        if opened.is_err() && !is_off && !self.model.exists() {
+            return self.create_database();
+        }
+        self.subject = Some(self.opened("open", opened)?);
+        self.model.created();
+        Ok(())
+    }
+
+    fn prepare_tables(&mut self) -> Result<(), Stop> {
+        self.ask("make tables", S::prepare_tables).map(drop)
+    }
+
+    fn opened(&mut self, doing: &str, answer: Result<S, OpenError>) -> Result<S, Stop> {
+        answer.map_err(|error| {
+            let error = match error {
+                OpenError::Engine(error) => error.to_string(),
+                other => other.to_string(),
+            };
+            self.stop_for(doing, error)
+        })
+    }
+
+    fn stop_for(&self, doing: &str, error: String) -> Stop {
+        if self.rig.is_exhausted() {
+            return Violation::Endless.into();
+        }
+        if self.rig.with_device(|device| device.is_off()) {
+            return Stop::PowerOff;
+        }
+        match self.damage {
+            Damage::Injected => Stop::Reported(error),
+            Damage::None => Violation::Refused { doing: doing.to_owned(), error }.into(),
+        }
+    }
+
+    /// Changes something within a transaction; false when the engine had no room for it and the
+    /// transaction was given up.
+    fn change(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        call: impl FnOnce(&mut S) -> Result<(), EngineError>,
+    ) -> Result<bool, Stop> {
+        let done = self.ask_op(op, call)?.is_some();
+        if !done {
+            self.abort(slot)?;
+        }
+        Ok(done)
+    }
+
+    fn ask_op<T>(
+        &mut self,
+        op: Op,
+        call: impl FnOnce(&mut S) -> Result<T, EngineError>,
+    ) -> Result<Option<T>, Stop> {
+        match self.subject.as_mut().map(call) {
+            None => Ok(None),
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(error)) => self.refused(&format!("{op:?}"), &error).map(|()| None),
+        }
+    }
+
+    fn ask<T>(
+        &mut self,
+        doing: &str,
+        call: impl FnOnce(&mut S) -> Result<T, EngineError>,
+    ) -> Result<Option<T>, Stop> {
+        match self.subject.as_mut().map(call) {
+            None => Ok(None),
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(error)) => self.refused(doing, &error).map(|()| None),
+        }
+    }
+
+    fn ask_snapshot<T>(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        call: impl FnOnce(&mut S) -> Result<T, EngineError>,
+    ) -> Result<Option<T>, Stop> {
+        match self.subject.as_mut().map(call) {
+            Some(Err(EngineError::SnapshotTooOld)) => self.snapshot_close(slot).map(|()| None),
+            None => Ok(None),
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(error)) => self.refused(&format!("{op:?}"), &error).map(|()| None),
+        }
+    }
+
+    /// What an error means for the run: `Ok` when the engine just had no room.
+    fn refused(&mut self, doing: &str, error: &EngineError) -> Result<(), Stop> {
+        let stop = self.stop_for(doing, error.to_string());
+        if stop == Stop::PowerOff {
+            return Err(stop);
+        }
+        match error {
+            EngineError::Full => {
+                self.trace.full += 1;
+                Ok(())
+            }
+            EngineError::WornOut | EngineError::ReadOnly => Err(Stop::WornOut),
+            EngineError::Poisoned | EngineError::OutcomeUnknown => Err(Stop::Poisoned),
+            _ => Err(stop),
+        }
+    }
+
+    fn compare<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        op: Op,
+        slot: SlotIndex,
+        found: Option<T>,
+        expected: &T,
+    ) -> Result<(), Stop> {
+        let Some(found) = found else {
+            return self.abort(slot);
+        };
+        if found == *expected {
+            return Ok(());
+        }
+        let (found, expected) = (format!("{found:?}"), format!("{expected:?}"));
+        Err(Violation::Read { doing: format!("{op:?}"), found, expected }.into())
+    }
+
+    fn device_is_sound(&self) -> Result<(), Stop> {
+        match self.rig.rule_broken() {
+            Some(error) => Err(Violation::Rule(error).into()),
+            None if self.rig.is_exhausted() => Err(Violation::Endless.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, answer: u64) {
+        let mixed = self.trace.answers.rotate_left(23) ^ answer ^ self.model.commit_count();
+        self.trace.answers = mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// Whether the engine says that nothing of the commit will ever show.
+fn is_refused_whole(error: &EngineError) -> bool {
+    matches!(error, EngineError::Full | EngineError::Deadlock | EngineError::ReadOnly)
+}
+
+/// Bytes of a row: one size in the first table, any size up to a quarter page in the others.
+fn row_size(table: TableIndex, size: Size) -> usize {
+    match table.0 {
+        0 => 24,
+        1 => usize::from(size.0) / 2,
+        _ => usize::from(size.0) / 8,
+    }
+}
+
+fn part_of(size: usize, part: Part) -> (usize, usize) {
+    let offset = size * usize::from(part.offset) / 256;
+    let rest = size - offset;
+    (offset, rest.min(1 + rest * usize::from(part.size) / 256))
+}
+
+fn key_range(table: TableIndex, one: KeyIndex, other: KeyIndex) -> KeyRange {
+    let (one, other) = (key_bytes(table, one), key_bytes(table, other));
+    let (low, high) = if one <= other { (one, other) } else { (other, one) };
+    KeyRange { table, low, high: Some(high) }
+}
+
+fn in_direction(pairs: Vec<(&[u8], &[u8])>, direction: Direction) -> Pairs {
+    let owned = pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec()));
+    match direction {
+        Direction::Forward => owned.collect(),
+        Direction::Backward => owned.rev().collect(),
+    }
+}

@@ -1,0 +1,595 @@
+//! Executable model of the promise: an ordered map and the commit rule.
+//!
+//! Owns what a database must contain: the durable commits, the later ones that a power cut may
+//! take, the changes of open transactions, and what a snapshot may see. Never touches an engine or
+//! a device, and knows nothing of pages: it is the oracle that every crash test asks.
+//!
+//! - **M1** Commits are totally ordered; a found content is admitted iff it equals the durable
+//!   state plus a prefix of the later commits, in order.
+//! - **M2** A commit moves from later to durable when a commit that must be durable, itself or one
+//!   after it, has returned; it never moves back.
+//! - **M3** Once a content was found after a power cut, it is the durable state: a second cut
+//!   during the recovery must find the same.
+//! - **M4** A transaction that returned as durable makes durable what it read (rule D8).
+//! - **M5** A snapshot sees one prefix of the commits, the same in all its reads.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Table of a script; its name is [`TableIndex::name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableIndex(pub u8);
+
+/// Place that holds one open transaction or snapshot at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotIndex(pub u8);
+
+impl TableIndex {
+    /// Name under which the database knows the table.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("table-{}", self.0)
+    }
+}
+
+/// A key of a table: what a content is ordered by.
+pub type Address = (TableIndex, Vec<u8>);
+
+/// Keys and values of all tables at one moment.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Contents(BTreeMap<Address, Arc<[u8]>>);
+
+/// What a transaction changes: `None` deletes.
+pub type Change = BTreeMap<Address, Option<Arc<[u8]>>>;
+
+impl Contents {
+    /// Adds a pair that was read from a database.
+    pub fn insert(&mut self, table: TableIndex, key: Vec<u8>, value: Vec<u8>) {
+        self.0.insert((table, key), value.into());
+    }
+
+    /// Value of a key.
+    #[must_use]
+    pub fn get(&self, address: &Address) -> Option<&[u8]> {
+        self.0.get(address).map(AsRef::as_ref)
+    }
+
+    /// Pairs of `table` with keys in `[low, high)`, in order; no `high` is no limit.
+    #[must_use]
+    pub fn range(&self, table: TableIndex, low: &[u8], high: Option<&[u8]>) -> Vec<(&[u8], &[u8])> {
+        let inside = |address: &Address| {
+            address.0 == table && high.is_none_or(|high| address.1.as_slice() < high)
+        };
+        let from = self.0.range((table, low.to_vec())..);
+        let pairs = from.take_while(|(address, _)| inside(address));
+        pairs.map(|((_, key), value)| (key.as_slice(), value.as_ref())).collect()
+    }
+
+    /// Number of pairs.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no pair.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn apply(&mut self, change: &Change) {
+        for (address, value) in change {
+            match value {
+                Some(value) => self.0.insert(address.clone(), Arc::clone(value)),
+                None => self.0.remove(address),
+            };
+        }
+    }
+
+    /// First address at which the two differ, with both values' sizes.
+    fn difference(&self, other: &Self) -> Option<String> {
+        let mut addresses: Vec<_> = self.0.keys().chain(other.0.keys()).collect();
+        addresses.sort_unstable();
+        let address = addresses.into_iter().find(|address| self.get(address) != other.get(address));
+        address.map(|address| {
+            format!(
+                "{}[{}] is {}, not {}",
+                address.0.name(),
+                address.1.escape_ascii(),
+                Brief(other.get(address)),
+                Brief(self.get(address))
+            )
+        })
+    }
+}
+
+impl fmt::Debug for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let brief = |((table, key), value): (&Address, &Arc<[u8]>)| {
+            format!("{}[{}]={}", table.name(), key.escape_ascii(), Brief(Some(value)))
+        };
+        f.debug_list().entries(self.0.iter().map(brief)).finish()
+    }
+}
+
+/// A value in a message: its size and its first bytes.
+struct Brief<'a>(Option<&'a [u8]>);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("absent"),
+            Some(value) => {
+                write!(f, "{} bytes", value.len())?;
+                value.iter().take(8).try_for_each(|byte| write!(f, " {byte:02x}"))
+            }
+        }
+    }
+}
+
+/// Whether two lock requests can stand beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads the range.
+    Read,
+    /// Changes the range.
+    Write,
+}
+
+/// Keys `[low, high)` of a table; no `high` is no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// Table concerned.
+    pub table: TableIndex,
+    /// First key.
+    pub low: Vec<u8>,
+    /// First key behind the range.
+    pub high: Option<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// The range of one key.
+    #[must_use]
+    pub fn of(table: TableIndex, key: &[u8]) -> Self {
+        let mut high = key.to_vec();
+        high.push(0);
+        Self { table, low: key.to_vec(), high: Some(high) }
+    }
+
+    fn contains(&self, address: &Address) -> bool {
+        let below = self.high.as_ref().is_none_or(|high| address.1 < *high);
+        self.table == address.0 && self.low <= address.1 && below
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        let ends_behind = |one: &Self, two: &Self| one.high.as_ref().is_none_or(|h| *h > two.low);
+        self.table == other.table && ends_behind(self, other) && ends_behind(other, self)
+    }
+}
+
+/// An open transaction.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    change: Change,
+    savepoints: Vec<Change>,
+    locks: Vec<(KeyRange, Access)>,
+    /// Newest commit it depends on by reading (M4).
+    depends_on: u64,
+}
+
+/// A commit that a power cut may take.
+#[derive(Clone, Debug)]
+struct LaterCommit {
+    sequence: u64,
+    change: Change,
+}
+
+/// What a database must contain.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// Whether the creation of the database returned: before that nothing need be there.
+    exists: bool,
+    durable: Contents,
+    later: Vec<LaterCommit>,
+    visible: Contents,
+    sequence: u64,
+    open: BTreeMap<SlotIndex, Work>,
+    /// States each snapshot may show: every read leaves fewer (M5).
+    snapshots: BTreeMap<SlotIndex, Vec<Contents>>,
+}
+
+/// How a content contradicts the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the content is no prefix of the commits ({durable} keys durable, {later} commits later): {what}"
+)]
+pub struct NotAdmitted {
+    /// Keys of the durable state.
+    pub durable: usize,
+    /// Commits that may or may not be there.
+    pub later: usize,
+    /// First difference from the nearest admitted state.
+    pub what: String,
+}
+
+impl Model {
+    /// The creation of the database returned.
+    pub fn created(&mut self) {
+        self.exists = true;
+    }
+
+    /// Whether there must be a database.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.exists
+    }
+
+    /// The state every new transaction reads.
+    #[must_use]
+    pub fn visible(&self) -> &Contents {
+        &self.visible
+    }
+
+    /// Commits that a power cut may still take.
+    #[must_use]
+    pub fn later_count(&self) -> usize {
+        self.later.len()
+    }
+
+    /// Commits so far, read-only ones left out.
+    #[must_use]
+    pub fn commit_count(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Takes `found` for the state after a power cut, and as durable from now on (M1, M3).
+    ///
+    /// # Errors
+    ///
+    /// `NotAdmitted` when no prefix of the commits gives that content.
+    pub fn settle(&mut self, found: &Contents) -> Result<usize, NotAdmitted> {
+        let mut state = self.durable.clone();
+        let mut difference = state.difference(found);
+        let mut kept = 0;
+        // Of equal states the longest prefix is taken: they cannot be told apart.
+        let mut matching = difference.is_none().then_some(0);
+        for commit in &self.later {
+            state.apply(&commit.change);
+            kept += 1;
+            let step = state.difference(found);
+            if step.is_none() {
+                matching = Some(kept);
+            }
+            difference = step.or(difference);
+        }
+        let Some(kept) = matching else {
+            let what = difference.unwrap_or_default();
+            return Err(NotAdmitted { durable: self.durable.len(), later: self.later.len(), what });
+        };
+        self.later.truncate(kept);
+        self.power_off();
+        self.all_durable();
+        Ok(kept)
+    }
+
+    /// Forgets what lives in memory only: open transactions and snapshots.
+    pub fn power_off(&mut self) {
+        self.open.clear();
+        self.snapshots.clear();
+    }
+
+    /// Everything committed so far is durable: a clean close returned.
+    pub fn all_durable(&mut self) {
+        self.durable_up_to(self.sequence);
+        self.visible.clone_from(&self.durable);
+    }
+
+    fn durable_up_to(&mut self, sequence: u64) {
+        let count = self.later.iter().take_while(|commit| commit.sequence <= sequence).count();
+        for commit in self.later.drain(..count) {
+            self.durable.apply(&commit.change);
+        }
+    }
+
+    /// Whether `slot` holds an open transaction.
+    #[must_use]
+    pub fn is_open(&self, slot: SlotIndex) -> bool {
+        self.open.contains_key(&slot)
+    }
+
+    /// Slots with an open transaction.
+    #[must_use]
+    pub fn open_slots(&self) -> Vec<SlotIndex> {
+        self.open.keys().copied().collect()
+    }
+
+    /// Opens a transaction in `slot`.
+    pub fn begin(&mut self, slot: SlotIndex) {
+        self.open.insert(slot, Work::default());
+    }
+
+    /// Whether `slot` could take the lock now; a single thread skips what would wait.
+    #[must_use]
+    pub fn may_lock(&self, slot: SlotIndex, range: &KeyRange, access: Access) -> bool {
+        let clashes = |(held, mode): &(KeyRange, Access)| {
+            (*mode == Access::Write || access == Access::Write) && held.meets(range)
+        };
+        !self
+            .open
+            .iter()
+            .filter(|(other, _)| **other != slot)
+            .any(|(_, work)| work.locks.iter().any(clashes))
+    }
+
+    /// Notes a lock that the transaction in `slot` now holds until it ends.
+    pub fn lock(&mut self, slot: SlotIndex, range: KeyRange, access: Access) {
+        let newest = self
+            .later
+            .iter()
+            .rev()
+            .find(|commit| commit.change.keys().any(|address| range.contains(address)))
+            .map_or(0, |commit| commit.sequence);
+        if let Some(work) = self.open.get_mut(&slot) {
+            if access == Access::Read {
+                work.depends_on = work.depends_on.max(newest);
+            }
+            work.locks.push((range, access));
+        }
+    }
+
+    /// What the transaction in `slot` reads under `address`.
+    #[must_use]
+    pub fn get(&self, slot: SlotIndex, address: &Address) -> Option<&[u8]> {
+        match self.open.get(&slot).and_then(|work| work.change.get(address)) {
+            Some(own) => own.as_deref(),
+            None => self.visible.get(address),
+        }
+    }
+
+    /// What the transaction in `slot` sees: the committed state and its own changes.
+    #[must_use]
+    pub fn view(&self, slot: SlotIndex) -> Contents {
+        let mut view = self.visible.clone();
+        if let Some(work) = self.open.get(&slot) {
+            view.apply(&work.change);
+        }
+        view
+    }
+
+    /// Changes a key within the transaction in `slot`; `None` deletes it.
+    pub fn set(&mut self, slot: SlotIndex, address: Address, value: Option<Vec<u8>>) {
+        if let Some(work) = self.open.get_mut(&slot) {
+            work.change.insert(address, value.map(Into::into));
+        }
+    }
+
+    /// Sets a savepoint; gives its number within the transaction.
+    pub fn savepoint(&mut self, slot: SlotIndex) -> usize {
+        self.open.get_mut(&slot).map_or(0, |work| {
+            work.savepoints.push(work.change.clone());
+            work.savepoints.len() - 1
+        })
+    }
+
+    /// Savepoints of the transaction in `slot`.
+    #[must_use]
+    pub fn savepoint_count(&self, slot: SlotIndex) -> usize {
+        self.open.get(&slot).map_or(0, |work| work.savepoints.len())
+    }
+
+    /// Takes the changes since savepoint `index` back; later savepoints go, it stays.
+    pub fn rollback_to(&mut self, slot: SlotIndex, index: usize) {
+        if let Some(work) = self.open.get_mut(&slot)
+            && let Some(change) = work.savepoints.get(index)
+        {
+            work.change.clone_from(change);
+            work.savepoints.truncate(index + 1);
+        }
+    }
+
+    /// Forgets the transaction in `slot`.
+    pub fn abort(&mut self, slot: SlotIndex) {
+        self.open.remove(&slot);
+    }
+
+    /// A commit is about to be asked for: from now on a power cut may or may not show it.
+    pub fn commit_asked(&mut self, slot: SlotIndex) -> PendingCommit {
+        let Work { change, depends_on, .. } = self.open.remove(&slot).unwrap_or_default();
+        if change.is_empty() {
+            return PendingCommit { upto: depends_on, writes: false };
+        }
+        self.sequence += 1;
+        self.visible.apply(&change);
+        self.later.push(LaterCommit { sequence: self.sequence, change });
+        PendingCommit { upto: self.sequence, writes: true }
+    }
+
+    /// The commit returned as durable: it, and all before it, survive any cut (M2, M4).
+    pub fn commit_durable(&mut self, commit: PendingCommit) {
+        self.durable_up_to(commit.upto);
+    }
+
+    /// The commit was refused as a whole: nothing of it may ever show.
+    pub fn commit_refused(&mut self, commit: PendingCommit) {
+        if !commit.writes {
+            return;
+        }
+        self.later.retain(|later| later.sequence != commit.upto);
+        self.visible.clone_from(&self.durable);
+        for later in &self.later {
+            self.visible.apply(&later.change);
+        }
+    }
+
+    /// Opens a snapshot in `slot`: it may see any prefix from the durable state on (M5).
+    pub fn snapshot(&mut self, slot: SlotIndex) {
+        let mut state = self.durable.clone();
+        let mut states = vec![state.clone()];
+        for commit in &self.later {
+            state.apply(&commit.change);
+            states.push(state.clone());
+        }
+        self.snapshots.insert(slot, states);
+    }
+
+    /// Whether `slot` holds a snapshot.
+    #[must_use]
+    pub fn has_snapshot(&self, slot: SlotIndex) -> bool {
+        self.snapshots.contains_key(&slot)
+    }
+
+    /// Keeps the states of the snapshot that agree with a read; false when none is left.
+    #[must_use]
+    pub fn snapshot_agrees(&mut self, slot: SlotIndex, agrees: impl Fn(&Contents) -> bool) -> bool {
+        self.snapshots.get_mut(&slot).is_some_and(|states| {
+            states.retain(|state| agrees(state));
+            !states.is_empty()
+        })
+    }
+
+    /// Forgets the snapshot in `slot`.
+    pub fn snapshot_closed(&mut self, slot: SlotIndex) {
+        self.snapshots.remove(&slot);
+    }
+}
+
+/// A commit whose outcome is not known yet.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingCommit {
+    upto: u64,
+    writes: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: TableIndex = TableIndex(0);
+    const SLOT: SlotIndex = SlotIndex(0);
+    const OTHER: SlotIndex = SlotIndex(1);
+
+    fn put(model: &mut Model, slot: SlotIndex, key: &[u8], value: &[u8]) {
+        model.lock(slot, KeyRange::of(TABLE, key), Access::Write);
+        model.set(slot, (TABLE, key.to_vec()), Some(value.to_vec()));
+    }
+
+    fn commit(model: &mut Model, key: &[u8], value: &[u8]) -> PendingCommit {
+        model.begin(SLOT);
+        put(model, SLOT, key, value);
+        model.commit_asked(SLOT)
+    }
+
+    fn contents(pairs: &[(&[u8], &[u8])]) -> Contents {
+        let mut contents = Contents::default();
+        for (key, value) in pairs {
+            contents.insert(TABLE, key.to_vec(), value.to_vec());
+        }
+        contents
+    }
+
+    #[test]
+    fn any_prefix_of_later_commits_is_admitted_and_nothing_else() {
+        let mut model = Model::default();
+        commit(&mut model, b"a", b"1");
+        commit(&mut model, b"b", b"2");
+        let admitted: [&[(&[u8], &[u8])]; 3] =
+            [&[], &[(b"a", b"1")], &[(b"a", b"1"), (b"b", b"2")]];
+        for (index, pairs) in admitted.into_iter().enumerate() {
+            assert_eq!(model.clone().settle(&contents(pairs)), Ok(index));
+        }
+        assert!(model.clone().settle(&contents(&[(b"b", b"2")])).is_err(), "a gap was admitted");
+        assert!(model.settle(&contents(&[(b"a", b"2")])).is_err(), "a wrong value was admitted");
+    }
+
+    #[test]
+    fn a_durable_commit_carries_those_before_it() {
+        let mut model = Model::default();
+        commit(&mut model, b"a", b"1");
+        let second = commit(&mut model, b"b", b"2");
+        model.commit_durable(second);
+        assert!(model.clone().settle(&contents(&[(b"a", b"1")])).is_err());
+        assert!(model.settle(&contents(&[(b"a", b"1"), (b"b", b"2")])).is_ok());
+    }
+
+    #[test]
+    fn a_content_found_once_must_be_found_again() {
+        let mut model = Model::default();
+        commit(&mut model, b"a", b"1");
+        assert_eq!(model.settle(&contents(&[])), Ok(0));
+        assert!(model.settle(&contents(&[(b"a", b"1")])).is_err(), "a dead commit came back");
+    }
+
+    #[test]
+    fn a_durable_read_only_commit_makes_durable_what_it_read() {
+        let mut model = Model::default();
+        commit(&mut model, b"a", b"1");
+        commit(&mut model, b"b", b"2");
+        model.begin(OTHER);
+        model.lock(OTHER, KeyRange::of(TABLE, b"a"), Access::Read);
+        let reader = model.commit_asked(OTHER);
+        model.commit_durable(reader);
+        assert!(model.clone().settle(&contents(&[])).is_err());
+        assert!(model.settle(&contents(&[(b"a", b"1")])).is_ok());
+    }
+
+    #[test]
+    fn savepoints_take_back_what_came_after() {
+        let mut model = Model::default();
+        model.begin(SLOT);
+        put(&mut model, SLOT, b"a", b"1");
+        let savepoint = model.savepoint(SLOT);
+        put(&mut model, SLOT, b"a", b"2");
+        put(&mut model, SLOT, b"b", b"2");
+        model.rollback_to(SLOT, savepoint);
+        assert_eq!(model.view(SLOT), contents(&[(b"a", b"1")]));
+    }
+
+    #[test]
+    fn a_refused_commit_leaves_nothing() {
+        let mut model = Model::default();
+        let kept = commit(&mut model, b"a", b"1");
+        let refused = commit(&mut model, b"a", b"2");
+        model.commit_refused(refused);
+        model.commit_durable(kept);
+        assert_eq!(model.visible(), &contents(&[(b"a", b"1")]));
+        assert!(model.settle(&contents(&[(b"a", b"2")])).is_err());
+    }
+
+    #[test]
+    fn writers_exclude_each_other_and_readers_do_not() {
+        let mut model = Model::default();
+        model.begin(SLOT);
+        model.lock(SLOT, KeyRange::of(TABLE, b"m"), Access::Read);
+        let all = KeyRange { table: TABLE, low: Vec::new(), high: None };
+        let left = KeyRange { high: Some(b"m".to_vec()), ..all.clone() };
+        assert!(model.may_lock(OTHER, &all, Access::Read));
+        assert!(!model.may_lock(OTHER, &all, Access::Write));
+        assert!(model.may_lock(OTHER, &left, Access::Write), "the high end is exclusive");
+        assert!(model.may_lock(SLOT, &all, Access::Write), "own locks never clash");
+    }
+
+    #[test]
+    fn a_snapshot_keeps_to_one_state() {
+        let mut model = Model::default();
+        commit(&mut model, b"a", b"1");
+        model.snapshot(OTHER);
+        let key = (TABLE, b"a".to_vec());
+        assert!(model.snapshot_agrees(OTHER, |state| state.get(&key).is_none()));
+        assert!(!model.snapshot_agrees(OTHER, |state| state.get(&key) == Some(b"1")));
+    }
+
+    #[test]
+    fn ranges_are_half_open_and_stay_in_their_table() {
+        let mut contents = contents(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]);
+        contents.insert(TableIndex(1), b"a".to_vec(), b"4".to_vec());
+        let keys = |low: &[u8], high: Option<&[u8]>| {
+            let pairs = contents.range(TABLE, low, high);
+            pairs.into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(b"a", Some(b"c")), [b"a", b"b"]);
+        assert_eq!(keys(b"b", None), [b"b", b"c"]);
+        assert!(keys(b"c", Some(b"b")).is_empty(), "an empty range has no keys");
+        assert_eq!(contents.range(TABLE, b"", None).last(), Some(&(&b"c"[..], &b"3"[..])));
+    }
+}
