@@ -1,0 +1,727 @@
+//! Facts about the log, each on simulated pages: what is programmed, what a cut leaves, what is read.
+
+use flagstone_space::{GroupId, LogicalPage};
+use proptest::prelude::*;
+
+use super::fragment::{parse, write_header};
+use super::*;
+use crate::lock::Xid;
+
+/// Log pages in memory; erased bytes are 0xFF.
+#[derive(Clone, Debug)]
+struct Pages {
+    geometry: LogGeometry,
+    pages: Vec<Vec<u8>>,
+    slots_used: u16,
+}
+
+/// A fragment's place.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    page: usize,
+    slot: u16,
+    slots: u16,
+}
+
+impl Pages {
+    fn new(geometry: LogGeometry) -> Self {
+        Self { geometry, pages: Vec::new(), slots_used: geometry.slots_per_page() }
+    }
+
+    fn slots_left(&self) -> u16 {
+        self.geometry.slots_per_page() - self.slots_used
+    }
+
+    fn start_page(&mut self) {
+        let size = self.geometry.slot_size() * usize::from(self.geometry.slots_per_page());
+        self.pages.push(vec![0xFF; size]);
+        self.slots_used = 0;
+    }
+
+    fn program(&mut self, fragment: &Fragment) -> Place {
+        if self.slots_left() == 0 {
+            self.start_page();
+        }
+        assert!(fragment.slots <= self.slots_left(), "a fragment fits in what it was cut for");
+        let slot_size = self.geometry.slot_size();
+        assert_eq!(fragment.bytes.len(), usize::from(fragment.slots) * slot_size);
+        let place =
+            Place { page: self.pages.len() - 1, slot: self.slots_used, slots: fragment.slots };
+        self.bytes_mut(place).copy_from_slice(&fragment.bytes);
+        self.slots_used += fragment.slots;
+        place
+    }
+
+    fn bytes_mut(&mut self, place: Place) -> &mut [u8] {
+        let size = self.geometry.slot_size();
+        let start = usize::from(place.slot) * size;
+        &mut self.pages[place.page][start..start + usize::from(place.slots) * size]
+    }
+
+    fn tear(&mut self, place: Place) -> Vec<u8> {
+        let bytes = self.bytes_mut(place);
+        let whole = bytes.to_vec();
+        let middle = bytes.len() / 2;
+        bytes[middle..].fill(0x5A);
+        bytes[0] ^= 1;
+        whole
+    }
+
+    fn flush(&mut self, writer: &mut LogWriter) -> Vec<Place> {
+        let Some(flush) = writer.seal(self.geometry, self.slots_left()) else { return Vec::new() };
+        let places = flush.fragments.iter().map(|fragment| self.program(fragment)).collect();
+        assert_eq!(writer.completed(flush), writer.appended());
+        places
+    }
+
+    fn read_from(&self, start: ReadStart, first_page: usize) -> Reading {
+        let mut reader = LogReader::new(self.geometry, start);
+        let mut records = Vec::new();
+        for (number, page) in self.pages.iter().enumerate().skip(first_page) {
+            reader.feed(number as u64, page);
+            drain(&mut reader, &mut records);
+        }
+        let end = reader.finish();
+        drain(&mut reader, &mut records);
+        Reading { records, end, tail: reader.tail().cloned().collect() }
+    }
+
+    fn read(&self) -> Reading {
+        self.read_from(ReadStart::Chain(ChainPoint::START), 0)
+    }
+}
+
+/// What a reader made of the pages: LSNs with the deltas of their commits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reading {
+    records: Vec<(Lsn, Vec<u8>)>,
+    end: LogEnd,
+    tail: Vec<TailFragment>,
+}
+
+fn drain(reader: &mut LogReader, records: &mut Vec<(Lsn, Vec<u8>)>) {
+    while let Some(next) = reader.next_record() {
+        let (lsn, record) = next.expect("the checksum holds, so the record decodes");
+        let Record::Commit { deltas, .. } = record else { panic!("only commits are written here") };
+        let delta = deltas.iter().next().expect("one delta").expect("it decodes");
+        records.push((lsn, delta.delta.to_vec()));
+    }
+}
+
+fn commit(writer: &mut LogWriter, delta: &[u8]) -> Lsn {
+    let mut deltas = ItemBuf::new();
+    deltas.push(LoggedDelta { tree: 3, delta });
+    writer.append(&Record::Commit {
+        xid: Xid(7),
+        group: GroupId::NONE,
+        deltas: deltas.items(),
+        runs: Items::default(),
+    })
+}
+
+fn geometry(slot_size: usize, slots_per_page: u16) -> LogGeometry {
+    LogGeometry::new(slot_size, slots_per_page).expect("a sensible geometry")
+}
+
+fn writer() -> LogWriter {
+    LogWriter::new(1, ChainPoint::START, Lsn::ZERO).expect("a new log")
+}
+
+fn next_epoch(epoch: u32, end: &LogEnd) -> LogWriter {
+    LogWriter::new(epoch, end.chain, end.last_lsn).expect("a later epoch")
+}
+
+fn values(reading: &Reading) -> Vec<&[u8]> {
+    reading.records.iter().map(|(_, delta)| delta.as_slice()).collect()
+}
+
+#[test]
+fn a_small_commit_takes_one_slot() {
+    let mut pages = Pages::new(geometry(512, 4));
+    let mut writer = writer();
+    for number in 0..6_u8 {
+        commit(&mut writer, &[number; 100]);
+        let places = pages.flush(&mut writer);
+        assert_eq!((places.len(), places[0].slots), (1, 1));
+    }
+    assert_eq!(pages.pages.len(), 2);
+    assert_eq!(pages.read().records.len(), 6);
+}
+
+#[test]
+fn a_fragment_fills_the_rest_of_a_page_and_goes_on_in_the_next() {
+    let mut pages = Pages::new(geometry(512, 4));
+    let mut writer = writer();
+    commit(&mut writer, &[1; 600]);
+    assert_eq!(pages.flush(&mut writer).len(), 1);
+    commit(&mut writer, &[2; 6000]);
+    assert_eq!(writer.pending_fragments(pages.geometry, pages.slots_left()), 4);
+    let slots: Vec<u16> = pages.flush(&mut writer).iter().map(|place| place.slots).collect();
+    assert_eq!(slots, [2, 4, 4, 2]);
+    assert_eq!(values(&pages.read()), [&[1; 600][..], &[2; 6000][..]]);
+}
+
+#[test]
+fn commits_during_a_flush_gather_for_the_next() {
+    let geometry = geometry(512, 4);
+    let mut writer = writer();
+    let first = commit(&mut writer, b"first");
+    let flush = writer.seal(geometry, 0).expect("one record is pending");
+    let second = commit(&mut writer, b"second");
+    assert!(writer.seal(geometry, 3).is_none(), "one flush at a time");
+    assert_eq!(writer.durable(), Lsn::ZERO);
+    assert_eq!(writer.completed(flush), first);
+    let flush = writer.seal(geometry, 3).expect("the second is pending");
+    assert_eq!(writer.completed(flush), second);
+    assert!(writer.seal(geometry, 2).is_none(), "nothing is pending");
+}
+
+#[test]
+fn a_record_is_durable_with_its_last_byte() {
+    let mut writer = writer();
+    let first = commit(&mut writer, &[1; 100]);
+    let second = commit(&mut writer, &[2; 900]);
+    let flush = writer.seal(geometry(512, 1), 0).expect("two records are pending");
+    let upto: Vec<Lsn> = flush.fragments.iter().map(|fragment| fragment.upto).collect();
+    assert_eq!(upto, [first, first, second]);
+}
+
+#[test]
+fn a_torn_page_followed_by_a_whole_one_ends_the_log() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut writer = writer();
+    commit(&mut writer, b"before");
+    pages.flush(&mut writer);
+    commit(&mut writer, &[1; 100]);
+    commit(&mut writer, &[2; 400]);
+    let places = pages.flush(&mut writer);
+    pages.tear(places[0]);
+    let reading = pages.read();
+    assert_eq!(values(&reading), [b"before"]);
+    assert_eq!(reading.end.fault, None, "one flush was in flight: a cut explains it");
+    assert_eq!(reading.end.last_page, Some(0));
+}
+
+#[test]
+fn a_later_epoch_skips_dead_fragments() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut first = writer();
+    commit(&mut first, b"kept");
+    pages.flush(&mut first);
+    commit(&mut first, &[1; 700]);
+    let places = pages.flush(&mut first);
+    pages.tear(places[1]);
+    let end = pages.read().end;
+    assert_eq!(end.chain.next_sequence, 2, "the whole part of the last flush stays in the chain");
+
+    let mut second = next_epoch(2, &end);
+    commit(&mut second, b"after restart");
+    pages.flush(&mut second);
+    commit(&mut second, b"later");
+    pages.flush(&mut second);
+    let reading = pages.read();
+    assert_eq!(values(&reading), [&b"kept"[..], b"after restart", b"later"]);
+    assert_eq!(reading.records[1].0, lsn(2, 1));
+    assert_eq!(reading.end.fault, None);
+}
+
+#[test]
+fn a_fragment_that_becomes_readable_again_does_not_come_back() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut first = writer();
+    commit(&mut first, b"kept");
+    pages.flush(&mut first);
+    commit(&mut first, &[1; 700]);
+    let places = pages.flush(&mut first);
+    let unstable = pages.tear(places[0]);
+
+    let mut second = next_epoch(2, &pages.read().end);
+    for value in [b"new 1", b"new 2"] {
+        commit(&mut second, value);
+        pages.flush(&mut second);
+    }
+    let expected = pages.read();
+    pages.bytes_mut(places[0]).copy_from_slice(&unstable);
+    let reading = pages.read();
+    assert_eq!(values(&reading), [&b"kept"[..], b"new 1", b"new 2"]);
+    assert_eq!(reading.records, expected.records);
+    assert_eq!(reading.end, expected.end);
+}
+
+#[test]
+fn three_epochs_may_disagree_about_the_same_fragment() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut first = writer();
+    commit(&mut first, b"kept");
+    pages.flush(&mut first);
+    let fork = pages.read().end;
+    let mut unstable = Vec::new();
+    for epoch in 2..5 {
+        let mut writer = next_epoch(epoch, &fork);
+        commit(&mut writer, &[epoch as u8; 300]);
+        let places = pages.flush(&mut writer);
+        unstable.extend(places.into_iter().map(|place| (place, pages.tear(place))));
+        assert_eq!(pages.read().end.chain, fork.chain);
+    }
+    let mut last = next_epoch(5, &fork);
+    commit(&mut last, b"last");
+    pages.flush(&mut last);
+    for (place, bytes) in unstable {
+        pages.bytes_mut(place).copy_from_slice(&bytes);
+        let reading = pages.read();
+        assert_eq!(values(&reading), [&b"kept"[..], b"last"]);
+        assert_eq!(reading.end.fault, None);
+    }
+}
+
+#[test]
+fn a_lost_fragment_that_was_complete_is_a_fault() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut writer = writer();
+    let mut places = Vec::new();
+    for number in 0..4_u8 {
+        commit(&mut writer, &[number; 10]);
+        places.extend(pages.flush(&mut writer));
+    }
+    pages.tear(places[1]);
+    let reading = pages.read();
+    assert_eq!(values(&reading), [&[0; 10][..]]);
+    assert_eq!(reading.end.fault, Some(LogFault::Missing { sequence: 1, page: 2 }));
+}
+
+#[test]
+fn the_tail_is_the_last_flush_and_the_last_page() {
+    let mut pages = Pages::new(geometry(256, 4));
+    let mut writer = writer();
+    for number in 0..6_u8 {
+        commit(&mut writer, &[number; 10]);
+        pages.flush(&mut writer);
+    }
+    let tail = pages.read().tail;
+    let places: Vec<(u64, u16)> = tail.iter().map(|t| (t.page, t.slot)).collect();
+    assert_eq!(places, [(1, 0), (1, 1)]);
+    commit(&mut writer, &[9; 1000]);
+    pages.flush(&mut writer);
+    let places: Vec<(u64, u16)> = pages.read().tail.iter().map(|t| (t.page, t.slot)).collect();
+    assert_eq!(places, [(1, 2), (2, 0)]);
+}
+
+#[test]
+fn copies_of_the_tail_stand_in_for_pages_that_fail_later() {
+    let mut pages = Pages::new(geometry(256, 4));
+    let mut first = writer();
+    for number in 0..3_u8 {
+        commit(&mut first, &[number; 300]);
+        pages.flush(&mut first);
+    }
+    let before = pages.read();
+    let original = pages.pages.len() - 1;
+    pages.start_page();
+    for copy in &before.tail {
+        let slots = (copy.bytes.len() / 256) as u16;
+        pages.program(&Fragment { bytes: copy.bytes.clone(), slots, upto: Lsn::ZERO });
+    }
+    let mut second = next_epoch(2, &pages.read().end);
+    commit(&mut second, b"after");
+    pages.flush(&mut second);
+    pages.pages[original].fill(0);
+    let reading = pages.read();
+    assert_eq!(reading.records.len(), 4);
+    assert_eq!(reading.end.fault, None);
+}
+
+#[test]
+fn reading_starts_at_a_checkpointed_position() {
+    let mut pages = Pages::new(geometry(256, 2));
+    let mut writer = writer();
+    for number in 0..5_u8 {
+        commit(&mut writer, &[number; 700]);
+        pages.flush(&mut writer);
+    }
+    let (start, page) = (writer.chain(), pages.pages.len() - 1);
+    commit(&mut writer, b"after");
+    pages.flush(&mut writer);
+    let reading = pages.read_from(ReadStart::Chain(start), page);
+    assert_eq!(values(&reading), [b"after"]);
+    assert_eq!(reading.end, pages.read().end);
+}
+
+#[test]
+fn a_start_in_mid_stream_finds_the_first_record_boundary() {
+    let mut pages = Pages::new(geometry(256, 2));
+    let mut writer = writer();
+    for number in 0..5_u8 {
+        commit(&mut writer, &[number; 1200]);
+    }
+    pages.flush(&mut writer);
+    let all = pages.read().records;
+    for first_page in 0..pages.pages.len() {
+        let reading = pages.read_from(ReadStart::Anywhere, first_page);
+        assert!(all.ends_with(&reading.records), "from page {first_page}");
+        assert_eq!(reading.end.fault, None);
+    }
+}
+
+#[test]
+fn a_stale_page_of_an_older_use_is_skipped() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut writer = writer();
+    for number in 0..4_u8 {
+        commit(&mut writer, &[number; 10]);
+        pages.flush(&mut writer);
+    }
+    let stale = pages.pages[1].clone();
+    pages.pages.insert(3, stale.clone());
+    pages.pages.push(stale);
+    assert_eq!(pages.read().records.len(), 4);
+    assert_eq!(pages.read().end.fault, None);
+}
+
+#[test]
+fn a_torn_fragment_does_not_let_its_content_pose_as_one() {
+    let mut pages = Pages::new(geometry(256, 4));
+    let mut writer = writer();
+    commit(&mut writer, b"kept");
+    pages.flush(&mut writer);
+    pages.start_page();
+    let mut forged_writer = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).expect("a new log");
+    commit(&mut forged_writer, b"forged");
+    let mut forged =
+        forged_writer.seal(pages.geometry, 0).expect("pending").fragments.remove(0).bytes;
+    let mut header = parse(&forged).expect("a fragment").header;
+    (header.sequence, header.predecessor) = (1, writer.chain().predecessor);
+    write_header(&mut forged, &header);
+    pages.slots_used = 1;
+    pages.program(&Fragment { bytes: forged, slots: 1, upto: Lsn::ZERO });
+    assert_eq!(values(&pages.read()), [b"kept"]);
+}
+
+#[test]
+fn an_epoch_is_used_once() {
+    let end = ChainPoint { next_sequence: 4, epoch: 3, predecessor: 9 };
+    let refused = LogWriter::new(3, end, Lsn::ZERO).expect_err("the chain has seen it");
+    assert_eq!(refused, LogError::StaleEpoch { epoch: 3, last: 3 });
+}
+
+#[test]
+fn geometries_without_room_are_refused() {
+    assert_eq!(LogGeometry::new(HEADER_SIZE, 4), None);
+    assert_eq!(LogGeometry::new(512, 0), None);
+    assert_eq!(LogGeometry::new(1 << 20, 16), None);
+}
+
+/// A log of several flushes: where each fragment is, and which records were pending in its flush.
+struct Written {
+    pages: Pages,
+    records: Vec<(Lsn, Vec<u8>)>,
+    flushes: Vec<(Vec<Place>, usize)>,
+}
+
+fn write(geometry: LogGeometry, flushes: &[Vec<usize>]) -> Written {
+    let mut pages = Pages::new(geometry);
+    let mut writer = writer();
+    let mut records = Vec::new();
+    let mut done = Vec::new();
+    for sizes in flushes {
+        for size in sizes {
+            let value = vec![records.len() as u8; *size];
+            records.push((commit(&mut writer, &value), value));
+        }
+        done.push((pages.flush(&mut writer), records.len()));
+    }
+    Written { pages, records, flushes: done }
+}
+
+#[test]
+fn every_truncation_leaves_a_prefix_of_whole_flushes_and_more() {
+    let written =
+        write(geometry(128, 4), &[vec![5, 300, 40], vec![700], vec![1, 2, 3], vec![90, 800]]);
+    let slot_count = written.pages.pages.len() * 4;
+    for cut in 0..=slot_count {
+        let mut pages = written.pages.clone();
+        for slot in cut..slot_count {
+            pages.bytes_mut(Place { page: slot / 4, slot: (slot % 4) as u16, slots: 1 }).fill(0xFF);
+        }
+        let reading = pages.read();
+        let inside = |place: &Place| place.page * 4 + usize::from(place.slot + place.slots) <= cut;
+        let whole = written.flushes.iter().filter(|(places, _)| places.iter().all(inside));
+        let least = whole.map(|(_, count)| *count).max().unwrap_or(0);
+        assert!(written.records.starts_with(&reading.records), "cut {cut}");
+        assert!(reading.records.len() >= least, "cut {cut}");
+        assert_eq!(reading.end.fault, None, "cut {cut}");
+    }
+}
+
+/// Goal: a damaged byte never gives a wrong record, and is noticed unless a cut could have done it.
+#[test]
+fn every_damaged_byte_gives_a_prefix_and_a_fault_unless_it_is_at_the_end() {
+    let written = write(geometry(128, 2), &[vec![5, 30], vec![300], vec![1, 2], vec![200]]);
+    let (last_places, _) = &written.flushes[3];
+    for page in 0..written.pages.pages.len() {
+        for offset in 0..256 {
+            let mut pages = written.pages.clone();
+            pages.pages[page][offset] ^= 0x10;
+            let reading = pages.read();
+            assert!(written.records.starts_with(&reading.records), "page {page} offset {offset}");
+            let is_complete = reading.records.len() == written.records.len();
+            let slot = (offset / 128) as u16;
+            let in_last = last_places.iter().any(|place| {
+                place.page == page && place.slot <= slot && slot < place.slot + place.slots
+            });
+            let noticed = reading.end.fault.is_some();
+            assert!(is_complete || in_last || noticed, "page {page} offset {offset}");
+            assert!(!(noticed && (in_last || is_complete)), "page {page} offset {offset}");
+        }
+    }
+}
+
+fn any_geometry() -> impl Strategy<Value = LogGeometry> {
+    (40_usize..700, 1_u16..6)
+        .prop_filter_map("too small", |(size, count)| LogGeometry::new(size, count))
+}
+
+fn any_flushes() -> impl Strategy<Value = Vec<Vec<usize>>> {
+    let size = prop_oneof![4 => 0_usize..60, 2 => 60_usize..600, 1 => 600_usize..3000];
+    prop::collection::vec(prop::collection::vec(size, 1..6), 1..8)
+}
+
+type Value<'a> = &'a [u8];
+
+fn round_trip(record: Record<'_>) -> Result<(), TestCaseError> {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    prop_assert_eq!(Record::decode(&bytes), Ok(record));
+    for end in 0..bytes.len() {
+        let _ = Record::decode(&bytes[..end]);
+    }
+    Ok(())
+}
+
+/// The elements whose bit in `mask` is set.
+fn masked<T>(all: &[T], mask: u64) -> impl Iterator<Item = &T> {
+    all.iter().enumerate().filter(move |(bit, _)| mask >> (bit % 64) & 1 == 1).map(|(_, one)| one)
+}
+
+fn walk<'a, T: Item<'a>>(items: Items<'a, T>) -> Result<Vec<T>, RecordFault> {
+    items.iter().collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn what_is_written_is_read(geometry in any_geometry(), flushes in any_flushes()) {
+        let written = write(geometry, &flushes);
+        let reading = written.pages.read();
+        prop_assert_eq!(&reading.records, &written.records);
+        prop_assert_eq!(reading.end.fault, None);
+        prop_assert_eq!(reading.end.last_page, Some(written.pages.pages.len() as u64 - 1));
+    }
+
+    /// Goal: what is durable survives restarts, whatever part of the flush in flight reached flash,
+    /// and dead records never return although their fragments read well again later.
+    #[test]
+    fn restarts_keep_what_was_durable(
+        geometry in any_geometry(),
+        epochs in prop::collection::vec((any_flushes(), any::<u64>(), any::<u64>()), 1..5),
+    ) {
+        let mut pages = Pages::new(geometry);
+        let mut expected: Vec<(Lsn, Vec<u8>)> = Vec::new();
+        let mut unstable = Vec::new();
+        let mut end = pages.read().end;
+        let mut epoch = 0;
+        for (flushes, torn_mask, return_mask) in &epochs {
+            epoch += 1;
+            let mut writer = next_epoch(epoch, &end);
+            pages.slots_used = geometry.slots_per_page();
+            let mut last = Vec::new();
+            for sizes in flushes {
+                for size in sizes {
+                    let value = vec![expected.len() as u8; *size];
+                    expected.push((commit(&mut writer, &value), value));
+                }
+                last = pages.flush(&mut writer);
+            }
+            let durable_count = expected.len() - flushes.last().map_or(0, Vec::len);
+            for place in masked(&last, *torn_mask) {
+                unstable.push((*place, pages.tear(*place)));
+            }
+            let reading = pages.read();
+            prop_assert_eq!(reading.end.fault, None);
+            prop_assert!(expected.starts_with(&reading.records));
+            prop_assert!(reading.records.len() >= durable_count);
+            expected = reading.records;
+
+            epoch += 1;
+            let mut marker = next_epoch(epoch, &reading.end);
+            pages.slots_used = geometry.slots_per_page();
+            expected.push((commit(&mut marker, b"restart"), b"restart".to_vec()));
+            pages.flush(&mut marker);
+            for (place, bytes) in masked(&unstable, *return_mask) {
+                pages.bytes_mut(*place).copy_from_slice(bytes);
+            }
+            let reading = pages.read();
+            prop_assert_eq!(reading.end.fault, None);
+            prop_assert_eq!(&reading.records, &expected);
+            end = reading.end;
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(
+        geometry in any_geometry(),
+        pages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..5),
+    ) {
+        for start in [ReadStart::Anywhere, ReadStart::Chain(ChainPoint::START)] {
+            let mut reader = LogReader::new(geometry, start);
+            for (number, page) in pages.iter().enumerate() {
+                reader.feed(number as u64, page);
+                while reader.next_record().is_some() {}
+            }
+            reader.finish();
+        }
+    }
+
+    /// Method: fragments whose payload and header fields are mutated and whose checksums are right.
+    #[test]
+    fn forged_fragments_are_read_without_a_panic(
+        flushes in any_flushes(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..200, any::<u8>()), 1..6),
+        start_anywhere in any::<bool>(),
+    ) {
+        let mut written = write(geometry(128, 2), &flushes);
+        let places: Vec<Place> = written.flushes.iter().flat_map(|(places, _)| places.clone()).collect();
+        for (index, offset, byte) in changes {
+            let bytes = written.pages.bytes_mut(*index.get(&places));
+            let Some(mut header) = parse(bytes).map(|parsed| parsed.header) else { continue };
+            match offset {
+                0 => header.flush_index = u32::from(byte),
+                1 => header.first_record = Some(u32::from(byte) % header.payload_size.max(1)),
+                2 => header.epoch = u32::from(byte),
+                3 => header.sequence = u64::from(byte),
+                4 => header.sequence = u64::MAX,
+                5 => header.first_record = None,
+                _ => {
+                    let at = HEADER_SIZE + offset % header.payload_size.max(1) as usize;
+                    bytes[at] = byte;
+                }
+            }
+            write_header(bytes, &header);
+        }
+        let start = if start_anywhere { ReadStart::Anywhere } else { ReadStart::Chain(ChainPoint::START) };
+        let mut reader = LogReader::new(written.pages.geometry, start);
+        for (number, page) in written.pages.pages.iter().enumerate() {
+            reader.feed(number as u64, page);
+            while let Some(next) = reader.next_record() {
+                if let Ok((_, Record::Commit { deltas, runs, .. })) = next {
+                    let _ = (walk(deltas), walk(runs));
+                }
+            }
+        }
+        reader.finish();
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
+        let bytes = [&[kind], bytes.as_slice()].concat();
+        match Record::decode(&bytes) {
+            Ok(Record::Install(i)) => {
+                let _ = (walk(i.puts), walk(i.deletes), walk(i.trims));
+            }
+            Ok(Record::Checkpoint(c)) => {
+                for group in c.open_groups.iter().flatten() {
+                    let _ = walk(group.pages);
+                }
+            }
+            Ok(Record::Copy { deltas, .. }) => {
+                let _ = walk(deltas);
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn commits_round_trip(
+        xid in any::<u64>(),
+        group in any::<u64>(),
+        deltas in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..9),
+        runs in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..5)), 0..4),
+    ) {
+        let (mut delta_buf, mut run_buf) = (ItemBuf::new(), ItemBuf::new());
+        for (tree, delta) in &deltas {
+            delta_buf.push(LoggedDelta { tree: *tree, delta });
+        }
+        for (tree, pages) in &runs {
+            let mut page_buf = ItemBuf::new();
+            pages.iter().for_each(|page| page_buf.push(LogicalPage(*page)));
+            run_buf.push(RunRef { tree: *tree, first_key: b"first", pages: page_buf.items() });
+        }
+        let walked = walk(delta_buf.items::<LoggedDelta<'_>>()).expect("decodes");
+        let walked: Vec<(u32, Vec<u8>)> = walked.iter().map(|d| (d.tree, d.delta.to_vec())).collect();
+        prop_assert_eq!(walked, deltas);
+        prop_assert_eq!(walk(run_buf.items::<RunRef<'_>>()).expect("decodes").len(), runs.len());
+        round_trip(Record::Commit {
+            xid: Xid(xid),
+            group: GroupId(group),
+            deltas: delta_buf.items(),
+            runs: run_buf.items(),
+        })?;
+    }
+
+    #[test]
+    fn structure_records_round_trip(
+        numbers in any::<(u64, u32, u8, u32)>(),
+        root in any::<Option<(u32, u8)>>(),
+        keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..6),
+    ) {
+        let (mut puts, mut deletes, mut trims) = (ItemBuf::new(), ItemBuf::new(), ItemBuf::new());
+        for key in &keys {
+            puts.push(Separator { key, child: LogicalPage(numbers.3) });
+            deletes.push(TreeKey(key));
+            trims.push(TrimPage { page: LogicalPage(numbers.1), group: GroupId(numbers.0) });
+        }
+        round_trip(Record::Install(Install {
+            group: GroupId(numbers.0),
+            tree: numbers.1,
+            level: numbers.2,
+            root: root.map(|(page, height)| RootInfo { page: LogicalPage(page), height }),
+            puts: puts.items(),
+            deletes: deletes.items(),
+            trims: trims.items(),
+        }))?;
+        round_trip(Record::Trim { pages: trims.items() })?;
+        let walked = walk(puts.items::<Separator<'_>>()).expect("decodes");
+        let walked: Vec<Value<'_>> = walked.iter().map(|separator| separator.key).collect();
+        prop_assert_eq!(walked, keys);
+    }
+
+    #[test]
+    fn checkpoint_records_round_trip(
+        numbers in any::<(u64, u64, u64, u32, u32)>(),
+        at in (0_u32..1 << 24, 0_u64..1 << 40),
+        groups in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u32>(), 0..5)), 0..4),
+    ) {
+        let mut open_groups = ItemBuf::new();
+        for (group, pages) in &groups {
+            let mut page_buf = ItemBuf::new();
+            pages.iter().for_each(|page| page_buf.push(LogicalPage(*page)));
+            open_groups.push(OpenGroup { group: GroupId(*group), pages: page_buf.items() });
+        }
+        let (page, next_sequence, xid_limit, epoch, predecessor) = numbers;
+        let cutoff = lsn(at.0, at.1);
+        round_trip(Record::Checkpoint(Checkpoint {
+            cycle: epoch,
+            begin: LogPosition { page, chain: ChainPoint { next_sequence, epoch, predecessor } },
+            cutoff,
+            xid_limit,
+            group_limit: page,
+            open_groups: open_groups.items(),
+        }))?;
+        let mut copies = ItemBuf::new();
+        copies.push(CopiedDelta { lsn: cutoff, delta: b"delta" });
+        round_trip(Record::Copy { cycle: epoch, tree: predecessor, deltas: copies.items() })?;
+        round_trip(Record::Reserve { kind: ReserveKind::Xid, upto: page })?;
+        round_trip(Record::Reserve { kind: ReserveKind::Group, upto: page })?;
+        round_trip(Record::Open { epoch })?;
+    }
+}

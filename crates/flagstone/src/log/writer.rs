@@ -1,0 +1,267 @@
+//! The tail of the log in memory: records gather here and leave as flushes.
+//!
+//! ```text
+//!           append            seal                     completed
+//!  pending ◀────── record,  ───────▶ Flush in flight ───────────▶ durable
+//!                             one at a time: commits that arrive meanwhile gather for the next
+//! ```
+
+use flagstone_space::Lsn;
+
+use super::codec::put_varint;
+use super::fragment::{HEADER_SIZE, Header, write_header};
+use super::record::Record;
+use super::{ChainPoint, LogError, LogGeometry, lsn};
+
+/// What one program writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Header, payload and 0xFF up to the end of the last slot.
+    pub bytes: Vec<u8>,
+    /// Slots of the page that it takes.
+    pub slots: u16,
+    /// Records up to here are on flash when this fragment and all before it are.
+    pub upto: Lsn,
+}
+
+/// Fragments to program, in order, each where the one before ended.
+///
+/// When a program fails, that fragment and all after it are programmed again on later pages: the
+/// reader takes fragments in the order of log pages only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Flush {
+    /// The fragments. The first goes into the rest of the current page, the others start pages.
+    pub fragments: Vec<Fragment>,
+    /// Durable LSN once all fragments are.
+    pub upto: Lsn,
+}
+
+/// Buffers kept from completed flushes.
+const SPARE_COUNT_MAX: usize = 4;
+
+/// Encodes records and cuts them into fragments.
+#[derive(Debug)]
+pub struct LogWriter {
+    epoch: u32,
+    /// Counter of the last appended record.
+    counter: u64,
+    /// Frames not cut yet.
+    pending: Vec<u8>,
+    /// Where each frame in `pending` ends.
+    ends: Vec<usize>,
+    scratch: Vec<u8>,
+    chain: ChainPoint,
+    in_flight: Option<Lsn>,
+    durable: Lsn,
+    spare: Vec<Vec<u8>>,
+}
+
+impl LogWriter {
+    /// A writer for a restart epoch, which continues the chain after `after`.
+    ///
+    /// Its first fragment goes on a fresh page (I3). `durable` is the last LSN found by restart.
+    ///
+    /// # Errors
+    ///
+    /// `StaleEpoch` when the chain has seen `epoch` or a later one.
+    pub fn new(epoch: u32, after: ChainPoint, durable: Lsn) -> Result<Self, LogError> {
+        if after != ChainPoint::START && epoch <= after.epoch {
+            return Err(LogError::StaleEpoch { epoch, last: after.epoch });
+        }
+        Ok(Self {
+            epoch,
+            counter: 0,
+            pending: Vec::new(),
+            ends: Vec::new(),
+            scratch: Vec::new(),
+            chain: ChainPoint { epoch, ..after },
+            in_flight: None,
+            durable,
+            spare: Vec::new(),
+        })
+    }
+
+    /// Adds a record to the tail in memory and gives it the next LSN.
+    pub fn append(&mut self, record: &Record<'_>) -> Lsn {
+        self.counter += 1;
+        self.scratch.clear();
+        put_varint(&mut self.scratch, self.counter);
+        record.encode(&mut self.scratch);
+        put_varint(&mut self.pending, self.scratch.len() as u64);
+        self.pending.extend_from_slice(&self.scratch);
+        self.ends.push(self.pending.len());
+        lsn(self.epoch, self.counter)
+    }
+
+    /// The LSN that the next record gets.
+    #[must_use]
+    pub fn next_lsn(&self) -> Lsn {
+        lsn(self.epoch, self.counter + 1)
+    }
+
+    /// Bytes appended and not yet cut.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether a flush is cut and not completed.
+    #[must_use]
+    pub fn is_flush_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// The last LSN whose record is on flash with all before it.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// The LSN that is durable once everything appended is.
+    #[must_use]
+    pub fn appended(&self) -> Lsn {
+        if self.counter == 0 { self.durable } else { lsn(self.epoch, self.counter) }
+    }
+
+    /// Where the next flush continues the chain: a place to read from for a checkpoint.
+    #[must_use]
+    pub fn chain(&self) -> ChainPoint {
+        self.chain
+    }
+
+    /// Fragments that everything pending would take now.
+    #[must_use]
+    pub fn pending_fragments(&self, geometry: LogGeometry, slots_left: u16) -> usize {
+        let mut rest = self.pending.len();
+        let mut room = slots_left;
+        let mut count = 0;
+        while rest > 0 {
+            rest -= cut_size(geometry, room, rest).1;
+            room = 0;
+            count += 1;
+        }
+        count
+    }
+
+    /// Cuts everything pending into fragments; `slots_left` slots of the current page are free.
+    ///
+    /// `None` when nothing is pending or a flush is in flight.
+    pub fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        if self.in_flight.is_some() || self.pending.is_empty() {
+            return None;
+        }
+        let pending = std::mem::take(&mut self.pending);
+        let ends = std::mem::take(&mut self.ends);
+        let mut cutter = Cutter { ends: &ends, start: 0, done: 0, index: 0 };
+        let mut fragments = Vec::new();
+        let mut room = slots_left;
+        while cutter.start < pending.len() {
+            fragments.push(self.cut(&mut cutter, &pending, geometry, room));
+            room = 0;
+        }
+        let upto = lsn(self.epoch, self.counter);
+        debug_assert_eq!(fragments.last().map(|last| last.upto), Some(upto), "I2: whole records");
+        self.in_flight = Some(upto);
+        self.keep(pending, ends);
+        Some(Flush { fragments, upto })
+    }
+
+    /// Notes that every fragment of the flush in flight is on flash, and returns the durable LSN.
+    ///
+    /// On flash means what rule D9 means: no later program can harm it.
+    ///
+    /// # Panics
+    ///
+    /// If `flush` is not the one in flight: something would be acknowledged that is not durable.
+    pub fn completed(&mut self, flush: Flush) -> Lsn {
+        assert_eq!(self.in_flight, Some(flush.upto), "only the flush in flight is completed");
+        assert!(flush.upto > self.durable, "the durable LSN never goes back");
+        self.in_flight = None;
+        self.durable = flush.upto;
+        let room = SPARE_COUNT_MAX.saturating_sub(self.spare.len());
+        self.spare.extend(flush.fragments.into_iter().take(room).map(|fragment| fragment.bytes));
+        self.durable
+    }
+
+    fn cut(
+        &mut self,
+        cutter: &mut Cutter<'_>,
+        pending: &[u8],
+        geometry: LogGeometry,
+        room: u16,
+    ) -> Fragment {
+        let (slots, payload_size) = cut_size(geometry, room, pending.len() - cutter.start);
+        let payload = &pending[cutter.start..cutter.start + payload_size];
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.resize(HEADER_SIZE, 0);
+        bytes.extend_from_slice(payload);
+        bytes.resize(usize::from(slots) * geometry.slot_size(), 0xFF);
+        let header = Header {
+            flush_index: cutter.index,
+            payload_size: payload_size as u32,
+            first_record: cutter.advance(payload_size),
+            epoch: self.epoch,
+            sequence: self.chain.next_sequence,
+            predecessor: self.chain.predecessor,
+        };
+        self.chain.predecessor = write_header(&mut bytes, &header);
+        self.chain.next_sequence += 1;
+        let open_count = (cutter.ends.len() - cutter.done) as u64;
+        Fragment { bytes, slots, upto: self.complete_to(cutter.done, open_count) }
+    }
+
+    /// The last of the pending records that is complete when `open_count` of them are not.
+    fn complete_to(&self, done_count: usize, open_count: u64) -> Lsn {
+        if done_count == 0 { self.durable } else { lsn(self.epoch, self.counter - open_count) }
+    }
+
+    fn keep(&mut self, mut pending: Vec<u8>, mut ends: Vec<usize>) {
+        pending.clear();
+        ends.clear();
+        self.pending = pending;
+        self.ends = ends;
+    }
+}
+
+/// Progress of cutting one flush.
+struct Cutter<'a> {
+    /// Where each record ends.
+    ends: &'a [usize],
+    /// First byte not cut.
+    start: usize,
+    /// Records that end before `start`.
+    done: usize,
+    index: u32,
+}
+
+impl Cutter<'_> {
+    /// Moves past a payload and returns the offset in it of the first record that starts there.
+    fn advance(&mut self, size: usize) -> Option<u32> {
+        let previous = self.done.checked_sub(1).map_or(0, |last| self.ends[last]);
+        let next = if previous == self.start { Some(previous) } else { self.next_start() };
+        let end = self.start + size;
+        let first = next.filter(|first| *first < end).map(|first| (first - self.start) as u32);
+        self.start = end;
+        self.index += 1;
+        self.done += self.ends[self.done..].partition_point(|record_end| *record_end <= end);
+        first
+    }
+
+    /// Start of the record after the one that is cut in two here.
+    fn next_start(&self) -> Option<usize> {
+        let last = self.ends.len() - 1;
+        (self.done < last).then(|| self.ends[self.done])
+    }
+}
+
+/// Slots and payload of the next fragment, when `room` slots of the page are free (0: a new page).
+fn cut_size(geometry: LogGeometry, room: u16, rest: usize) -> (u16, usize) {
+    let free = if room == 0 { geometry.slots_per_page() } else { room };
+    let free = free.min(geometry.slots_per_page());
+    let wanted = (HEADER_SIZE + rest).div_ceil(geometry.slot_size());
+    let slots = u16::try_from(wanted).unwrap_or(free).min(free);
+    let payload_size = usize::from(slots) * geometry.slot_size() - HEADER_SIZE;
+    (slots, payload_size.min(rest))
+}
