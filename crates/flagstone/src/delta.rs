@@ -37,6 +37,7 @@ mod patch;
 mod tests;
 mod value;
 
+pub(crate) use chunk::key_head;
 pub(crate) use cursor::{Backward, Entry, Forward, Versions};
 pub(crate) use map::{DeltaMap, DroppedRefs, KeyRange, RangeTotals};
 pub(crate) use op::{

@@ -123,7 +123,7 @@ pub(super) fn write_op_record(key: &[u8], lsn: Lsn, op: &Op<'_>, out: &mut Vec<u
 /// Two heads that differ order their keys; equal ones say nothing. It spares a search most of its
 /// calls to compare slices.
 #[inline]
-pub(super) fn key_head(key: &[u8]) -> u64 {
+pub(crate) fn key_head(key: &[u8]) -> u64 {
     if let Some(head) = key.first_chunk::<8>() {
         return u64::from_be_bytes(*head);
     }

@@ -1,0 +1,388 @@
+//! Base ⊕ deltas: the new image of a leaf, without I/O and without touching the map.
+
+use std::iter::Peekable;
+use std::ops::Range;
+
+use flagstone_space::Lsn;
+
+use super::{Built, FillPolicy, NodeError, NodeView, ValueRef, build_leaves, value_size_max};
+use crate::delta::{self, DeltaMap, KeyRange, Op, Patch, Value, Versions};
+
+/// Reads out-of-line values for patches that meet one.
+pub(crate) trait Outline {
+    /// The value behind `descriptor` with `patch` applied, written anew when it stays out of line;
+    /// `None` when it cannot be had now.
+    fn patched(&mut self, descriptor: &[u8], patch: Patch<'_>) -> Option<Value>;
+}
+
+/// Refuses: for callers whose patches never meet an out-of-line value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoOutline;
+
+impl Outline for NoOutline {
+    fn patched(&mut self, _descriptor: &[u8], _patch: Patch<'_>) -> Option<Value> {
+        None
+    }
+}
+
+/// What a merge is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MergeRequest<'a> {
+    /// The tree of the result.
+    pub(crate) tree: u32,
+    /// The fences of the result.
+    pub(crate) range: KeyRange<'a>,
+    /// Deltas above it stay out; at or below the durable LSN (rule D1).
+    pub(crate) upto: Lsn,
+    /// Payload of a page in bytes.
+    pub(crate) page_size: usize,
+}
+
+/// What a merge gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Merged {
+    /// The pages, in key order; at least one.
+    pub(crate) pages: Vec<Built>,
+    /// Entries in all of them.
+    pub(crate) entry_count: usize,
+    /// Descriptors of out-of-line values that the deltas superseded.
+    pub(crate) dropped_refs: Vec<Vec<u8>>,
+}
+
+/// What folding deltas into an image did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fold {
+    /// Entries in the image.
+    pub(crate) entry_count: usize,
+    /// Descriptors of out-of-line values that the deltas superseded.
+    pub(crate) dropped_refs: Vec<Vec<u8>>,
+}
+
+/// Merges one leaf, or makes the first of a range that has none.
+///
+/// # Errors
+///
+/// `OutOfLinePatch` when `outline` refused, `ValueTooLarge`, `KeyTooLarge`, `PageSize`.
+pub(crate) fn merge_leaf(
+    base: Option<NodeView<'_>>,
+    deltas: &DeltaMap,
+    request: MergeRequest<'_>,
+    outline: &mut dyn Outline,
+) -> Result<Merged, NodeError> {
+    if let Some(view) = base
+        && let Some(image) = patched_copy(&view, deltas, &request)
+    {
+        let pages = vec![Built { low_key: view.low().to_vec(), image }];
+        return Ok(Merged { pages, entry_count: view.count(), dropped_refs: Vec::new() });
+    }
+    merge_leaves(base.as_slice(), deltas, request, outline)
+}
+
+/// Merges neighbouring leaves, in key order, into the pages of `request.range`.
+///
+/// Entries of the bases outside the range stay out.
+///
+/// # Errors
+///
+/// As `merge_leaf`.
+pub(crate) fn merge_leaves(
+    bases: &[NodeView<'_>],
+    deltas: &DeltaMap,
+    request: MergeRequest<'_>,
+    outline: &mut dyn Outline,
+) -> Result<Merged, NodeError> {
+    let rows = Rows::merged(bases, deltas, &request, outline)?;
+    let fill = rows.fill();
+    let pages = build_leaves(request.tree, request.range, rows.iter(), request.page_size, fill)?;
+    Ok(Merged { pages, entry_count: rows.rows.len(), dropped_refs: rows.dropped_refs })
+}
+
+/// Folds deltas into an image, or leaves it alone and gives `None` when the result needs more than
+/// one page. For frames ahead of flash, and for pages that garbage collection moves anyway.
+///
+/// # Errors
+///
+/// As `merge_leaf`.
+pub(crate) fn fold_in_place(
+    image: &mut Vec<u8>,
+    deltas: &DeltaMap,
+    upto: Lsn,
+    outline: &mut dyn Outline,
+) -> Result<Option<Fold>, NodeError> {
+    let view = NodeView::trusted(image);
+    let range = KeyRange { low: view.low(), high: view.high() };
+    let request = MergeRequest { tree: view.tree(), range, upto, page_size: image.len() };
+    let Merged { pages, entry_count, dropped_refs } =
+        merge_leaf(Some(view), deltas, request, outline)?;
+    let mut pages = pages.into_iter();
+    match (pages.next(), pages.next()) {
+        (Some(page), None) => {
+            *image = page.image;
+            Ok(Some(Fold { entry_count, dropped_refs }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The image with values changed where they lie; `None` when a key comes or goes, a size changes,
+/// or the page itself would change.
+fn patched_copy(
+    view: &NodeView<'_>,
+    deltas: &DeltaMap,
+    request: &MergeRequest<'_>,
+) -> Option<Vec<u8>> {
+    let same_page = view.low() == request.range.low
+        && view.high() == request.range.high
+        && view.tree() == request.tree
+        && view.bytes().len() == request.page_size;
+    if !same_page {
+        return None;
+    }
+    let mut image = view.bytes().to_vec();
+    for entry in deltas.range(request.range) {
+        let found = view.search(entry.key()).ok().map(|index| view.parts(index));
+        for (_, op) in entry.versions().take_while(|(lsn, _)| *lsn <= request.upto) {
+            match &found {
+                Some(parts) if parts.is_ref => return None,
+                Some(parts) => set_in_place(image.get_mut(parts.value.clone())?, op)?,
+                None => is_nothing_for_absent(op).then_some(())?,
+            }
+        }
+    }
+    Some(image)
+}
+
+/// Whether an operation leaves an absent key absent (rule D2).
+fn is_nothing_for_absent(op: Op<'_>) -> bool {
+    matches!(op, Op::Patch(_) | Op::Delete)
+}
+
+/// Applies an operation that keeps the size of the value; `None` for any other.
+fn set_in_place(target: &mut [u8], op: Op<'_>) -> Option<()> {
+    match op {
+        Op::Patch(patch) if patch.value_size() as usize == target.len() => {
+            patch.apply_in_place(target);
+            Some(())
+        }
+        Op::Put(value) if value.len() == target.len() => {
+            target.copy_from_slice(value);
+            Some(())
+        }
+        _ => None,
+    }
+}
+
+/// Where the value of a row lies.
+enum RowValue<'a> {
+    /// In its base.
+    Base(ValueRef<'a>),
+    /// In the buffer of the rows.
+    Inline(Range<usize>),
+    /// In the buffer of the rows, a descriptor.
+    Ref(Range<usize>),
+}
+
+/// The entries of the result while they come together; keys and new values lie in one buffer.
+struct Rows<'a> {
+    buffer: Vec<u8>,
+    rows: Vec<(Range<usize>, RowValue<'a>)>,
+    dropped_refs: Vec<Vec<u8>>,
+    value_size_max: usize,
+    /// Rows inserted behind the last entry of all bases, and before it.
+    inserted_behind: usize,
+    inserted_before: usize,
+}
+
+impl<'a> Rows<'a> {
+    fn merged(
+        bases: &[NodeView<'a>],
+        deltas: &DeltaMap,
+        request: &MergeRequest<'_>,
+        outline: &mut dyn Outline,
+    ) -> Result<Self, NodeError> {
+        let entry_count = bases.iter().map(NodeView::count).sum::<usize>();
+        let mut rows = Self {
+            buffer: Vec::with_capacity(request.page_size),
+            rows: Vec::with_capacity(entry_count + 8),
+            dropped_refs: Vec::new(),
+            value_size_max: value_size_max(request.page_size),
+            inserted_behind: 0,
+            inserted_before: 0,
+        };
+        let mut changes = deltas.range(request.range).peekable();
+        for (index, base) in bases.iter().enumerate() {
+            let below = bases.get(index + 1).map(NodeView::low);
+            rows.take_base(base, below, &mut changes, request, outline)?;
+        }
+        for change in changes {
+            rows.change(change.key(), None, change.versions(), request.upto, outline)?;
+        }
+        Ok(rows)
+    }
+
+    /// Takes the entries of one base with the changes below `below`.
+    fn take_base<'d>(
+        &mut self,
+        base: &NodeView<'a>,
+        below: Option<&[u8]>,
+        changes: &mut Peekable<impl Iterator<Item = delta::Entry<'d>>>,
+        request: &MergeRequest<'_>,
+        outline: &mut dyn Outline,
+    ) -> Result<(), NodeError> {
+        let place = |key: &[u8]| base.search(key).unwrap_or_else(|at| at);
+        let mut next = place(request.range.low);
+        let end = request.range.high.map_or(base.count(), place);
+        let is_mine = |key: &[u8]| below.is_none_or(|below| key < below);
+        while let Some(change) = changes.next_if(|change| is_mine(change.key())) {
+            let found = base.search(change.key());
+            let (Ok(at) | Err(at)) = found;
+            self.copy(base, next..at);
+            let was = found.ok().and_then(|at| base.entry(at)).map(|entry| entry.value);
+            next = at + usize::from(was.is_some());
+            self.change(change.key(), was, change.versions(), request.upto, outline)?;
+        }
+        self.copy(base, next..end);
+        Ok(())
+    }
+
+    fn copy(&mut self, base: &NodeView<'a>, entries: Range<usize>) {
+        for entry in entries.map_while(|index| base.entry(index)) {
+            let start = self.buffer.len();
+            self.buffer.extend_from_slice(entry.prefix);
+            self.buffer.extend_from_slice(entry.suffix);
+            self.push(start..self.buffer.len(), RowValue::Base(entry.value));
+        }
+    }
+
+    fn push(&mut self, key: Range<usize>, value: RowValue<'a>) {
+        if let RowValue::Base(_) = value {
+            self.inserted_before += std::mem::take(&mut self.inserted_behind);
+        }
+        self.rows.push((key, value));
+    }
+
+    /// Applies the versions of one key to the value its base has.
+    fn change(
+        &mut self,
+        key: &[u8],
+        was: Option<ValueRef<'a>>,
+        versions: Versions<'_>,
+        upto: Lsn,
+        outline: &mut dyn Outline,
+    ) -> Result<(), NodeError> {
+        let mut versions = versions.take_while(|(lsn, _)| *lsn <= upto).peekable();
+        let key = self.store(key);
+        if versions.peek().is_none() {
+            if let Some(value) = was {
+                self.push(key, RowValue::Base(value));
+            }
+            return Ok(());
+        }
+        let mut refs = RefTrail::default();
+        let mut value = was.map(owned);
+        refs.note(&value);
+        for (_, op) in versions {
+            self.apply(op, &mut value, outline)?;
+            refs.note(&value);
+        }
+        refs.drop_all_but(&value, &mut self.dropped_refs);
+        self.keep(key, value, was.is_some());
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        op: Op<'_>,
+        value: &mut Option<Value>,
+        outline: &mut dyn Outline,
+    ) -> Result<(), NodeError> {
+        let size = match op {
+            Op::Put(bytes) => bytes.len(),
+            Op::Patch(patch) if matches!(value, Some(Value::Inline(_))) => {
+                patch.value_size() as usize
+            }
+            _ => 0,
+        };
+        if size > self.value_size_max {
+            return Err(NodeError::ValueTooLarge { size, size_max: self.value_size_max });
+        }
+        if let Err(delta::OutOfLine { patch }) = delta::apply(op, value)
+            && let Some(Value::Ref(descriptor)) = value
+        {
+            let patched = outline.patched(descriptor, patch);
+            *value = Some(patched.ok_or(NodeError::OutOfLinePatch)?);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, key: Range<usize>, value: Option<Value>, is_old: bool) {
+        let value = match value {
+            Some(Value::Inline(bytes)) => RowValue::Inline(self.store(&bytes)),
+            Some(Value::Ref(descriptor)) => RowValue::Ref(self.store(&descriptor)),
+            None => return,
+        };
+        if is_old {
+            self.inserted_before += std::mem::take(&mut self.inserted_behind);
+        } else {
+            self.inserted_behind += 1;
+        }
+        self.push(key, value);
+    }
+
+    fn store(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(bytes);
+        start..self.buffer.len()
+    }
+
+    /// Right-edge inserts fill pages from the left; any other growth splits evenly.
+    fn fill(&self) -> FillPolicy {
+        let has_base = self.inserted_behind < self.rows.len();
+        if self.inserted_behind > 0 && self.inserted_before == 0 && has_base {
+            FillPolicy::Append
+        } else {
+            FillPolicy::Balanced
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], ValueRef<'_>)> {
+        let at = |place: &Range<usize>| &self.buffer[place.clone()];
+        self.rows.iter().map(move |(key, value)| {
+            let value = match value {
+                RowValue::Base(value) => *value,
+                RowValue::Inline(place) => ValueRef::Inline(at(place)),
+                RowValue::Ref(place) => ValueRef::Ref(at(place)),
+            };
+            (at(key), value)
+        })
+    }
+}
+
+fn owned(value: ValueRef<'_>) -> Value {
+    match value {
+        ValueRef::Inline(bytes) => Value::Inline(bytes.to_vec()),
+        ValueRef::Ref(descriptor) => Value::Ref(descriptor.to_vec()),
+    }
+}
+
+/// The descriptors a key had on the way to its new value.
+#[derive(Default)]
+struct RefTrail(Vec<Vec<u8>>);
+
+impl RefTrail {
+    fn note(&mut self, value: &Option<Value>) {
+        if let Some(Value::Ref(descriptor)) = value
+            && !self.0.contains(descriptor)
+        {
+            self.0.push(descriptor.clone());
+        }
+    }
+
+    fn drop_all_but(self, value: &Option<Value>, dropped: &mut Vec<Vec<u8>>) {
+        let kept = match value {
+            Some(Value::Ref(descriptor)) => Some(descriptor),
+            _ => None,
+        };
+        dropped.extend(self.0.into_iter().filter(|descriptor| Some(descriptor) != kept));
+    }
+}

@@ -1,0 +1,265 @@
+//! Reading a node in place.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use flagstone_space::LogicalPage;
+
+use super::layout::{CHILD_SIZE, HEADER_SIZE, Header, Layout, SLOT_SIZE};
+use super::{NodeFault, ValueRef, check};
+use crate::delta::{key_head, take_varint};
+
+/// A node over the payload of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeView<'a> {
+    bytes: &'a [u8],
+    header: Header,
+}
+
+/// One entry of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// First part of the key.
+    pub(crate) prefix: &'a [u8],
+    /// Rest of the key.
+    pub(crate) suffix: &'a [u8],
+    /// The value.
+    pub(crate) value: ValueRef<'a>,
+}
+
+impl<'a> NodeView<'a> {
+    /// Reads untrusted bytes after checking all of them (N4).
+    ///
+    /// # Errors
+    ///
+    /// The first check that failed.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, NodeFault> {
+        let header = check::check_header(bytes)?;
+        let view = Self { bytes, header };
+        check::check_entries(&view)?;
+        Ok(view)
+    }
+
+    /// Reads bytes that `parse` has accepted, or that were built here.
+    #[inline]
+    pub(crate) fn trusted(bytes: &'a [u8]) -> Self {
+        Self { bytes, header: Header::decode(bytes).unwrap_or(Header::NOTHING) }
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The tree it belongs to.
+    pub(crate) fn tree(&self) -> u32 {
+        self.header.tree
+    }
+
+    /// Height above the leaves; 0 is a leaf.
+    pub(crate) fn level(&self) -> u8 {
+        self.header.level
+    }
+
+    /// Whether it is a leaf.
+    pub(crate) fn is_leaf(&self) -> bool {
+        !self.header.is_inner
+    }
+
+    /// Entries or children.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        usize::from(self.header.count)
+    }
+
+    /// Low fence: no key is below it; empty below every key.
+    #[inline]
+    pub(crate) fn low(&self) -> &'a [u8] {
+        self.slice(HEADER_SIZE, usize::from(self.header.low_size))
+    }
+
+    /// High fence: every key is below it; `None` is infinity.
+    #[inline]
+    pub(crate) fn high(&self) -> Option<&'a [u8]> {
+        let start = HEADER_SIZE + usize::from(self.header.low_size);
+        self.header.has_high.then(|| self.slice(start, usize::from(self.header.high_size)))
+    }
+
+    /// Whether `key` lies between the fences.
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        self.low() <= key && self.high().is_none_or(|high| key < high)
+    }
+
+    /// Bytes in use, header and fences included.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.header.entries_end()
+    }
+
+    /// What all keys begin with.
+    #[inline]
+    pub(crate) fn prefix(&self) -> &'a [u8] {
+        self.slice(HEADER_SIZE, usize::from(self.header.prefix_size.min(self.header.low_size)))
+    }
+
+    #[inline]
+    fn slice(&self, start: usize, size: usize) -> &'a [u8] {
+        self.bytes.get(start..start + size).unwrap_or(&[])
+    }
+
+    #[inline]
+    fn half(&self, at: usize) -> usize {
+        self.slice(at, 2).first_chunk().map_or(0, |raw| usize::from(u16::from_le_bytes(*raw)))
+    }
+
+    /// Bytes of the record behind slot `index`; none when they lie outside.
+    #[inline]
+    pub(super) fn record_range(&self, index: usize, end: u16) -> Range<usize> {
+        let slot = self.header.entries_start() + index * SLOT_SIZE;
+        let is_last = index + 1 >= self.count();
+        let stop = if is_last { usize::from(end) } else { self.half(slot + SLOT_SIZE) };
+        self.half(slot)..stop
+    }
+
+    /// Where suffix and value of an entry lie, and whether the value is a descriptor.
+    #[inline]
+    pub(super) fn parts(&self, index: usize) -> Parts {
+        match self.header.layout {
+            Layout::Fixed { suffix_size, value_size } => {
+                let (suffix, value) = (usize::from(suffix_size), usize::from(value_size));
+                let start = self.header.entries_start() + index * (suffix + value);
+                let middle = start + suffix;
+                Parts { suffix: start..middle, value: middle..middle + value, is_ref: false }
+            }
+            Layout::Slotted { end } => {
+                let record = self.record_range(index, end);
+                let parts = if self.header.is_inner {
+                    inner_parts(&record)
+                } else {
+                    self.bytes.get(record.clone()).and_then(|raw| leaf_parts(raw, record.start))
+                };
+                parts.unwrap_or(Parts { suffix: 0..0, value: 0..0, is_ref: false })
+            }
+        }
+    }
+
+    /// The key of entry `index` without the prefix; of a child, its separator's.
+    #[inline]
+    pub(crate) fn suffix(&self, index: usize) -> &'a [u8] {
+        if self.header.is_inner && index == 0 {
+            return self.low().get(self.prefix().len()..).unwrap_or(&[]);
+        }
+        self.bytes.get(self.parts(index).suffix).unwrap_or(&[])
+    }
+
+    /// Entry `index` of a leaf.
+    #[inline]
+    pub(crate) fn entry(&self, index: usize) -> Option<Entry<'a>> {
+        if index >= self.count() || self.header.is_inner {
+            return None;
+        }
+        let parts = self.parts(index);
+        let suffix = self.bytes.get(parts.suffix)?;
+        let value = self.bytes.get(parts.value)?;
+        let value = if parts.is_ref { ValueRef::Ref(value) } else { ValueRef::Inline(value) };
+        Some(Entry { prefix: self.prefix(), suffix, value })
+    }
+
+    /// The entries of a leaf, ascending.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
+        let view = *self;
+        (0..view.count()).map_while(move |index| view.entry(index))
+    }
+
+    /// Appends the key of entry `index`, or the separator of a child, to `out`.
+    pub(crate) fn key_into(&self, index: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix());
+        out.extend_from_slice(self.suffix(index));
+    }
+
+    /// The separator of child `index`: the low fence of its page.
+    pub(crate) fn separator(&self, index: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.key_into(index, &mut key);
+        key
+    }
+
+    /// Finds an entry of a leaf, or where it would stand.
+    #[inline]
+    pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        self.search_from(0, key)
+    }
+
+    fn search_from(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
+        let prefix = self.prefix();
+        let Some(suffix) = key.strip_prefix(prefix) else {
+            return Err(if key < prefix { first } else { self.count() });
+        };
+        let head = key_head(suffix);
+        let (mut low, mut high) = (first, self.count());
+        while low < high {
+            let middle = (low + high) / 2;
+            let found = self.bytes.get(self.parts(middle).suffix).unwrap_or(&[]);
+            match key_head(found).cmp(&head).then_with(|| found.cmp(suffix)) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
+    /// Number of child `index` of an inner node.
+    pub(crate) fn child(&self, index: usize) -> Option<LogicalPage> {
+        if index >= self.count() || !self.header.is_inner {
+            return None;
+        }
+        let raw = self.bytes.get(self.parts(index).value)?.first_chunk::<CHILD_SIZE>()?;
+        Some(LogicalPage(u32::from_le_bytes(*raw)))
+    }
+
+    /// The child of an inner node that covers `key`, with its index.
+    pub(crate) fn child_for(&self, key: &[u8]) -> Option<(usize, LogicalPage)> {
+        let index = match self.search_from(1, key) {
+            Ok(index) => index,
+            Err(above) => above.max(1) - 1,
+        };
+        Some((index, self.child(index)?))
+    }
+}
+
+/// Places of an entry's parts in the page.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    pub(super) suffix: Range<usize>,
+    pub(super) value: Range<usize>,
+    pub(super) is_ref: bool,
+}
+
+#[inline]
+fn inner_parts(record: &Range<usize>) -> Option<Parts> {
+    let middle = record.start + CHILD_SIZE;
+    (middle <= record.end).then_some(Parts {
+        suffix: middle..record.end,
+        value: record.start..middle,
+        is_ref: false,
+    })
+}
+
+/// Takes a leaf's record apart; `None` unless its parts fill it.
+#[inline]
+fn leaf_parts(raw: &[u8], start: usize) -> Option<Parts> {
+    let (suffix_size, rest) = take_varint(raw)?;
+    let (value_code, rest) = take_varint(rest)?;
+    let (suffix_size, value_size) = (suffix_size as usize, (value_code >> 1) as usize);
+    let suffix_start = start + raw.len() - rest.len();
+    let middle = suffix_start.checked_add(suffix_size)?;
+    let end = middle.checked_add(value_size)?;
+    (end == start + raw.len()).then_some(Parts {
+        suffix: suffix_start..middle,
+        value: middle..end,
+        is_ref: value_code & 1 == 1,
+    })
+}
