@@ -77,7 +77,7 @@ fn lsb_partner(index: u32, distance: u32, pages_per_block: u32) -> Option<u32> {
     if distance == 1 {
         return (index % 2 == 1).then(|| index - 1);
     }
-    let is_msb = index % 2 == 0 && index + 1 >= distance;
+    let is_msb = index.is_multiple_of(2) && index + 1 >= distance;
     is_msb.then(|| index.saturating_sub(distance))
 }
 

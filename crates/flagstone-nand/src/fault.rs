@@ -96,7 +96,7 @@ impl Ending {
     #[must_use]
     pub fn applicable(kind: OperationKind, capabilities: &Capabilities) -> Vec<Self> {
         if capabilities.needs_sync {
-            return Self::on_files();
+            return Self::on_files(kind);
         }
         let mut endings = alloc::vec![Self::Untouched, Self::Complete];
         match kind {
@@ -121,8 +121,12 @@ impl Ending {
         endings
     }
 
-    fn on_files() -> Vec<Self> {
-        let mut endings = alloc::vec![Self::Untouched, Self::Complete, Self::UnsyncedLost];
+    fn on_files(kind: OperationKind) -> Vec<Self> {
+        let mut endings = alloc::vec![Self::Complete, Self::UnsyncedLost];
+        if kind != OperationKind::Sync {
+            // The write in flight is lost, those before it are not. A sync has none of its own.
+            endings.push(Self::Untouched);
+        }
         endings.extend((0..SUBSET_DRAWS).map(|draw| Self::UnsyncedSubset512 { draw }));
         endings.extend((0..SUBSET_DRAWS).map(|draw| Self::UnsyncedSubset4096 { draw }));
         endings

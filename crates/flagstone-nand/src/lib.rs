@@ -4,6 +4,7 @@
 //! and its [`Capabilities`], never for its type.
 //!
 //! - [`SimNand`]: a chip in memory, with virtual time, snapshots and any fault ([`FaultPlan`]).
+//! - [`SegmentFile`]: a file or a block device, on a [`FileStorage`] or a [`SimStorage`].
 //!
 //! Every device enforces the rules of flash as far as it can: bits only fall, NOP, program order,
 //! erase before reuse, no second program of a code word. A violation is [`NandError::Rule`], always
@@ -21,7 +22,11 @@ mod geometry;
 mod mix;
 mod profile;
 mod rules;
+#[cfg(feature = "std")]
+mod segment;
 mod sim;
+#[cfg(feature = "std")]
+mod storage;
 mod timing;
 
 pub use address::{BlockIndex, PhysicalPage};
@@ -35,5 +40,9 @@ pub use geometry::{
     Capabilities, CellMode, CodeWord, Geometry, PartialCut, ProgramOrder, SpareRange,
 };
 pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError};
+#[cfg(feature = "std")]
+pub use segment::SegmentFile;
 pub use sim::{PageContent, SimNand};
+#[cfg(feature = "std")]
+pub use storage::{FileStorage, OpenDeviceError, SimStorage, Storage, StorageError};
 pub use timing::Timing;

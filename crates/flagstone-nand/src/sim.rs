@@ -460,11 +460,12 @@ impl SimNand {
         if self.damage.is_empty() {
             return Ok(0);
         }
-        self.suffer(source, words, part)
+        let repaired = self.suffer(source, words, part);
+        repaired.ok_or(NandError::Uncorrectable { page: place.page })
     }
 
-    /// What damage makes of bytes that were read.
-    fn suffer(&mut self, place: Place, words: u64, part: ReadPart<'_>) -> Result<u32, NandError> {
+    /// What damage makes of bytes that were read: bits repaired at most, `None` if too many.
+    fn suffer(&mut self, place: Place, words: u64, part: ReadPart<'_>) -> Option<u32> {
         let number = place.page.number();
         let correction = self.damage.correct(number, words, self.capabilities.code_word.strength);
         self.damage.blur(number, part.spare_offset, part.spare);
@@ -474,9 +475,9 @@ impl SimNand {
             for byte in part.data.iter_mut().step_by(61) {
                 *byte ^= 0x40;
             }
-            return Err(NandError::Uncorrectable { page: place.page });
+            return None;
         }
-        Ok(correction.bits_max)
+        Some(correction.bits_max)
     }
 
     /// Where a read really takes place, under the plan's read faults.

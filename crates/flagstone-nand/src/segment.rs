@@ -1,0 +1,445 @@
+//! A file or block device as a flash device: big segments are the blocks.
+//!
+//! Owns the superblock, the placement of segments, and the rules as far as one session can know
+//! them. Never trusts what a sync did not cover.
+//!
+//! - **G1** An erase writes nothing: old bytes stay readable until they are programmed over, in
+//!   this session and after. What reads as valid may be stale, so upper floors number the
+//!   generations of a segment (rule D10). A new file reads as zeros, not as `0xFF`.
+//! - **G2** Nothing since the last sync is durable; a failed sync ends all writing (rule D10).
+//! - **G3** Pages that this session has neither programmed nor erased may be programmed once.
+//! - **G4** A sector that was programmed keeps its bytes until its segment is erased.
+//!
+//! ```text
+//! byte 0          4096                   head_size      + segment       + 2 segments
+//! | superblock    | bad blocks, 1 bit each | segment 0   | segment 1     | ...
+//! ```
+//!
+//! | superblock bytes | content (little-endian) |
+//! | --- | --- |
+//! | 0..8 | magic `FLAGSEG\0` |
+//! | 8..12 | version, 1 |
+//! | 12..16 | page size |
+//! | 16..20 | pages of a segment |
+//! | 20..24 | segments |
+//! | 24..28 | sector size |
+//! | 28..32 | 1 = the tail may be rewritten |
+//! | 32..40 | head size |
+//! | 40..44 | CRC-32C of bytes 0..40 |
+
+use crate::mix::mix;
+use crate::rules::{PageState, Rules, Span};
+use crate::storage::{OpenDeviceError, SimStorage, Storage};
+use crate::{
+    BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, FaultPlan,
+    FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage, Profile,
+    ProgramOrder, ProgramPart, ReadPart, SpareRange,
+};
+
+const MAGIC: [u8; 8] = *b"FLAGSEG\0";
+const VERSION: u32 = 1;
+const SUPERBLOCK_SIZE: usize = 4096;
+const CHECKED_SIZE: usize = 40;
+const SECTOR_SIZE: u32 = 512;
+const EINVAL: i32 = 22;
+
+/// What a file can do: profile `segment-file`.
+#[must_use]
+pub(crate) const fn capabilities() -> Capabilities {
+    Capabilities {
+        programs_data: 1,
+        programs_spare: 0,
+        first_program_order: ProgramOrder::Any,
+        reprogram_order: ProgramOrder::Any,
+        cell_mode: CellMode::File,
+        code_word: CodeWord { data_size: SECTOR_SIZE, strength: 0 },
+        spare_raw: SpareRange { offset: 0, size: 0 },
+        spare_covered: SpareRange { offset: 0, size: 0 },
+        partial_cut: PartialCut::Isolated,
+        endurance: u32::MAX,
+        rewrite_tail: true,
+        needs_sync: true,
+    }
+}
+
+/// A device on a file, a block device or simulated storage.
+#[derive(Clone, Debug)]
+pub struct SegmentFile<S> {
+    storage: S,
+    geometry: Geometry,
+    capabilities: Capabilities,
+    rules: Rules,
+    head_size: u64,
+    bad: Vec<u8>,
+    pages: Vec<PageState>,
+    erase_counts: Vec<u32>,
+    counters: Counters,
+    poisoned: bool,
+}
+
+impl<S: Storage> SegmentFile<S> {
+    /// Makes a device on empty storage; takes geometry and tail rule from `profile`.
+    ///
+    /// All bytes are written before the superblock is, so a creation cut short leaves a file that
+    /// is refused.
+    ///
+    /// # Errors
+    ///
+    /// `Unsuitable` for a profile with a spare area or without sync; host errors.
+    pub fn create(mut storage: S, profile: &Profile) -> Result<Self, OpenDeviceError> {
+        let geometry = profile.geometry;
+        let fits = geometry.spare_size == 0
+            && geometry.page_size.is_multiple_of(SECTOR_SIZE)
+            && profile.capabilities.needs_sync;
+        if !fits || crate::profile::check(&geometry, &capabilities()).is_err() {
+            return Err(OpenDeviceError::Unsuitable);
+        }
+        let head = Head { geometry, rewrite_tail: profile.capabilities.rewrite_tail };
+        storage.preallocate(head.device_size())?;
+        storage.sync()?;
+        storage.write_at(0, &head.encode())?;
+        storage.sync()?;
+        Ok(Self::assemble(storage, head, vec![0; head.bad_size()]))
+    }
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    ///
+    /// Says what is wrong with the file: not ours, another version, damaged, truncated.
+    pub fn open(mut storage: S) -> Result<Self, OpenDeviceError> {
+        let found = storage.size()?;
+        if found < SUPERBLOCK_SIZE as u64 {
+            return Err(OpenDeviceError::NotFlagstone);
+        }
+        let mut raw = vec![0; SUPERBLOCK_SIZE];
+        storage.read_at(0, &mut raw)?;
+        let head = Head::decode(&raw)?;
+        let expected = head.device_size();
+        if found < expected {
+            return Err(OpenDeviceError::Size { expected, found });
+        }
+        let mut bad = vec![0; head.bad_size()];
+        storage.read_at(SUPERBLOCK_SIZE as u64, &mut bad)?;
+        Ok(Self::assemble(storage, head, bad))
+    }
+
+    fn assemble(storage: S, head: Head, bad: Vec<u8>) -> Self {
+        let geometry = head.geometry;
+        let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
+        Self {
+            storage,
+            geometry,
+            capabilities,
+            rules: Rules::new(geometry, capabilities),
+            head_size: head.size(),
+            bad,
+            pages: vec![PageState::default(); geometry.page_count() as usize],
+            erase_counts: vec![0; geometry.block_count as usize],
+            counters: Counters::default(),
+            poisoned: false,
+        }
+    }
+
+    /// The storage below.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// Gives the storage back.
+    pub fn into_storage(self) -> S {
+        self.storage
+    }
+
+    fn offset_of(&self, page: PhysicalPage) -> u64 {
+        self.head_size + u64::from(page.number()) * u64::from(self.geometry.page_size)
+    }
+
+    fn is_marked(&self, block: BlockIndex) -> bool {
+        let byte = self.bad.get(block.0 as usize / 8).copied().unwrap_or(0xFF);
+        byte >> (block.0 % 8) & 1 == 1
+    }
+
+    fn writable(&self) -> Result<(), NandError> {
+        if self.poisoned { Err(NandError::SyncFailed) } else { Ok(()) }
+    }
+
+    fn judge(&mut self, page: PhysicalPage, part: &ProgramPart<'_>) -> Result<Span, NandError> {
+        let broken = |rule| NandError::Rule { page, rule };
+        if self.is_marked(self.geometry.block_of(page)) {
+            return Err(broken(FlashRule::BadBlock));
+        }
+        let state = self.pages.get(page.number() as usize).copied();
+        let state = state.ok_or(broken(FlashRule::Alignment))?;
+        let index = self.geometry.index_in_block(page);
+        let span = self.rules.judge(index, state, 0, part, &[]).map_err(broken)?;
+        if span.rewritten != 0 && !self.keeps_bytes(page, &span, part)? {
+            return Err(broken(FlashRule::CodeWordReuse));
+        }
+        Ok(span)
+    }
+
+    /// Whether rewritten sectors keep their bytes (G4).
+    fn keeps_bytes(
+        &mut self,
+        page: PhysicalPage,
+        span: &Span,
+        part: &ProgramPart<'_>,
+    ) -> Result<bool, NandError> {
+        let mut old = vec![0; part.data.len()];
+        self.storage.read_at(self.offset_of(page) + u64::from(part.data_offset), &mut old)?;
+        let size = SECTOR_SIZE as usize;
+        let first = part.data_offset as usize / size;
+        let pairs = part.data.chunks(size).zip(old.chunks(size)).enumerate();
+        let kept = |(index, (new, old)): (usize, (&[u8], &[u8]))| {
+            span.rewritten >> (first + index) & 1 == 0 || new == old
+        };
+        Ok(pairs.into_iter().all(kept))
+    }
+
+    fn idle(&self) -> Completion {
+        Completion { end_ns: self.storage.now_ns(), corrected_bits_max: 0 }
+    }
+}
+
+impl<S: Storage> Nand for SegmentFile<S> {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError> {
+        let words = self.rules.words_of(part.data_offset, part.data.len());
+        let inside = page.number() < self.geometry.page_count();
+        if words.is_none() || !inside || !self.rules.is_spare(part.spare_offset, part.spare.len()) {
+            return Err(NandError::Rule { page, rule: FlashRule::Alignment });
+        }
+        if part.data.is_empty() {
+            return Ok(self.idle());
+        }
+        self.counters.page_reads += 1;
+        self.counters.bytes_read += part.data.len() as u64;
+        let offset = self.offset_of(page) + u64::from(part.data_offset);
+        Ok(self.storage.read_at(offset, part.data)?)
+    }
+
+    fn program(
+        &mut self,
+        page: PhysicalPage,
+        part: ProgramPart<'_>,
+    ) -> Result<Completion, NandError> {
+        self.writable()?;
+        if part.data.is_empty() && part.spare.is_empty() {
+            return Ok(self.idle());
+        }
+        let span = self.judge(page, &part)?;
+        let offset = self.offset_of(page) + u64::from(part.data_offset);
+        let completion = self.storage.write_at(offset, part.data)?;
+        self.pages[page.number() as usize] = span.after;
+        self.counters.bytes_programmed += part.data.len() as u64;
+        if span.words == self.rules.all_words() && span.rewritten == 0 {
+            self.counters.page_programs += 1;
+        } else {
+            self.counters.partial_programs += 1;
+        }
+        Ok(completion)
+    }
+
+    fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
+        self.writable()?;
+        let first = self.geometry.page(block, 0).ok_or(NandError::Host { errno: EINVAL })?;
+        if self.is_marked(block) {
+            return Err(NandError::Rule { page: first, rule: FlashRule::BadBlock });
+        }
+        // A device without power must not pretend to erase.
+        self.storage.size()?;
+        let start = first.number() as usize;
+        let pages = start..start + self.geometry.pages_per_block as usize;
+        self.pages[pages].fill(PageState::default());
+        let count = &mut self.erase_counts[block.0 as usize];
+        *count = count.saturating_add(1);
+        self.counters.block_erases += 1;
+        Ok(self.idle())
+    }
+
+    fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
+        self.storage.size()?;
+        Ok(self.is_marked(block))
+    }
+
+    fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        self.writable()?;
+        let index = block.0 as usize / 8;
+        let byte = self.bad.get_mut(index).ok_or(NandError::Host { errno: EINVAL })?;
+        *byte |= 1 << (block.0 % 8);
+        let byte = *byte;
+        self.storage.write_at((SUPERBLOCK_SIZE + index) as u64, &[byte])?;
+        self.sync().map(|_| ())
+    }
+
+    fn sync(&mut self) -> Result<Completion, NandError> {
+        self.writable()?;
+        let result = self.storage.sync().map_err(NandError::from);
+        self.poisoned = result == Err(NandError::SyncFailed);
+        let completion = result?;
+        self.counters.syncs += 1;
+        Ok(completion)
+    }
+
+    fn erase_count(&self, block: BlockIndex) -> u32 {
+        self.erase_counts.get(block.0 as usize).copied().unwrap_or(0)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn reset_counters(&mut self) {
+        self.counters = Counters::default();
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.storage.now_ns()
+    }
+
+    fn advance_to(&mut self, now_ns: u64) {
+        self.storage.advance_to(now_ns);
+    }
+}
+
+impl Crashable for SegmentFile<SimStorage> {
+    fn set_plan(&mut self, plan: FaultPlan) {
+        self.storage.set_plan(plan);
+    }
+
+    fn operation_count(&self) -> u64 {
+        self.storage.operation_count()
+    }
+
+    fn record_operations(&mut self) {
+        self.storage.record_operations();
+    }
+
+    fn operation_kind(&self, number: u64) -> Option<OperationKind> {
+        self.storage.operation_kind(number)
+    }
+
+    fn is_off(&self) -> bool {
+        self.storage.is_off()
+    }
+
+    /// As if another process opened the file: what only this session knew is forgotten (G3).
+    fn power_cycle(&mut self) {
+        self.storage.power_cycle();
+        self.pages.fill(PageState::default());
+        self.erase_counts.fill(0);
+        self.poisoned = false;
+        // Right after a power cycle reads of a simulated file cannot fail.
+        let _ = self.storage.read_at(SUPERBLOCK_SIZE as u64, &mut self.bad);
+    }
+
+    fn state_hash(&self) -> u64 {
+        mix(self.storage.state_hash(), u64::from(self.poisoned))
+    }
+
+    fn trace_hash(&self) -> u64 {
+        self.storage.trace_hash()
+    }
+}
+
+/// What the superblock says.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    geometry: Geometry,
+    rewrite_tail: bool,
+}
+
+impl Head {
+    /// Bytes of the bad-block map.
+    const fn bad_size(&self) -> usize {
+        (self.geometry.block_count as usize).div_ceil(8)
+    }
+
+    const fn segment_size(&self) -> u64 {
+        self.geometry.page_size as u64 * self.geometry.pages_per_block as u64
+    }
+
+    /// Bytes before the first segment: whole segments, so that segments stay aligned.
+    fn size(&self) -> u64 {
+        ((SUPERBLOCK_SIZE + self.bad_size()) as u64).next_multiple_of(self.segment_size())
+    }
+
+    fn device_size(&self) -> u64 {
+        self.size() + self.geometry.data_size()
+    }
+
+    fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
+        let mut raw = [0; SUPERBLOCK_SIZE];
+        raw[..8].copy_from_slice(&MAGIC);
+        let numbers = [
+            VERSION,
+            self.geometry.page_size,
+            self.geometry.pages_per_block,
+            self.geometry.block_count,
+            SECTOR_SIZE,
+            u32::from(self.rewrite_tail),
+        ];
+        for (target, number) in raw[8..32].chunks_mut(4).zip(numbers) {
+            target.copy_from_slice(&number.to_le_bytes());
+        }
+        raw[32..CHECKED_SIZE].copy_from_slice(&self.size().to_le_bytes());
+        let crc = crc32c(&raw[..CHECKED_SIZE]);
+        raw[CHECKED_SIZE..CHECKED_SIZE + 4].copy_from_slice(&crc.to_le_bytes());
+        raw
+    }
+
+    /// Reads a superblock; any bytes give an answer, never a panic.
+    fn decode(raw: &[u8]) -> Result<Self, OpenDeviceError> {
+        if raw.get(..8) != Some(&MAGIC[..]) {
+            return Err(OpenDeviceError::NotFlagstone);
+        }
+        let word = |offset: usize| {
+            let bytes = raw.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
+            bytes.map(u32::from_le_bytes).ok_or(OpenDeviceError::Damaged)
+        };
+        let found = word(8)?;
+        if found != VERSION {
+            return Err(OpenDeviceError::Version { found, known: VERSION });
+        }
+        let checked = raw.get(..CHECKED_SIZE).ok_or(OpenDeviceError::Damaged)?;
+        if crc32c(checked) != word(CHECKED_SIZE)? {
+            return Err(OpenDeviceError::Damaged);
+        }
+        let geometry = Geometry {
+            page_size: word(12)?,
+            spare_size: 0,
+            pages_per_block: word(16)?,
+            block_count: word(20)?,
+            die_count: 1,
+        };
+        let head = Self { geometry, rewrite_tail: word(28)? == 1 };
+        crate::profile::check(&geometry, &capabilities()).map_err(|_| OpenDeviceError::Damaged)?;
+        let head_size = u64::from(word(32)?) | u64::from(word(36)?) << 32;
+        let consistent = word(24)? == SECTOR_SIZE && head_size == head.size();
+        if consistent { Ok(head) } else { Err(OpenDeviceError::Damaged) }
+    }
+}
+
+/// CRC-32C, bit by bit: used once at opening.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82F6_3B78;
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(crc & 1));
+        }
+    }
+    !crc
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! Goal: a file behaves as the device trait says, and loses what no sync covered. Method: small
+//! scripts on simulated storage and on a temporary file.
+
+use super::*;
+use crate::{Ending, FileStorage, Persistence};
+
+fn profile() -> Profile {
+    Profile::named("segment-file").unwrap().with_block_count(8).unwrap()
+}
+
+fn device() -> SegmentFile<SimStorage> {
+    SegmentFile::create(SimStorage::new(profile().timing), &profile()).unwrap()
+}
+
+fn page(number: u32) -> PhysicalPage {
+    profile().geometry.page_from_number(number).unwrap()
+}
+
+fn at(data_offset: u32, data: &[u8]) -> ProgramPart<'_> {
+    ProgramPart { data_offset, data, spare_offset: 0, spare: &[] }
+}
+
+fn content(nand: &mut impl Nand, page: PhysicalPage) -> Vec<u8> {
+    let mut data = vec![0; 4096];
+    let part = ReadPart { data_offset: 0, data: &mut data, spare_offset: 0, spare: &mut [] };
+    nand.read(page, part).unwrap();
+    data
+}
+
+#[test]
+fn the_profile_and_the_device_agree() {
+    assert_eq!(profile().capabilities, capabilities());
+    assert_eq!(device().capabilities(), capabilities());
+}
+
+#[test]
+fn crc_is_the_published_one() {
+    assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+}
+
+#[test]
+fn the_tail_is_rewritten_in_sectors_that_keep_their_bytes() {
+    let mut nand = device();
+    nand.program(page(0), at(0, &[1; 512])).unwrap();
+    nand.program(page(0), at(512, &[2; 1024])).unwrap();
+    let mut all = [3; 4096];
+    all[..512].fill(1);
+    all[512..1536].fill(2);
+    nand.program(page(0), at(0, &all)).unwrap();
+    assert_eq!(content(&mut nand, page(0)), all);
+    all[600] = 9;
+    let refused = nand.program(page(0), at(0, &all));
+    assert_eq!(refused, Err(NandError::Rule { page: page(0), rule: FlashRule::CodeWordReuse }));
+    nand.erase(BlockIndex(0)).unwrap();
+    nand.program(page(0), at(0, &all)).unwrap();
+    let counters = nand.counters();
+    assert_eq!((counters.page_programs, counters.partial_programs), (1, 3));
+}
+
+#[test]
+fn an_erase_leaves_old_bytes_readable() {
+    let mut nand = device();
+    nand.program(page(0), at(0, &[7; 4096])).unwrap();
+    nand.erase(BlockIndex(0)).unwrap();
+    assert_eq!(content(&mut nand, page(0)), [7; 4096]);
+    assert_eq!(content(&mut nand, page(1)), [0; 4096]);
+}
+
+#[test]
+fn only_synced_programs_survive_a_cut() {
+    let mut nand = device();
+    nand.program(page(0), at(0, &[1; 4096])).unwrap();
+    nand.sync().unwrap();
+    nand.program(page(1), at(0, &[2; 4096])).unwrap();
+    nand.set_plan(FaultPlan::power_cut(1, nand.operation_count(), Ending::UnsyncedLost));
+    assert_eq!(nand.sync(), Err(NandError::PowerOff));
+    assert_eq!(nand.erase(BlockIndex(3)), Err(NandError::PowerOff));
+    nand.power_cycle();
+    assert_eq!(content(&mut nand, page(0)), [1; 4096]);
+    assert_eq!(content(&mut nand, page(1)), [0; 4096]);
+}
+
+#[test]
+fn a_failed_sync_ends_all_writing() {
+    let mut nand = device();
+    nand.program(page(0), at(0, &[1; 4096])).unwrap();
+    let number = nand.operation_count();
+    nand.set_plan(FaultPlan::failure(1, number, Persistence::Once));
+    assert_eq!(nand.sync(), Err(NandError::SyncFailed));
+    assert_eq!(nand.sync(), Err(NandError::SyncFailed));
+    assert_eq!(nand.program(page(1), at(0, &[1; 4096])), Err(NandError::SyncFailed));
+    assert_eq!(content(&mut nand, page(0)), [0; 4096], "reads go on");
+}
+
+#[test]
+fn every_operation_has_file_endings() {
+    let mut nand = device();
+    nand.record_operations();
+    let first = nand.operation_count();
+    nand.program(page(0), at(0, &[1; 4096])).unwrap();
+    nand.sync().unwrap();
+    let subset = Ending::UnsyncedSubset512 { draw: 1 };
+    assert!(nand.endings_at(first).contains(&subset));
+    assert!(nand.endings_at(first).contains(&Ending::Untouched));
+    assert!(!nand.endings_at(first + 1).contains(&Ending::Untouched), "same as UnsyncedLost");
+}
+
+#[test]
+fn a_file_reopens_with_its_bytes_marks_and_geometry() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("device");
+    let profile = profile().with_block_count(3).unwrap();
+    let storage = FileStorage::create(&path).unwrap();
+    let mut nand = SegmentFile::create(storage, &profile).unwrap();
+    nand.program(page(65), at(0, &[5; 4096])).unwrap();
+    nand.mark_bad(BlockIndex(2)).unwrap();
+    assert_eq!(FileStorage::open(&path).unwrap_err(), OpenDeviceError::Locked);
+    drop(nand);
+    let mut nand = SegmentFile::open(FileStorage::open(&path).unwrap()).unwrap();
+    assert_eq!(nand.geometry(), profile.geometry);
+    assert_eq!(content(&mut nand, page(65)), [5; 4096]);
+    assert_eq!(nand.is_bad(BlockIndex(2)), Ok(true));
+    assert_eq!(nand.is_bad(BlockIndex(1)), Ok(false));
+}
+
+/// Goal: wrong files are refused with the right name. Method: single changes to a good file.
+#[test]
+fn wrong_files_are_refused_by_kind() {
+    let good = device().into_storage().to_bytes();
+    let open = |bytes: &[u8]| {
+        SegmentFile::open(SimStorage::from_bytes(profile().timing, bytes)).map(|_| ()).unwrap_err()
+    };
+    assert_eq!(open(&[]), OpenDeviceError::NotFlagstone);
+    assert_eq!(open(&[0; 5000]), OpenDeviceError::NotFlagstone);
+    let short = &good[..good.len() - 1];
+    assert!(matches!(open(short), OpenDeviceError::Size { .. }));
+    let mut newer = good.clone();
+    newer[8] = 2;
+    assert_eq!(open(&newer), OpenDeviceError::Version { found: 2, known: 1 });
+    for byte in 12..44 {
+        let mut damaged = good.clone();
+        damaged[byte] ^= 0x04;
+        assert_eq!(open(&damaged), OpenDeviceError::Damaged, "byte {byte}");
+    }
+}
+
+#[test]
+fn chips_are_no_files() {
+    let chip = Profile::named("slc-2k").unwrap();
+    let refused = SegmentFile::create(SimStorage::new(chip.timing), &chip);
+    assert_eq!(refused.map(|_| ()), Err(OpenDeviceError::Unsuitable));
+}

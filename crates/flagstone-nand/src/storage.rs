@@ -1,0 +1,150 @@
+//! Byte storage below the devices that live in files: a real file, or a simulated one.
+//!
+//! Owns reading, writing and syncing bytes at offsets. Never knows pages or blocks.
+//!
+//! - **O1** Written bytes are visible at once and durable after the next successful `sync`.
+//! - **O2** One process at a time: an open file is locked until it is dropped.
+
+mod file;
+mod sim;
+
+use thiserror::Error;
+
+pub use file::FileStorage;
+pub use sim::SimStorage;
+
+use crate::{Completion, NandError};
+
+/// What storage can report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StorageError {
+    /// Simulated storage lost power.
+    #[error("power is off")]
+    PowerOff,
+    /// The sync failed: nothing since the last one can be relied on, and it must not be retried.
+    #[error("sync failed")]
+    SyncFailed,
+    /// The range lies beyond the end.
+    #[error("bytes beyond the end of the file")]
+    BeyondEnd,
+    /// The operating system refused the call.
+    #[error("host error {errno}")]
+    Host {
+        /// `errno` of the failed call.
+        errno: i32,
+    },
+}
+
+/// `EIO` on every Unix: for failures that carry no number of their own.
+pub(crate) const EIO: i32 = 5;
+
+impl From<StorageError> for NandError {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::PowerOff => Self::PowerOff,
+            StorageError::SyncFailed => Self::SyncFailed,
+            StorageError::BeyondEnd => Self::Host { errno: EIO },
+            StorageError::Host { errno } => Self::Host { errno },
+        }
+    }
+}
+
+/// Why a device file cannot be created or opened.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpenDeviceError {
+    /// The file does not begin like one of ours.
+    #[error("the file is no Flagstone device")]
+    NotFlagstone,
+    /// The file has a format version that this program does not read.
+    #[error("the file has format version {found}; this program reads {known}")]
+    Version {
+        /// Version in the file.
+        found: u32,
+        /// Newest version known.
+        known: u32,
+    },
+    /// The file is shorter or longer than its geometry says.
+    #[error("the file has {found} bytes; its geometry asks for {expected}")]
+    Size {
+        /// Bytes by the geometry.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The head of the file or its side file is damaged.
+    #[error("the description of the device is damaged")]
+    Damaged,
+    /// The side file holds a profile that cannot be used.
+    #[error(transparent)]
+    Profile(#[from] crate::ProfileError),
+    /// Another process has the file open.
+    #[error("another process has the device open")]
+    Locked,
+    /// The file cannot be written.
+    #[error("the device cannot be written")]
+    ReadOnly,
+    /// The profile describes no device of this kind.
+    #[error("the profile is not one for this kind of device")]
+    Unsuitable,
+    /// A host call failed.
+    #[error("host error {errno}")]
+    Io {
+        /// `errno` of the failed call.
+        errno: i32,
+    },
+}
+
+impl From<StorageError> for OpenDeviceError {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::Host { errno } => Self::Io { errno },
+            _ => Self::Io { errno: EIO },
+        }
+    }
+}
+
+/// Bytes at offsets.
+pub trait Storage {
+    /// Fills `target` from byte `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// `BeyondEnd` when there are not enough bytes; host errors and power loss.
+    fn read_at(&mut self, offset: u64, target: &mut [u8]) -> Result<Completion, StorageError>;
+
+    /// Writes `source` at byte `offset`; durable after the next sync (O1).
+    ///
+    /// # Errors
+    ///
+    /// Host errors and power loss.
+    fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError>;
+
+    /// Makes everything written durable.
+    ///
+    /// # Errors
+    ///
+    /// `SyncFailed`: the caller must give up, not retry.
+    fn sync(&mut self) -> Result<Completion, StorageError>;
+
+    /// Bytes the storage holds.
+    ///
+    /// # Errors
+    ///
+    /// Host errors and power loss.
+    fn size(&self) -> Result<u64, StorageError>;
+
+    /// Gives the storage `size` bytes of zero that are durable and really allocated.
+    ///
+    /// # Errors
+    ///
+    /// Host errors (a full file system among them) and power loss.
+    fn preallocate(&mut self, size: u64) -> Result<(), StorageError>;
+
+    /// Time in nanoseconds: virtual, or wall time since the storage was opened.
+    fn now_ns(&self) -> u64;
+
+    /// Moves virtual time forward.
+    fn advance_to(&mut self, now_ns: u64);
+}

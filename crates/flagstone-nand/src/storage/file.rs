@@ -1,0 +1,123 @@
+//! A real file or block device.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{EIO, OpenDeviceError, Storage, StorageError};
+use crate::Completion;
+
+/// A file, locked for this process as long as it is open.
+#[derive(Debug)]
+pub struct FileStorage {
+    file: File,
+    opened: Instant,
+}
+
+/// Bytes written at a time when a file is filled.
+const FILL_SIZE: usize = 1 << 20;
+
+impl FileStorage {
+    /// Makes a new, empty file.
+    ///
+    /// # Errors
+    ///
+    /// `Io` when the file exists or cannot be made.
+    pub fn create(path: &Path) -> Result<Self, OpenDeviceError> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        Self::locked(file.map_err(|error| io(&error))?)
+    }
+
+    /// Opens an existing file or block device.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`, `Locked`, or `Io` with the number of the failed call.
+    pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
+        match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => Self::locked(file),
+            Err(error) if is_refusal(&error) && File::open(path).is_ok() => {
+                Err(OpenDeviceError::ReadOnly)
+            }
+            Err(error) => Err(io(&error)),
+        }
+    }
+
+    fn locked(file: File) -> Result<Self, OpenDeviceError> {
+        match file.try_lock() {
+            Ok(()) => Ok(Self { file, opened: Instant::now() }),
+            Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
+            Err(TryLockError::Error(error)) => Err(io(&error)),
+        }
+    }
+
+    /// Writes `size` bytes of `byte` from the start on, and syncs.
+    ///
+    /// # Errors
+    ///
+    /// Host errors, a full file system among them.
+    pub fn fill(&mut self, size: u64, byte: u8) -> Result<(), StorageError> {
+        let chunk = vec![byte; FILL_SIZE];
+        let mut offset = 0;
+        while offset < size {
+            let step = (size - offset).min(FILL_SIZE as u64);
+            self.file.write_all_at(&chunk[..step as usize], offset).map_err(host)?;
+            offset += step;
+        }
+        self.file.sync_all().map_err(host)
+    }
+
+    fn done(&self) -> Completion {
+        Completion { end_ns: self.now_ns(), corrected_bits_max: 0 }
+    }
+}
+
+/// Whether a file refused to be written rather than to be opened.
+fn is_refusal(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+}
+
+fn io(error: &std::io::Error) -> OpenDeviceError {
+    OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
+}
+
+fn host(error: std::io::Error) -> StorageError {
+    if error.kind() == ErrorKind::UnexpectedEof {
+        return StorageError::BeyondEnd;
+    }
+    StorageError::Host { errno: error.raw_os_error().unwrap_or(EIO) }
+}
+
+impl Storage for FileStorage {
+    fn read_at(&mut self, offset: u64, target: &mut [u8]) -> Result<Completion, StorageError> {
+        self.file.read_exact_at(target, offset).map_err(host)?;
+        Ok(self.done())
+    }
+
+    fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
+        self.file.write_all_at(source, offset).map_err(host)?;
+        Ok(self.done())
+    }
+
+    fn sync(&mut self) -> Result<Completion, StorageError> {
+        self.file.sync_data().map_err(|_| StorageError::SyncFailed)?;
+        Ok(self.done())
+    }
+
+    fn size(&self) -> Result<u64, StorageError> {
+        // Seeking tells the size of block devices too; the position is not used otherwise.
+        (&self.file).seek(SeekFrom::End(0)).map_err(host)
+    }
+
+    fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
+        self.fill(size, 0)
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn advance_to(&mut self, _now_ns: u64) {}
+}
