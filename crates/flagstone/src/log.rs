@@ -115,8 +115,12 @@ pub fn lsn(epoch: u32, counter: u64) -> Lsn {
     Lsn(u64::from(epoch) << COUNTER_BITS | counter & COUNTER_MASK)
 }
 
+/// Last restart epoch that an LSN can hold in its 56 bits.
+pub const EPOCH_MAX: u32 = 0xFFFF;
+
 const COUNTER_BITS: u32 = 40;
 const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
+const _: () = assert!((EPOCH_MAX as u64) < 1 << (56 - COUNTER_BITS));
 
 /// Damage that no power cut explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -163,5 +167,11 @@ pub enum LogError {
         epoch: u32,
         /// Last epoch in the log.
         last: u32,
+    },
+    /// The database has been restarted more often than LSNs can count.
+    #[error("restart epoch {epoch} is beyond what an LSN can hold")]
+    EpochRange {
+        /// Epoch asked for.
+        epoch: u32,
     },
 }

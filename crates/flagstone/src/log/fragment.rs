@@ -11,6 +11,8 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 
+use super::EPOCH_MAX;
+
 /// Bytes of a fragment before its payload.
 pub const HEADER_SIZE: usize = 32;
 
@@ -87,14 +89,16 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
     let covered = bytes.get(4..HEADER_SIZE + payload.len())?;
     let crc = u32::from_le_bytes(crc);
     let first_inside = first == NO_RECORD || first < payload_size;
-    if magic != MAGIC || !first_inside || crc32c(covered) != crc {
+    let epoch = u32::from_le_bytes(epoch);
+    let plausible = magic == MAGIC && first_inside && epoch <= EPOCH_MAX;
+    if !plausible || crc32c(covered) != crc {
         return None;
     }
     let header = Header {
         flush_index: u32::from_le_bytes(flush_index),
         payload_size,
         first_record: (first != NO_RECORD).then_some(first),
-        epoch: u32::from_le_bytes(epoch),
+        epoch,
         sequence: u64::from_le_bytes(sequence),
         predecessor: u32::from_le_bytes(predecessor),
     };

@@ -19,7 +19,7 @@
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::codec::{Cursor, Item, Items, RecordFault, put_bytes, put_varint};
-use super::{COUNTER_BITS, COUNTER_MASK, ChainPoint, LogPosition, lsn};
+use super::{COUNTER_BITS, COUNTER_MASK, ChainPoint, EPOCH_MAX, LogPosition, lsn};
 use crate::lock::Xid;
 
 /// A change of one key, as the delta module encodes it.
@@ -437,6 +437,6 @@ fn put_lsn(out: &mut Vec<u8>, lsn: Lsn) {
 fn take_lsn(input: &mut Cursor<'_>) -> Result<Lsn, RecordFault> {
     let epoch = input.varint32()?;
     let counter = input.varint()?;
-    let in_range = counter <= COUNTER_MASK && epoch < 1 << (u64::BITS - COUNTER_BITS);
+    let in_range = counter <= COUNTER_MASK && epoch <= EPOCH_MAX;
     if in_range { Ok(lsn(epoch, counter)) } else { Err(RecordFault::NumberRange) }
 }

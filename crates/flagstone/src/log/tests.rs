@@ -1,7 +1,8 @@
 //! Facts about the log, each on simulated pages: what is programmed, what a cut leaves, what is read.
 
-use flagstone_space::{GroupId, LogicalPage};
-use proptest::prelude::*;
+mod properties;
+
+use flagstone_space::GroupId;
 
 use super::fragment::{parse, write_header};
 use super::*;
@@ -386,14 +387,42 @@ fn a_torn_fragment_does_not_let_its_content_pose_as_one() {
     pages.start_page();
     let mut forged_writer = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).expect("a new log");
     commit(&mut forged_writer, b"forged");
-    let mut forged =
-        forged_writer.seal(pages.geometry, 0).expect("pending").fragments.remove(0).bytes;
-    let mut header = parse(&forged).expect("a fragment").header;
-    (header.sequence, header.predecessor) = (1, writer.chain().predecessor);
-    write_header(&mut forged, &header);
+    let forged = forged_writer.seal(pages.geometry, 0).expect("pending").fragments.remove(0).bytes;
     pages.slots_used = 1;
-    pages.program(&Fragment { bytes: forged, slots: 1, upto: Lsn::ZERO });
+    let place = pages.program(&Fragment { bytes: forged, slots: 1, upto: Lsn::ZERO });
+    let predecessor = writer.chain().predecessor;
+    forge(&mut pages, place, |header| (header.sequence, header.predecessor) = (1, predecessor));
     assert_eq!(values(&pages.read()), [b"kept"]);
+}
+
+/// Rewrites a header in place, with the right checksum.
+fn forge(pages: &mut Pages, place: Place, change: impl Fn(&mut fragment::Header)) {
+    let bytes = pages.bytes_mut(place);
+    let mut header = parse(bytes).expect("a fragment").header;
+    change(&mut header);
+    write_header(bytes, &header);
+}
+
+#[test]
+fn a_fragment_needs_its_very_predecessor_and_its_place_in_the_flush() {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut writer = writer();
+    commit(&mut writer, b"kept");
+    pages.flush(&mut writer);
+    commit(&mut writer, b"refused");
+    let place = pages.flush(&mut writer)[0];
+    let changes: [fn(&mut fragment::Header); 4] = [
+        |header| header.predecessor ^= 1,
+        |header| header.sequence += 1,
+        |header| header.epoch -= 1,
+        |header| header.flush_index = 2,
+    ];
+    for change in changes {
+        let mut forged = pages.clone();
+        forge(&mut forged, place, change);
+        assert_eq!(values(&forged.read()), [b"kept"]);
+    }
+    assert_eq!(pages.read().records.len(), 2);
 }
 
 #[test]
@@ -401,6 +430,8 @@ fn an_epoch_is_used_once() {
     let end = ChainPoint { next_sequence: 4, epoch: 3, predecessor: 9 };
     let refused = LogWriter::new(3, end, Lsn::ZERO).expect_err("the chain has seen it");
     assert_eq!(refused, LogError::StaleEpoch { epoch: 3, last: 3 });
+    let refused = LogWriter::new(EPOCH_MAX + 1, end, Lsn::ZERO).expect_err("no LSN holds it");
+    assert_eq!(refused, LogError::EpochRange { epoch: EPOCH_MAX + 1 });
 }
 
 #[test]
@@ -472,256 +503,5 @@ fn every_damaged_byte_gives_a_prefix_and_a_fault_unless_it_is_at_the_end() {
             assert!(is_complete || in_last || noticed, "page {page} offset {offset}");
             assert!(!(noticed && (in_last || is_complete)), "page {page} offset {offset}");
         }
-    }
-}
-
-fn any_geometry() -> impl Strategy<Value = LogGeometry> {
-    (40_usize..700, 1_u16..6)
-        .prop_filter_map("too small", |(size, count)| LogGeometry::new(size, count))
-}
-
-fn any_flushes() -> impl Strategy<Value = Vec<Vec<usize>>> {
-    let size = prop_oneof![4 => 0_usize..60, 2 => 60_usize..600, 1 => 600_usize..3000];
-    prop::collection::vec(prop::collection::vec(size, 1..6), 1..8)
-}
-
-type Value<'a> = &'a [u8];
-
-fn round_trip(record: Record<'_>) -> Result<(), TestCaseError> {
-    let mut bytes = Vec::new();
-    record.encode(&mut bytes);
-    prop_assert_eq!(Record::decode(&bytes), Ok(record));
-    for end in 0..bytes.len() {
-        let _ = Record::decode(&bytes[..end]);
-    }
-    Ok(())
-}
-
-/// The elements whose bit in `mask` is set.
-fn masked<T>(all: &[T], mask: u64) -> impl Iterator<Item = &T> {
-    all.iter().enumerate().filter(move |(bit, _)| mask >> (bit % 64) & 1 == 1).map(|(_, one)| one)
-}
-
-fn walk<'a, T: Item<'a>>(items: Items<'a, T>) -> Result<Vec<T>, RecordFault> {
-    items.iter().collect()
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
-
-    #[test]
-    fn what_is_written_is_read(geometry in any_geometry(), flushes in any_flushes()) {
-        let written = write(geometry, &flushes);
-        let reading = written.pages.read();
-        prop_assert_eq!(&reading.records, &written.records);
-        prop_assert_eq!(reading.end.fault, None);
-        prop_assert_eq!(reading.end.last_page, Some(written.pages.pages.len() as u64 - 1));
-    }
-
-    /// Goal: what is durable survives restarts, whatever part of the flush in flight reached flash,
-    /// and dead records never return although their fragments read well again later.
-    #[test]
-    fn restarts_keep_what_was_durable(
-        geometry in any_geometry(),
-        epochs in prop::collection::vec((any_flushes(), any::<u64>(), any::<u64>()), 1..5),
-    ) {
-        let mut pages = Pages::new(geometry);
-        let mut expected: Vec<(Lsn, Vec<u8>)> = Vec::new();
-        let mut unstable = Vec::new();
-        let mut end = pages.read().end;
-        let mut epoch = 0;
-        for (flushes, torn_mask, return_mask) in &epochs {
-            epoch += 1;
-            let mut writer = next_epoch(epoch, &end);
-            pages.slots_used = geometry.slots_per_page();
-            let mut last = Vec::new();
-            for sizes in flushes {
-                for size in sizes {
-                    let value = vec![expected.len() as u8; *size];
-                    expected.push((commit(&mut writer, &value), value));
-                }
-                last = pages.flush(&mut writer);
-            }
-            let durable_count = expected.len() - flushes.last().map_or(0, Vec::len);
-            for place in masked(&last, *torn_mask) {
-                unstable.push((*place, pages.tear(*place)));
-            }
-            let reading = pages.read();
-            prop_assert_eq!(reading.end.fault, None);
-            prop_assert!(expected.starts_with(&reading.records));
-            prop_assert!(reading.records.len() >= durable_count);
-            expected = reading.records;
-
-            epoch += 1;
-            let mut marker = next_epoch(epoch, &reading.end);
-            pages.slots_used = geometry.slots_per_page();
-            expected.push((commit(&mut marker, b"restart"), b"restart".to_vec()));
-            pages.flush(&mut marker);
-            for (place, bytes) in masked(&unstable, *return_mask) {
-                pages.bytes_mut(*place).copy_from_slice(bytes);
-            }
-            let reading = pages.read();
-            prop_assert_eq!(reading.end.fault, None);
-            prop_assert_eq!(&reading.records, &expected);
-            end = reading.end;
-        }
-    }
-
-    #[test]
-    fn any_bytes_are_read_without_a_panic(
-        geometry in any_geometry(),
-        pages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..5),
-    ) {
-        for start in [ReadStart::Anywhere, ReadStart::Chain(ChainPoint::START)] {
-            let mut reader = LogReader::new(geometry, start);
-            for (number, page) in pages.iter().enumerate() {
-                reader.feed(number as u64, page);
-                while reader.next_record().is_some() {}
-            }
-            reader.finish();
-        }
-    }
-
-    /// Method: fragments whose payload and header fields are mutated and whose checksums are right.
-    #[test]
-    fn forged_fragments_are_read_without_a_panic(
-        flushes in any_flushes(),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..200, any::<u8>()), 1..6),
-        start_anywhere in any::<bool>(),
-    ) {
-        let mut written = write(geometry(128, 2), &flushes);
-        let places: Vec<Place> = written.flushes.iter().flat_map(|(places, _)| places.clone()).collect();
-        for (index, offset, byte) in changes {
-            let bytes = written.pages.bytes_mut(*index.get(&places));
-            let Some(mut header) = parse(bytes).map(|parsed| parsed.header) else { continue };
-            match offset {
-                0 => header.flush_index = u32::from(byte),
-                1 => header.first_record = Some(u32::from(byte) % header.payload_size.max(1)),
-                2 => header.epoch = u32::from(byte),
-                3 => header.sequence = u64::from(byte),
-                4 => header.sequence = u64::MAX,
-                5 => header.first_record = None,
-                _ => {
-                    let at = HEADER_SIZE + offset % header.payload_size.max(1) as usize;
-                    bytes[at] = byte;
-                }
-            }
-            write_header(bytes, &header);
-        }
-        let start = if start_anywhere { ReadStart::Anywhere } else { ReadStart::Chain(ChainPoint::START) };
-        let mut reader = LogReader::new(written.pages.geometry, start);
-        for (number, page) in written.pages.pages.iter().enumerate() {
-            reader.feed(number as u64, page);
-            while let Some(next) = reader.next_record() {
-                if let Ok((_, Record::Commit { deltas, runs, .. })) = next {
-                    let _ = (walk(deltas), walk(runs));
-                }
-            }
-        }
-        reader.finish();
-    }
-
-    #[test]
-    fn any_bytes_are_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
-        let bytes = [&[kind], bytes.as_slice()].concat();
-        match Record::decode(&bytes) {
-            Ok(Record::Install(i)) => {
-                let _ = (walk(i.puts), walk(i.deletes), walk(i.trims));
-            }
-            Ok(Record::Checkpoint(c)) => {
-                for group in c.open_groups.iter().flatten() {
-                    let _ = walk(group.pages);
-                }
-            }
-            Ok(Record::Copy { deltas, .. }) => {
-                let _ = walk(deltas);
-            }
-            _ => {}
-        }
-    }
-
-    #[test]
-    fn commits_round_trip(
-        xid in any::<u64>(),
-        group in any::<u64>(),
-        deltas in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..9),
-        runs in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..5)), 0..4),
-    ) {
-        let (mut delta_buf, mut run_buf) = (ItemBuf::new(), ItemBuf::new());
-        for (tree, delta) in &deltas {
-            delta_buf.push(LoggedDelta { tree: *tree, delta });
-        }
-        for (tree, pages) in &runs {
-            let mut page_buf = ItemBuf::new();
-            pages.iter().for_each(|page| page_buf.push(LogicalPage(*page)));
-            run_buf.push(RunRef { tree: *tree, first_key: b"first", pages: page_buf.items() });
-        }
-        let walked = walk(delta_buf.items::<LoggedDelta<'_>>()).expect("decodes");
-        let walked: Vec<(u32, Vec<u8>)> = walked.iter().map(|d| (d.tree, d.delta.to_vec())).collect();
-        prop_assert_eq!(walked, deltas);
-        prop_assert_eq!(walk(run_buf.items::<RunRef<'_>>()).expect("decodes").len(), runs.len());
-        round_trip(Record::Commit {
-            xid: Xid(xid),
-            group: GroupId(group),
-            deltas: delta_buf.items(),
-            runs: run_buf.items(),
-        })?;
-    }
-
-    #[test]
-    fn structure_records_round_trip(
-        numbers in any::<(u64, u32, u8, u32)>(),
-        root in any::<Option<(u32, u8)>>(),
-        keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..6),
-    ) {
-        let (mut puts, mut deletes, mut trims) = (ItemBuf::new(), ItemBuf::new(), ItemBuf::new());
-        for key in &keys {
-            puts.push(Separator { key, child: LogicalPage(numbers.3) });
-            deletes.push(TreeKey(key));
-            trims.push(TrimPage { page: LogicalPage(numbers.1), group: GroupId(numbers.0) });
-        }
-        round_trip(Record::Install(Install {
-            group: GroupId(numbers.0),
-            tree: numbers.1,
-            level: numbers.2,
-            root: root.map(|(page, height)| RootInfo { page: LogicalPage(page), height }),
-            puts: puts.items(),
-            deletes: deletes.items(),
-            trims: trims.items(),
-        }))?;
-        round_trip(Record::Trim { pages: trims.items() })?;
-        let walked = walk(puts.items::<Separator<'_>>()).expect("decodes");
-        let walked: Vec<Value<'_>> = walked.iter().map(|separator| separator.key).collect();
-        prop_assert_eq!(walked, keys);
-    }
-
-    #[test]
-    fn checkpoint_records_round_trip(
-        numbers in any::<(u64, u64, u64, u32, u32)>(),
-        at in (0_u32..1 << 24, 0_u64..1 << 40),
-        groups in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u32>(), 0..5)), 0..4),
-    ) {
-        let mut open_groups = ItemBuf::new();
-        for (group, pages) in &groups {
-            let mut page_buf = ItemBuf::new();
-            pages.iter().for_each(|page| page_buf.push(LogicalPage(*page)));
-            open_groups.push(OpenGroup { group: GroupId(*group), pages: page_buf.items() });
-        }
-        let (page, next_sequence, xid_limit, epoch, predecessor) = numbers;
-        let cutoff = lsn(at.0, at.1);
-        round_trip(Record::Checkpoint(Checkpoint {
-            cycle: epoch,
-            begin: LogPosition { page, chain: ChainPoint { next_sequence, epoch, predecessor } },
-            cutoff,
-            xid_limit,
-            group_limit: page,
-            open_groups: open_groups.items(),
-        }))?;
-        let mut copies = ItemBuf::new();
-        copies.push(CopiedDelta { lsn: cutoff, delta: b"delta" });
-        round_trip(Record::Copy { cycle: epoch, tree: predecessor, deltas: copies.items() })?;
-        round_trip(Record::Reserve { kind: ReserveKind::Xid, upto: page })?;
-        round_trip(Record::Reserve { kind: ReserveKind::Group, upto: page })?;
-        round_trip(Record::Open { epoch })?;
     }
 }

@@ -11,7 +11,7 @@ use flagstone_space::Lsn;
 use super::codec::put_varint;
 use super::fragment::{HEADER_SIZE, Header, write_header};
 use super::record::Record;
-use super::{ChainPoint, LogError, LogGeometry, lsn};
+use super::{ChainPoint, EPOCH_MAX, LogError, LogGeometry, lsn};
 
 /// What one program writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,10 +64,13 @@ impl LogWriter {
     ///
     /// # Errors
     ///
-    /// `StaleEpoch` when the chain has seen `epoch` or a later one.
+    /// `StaleEpoch` when the chain has seen `epoch` or a later one, `EpochRange` past the last one.
     pub fn new(epoch: u32, after: ChainPoint, durable: Lsn) -> Result<Self, LogError> {
         if after != ChainPoint::START && epoch <= after.epoch {
             return Err(LogError::StaleEpoch { epoch, last: after.epoch });
+        }
+        if epoch > EPOCH_MAX {
+            return Err(LogError::EpochRange { epoch });
         }
         Ok(Self {
             epoch,
