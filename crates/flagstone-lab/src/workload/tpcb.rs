@@ -69,7 +69,7 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }
 
-    const fn balance_kind(self) -> BalanceKind {
+    pub(crate) const fn balance_kind(self) -> BalanceKind {
         match self {
             Self::Spec => BalanceKind::Integer,
             Self::ShoreKits | Self::ShoreKitsLocal => BalanceKind::Float,

@@ -1,0 +1,234 @@
+//! Benchmarks: one configuration in, one run object for each preset out.
+//!
+//! Owns the course of a run: size the chip, load, warm up, measure, verify, restart. Never does a
+//! transaction itself: that is the workload's, driven by the event loop or by threads.
+//!
+//! - **B1** The window begins after the warm-up and covers exactly the transactions asked for.
+//! - **B2** Every run ends with the four sums checked, and every acknowledged commit found; on the
+//!   simulator after a power cut and a restart.
+//! - **B3** On the simulator nothing depends on the host but `wall_s`.
+
+mod chip;
+pub(crate) mod machine;
+pub(crate) mod prepare;
+pub(crate) mod report;
+mod simulated;
+pub(crate) mod threaded;
+
+use std::path::PathBuf;
+
+use flagstone::{EngineError, OpenError, Options};
+use flagstone_nand::Profile;
+use thiserror::Error;
+
+use crate::run::{Run, Runs};
+use crate::workload::tpcb::{Dialect, SumsFault, Tpcb};
+
+/// Programs of a transaction that the first chip is sized for.
+const PROGRAMS_PER_TXN: f64 = 1.2;
+/// Commits between two looks at an automatic warm-up.
+const WARMUP_STEP: u64 = 500;
+
+/// What to run and where.
+#[derive(Clone, Debug)]
+pub struct BenchConfig {
+    /// Dialect of TPC-B.
+    pub dialect: Dialect,
+    /// Device to run on.
+    pub device: BenchDevice,
+    /// Profile of the chip; its block count is replaced by what the workload needs.
+    pub profile: Profile,
+    /// Options of each engine, run one after the other. Memory and seed are replaced by those
+    /// of this configuration.
+    pub options: Vec<Options>,
+    /// Branches.
+    pub scale: u32,
+    /// Clients of the simulator, threads elsewhere.
+    pub clients: u32,
+    /// Commits of the measured window.
+    pub txns: u64,
+    /// Memory budget.
+    pub memory: MemoryBudget,
+    /// Bytes of the budget that are held back for deltas; none leaves it to the preset.
+    pub held_back: Option<usize>,
+    /// Live pages / pages of the data region at the end of the run.
+    pub fill: f64,
+    /// What runs before the window.
+    pub warmup: Warmup,
+    /// Seed of workload and engine.
+    pub seed: u64,
+}
+
+/// Device of a benchmark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BenchDevice {
+    /// The simulated chip, on the virtual clock.
+    Sim,
+    /// A NAND image in this directory, with threads, on the wall clock.
+    Image(PathBuf),
+    /// A regular file in this directory, with threads, on the wall clock.
+    File(PathBuf),
+}
+
+/// Memory budget of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemoryBudget {
+    /// Share of the bytes of keys and values that are loaded.
+    Share(f64),
+    /// Bytes.
+    Bytes(usize),
+}
+
+/// What runs before the measured window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Warmup {
+    /// Until the chip has been overwritten three times.
+    #[default]
+    Auto,
+    /// Nothing: the window starts right after the load.
+    None,
+    /// This many transactions.
+    Txns(u64),
+}
+
+/// Stage of a run, for progress reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Loading the rows.
+    Load,
+    /// Before the window.
+    WarmUp,
+    /// The measured window.
+    Measure,
+    /// Restart and check of the sums.
+    Verify,
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Stage.
+    pub phase: Phase,
+    /// Done within the stage.
+    pub done: u64,
+    /// To be done within the stage.
+    pub total: u64,
+}
+
+/// Receives progress reports: a few hundred a run.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress);
+
+/// Why a benchmark gave no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The configuration contradicts itself.
+    #[error("`{option}` must be {must}")]
+    Config {
+        /// Setting concerned.
+        option: &'static str,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// The database could not be created or reopened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The engine refused an operation.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The database is wrong: a transaction is lost or half there.
+    #[error("the database is wrong after the run: {0}")]
+    Sums(#[from] SumsFault),
+    /// The database is still in use when its device is wanted back.
+    #[error("the database is still in use")]
+    Shared,
+    /// The profile cannot carry a chip of the size needed.
+    #[error(transparent)]
+    Profile(#[from] flagstone_nand::ProfileError),
+    /// No histogram for the latencies.
+    #[error(transparent)]
+    Histogram(#[from] hdrhistogram::CreationError),
+    /// Every client waits and nothing is under way that could wake one: a bug of the engine.
+    #[error("all clients wait for ever at {now_ns} ns: {waits}")]
+    Stalled {
+        /// Device time.
+        now_ns: u64,
+        /// What they wait for.
+        waits: String,
+    },
+}
+
+/// Runs the benchmark with each of its options in turn.
+///
+/// # Errors
+///
+/// The first run that fails.
+pub fn run_all(config: &BenchConfig, on_progress: OnProgress<'_>) -> Result<Runs, BenchError> {
+    let runs = config.options.iter().map(|options| run(config, options, on_progress));
+    Ok(Runs { runs: runs.collect::<Result<_, _>>()? })
+}
+
+/// Runs the benchmark once, with `options`.
+///
+/// # Errors
+///
+/// Why there is no result, or what is wrong with the database.
+pub fn run(
+    config: &BenchConfig,
+    options: &Options,
+    on_progress: OnProgress<'_>,
+) -> Result<Run, BenchError> {
+    config.require()?;
+    match &config.device {
+        BenchDevice::Sim => simulated::run(config, options, on_progress),
+        BenchDevice::Image(_) | BenchDevice::File(_) => threaded::run(config, options, on_progress),
+    }
+}
+
+impl BenchConfig {
+    /// TPC-B at scale 1 on the simulated chip of `profile`: memory a tenth of the data, fill 0.8,
+    /// warmed up.
+    #[must_use]
+    pub fn tpcb(profile: Profile, options: Vec<Options>) -> Self {
+        Self {
+            dialect: Dialect::Spec,
+            device: BenchDevice::Sim,
+            profile,
+            options,
+            scale: 1,
+            clients: 1,
+            txns: 50_000,
+            memory: MemoryBudget::Share(0.1),
+            held_back: None,
+            fill: 0.8,
+            warmup: Warmup::Auto,
+            seed: 1,
+        }
+    }
+
+    /// The workload.
+    #[must_use]
+    pub fn tpcb_workload(&self) -> Tpcb {
+        Tpcb { dialect: self.dialect, scale: self.scale, seed: self.seed }
+    }
+
+    fn require(&self) -> Result<(), BenchError> {
+        let refuse = |option, must| Err(BenchError::Config { option, must });
+        if self.scale == 0 || self.scale > 10_000 {
+            return refuse("scale", "between 1 and 10,000");
+        }
+        if self.clients == 0 || self.clients > 100_000 {
+            return refuse("clients", "between 1 and 100,000");
+        }
+        if self.txns == 0 {
+            return refuse("txns", "at least 1");
+        }
+        if !(0.05..=0.95).contains(&self.fill) {
+            return refuse("fill", "between 0.05 and 0.95");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! From a configuration to the engine's options and the chip that fits.
+
+use flagstone::{Database, Options};
+use flagstone_nand::{Nand, Profile, SimNand};
+
+use super::{BenchConfig, BenchError, MemoryBudget};
+use crate::sizing::{self, ChipSize, FixedBlocks, PageShape};
+
+/// Blocks of the scratch chip that is asked for the shape of its pages.
+const SCRATCH_BLOCKS: u32 = 256;
+
+impl BenchConfig {
+    /// `options` with the memory and the seed of this configuration.
+    pub(crate) fn engine_options(&self, options: &Options) -> Options {
+        let mut options = options.clone();
+        options.memory = match self.memory {
+            MemoryBudget::Bytes(bytes) => bytes,
+            MemoryBudget::Share(share) => {
+                (self.tpcb_workload().loaded_bytes() as f64 * share) as usize
+            }
+        };
+        if let Some(held_back) = self.held_back {
+            let frames = options.memory.saturating_sub(held_back) as f64;
+            options.frame_share = frames / options.memory.max(1) as f64;
+        }
+        options.seed = self.seed;
+        options
+    }
+
+    /// The chip for this workload, when a transaction programs `programs_per_txn` pages.
+    pub(crate) fn chip(
+        &self,
+        options: &Options,
+        programs_per_txn: f64,
+    ) -> Result<(Profile, ChipSize), BenchError> {
+        let (shape, fixed) = self.scratch(options)?;
+        let size = ChipSize::of(self, &shape, fixed, programs_per_txn);
+        let profile = self.profile.clone().with_block_count(size.block_count())?;
+        Ok((profile, size))
+    }
+
+    /// Physical pages that `txns` further commits add.
+    pub(crate) fn history_pages(
+        &self,
+        options: &Options,
+        txns: u64,
+    ) -> Result<u64, BenchError> {
+        let (shape, _) = self.scratch(options)?;
+        Ok(sizing::history_pages(&shape, txns))
+    }
+
+    /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.
+    fn scratch(&self, options: &Options) -> Result<(PageShape, FixedBlocks), BenchError> {
+        let profile = self.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
+        let database = Database::create_on(SimNand::new(&profile, 0), options)?;
+        let space = database.runtime().space();
+        let geometry = space.device().geometry();
+        let shape = PageShape {
+            payload_size: u32::try_from(space.payload_size()).unwrap_or(u32::MAX),
+            parts: options.parts,
+            pages_per_block: geometry.pages_per_block,
+        };
+        // A head that stands within a block holds all of it: one block more than the budget.
+        let log_blocks = space.log_budget_pages().div_ceil(u64::from(geometry.pages_per_block)) + 1;
+        let log = u32::try_from(log_blocks).unwrap_or(u32::MAX);
+        Ok((shape, FixedBlocks { log, ring: RING_BLOCKS }))
+    }
+}
+
+/// Blocks of the anchor ring.
+const RING_BLOCKS: u32 = 4;

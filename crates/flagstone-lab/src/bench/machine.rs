@@ -1,0 +1,141 @@
+//! A loaded database on a device, whatever the device and whoever drives it.
+
+use std::collections::BTreeMap;
+
+use flagstone::{Database, Options};
+use flagstone_nand::Nand;
+
+use super::prepare::{self, report};
+use super::report::{Measured, compose, seconds};
+use super::{BenchConfig, BenchError, OnProgress, Phase};
+use crate::run::{Memory, Observed, Recovery, Run, Totals};
+use crate::sizing::{ChipSize, OVERWRITES};
+use crate::steady::Steadiness;
+use crate::workload::tpcb::Tables;
+
+/// A loaded database on a device.
+pub(crate) struct Machine<D: Nand> {
+    pub(crate) database: Database<D>,
+    pub(crate) tables: Tables,
+    pub(crate) options: Options,
+    pub(crate) size: ChipSize,
+}
+
+impl<D: Nand> Machine<D> {
+    /// Formats `device` and loads the rows.
+    pub(crate) fn load(
+        config: &BenchConfig,
+        options: Options,
+        size: ChipSize,
+        device: D,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, BenchError> {
+        let database = Database::create_on(device, &options)?;
+        let tables = prepare::load(&database, &config.tpcb_workload(), on_progress)?;
+        Ok(Self { database, tables, options, size })
+    }
+
+    /// Counters as they stand.
+    pub(crate) fn totals(&self) -> Totals {
+        let runtime = self.database.runtime();
+        let engine = runtime.engine().stats();
+        let space = runtime.space();
+        Totals::of(space.device(), &space.stats(), &engine)
+    }
+
+    /// Block erases as they stand.
+    pub(crate) fn erases(&self) -> u64 {
+        self.database.runtime().space().device().counters().block_erases
+    }
+
+    /// Peaks of memory so far.
+    pub(crate) fn memory(&self) -> Memory {
+        let runtime = self.database.runtime();
+        let engine = runtime.engine().stats();
+        Memory::of(&runtime.space().stats(), &engine)
+    }
+
+    /// Physical pages of the data region.
+    fn data_pages(&self) -> u64 {
+        let geometry = self.database.runtime().space().device().geometry();
+        u64::from(self.size.data_blocks) * u64::from(geometry.pages_per_block)
+    }
+
+    /// Programs that make an automatic warm-up.
+    pub(crate) fn warmup_programs(&self) -> u64 {
+        (OVERWRITES * self.data_pages() as f64) as u64
+    }
+
+    /// Live pages / pages of the data region as they stand.
+    fn fill(&self) -> f64 {
+        let live = u64::from(self.database.runtime().space().stats().live_pages);
+        (live * u64::from(self.options.parts)) as f64 / self.data_pages() as f64
+    }
+
+    /// The fill that the window's history will lead to.
+    pub(crate) fn fill_at_end(&self, config: &BenchConfig) -> Result<f64, BenchError> {
+        let growth = config.history_pages(&self.options, config.txns)?;
+        Ok(self.fill() + growth as f64 / self.data_pages() as f64)
+    }
+
+    /// Circumstances at the end of the window.
+    pub(crate) fn observe(
+        &self,
+        config: &BenchConfig,
+        warmup_txns: u64,
+        steadiness: &Steadiness,
+    ) -> Observed {
+        let geometry = self.database.runtime().space().device().geometry();
+        Observed {
+            block_count: geometry.block_count,
+            data_block_count: self.size.data_blocks,
+            fill: self.fill(),
+            loaded_bytes: config.tpcb_workload().loaded_bytes(),
+            warmup_txns,
+            drift: steadiness.drift,
+            drift_max: steadiness.drift_max,
+            trace_hash: 0,
+        }
+    }
+
+    /// A power cut after the window, a restart, and the check of the sums (rule B2); `revive`
+    /// gives the device its power back.
+    pub(crate) fn finish(
+        self,
+        config: &BenchConfig,
+        window: Measured,
+        acknowledged: &BTreeMap<u64, u64>,
+        revive: impl FnOnce(&mut D),
+        on_progress: OnProgress<'_>,
+    ) -> Result<Run, BenchError> {
+        report(on_progress, Phase::Verify, 0, 1);
+        let mut device = self.database.into_device().ok_or(BenchError::Shared)?;
+        let run = compose(config, &self.options, &device, window);
+        revive(&mut device);
+        let (recovery, database) = restart(device, &self.options)?;
+        prepare::verify(&database, &config.tpcb_workload(), acknowledged)?;
+        report(on_progress, Phase::Verify, 1, 1);
+        Ok(Run { recovery: Some(recovery), ..run })
+    }
+}
+
+/// Opens the database on `device` again, and reports what that cost.
+pub(crate) fn restart<D: Nand>(
+    device: D,
+    options: &Options,
+) -> Result<(Recovery, Database<D>), BenchError> {
+    let (before, started_ns) = (device.counters(), device.now_ns());
+    let database = Database::open_on(device, options)?;
+    let log_pages_copied = database.recovery().log_pages_copied;
+    let space = database.runtime().space();
+    let (after, ended_ns) = (space.device().counters(), space.device().now_ns());
+    drop(space);
+    let programs_before = before.page_programs + before.partial_programs;
+    let recovery = Recovery {
+        pages_read: after.page_reads - before.page_reads,
+        pages_written: after.page_programs + after.partial_programs - programs_before,
+        log_pages_copied,
+        time_s: seconds(ended_ns.saturating_sub(started_ns)),
+    };
+    Ok((recovery, database))
+}

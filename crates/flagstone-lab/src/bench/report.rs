@@ -1,0 +1,111 @@
+//! From what was measured to the run object.
+
+use flagstone::Options;
+use flagstone_nand::Nand;
+use hdrhistogram::Histogram;
+
+use super::{BenchConfig, BenchDevice, Warmup};
+use crate::event_loop::Counts;
+use crate::run::{
+    EraseCount, Latency, Memory, Observed, Recovery, Run, RunConfig, Totals, lifetime_txns, ratio,
+};
+use crate::steady::Steadiness;
+
+/// What a window measured.
+pub(crate) struct Measured {
+    pub(crate) counts: Counts,
+    pub(crate) latency: Histogram<u32>,
+    pub(crate) totals: Totals,
+    pub(crate) elapsed_s: f64,
+    pub(crate) wall_s: f64,
+    pub(crate) memory: Memory,
+    pub(crate) recovery: Option<Recovery>,
+    pub(crate) steadiness: Steadiness,
+    pub(crate) observed: Observed,
+}
+
+/// The run object of a window measured on `device`.
+pub(crate) fn compose(
+    config: &BenchConfig,
+    options: &Options,
+    device: &impl Nand,
+    measured: Measured,
+) -> Run {
+    let Measured { counts, totals, .. } = &measured;
+    let block_count = device.geometry().block_count;
+    let endurance = device.capabilities().endurance;
+    let erases = totals.device.block_erases;
+    let causes = totals.causes();
+    Run {
+        commits: counts.commits,
+        aborts: counts.aborts,
+        restarts: counts.restarts,
+        elapsed_s: measured.elapsed_s,
+        wall_s: measured.wall_s,
+        tps: per_second(counts.commits, measured.elapsed_s),
+        latency_us: Latency::of(&measured.latency),
+        user_bytes: totals.user_bytes,
+        log_bytes: totals.log_bytes,
+        page_reads: totals.device.page_reads,
+        page_programs: totals.device.page_programs,
+        partial_programs: totals.device.partial_programs,
+        block_erases: erases,
+        gc_migrations: totals.gc_migrations,
+        gc_time_s: seconds(totals.gc_time_ns),
+        bytes_programmed: totals.device.bytes_programmed,
+        write_amplification: ratio(totals.device.bytes_programmed, totals.user_bytes),
+        delta_appends: causes.delta,
+        out_of_place_writes: causes.data,
+        pool_hits: totals.pool_hits,
+        pool_misses: totals.pool_misses,
+        erase_count: EraseCount::of_device(device),
+        lifetime_txns: lifetime_txns(endurance, block_count, counts.commits, erases),
+        recovery: measured.recovery,
+        memory: measured.memory,
+        programs_by_cause: causes,
+        steady: measured.steadiness.steady,
+        by_region: totals.by_region(),
+        config: run_config(config, options, measured.observed),
+    }
+}
+
+fn run_config(config: &BenchConfig, options: &Options, observed: Observed) -> RunConfig {
+    RunConfig {
+        workload: format!("tpcb/{}", config.dialect),
+        device: String::from(match config.device {
+            BenchDevice::Sim => "sim",
+            BenchDevice::Image(_) => "image",
+            BenchDevice::File(_) => "file",
+        }),
+        profile: config.profile.name.clone(),
+        preset: options.preset.clone(),
+        scale: config.scale,
+        clients: config.clients,
+        txns: config.txns,
+        memory: options.memory,
+        held_back: held_back(options),
+        fill: config.fill,
+        warmup: match config.warmup {
+            Warmup::Auto => String::from("auto"),
+            Warmup::None => String::from("none"),
+            Warmup::Txns(txns) => txns.to_string(),
+        },
+        seed: config.seed,
+        options: options.clone(),
+        observed,
+    }
+}
+
+/// Bytes of the budget that page frames may not take.
+fn held_back(options: &Options) -> usize {
+    (options.memory as f64 * (1.0 - options.frame_share)) as usize
+}
+
+/// Nanoseconds as seconds.
+pub(crate) fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn per_second(count: u64, elapsed_s: f64) -> f64 {
+    if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 }
+}

@@ -1,0 +1,104 @@
+use flagstone::Options;
+use flagstone_nand::Profile;
+
+use super::*;
+
+/// A small run: little is measured, everything is exercised.
+fn small(preset: &str, clients: u32) -> BenchConfig {
+    let profile = Profile::named("slc-2k").expect("the profile exists");
+    let options = Options::preset(preset).expect("the preset exists");
+    BenchConfig {
+        clients,
+        txns: 2_000,
+        warmup: Warmup::Txns(500),
+        ..BenchConfig::tpcb(profile, vec![options])
+    }
+}
+
+fn bench(config: &BenchConfig) -> Run {
+    let mut runs = run_all(config, &mut |_| ()).expect("the run succeeds").runs;
+    runs.pop().expect("one preset, one run")
+}
+
+/// Goal: the whole course of a simulated run holds together, sums and restart included, for both
+/// presets and with many clients. Method: small windows; the sums are checked within.
+#[test]
+fn simulated_runs_end_with_equal_sums() {
+    for (preset, clients) in [("flagstone", 1), ("flagstone", 16), ("traditional", 4)] {
+        let run = bench(&small(preset, clients));
+        assert!((2_000..2_000 + u64::from(clients)).contains(&run.commits), "{preset}");
+        assert!(run.elapsed_s > 0.0 && run.tps > 0.0);
+        assert!(run.programs_per_commit() > 0.0, "commits reach the flash");
+        let causes = run.programs_by_cause;
+        assert!(causes.log > 0, "{preset} logs");
+        let sum = causes.log + causes.data + causes.delta + causes.flag + causes.metadata
+            + causes.relocation + causes.wear;
+        assert_eq!(sum, run.page_programs + run.partial_programs, "every program has a cause");
+        assert!(run.recovery.is_some_and(|recovery| recovery.pages_read > 0));
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs_and_equal_device_traces() {
+    let config = small("flagstone", 3);
+    let (mut one, two) = (bench(&config), bench(&config));
+    one.wall_s = two.wall_s;
+    assert_eq!(one, two);
+    assert_ne!(one.config.observed.trace_hash, 0);
+    let other = bench(&BenchConfig { seed: 2, ..config });
+    assert_ne!(one.config.observed.trace_hash, other.config.observed.trace_hash);
+}
+
+#[test]
+fn shore_kits_aborts_what_finds_no_account() {
+    let run = bench(&BenchConfig { dialect: Dialect::ShoreKits, ..small("flagstone", 2) });
+    let share = run.aborts as f64 / (run.aborts + run.commits) as f64;
+    assert!((share - 15.0 / 202.0).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn the_run_object_has_the_agreed_keys() {
+    let run = bench(&BenchConfig { txns: 100, warmup: Warmup::None, ..small("flagstone", 1) });
+    let json = serde_json::to_value(&run).expect("a run is JSON");
+    let keys = [
+        "commits", "aborts", "restarts", "elapsed_s", "wall_s", "tps", "latency_us", "user_bytes",
+        "log_bytes", "page_reads", "page_programs", "partial_programs", "block_erases",
+        "gc_migrations", "gc_time_s", "bytes_programmed", "write_amplification", "delta_appends",
+        "out_of_place_writes", "pool_hits", "pool_misses", "erase_count", "lifetime_txns",
+        "recovery", "memory", "programs_by_cause", "steady", "by_region", "config",
+    ];
+    let object = json.as_object().expect("an object");
+    assert!(keys.iter().all(|key| object.contains_key(*key)));
+    assert_eq!(object.len(), keys.len(), "no key beyond the agreed ones");
+    assert_eq!(json["config"]["seed"], 1);
+    assert!(json["latency_us"]["p999"].is_number());
+}
+
+#[test]
+fn contradictory_configurations_are_refused() {
+    for config in [
+        BenchConfig { scale: 0, ..small("flagstone", 1) },
+        BenchConfig { clients: 0, ..small("flagstone", 1) },
+        BenchConfig { txns: 0, ..small("flagstone", 1) },
+        BenchConfig { fill: 1.5, ..small("flagstone", 1) },
+    ] {
+        assert!(matches!(run_all(&config, &mut |_| ()), Err(BenchError::Config { .. })));
+    }
+}
+
+/// Goal: threads on an image and on a file end with equal sums too.
+#[test]
+fn threaded_runs_end_with_equal_sums() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().to_path_buf();
+    let file = Profile::named("segment-file").expect("the profile exists");
+    for (device, profile) in [
+        (BenchDevice::Image(path.clone()), None),
+        (BenchDevice::File(path.clone()), Some(file)),
+    ] {
+        let config = small("flagstone", 2);
+        let profile = profile.unwrap_or_else(|| config.profile.clone());
+        let run = bench(&BenchConfig { device, profile, txns: 300, ..config });
+        assert_eq!(run.commits, 300);
+    }
+}

@@ -1,0 +1,394 @@
+//! The event loop: any number of clients on one thread, in device time, on the engine's own code.
+//!
+//! Owns the virtual clock, the clients and the two actors beside them: the log, which is flushed
+//! whenever the device has taken the last flush, and the background worker. Never waits and never
+//! looks at the wall clock.
+//!
+//! - **L1** An operation that finds all it needs in memory takes no device time.
+//! - **L2** A client waits for exactly one thing: a read of its own, room, a lock, or its commit to
+//!   become durable.
+//! - **L3** An operation issued at an event starts no earlier than the event's time; dies work in
+//!   parallel, each in turn.
+//! - **L4** Device and counters depend on seed and configuration alone.
+//!
+//! ```text
+//!            miss          read done                 commit            flush done
+//! Running ─────────▶  Read  ───────▶ Running ─────────────▶ Durable ─────────────▶ Running (next)
+//!    │ ▲  a wait                         │
+//!    └─┴───────── Room / Lock ───────────┘ deadlock: begins again
+//! ```
+
+mod client;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use flagstone::{
+    Durability, EngineError, Fetched, Flush, Lsn, Runtime, Stop, Wait, Work,
+};
+use flagstone_nand::Nand as _;
+use flagstone_nand::SimNand;
+use hdrhistogram::{CreationError, Histogram};
+
+use crate::bench::BenchError;
+use crate::clock::Clock;
+use crate::timed::Timed;
+use crate::workload::tpcb::{Tables, Tpcb};
+use client::{Client, Ended};
+
+/// Runtime of the lab: the engine on a watched simulated chip.
+pub type LabRuntime = Runtime<Timed<SimNand>>;
+
+/// What is under way on the device.
+enum Event {
+    /// A client's page has come.
+    Fetched(u32, Fetched),
+    /// A page for the background worker has come.
+    WorkerFetched(Fetched),
+    /// The programs of a flush are done.
+    Flushed(Flush),
+    /// The programs of background work are done.
+    Worked(Work),
+}
+
+/// Whether an actor has something under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Actor {
+    Idle,
+    Busy,
+    /// Could not go on; tries again after the next event that may have changed that.
+    Held,
+}
+
+/// A commit that waits to become durable.
+struct Pending {
+    lsn: Lsn,
+    client: u32,
+}
+
+/// Clients in a closed loop without think time, and the device under them.
+pub struct EventLoop<'r> {
+    runtime: &'r LabRuntime,
+    tables: Tables,
+    durability: Durability,
+    clients: Vec<Client>,
+    clock: Clock<Event>,
+    ready: VecDeque<u32>,
+    on_room: Vec<u32>,
+    on_lock: Vec<u32>,
+    on_durable: VecDeque<Pending>,
+    log: Actor,
+    worker: Actor,
+    /// Counters since the loop began.
+    pub counts: Counts,
+    /// Latencies in nanoseconds since the last [`EventLoop::reset_latency`].
+    pub latency: Histogram<u32>,
+    /// Whether clients begin further transactions.
+    is_open: bool,
+}
+
+/// What the clients did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Durable commits.
+    pub commits: u64,
+    /// Transactions given up.
+    pub aborts: u64,
+    /// Transactions begun again after a deadlock.
+    pub restarts: u64,
+}
+
+impl Counts {
+    /// What has been counted since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            commits: self.commits - earlier.commits,
+            aborts: self.aborts - earlier.aborts,
+            restarts: self.restarts - earlier.restarts,
+        }
+    }
+}
+
+impl<'r> EventLoop<'r> {
+    /// `client_count` clients of `tpcb` at the start of their first transaction.
+    ///
+    /// # Errors
+    ///
+    /// When the histogram of latencies cannot be made.
+    pub fn new(
+        runtime: &'r LabRuntime,
+        tpcb: &Tpcb,
+        tables: Tables,
+        client_count: u32,
+        durability: Durability,
+    ) -> Result<Self, BenchError> {
+        let now_ns = runtime.space().device_mut().now_ns();
+        Ok(Self {
+            runtime,
+            tables,
+            durability,
+            clients: (0..client_count).map(|index| Client::new(tpcb, u64::from(index))).collect(),
+            clock: Clock::new(now_ns),
+            ready: (0..client_count).collect(),
+            on_room: Vec::new(),
+            on_lock: Vec::new(),
+            on_durable: VecDeque::new(),
+            log: Actor::Idle,
+            worker: Actor::Idle,
+            counts: Counts::default(),
+            latency: latency_histogram()?,
+            is_open: true,
+        })
+    }
+
+    /// Device time reached.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    /// Forgets the latencies so far.
+    pub fn reset_latency(&mut self) {
+        self.latency.reset();
+    }
+
+    /// Durable commits of each client.
+    #[must_use]
+    pub fn acknowledged(&self) -> BTreeMap<u64, u64> {
+        self.clients.iter().map(|client| (client.number(), client.acknowledged())).collect()
+    }
+
+    /// Runs until `commits` transactions in all are durable.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error, or a stall.
+    pub fn run_until(&mut self, commits: u64) -> Result<(), BenchError> {
+        while self.counts.commits < commits {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Lets every transaction under way end, and begins no other.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error, or a stall.
+    pub fn drain(&mut self) -> Result<(), BenchError> {
+        self.is_open = false;
+        while self.clients.iter().any(Client::is_active) {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Everything that can happen now, then the next event.
+    fn step(&mut self) -> Result<(), BenchError> {
+        while let Some(index) = self.ready.pop_front() {
+            self.run_client(index)?;
+            self.wake_locked();
+        }
+        self.start_flush()?;
+        self.start_work()?;
+        match self.clock.advance() {
+            Some(event) => self.handle(event),
+            None if self.ready.is_empty() => Err(self.stalled()),
+            None => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), BenchError> {
+        match event {
+            Event::Fetched(index, fetched) => {
+                self.runtime.engine().fill(fetched);
+                self.ready.push_back(index);
+            }
+            Event::WorkerFetched(fetched) => {
+                self.runtime.engine().fill(fetched);
+                self.worker = Actor::Idle;
+            }
+            Event::Flushed(flush) => {
+                self.runtime.flush_end(flush);
+                self.log = Actor::Idle;
+                self.release_held();
+                self.acknowledge();
+            }
+            Event::Worked(work) => {
+                self.runtime.work_end(work)?;
+                self.worker = Actor::Idle;
+                self.release_held();
+            }
+        }
+        self.wake_locked();
+        Ok(())
+    }
+
+    /// Runs a client until it has to wait.
+    fn run_client(&mut self, index: u32) -> Result<(), BenchError> {
+        let Some(client) = self.clients.get_mut(index as usize) else {
+            return Ok(());
+        };
+        if !client.is_active() && !self.is_open {
+            return Ok(());
+        }
+        let now_ns = self.clock.now_ns();
+        let mut engine = self.runtime.engine();
+        let ended = client.run(&mut engine, &self.tables, now_ns, self.durability);
+        drop(engine);
+        self.counts.aborts += u64::from(client.take_aborts());
+        match ended {
+            Ended::Committed(lsn) => self.committed(index, lsn),
+            Ended::Stopped(stop) => self.park(index, stop)?,
+        }
+        Ok(())
+    }
+
+    /// The commit of a client has its place in the log.
+    fn committed(&mut self, index: u32, lsn: Lsn) {
+        if self.durability == Durability::Deferred {
+            self.finish(index);
+        } else {
+            self.on_durable.push_back(Pending { lsn, client: index });
+        }
+    }
+
+    /// A client's commit is as durable as it asked for.
+    fn finish(&mut self, index: u32) {
+        let now_ns = self.clock.now_ns();
+        if let Some(client) = self.clients.get_mut(index as usize) {
+            let latency_ns = now_ns.saturating_sub(client.started_ns());
+            self.latency.saturating_record(latency_ns);
+            client.finish();
+            self.counts.commits += 1;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Ends every commit that has become durable: commits wait in log order.
+    fn acknowledge(&mut self) {
+        let durable = self.runtime.engine().durable();
+        while let Some(pending) = self.on_durable.front() {
+            if pending.lsn > durable {
+                break;
+            }
+            let client = pending.client;
+            self.on_durable.pop_front();
+            self.finish(client);
+        }
+    }
+
+    /// Sets a client aside until what it waits for has come (rule L2).
+    fn park(&mut self, index: u32, stop: Stop) -> Result<(), BenchError> {
+        match stop {
+            Stop::Miss(fetch) => {
+                self.at_now();
+                let fetched = self.runtime.read(fetch).map_err(EngineError::from)?;
+                let end_ns = self.take_end_ns();
+                self.clock.set(end_ns, Event::Fetched(index, fetched));
+            }
+            Stop::Wait(Wait::Lock) => self.on_lock.push(index),
+            Stop::Wait(_) => self.on_room.push(index),
+            Stop::Error(EngineError::Deadlock) => {
+                self.counts.restarts += 1;
+                if let Some(client) = self.clients.get_mut(index as usize) {
+                    client.restart();
+                }
+                self.ready.push_back(index);
+            }
+            Stop::Error(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Starts a flush when commits wait and the last flush is done: group commit without a delay.
+    fn start_flush(&mut self) -> Result<(), BenchError> {
+        if self.log != Actor::Idle || !self.runtime.engine().is_flush_wanted() {
+            return Ok(());
+        }
+        self.at_now();
+        if let Some(flush) = self.runtime.flush_begin()? {
+            let end_ns = self.take_end_ns();
+            self.clock.set(end_ns, Event::Flushed(flush));
+            self.log = Actor::Busy;
+        }
+        Ok(())
+    }
+
+    /// Starts background work when there is some and the last is done.
+    fn start_work(&mut self) -> Result<(), BenchError> {
+        if self.worker != Actor::Idle || !self.runtime.engine().has_work() {
+            return Ok(());
+        }
+        self.at_now();
+        match self.runtime.work_begin() {
+            Ok(Some(work)) => {
+                let end_ns = self.take_end_ns();
+                self.clock.set(end_ns, Event::Worked(work));
+                self.worker = Actor::Busy;
+            }
+            Ok(None) => {}
+            Err(Stop::Miss(fetch)) => {
+                let fetched = self.runtime.read(fetch).map_err(EngineError::from)?;
+                let end_ns = self.take_end_ns();
+                self.clock.set(end_ns, Event::WorkerFetched(fetched));
+                self.worker = Actor::Busy;
+            }
+            Err(Stop::Wait(_)) => self.worker = Actor::Held,
+            Err(Stop::Error(error)) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Lets those go on who wait for room, and the worker.
+    fn release_held(&mut self) {
+        self.ready.extend(self.on_room.drain(..));
+        if self.worker == Actor::Held {
+            self.worker = Actor::Idle;
+        }
+    }
+
+    /// Lets the clients go on whose lock wait has ended.
+    fn wake_locked(&mut self) {
+        if self.on_lock.is_empty() {
+            return;
+        }
+        for xid in self.runtime.engine().take_woken() {
+            let is_woken = |index: &u32| {
+                self.clients.get(*index as usize).is_some_and(|one| one.xid() == Some(xid))
+            };
+            if let Some(place) = self.on_lock.iter().position(is_woken) {
+                self.ready.push_back(self.on_lock.remove(place));
+            }
+        }
+    }
+
+    /// Operations issued from here on start no earlier than now (rule L3).
+    fn at_now(&self) {
+        let mut space = self.runtime.space();
+        let device = space.device_mut();
+        device.take_end_ns();
+        device.inner_mut().set_now(self.clock.now_ns());
+    }
+
+    /// When the operations since [`EventLoop::at_now`] end; now, when there were none.
+    fn take_end_ns(&self) -> u64 {
+        self.runtime.space().device_mut().take_end_ns().max(self.clock.now_ns())
+    }
+
+    fn stalled(&self) -> BenchError {
+        let waits = format!(
+            "{} for room, {} for locks, {} for a flush",
+            self.on_room.len(),
+            self.on_lock.len(),
+            self.on_durable.len()
+        );
+        BenchError::Stalled { now_ns: self.clock.now_ns(), waits }
+    }
+}
+
+/// Latencies in nanoseconds up to an hour, to three significant digits.
+pub(crate) fn latency_histogram() -> Result<Histogram<u32>, CreationError> {
+    const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
+}

@@ -1,0 +1,291 @@
+//! The main job: TPC-B on a NAND image, a power cut in the middle, and what two engines did to the
+//! flash.
+//!
+//! Owns the course of the demonstration; prints nothing. For each preset:
+//!
+//! ```text
+//! create the image → load → first half → power cut inside a program → reopen → verify the sums and
+//! every acknowledged commit → second half → verify again → run object
+//! ```
+//!
+//! - **Q1** The cut falls into a program of the running workload, with commits under way.
+//! - **Q2** A run whose sums differ, or that lost an acknowledged commit, gives an error, never a
+//!   comparison.
+//! - **Q3** The run object covers both halves and the recovery between them, not the load.
+
+use std::path::{Path, PathBuf};
+
+use flagstone::{EngineError, OpenError, Options};
+use flagstone_nand::{Ending, FaultPlan, ImageNand, Nand as _, Profile};
+
+use crate::bench::machine::{Machine, restart};
+use crate::bench::prepare;
+use crate::bench::report::{Measured, compose};
+use crate::bench::threaded::{Stretch, Worker, acknowledged, work};
+use crate::bench::{BenchConfig, BenchDevice, BenchError, Phase, Warmup};
+use crate::run::{Recovery, Run, Totals};
+use crate::steady::Steadiness;
+
+/// Numbered device operations between the order to cut and the cut, at most.
+const CUT_AFTER_MAX: u64 = 64;
+/// How the cut leaves the program it falls into.
+const CUT: Ending = Ending::RandomBits;
+
+/// What to demonstrate, and where.
+#[derive(Clone, Debug)]
+pub struct QuickstartConfig {
+    /// Directory for the images.
+    pub directory: PathBuf,
+    /// Profile of the chip.
+    pub profile: Profile,
+    /// Engines to compare, in this order.
+    pub options: Vec<Options>,
+    /// Branches.
+    pub scale: u32,
+    /// Threads.
+    pub clients: u32,
+    /// Commits of both halves together.
+    pub txns: u64,
+    /// Seed of workload, engine and cut.
+    pub seed: u64,
+}
+
+/// Stage of the demonstration, for progress reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Loading the rows.
+    Load,
+    /// Transactions up to the cut.
+    BeforeCut,
+    /// The power is gone, the database is reopened and verified.
+    Recovery,
+    /// Transactions after the cut.
+    AfterCut,
+    /// The last check.
+    Verify,
+}
+
+/// How far the demonstration has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuickstartProgress<'a> {
+    /// Preset under way.
+    pub preset: &'a str,
+    /// Stage.
+    pub stage: Stage,
+    /// Done within the stage.
+    pub done: u64,
+    /// To be done within the stage.
+    pub total: u64,
+}
+
+/// What one engine did.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// Both halves and the recovery between them.
+    pub run: Run,
+    /// The cut and what came of it.
+    pub cut: CutReport,
+    /// The image, which stays.
+    pub image: PathBuf,
+}
+
+/// The power cut and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CutReport {
+    /// Commits that had returned when the power went.
+    pub acknowledged: u64,
+    /// Commits found after the restart: those, and at most one a client that was under way.
+    pub found: u64,
+    /// The sum that branches, tellers, accounts and history agree on.
+    pub sum: i64,
+    /// Cost of the restart.
+    pub recovery: Recovery,
+}
+
+/// Runs the demonstration for each engine in turn.
+///
+/// # Errors
+///
+/// The first failure; a database that is wrong after the cut is one (rule Q2).
+pub fn quickstart(
+    config: &QuickstartConfig,
+    on_progress: &mut dyn FnMut(QuickstartProgress<'_>),
+) -> Result<Vec<Life>, BenchError> {
+    config.options.iter().map(|options| live(config, options, on_progress)).collect()
+}
+
+/// One engine, from the empty image to the run object.
+fn live(
+    config: &QuickstartConfig,
+    options: &Options,
+    on_progress: &mut dyn FnMut(QuickstartProgress<'_>),
+) -> Result<Life, BenchError> {
+    let preset = options.preset.clone();
+    let mut tell = |stage, done, total| {
+        on_progress(QuickstartProgress { preset: &preset, stage, done, total });
+    };
+    let bench = config.bench();
+    let image = config.directory.join(format!("{}.nand", options.preset));
+    let mut journey = Journey::begin(&bench, options, &image, &mut tell)?;
+    journey.work_until_cut(&bench, config.seed, &mut tell)?;
+    let (journey, cut) = journey.recover(&bench, &image, &mut tell)?;
+    let run = journey.complete(&bench, &mut tell)?;
+    Ok(Life { run, cut, image })
+}
+
+/// Tells stage, done and total.
+type Tell<'a> = &'a mut dyn FnMut(Stage, u64, u64);
+
+/// A database on its way through the demonstration.
+struct Journey {
+    machine: Machine<ImageNand>,
+    workers: Vec<Worker>,
+    stretch: Stretch,
+    /// Counters at the start of this life of the device.
+    base: Totals,
+    /// Counters of earlier lives.
+    earlier: Totals,
+    recovery: Option<Recovery>,
+}
+
+impl Journey {
+    fn begin(
+        bench: &BenchConfig,
+        options: &Options,
+        image: &Path,
+        tell: Tell<'_>,
+    ) -> Result<Self, BenchError> {
+        let options = bench.engine_options(options);
+        let (profile, size) = bench.chip(&options, 1.0)?;
+        let device = ImageNand::create(image, &profile).map_err(OpenError::from)?;
+        let mut on_progress = |progress: crate::bench::Progress| {
+            debug_assert_eq!(progress.phase, Phase::Load);
+            tell(Stage::Load, progress.done, progress.total);
+        };
+        let machine = Machine::load(bench, options, size, device, &mut on_progress)?;
+        let tpcb = bench.tpcb_workload();
+        let numbers = 0..u64::from(bench.clients);
+        let workers = numbers.map(|number| Worker::new(&tpcb, number, 0, 0));
+        let (base, earlier) = (machine.totals(), Totals::default());
+        let (workers, stretch) = (workers.collect::<Result<_, _>>()?, Stretch::new()?);
+        Ok(Self { machine, workers, stretch, base, earlier, recovery: None })
+    }
+
+    /// Half of the transactions, then more until the power goes (rule Q1).
+    fn work_until_cut(
+        &mut self,
+        bench: &BenchConfig,
+        seed: u64,
+        tell: Tell<'_>,
+    ) -> Result<(), BenchError> {
+        let half = bench.txns / 2;
+        let mut on_done = |done| tell(Stage::BeforeCut, done, half);
+        work(&self.machine, &mut self.workers, half, &mut self.stretch, &mut on_done)?;
+        self.order_cut(seed);
+        let rest = bench.txns - half;
+        let result =
+            work(&self.machine, &mut self.workers, rest, &mut self.stretch, &mut |_| ());
+        match result {
+            // Whoever was under way learns of the cut in one of these ways.
+            Err(BenchError::Engine(
+                EngineError::Device(_)
+                | EngineError::Space(_)
+                | EngineError::OutcomeUnknown
+                | EngineError::Poisoned,
+            )) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The power goes inside one of the next programs.
+    fn order_cut(&self, seed: u64) {
+        let mut space = self.machine.database.runtime().space();
+        let device = space.device_mut();
+        let operation = device.operation_count() + 1 + seed % CUT_AFTER_MAX;
+        device.set_plan(FaultPlan::power_cut(seed, operation, CUT));
+    }
+
+    /// Reopens the image as a new process would, and verifies it.
+    fn recover(
+        self,
+        bench: &BenchConfig,
+        image: &Path,
+        tell: Tell<'_>,
+    ) -> Result<(Self, CutReport), BenchError> {
+        tell(Stage::Recovery, 0, 1);
+        let Self { machine, workers, stretch, base, .. } = self;
+        let earlier = machine.totals().since(&base);
+        let Machine { database, tables: _, options, size } = machine;
+        drop(database);
+        let device = ImageNand::open(image).map_err(OpenError::from)?;
+        let base = Totals { device: device.counters(), ..Totals::default() };
+        let (recovery, database) = restart(device, &options)?;
+        let tpcb = bench.tpcb_workload();
+        let acknowledged = acknowledged(&workers);
+        let sums = prepare::verify(&database, &tpcb, &acknowledged)?;
+        let cut = CutReport {
+            acknowledged: acknowledged.values().sum(),
+            found: sums.history_rows.values().sum(),
+            sum: sums.history,
+            recovery,
+        };
+        let rows = |number: u64| sums.history_rows.get(&number).copied().unwrap_or(0);
+        let numbers = 0..u64::from(bench.clients);
+        let workers = numbers.map(|number| Worker::new(&tpcb, number, rows(number), 1));
+        let workers = workers.collect::<Result<_, _>>()?;
+        let tables = prepare::open_tables(&database)?;
+        tell(Stage::Recovery, 1, 1);
+        let machine = Machine { database, tables, options, size };
+        let recovery = Some(recovery);
+        Ok((Self { machine, workers, stretch, base, earlier, recovery }, cut))
+    }
+
+    /// The rest of the transactions, the last check, and the report.
+    fn complete(mut self, bench: &BenchConfig, tell: Tell<'_>) -> Result<Run, BenchError> {
+        let rest = bench.txns.saturating_sub(self.stretch.counts.commits);
+        let mut on_done = |done| tell(Stage::AfterCut, done, rest);
+        work(&self.machine, &mut self.workers, rest, &mut self.stretch, &mut on_done)?;
+        let totals = self.machine.totals().since(&self.base).plus(&self.earlier);
+        tell(Stage::Verify, 0, 1);
+        let tpcb = bench.tpcb_workload();
+        prepare::verify(&self.machine.database, &tpcb, &acknowledged(&self.workers))?;
+        tell(Stage::Verify, 1, 1);
+        let steadiness = Steadiness::default();
+        let measured = Measured {
+            counts: self.stretch.counts,
+            latency: self.stretch.latency,
+            totals,
+            elapsed_s: self.stretch.wall.as_secs_f64(),
+            wall_s: self.stretch.wall.as_secs_f64(),
+            memory: self.machine.memory(),
+            recovery: self.recovery,
+            steadiness,
+            observed: self.machine.observe(bench, 0, &steadiness),
+        };
+        let space = self.machine.database.runtime().space();
+        Ok(compose(bench, &self.machine.options, space.device(), measured))
+    }
+}
+
+impl QuickstartConfig {
+    /// The demonstration at scale 1 on an `slc-2k` chip in `directory`.
+    #[must_use]
+    pub fn new(directory: PathBuf, profile: Profile, options: Vec<Options>) -> Self {
+        Self { directory, profile, options, scale: 1, clients: 4, txns: 20_000, seed: 1 }
+    }
+
+    fn bench(&self) -> BenchConfig {
+        BenchConfig {
+            device: BenchDevice::Image(self.directory.clone()),
+            scale: self.scale,
+            clients: self.clients,
+            txns: self.txns,
+            warmup: Warmup::None,
+            seed: self.seed,
+            ..BenchConfig::tpcb(self.profile.clone(), self.options.clone())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

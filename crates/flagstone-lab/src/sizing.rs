@@ -1,0 +1,127 @@
+//! How large a chip a workload needs, in closed form.
+//!
+//! Owns the arithmetic: live pages at the end of the run over pages of the data region = fill. The
+//! log's region and the anchors come on top.
+//!
+//! - **Z1** The same workload, memory and fill give the same chip for every preset that writes as
+//!   many pages a transaction.
+//! - **Z2** The history that warm-up and window add is part of the live pages, because it is live
+//!   when the run ends.
+//! - **Z3** A warm-up of three overwrites adds history in proportion to the chip; the chip is the
+//!   fixed point of the two.
+
+use crate::bench::{BenchConfig, Warmup};
+use crate::workload::tpcb::{HISTORY_SIZE, ROW_SIZE, Tpcb};
+
+/// How often `Warmup::Auto` overwrites the data region.
+pub const OVERWRITES: f64 = 3.0;
+
+/// Bytes of an account, teller or branch entry in a leaf.
+const ROW_ENTRY_SIZE: u32 = 8 + ROW_SIZE as u32;
+/// Bytes of a history entry in a leaf. The last leaf of a client has no fence above, so that its
+/// keys keep their sixteen bytes, and it is cut when such entries fill it.
+const HISTORY_ENTRY_SIZE: u32 = 16 + HISTORY_SIZE as u32;
+/// Bytes of a node's header and its fences.
+const NODE_OVERHEAD: u32 = 20 + 2 * 16;
+/// Bytes of an inner node for each child: 12, in nodes two thirds full.
+const CHILD_SIZE: f64 = 12.0 * 1.5;
+
+/// Shape of the pages on which the workload is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PageShape {
+    /// Bytes of a logical page that nodes may use.
+    pub payload_size: u32,
+    /// Physical pages of a logical page.
+    pub parts: u32,
+    /// Physical pages of a block.
+    pub pages_per_block: u32,
+}
+
+/// Blocks that come on top of the data region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedBlocks {
+    /// Blocks of the log.
+    pub log: u32,
+    /// Blocks of the anchor ring.
+    pub ring: u32,
+}
+
+/// A chip that fits a workload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChipSize {
+    /// Live physical pages at the end of the run.
+    pub live_pages: u64,
+    /// Blocks of the data region.
+    pub data_blocks: u32,
+    /// Blocks on top.
+    pub fixed: FixedBlocks,
+    /// Transactions of warm-up and window together, as far as they can be told beforehand.
+    pub txns: u64,
+}
+
+impl ChipSize {
+    /// Blocks of the chip.
+    #[must_use]
+    pub fn block_count(&self) -> u32 {
+        self.data_blocks + self.fixed.log + self.fixed.ring
+    }
+
+    /// The chip for `config`, when a transaction programs `programs_per_txn` pages.
+    #[must_use]
+    pub fn of(
+        config: &BenchConfig,
+        shape: &PageShape,
+        fixed: FixedBlocks,
+        programs_per_txn: f64,
+    ) -> Self {
+        let txns = |data_pages: f64| match config.warmup {
+            Warmup::None => config.txns,
+            Warmup::Txns(warmup) => config.txns + warmup,
+            Warmup::Auto => {
+                config.txns + (OVERWRITES * data_pages / programs_per_txn.max(0.05)) as u64
+            }
+        };
+        let mut size = Self { live_pages: 0, data_blocks: 0, fixed, txns: config.txns };
+        // Rule Z3: each round adds the history of the last one; the steps shrink geometrically.
+        const ROUNDS: u32 = 64;
+        for _ in 0..ROUNDS {
+            size.live_pages = live_pages(&config.tpcb_workload(), shape, size.txns, config.clients);
+            let data_pages = size.live_pages as f64 / config.fill;
+            let data_blocks = (data_pages / f64::from(shape.pages_per_block)).ceil() as u32;
+            if data_blocks == size.data_blocks {
+                break;
+            }
+            size.data_blocks = data_blocks;
+            size.txns = txns(data_pages);
+        }
+        size
+    }
+}
+
+/// Physical pages that hold the rows after `txns` commits of `clients` clients.
+#[must_use]
+pub fn live_pages(tpcb: &Tpcb, shape: &PageShape, txns: u64, clients: u32) -> u64 {
+    let accounts = leaves(tpcb.account_count(), ROW_ENTRY_SIZE, shape);
+    let tellers = leaves(tpcb.teller_count(), ROW_ENTRY_SIZE, shape);
+    let branches = leaves(tpcb.branch_count(), ROW_ENTRY_SIZE, shape);
+    // Every client appends at an edge of its own, whose last leaf is half full on average.
+    let history = leaves(txns, HISTORY_ENTRY_SIZE, shape) + u64::from(clients) / 2;
+    let leaf_count = accounts + tellers + branches + history;
+    let inner = (leaf_count as f64 * CHILD_SIZE / f64::from(shape.payload_size)).ceil() as u64;
+    (leaf_count + inner) * u64::from(shape.parts)
+}
+
+/// Physical pages that the history of `txns` commits takes.
+#[must_use]
+pub fn history_pages(shape: &PageShape, txns: u64) -> u64 {
+    leaves(txns, HISTORY_ENTRY_SIZE, shape) * u64::from(shape.parts)
+}
+
+/// Full leaves for `rows` entries of `entry_size` bytes.
+fn leaves(rows: u64, entry_size: u32, shape: &PageShape) -> u64 {
+    let room = shape.payload_size.saturating_sub(NODE_OVERHEAD);
+    rows.div_ceil(u64::from((room / entry_size).max(1)))
+}
+
+#[cfg(test)]
+mod tests;
