@@ -22,9 +22,7 @@ mod client;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flagstone::{
-    Durability, EngineError, Fetched, Flush, Lsn, Runtime, Stop, Wait, Work,
-};
+use flagstone::{Durability, EngineError, Fetched, Flush, Lsn, Runtime, Stop, Wait, Work};
 use flagstone_nand::Nand as _;
 use flagstone_nand::SimNand;
 use hdrhistogram::{CreationError, Histogram};

@@ -183,8 +183,7 @@ impl Journey {
         work(&self.machine, &mut self.workers, half, &mut self.stretch, &mut on_done)?;
         self.order_cut(seed);
         let rest = bench.txns - half;
-        let result =
-            work(&self.machine, &mut self.workers, rest, &mut self.stretch, &mut |_| ());
+        let result = work(&self.machine, &mut self.workers, rest, &mut self.stretch, &mut |_| ());
         match result {
             // Whoever was under way learns of the cut in one of these ways.
             Err(BenchError::Engine(

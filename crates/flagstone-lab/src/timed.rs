@@ -41,10 +41,7 @@ impl<D: Nand> Timed<D> {
         self.device
     }
 
-    fn ended(
-        &mut self,
-        result: Result<Completion, NandError>,
-    ) -> Result<Completion, NandError> {
+    fn ended(&mut self, result: Result<Completion, NandError>) -> Result<Completion, NandError> {
         if let Ok(completion) = &result {
             self.end_ns_max = self.end_ns_max.max(completion.end_ns);
         }

@@ -40,11 +40,7 @@ impl BenchConfig {
     }
 
     /// Physical pages that `txns` further commits add.
-    pub(crate) fn history_pages(
-        &self,
-        options: &Options,
-        txns: u64,
-    ) -> Result<u64, BenchError> {
+    pub(crate) fn history_pages(&self, options: &Options, txns: u64) -> Result<u64, BenchError> {
         let (shape, _) = self.scratch(options)?;
         Ok(sizing::history_pages(&shape, txns))
     }

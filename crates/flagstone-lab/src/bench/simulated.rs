@@ -66,10 +66,7 @@ fn load(
     Machine::load(config, options, size, device, on_progress)
 }
 
-fn clients<'m>(
-    machine: &'m SimMachine,
-    config: &BenchConfig,
-) -> Result<EventLoop<'m>, BenchError> {
+fn clients<'m>(machine: &'m SimMachine, config: &BenchConfig) -> Result<EventLoop<'m>, BenchError> {
     let tpcb = config.tpcb_workload();
     let durability = machine.options.durability;
     let runtime = machine.database.runtime();

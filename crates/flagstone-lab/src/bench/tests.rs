@@ -31,8 +31,13 @@ fn simulated_runs_end_with_equal_sums() {
         assert!(run.programs_per_commit() > 0.0, "commits reach the flash");
         let causes = run.programs_by_cause;
         assert!(causes.log > 0, "{preset} logs");
-        let sum = causes.log + causes.data + causes.delta + causes.flag + causes.metadata
-            + causes.relocation + causes.wear;
+        let sum = causes.log
+            + causes.data
+            + causes.delta
+            + causes.flag
+            + causes.metadata
+            + causes.relocation
+            + causes.wear;
         assert_eq!(sum, run.page_programs + run.partial_programs, "every program has a cause");
         assert!(run.recovery.is_some_and(|recovery| recovery.pages_read > 0));
     }
@@ -61,11 +66,35 @@ fn the_run_object_has_the_agreed_keys() {
     let run = bench(&BenchConfig { txns: 100, warmup: Warmup::None, ..small("flagstone", 1) });
     let json = serde_json::to_value(&run).expect("a run is JSON");
     let keys = [
-        "commits", "aborts", "restarts", "elapsed_s", "wall_s", "tps", "latency_us", "user_bytes",
-        "log_bytes", "page_reads", "page_programs", "partial_programs", "block_erases",
-        "gc_migrations", "gc_time_s", "bytes_programmed", "write_amplification", "delta_appends",
-        "out_of_place_writes", "pool_hits", "pool_misses", "erase_count", "lifetime_txns",
-        "recovery", "memory", "programs_by_cause", "steady", "by_region", "config",
+        "commits",
+        "aborts",
+        "restarts",
+        "elapsed_s",
+        "wall_s",
+        "tps",
+        "latency_us",
+        "user_bytes",
+        "log_bytes",
+        "page_reads",
+        "page_programs",
+        "partial_programs",
+        "block_erases",
+        "gc_migrations",
+        "gc_time_s",
+        "bytes_programmed",
+        "write_amplification",
+        "delta_appends",
+        "out_of_place_writes",
+        "pool_hits",
+        "pool_misses",
+        "erase_count",
+        "lifetime_txns",
+        "recovery",
+        "memory",
+        "programs_by_cause",
+        "steady",
+        "by_region",
+        "config",
     ];
     let object = json.as_object().expect("an object");
     assert!(keys.iter().all(|key| object.contains_key(*key)));
@@ -92,10 +121,9 @@ fn threaded_runs_end_with_equal_sums() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().to_path_buf();
     let file = Profile::named("segment-file").expect("the profile exists");
-    for (device, profile) in [
-        (BenchDevice::Image(path.clone()), None),
-        (BenchDevice::File(path.clone()), Some(file)),
-    ] {
+    for (device, profile) in
+        [(BenchDevice::Image(path.clone()), None), (BenchDevice::File(path.clone()), Some(file))]
+    {
         let config = small("flagstone", 2);
         let profile = profile.unwrap_or_else(|| config.profile.clone());
         let run = bench(&BenchConfig { device, profile, txns: 300, ..config });

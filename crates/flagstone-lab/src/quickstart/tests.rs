@@ -24,12 +24,6 @@ fn the_demonstration_survives_its_power_cut() {
         assert!(under_way <= u64::from(config.clients), "at most one commit a client");
         assert_eq!(life.run.commits, 1_000);
     }
-    let course = [
-        Stage::Load,
-        Stage::BeforeCut,
-        Stage::Recovery,
-        Stage::AfterCut,
-        Stage::Verify,
-    ];
+    let course = [Stage::Load, Stage::BeforeCut, Stage::Recovery, Stage::AfterCut, Stage::Verify];
     assert_eq!(stages, [course, course].concat());
 }

@@ -3,8 +3,7 @@ use flagstone_nand::Profile;
 
 use super::*;
 
-const SHAPE: PageShape =
-    PageShape { payload_size: 2048, parts: 1, pages_per_block: 64 };
+const SHAPE: PageShape = PageShape { payload_size: 2048, parts: 1, pages_per_block: 64 };
 const FIXED: FixedBlocks = FixedBlocks { log: 5, ring: 4 };
 
 fn config(warmup: Warmup) -> BenchConfig {

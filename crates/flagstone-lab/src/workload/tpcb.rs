@@ -11,9 +11,9 @@
 
 mod rows;
 mod sums;
-mod transfer;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::fmt;
 
