@@ -4,6 +4,7 @@
 //! and its [`Capabilities`], never for its type.
 //!
 //! - [`SimNand`]: a chip in memory, with virtual time, snapshots and any fault ([`FaultPlan`]).
+//! - [`ImageNand`]: a chip in a file, byte for byte what a dump with spare holds.
 //! - [`SegmentFile`]: a file or a block device, on a [`FileStorage`] or a [`SimStorage`].
 //!
 //! Every device enforces the rules of flash as far as it can: bits only fall, NOP, program order,
@@ -19,6 +20,8 @@ mod device;
 mod fault;
 mod forward;
 mod geometry;
+#[cfg(feature = "std")]
+mod image;
 mod mix;
 mod profile;
 mod rules;
@@ -39,6 +42,8 @@ pub use fault::{
 pub use geometry::{
     Capabilities, CellMode, CodeWord, Geometry, PartialCut, ProgramOrder, SpareRange,
 };
+#[cfg(feature = "std")]
+pub use image::ImageNand;
 pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError};
 #[cfg(feature = "std")]
 pub use segment::SegmentFile;

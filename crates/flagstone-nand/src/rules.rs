@@ -89,6 +89,16 @@ impl Rules {
         size == 0 || offset as usize + size <= self.geometry.spare_size as usize
     }
 
+    /// What the bytes of a page tell of it: what is not `0xFF` was programmed, at least once.
+    pub(crate) fn derive(&self, data: &[u8], spare: &[u8]) -> PageState {
+        let is_used = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0xFF);
+        let chunks = data.chunks(self.word_size as usize).enumerate();
+        let used = chunks.filter(|(_, word)| is_used(word));
+        let words = used.fold(0, |words, (index, _)| words | mask(index as u32, 1));
+        let spare_programs = u8::from(is_used(spare) || (words != 0 && !spare.is_empty()));
+        PageState { words, data_programs: u8::from(words != 0), spare_programs }
+    }
+
     /// Judges a program of page `index` of a block.
     ///
     /// `frontier` is one more than the highest page of the block that was programmed, and

@@ -22,6 +22,7 @@ shipped!(
     "flagcommit-slc",
     "lazy-slc",
     "ls-lru-nand",
+    "otf-ssd",
     "openssd-jasmine-mlc",
     "openssd-jasmine-pslc",
     "openssd-jasmine-odd-mlc",

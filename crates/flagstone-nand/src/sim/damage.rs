@@ -82,10 +82,9 @@ impl Damage {
 
     /// Forgets the pages numbered from `first` to before `end`.
     pub(super) fn erase(&mut self, first: u32, end: u32) {
-        if self.pages.is_empty() {
-            return;
+        while let Some(page) = self.pages.range(first..end).next().map(|(page, _)| *page) {
+            self.pages.remove(&page);
         }
-        self.pages.retain(|page, _| !(first..end).contains(page));
     }
 
     /// Damages a code word; bit errors add up, anything else replaces what was there.

@@ -120,14 +120,11 @@ impl SimNand {
 
     /// What the rules can tell from bytes alone, added to what they knew.
     fn derived_state(&self, content: &PageContent, known: PageState) -> PageState {
-        let words = content.data.chunks(self.rules.word_size() as usize).enumerate();
-        let used = words.filter(|(_, word)| word.iter().any(|byte| *byte != 0xFF));
-        let words = used.fold(known.words, |mask, (index, _)| mask | 1 << (index % 64));
-        let spare = !content.spare.iter().all(|byte| *byte == 0xFF);
+        let derived = self.rules.derive(&content.data, &content.spare);
         PageState {
-            words: words & self.rules.all_words(),
-            data_programs: known.data_programs.max(u8::from(words != 0)),
-            spare_programs: known.spare_programs.max(u8::from(words != 0 || spare)),
+            words: (derived.words | known.words) & self.rules.all_words(),
+            data_programs: derived.data_programs.max(known.data_programs),
+            spare_programs: derived.spare_programs.max(known.spare_programs),
         }
     }
 

@@ -121,3 +121,42 @@ impl Storage for FileStorage {
 
     fn advance_to(&mut self, _now_ns: u64) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_read_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, [0; 10]).unwrap();
+        let mut permissions = fs::metadata(&path).unwrap().permissions();
+        permissions.set_readonly(true);
+        fs::set_permissions(&path, permissions).unwrap();
+        match FileStorage::open(&path) {
+            Err(error) => assert_eq!(error, OpenDeviceError::ReadOnly),
+            // The superuser may write what nobody else may.
+            Ok(storage) => assert_eq!(storage.size(), Ok(10)),
+        }
+    }
+
+    #[test]
+    fn reads_beyond_the_end_and_second_creations_fail() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let mut storage = FileStorage::create(&path).unwrap();
+        storage.fill(3_000_000, 7).unwrap();
+        assert_eq!(storage.size(), Ok(3_000_000));
+        assert_eq!(storage.read_at(2_999_999, &mut [0; 2]), Err(StorageError::BeyondEnd));
+        storage.write_at(5, &[1, 2]).unwrap();
+        storage.sync().unwrap();
+        let mut found = [0; 4];
+        storage.read_at(4, &mut found).unwrap();
+        assert_eq!(found, [7, 1, 2, 7]);
+        let exists = OpenDeviceError::Io { errno: 17 };
+        assert_eq!(FileStorage::create(&path).unwrap_err(), exists);
+    }
+}

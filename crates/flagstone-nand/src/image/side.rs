@@ -1,0 +1,196 @@
+//! The side file of an image: the profile, and what cannot be read off the image.
+//!
+//! Owns the table `[image]` after the profile:
+//!
+//! | key | content |
+//! | --- | --- |
+//! | `clean` | whether the image was closed; `programs` counts only then |
+//! | `erase_counts` | erases of each block up to the last save; absent = 0 |
+//! | `bad` | bad blocks, for chips without a spare area |
+//! | `programs` | `block.page=data/spare/words`: program counts and, in hexadecimal, the code words used, for pages whose bytes do not tell |
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::BlockState;
+use crate::rules::PageState;
+use crate::storage::{EIO, OpenDeviceError};
+use crate::{BlockIndex, Profile};
+
+/// Key of our table, which no profile has.
+const TABLE: &str = "image";
+
+/// Whether the side file that is written will be the last of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closing {
+    /// The session goes on: program counts will go stale.
+    Open,
+    /// The image is not written after this.
+    Clean,
+}
+
+/// Pages by block and position.
+type Programs = BTreeMap<(u32, u32), PageState>;
+
+/// Contents of a side file beside the profile.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    pub(super) bad: Vec<bool>,
+    pub(super) erase_counts: Vec<u32>,
+    pub(super) programs: Programs,
+}
+
+impl Side {
+    /// What holds for a fresh image.
+    pub(super) fn new(profile: &Profile) -> Self {
+        let block_count = profile.geometry.block_count as usize;
+        Self {
+            bad: vec![false; block_count],
+            erase_counts: vec![0; block_count],
+            programs: Programs::new(),
+        }
+    }
+
+    /// Reads a side file. One that holds a profile alone belongs to a dump and is fine.
+    pub(super) fn load(path: &Path) -> Result<(Profile, Self), OpenDeviceError> {
+        let text = fs::read_to_string(path).map_err(|error| io(&error))?;
+        let mut table: Table = match text.parse() {
+            Ok(table) => table,
+            // Names the line.
+            Err(_) => return Err(Profile::from_toml(&text).err().map_or(DAMAGED, Into::into)),
+        };
+        let image = table.remove(TABLE);
+        let profile = Profile::from_table(&table)?;
+        let mut side = Self::new(&profile);
+        match image {
+            None => {}
+            Some(Value::Table(image)) => side.read(&image)?,
+            Some(_) => return Err(DAMAGED),
+        }
+        Ok((profile, side))
+    }
+
+    fn read(&mut self, image: &Table) -> Result<(), OpenDeviceError> {
+        for (count, value) in self.erase_counts.iter_mut().zip(list(image, "erase_counts")?) {
+            *count = number(value)?;
+        }
+        for block in list(image, "bad")? {
+            let block: u32 = number(block)?;
+            *self.bad.get_mut(block as usize).ok_or(DAMAGED)? = true;
+        }
+        if image.get("clean").and_then(Value::as_bool) != Some(true) {
+            return Ok(());
+        }
+        for line in list(image, "programs")? {
+            let (place, state) = line.as_str().and_then(entry).ok_or(DAMAGED)?;
+            self.programs.insert(place, state);
+        }
+        Ok(())
+    }
+
+    /// Writes the side file, replacing the old one as a whole.
+    pub(super) fn save(
+        &self,
+        path: &Path,
+        profile: &Profile,
+        closing: Closing,
+    ) -> Result<(), OpenDeviceError> {
+        let text = self.text(profile, closing);
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(".new");
+        let replace = || {
+            let mut file = File::create(&fresh)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_data()?;
+            fs::rename(&fresh, path)
+        };
+        replace().map_err(|error| io(&error))
+    }
+
+    fn text(&self, profile: &Profile, closing: Closing) -> String {
+        let mut text = profile.to_toml();
+        let bad: Vec<_> = (0..self.bad.len()).filter(|block| self.bad[*block]).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n[{TABLE}]\nclean = {}", closing == Closing::Clean);
+        let _ = writeln!(text, "bad = {bad:?}\nerase_counts = {:?}", self.erase_counts);
+        if closing == Closing::Clean {
+            text.push_str("programs = [\n");
+            for ((block, page), state) in &self.programs {
+                let PageState { words, data_programs, spare_programs } = state;
+                let counts = format!("{data_programs}/{spare_programs}/{words:x}");
+                let _ = writeln!(text, "    \"{block}.{page}={counts}\",");
+            }
+            text.push_str("]\n");
+        }
+        text
+    }
+
+    /// State of a page whose bytes tell `derived`.
+    pub(super) fn recall(&self, block: BlockIndex, page: u32, derived: PageState) -> PageState {
+        let Some(known) = self.programs.get(&(block.0, page)) else { return derived };
+        PageState {
+            words: derived.words | known.words,
+            data_programs: derived.data_programs.max(known.data_programs),
+            spare_programs: derived.spare_programs.max(known.spare_programs),
+        }
+    }
+
+    pub(super) fn erase(&mut self, block: BlockIndex) {
+        let pages = (block.0, 0)..=(block.0, u32::MAX);
+        while let Some(place) = self.programs.range(pages.clone()).next().map(|(place, _)| *place) {
+            self.programs.remove(&place);
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.programs.clear();
+    }
+
+    /// The counts to remember: those of touched blocks as they are now, the others as they were.
+    pub(super) fn programs_with(&self, blocks: &[Option<BlockState>]) -> Programs {
+        let touched = |block: u32| blocks.get(block as usize).is_some_and(Option::is_some);
+        let kept = self.programs.iter().filter(|((block, _), _)| !touched(*block));
+        let mut programs: Programs = kept.map(|(place, state)| (*place, *state)).collect();
+        for (block, state) in (0..).zip(blocks) {
+            let pages = state.iter().flat_map(|state| (0..).zip(&state.pages));
+            let telling = pages.filter(|(_, page)| !page.is_erased());
+            programs.extend(telling.map(|(index, page)| ((block, index), *page)));
+        }
+        programs
+    }
+}
+
+const DAMAGED: OpenDeviceError = OpenDeviceError::Damaged;
+
+fn io(error: &std::io::Error) -> OpenDeviceError {
+    OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
+}
+
+/// A list of the table; absent = empty.
+fn list<'a>(image: &'a Table, key: &str) -> Result<&'a [Value], OpenDeviceError> {
+    match image.get(key) {
+        None => Ok(&[]),
+        Some(value) => value.as_array().map(Vec::as_slice).ok_or(DAMAGED),
+    }
+}
+
+fn number(value: &Value) -> Result<u32, OpenDeviceError> {
+    value.as_integer().and_then(|number| number.try_into().ok()).ok_or(DAMAGED)
+}
+
+/// Reads `block.page=data/spare/words`.
+fn entry(line: &str) -> Option<((u32, u32), PageState)> {
+    let (place, counts) = line.split_once('=')?;
+    let (block, page) = place.split_once('.')?;
+    let mut counts = counts.split('/');
+    let data_programs = counts.next()?.parse().ok()?;
+    let spare_programs = counts.next()?.parse().ok()?;
+    let words = u64::from_str_radix(counts.next()?, 16).ok()?;
+    let state = PageState { words, data_programs, spare_programs };
+    Some(((block.parse().ok()?, page.parse().ok()?), state))
+}

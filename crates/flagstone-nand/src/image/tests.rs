@@ -1,0 +1,172 @@
+//! Goal: an image keeps bytes and rules across restarts, kills and cuts. Method: small scripts on
+//! temporary files; a kill is a forgotten device, whose side file stays open.
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{ProfileError, SimNand};
+
+fn tiny() -> Profile {
+    Profile::named("tiny").unwrap()
+}
+
+fn created(profile: &Profile) -> (TempDir, PathBuf, ImageNand) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("chip.img");
+    let nand = ImageNand::create(&path, profile).unwrap();
+    (directory, path, nand)
+}
+
+fn page(number: u32) -> PhysicalPage {
+    tiny().geometry.page_from_number(number).unwrap()
+}
+
+fn whole(data: &[u8]) -> ProgramPart<'_> {
+    ProgramPart { data_offset: 0, data, spare_offset: 0, spare: &[] }
+}
+
+fn flag(offset: u32, spare: &[u8]) -> ProgramPart<'_> {
+    ProgramPart { data_offset: 0, data: &[], spare_offset: offset, spare }
+}
+
+fn content(nand: &mut ImageNand, page: PhysicalPage) -> (Vec<u8>, Vec<u8>) {
+    let (mut data, mut spare) = (vec![0; 512], vec![0; nand.geometry().spare_size as usize]);
+    let part = ReadPart { data_offset: 0, data: &mut data, spare_offset: 0, spare: &mut spare };
+    nand.read(page, part).unwrap();
+    (data, spare)
+}
+
+/// The process dies: nothing more is written, the lock goes.
+fn kill(mut nand: ImageNand) {
+    nand.closed = true;
+    drop(nand);
+}
+
+fn broken(rule: FlashRule, page: PhysicalPage) -> Result<Completion, NandError> {
+    Err(NandError::Rule { page, rule })
+}
+
+#[test]
+fn bytes_counts_and_wear_survive_a_close() {
+    let (_directory, path, mut nand) = created(&tiny());
+    nand.program(page(9), ProgramPart { spare_offset: 2, spare: &[1], ..whole(&[3; 512]) })
+        .unwrap();
+    for offset in 3..6 {
+        nand.program(page(9), flag(offset, &[0])).unwrap();
+    }
+    nand.erase(BlockIndex(0)).unwrap();
+    nand.close().unwrap();
+    let mut nand = ImageNand::open(&path).unwrap();
+    let (data, spare) = content(&mut nand, page(9));
+    assert_eq!((data, &spare[..7]), (vec![3; 512], &[0xFF, 0xFF, 1, 0, 0, 0, 0xFF][..]));
+    assert_eq!(nand.program(page(9), flag(6, &[0])), broken(FlashRule::SparePrograms, page(9)));
+    assert_eq!(nand.erase_count(BlockIndex(0)), 1);
+}
+
+#[test]
+fn a_used_code_word_of_ones_is_remembered_across_a_close_only() {
+    let (_directory, path, mut nand) = created(&tiny());
+    nand.program(page(0), whole(&[0xFF; 512])).unwrap();
+    drop(nand);
+    let mut nand = ImageNand::open(&path).unwrap();
+    let refused = nand.program(page(0), whole(&[1; 512]));
+    assert_eq!(refused, broken(FlashRule::CodeWordReuse, page(0)));
+    kill(nand);
+    let mut nand = ImageNand::open(&path).unwrap();
+    nand.program(page(0), whole(&[1; 512])).unwrap();
+}
+
+#[test]
+fn a_kill_leaves_bytes_and_the_rules_that_they_tell() {
+    let (_directory, path, mut nand) = created(&tiny());
+    nand.program(page(0), whole(&[7; 256])).unwrap();
+    kill(nand);
+    let mut nand = ImageNand::open(&path).unwrap();
+    assert_eq!(content(&mut nand, page(0)).0, [[7; 256], [0xFF; 256]].concat());
+    let refused = nand.program(page(0), whole(&[1; 256]));
+    assert_eq!(refused, broken(FlashRule::CodeWordReuse, page(0)));
+    nand.program(page(0), ProgramPart { data_offset: 256, ..whole(&[8; 256]) }).unwrap();
+    nand.erase(BlockIndex(0)).unwrap();
+    nand.program(page(0), whole(&[1; 256])).unwrap();
+}
+
+#[test]
+fn the_image_is_the_dump_of_a_simulated_chip() {
+    let (_directory, path, mut nand) = created(&tiny());
+    let mut chip = SimNand::new(&tiny(), 1);
+    for number in [0, 5, 17] {
+        let data = [number as u8; 512];
+        let part = ProgramPart { spare_offset: 4, spare: &[1, 2], ..whole(&data) };
+        nand.program(page(number), part).unwrap();
+        chip.program(page(number), part).unwrap();
+    }
+    nand.close().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), chip.to_image());
+}
+
+#[test]
+fn marks_survive_with_and_without_a_spare_area() {
+    for name in ["tiny", "tiny-nospare"] {
+        let (_directory, path, mut nand) = created(&Profile::named(name).unwrap());
+        nand.mark_bad(BlockIndex(4)).unwrap();
+        kill(nand);
+        let mut nand = ImageNand::open(&path).unwrap();
+        assert_eq!(nand.is_bad(BlockIndex(4)), Ok(true), "{name}");
+        assert_eq!(nand.is_bad(BlockIndex(5)), Ok(false), "{name}");
+        assert_eq!(nand.erase(BlockIndex(4)), broken(FlashRule::BadBlock, page(32)));
+    }
+}
+
+#[test]
+fn a_cut_ends_the_operation_in_flight_and_the_session() {
+    for (ending, expected) in [
+        (Ending::Untouched, [0xFF; 512].to_vec()),
+        (Ending::Complete, [4; 512].to_vec()),
+        (Ending::Torn { units: 1 }, [[4; 256], [0xFF; 256]].concat()),
+    ] {
+        let (_directory, path, mut nand) = created(&tiny());
+        nand.program(page(0), whole(&[3; 512])).unwrap();
+        nand.set_plan(FaultPlan::power_cut(1, 1, ending));
+        assert_eq!(nand.program(page(1), whole(&[4; 512])), Err(NandError::PowerOff));
+        assert_eq!(nand.sync(), Err(NandError::PowerOff));
+        drop(nand);
+        let mut nand = ImageNand::open(&path).unwrap();
+        assert_eq!(content(&mut nand, page(0)).0, [3; 512]);
+        assert_eq!(content(&mut nand, page(1)).0, expected, "{ending}");
+    }
+}
+
+#[test]
+fn unusable_files_are_refused_by_kind() {
+    let (directory, path, nand) = created(&tiny());
+    assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Locked);
+    drop(nand);
+    let side = side_path(&path);
+    let text = std::fs::read_to_string(&side).unwrap();
+    std::fs::write(&side, text.replace("block_count = 24", "block_count = 25")).unwrap();
+    assert!(matches!(ImageNand::open(&path), Err(OpenDeviceError::Size { .. })));
+    std::fs::write(&side, text.replace("endurance", "endurnace")).unwrap();
+    let refused = ImageNand::open(&path);
+    assert!(matches!(refused, Err(OpenDeviceError::Profile(ProfileError::UnknownKey { .. }))));
+    std::fs::write(&side, "name = \n").unwrap();
+    let refused = ImageNand::open(&path);
+    assert!(matches!(refused, Err(OpenDeviceError::Profile(ProfileError::Syntax { line: 1 }))));
+    std::fs::write(&side, text.replace("programs = [", "programs = [\"x\",")).unwrap();
+    assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Damaged);
+    std::fs::remove_file(&side).unwrap();
+    assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Io { errno: 2 });
+    let absent = directory.path().join("absent");
+    assert_eq!(ImageNand::open(&absent).unwrap_err(), OpenDeviceError::Io { errno: 2 });
+}
+
+#[test]
+fn a_dump_opens_with_a_bare_profile_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dump");
+    let mut chip = SimNand::new(&tiny(), 1);
+    chip.program(page(3), whole(&[6; 512])).unwrap();
+    std::fs::write(&path, chip.to_image()).unwrap();
+    std::fs::write(side_path(&path), tiny().to_toml()).unwrap();
+    let mut nand = ImageNand::open(&path).unwrap();
+    assert_eq!(content(&mut nand, page(3)).0, [6; 512]);
+}
