@@ -170,3 +170,40 @@ fn a_dump_opens_with_a_bare_profile_beside_it() {
     let mut nand = ImageNand::open(&path).unwrap();
     assert_eq!(content(&mut nand, page(3)).0, [6; 512]);
 }
+
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Goal: an image and a simulated chip are the same device. Method: one random script on both;
+    /// every answer and all bytes agree, across a reopening in the middle.
+    #[test]
+    fn an_image_answers_like_a_simulated_chip(
+        script in proptest::collection::vec(
+            (0..32_u32, 0..3_u32, 0..3_u32, any::<u8>(), any::<Option<u8>>()), 1..80),
+        name in prop_oneof![Just("tiny"), Just("tiny-ordered"), Just("tiny-mlc")],
+    ) {
+        let profile = Profile::named(name).unwrap();
+        let (_directory, path, mut nand) = created(&profile);
+        let mut chip = SimNand::new(&profile, 1);
+        for (number, (at, word, words, byte, spare)) in script.iter().enumerate() {
+            if number == script.len() / 2 {
+                nand.close().unwrap();
+                nand = ImageNand::open(&path).unwrap();
+            }
+            let data = vec![*byte; (words * 256) as usize];
+            let spare = spare.map(|byte| [byte]);
+            let spare = spare.as_ref().map_or(&[][..], |spare| &spare[..]);
+            let part = ProgramPart { data_offset: word * 256, data: &data, spare_offset: 3, spare };
+            let answers = match word {
+                2 => [nand.erase(BlockIndex(at / 8)), chip.erase(BlockIndex(at / 8))],
+                _ => [nand.program(page(*at), part), chip.program(page(*at), part)],
+            };
+            let [image, chip] = answers.map(|answer| answer.map(|_| ()));
+            prop_assert_eq!(image, chip);
+        }
+        drop(nand);
+        prop_assert_eq!(std::fs::read(&path).unwrap(), chip.to_image());
+    }
+}

@@ -150,3 +150,21 @@ fn chips_are_no_files() {
     let refused = SegmentFile::create(SimStorage::new(chip.timing), &chip);
     assert_eq!(refused.map(|_| ()), Err(OpenDeviceError::Unsuitable));
 }
+
+/// Goal: the cost of one crash state. Method: snapshot, cut, power cycle; printed, not judged.
+#[test]
+fn a_crash_state_costs_microseconds() {
+    const STATES: u32 = 2000;
+    let mut nand = device();
+    nand.program(page(0), at(0, &[1; 4096])).unwrap();
+    let number = nand.operation_count();
+    let start = std::time::Instant::now();
+    for seed in 0..STATES {
+        let mut state = nand.clone();
+        let ending = Ending::UnsyncedSubset512 { draw: 0 };
+        state.set_plan(FaultPlan::power_cut(seed.into(), number, ending));
+        assert_eq!(state.sync(), Err(NandError::PowerOff));
+        state.power_cycle();
+    }
+    println!("file crash state: {} ns", start.elapsed().as_nanos() / u128::from(STATES));
+}

@@ -26,7 +26,10 @@ fn spare_only(offset: u32, spare: &[u8]) -> ProgramPart<'_> {
     ProgramPart { data_offset: 0, data: &[], spare_offset: offset, spare }
 }
 
-fn read(nand: &mut SimNand, page: PhysicalPage) -> Result<(Vec<u8>, Vec<u8>, u32), NandError> {
+/// Data, spare bytes and corrected bits of a page.
+type Reading = Result<(Vec<u8>, Vec<u8>, u32), NandError>;
+
+fn read(nand: &mut SimNand, page: PhysicalPage) -> Reading {
     let geometry = nand.geometry();
     let mut data = vec![0; geometry.page_size as usize];
     let mut spare = vec![0; geometry.spare_size as usize];
@@ -492,4 +495,75 @@ proptest! {
         };
         prop_assert_eq!(run(), run());
     }
+}
+
+/// Every page of the first four blocks, as reads show it.
+fn contents(nand: &mut SimNand) -> Vec<Reading> {
+    let pages = (0..32).map(|number| nand.geometry().page_from_number(number).unwrap());
+    pages.collect::<Vec<_>>().into_iter().map(|page| read(nand, page)).collect()
+}
+
+proptest! {
+    /// Goal: a cut harms only what was in flight. Method: a random history, then one program or
+    /// erase with each of its endings; all pages but the page, its pair and the block are compared.
+    #[test]
+    fn a_cut_harms_nothing_that_was_not_in_flight(
+        script in proptest::collection::vec(step(), 0..40),
+        last in 0..32_u32,
+        act in 0..4_u8,
+        seed in any::<u64>(),
+        name in prop_oneof![Just("tiny"), Just("tiny-risk"), Just("tiny-mlc")],
+    ) {
+        let mut nand = chip(name);
+        follow(&mut nand, &script);
+        let before = contents(&mut nand);
+        let target = nand.geometry().page_from_number(last).unwrap();
+        let block = nand.geometry().block_of(target);
+        let erases = act == 0;
+        let act = |nand: &mut SimNand| match act {
+            0 => nand.erase(block),
+            1 => nand.program(target, whole(&[0x24; 512])),
+            2 => nand.program(target, ProgramPart { data_offset: 256, ..whole(&[0x24; 256]) }),
+            _ => nand.program(target, spare_only(9, &[0x24])),
+        };
+        let number = nand.operation_count();
+        nand.record_operations();
+        let mut probe = nand.clone();
+        prop_assume!(act(&mut probe).is_ok());
+        for ending in probe.endings_at(number) {
+            let mut nand = nand.clone();
+            nand.set_plan(FaultPlan::power_cut(seed, number, ending));
+            prop_assert_eq!(act(&mut nand), Err(NandError::PowerOff));
+            nand.power_cycle();
+            let pair = match nand.capabilities().cell_role(last % 8, 8) {
+                CellRole::Msb { partner } if ending == Ending::PairLost => last / 8 * 8 + partner,
+                _ => last,
+            };
+            let after = contents(&mut nand);
+            for (number, (before, after)) in (0..).zip(before.iter().zip(&after)) {
+                let in_flight = number == last || number == pair || (erases && number / 8 == block.0);
+                prop_assert!(in_flight || before == after, "{} {}: page {}", name, ending, number);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_partial_erase_leaves_old_pages_ones_and_garbage() {
+    let mut nand = chip("tiny");
+    for index in 0..8 {
+        nand.program(page(&nand, 0, index), whole(&[1; 512])).unwrap();
+    }
+    let mut seen = [0; 3];
+    for seed in 0..10 {
+        let mut nand = nand.clone();
+        nand.set_plan(FaultPlan::power_cut(seed, 8, Ending::PartlyErased));
+        assert_eq!(nand.erase(BlockIndex(0)), Err(NandError::PowerOff));
+        for index in 0..8 {
+            let data = nand.peek(page(&nand, 0, index)).data;
+            let kind = [vec![1; 512], vec![0xFF; 512]].iter().position(|bytes| *bytes == data);
+            seen[kind.unwrap_or(2)] += 1;
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
 }
