@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
 use flagstone::{Durability, Options};
 use flagstone_nand::{Crashable, Ending};
 
@@ -116,7 +119,7 @@ pub struct Tally {
 pub const FAILURES_KEPT: usize = 20;
 
 impl Tally {
-    fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, failure: Failure) {
         self.failure_count += 1;
         self.lost_commits += u64::from(matches!(failure.violation, Violation::Content(_)));
         if self.failures.len() < FAILURES_KEPT {
@@ -146,11 +149,13 @@ pub struct Limits {
     pub threads: usize,
     /// Failures after which the rest is left unexplored.
     pub failures_max: u64,
+    /// States explored of one run or one recovery; a seeded choice where there are more.
+    pub states_max: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { depth: 1, seed: 0, threads: 2, failures_max: u64::MAX }
+        Self { depth: 1, seed: 0, threads: 2, failures_max: u64::MAX, states_max: u64::MAX }
     }
 }
 
@@ -234,7 +239,7 @@ where
 }
 
 /// Without injected faults nothing may stop a run.
-fn violation_of(stop: Stop) -> Violation {
+pub(super) fn violation_of(stop: Stop) -> Violation {
     match stop {
         Stop::Violation(violation) => violation,
         Stop::PowerOff => Violation::Fault("power went without a cut"),
@@ -258,10 +263,7 @@ impl Walk<'_> {
         S: Subject<RunnerRig<C>>,
         C: Crashable + Send + Sync,
     {
-        let states: Vec<_> = captures
-            .iter()
-            .flat_map(|capture| capture.endings.iter().map(move |ending| (capture, *ending)))
-            .collect();
+        let states = self.chosen(captures, self.limits.seed);
         let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
         let total = Mutex::new(Tally::default());
         let work = || {
@@ -308,11 +310,28 @@ impl Walk<'_> {
             self.failures.fetch_add(1, Ordering::Relaxed);
             tally.fail(Failure { path: path.clone(), violation: violation_of(stop) });
         }
-        for capture in rig.take_captures() {
-            for ending in &capture.endings {
-                self.state::<S, C>(&capture, *ending, &path, level + 1, tally);
-            }
+        let captures = rig.take_captures();
+        for (capture, ending) in self.chosen(&captures, self.limits.seed ^ capture.operation) {
+            self.state::<S, C>(capture, ending, &path, level + 1, tally);
         }
+    }
+
+    /// The states below some captures: all of them, or as many as the limits allow.
+    fn chosen<'c, C>(
+        &self,
+        captures: &'c [ModelCapture<C>],
+        seed: u64,
+    ) -> Vec<(&'c ModelCapture<C>, Ending)> {
+        let endings = |capture: &'c ModelCapture<C>| {
+            capture.endings.iter().map(move |ending| (capture, *ending))
+        };
+        let mut states: Vec<_> = captures.iter().flat_map(endings).collect();
+        let mut generator = Pcg64Mcg::seed_from_u64(seed);
+        while states.len() as u64 > self.limits.states_max {
+            let index = generator.next_u64() % states.len() as u64;
+            states.swap_remove(index as usize);
+        }
+        states
     }
 }
 
@@ -370,6 +389,45 @@ where
         captures = rig.take_captures();
     }
     Ok(outcome)
+}
+
+/// A crash state chosen by number, whatever the run has: what fuzzers choose by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Operation, modulo those there are.
+    pub operation: u16,
+    /// Ending, modulo those it may have.
+    pub ending: u8,
+}
+
+/// Goes down one path of states, chosen by number.
+///
+/// # Errors
+///
+/// The first violation on the way.
+pub fn follow<S, C>(
+    scenario: &Scenario<C>,
+    picks: impl Iterator<Item = Pick>,
+    seed: u64,
+) -> Result<(), Violation>
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable,
+{
+    let (_, mut captures) = clean_run::<S, C>(scenario).map_err(|(violation, _)| violation)?;
+    for pick in picks {
+        if captures.is_empty() {
+            break;
+        }
+        let capture = &captures[usize::from(pick.operation) % captures.len()];
+        let ending = capture.endings[usize::from(pick.ending) % capture.endings.len()];
+        let rig = Rig::new(capture.cut(ending, seed), Arc::clone(&capture.mark), Capturing::On);
+        let probe = capture.operation;
+        guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.options, probe))
+            .map_err(violation_of)?;
+        captures = rig.take_captures();
+    }
+    Ok(())
 }
 
 #[cfg(test)]

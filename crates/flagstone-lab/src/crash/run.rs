@@ -63,6 +63,9 @@ pub enum Violation {
     /// The engine asked for more device operations than any sound one would.
     #[error("the engine goes round in circles")]
     Endless,
+    /// Damage was taken for an older state: commits were lost and nobody was told.
+    #[error("damage went unnoticed: the content is {0} changes old")]
+    Rewound(usize),
     /// The device misbehaved and nobody was told, or the other way round.
     #[error("{0}")]
     Fault(&'static str),
@@ -311,6 +314,23 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
         self.model.lock(slot, range, access);
         Ok(true)
+    }
+
+    /// Puts a value of `size` bytes, whatever the table's rows usually are.
+    ///
+    /// # Errors
+    ///
+    /// Why the run ends here.
+    pub fn put_value(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: KeyIndex,
+        size: usize,
+    ) -> Result<(), Stop> {
+        self.trace.steps += 1;
+        self.put(Op::Put(slot, table, key, Size(u8::MAX)), slot, table, key, size)?;
+        self.device_is_sound()
     }
 
     fn put(

@@ -37,7 +37,7 @@ pub enum Direction {
 pub struct KeyIndex(pub u8);
 
 /// What one step of a script does. A step on a slot without a transaction begins one first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Begins a transaction.
     Begin(SlotIndex),

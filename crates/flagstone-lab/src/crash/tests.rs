@@ -4,8 +4,12 @@ use flagstone::Options;
 use flagstone_nand::{Profile, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
-use super::run::RunnerRig;
+use super::faults::{
+    Trial, changed_images, correctable_errors, full_then_deleted, swapped_pages,
+};
+use super::run::{RunnerRig, Violation};
 use super::script::{Mix, Script};
+use super::sequences::{explore_sequences, prepared};
 use super::subject::Subject;
 use super::toy::Toy;
 
@@ -40,4 +44,55 @@ fn every_broken_toy_is_found() {
     assert!(found_by(|seed| explored::<Toy<ToyRig, 5>>(40, 1, seed)).is_some(), "leaky abort");
     assert!(found_by(|seed| explored::<Toy<ToyRig, 1>>(10, 2, seed)).is_some(), "two slots");
     assert!(found_by(|seed| explored::<Toy<ToyRig, 3>>(10, 2, seed)).is_some(), "no copy");
+}
+
+fn trial(stride: usize) -> Trial {
+    Trial {
+        chip: SimNand::new(&Profile::named("tiny").unwrap(), 3),
+        options: Options::default(),
+        ops: 40,
+        seed: 3,
+        threads: 2,
+        stride,
+    }
+}
+
+/// Goal: the campaigns run and a toy that survives them is not blamed.
+/// Method: the faults that even a toy repairs by writing its state anew.
+#[test]
+fn campaigns_do_not_blame_a_sound_toy() {
+    let bits = correctable_errors::<Toy<ToyRig, 0>>(&trial(1));
+    assert_eq!((bits.cases, bits.failures), (4, Vec::new()));
+    let full = full_then_deleted::<Toy<ToyRig, 0>>(&trial(1), &[100, 900]);
+    assert_eq!((full.cases, full.failures), (2, Vec::new()));
+}
+
+/// Goal: a chip damaged where no ECC sees it is never read as something else.
+/// Method: seeded changes of an image; a toy has no older state to fall back to but at its slots.
+#[test]
+fn changed_images_are_noticed() {
+    let sound = changed_images::<Toy<ToyRig, 0>>(&trial(1), 200);
+    let unnoticed = |violation: &Violation| !matches!(violation, Violation::Rewound(_));
+    let wrong: Vec<_> = sound.failures.iter().filter(|(_, found)| unnoticed(found)).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(!changed_images::<Toy<ToyRig, 2>>(&trial(1), 200).failures.is_empty());
+}
+
+/// Goal: a toy without checksums takes a swapped page for its own, and is found.
+#[test]
+fn swapped_pages_are_found_without_checksums() {
+    assert!(!swapped_pages::<Toy<ToyRig, 2>>(&trial(7)).failures.is_empty());
+}
+
+#[test]
+fn every_sequence_on_a_sound_toy_passes() {
+    let chip = SimNand::new(&Profile::named("tiny").unwrap(), 5);
+    let options = Options::default();
+    let (device, model) = prepared::<Toy<ToyRig, 0>, _>(chip, &options).unwrap();
+    let limits = Limits::default();
+    let explored = explore_sequences::<Toy<ToyRig, 0>, _>(
+        &device, &model, &options, 2, &limits, &|_, _| {},
+    );
+    assert_eq!(explored.len(), 56);
+    assert!(explored.iter().all(|(_, tally)| tally.states > 0 && tally.failure_count == 0));
 }

@@ -1,0 +1,274 @@
+//! Crash exploration: every operation, every ending, one oracle.
+//!
+//! Owns the harness of the reliability tests: scripts, the device under test with a picture before
+//! each operation, the runner that compares engine and model, and the explorer. Never decides what
+//! a database must contain: that is [`crate::model`]'s part.
+//!
+//! ```text
+//! seed or bytes ─▶ Script ─▶ Runner ─┬─▶ engine ─▶ Rig (device, captures)
+//!                                    └─▶ Model ◀── compared after every answer
+//! captures × endings ─▶ open again ─▶ Model.settle ─▶ check ─▶ write ─▶ open again
+//! ```
+//!
+//! - **C1** Every way of testing, exhaustive, drawn, fuzzed or replayed, uses the same operations
+//!   ([`script::Op`]) and the same oracle.
+//! - **C2** What is reported as a failure can be replayed by the line that is printed with it.
+
+use std::time::Instant;
+
+use flagstone::{Options, OptionsError};
+use flagstone_nand::{
+    Crashable, Nand, OpenDeviceError, Profile, ProfileError, SegmentFile, SimNand, SimStorage,
+};
+use serde::Serialize;
+
+pub mod engine;
+pub mod explore;
+pub mod faults;
+pub mod fuzz;
+mod parallel;
+pub mod rig;
+pub mod run;
+pub mod script;
+pub mod sequences;
+pub mod subject;
+pub mod swarm;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod toy;
+
+pub use engine::Flagstone;
+pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
+pub use run::{RunnerRig, Violation};
+
+use script::{Mix, Script};
+
+/// What `flagstone crash` is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashConfig {
+    /// Preset of the database.
+    pub preset: String,
+    /// Profile of the device; `segment-file` explores a simulated file.
+    pub profile: String,
+    /// Operations of the script.
+    pub ops: usize,
+    /// Cuts on the way to a state.
+    pub depth: u32,
+    /// Seed of the script and of every draw.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Default for CrashConfig {
+    fn default() -> Self {
+        Self {
+            preset: String::from("flagstone"),
+            profile: String::from("tiny"),
+            ops: 100,
+            depth: 1,
+            seed: 0,
+            threads: std::thread::available_parallelism().map_or(1, Into::into),
+        }
+    }
+}
+
+/// What `flagstone crash` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CrashReport {
+    /// Preset explored.
+    pub preset: String,
+    /// Device operations at which power was cut, at the first level.
+    pub points: u64,
+    /// Crash states recovered from.
+    pub states: u64,
+    /// States in which the promise is broken.
+    pub failures: u64,
+    /// Of these, states whose content is not what was committed.
+    pub lost_commits: u64,
+    /// Wall time.
+    pub elapsed_s: f64,
+    /// For people: what is wrong, and the line that replays it; at most
+    /// [`explore::FAILURES_KEPT`].
+    #[serde(skip)]
+    pub lines: Vec<String>,
+}
+
+/// Why an exploration could not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CrashError {
+    /// The preset is refused.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The profile is refused.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The simulated file cannot be made.
+    #[error(transparent)]
+    Device(#[from] OpenDeviceError),
+    /// The cut names no state.
+    #[error(transparent)]
+    Cut(#[from] BadCut),
+}
+
+/// Most blocks of an explored device: more would only make snapshots dearer.
+const BLOCK_COUNT_MAX: u32 = 64;
+
+/// Logical pages that fit the memory of an explored database: little, so that pages move.
+const MEMORY_PAGES: usize = 32;
+
+/// Smallest page of a simulated file, in bytes: two sectors, so that a page can be torn.
+const FILE_PAGE_SIZE: u32 = 1024;
+
+impl CrashConfig {
+    /// The options of the explored database.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such preset.
+    pub fn options(&self, device: &impl Nand) -> Result<Options, OptionsError> {
+        let options = Options::preset(&self.preset)?.with_seed(self.seed);
+        let page_size = device.geometry().page_size as usize * options.parts as usize;
+        let options = options.with_memory(MEMORY_PAGES * page_size);
+        options.require(device)?;
+        Ok(options)
+    }
+
+    fn replay_line(&self, failure: &Failure) -> String {
+        let Self { preset, profile, ops, depth, seed, .. } = self;
+        format!(
+            "flagstone crash --preset {preset} --profile {profile} --ops {ops} --depth {depth} \
+             --seed {seed} {}: {}",
+            failure.path, failure.violation
+        )
+    }
+
+    fn report(&self, tally: Tally, started: Instant) -> CrashReport {
+        CrashReport {
+            preset: self.preset.clone(),
+            points: tally.points,
+            states: tally.states,
+            failures: tally.failure_count,
+            lost_commits: tally.lost_commits,
+            elapsed_s: started.elapsed().as_secs_f64(),
+            lines: tally.failures.iter().map(|failure| self.replay_line(failure)).collect(),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            depth: self.depth,
+            seed: self.seed,
+            threads: self.threads,
+            ..Limits::default()
+        }
+    }
+
+    fn scenario<C: Nand>(&self, device: C) -> Result<Scenario<C>, CrashError> {
+        let options = self.options(&device)?;
+        let script = Script::seeded(self.seed, self.ops, &Mix::default());
+        Ok(Scenario { device, model: None, options, script })
+    }
+
+    fn explore_on<C>(&self, device: C, progress: Progress<'_>) -> Result<CrashReport, CrashError>
+    where
+        C: Crashable + Send + Sync,
+    {
+        let started = Instant::now();
+        let scenario = self.scenario(device)?;
+        let limits = self.limits();
+        let tally = explore::explore::<Flagstone<RunnerRig<C>>, C>(&scenario, &limits, progress);
+        Ok(self.report(tally, started))
+    }
+
+    fn replay_on<C>(&self, device: C, path: &CutPath) -> Result<CrashReport, CrashError>
+    where
+        C: Crashable + Send + Sync,
+    {
+        let started = Instant::now();
+        let scenario = self.scenario(device)?;
+        let outcome =
+            explore::replay::<Flagstone<RunnerRig<C>>, C>(&scenario, path, self.seed)?;
+        let mut tally = Tally { points: 1, states: 1, ..Tally::default() };
+        if let Err(violation) = outcome {
+            tally.fail(Failure { path: path.clone(), violation });
+        }
+        Ok(self.report(tally, started))
+    }
+}
+
+/// A chip as the explorer uses it: the profile with few blocks.
+///
+/// # Errors
+///
+/// When there is no such profile.
+pub fn chip(profile: &str, seed: u64) -> Result<SimNand, ProfileError> {
+    let profile = Profile::named(profile)?;
+    let block_count = profile.geometry.block_count.min(BLOCK_COUNT_MAX);
+    Ok(SimNand::new(&profile.with_block_count(block_count)?, seed))
+}
+
+/// A simulated file as the explorer uses it: small pages, few segments.
+///
+/// # Errors
+///
+/// When there is no such profile, or the file cannot be made.
+pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
+    let mut profile = Profile::named(profile)?;
+    let geometry = &mut profile.geometry;
+    geometry.page_size = FILE_PAGE_SIZE;
+    geometry.pages_per_block = 8;
+    geometry.block_count = 24;
+    let profile = profile.checked()?;
+    Ok(SegmentFile::create(SimStorage::new(profile.timing), &profile)?)
+}
+
+fn is_file(profile: &str) -> Result<bool, ProfileError> {
+    Ok(Profile::named(profile)?.capabilities.needs_sync)
+}
+
+/// Explores every crash state of a seeded script.
+///
+/// # Errors
+///
+/// When preset or profile are refused; what goes wrong later is in the report.
+pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashReport, CrashError> {
+    if is_file(&config.profile)? {
+        config.explore_on(file(&config.profile)?, progress)
+    } else {
+        config.explore_on(chip(&config.profile, config.seed)?, progress)
+    }
+}
+
+/// Goes to one state and recovers from it: `--cut` and `--ending` of a replay line.
+///
+/// # Errors
+///
+/// As [`explore`], and when the path leads nowhere.
+pub fn replay(config: &CrashConfig, path: &CutPath) -> Result<CrashReport, CrashError> {
+    if is_file(&config.profile)? {
+        config.replay_on(file(&config.profile)?, path)
+    } else {
+        config.replay_on(chip(&config.profile, config.seed)?, path)
+    }
+}
+
+/// Fuzz entry: an image of a tiny chip; the first byte chooses which.
+///
+/// # Errors
+///
+/// A panic or an endless loop of the engine.
+pub fn fuzz_image(bytes: &[u8]) -> Result<fuzz::ImageVerdict, Violation> {
+    fuzz::image::<Flagstone<RunnerRig<SimNand>>>(bytes)
+}
+
+/// Fuzz entry: configuration, operations and two power cuts.
+///
+/// # Errors
+///
+/// The violation found.
+pub fn fuzz_ops(bytes: &[u8]) -> Result<(), Violation> {
+    fuzz::ops::<Flagstone<RunnerRig<SimNand>>>(bytes)
+}

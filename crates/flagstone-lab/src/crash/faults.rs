@@ -1,0 +1,490 @@
+//! Campaigns with faults other than power cuts: bit errors, failing and swapped pages, full chips.
+//!
+//! Owns one function a campaign, named after its row of the scoreboard. Never decides what is
+//! right: the runner and the model do.
+//!
+//! | campaign | fault | promise |
+//! | --- | --- | --- |
+//! | B1 | 1 to strength bit errors in every code word of every page | invisible |
+//! | B2 | one bit error too many, page by page | right or a typed error |
+//! | B4 | each program and erase fails, once and for ever | nothing lost |
+//! | B5 | each block bad in one way | nothing lost, or a typed error where the chip lies |
+//! | B6 | blocks wear out until no spare is left | read-only, everything readable |
+//! | B8 | two pages swapped | right or a typed error |
+//! | D3 | bytes, pages and blocks changed | right or a typed error |
+//! | C1 | chip filled to the brim | deleting works, then writing works again |
+
+use std::sync::Arc;
+
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
+use flagstone::{Durability, Options};
+use flagstone_nand::{
+    BlockFault, BlockIndex, Crashable, FaultPlan, Nand, PageContent, Persistence, PhysicalPage,
+    SimNand, WearOut,
+};
+
+use super::explore::{guarded, violation_of};
+use super::parallel::each;
+use super::rig::{Capturing, Rig};
+use super::run::{Damage, Runner, RunnerRig, Stop, Violation};
+use super::script::{KeyIndex, Mix, Op, Script, Size, TABLE_COUNT};
+use super::subject::Subject;
+use crate::model::{Contents, Model, SlotIndex, TableIndex};
+
+/// What a campaign found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Campaign {
+    /// Row of the scoreboard.
+    pub id: &'static str,
+    /// Faults tried.
+    pub cases: u64,
+    /// Faults that were answered with a typed error, where that is allowed.
+    pub reported: u64,
+    /// Faults that broke the promise: which, and how.
+    pub failures: Vec<(String, Violation)>,
+}
+
+/// A chip that was written and closed, and what it must hold.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// The chip.
+    pub chip: SimNand,
+    /// What it holds.
+    pub model: Model,
+    /// What it held after each change, the newest last.
+    pub history: Vec<Contents>,
+}
+
+impl Base {
+    /// Says so when a content that is not the newest is an older one: commits were lost unnoticed.
+    fn explain<S: Subject<ChipRig>>(&self, trial: &Trial, chip: SimNand) -> Option<Violation> {
+        let found = guarded(|| {
+            let opened = S::open(trial.rig(chip), &trial.options);
+            Ok(opened.ok().and_then(|mut subject| subject.contents().ok()))
+        });
+        let found = found.ok().flatten()?;
+        let age = self.history.iter().rev().position(|state| *state == found)?;
+        Some(Violation::Rewound(age))
+    }
+}
+
+/// How one case ended.
+enum Verdict {
+    Right,
+    Reported,
+    Wrong(Violation),
+}
+
+/// Database, script and effort of a campaign.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The chip, erased.
+    pub chip: SimNand,
+    /// Options of the database.
+    pub options: Options,
+    /// Operations of the script.
+    pub ops: usize,
+    /// Seed of the script and of every draw.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+    /// Every how many cases one is tried; 1 tries all.
+    pub stride: usize,
+}
+
+type ChipRig = RunnerRig<SimNand>;
+type ChipRunner<S> = Runner<S, SimNand>;
+
+impl Trial {
+    fn script(&self) -> Script {
+        Script::seeded(self.seed, self.ops, &Mix::default())
+    }
+
+    fn rig(&self, chip: SimNand) -> ChipRig {
+        Rig::new(chip, Arc::new(Model::default()), Capturing::Off)
+    }
+
+    /// A chip on which the script has run to its end and was closed, with what it must hold.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the way.
+    pub fn after_script<S: Subject<ChipRig>>(&self) -> Result<Base, Violation> {
+        let rig = self.rig(self.chip.clone());
+        let mut history = Vec::new();
+        let model = guarded(|| {
+            let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &self.options)?;
+            for op in self.script().0 {
+                runner.step(op)?;
+                if history.last() != Some(runner.model().visible()) {
+                    history.push(runner.model().visible().clone());
+                }
+            }
+            runner.step(Op::Reopen)?;
+            Ok(runner.model().clone())
+        });
+        let model = model.map_err(violation_of)?;
+        Ok(Base { chip: rig.device(), model, history })
+    }
+
+    fn campaign<I: Sync>(
+        &self,
+        id: &'static str,
+        items: &[I],
+        name: impl Fn(&I) -> String,
+        case: impl Fn(&I) -> Verdict + Sync,
+    ) -> Campaign {
+        let tried: Vec<&I> = items.iter().step_by(self.stride.max(1)).collect();
+        let verdicts = each(self.threads, &tried, |item| case(item));
+        let mut campaign = Campaign { id, cases: tried.len() as u64, ..Campaign::default() };
+        for (item, verdict) in tried.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Right => {}
+                Verdict::Reported => campaign.reported += 1,
+                Verdict::Wrong(violation) => campaign.failures.push((name(item), violation)),
+            }
+        }
+        campaign
+    }
+
+    /// Opens a chip that was tampered with, reads all of it, writes, and opens it again.
+    fn survey<S: Subject<ChipRig>>(&self, chip: SimNand, base: &Base, damage: Damage) -> Verdict {
+        let rig = self.rig(chip.clone());
+        let done = guarded(|| {
+            let mut runner: ChipRunner<S> =
+                Runner::open_damaged(rig.clone(), base.model.clone(), &self.options, damage)?;
+            runner.verify()?;
+            runner.step(Op::Put(SlotIndex(0), TableIndex(0), KeyIndex(1), Size(9)))?;
+            runner.step(Op::Commit(SlotIndex(0), Durability::Immediate))?;
+            runner.step(Op::Collect)?;
+            runner.step(Op::Reopen)?;
+            runner.verify()
+        });
+        match verdict_of(done, damage) {
+            Verdict::Wrong(Violation::Content(difference)) => {
+                let violation = base.explain::<S>(self, chip);
+                Verdict::Wrong(violation.unwrap_or(Violation::Content(difference)))
+            }
+            verdict => verdict,
+        }
+    }
+}
+
+fn verdict_of(done: Result<(), Stop>, damage: Damage) -> Verdict {
+    match (done, damage) {
+        (Ok(()), _) => Verdict::Right,
+        (Err(Stop::Violation(violation)), _) => Verdict::Wrong(violation),
+        (Err(_), Damage::Injected) => Verdict::Reported,
+        (Err(stop), Damage::None) => Verdict::Wrong(violation_of(stop)),
+    }
+}
+
+fn failed(id: &'static str, violation: Violation) -> Campaign {
+    let failures = vec![(String::from("without a fault"), violation)];
+    Campaign { id, cases: 1, reported: 0, failures }
+}
+
+/// Pages of a chip that hold anything.
+fn programmed_pages(chip: &SimNand) -> Vec<PhysicalPage> {
+    let geometry = chip.geometry();
+    let is_programmed = |page: &PhysicalPage| {
+        let PageContent { data, spare } = chip.peek(*page);
+        data.iter().chain(&spare).any(|byte| *byte != 0xFF)
+    };
+    (0..geometry.page_count())
+        .filter_map(|number| geometry.page_from_number(number))
+        .filter(is_programmed)
+        .collect()
+}
+
+fn flip_page(chip: &mut SimNand, page: PhysicalPage, count: u32) {
+    let words = chip.geometry().page_size / chip.capabilities().code_word.data_size;
+    (0..words).for_each(|word| chip.flip_bits(page, word, count));
+}
+
+/// B1: as many bit errors as the ECC repairs, in every code word of every page.
+#[must_use]
+pub fn correctable_errors<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
+    let base = match trial.after_script::<S>() {
+        Ok(base) => base,
+        Err(violation) => return failed("B1", violation),
+    };
+    let counts: Vec<u32> = (1..=base.chip.capabilities().code_word.strength).collect();
+    let case = |count: &u32| {
+        let mut chip = base.chip.clone();
+        for page in programmed_pages(&chip) {
+            flip_page(&mut chip, page, *count);
+        }
+        trial.survey::<S>(chip, &base, Damage::None)
+    };
+    trial.campaign("B1", &counts, |count| format!("{count} bits a code word"), case)
+}
+
+/// B2: one bit error more than the ECC repairs, in each page in turn.
+#[must_use]
+pub fn uncorrectable_pages<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
+    let base = match trial.after_script::<S>() {
+        Ok(base) => base,
+        Err(violation) => return failed("B2", violation),
+    };
+    let case = |page: &PhysicalPage| {
+        let mut chip = base.chip.clone();
+        let count = chip.capabilities().code_word.strength + 1;
+        flip_page(&mut chip, *page, count);
+        trial.survey::<S>(chip, &base, Damage::Injected)
+    };
+    let pages = programmed_pages(&base.chip);
+    trial.campaign("B2", &pages, |page| format!("page {} uncorrectable", page.number()), case)
+}
+
+/// B8: each two pages that hold anything, swapped.
+#[must_use]
+pub fn swapped_pages<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
+    let base = match trial.after_script::<S>() {
+        Ok(base) => base,
+        Err(violation) => return failed("B8", violation),
+    };
+    let pages = programmed_pages(&base.chip);
+    let later = |index: usize| pages.iter().skip(index + 1);
+    let pairs: Vec<_> = pages
+        .iter()
+        .enumerate()
+        .flat_map(|(index, one)| later(index).map(move |other| (*one, *other)))
+        .collect();
+    let case = |(one, other): &(PhysicalPage, PhysicalPage)| {
+        let mut chip = base.chip.clone();
+        chip.swap_pages(*one, *other);
+        trial.survey::<S>(chip, &base, Damage::Injected)
+    };
+    let name = |(one, other): &(PhysicalPage, PhysicalPage)| {
+        format!("pages {} and {} swapped", one.number(), other.number())
+    };
+    trial.campaign("B8", &pairs, name, case)
+}
+
+/// Ways of damaging an image that no ECC sees.
+const CHANGE_COUNT: u32 = 8;
+
+/// Changes an image as the seed says: bytes, pages or blocks.
+fn change_image(chip: &mut SimNand, seed: u64) {
+    let mut generator = Pcg64Mcg::seed_from_u64(seed);
+    let pages = programmed_pages(chip);
+    let mut draw = |bound: usize| (generator.next_u64() % bound.max(1) as u64) as usize;
+    let (Some(one), Some(other)) =
+        (pages.get(draw(pages.len())).copied(), pages.get(draw(pages.len())).copied())
+    else {
+        return;
+    };
+    let mut content = chip.peek(one);
+    let data_size = content.data.len();
+    let first = draw(data_size);
+    match draw(CHANGE_COUNT as usize) {
+        0 => content.data[first] ^= 1 << draw(8),
+        1 if !content.spare.is_empty() => {
+            let index = draw(content.spare.len());
+            content.spare[index] ^= 1 << draw(8);
+        }
+        2 => content = PageContent { data: vec![0xFF; data_size], spare: Vec::new() },
+        3 => content = chip.peek(other),
+        4 => content.data[first..].fill(0),
+        5 => content.data[first..].fill(0xFF),
+        6 => content.data.iter_mut().for_each(|byte| *byte = draw(256) as u8),
+        _ => return chip.swap_pages(one, other),
+    }
+    chip.poke(one, &content);
+}
+
+/// D3: an image changed in `count` ways.
+#[must_use]
+pub fn changed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaign {
+    let base = match trial.after_script::<S>() {
+        Ok(base) => base,
+        Err(violation) => return failed("D3", violation),
+    };
+    let seeds: Vec<u64> = (0..count).map(|number| trial.seed ^ (number << 20)).collect();
+    let case = |seed: &u64| {
+        let mut chip = base.chip.clone();
+        change_image(&mut chip, *seed);
+        trial.survey::<S>(chip, &base, Damage::Injected)
+    };
+    trial.campaign("D3", &seeds, |seed| format!("image changed by seed {seed}"), case)
+}
+
+/// Runs the script on a chip that fails as planned, then opens it again without the plan's cut.
+fn run_with_plan<S: Subject<ChipRig>>(trial: &Trial, plan: &FaultPlan, damage: Damage) -> Verdict {
+    let mut chip = trial.chip.clone();
+    chip.set_plan(plan.clone());
+    let rig = trial.rig(chip);
+    let done = guarded(|| {
+        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.options)?;
+        if damage == Damage::Injected {
+            runner.expect_damage();
+        }
+        runner.run(&trial.script())?;
+        runner.verify()?;
+        runner.step(Op::Reopen)?;
+        runner.verify()
+    });
+    verdict_of(done, damage)
+}
+
+/// B4: each program and erase of the script fails, once and for ever.
+#[must_use]
+pub fn failing_operations<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
+    let count = match trial.after_script::<S>() {
+        Ok(base) => base.chip.operation_count(),
+        Err(violation) => return failed("B4", violation),
+    };
+    let cases: Vec<_> = (0..count)
+        .flat_map(|number| [(number, Persistence::Once), (number, Persistence::ForEver)])
+        .collect();
+    let case = |(number, persistence): &(u64, Persistence)| {
+        let plan = FaultPlan::failure(trial.seed, *number, *persistence);
+        run_with_plan::<S>(trial, &plan, Damage::None)
+    };
+    let name = |(number, persistence): &(u64, Persistence)| {
+        format!("operation {number} fails {persistence:?}")
+    };
+    trial.campaign("B4", &cases, name, case)
+}
+
+/// B5: each block misbehaves in each way from the start.
+///
+/// A chip that reports success and does nothing, or loses what it stored, may be answered with a
+/// typed error; wrong bytes are never right.
+#[must_use]
+pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
+    let faults = [
+        BlockFault::ProgramFails,
+        BlockFault::EraseFails,
+        BlockFault::ReadFails,
+        BlockFault::ProgramIgnored,
+        BlockFault::EraseIgnored,
+    ];
+    let blocks = trial.chip.geometry().blocks();
+    let cases: Vec<_> =
+        blocks.flat_map(|block| faults.map(|fault| (block, fault))).collect();
+    let case = |(block, fault): &(BlockIndex, BlockFault)| {
+        let plan = FaultPlan {
+            seed: trial.seed,
+            block_faults: vec![(*block, *fault)],
+            ..FaultPlan::default()
+        };
+        let is_told = matches!(fault, BlockFault::ProgramFails | BlockFault::EraseFails);
+        let damage = if is_told { Damage::None } else { Damage::Injected };
+        run_with_plan::<S>(trial, &plan, damage)
+    };
+    let name = |(block, fault): &(BlockIndex, BlockFault)| {
+        format!("block {} {fault:?}", block.0)
+    };
+    trial.campaign("B5", &cases, name, case)
+}
+
+/// B6: blocks die of wear until the chip is read-only; then everything must still be there.
+///
+/// `chip` in the trial has a low endurance. The steps taken are the campaign's cases.
+#[must_use]
+pub fn worn_out<S: Subject<ChipRig>>(trial: &Trial, steps_max: u64) -> Campaign {
+    let mut chip = trial.chip.clone();
+    chip.set_plan(FaultPlan {
+        seed: trial.seed,
+        wear: WearOut::AtEndurance,
+        ..FaultPlan::default()
+    });
+    let rig = trial.rig(chip);
+    let mut campaign = Campaign { id: "B6", ..Campaign::default() };
+    let done = guarded(|| {
+        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.options)?;
+        for round in 0.. {
+            let script = Script::seeded(trial.seed + round, trial.ops, &Mix::default());
+            let ended = runner.run(&script);
+            campaign.cases = runner.trace().steps;
+            match ended {
+                Err(Stop::WornOut) => break,
+                other => other?,
+            }
+            if campaign.cases > steps_max {
+                return Err(Violation::Fault("the chip did not wear out").into());
+            }
+        }
+        runner.verify()
+    });
+    if let Err(stop) = done {
+        campaign.failures.push((String::from("worn out"), violation_of(stop)));
+    }
+    campaign
+}
+
+/// C1: the chip is filled to the brim, then everything is deleted, then writing works again.
+///
+/// Each size of value makes the chip run full at another operation.
+#[must_use]
+pub fn full_then_deleted<S: Subject<ChipRig>>(trial: &Trial, sizes: &[usize]) -> Campaign {
+    let case = |size: &usize| {
+        let done = guarded(|| {
+            let rig = trial.rig(trial.chip.clone());
+            let mut runner: ChipRunner<S> = Runner::create(rig, &trial.options)?;
+            fill(&mut runner, *size)?;
+            runner.verify()?;
+            empty(&mut runner)?;
+            runner.step(Op::Reopen)?;
+            fill(&mut runner, *size)?;
+            runner.verify()
+        });
+        verdict_of(done, Damage::None)
+    };
+    trial.campaign("C1", sizes, |size| format!("values of {size} bytes"), case)
+}
+
+/// A chip filled until the engine says so, with what it holds: where cuts find it at its tightest.
+///
+/// # Errors
+///
+/// What went wrong on the way.
+pub fn filled<S: Subject<ChipRig>>(
+    trial: &Trial,
+    size: usize,
+) -> Result<(SimNand, Model), Violation> {
+    let rig = trial.rig(trial.chip.clone());
+    let done = guarded(|| {
+        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.options)?;
+        fill(&mut runner, size)?;
+        runner.step(Op::PowerLoss)?;
+        Ok(runner.model().clone())
+    });
+    done.map(|model| (rig.device(), model)).map_err(violation_of)
+}
+
+const SLOT: SlotIndex = SlotIndex(0);
+
+/// Puts values of `size` bytes until the engine has no room, one transaction a value.
+fn fill<S: Subject<ChipRig>>(runner: &mut ChipRunner<S>, size: usize) -> Result<(), Stop> {
+    let full = runner.trace().full;
+    for table in (0..TABLE_COUNT).map(TableIndex) {
+        for key in (0..=u8::MAX).map(KeyIndex) {
+            runner.put_value(SLOT, table, key, size)?;
+            runner.step(Op::Commit(SLOT, Durability::Immediate))?;
+            if runner.trace().full > full {
+                return Ok(());
+            }
+        }
+    }
+    Err(Violation::Fault("the chip cannot be filled with so small values").into())
+}
+
+/// Deletes every key, one transaction a key: none may be refused for want of room (rule D7).
+fn empty<S: Subject<ChipRig>>(runner: &mut ChipRunner<S>) -> Result<(), Stop> {
+    let full = runner.trace().full;
+    for table in (0..TABLE_COUNT).map(TableIndex) {
+        for key in (0..=u8::MAX).map(KeyIndex) {
+            runner.step(Op::Delete(SLOT, table, key))?;
+            runner.step(Op::Commit(SLOT, Durability::Immediate))?;
+            if runner.trace().full > full {
+                return Err(Violation::Fault("a full chip refuses a delete").into());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The swarm: explorations whose every setting is drawn from one seed.
+//!
+//! Owns the drawing of configurations. Never keeps state between seeds: a seed is a replay.
+
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
+use flagstone::{Collection, Options, PRESETS, RelocationFolding};
+use flagstone_nand::{Nand, Profile, ProfileError, SimNand};
+
+use super::explore::{Limits, Scenario, Tally, explore};
+use super::run::RunnerRig;
+use super::script::{Mix, Script};
+use super::subject::Subject;
+
+/// Chips of the exhaustive explorer: every capability there, or one taken away.
+pub const CHIP_PROFILES: [&str; 6] =
+    ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
+
+/// What a seed draws.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    /// Chip.
+    pub profile: &'static str,
+    /// Blocks of the chip.
+    pub block_count: u32,
+    /// Options of the database.
+    pub options: Options,
+    /// Weights of the operations.
+    pub mix: Mix,
+    /// Operations of the script.
+    pub ops: usize,
+    /// Factory bad blocks.
+    pub bad_block_count: u32,
+    /// Limits of the exploration.
+    pub limits: Limits,
+}
+
+/// Logical pages that memory holds at least; see [`Options::require`].
+const MEMORY_PAGES_MIN: usize = 24;
+
+impl Draw {
+    /// The configuration of `seed`; `effort` is the number of states at each level.
+    #[must_use]
+    pub fn seeded(seed: u64, effort: u64) -> Self {
+        let mut generator = Pcg64Mcg::seed_from_u64(seed);
+        let mut below = |bound: u64| generator.next_u64() % bound;
+        let profile = CHIP_PROFILES[below(CHIP_PROFILES.len() as u64) as usize];
+        let preset = PRESETS[below(PRESETS.len() as u64) as usize].name;
+        let mut options = Options::preset(preset).unwrap_or_default();
+        options.parts = 1 + u32::from(below(6) == 0);
+        let page_size = 512 * options.parts as usize;
+        options.memory = page_size * (MEMORY_PAGES_MIN + below(48) as usize);
+        options.frame_share = 0.1 + below(70) as f64 / 100.0;
+        options.uncommitted_share = 0.1 + below(40) as f64 / 100.0;
+        options.seed = seed;
+        if below(3) == 0 {
+            options.collection = Collection::CostBenefit;
+        }
+        if below(4) == 0 {
+            options.relocation = RelocationFolding::Keep;
+        }
+        let mut weight = || below(160) as u8;
+        let mix = Mix {
+            changes: 40 + weight(),
+            reads: weight() / 4,
+            ends: 10 + weight() / 2,
+            savepoints: weight() / 8,
+            large: weight() / 8,
+            snapshots: weight() / 8,
+            upkeep: weight() / 6,
+            deferred: weight(),
+        };
+        let limits = Limits { depth: 2, seed, states_max: effort, ..Limits::default() };
+        Self {
+            profile,
+            block_count: 20 + below(24) as u32,
+            options,
+            mix,
+            ops: 10 + below(190) as usize,
+            bad_block_count: below(3) as u32,
+            limits,
+        }
+    }
+
+    /// Explores what was drawn.
+    ///
+    /// # Errors
+    ///
+    /// When the profile is not there.
+    pub fn explore<S>(&self) -> Result<Tally, ProfileError>
+    where
+        S: Subject<RunnerRig<SimNand>>,
+    {
+        let profile = Profile::named(self.profile)?.with_block_count(self.block_count)?;
+        let device = SimNand::new(&profile, self.limits.seed);
+        let device = device.with_bad_block_count(self.bad_block_count);
+        debug_assert_eq!(device.geometry().block_count, self.block_count, "as drawn");
+        let script = Script::seeded(self.limits.seed, self.ops, &self.mix);
+        let scenario = Scenario { device, model: None, options: self.options.clone(), script };
+        Ok(explore::<S, SimNand>(&scenario, &self.limits, &|_, _| {}))
+    }
+}
