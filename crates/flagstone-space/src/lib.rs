@@ -1,8 +1,66 @@
 //! Floor 1: logical pages on flash.
+//!
+//! Owns the mapping from logical pages to flash, garbage collection, wear levelling, bad blocks,
+//! atomic groups, the blocks of the log, and the way back after a power cut. Never knows what a
+//! page or a log record means.
+//!
+//! A device is one pool of blocks. A few of them are the *anchor ring*, which holds checkpoint
+//! records; all others are given, block by block, to streams: log, mapping, hot pages, cold and
+//! moved pages. A logical page is written out of place as a *unit* of consecutive physical pages;
+//! a mapping in memory points to the newest valid unit, and metadata on each physical page tell a
+//! mount which page and version it is.
+//!
+//! Every operation names its invariants by the letters of its module: S (`space`), W (`place`),
+//! V (`collect`), K (`checkpoint`), U (`mount`), and rules of durability as D1 to D16.
 #![cfg_attr(not(feature = "std"), no_std)]
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod blocks;
+mod bugs;
+mod checkpoint;
+mod checksum;
+mod code;
+mod collect;
+mod error;
+mod flash;
+mod format;
+mod frontier;
+mod group_ops;
+mod groups;
+mod layout;
+mod log;
+mod mapping;
+mod meta;
+mod mount;
+mod numbers;
+mod options;
+mod pins;
+mod place;
+mod record;
+mod report;
+mod ring;
+mod scan;
+mod space;
+mod stats;
+mod summary;
 mod types;
 
-pub use types::{Cause, GroupId, LogicalPage, Lsn, RegionId, Version};
+#[cfg(test)]
+mod tests;
+
+pub use blocks::BlockState;
+#[doc(hidden)]
+pub use bugs::SpaceBug;
+pub use collect::{Fault, NoOwner, Owner};
+pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
+pub use log::LogRead;
+pub use mount::MountReport;
+pub use options::{GcPolicy, SpaceOptions};
+pub use space::Space;
+pub use stats::{BlockReport, EraseCounts, ReadPurpose, RegionStats, SpaceStats};
+pub use types::{
+    Cause, GroupId, LogAddress, LogicalPage, Lsn, PageInfo, PinId, RegionId, Temperature, Version,
+    WriteTag,
+};

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogicalPage(pub u32);
 
-/// Order of committed changes: `restart epoch << 40 | counter`, so that no number ever returns
+/// Order of committed changes: `restart epoch << 32 | counter`, so that no number ever returns
 /// (rule D3). Only the low 56 bits are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
@@ -62,4 +62,61 @@ impl Cause {
         Self::Relocation,
         Self::Wear,
     ];
+}
+
+/// How soon a page is expected to be written again; decides the write stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Temperature {
+    /// Rewritten soon: goes with other hot pages to the least worn blocks.
+    #[default]
+    Hot,
+    /// Rewritten late: goes with relocated pages to the most worn blocks.
+    Cold,
+}
+
+/// What the writer says about a page version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteTag {
+    /// The page is complete up to this LSN (rule D2).
+    pub lsn: Lsn,
+    /// Region that the write is counted for.
+    pub region: RegionId,
+    /// Cause that the programs are charged to.
+    pub cause: Cause,
+    /// Write stream.
+    pub temperature: Temperature,
+}
+
+impl WriteTag {
+    /// Tag of a hot data page of `region`, complete to `lsn`.
+    #[must_use]
+    pub const fn data(lsn: Lsn, region: RegionId) -> Self {
+        Self { lsn, region, cause: Cause::Data, temperature: Temperature::Hot }
+    }
+}
+
+/// Identity of the page version that a read returned or a write made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageInfo {
+    /// Rank among the versions of the logical page.
+    pub version: Version,
+    /// The version is complete up to this LSN.
+    pub lsn: Lsn,
+    /// Group that wrote the version; kept by relocation (rule D12).
+    pub group: GroupId,
+    /// Region of the page.
+    pub region: RegionId,
+}
+
+/// Names one pinned page version until it is unpinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PinId(pub(crate) u64);
+
+/// Where a log append landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogAddress {
+    /// Log page number; never reused.
+    pub page: u64,
+    /// First slot of the append within the page.
+    pub slot: u8,
 }

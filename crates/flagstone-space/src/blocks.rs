@@ -1,0 +1,349 @@
+//! The block table: what each block is used for, what is live in it, which are free.
+//!
+//! Owns states, live bits, the free pool and the buckets the collector picks from. Never touches
+//! the device: whoever erases or programs reports it here.
+//!
+//! B1. `live` of a block is the number of its live bits.
+//! B2. A closed block with no live unit is free; a closed block is in the bucket of its live count.
+//! B3. A free block's bytes are not relied on: it is erased when it is taken.
+//!
+//! ```text
+//!          take             close              live = 0
+//!   Free ───────▶ Open ───────────▶ Closed ───────────────▶ Free
+//!    │ │            │ program failed   │ drained
+//!    │ └▶ Log, Ring └──────▶ Retired ──┴──▶ Bad
+//!    └──── erase failed ───────────────────▶ Bad
+//! ```
+//!
+//! | transition | function |
+//! | --- | --- |
+//! | Free → Open, Log, Ring | `take` |
+//! | Open → Closed or Free | `close` |
+//! | Open, Log → Retired | `retire` |
+//! | Closed → Free | `drop_live` |
+//! | Log → Free | `free` |
+//! | any → Bad | `set_bad` |
+
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use flagstone_nand::BlockIndex;
+
+use crate::mapping::Bits;
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockState {
+    /// Holds nothing that counts; erased when taken.
+    Free,
+    /// Accepts units of one stream.
+    Open,
+    /// Full, or closed before it was full; holds live units.
+    Closed,
+    /// Holds log pages.
+    Log,
+    /// Holds checkpoint records.
+    Ring,
+    /// A program failed here: its live units are being moved out, nothing is programmed.
+    Retired,
+    /// Never used again.
+    Bad,
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) state: BlockState,
+    /// Number of the block's current life; in the metadata of all its pages.
+    pub(crate) sequence: u32,
+    pub(crate) erases: u32,
+    pub(crate) live: u32,
+    /// Logical time at which the block was closed, for the age of cost-benefit.
+    pub(crate) closed_at: u64,
+    /// Holds a live unit that cannot be read: never a victim.
+    pub(crate) stuck: bool,
+    /// Position within its bucket, while closed.
+    slot: u32,
+}
+
+/// Which free block to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wear {
+    /// Fewest erases: for what will be rewritten soon.
+    Least,
+    /// Most erases: for what will stay.
+    Most,
+}
+
+/// The block table.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockTable {
+    blocks: Vec<Block>,
+    live: Bits,
+    free: BTreeSet<(u32, u32)>,
+    buckets: Vec<Vec<u32>>,
+    pages_per_block: u32,
+    /// Counts closings: the clock of cost-benefit.
+    clock: u64,
+    changed: Bits,
+    /// Blocks in each state.
+    counts: [u32; 7],
+}
+
+impl BlockTable {
+    pub(crate) fn new(block_count: u32, pages_per_block: u32, units_per_block: u32) -> Self {
+        let block = Block {
+            state: BlockState::Bad,
+            sequence: 0,
+            erases: 0,
+            live: 0,
+            closed_at: 0,
+            stuck: false,
+            slot: 0,
+        };
+        Self {
+            blocks: vec![block; block_count as usize],
+            live: Bits::new(block_count as usize * pages_per_block as usize),
+            free: BTreeSet::new(),
+            buckets: vec![Vec::new(); units_per_block as usize + 1],
+            pages_per_block,
+            clock: 0,
+            changed: Bits::new(block_count as usize),
+            counts: [0, 0, 0, 0, 0, 0, block_count],
+        }
+    }
+
+    pub(crate) fn get(&self, block: BlockIndex) -> &Block {
+        &self.blocks[block.0 as usize]
+    }
+
+    /// Block that holds page number `at`.
+    pub(crate) fn block_of(&self, at: u32) -> BlockIndex {
+        BlockIndex(at / self.pages_per_block)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockIndex, &Block)> {
+        self.blocks.iter().enumerate().map(|(index, block)| (BlockIndex(index as u32), block))
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Blocks in `state`.
+    pub(crate) fn count(&self, state: BlockState) -> u32 {
+        self.counts[state as usize]
+    }
+
+    pub(crate) fn erase_count_max(&self) -> u32 {
+        let good = self.blocks.iter().filter(|block| block.state != BlockState::Bad);
+        good.map(|block| block.erases).max().unwrap_or(0)
+    }
+
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Sets what a mount or a format knows of a block, before any unit of it is live.
+    pub(crate) fn restore(&mut self, block: BlockIndex, state: BlockState, sequence: u32, erases: u32) {
+        self.unlink(block);
+        self.changed.insert(block.0);
+        let entry = &mut self.blocks[block.0 as usize];
+        entry.state = state;
+        entry.sequence = sequence;
+        entry.erases = erases;
+        self.link(block);
+    }
+
+    /// Free block to take next.
+    pub(crate) fn choose_free(&self, wear: Wear) -> Option<BlockIndex> {
+        let found = match wear {
+            Wear::Least => self.free.first(),
+            Wear::Most => self.free.last(),
+        };
+        found.map(|(_, block)| BlockIndex(*block))
+    }
+
+    /// A free block was erased and starts a new life.
+    pub(crate) fn take(&mut self, block: BlockIndex, state: BlockState, sequence: u32) {
+        assert_eq!(self.get(block).state, BlockState::Free, "only free blocks are taken");
+        assert_eq!(self.get(block).live, 0, "a free block holds nothing live");
+        self.unlink(block);
+        self.changed.insert(block.0);
+        let entry = &mut self.blocks[block.0 as usize];
+        entry.state = state;
+        entry.sequence = sequence;
+        entry.stuck = false;
+        self.link(block);
+    }
+
+    /// One more erase of the block.
+    pub(crate) fn erased(&mut self, block: BlockIndex) {
+        self.unlink(block);
+        self.changed.insert(block.0);
+        self.blocks[block.0 as usize].erases += 1;
+        self.link(block);
+    }
+
+    /// The block takes no more units.
+    pub(crate) fn close(&mut self, block: BlockIndex) {
+        assert_eq!(self.get(block).state, BlockState::Open, "only open blocks are closed");
+        self.clock += 1;
+        let clock = self.clock;
+        let entry = &mut self.blocks[block.0 as usize];
+        entry.closed_at = clock;
+        entry.state = if entry.live == 0 { BlockState::Free } else { BlockState::Closed };
+        self.link(block);
+    }
+
+    /// A program failed in the block: it is drained, then marked bad.
+    pub(crate) fn retire(&mut self, block: BlockIndex) {
+        self.unlink(block);
+        self.changed.insert(block.0);
+        self.blocks[block.0 as usize].state = BlockState::Retired;
+        self.link(block);
+    }
+
+    /// The block holds nothing that counts any more (B3).
+    pub(crate) fn free(&mut self, block: BlockIndex) {
+        assert_eq!(self.get(block).live, 0, "a live unit would be lost");
+        self.unlink(block);
+        self.blocks[block.0 as usize].state = BlockState::Free;
+        self.link(block);
+    }
+
+    /// The block is not used again.
+    pub(crate) fn set_bad(&mut self, block: BlockIndex) {
+        self.unlink(block);
+        self.changed.insert(block.0);
+        self.blocks[block.0 as usize].state = BlockState::Bad;
+        self.link(block);
+    }
+
+    /// The collector cannot read a live unit of the block.
+    pub(crate) fn set_stuck(&mut self, block: BlockIndex) {
+        self.unlink(block);
+        self.blocks[block.0 as usize].stuck = true;
+        self.link(block);
+    }
+
+    pub(crate) fn is_live(&self, at: u32) -> bool {
+        self.live.get(at)
+    }
+
+    /// The unit at `at` counts from now on.
+    pub(crate) fn add_live(&mut self, at: u32) {
+        let block = self.block_of(at);
+        if self.live.insert(at) {
+            self.unlink(block);
+            self.blocks[block.0 as usize].live += 1;
+            self.link(block);
+        }
+    }
+
+    /// The unit at `at` counts no more; a closed block without live units becomes free (B2).
+    pub(crate) fn drop_live(&mut self, at: u32) {
+        let block = self.block_of(at);
+        if !self.live.remove(at) {
+            return;
+        }
+        self.unlink(block);
+        let entry = &mut self.blocks[block.0 as usize];
+        entry.live -= 1;
+        entry.stuck = false;
+        if entry.live == 0 && entry.state == BlockState::Closed {
+            entry.state = BlockState::Free;
+        }
+        self.link(block);
+    }
+
+    /// Live units of a block, by page number.
+    pub(crate) fn live_units(&self, block: BlockIndex) -> impl Iterator<Item = u32> + '_ {
+        let first = block.0 * self.pages_per_block;
+        (first..first + self.pages_per_block).filter(|at| self.live.get(*at))
+    }
+
+    /// Closed block with the fewest live units; among equals the one that came last.
+    pub(crate) fn greedy_victim(&self) -> Option<BlockIndex> {
+        self.buckets.iter().find_map(|bucket| bucket.last()).map(|block| BlockIndex(*block))
+    }
+
+    /// Closed block with the highest `(1 - u) * age / 2u`.
+    pub(crate) fn cost_benefit_victim(&self, units_per_block: u32) -> Option<BlockIndex> {
+        let score = |block: &Block| {
+            let (live, age) = (u64::from(block.live), self.clock + 1 - block.closed_at);
+            let dead = u64::from(units_per_block).saturating_sub(live);
+            // Scaled so that integers keep the order; live is at least 1 in a closed block.
+            (u128::from(dead) * u128::from(age) << 20) / u128::from(2 * live.max(1))
+        };
+        let closed = self.buckets.iter().take(units_per_block as usize).flatten();
+        closed.copied().max_by_key(|block| (score(self.get(BlockIndex(*block))), *block)).map(BlockIndex)
+    }
+
+    /// Closed block with the fewest erases.
+    pub(crate) fn coldest(&self) -> Option<BlockIndex> {
+        let closed = self.iter().filter(|(_, block)| block.state == BlockState::Closed && !block.stuck);
+        closed.min_by_key(|(index, block)| (block.erases, *index)).map(|(index, _)| index)
+    }
+
+    /// First retired block, to be drained.
+    pub(crate) fn retired(&self) -> Option<BlockIndex> {
+        let mut retired = self.iter().filter(|(_, block)| block.state == BlockState::Retired);
+        retired.find(|(_, block)| !block.stuck).map(|(index, _)| index)
+    }
+
+    /// Whether the block's entry changed since the last call of `mark_saved` for it.
+    pub(crate) fn is_changed(&self, block: BlockIndex) -> bool {
+        self.changed.get(block.0)
+    }
+
+    pub(crate) fn mark_saved(&mut self, block: BlockIndex) {
+        self.changed.remove(block.0);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn size(&self) -> usize {
+        self.blocks.len() * size_of::<Block>() + self.live.size()
+    }
+
+    fn unlink(&mut self, block: BlockIndex) {
+        let entry = self.blocks[block.0 as usize];
+        self.counts[entry.state as usize] -= 1;
+        match entry.state {
+            BlockState::Free => {
+                self.free.remove(&(entry.erases, block.0));
+            }
+            BlockState::Closed if !entry.stuck => self.leave_bucket(entry),
+            _ => {}
+        }
+    }
+
+    fn leave_bucket(&mut self, entry: Block) {
+        let bucket = &mut self.buckets[entry.live as usize];
+        bucket.swap_remove(entry.slot as usize);
+        if let Some(moved) = bucket.get(entry.slot as usize) {
+            self.blocks[*moved as usize].slot = entry.slot;
+        }
+    }
+
+    fn link(&mut self, block: BlockIndex) {
+        let entry = self.blocks[block.0 as usize];
+        self.counts[entry.state as usize] += 1;
+        match entry.state {
+            BlockState::Free => {
+                self.free.insert((entry.erases, block.0));
+            }
+            BlockState::Closed if !entry.stuck => {
+                let bucket = &mut self.buckets[entry.live as usize];
+                self.blocks[block.0 as usize].slot = bucket.len() as u32;
+                bucket.push(block.0);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Deliberate bugs that the crash explorer must find. Compiled in only with `seeded-bugs`.
+
+/// A bug of this floor, and the rule it breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpaceBug {
+    /// A block is erased before what replaced its content is synced (D10).
+    EraseBeforeSync,
+    /// A mapping page's old copy is freed before the record that replaces it is durable (D4).
+    ReuseBeforeCheckpoint,
+    /// The collector frees a victim without waiting for the copies (D6).
+    FreeBeforeCopy,
+    /// Relocation gives a page a new version (D6).
+    RelocationTakesNewVersion,
+    /// A page of an open group counts as committed at mount (D1).
+    OpenGroupCounts,
+    /// A page or record whose checksum fails is accepted (D6).
+    ChecksumIgnored,
+    /// A page of an earlier life of its block is accepted (D6).
+    StaleSequenceAccepted,
+    /// Pages that may have been in flight at the cut are relied on (D11).
+    SuspectNotCopied,
+    /// Numbers are not reserved before they are used (D3).
+    NumbersNotReserved,
+    /// The checkpoint leaves out open groups (D4).
+    GroupsNotListed,
+    /// A free-looking block is programmed without an erase in this session (D11).
+    FreeBlockNotErased,
+}
+
+/// The planted bugs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bugs {
+    #[cfg(feature = "seeded-bugs")]
+    planted: Option<SpaceBug>,
+}
+
+impl Bugs {
+    #[cfg(feature = "seeded-bugs")]
+    pub(crate) fn plant(&mut self, bug: SpaceBug) {
+        self.planted = Some(bug);
+    }
+
+    /// Whether the bug is planted; never without the feature.
+    #[cfg(feature = "seeded-bugs")]
+    pub(crate) fn has(self, bug: SpaceBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Whether the bug is planted; never without the feature.
+    #[cfg(not(feature = "seeded-bugs"))]
+    #[expect(clippy::unused_self, reason = "same form as with the feature")]
+    pub(crate) const fn has(self, _bug: SpaceBug) -> bool {
+        false
+    }
+}

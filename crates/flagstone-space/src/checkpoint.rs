@@ -1,0 +1,232 @@
+//! Checkpoints: the mapping made durable.
+//!
+//! Owns the order of a checkpoint's writes. Never moves a page of the caller.
+//!
+//! K1. Changed mapping pages are durable before the record that points to them is programmed.
+//! K2. A superseded mapping page stays live until that record is durable (rule D4).
+//! K3. The record lists every open group with its pages, and every open block with its position.
+//! K4. A checkpoint that the floor makes for itself repeats the caller's blob and log head.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, Nand};
+
+use crate::blocks::BlockState;
+use crate::error::SpaceError;
+use crate::frontier::Stream;
+use crate::mapping::UNMAPPED;
+use crate::meta::{PageKind, PageMeta, put_uint};
+use crate::place::Claim;
+use crate::record::{OpenBlock, Record};
+use crate::space::{Session, Space};
+use crate::{Cause, LogicalPage, SpaceBug};
+
+/// Block states as the block table stores them.
+pub(crate) mod stored {
+    pub(crate) const FREE: u8 = 0;
+    pub(crate) const USED: u8 = 1;
+    pub(crate) const RETIRED: u8 = 2;
+}
+
+impl<D: Nand> Space<D> {
+    /// Makes the mapping durable, with `user` for the next mount to hand back.
+    ///
+    /// Log pages released before are free afterwards.
+    ///
+    /// # Errors
+    ///
+    /// `TooLong` when `user` and the open groups do not fit a ring block.
+    pub fn checkpoint(&mut self, user: &[u8]) -> Result<(), SpaceError> {
+        self.ready()?;
+        self.checkpoint_with(user.to_vec(), self.log.head)
+    }
+
+    /// Checkpoint of the floor itself (K4).
+    pub(crate) fn checkpoint_own(&mut self) -> Result<(), SpaceError> {
+        let user = self.durable.as_ref().map_or_else(Vec::new, |record| record.user.clone());
+        self.checkpoint_with(user, self.log.durable_head)
+    }
+
+    fn checkpoint_with(&mut self, user: Vec<u8>, log_head: u64) -> Result<(), SpaceError> {
+        let mut buffer = core::mem::take(&mut self.move_buffer);
+        let written = self.write_meta_pages(&mut buffer);
+        self.move_buffer = buffer;
+        written?;
+        self.settle_pairs()?;
+        self.flash.sync_if_needed().map_err(|error| self.fail(error))?;
+        let record = self.make_record(user, log_head);
+        self.write_record(record)?;
+        for at in core::mem::take(&mut self.meta_old) {
+            self.blocks.drop_live(at);
+        }
+        self.log_head_durable(log_head);
+        self.flash.tally.checkpoints += 1;
+        Ok(())
+    }
+
+    fn write_meta_pages(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
+        let (map_pages, table_pages) = (self.layout().map_pages, self.layout().table_pages);
+        for page in 0..map_pages {
+            if self.map.is_dirty(page) {
+                self.map.encode(page, buffer);
+                self.write_meta_page(page, buffer)?;
+                self.map.mark_clean(page);
+            }
+        }
+        for page in 0..table_pages {
+            if self.encode_table_page(page, buffer) {
+                self.write_meta_page(map_pages + page, buffer)?;
+            }
+        }
+        self.write_directory(buffer)
+    }
+
+    /// Byte form of a page of the block table; whether it has to be written.
+    fn encode_table_page(&mut self, page: u32, target: &mut Vec<u8>) -> bool {
+        let entries = self.layout().table_entries_per_page();
+        let first = page * entries;
+        let range = first..(first + entries).min(self.blocks.len());
+        let moving = self.meta_moving.contains(&(self.layout().map_pages + page));
+        if !moving && !range.clone().any(|block| self.blocks.is_changed(BlockIndex(block))) {
+            return false;
+        }
+        target.clear();
+        for index in range {
+            let block = *self.blocks.get(BlockIndex(index));
+            let state = match block.state {
+                BlockState::Free | BlockState::Bad => stored::FREE,
+                BlockState::Retired => stored::RETIRED,
+                _ => stored::USED,
+            };
+            target.extend_from_slice(&block.sequence.to_le_bytes());
+            target.extend_from_slice(&block.erases.to_le_bytes());
+            target.push(state);
+            self.blocks.mark_saved(BlockIndex(index));
+        }
+        true
+    }
+
+    fn write_directory(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
+        let leaves = (self.layout().map_pages + self.layout().table_pages) as usize;
+        let entries = self.layout().entries_per_page() as usize;
+        let pages = self.layout().directory_pages;
+        for page in 0..pages {
+            let first = page as usize * entries;
+            let last = (first + entries).min(leaves);
+            let moved = (first..last).any(|leaf| self.meta_moving.contains(&(leaf as u32)));
+            if !moved && !self.meta_moving.contains(&(leaves as u32 + page)) {
+                continue;
+            }
+            buffer.clear();
+            buffer.resize((last - first) * 4, 0);
+            for (target, unit) in buffer.chunks_mut(4).zip(&self.meta_units[first..last]) {
+                put_uint(target, (*unit).into());
+            }
+            self.write_meta_page(leaves as u32 + page, buffer)?;
+        }
+        self.meta_moving.clear();
+        Ok(())
+    }
+
+    fn write_meta_page(&mut self, index: u32, payload: &[u8]) -> Result<(), SpaceError> {
+        let version = self.next_version();
+        let meta = PageMeta {
+            parts: self.options.parts,
+            ..PageMeta::own(PageKind::Map, LogicalPage(index), version)
+        };
+        let at = self.place(Stream::Meta, Claim::Checkpoint, meta, payload, Cause::Metadata)?;
+        let old = core::mem::replace(&mut self.meta_units[index as usize], at);
+        self.meta_moving.push(index);
+        if old != UNMAPPED {
+            if self.flash.bugs.has(SpaceBug::ReuseBeforeCheckpoint) {
+                self.blocks.drop_live(old);
+            } else {
+                self.meta_old.push(old);
+            }
+        }
+        Ok(())
+    }
+
+    /// The collector wants the unit of mapping page `index` moved: the next checkpoint does it.
+    pub(crate) fn move_meta_page(&mut self, index: u32) {
+        if index < self.layout().map_pages {
+            self.map.mark_dirty(index);
+        } else {
+            self.meta_moving.push(index);
+        }
+    }
+
+    fn make_record(&self, user: Vec<u8>, log_head: u64) -> Record {
+        let layout = self.layout();
+        let leaves = (layout.map_pages + layout.table_pages) as usize;
+        let roots = if layout.directory_pages > 0 { leaves.. } else { 0.. };
+        let groups = if self.flash.bugs.has(SpaceBug::GroupsNotListed) {
+            Vec::new()
+        } else {
+            self.groups.iter().collect()
+        };
+        Record {
+            geometry: layout.geometry,
+            options: self.options,
+            placement: layout.placement.number(),
+            sequence_floor: self.ring.sequence_floor,
+            sequence_reserved: self.numbers.sequence_reserved,
+            version_reserved: self.numbers.version_reserved,
+            group_reserved: self.numbers.group_reserved,
+            log_head,
+            log_next: self.log.next_page + u64::from(self.log.next_slot > 0),
+            ring: self.ring.blocks(),
+            open: self.open_blocks(),
+            roots: self.meta_units[roots].to_vec(),
+            groups,
+            user,
+        }
+    }
+
+    fn open_blocks(&self) -> Vec<OpenBlock> {
+        let layout = self.layout();
+        let open = self.frontiers.iter().flatten().map(|frontier| OpenBlock {
+            block: frontier.block.0,
+            sequence: frontier.sequence,
+            erases: self.blocks.get(frontier.block).erases,
+            next_page: frontier.next_unit() * layout.parts,
+        });
+        open.collect()
+    }
+
+    /// First writes of a session: reserves numbers, then copies suspects away (rules D3, D11).
+    pub(crate) fn begin_session(&mut self) -> Result<(), SpaceError> {
+        self.session = Session::Begun;
+        match self.durable.clone() {
+            Some(record) => self.write_record(record)?,
+            None => self.checkpoint_own()?,
+        }
+        self.copy_suspects()
+    }
+
+    /// Moves the reserves without a new checkpoint.
+    pub(crate) fn reserve_numbers(&mut self) -> Result<(), SpaceError> {
+        match self.durable.clone() {
+            Some(record) => self.write_record(record),
+            None => self.checkpoint_own(),
+        }
+    }
+
+    fn copy_suspects(&mut self) -> Result<(), SpaceError> {
+        if self.flash.bugs.has(SpaceBug::SuspectNotCopied) {
+            self.suspects.clear();
+            return Ok(());
+        }
+        // A suspect leaves the list only when its copy stands: reads go on from memory until then.
+        while let Some(suspect) = self.suspects.last().cloned() {
+            if self.blocks.is_live(suspect.at) {
+                self.move_unit(suspect.at, &suspect.meta, &suspect.image, Cause::Relocation)?;
+            }
+            for pin in suspect.fallbacks {
+                self.unpin(pin);
+            }
+            self.suspects.pop();
+        }
+        Ok(())
+    }
+}

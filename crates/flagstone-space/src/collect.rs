@@ -1,0 +1,395 @@
+//! Garbage collection, scrubbing, wear levelling, draining of failed blocks: all the ways in which
+//! live units move.
+//!
+//! Owns which block is emptied and what becomes of each unit in it. Never decides which version of
+//! a page is valid.
+//!
+//! V1. A moved unit keeps version, LSN and group (rule D6); a newer image that the owner folds in
+//!     is a new version.
+//! V2. The old unit counts until the new one is programmed and the mapping points to it.
+//! V3. A unit that cannot be read stays where it is: its block is left alone until it is rewritten.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, Nand};
+
+use crate::blocks::BlockState;
+use crate::error::{Check, SpaceError};
+use crate::frontier::Stream;
+use crate::meta::{PageKind, PageMeta, Standing};
+use crate::options::GcPolicy;
+use crate::place::Claim;
+use crate::space::{Space, info_of};
+use crate::stats::ReadPurpose;
+use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug};
+
+/// Whoever keeps newer content of pages in memory: relocation merges for free.
+pub trait Owner {
+    /// `page` is about to be moved; `image` holds its content, `info` its identity.
+    ///
+    /// Returns the LSN to which the image is complete if it was replaced by newer, durable content.
+    fn newer_image(&mut self, page: LogicalPage, info: &PageInfo, image: &mut Vec<u8>)
+    -> Option<Lsn>;
+
+    /// The newer image of `page`, complete to `lsn`, is the valid version now.
+    fn moved(&mut self, page: LogicalPage, lsn: Lsn);
+}
+
+/// Owner that keeps nothing newer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoOwner;
+
+impl Owner for NoOwner {
+    fn newer_image(&mut self, _: LogicalPage, _: &PageInfo, _: &mut Vec<u8>) -> Option<Lsn> {
+        None
+    }
+
+    fn moved(&mut self, _: LogicalPage, _: Lsn) {}
+}
+
+/// Why a unit is live (S2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Mapped,
+    Grouped,
+    Pinned,
+    Meta,
+    None,
+}
+
+impl<D: Nand> Space<D> {
+    /// Collects garbage until `pages` logical pages can be written without collection.
+    ///
+    /// # Errors
+    ///
+    /// `Full` when too many pages are live; `WornOut` when blocks failed since and that is why.
+    pub fn ensure_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
+        self.ready()?;
+        if self.blocks.count(BlockState::Retired) > 0 && self.room() < pages {
+            self.drain_retired(owner)?;
+        }
+        // Each collection gains at least one unit, or takes a block out of the candidates.
+        let mut collections_left = 4 * self.blocks.len() + 16;
+        while self.room() < pages {
+            if collections_left == 0 || !self.collect(owner)? {
+                return Err(self.full());
+            }
+            collections_left -= 1;
+            self.ready()?;
+        }
+        Ok(())
+    }
+
+    fn full(&self) -> SpaceError {
+        let worn = self.lost_blocks() > 0 && self.map.mapped_count() > self.capacity_pages();
+        if worn { SpaceError::WornOut } else { SpaceError::Full }
+    }
+
+    /// Logical pages that can be written, whatever their temperature, without collection.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        let left = |stream| self.frontier(stream).map_or(0, |open| open.left(self.layout()));
+        let free = self.blocks.free_count().saturating_sub(self.reserved_blocks(Claim::User));
+        free * self.layout().units_per_block + left(Stream::Hot).min(left(Stream::Cold))
+    }
+
+    /// Does one unit of background work, if there is any: moves the rest of a failed block,
+    /// rewrites a page that needs many corrections, or swaps cold pages onto a worn block.
+    ///
+    /// # Errors
+    ///
+    /// Those of a write.
+    pub fn background(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
+        self.ready()?;
+        if self.blocks.count(BlockState::Retired) > 0 && self.drain_retired(owner)? {
+            return Ok(true);
+        }
+        if let Some(at) = self.worn.pop() {
+            if self.blocks.is_live(at) && self.has_spare_block() {
+                self.relocate(at, owner, Cause::Relocation)?;
+                self.flash.tally.scrubs += 1;
+            }
+            return Ok(true);
+        }
+        self.level_wear(owner)
+    }
+
+    fn has_spare_block(&self) -> bool {
+        self.blocks.free_count() > self.reserved_blocks(Claim::Collector)
+    }
+
+    /// Empties one block; whether there was a block worth it.
+    fn collect(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
+        let units_per_block = self.layout().units_per_block;
+        let victim = match self.options.gc_policy {
+            GcPolicy::Greedy => self.blocks.greedy_victim(),
+            GcPolicy::CostBenefit => self.blocks.cost_benefit_victim(units_per_block),
+        };
+        let Some(victim) = victim else { return Ok(false) };
+        if self.blocks.get(victim).live >= units_per_block {
+            return Ok(false);
+        }
+        let start_ns = self.flash.device.now_ns();
+        self.empty_block(victim, owner, Cause::Relocation)?;
+        self.flash.tally.gc_victims += 1;
+        let end_ns = self.flash.end_ns.max(self.flash.device.now_ns());
+        self.flash.tally.gc_time_ns += end_ns.saturating_sub(start_ns);
+        Ok(true)
+    }
+
+    /// Moves every live unit of `block` elsewhere (V2); the mapping's own pages by a checkpoint.
+    fn empty_block(
+        &mut self,
+        block: BlockIndex,
+        owner: &mut dyn Owner,
+        cause: Cause,
+    ) -> Result<(), SpaceError> {
+        let units: Vec<u32> = self.blocks.live_units(block).collect();
+        let mut meta_moved = false;
+        for at in units {
+            match self.relocate(at, owner, cause) {
+                Ok(role) => meta_moved |= role == Role::Meta,
+                Err(SpaceError::Corrupt { .. }) => self.blocks.set_stuck(block),
+                Err(error) => return Err(error),
+            }
+            if cause == Cause::Relocation {
+                self.flash.tally.gc_migrations += 1;
+            }
+        }
+        if meta_moved {
+            self.checkpoint_own()?;
+        }
+        Ok(())
+    }
+
+    /// Moves a live unit, with the owner's newer image if there is one.
+    fn relocate(
+        &mut self,
+        at: u32,
+        owner: &mut dyn Owner,
+        cause: Cause,
+    ) -> Result<Role, SpaceError> {
+        let mut image = core::mem::take(&mut self.move_buffer);
+        let result = self.relocate_with(at, owner, cause, &mut image);
+        self.move_buffer = image;
+        result
+    }
+
+    fn relocate_with(
+        &mut self,
+        at: u32,
+        owner: &mut dyn Owner,
+        cause: Cause,
+        image: &mut Vec<u8>,
+    ) -> Result<Role, SpaceError> {
+        let meta = self.read_unit_twice(at, image, ReadPurpose::Relocation)?;
+        self.check_identity(at, &meta)?;
+        let role = self.role(at, &meta);
+        if role == Role::Mapped {
+            let pinned = self.pins.is_pinned(at).then(|| image.clone());
+            if let Some(lsn) = owner.newer_image(meta.page, &info_of(&meta), image) {
+                self.replace_unit(at, &meta, image, lsn, pinned.as_deref(), cause)?;
+                owner.moved(meta.page, lsn);
+                return Ok(role);
+            }
+        }
+        self.move_unit(at, &meta, image, cause)?;
+        Ok(role)
+    }
+
+    /// Writes the owner's newer image of a mapped page; a pinned old version moves on its own.
+    fn replace_unit(
+        &mut self,
+        at: u32,
+        meta: &PageMeta,
+        image: &[u8],
+        lsn: Lsn,
+        pinned: Option<&[u8]>,
+        cause: Cause,
+    ) -> Result<(), SpaceError> {
+        let limit = self.layout().payload_size;
+        if image.len() > limit {
+            return Err(SpaceError::TooLong { size: image.len(), limit });
+        }
+        let newer = PageMeta {
+            version: self.next_version(),
+            lsn,
+            group: GroupId::NONE,
+            standing: Standing::Plain,
+            ..*meta
+        };
+        let to = self.place(Stream::Cold, Claim::Collector, newer, image, cause)?;
+        self.map_to(meta.page, to, newer.version);
+        self.flash.tally.gc_merges += 1;
+        self.flash.tally.region(meta.region).moves += 1;
+        match pinned {
+            Some(old) => self.move_unit(at, meta, old, cause),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies a live unit elsewhere, unchanged but for its standing (V1).
+    pub(crate) fn move_unit(
+        &mut self,
+        at: u32,
+        meta: &PageMeta,
+        image: &[u8],
+        cause: Cause,
+    ) -> Result<(), SpaceError> {
+        let role = self.role(at, meta);
+        let standing = match role {
+            Role::Mapped if meta.group != GroupId::NONE => Standing::Committed,
+            Role::Mapped | Role::Grouped => Standing::Plain,
+            Role::Pinned => Standing::History,
+            Role::Meta => {
+                self.move_meta_page(meta.page.0);
+                return Ok(());
+            }
+            Role::None => {
+                self.drop_stray(at, meta);
+                return Ok(());
+            }
+        };
+        let mut copy = PageMeta { standing, ..*meta };
+        if self.flash.bugs.has(SpaceBug::RelocationTakesNewVersion) {
+            copy.version = self.next_version();
+        }
+        let to = self.place(Stream::Cold, Claim::Collector, copy, image, cause)?;
+        self.flash.tally.region(meta.region).moves += 1;
+        self.pins.relocate(at, to);
+        match role {
+            Role::Mapped => drop(self.map.set(meta.page, to)),
+            _ => {
+                if let Some(entry) = self.groups.get_mut(meta.group, meta.page) {
+                    if role == Role::Grouped {
+                        entry.at = to;
+                    }
+                }
+            }
+        }
+        self.blocks.drop_live(at);
+        Ok(())
+    }
+
+    /// A mapping page that the next record replaces waits for it; anything else nobody needs.
+    fn drop_stray(&mut self, at: u32, meta: &PageMeta) {
+        if meta.kind != PageKind::Map || !self.meta_old.contains(&at) {
+            self.blocks.drop_live(at);
+        }
+    }
+
+    fn role(&self, at: u32, meta: &PageMeta) -> Role {
+        match meta.kind {
+            PageKind::Map if self.meta_units.get(meta.page.0 as usize) == Some(&at) => Role::Meta,
+            PageKind::Data if self.map.get(meta.page) == Some(at) => Role::Mapped,
+            PageKind::Data => {
+                let grouped = self.groups.get(meta.group, meta.page);
+                if grouped.is_some_and(|entry| entry.at == at) {
+                    Role::Grouped
+                } else if self.pins.is_pinned(at) {
+                    Role::Pinned
+                } else {
+                    Role::None
+                }
+            }
+            _ => Role::None,
+        }
+    }
+
+    /// Empties one failed block and marks it bad; whether there was one.
+    fn drain_retired(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
+        let Some(block) = self.blocks.retired() else { return Ok(false) };
+        if !self.has_spare_block() && self.blocks.get(block).live > 0 {
+            return Ok(false);
+        }
+        self.empty_block(block, owner, Cause::Relocation)?;
+        if self.blocks.get(block).live == 0 {
+            // A block marked bad is not read again: its copies must be durable first.
+            self.settle_pairs()?;
+            self.flash.sync_if_needed().map_err(|error| self.fail(error))?;
+            self.mark_bad(block)?;
+        }
+        Ok(true)
+    }
+
+    /// Moves the least worn closed block's units to the most worn free block.
+    fn level_wear(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
+        let Some(limit) = self.options.static_wear else { return Ok(false) };
+        let Some(coldest) = self.blocks.coldest() else { return Ok(false) };
+        let max = self.blocks.erase_count_max();
+        if max.saturating_sub(self.blocks.get(coldest).erases) <= limit || !self.has_spare_block() {
+            return Ok(false);
+        }
+        self.empty_block(coldest, owner, Cause::Wear)?;
+        Ok(true)
+    }
+
+    /// Compares mapping, live bits and the metadata on flash with each other.
+    ///
+    /// # Errors
+    ///
+    /// Only errors of the device: damage is what it reports.
+    pub fn verify(&mut self) -> Result<Vec<Fault>, SpaceError> {
+        let mut faults = Vec::new();
+        let mut buffer = Vec::new();
+        let mapped: Vec<_> = self.map.iter().collect();
+        for (page, at) in mapped {
+            if !self.blocks.is_live(at) {
+                faults.push(Fault::DeadUnit { page });
+            }
+            match self.read_at(at, page, &mut buffer) {
+                Ok(_) => {}
+                Err(SpaceError::Corrupt { check, .. }) => faults.push(Fault::Page { page, check }),
+                Err(error) => return Err(error),
+            }
+        }
+        self.verify_live(&mut faults);
+        Ok(faults)
+    }
+
+    fn verify_live(&self, faults: &mut Vec<Fault>) {
+        let mut needed: Vec<u32> = self.map.iter().map(|(_, at)| at).collect();
+        needed.extend(self.groups.iter().map(|page| page.at));
+        needed.extend(self.pins.units());
+        needed.extend(self.meta_units.iter().filter(|at| **at != crate::mapping::UNMAPPED));
+        needed.extend(&self.meta_old);
+        needed.sort_unstable();
+        needed.dedup();
+        for (block, entry) in self.blocks.iter() {
+            let live: Vec<u32> = self.blocks.live_units(block).collect();
+            let stray = live.iter().any(|at| needed.binary_search(at).is_err());
+            if stray || live.len() != entry.live as usize {
+                faults.push(Fault::LiveCount { block });
+            }
+        }
+        let lost = needed.iter().filter(|at| !self.blocks.is_live(**at));
+        faults.extend(lost.map(|at| Fault::Freed { at: *at }));
+    }
+}
+
+/// What a structural check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The mapping points to a unit that does not count as live.
+    DeadUnit {
+        /// Page concerned.
+        page: LogicalPage,
+    },
+    /// The mapped unit does not hold the page.
+    Page {
+        /// Page concerned.
+        page: LogicalPage,
+        /// Check that fired.
+        check: Check,
+    },
+    /// A block counts units as live that nothing needs, or counts them wrong.
+    LiveCount {
+        /// Block concerned.
+        block: BlockIndex,
+    },
+    /// A unit is needed but does not count as live.
+    Freed {
+        /// First page of the unit.
+        at: u32,
+    },
+}

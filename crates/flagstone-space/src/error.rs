@@ -1,0 +1,139 @@
+//! What can go wrong on this floor. Every variant names the address and what the caller can do.
+
+use flagstone_nand::{NandError, PhysicalPage};
+use thiserror::Error;
+
+use crate::{GroupId, LogicalPage, PinId};
+
+/// Which check of a page fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Check {
+    /// The device's ECC gave up.
+    Ecc,
+    /// Nothing is programmed where a page should stand.
+    Erased,
+    /// The metadata do not decode.
+    Metadata,
+    /// Payload and metadata do not fit the checksum.
+    Checksum,
+    /// A whole page, but not the one that should stand there.
+    Identity,
+}
+
+/// Option that a device cannot carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OptionFault {
+    /// A logical page has 1 to 8 parts and fits a block.
+    Parts,
+    /// Four blocks at least, an even number, make the anchor ring.
+    RingBlocks,
+    /// The log budget leaves no room for data.
+    LogPages,
+    /// Too few good blocks for ring, log, reserves and data.
+    DeviceTooSmall,
+    /// Pages are too small for the metadata of this floor.
+    PageTooSmall,
+}
+
+/// Why an operation did not happen.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// No version of the page exists.
+    #[error("{0:?} is not mapped")]
+    Unmapped(LogicalPage),
+    /// The number lies beyond the logical pages of this space.
+    #[error("{0:?} is out of range")]
+    OutOfRange(LogicalPage),
+    /// The page's bytes are damaged; nothing was returned as right.
+    #[error("{page:?} is corrupt: {check:?}")]
+    Corrupt {
+        /// Physical page concerned.
+        page: PhysicalPage,
+        /// Check that fired.
+        check: Check,
+    },
+    /// More bytes than fit. Nothing was written.
+    #[error("{size} bytes do not fit {limit}")]
+    TooLong {
+        /// Bytes given.
+        size: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
+    /// No free block for this write: the caller did not call `ensure_room` for enough pages.
+    #[error("no room was ensured for this write")]
+    NoRoom,
+    /// Every page that may be live is live: trim something.
+    #[error("the space is full")]
+    Full,
+    /// The log's budget is used up: release log pages and checkpoint.
+    #[error("the log budget is used up")]
+    LogFull,
+    /// Too many blocks failed: the space is read-only.
+    #[error("the device is worn out")]
+    WornOut,
+    /// An operation failed in a way that leaves the device's state unknown: read-only from now on.
+    #[error("the space is poisoned by an earlier failure")]
+    Poisoned,
+    /// The group has no pages here.
+    #[error("{0:?} is not open")]
+    UnknownGroup(GroupId),
+    /// The group holds no version of the page.
+    #[error("{1:?} has no version in {0:?}")]
+    NotInGroup(GroupId, LogicalPage),
+    /// The pin was released or never made.
+    #[error("{0:?} does not exist")]
+    UnknownPin(PinId),
+    /// The log page lies outside the log.
+    #[error("log page {0} is not in the log")]
+    LogPageGone(u64),
+    /// The options do not fit the device.
+    #[error("options do not fit the device: {0:?}")]
+    Options(OptionFault),
+    /// The device reported an error that this floor cannot absorb.
+    #[error(transparent)]
+    Device(#[from] NandError),
+}
+
+/// Part of the format that a mount found damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Structure {
+    /// A checkpoint record.
+    Anchor,
+    /// The directory of mapping pages.
+    Directory,
+    /// A page of the mapping or of the block table.
+    Map,
+}
+
+/// Why a device could not be mounted. Nothing was written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// No page of the device carries this format.
+    #[error("the device holds no Flagstone space")]
+    NotFormatted,
+    /// The format is of another version.
+    #[error("format version {found} is not {supported}")]
+    Version {
+        /// Version found.
+        found: u16,
+        /// Version this code reads.
+        supported: u16,
+    },
+    /// A structure is damaged in a way that no power cut explains.
+    #[error("{what:?} on {page:?} is damaged")]
+    Damaged {
+        /// Structure concerned.
+        what: Structure,
+        /// Physical page concerned.
+        page: PhysicalPage,
+    },
+    /// The space was made for a device of another shape.
+    #[error("the space was made for a device of another shape")]
+    GeometryMismatch,
+    /// The device reported an error.
+    #[error(transparent)]
+    Device(#[from] NandError),
+}

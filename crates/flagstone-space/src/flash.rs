@@ -1,0 +1,323 @@
+//! The device with metadata: pages are programmed and read together with what they say of
+//! themselves.
+//!
+//! Owns the device, its scratch buffers and the tally of operations. Never knows which page is
+//! live.
+//!
+//! F1. A payload is returned only if metadata, page number and payload fit the checksum.
+//! F2. A payload shorter than the page is programmed padded with `0xFF`.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use flagstone_nand::{
+    BlockIndex, Completion, Nand, NandError, PhysicalPage, ProgramPart, ReadPart,
+};
+
+use crate::bugs::{Bugs, SpaceBug};
+use crate::checksum::crc32c;
+use crate::error::Check;
+use crate::layout::Layout;
+use crate::meta::{META_SIZE, PageMeta, Placement, RawMeta};
+use crate::stats::{ReadPurpose, Tally};
+use crate::Cause;
+
+/// Why a page could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReadFault {
+    /// The page is not what it should be; another copy may be.
+    Bad(Check),
+    /// The device does not work.
+    Device(NandError),
+}
+
+/// A page that was read and passed its checks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageRead {
+    pub(crate) meta: PageMeta,
+    /// The ECC corrected at least three quarters of what it can.
+    pub(crate) worn: bool,
+}
+
+/// Corrected bits per code word at which a page is rewritten elsewhere: three quarters of the
+/// strength, as Linux MTD does (commit 240181fd0ffa).
+const fn scrub_threshold(strength: u32) -> u32 {
+    (strength * 3).div_ceil(4)
+}
+
+/// Device, scratch buffers, tally.
+#[derive(Debug)]
+pub(crate) struct Flash<D> {
+    pub(crate) device: D,
+    pub(crate) layout: Layout,
+    pub(crate) tally: Tally,
+    pub(crate) bugs: Bugs,
+    /// Device time at which the latest program or erase is complete.
+    pub(crate) end_ns: u64,
+    /// Something was programmed or erased since the last sync (rule D10).
+    pub(crate) unsynced: bool,
+    scratch: Vec<u8>,
+}
+
+impl<D: Nand> Flash<D> {
+    pub(crate) fn new(device: D, layout: Layout) -> Self {
+        let scratch = vec![0xFF; layout.geometry.page_size as usize];
+        Self {
+            device,
+            layout,
+            tally: Tally::default(),
+            bugs: Bugs::default(),
+            end_ns: 0,
+            unsynced: true,
+            scratch,
+        }
+    }
+
+    /// Page number `number` as the device names it; the numbers this floor makes lie inside.
+    pub(crate) fn page(&self, number: u32) -> Result<PhysicalPage, ReadFault> {
+        self.layout.geometry.page_from_number(number).ok_or(ReadFault::Bad(Check::Identity))
+    }
+
+    fn done(&mut self, completion: Completion) {
+        self.end_ns = self.end_ns.max(completion.end_ns);
+        self.unsynced = true;
+    }
+
+    /// Programs one page with its metadata (F2).
+    pub(crate) fn program_page(
+        &mut self,
+        number: u32,
+        meta: &PageMeta,
+        chunk: &[u8],
+        cause: Cause,
+    ) -> Result<(), NandError> {
+        debug_assert!(chunk.len() <= self.layout.chunk_size, "the caller cut the payload");
+        let geometry = self.layout.geometry;
+        let Some(page) = geometry.page_from_number(number) else { return Ok(()) };
+        let header = self.layout.placement.header_size();
+        let whole = chunk.len() == geometry.page_size as usize;
+        if !whole {
+            self.scratch[header..header + chunk.len()].copy_from_slice(chunk);
+            self.scratch[header + chunk.len()..].fill(0xFF);
+        }
+        let payload = if whole { chunk } else { &self.scratch[header..] };
+        let bytes = meta.encode(page, crc32c(payload));
+        let (spare_offset, spare): (u32, &[u8]) = match self.layout.placement {
+            Placement::Header => {
+                self.scratch[..header].fill(0xFF);
+                self.scratch[..META_SIZE].copy_from_slice(&bytes);
+                (0, &[])
+            }
+            Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => (offset, &bytes),
+        };
+        let data = if whole { chunk } else { &self.scratch[..] };
+        let part = ProgramPart { data_offset: 0, data, spare_offset, spare };
+        self.tally.program(cause, data.len() + spare.len());
+        let completion = self.device.program(page, part)?;
+        self.done(completion);
+        Ok(())
+    }
+
+    /// Programs log slots of a page; `meta` goes with the first slot of a block where metadata
+    /// stand in the spare area.
+    pub(crate) fn program_slots(
+        &mut self,
+        number: u32,
+        slot: u32,
+        bytes: &[u8],
+        meta: Option<PageMeta>,
+    ) -> Result<(), NandError> {
+        let Some(page) = self.layout.geometry.page_from_number(number) else { return Ok(()) };
+        let slot_size = self.layout.log_slot_size;
+        let size = bytes.len().div_ceil(slot_size) * slot_size;
+        let padded = size != bytes.len();
+        if padded {
+            self.scratch[..bytes.len()].copy_from_slice(bytes);
+            self.scratch[bytes.len()..size].fill(0xFF);
+        }
+        let data = if padded { &self.scratch[..size] } else { bytes };
+        let spare = meta.map(|meta| meta.encode(page, 0));
+        let offset = self.layout.placement.number().1;
+        let part = ProgramPart {
+            data_offset: slot * slot_size as u32,
+            data,
+            spare_offset: if spare.is_some() { offset } else { 0 },
+            spare: spare.as_ref().map_or(&[], |bytes| &bytes[..]),
+        };
+        self.tally.program(Cause::Log, size + part.spare.len());
+        let completion = self.device.program(page, part)?;
+        self.done(completion);
+        Ok(())
+    }
+
+    /// Reads slots of a log page without any check: fragments carry their own.
+    pub(crate) fn read_slots(
+        &mut self,
+        number: u32,
+        first: u32,
+        target: &mut [u8],
+    ) -> Result<(), ReadFault> {
+        let page = self.page(number)?;
+        let data_offset = first * self.layout.log_slot_size as u32;
+        self.tally.read(ReadPurpose::Log);
+        let part = ReadPart { data_offset, data: target, spare_offset: 0, spare: &mut [] };
+        self.device.read(page, part).map(|_| ()).map_err(ReadFault::from)
+    }
+
+    /// Reads one page's payload into `target`, which has the size of a chunk (F1).
+    pub(crate) fn read_page(
+        &mut self,
+        number: u32,
+        target: &mut [u8],
+        purpose: ReadPurpose,
+    ) -> Result<PageRead, ReadFault> {
+        let page = self.page(number)?;
+        let mut bytes = [0xFF; META_SIZE];
+        self.tally.read(purpose);
+        let completion = match self.layout.placement {
+            Placement::Header => self.read_behind_header(page, &mut bytes, target)?,
+            Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
+                let spare = &mut bytes[..];
+                let part = ReadPart { data_offset: 0, data: target, spare_offset: offset, spare };
+                self.device.read(page, part)?
+            }
+        };
+        let strength = self.layout.capabilities.code_word.strength;
+        let corrected = completion.corrected_bits_max;
+        let worn = corrected > 0 && corrected >= scrub_threshold(strength);
+        match PageMeta::decode(&bytes) {
+            RawMeta::Erased => Err(ReadFault::Bad(Check::Erased)),
+            RawMeta::Damaged => Err(ReadFault::Bad(Check::Metadata)),
+            RawMeta::Found(meta, crc) => {
+                let matches = meta.matches(page, crc32c(target), crc);
+                if !matches && !self.bugs.has(SpaceBug::ChecksumIgnored) {
+                    return Err(ReadFault::Bad(Check::Checksum));
+                }
+                Ok(PageRead { meta, worn })
+            }
+        }
+    }
+
+    fn read_behind_header(
+        &mut self,
+        page: PhysicalPage,
+        bytes: &mut [u8; META_SIZE],
+        target: &mut [u8],
+    ) -> Result<Completion, ReadFault> {
+        let data = &mut self.scratch[..];
+        let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
+        let completion = self.device.read(page, part)?;
+        bytes.copy_from_slice(&self.scratch[..META_SIZE]);
+        target.copy_from_slice(&self.scratch[Placement::Header.header_size()..]);
+        Ok(completion)
+    }
+
+    /// Reads a page's metadata alone: not checked against the payload.
+    pub(crate) fn peek(&mut self, number: u32) -> Result<RawMeta, NandError> {
+        let Some(page) = self.layout.geometry.page_from_number(number) else {
+            return Ok(RawMeta::Damaged);
+        };
+        let mut bytes = [0xFF; META_SIZE];
+        self.tally.read(ReadPurpose::Metadata);
+        let result = match self.layout.placement {
+            Placement::Header => {
+                let word = self.layout.capabilities.code_word.data_size as usize;
+                let size = META_SIZE.next_multiple_of(word.max(1)).min(self.scratch.len());
+                let data = &mut self.scratch[..size];
+                let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
+                let result = self.device.read(page, part);
+                bytes.copy_from_slice(&self.scratch[..META_SIZE]);
+                result
+            }
+            Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
+                let spare = &mut bytes[..];
+                let part = ReadPart { data_offset: 0, data: &mut [], spare_offset: offset, spare };
+                self.device.read(page, part)
+            }
+        };
+        match result {
+            Ok(_) => Ok(PageMeta::decode(&bytes)),
+            Err(NandError::Uncorrectable { .. }) => Ok(RawMeta::Damaged),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Programs the parts of a unit that starts at page `at`.
+    pub(crate) fn program_unit(
+        &mut self,
+        at: u32,
+        meta: &PageMeta,
+        payload: &[u8],
+        cause: Cause,
+    ) -> Result<(), NandError> {
+        let (parts, chunk_size) = (self.layout.parts, self.layout.chunk_size);
+        for part in 0..parts {
+            let start = (part as usize * chunk_size).min(payload.len());
+            let end = (start + chunk_size).min(payload.len());
+            let meta = PageMeta { part: part as u8, parts: parts as u8, ..*meta };
+            self.program_page(at + part, &meta, &payload[start..end], cause)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the unit that starts at page `at`: every part, all of one version.
+    pub(crate) fn read_unit(
+        &mut self,
+        at: u32,
+        target: &mut Vec<u8>,
+        purpose: ReadPurpose,
+    ) -> Result<PageRead, (u32, ReadFault)> {
+        let (parts, chunk_size) = (self.layout.parts, self.layout.chunk_size);
+        target.resize(parts as usize * chunk_size, 0);
+        let mut found: Option<PageRead> = None;
+        for part in 0..parts {
+            let start = part as usize * chunk_size;
+            let target = &mut target[start..start + chunk_size];
+            let read = self.read_page(at + part, target, purpose).map_err(|fault| (at + part, fault))?;
+            let expected = found.map_or(PageMeta { part: 0, ..read.meta }, |read| read.meta);
+            let expected = PageMeta { part: part as u8, parts: parts as u8, ..expected };
+            if read.meta != expected {
+                return Err((at + part, ReadFault::Bad(Check::Identity)));
+            }
+            let worn = read.worn || found.is_some_and(|read| read.worn);
+            found = Some(PageRead { meta: read.meta, worn });
+        }
+        let read = found.ok_or((at, ReadFault::Bad(Check::Erased)))?;
+        Ok(PageRead { meta: PageMeta { part: 0, ..read.meta }, worn: read.worn })
+    }
+
+    /// Erases a block; whatever replaced its content is durable first (rule D10).
+    pub(crate) fn erase(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        if !self.bugs.has(SpaceBug::EraseBeforeSync) {
+            self.sync_if_needed()?;
+        }
+        let completion = self.device.erase(block)?;
+        self.tally.erases += 1;
+        self.done(completion);
+        Ok(())
+    }
+
+    /// Syncs a device that needs it, when anything happened since the last sync.
+    pub(crate) fn sync_if_needed(&mut self) -> Result<(), NandError> {
+        if self.layout.capabilities.needs_sync && self.unsynced {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync(&mut self) -> Result<(), NandError> {
+        let completion = self.device.sync()?;
+        self.end_ns = self.end_ns.max(completion.end_ns);
+        self.unsynced = false;
+        Ok(())
+    }
+}
+
+impl From<NandError> for ReadFault {
+    fn from(error: NandError) -> Self {
+        match error {
+            NandError::Uncorrectable { .. } => Self::Bad(Check::Ecc),
+            error => Self::Device(error),
+        }
+    }
+}

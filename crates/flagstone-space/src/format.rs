@@ -1,0 +1,143 @@
+//! Making a space, and its parts common to making and mounting.
+//!
+//! Owns the first record of a space. Never erases more than it uses: what an earlier format left
+//! behind is told apart by block sequences.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, Nand, NandError};
+
+use crate::blocks::{BlockState, BlockTable};
+use crate::error::{OptionFault, SpaceError};
+use crate::flash::{Flash, ReadFault};
+use crate::frontier::HOLE;
+use crate::groups::Groups;
+use crate::layout::Layout;
+use crate::log::LogArea;
+use crate::mapping::{Mapping, UNMAPPED};
+use crate::meta::PageKind;
+use crate::numbers::Numbers;
+use crate::options::SpaceOptions;
+use crate::pins::Pins;
+use crate::ring::Ring;
+use crate::space::{Session, Space};
+use crate::stats::ReadPurpose;
+
+/// Records that one ring block of an earlier format may hold behind its first.
+const RECORDS_GAP: u64 = 1 << 16;
+
+const _: () = assert!(HOLE.0 == UNMAPPED);
+
+impl<D: Nand> Space<D> {
+    /// Makes an empty space on `device`; whatever it held is lost.
+    ///
+    /// # Errors
+    ///
+    /// `Options` when the device cannot carry the options.
+    pub fn format(device: D, options: &SpaceOptions) -> Result<Self, SpaceError> {
+        let layout = Layout::new(device.geometry(), device.capabilities(), options)
+            .map_err(SpaceError::Options)?;
+        let mut flash = Flash::new(device, layout);
+        let (sequence, record) = numbers_after_earlier_format(&mut flash)?;
+        let mut blocks = empty_table(&mut flash)?;
+        let ring = take_ring(&mut blocks, &flash.layout, options.ring_blocks);
+        let good = blocks.len() - blocks.count(BlockState::Bad);
+        if ring.len() < usize::from(options.ring_blocks) || flash.layout.capacity(good) == 0 {
+            return Err(SpaceError::Options(OptionFault::DeviceTooSmall));
+        }
+        let pages_per_block = flash.layout.geometry.pages_per_block;
+        let ring = Ring::new(&ring, &[], sequence, pages_per_block);
+        let numbers = Numbers::starting(1, sequence, 1, record);
+        let mut space = Self::assemble(flash, *options, blocks, ring, numbers);
+        space.session = Session::Begun;
+        space.checkpoint(&[])?;
+        Ok(space)
+    }
+
+    /// A space with nothing in it, around what a format or a mount found out.
+    pub(crate) fn assemble(
+        flash: Flash<D>,
+        options: SpaceOptions,
+        blocks: BlockTable,
+        ring: Ring,
+        numbers: Numbers,
+    ) -> Self {
+        let layout = &flash.layout;
+        Self {
+            map: Mapping::new(layout.logical_pages, layout.entries_per_page()),
+            meta_units: vec![UNMAPPED; layout.meta_pages() as usize],
+            meta_moving: Vec::new(),
+            meta_old: Vec::new(),
+            move_buffer: vec![0; layout.payload_size],
+            meta_buffer: Vec::new(),
+            flash,
+            options,
+            blocks,
+            frontiers: [None, None, None],
+            log: LogArea::default(),
+            groups: Groups::default(),
+            pins: Pins::default(),
+            ring,
+            numbers,
+            session: Session::Mounted,
+            poisoned: false,
+            durable: None,
+            suspects: Vec::new(),
+            worn: Vec::new(),
+        }
+    }
+}
+
+/// Block table of a device that holds nothing.
+pub(crate) fn empty_table<D: Nand>(flash: &mut Flash<D>) -> Result<BlockTable, NandError> {
+    let layout = &flash.layout;
+    let geometry = layout.geometry;
+    let mut table =
+        BlockTable::new(geometry.block_count, geometry.pages_per_block, layout.units_per_block);
+    for block in geometry.blocks() {
+        if !flash.device.is_bad(block)? {
+            table.restore(block, BlockState::Free, 0, flash.device.erase_count(block));
+        }
+    }
+    Ok(table)
+}
+
+/// Takes the first free blocks for the ring.
+pub(crate) fn take_ring(blocks: &mut BlockTable, layout: &Layout, count: u8) -> Vec<u32> {
+    let mut ring = Vec::new();
+    for block in layout.geometry.blocks() {
+        if ring.len() < usize::from(count) && blocks.get(block).state == BlockState::Free {
+            let erases = blocks.get(block).erases;
+            blocks.restore(block, BlockState::Ring, 0, erases);
+            ring.push(block.0);
+        }
+    }
+    ring
+}
+
+/// First block sequence and record number above all that an earlier format used.
+fn numbers_after_earlier_format<D: Nand>(flash: &mut Flash<D>) -> Result<(u32, u64), SpaceError> {
+    let (mut sequence, mut record) = (0, 0);
+    let mut buffer = vec![0; flash.layout.chunk_size];
+    for block in flash.layout.geometry.blocks() {
+        if flash.device.is_bad(block)? {
+            continue;
+        }
+        match flash.read_page(first_page(&flash.layout, block), &mut buffer, ReadPurpose::Metadata) {
+            Ok(read) => {
+                sequence = sequence.max(read.meta.sequence.saturating_add(1));
+                if read.meta.kind == PageKind::Anchor {
+                    record = record.max(read.meta.version.0 + RECORDS_GAP);
+                }
+            }
+            Err(ReadFault::Bad(_)) => {}
+            Err(ReadFault::Device(error)) => return Err(error.into()),
+        }
+    }
+    Ok((sequence.max(1), record.max(1)))
+}
+
+pub(crate) fn first_page(layout: &Layout, block: BlockIndex) -> u32 {
+    block.0 * layout.geometry.pages_per_block
+}

@@ -1,0 +1,147 @@
+//! Atomic groups: several pages become valid together.
+//!
+//! Owns the moves from open group to mapping. Never decides whether a group is committed: whoever
+//! holds the record or the flags does.
+//!
+//! The order of a commit: pages of the group durable, then the record that names it, then
+//! [`Space::commit_group`] (rule D1).
+
+use alloc::vec::Vec;
+
+use flagstone_nand::Nand;
+
+use crate::error::SpaceError;
+use crate::groups::{GroupPage, Rank};
+use crate::place::Claim;
+use crate::record::OpenGroupPage;
+use crate::space::{Space, info_of};
+use crate::{GroupId, LogicalPage, PageInfo, WriteTag};
+
+impl<D: Nand> Space<D> {
+    /// A group number that was never used before (rule D3).
+    ///
+    /// # Errors
+    ///
+    /// Those of a write: the first number of a session is reserved durably.
+    pub fn new_group(&mut self) -> Result<GroupId, SpaceError> {
+        self.ready()?;
+        Ok(self.numbers.next_group())
+    }
+
+    /// Open groups that have pages, in order.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupId> {
+        self.groups.ids()
+    }
+
+    /// Writes a version of `page` that counts only once `group` is committed. Written again, it
+    /// replaces the group's earlier version.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::write`].
+    pub fn write_in_group(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        payload: &[u8],
+        tag: &WriteTag,
+    ) -> Result<PageInfo, SpaceError> {
+        self.ready()?;
+        if group == GroupId::NONE {
+            return Err(SpaceError::UnknownGroup(group));
+        }
+        self.check_write(page, payload)?;
+        let meta = self.new_version(page, tag, group);
+        let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
+        let entry = GroupPage { at, version: meta.version, rank: Rank::Newest };
+        if let Some(old) = self.groups.insert(group, page, entry) {
+            self.blocks.drop_live(old.at);
+        }
+        self.flash.tally.region(tag.region).writes += 1;
+        Ok(info_of(&meta))
+    }
+
+    /// Reads the version of `page` that the open group holds.
+    ///
+    /// # Errors
+    ///
+    /// `NotInGroup` when it holds none; `Corrupt`.
+    pub fn read_in_group(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<PageInfo, SpaceError> {
+        let missing = SpaceError::NotInGroup(group, page);
+        let entry = self.groups.get(group, page).ok_or(missing)?;
+        self.read_at(entry.at, page, out).map(|meta| info_of(&meta))
+    }
+
+    /// Pages of which the open group holds a version.
+    #[must_use]
+    pub fn group_pages(&self, group: GroupId) -> Vec<LogicalPage> {
+        self.groups.iter().filter(|page| page.group == group).map(|page| page.page).collect()
+    }
+
+    /// Moves the mapping to the group's pages, but for those of which a newer version is valid
+    /// already (rule D6); the pages that moved.
+    ///
+    /// The caller has made the group's commit durable.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownGroup` when it has no pages; errors of the device where versions are compared.
+    pub fn commit_group(&mut self, group: GroupId) -> Result<Vec<LogicalPage>, SpaceError> {
+        if !self.groups.contains(group) {
+            return Err(SpaceError::UnknownGroup(group));
+        }
+        let ranked = self.rank_pages(group)?;
+        self.groups.remove(group);
+        let mut moved = Vec::with_capacity(ranked.len());
+        for (page, newest) in ranked {
+            if newest {
+                self.map_to(page.page, page.at, page.version);
+                moved.push(page.page);
+            } else {
+                self.release_unit(page.at);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn rank_pages(&mut self, group: GroupId) -> Result<Vec<(OpenGroupPage, bool)>, SpaceError> {
+        let pages = self.groups.iter().filter(|page| page.group == group).collect::<Vec<_>>();
+        let mut ranked = Vec::with_capacity(pages.len());
+        for page in pages {
+            let rank = self.groups.get(group, page.page).map(|entry| entry.rank);
+            let newest = match rank {
+                Some(Rank::Newest) => true,
+                Some(Rank::Unknown) => self.is_newer(page.page, page.version)?,
+                Some(Rank::Overtaken) | None => false,
+            };
+            ranked.push((page, newest));
+        }
+        Ok(ranked)
+    }
+
+    fn is_newer(&mut self, page: LogicalPage, version: crate::Version) -> Result<bool, SpaceError> {
+        let Some(at) = self.map.get(page) else { return Ok(true) };
+        let mut buffer = core::mem::take(&mut self.move_buffer);
+        let mapped = self.read_at(at, page, &mut buffer);
+        self.move_buffer = buffer;
+        match mapped {
+            Ok(meta) => Ok(version > meta.version),
+            Err(SpaceError::Corrupt { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Forgets the pages of an open group.
+    pub fn discard_group(&mut self, group: GroupId) {
+        let Some(pages) = self.groups.remove(group) else { return };
+        for entry in pages.into_values() {
+            self.release_unit(entry.at);
+        }
+    }
+}

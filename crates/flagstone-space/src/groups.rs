@@ -1,0 +1,103 @@
+//! Open groups: page versions that count only once their group is committed.
+//!
+//! Owns which pages an open group has and whether a newer version overtook them. Never moves the
+//! mapping: see `Space::commit_group`.
+//!
+//! G1. A page of an open group is live, and no mapping entry points to it.
+//! G2. A group keeps one version of a page: writing the page again drops the earlier one.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::record::OpenGroupPage;
+use crate::{GroupId, LogicalPage, Version};
+
+/// Whether the mapped version of a page is newer than the group's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rank {
+    /// No newer version was written since.
+    Newest,
+    /// A newer version was written.
+    Overtaken,
+    /// Found at mount: compare with the mapped version's metadata.
+    Unknown,
+}
+
+/// Version of a page in an open group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupPage {
+    pub(crate) at: u32,
+    pub(crate) version: Version,
+    pub(crate) rank: Rank,
+}
+
+/// All open groups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Groups {
+    groups: BTreeMap<GroupId, BTreeMap<LogicalPage, GroupPage>>,
+    page_count: usize,
+}
+
+impl Groups {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.page_count == 0
+    }
+
+    pub(crate) fn ids(&self) -> Vec<GroupId> {
+        self.groups.keys().copied().collect()
+    }
+
+    pub(crate) fn contains(&self, group: GroupId) -> bool {
+        self.groups.contains_key(&group)
+    }
+
+    pub(crate) fn get(&self, group: GroupId, page: LogicalPage) -> Option<GroupPage> {
+        self.groups.get(&group)?.get(&page).copied()
+    }
+
+    pub(crate) fn get_mut(&mut self, group: GroupId, page: LogicalPage) -> Option<&mut GroupPage> {
+        self.groups.get_mut(&group)?.get_mut(&page)
+    }
+
+    /// Adds or replaces a page (G2); the version it replaces.
+    pub(crate) fn insert(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        entry: GroupPage,
+    ) -> Option<GroupPage> {
+        let old = self.groups.entry(group).or_default().insert(page, entry);
+        self.page_count += usize::from(old.is_none());
+        old
+    }
+
+    /// Takes the group out with all its pages.
+    pub(crate) fn remove(&mut self, group: GroupId) -> Option<BTreeMap<LogicalPage, GroupPage>> {
+        let pages = self.groups.remove(&group)?;
+        self.page_count -= pages.len();
+        Some(pages)
+    }
+
+    /// `version` of `page` is valid: older versions in open groups are overtaken.
+    pub(crate) fn overtake(&mut self, page: LogicalPage, version: Version) {
+        if self.page_count == 0 {
+            return;
+        }
+        for pages in self.groups.values_mut() {
+            if let Some(entry) = pages.get_mut(&page).filter(|entry| entry.version < version) {
+                entry.rank = Rank::Overtaken;
+            }
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {
+        self.groups.iter().flat_map(|(group, pages)| {
+            pages.iter().map(|(page, entry)| OpenGroupPage {
+                group: *group,
+                page: *page,
+                at: entry.at,
+                version: entry.version,
+            })
+        })
+    }
+}

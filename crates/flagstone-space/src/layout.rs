@@ -1,0 +1,208 @@
+//! Sizes and counts that follow from a device and its options.
+//!
+//! Owns the arithmetic of blocks, units and reserves; holds no state.
+//!
+//! L1. A *unit* is a logical page on flash: `parts` consecutive physical pages of one block.
+//! L2. The last `summary_pages` pages of a data block hold no unit.
+//! L3. `capacity_pages` units can be live and a collection still finds a dead one (rule D7).
+
+use alloc::vec::Vec;
+
+use flagstone_nand::{Capabilities, CellRole, Geometry};
+
+use crate::error::OptionFault;
+use crate::meta::Placement;
+use crate::options::SpaceOptions;
+use crate::summary;
+
+/// Bytes of a block's entry in the block table.
+pub(crate) const BLOCK_ENTRY_SIZE: usize = 9;
+
+/// Addresses of mapping pages that fit the checkpoint record itself.
+pub(crate) const DIRECT_MAX: u32 = 64;
+
+/// Blocks that garbage collection may use when users may not.
+pub(crate) const GC_RESERVE: u32 = 2;
+
+/// Sizes and counts; constant for the lifetime of a mounted space.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) geometry: Geometry,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) placement: Placement,
+    pub(crate) parts: u32,
+    /// Payload bytes of a physical page.
+    pub(crate) chunk_size: usize,
+    /// Payload bytes of a unit.
+    pub(crate) payload_size: usize,
+    pub(crate) units_per_block: u32,
+    pub(crate) summary_pages: u32,
+    /// Logical pages that have a number.
+    pub(crate) logical_pages: u32,
+    /// Pages of the mapping, of the block table, of the directory.
+    pub(crate) map_pages: u32,
+    pub(crate) table_pages: u32,
+    pub(crate) directory_pages: u32,
+    /// Positions within a log block that hold log pages, in order.
+    pub(crate) log_positions: Vec<u32>,
+    pub(crate) log_blocks: u32,
+    pub(crate) log_slot_size: usize,
+    pub(crate) ring_blocks: u32,
+}
+
+impl Layout {
+    /// Sizes for a device, or what stands in the way.
+    pub(crate) fn new(
+        geometry: Geometry,
+        capabilities: Capabilities,
+        options: &SpaceOptions,
+    ) -> Result<Self, OptionFault> {
+        let placement = Placement::choose(&geometry, &capabilities);
+        let parts = u32::from(options.parts);
+        if parts == 0 || parts > 8 || parts > geometry.pages_per_block {
+            return Err(OptionFault::Parts);
+        }
+        if options.ring_blocks < 4 || options.ring_blocks % 2 != 0 {
+            return Err(OptionFault::RingBlocks);
+        }
+        let chunk_size = (geometry.page_size as usize)
+            .checked_sub(placement.header_size())
+            .filter(|size| *size >= 64)
+            .ok_or(OptionFault::PageTooSmall)?;
+        let summary_pages = summary_pages(&geometry, parts, chunk_size);
+        let log_positions = log_positions(&geometry, &capabilities, placement);
+        let log_pages_per_block = u32::try_from(log_positions.len()).unwrap_or(u32::MAX);
+        if log_pages_per_block == 0 {
+            return Err(OptionFault::PageTooSmall);
+        }
+        let slot_size = capabilities.log_slot_size(geometry.page_size) as usize;
+        let mut layout = Self {
+            geometry,
+            capabilities,
+            placement,
+            parts,
+            chunk_size,
+            payload_size: chunk_size * parts as usize,
+            units_per_block: (geometry.pages_per_block - summary_pages) / parts,
+            summary_pages,
+            logical_pages: 0,
+            map_pages: 0,
+            table_pages: 0,
+            directory_pages: 0,
+            // One block more than the budget: a head that stands within a block holds all of it.
+            log_blocks: options.log_pages.div_ceil(log_pages_per_block).max(1) + 1,
+            log_positions,
+            log_slot_size: slot_size.clamp(1, geometry.page_size as usize),
+            ring_blocks: options.ring_blocks.into(),
+        };
+        layout.count_pages()?;
+        Ok(layout)
+    }
+
+    /// Layout that reads single pages, for a device whose options are not known yet.
+    pub(crate) fn probe(geometry: Geometry, capabilities: Capabilities) -> Option<Self> {
+        let placement = Placement::choose(&geometry, &capabilities);
+        let chunk_size = (geometry.page_size as usize).checked_sub(placement.header_size())?;
+        Some(Self {
+            geometry,
+            capabilities,
+            placement,
+            parts: 1,
+            chunk_size,
+            payload_size: chunk_size,
+            units_per_block: geometry.pages_per_block,
+            summary_pages: 0,
+            logical_pages: 0,
+            map_pages: 0,
+            table_pages: 0,
+            directory_pages: 0,
+            log_positions: log_positions(&geometry, &capabilities, placement),
+            log_blocks: 0,
+            log_slot_size: capabilities.log_slot_size(geometry.page_size).max(1) as usize,
+            ring_blocks: 0,
+        })
+    }
+
+    fn count_pages(&mut self) -> Result<(), OptionFault> {
+        let blocks = self.geometry.block_count;
+        let data_blocks = blocks.saturating_sub(self.ring_blocks + self.log_blocks);
+        if data_blocks == 0 {
+            return Err(OptionFault::LogPages);
+        }
+        self.logical_pages = data_blocks * self.units_per_block;
+        self.map_pages = self.logical_pages.div_ceil(self.entries_per_page());
+        let table_entries = (self.payload_size / BLOCK_ENTRY_SIZE) as u32;
+        self.table_pages = blocks.div_ceil(table_entries);
+        let leaves = self.map_pages + self.table_pages;
+        if leaves > DIRECT_MAX {
+            self.directory_pages = leaves.div_ceil(self.entries_per_page());
+        }
+        if self.capacity(blocks) == 0 {
+            return Err(OptionFault::DeviceTooSmall);
+        }
+        Ok(())
+    }
+
+    /// Mapping entries, or directory addresses, of one page.
+    pub(crate) const fn entries_per_page(&self) -> u32 {
+        (self.payload_size / 4) as u32
+    }
+
+    /// Block-table entries of one page.
+    pub(crate) const fn table_entries_per_page(&self) -> u32 {
+        (self.payload_size / BLOCK_ENTRY_SIZE) as u32
+    }
+
+    /// Pages of the metadata stream that one checkpoint may write.
+    pub(crate) const fn meta_pages(&self) -> u32 {
+        self.map_pages + self.table_pages + self.directory_pages
+    }
+
+    /// Blocks that one checkpoint may take.
+    pub(crate) const fn meta_reserve(&self) -> u32 {
+        self.meta_pages().div_ceil(self.units_per_block) + 1
+    }
+
+    /// Logical pages that may be live when `good_blocks` blocks work (L3).
+    pub(crate) fn capacity(&self, good_blocks: u32) -> u32 {
+        let meta = (2 * self.meta_pages()).div_ceil(self.units_per_block) + 1;
+        // Two open streams, and one block's worth of dead pages for the collector to find.
+        let held = self.ring_blocks + self.log_blocks + self.meta_reserve() + meta + GC_RESERVE + 3;
+        (good_blocks.saturating_sub(held) * self.units_per_block).min(self.logical_pages)
+    }
+
+    /// Log pages of a log block.
+    pub(crate) fn log_pages_per_block(&self) -> u32 {
+        self.log_positions.len() as u32
+    }
+
+    /// First page of a block's summary; `None` where blocks are too short for one.
+    pub(crate) fn summary_start(&self) -> Option<u32> {
+        (self.summary_pages > 0).then(|| self.geometry.pages_per_block - self.summary_pages)
+    }
+}
+
+/// Trailing pages that a summary takes: none where it would cost more than a quarter of a block.
+fn summary_pages(geometry: &Geometry, parts: u32, chunk_size: usize) -> u32 {
+    let pages = geometry.pages_per_block;
+    let size = summary::size(pages / parts);
+    let needed = size.div_ceil(chunk_size) as u32;
+    let without = pages / parts;
+    let with = pages.saturating_sub(needed) / parts;
+    // A summary of more pages than the region byte counts is of no use either.
+    if needed > 64 || with * 4 < without * 3 { 0 } else { needed }
+}
+
+/// Pages of a block whose content no later program in the block can harm (rule D9): the log uses
+/// no MSB page, so the partner of a log page is never programmed.
+fn log_positions(
+    geometry: &Geometry,
+    capabilities: &Capabilities,
+    placement: Placement,
+) -> Vec<u32> {
+    let pages = geometry.pages_per_block;
+    let first = u32::from(placement == Placement::Header);
+    (first..pages)
+        .filter(|page| !matches!(capabilities.cell_role(*page, pages), CellRole::Msb { .. }))
+        .collect()
+}

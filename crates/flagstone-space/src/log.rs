@@ -1,0 +1,323 @@
+//! The log area: log pages numbered from 0 for ever, in blocks of the common pool.
+//!
+//! Owns where log pages stand and which of them are still needed. Never looks into them: fragments
+//! carry their own checksums and chain.
+//!
+//! O1. A log page number names one page for ever; after a failed program or a restart numbers are
+//!     skipped, never given out again (rule D3).
+//! O2. A log block is freed only when a durable record's head lies behind it (rule D4).
+//! O3. Every append is one program of slots that were never programmed before.
+//!
+//! A block's first program carries the number of its first log page: in the spare area of its
+//! first log page, or, where metadata stand in the data area, on a page of its own.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use flagstone_nand::{BlockIndex, Nand, NandError};
+
+use crate::blocks::{BlockState, Wear};
+use crate::error::SpaceError;
+use crate::flash::ReadFault;
+use crate::meta::{PageKind, PageMeta, Placement};
+use crate::place::Claim;
+use crate::space::Space;
+use crate::{Cause, LogAddress, LogicalPage, Version};
+
+/// Failed blocks in a row after which an append gives up.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// Block of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogBlock {
+    pub(crate) block: BlockIndex,
+    /// Number of its first log page.
+    pub(crate) first: u64,
+    /// Log pages of it that have a number; fewer than it has pages after a failed program.
+    pub(crate) limit: u32,
+}
+
+impl LogBlock {
+    fn end(&self) -> u64 {
+        self.first + u64::from(self.limit)
+    }
+}
+
+/// What a log page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogRead {
+    /// The page was read; slots of the mask could not be and are filled with zeros.
+    Present {
+        /// Bit `i` is set when slot `i` is damaged.
+        damaged_slots: u64,
+    },
+    /// The number was skipped: no page ever had it.
+    Skipped,
+}
+
+/// State of the log area.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogArea {
+    pub(crate) blocks: VecDeque<LogBlock>,
+    /// First page that the caller still needs.
+    pub(crate) head: u64,
+    /// Head of the newest durable record.
+    pub(crate) durable_head: u64,
+    /// Number of the page that takes the next append.
+    pub(crate) next_page: u64,
+    /// First free slot of that page.
+    pub(crate) next_slot: u32,
+    /// Whether the last block takes appends of this session.
+    pub(crate) is_open: bool,
+}
+
+impl LogArea {
+    pub(crate) fn block_count(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    /// Block that holds log page `page`.
+    fn find(&self, page: u64) -> Option<LogBlock> {
+        let after = self.blocks.partition_point(|block| block.first <= page);
+        let block = self.blocks.get(after.checked_sub(1)?)?;
+        (page < block.end()).then_some(*block)
+    }
+}
+
+impl<D: Nand> Space<D> {
+    /// Bytes of a log slot.
+    #[must_use]
+    pub fn log_slot_size(&self) -> usize {
+        self.layout().log_slot_size
+    }
+
+    /// Slots of a log page.
+    #[must_use]
+    pub fn log_slots_per_page(&self) -> u32 {
+        self.layout().geometry.page_size / self.layout().log_slot_size as u32
+    }
+
+    /// Free slots of the page that takes the next append.
+    #[must_use]
+    pub fn log_slots_left(&self) -> u32 {
+        self.log_slots_per_page() - self.log.next_slot
+    }
+
+    /// Log pages that exist or may exist: from the head to the page that takes the next append,
+    /// which is included once it holds a slot.
+    #[must_use]
+    pub fn log_range(&self) -> Range<u64> {
+        self.log.head..self.log.next_page + u64::from(self.log.next_slot > 0)
+    }
+
+    /// Log pages that may be in use at a time.
+    #[must_use]
+    pub fn log_budget_pages(&self) -> u64 {
+        // One block less: the head may stand at the end of its block and hold all of it.
+        u64::from(self.layout().log_blocks - 1) * u64::from(self.layout().log_pages_per_block())
+    }
+
+    /// Log pages in use, measured against [`Space::log_budget_pages`].
+    #[must_use]
+    pub fn log_used_pages(&self) -> u64 {
+        let pages = u64::from(self.layout().log_pages_per_block());
+        let whole = u64::from(self.log.block_count()) * pages;
+        let unused = match self.log.blocks.back() {
+            Some(last) if self.log.is_open => last.end().saturating_sub(self.log.next_page),
+            _ => 0,
+        };
+        let held = self.log.blocks.front().map_or(0, |first| {
+            self.log.durable_head.saturating_sub(first.first).min(pages)
+        });
+        whole.saturating_sub(unused + held)
+    }
+
+    /// Puts `bytes` into the next free slots of the current log page, with one program.
+    ///
+    /// Bytes that do not fit the rest of the page go to the next one. When a program fails, the
+    /// append is repeated on a fresh block under a later page number.
+    ///
+    /// # Errors
+    ///
+    /// `TooLong` when a page cannot hold them; `LogFull` when the budget is used up.
+    pub fn log_append(&mut self, bytes: &[u8]) -> Result<LogAddress, SpaceError> {
+        self.ready()?;
+        let slots = bytes.len().div_ceil(self.log_slot_size()).max(1) as u32;
+        if slots > self.log_slots_per_page() {
+            let limit = self.layout().geometry.page_size as usize;
+            return Err(SpaceError::TooLong { size: bytes.len(), limit });
+        }
+        if slots > self.log_slots_left() {
+            self.log_skip_page();
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            self.open_log_block()?;
+            match self.program_log(bytes) {
+                Ok(()) => return Ok(self.log_appended(slots)),
+                Err(NandError::ProgramFailed { .. }) => self.retire_log_block(),
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        Err(SpaceError::WornOut)
+    }
+
+    fn log_appended(&mut self, slots: u32) -> LogAddress {
+        let address = LogAddress { page: self.log.next_page, slot: self.log.next_slot as u8 };
+        self.log.next_slot += slots;
+        if self.log_slots_left() == 0 {
+            self.log.next_page += 1;
+            self.log.next_slot = 0;
+        }
+        address
+    }
+
+    /// Leaves the rest of the current log page unused, if it holds anything.
+    pub fn log_skip_page(&mut self) {
+        if self.log.next_slot > 0 {
+            self.log.next_page += 1;
+            self.log.next_slot = 0;
+        }
+    }
+
+    fn open_log_block(&mut self) -> Result<(), SpaceError> {
+        let last_end = self.log.blocks.back().map_or(0, LogBlock::end);
+        if self.log.is_open && self.log.next_page < last_end {
+            return Ok(());
+        }
+        self.log.is_open = false;
+        if self.log.block_count() >= self.layout().log_blocks {
+            return Err(SpaceError::LogFull);
+        }
+        let block = self.take_block(Claim::Log, Wear::Least, BlockState::Log)?;
+        let first = self.log.next_page.max(last_end);
+        let limit = self.layout().log_pages_per_block();
+        self.log.blocks.push_back(LogBlock { block, first, limit });
+        (self.log.next_page, self.log.next_slot, self.log.is_open) = (first, 0, true);
+        if self.layout().placement == Placement::Header {
+            self.program_log_head(block, first)?;
+        }
+        Ok(())
+    }
+
+    fn log_meta(&self, block: BlockIndex, first: u64) -> PageMeta {
+        let sequence = self.blocks.get(block).sequence;
+        let own = PageMeta::own(PageKind::Log, LogicalPage(0), Version(first));
+        PageMeta { sequence, ..own }
+    }
+
+    fn program_log_head(&mut self, block: BlockIndex, first: u64) -> Result<(), SpaceError> {
+        let meta = self.log_meta(block, first);
+        let at = block.0 * self.layout().geometry.pages_per_block;
+        match self.flash.program_page(at, &meta, &[], Cause::Metadata) {
+            Ok(()) => Ok(()),
+            Err(NandError::ProgramFailed { .. }) => {
+                self.retire_log_block();
+                self.open_log_block()
+            }
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    fn program_log(&mut self, bytes: &[u8]) -> Result<(), NandError> {
+        let Some(last) = self.log.blocks.back().copied() else { return Ok(()) };
+        let index = (self.log.next_page - last.first) as u32;
+        let at = self.log_page_at(last, index);
+        let is_first = index == 0 && self.log.next_slot == 0;
+        let in_spare = self.layout().placement != Placement::Header;
+        let meta = (is_first && in_spare).then(|| self.log_meta(last.block, last.first));
+        self.flash.program_slots(at, self.log.next_slot, bytes, meta)
+    }
+
+    fn log_page_at(&self, block: LogBlock, index: u32) -> u32 {
+        let layout = self.layout();
+        let position = layout.log_positions.get(index as usize).copied().unwrap_or(0);
+        block.block.0 * layout.geometry.pages_per_block + position
+    }
+
+    /// A program failed: pages before it stay readable, its number is skipped (O1).
+    fn retire_log_block(&mut self) {
+        self.log.is_open = false;
+        let (page, slot) = (self.log.next_page, self.log.next_slot);
+        let Some(last) = self.log.blocks.back_mut() else { return };
+        let index = (page - last.first) as u32;
+        // Slots programmed before the failure stay part of the log.
+        last.limit = index + u32::from(slot > 0);
+        let last = *last;
+        self.log.next_page = page + 1;
+        self.log.next_slot = 0;
+        if last.limit == 0 {
+            self.log.blocks.pop_back();
+            self.retire(last.block);
+        }
+    }
+
+    /// Reads a log page: all its slots, erased ones as `0xFF`.
+    ///
+    /// A page that does not read as a whole is read slot by slot, so that a torn slot does not hide
+    /// those before it.
+    ///
+    /// # Errors
+    ///
+    /// `LogPageGone` outside the log; errors of the device.
+    pub fn log_read(&mut self, page: u64, out: &mut Vec<u8>) -> Result<LogRead, SpaceError> {
+        out.clear();
+        if page >= self.log_range().end || page < self.log.durable_head {
+            return Err(SpaceError::LogPageGone(page));
+        }
+        let Some(block) = self.log.find(page) else { return Ok(LogRead::Skipped) };
+        let at = self.log_page_at(block, (page - block.first) as u32);
+        out.resize(self.layout().geometry.page_size as usize, 0);
+        for _ in 0..2 {
+            match self.flash.read_slots(at, 0, out) {
+                Ok(()) => return Ok(LogRead::Present { damaged_slots: 0 }),
+                Err(ReadFault::Bad(_)) => {}
+                Err(ReadFault::Device(error)) => return Err(SpaceError::Device(error)),
+            }
+        }
+        self.log_read_slots(at, out)
+    }
+
+    fn log_read_slots(&mut self, at: u32, out: &mut [u8]) -> Result<LogRead, SpaceError> {
+        let mut damaged_slots = 0;
+        let slot_size = self.log_slot_size();
+        for (slot, target) in out.chunks_mut(slot_size).enumerate() {
+            match self.flash.read_slots(at, slot as u32, target) {
+                Ok(()) => {}
+                Err(ReadFault::Bad(_)) => {
+                    target.fill(0);
+                    damaged_slots |= 1 << slot.min(63);
+                }
+                Err(ReadFault::Device(error)) => return Err(SpaceError::Device(error)),
+            }
+        }
+        Ok(LogRead::Present { damaged_slots })
+    }
+
+    /// The caller needs no log page below `before` any more. Blocks are freed once a checkpoint
+    /// has recorded it (O2).
+    pub fn log_release(&mut self, before: u64) {
+        let end = self.log_range().end;
+        self.log.head = self.log.head.max(before.min(end));
+    }
+
+    /// A record with log head `head` is durable: frees the blocks behind it.
+    pub(crate) fn log_head_durable(&mut self, head: u64) {
+        self.log.durable_head = self.log.durable_head.max(head);
+        let layout_pages = u64::from(self.layout().log_pages_per_block());
+        while let Some(first) = self.log.blocks.front().copied() {
+            let is_last = self.log.blocks.len() == 1;
+            // The block that takes appends stays, even when nothing in it is needed.
+            if first.end() > head || (is_last && self.log.is_open) {
+                break;
+            }
+            self.log.blocks.pop_front();
+            if u64::from(first.limit) < layout_pages {
+                // A failed program shortened it.
+                self.retire(first.block);
+            } else {
+                self.blocks.free(first.block);
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The mapping from logical pages to units, in memory, four bytes a page.
+//!
+//! Owns which numbers are taken and which mapping pages changed since the last checkpoint. Never
+//! reads a device and never decides which version wins.
+//!
+//! P1. A mapped number is taken; a taken number need not be mapped (it is reserved).
+//! P2. A mapping page is dirty when one of its entries differs from its copy on flash.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::LogicalPage;
+
+/// Entry of a logical page without a version.
+pub(crate) const UNMAPPED: u32 = u32::MAX;
+
+/// One bit a thing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bits(Vec<u64>);
+
+impl Bits {
+    pub(crate) fn new(count: usize) -> Self {
+        Self(vec![0; count.div_ceil(64)])
+    }
+
+    pub(crate) fn get(&self, index: u32) -> bool {
+        self.0.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    /// Sets the bit; whether it was clear.
+    pub(crate) fn insert(&mut self, index: u32) -> bool {
+        let word = &mut self.0[index as usize / 64];
+        let was = *word >> (index % 64) & 1;
+        *word |= 1 << (index % 64);
+        was == 0
+    }
+
+    /// Clears the bit; whether it was set.
+    pub(crate) fn remove(&mut self, index: u32) -> bool {
+        let word = &mut self.0[index as usize / 64];
+        let was = *word >> (index % 64) & 1;
+        *word &= !(1 << (index % 64));
+        was == 1
+    }
+
+    /// First clear bit at or after `from`, below `end`.
+    fn first_clear(&self, from: u32, end: u32) -> Option<u32> {
+        let mut index = from;
+        while index < end {
+            let free = !self.0[index as usize / 64] >> (index % 64);
+            if free != 0 {
+                let found = index + free.trailing_zeros();
+                return (found < end).then_some(found);
+            }
+            index = (index / 64 + 1) * 64;
+        }
+        None
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.0.len() * 8
+    }
+}
+
+/// The mapping.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    entries: Vec<u32>,
+    taken: Bits,
+    taken_count: u32,
+    mapped_count: u32,
+    hint: u32,
+    dirty: Bits,
+    entries_per_page: u32,
+}
+
+impl Mapping {
+    pub(crate) fn new(logical_pages: u32, entries_per_page: u32) -> Self {
+        let pages = logical_pages.div_ceil(entries_per_page);
+        Self {
+            entries: vec![UNMAPPED; logical_pages as usize],
+            taken: Bits::new(logical_pages as usize),
+            taken_count: 0,
+            mapped_count: 0,
+            hint: 0,
+            dirty: Bits::new(pages as usize),
+            entries_per_page,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// First page of the unit that holds the newest valid version.
+    pub(crate) fn get(&self, page: LogicalPage) -> Option<u32> {
+        self.entries.get(page.0 as usize).copied().filter(|at| *at != UNMAPPED)
+    }
+
+    /// Moves the entry and returns the unit it pointed to.
+    pub(crate) fn set(&mut self, page: LogicalPage, at: u32) -> Option<u32> {
+        debug_assert!(at != UNMAPPED, "clear() forgets a page");
+        let old = core::mem::replace(&mut self.entries[page.0 as usize], at);
+        self.dirty.insert(page.0 / self.entries_per_page);
+        if self.taken.insert(page.0) {
+            self.taken_count += 1;
+        }
+        if old == UNMAPPED {
+            self.mapped_count += 1;
+            return None;
+        }
+        Some(old)
+    }
+
+    /// Forgets the entry and frees the number.
+    pub(crate) fn clear(&mut self, page: LogicalPage) -> Option<u32> {
+        let old = core::mem::replace(&mut self.entries[page.0 as usize], UNMAPPED);
+        if self.taken.remove(page.0) {
+            self.taken_count -= 1;
+        }
+        if old == UNMAPPED {
+            return None;
+        }
+        self.dirty.insert(page.0 / self.entries_per_page);
+        self.mapped_count -= 1;
+        Some(old)
+    }
+
+    /// Takes a number that is not taken.
+    pub(crate) fn allocate(&mut self) -> Option<LogicalPage> {
+        let end = self.len();
+        let found = self.taken.first_clear(self.hint, end);
+        let found = found.or_else(|| self.taken.first_clear(0, self.hint))?;
+        self.hint = found + 1;
+        self.reserve(LogicalPage(found));
+        Some(LogicalPage(found))
+    }
+
+    /// Takes the number; whether it was free.
+    pub(crate) fn reserve(&mut self, page: LogicalPage) -> bool {
+        let free = page.0 < self.len() && self.taken.insert(page.0);
+        self.taken_count += u32::from(free);
+        free
+    }
+
+    /// Frees a number that is taken but not mapped.
+    pub(crate) fn release(&mut self, page: LogicalPage) {
+        if page.0 < self.len() && self.get(page).is_none() && self.taken.remove(page.0) {
+            self.taken_count -= 1;
+        }
+    }
+
+    pub(crate) fn taken_count(&self) -> u32 {
+        self.taken_count
+    }
+
+    pub(crate) fn mapped_count(&self) -> u32 {
+        self.mapped_count
+    }
+
+    /// Every mapped page with its unit, in order of numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LogicalPage, u32)> + '_ {
+        let mapped = self.entries.iter().enumerate().filter(|(_, at)| **at != UNMAPPED);
+        mapped.map(|(page, at)| (LogicalPage(page as u32), *at))
+    }
+
+    pub(crate) fn is_dirty(&self, map_page: u32) -> bool {
+        self.dirty.get(map_page)
+    }
+
+    pub(crate) fn mark_dirty(&mut self, map_page: u32) {
+        self.dirty.insert(map_page);
+    }
+
+    pub(crate) fn mark_clean(&mut self, map_page: u32) {
+        self.dirty.remove(map_page);
+    }
+
+    /// Byte form of one mapping page.
+    pub(crate) fn encode(&self, map_page: u32, target: &mut Vec<u8>) {
+        target.clear();
+        let first = (map_page * self.entries_per_page) as usize;
+        let last = (first + self.entries_per_page as usize).min(self.entries.len());
+        for entry in &self.entries[first..last] {
+            target.extend_from_slice(&entry.to_le_bytes());
+        }
+    }
+
+    /// Entries of one mapping page from flash, those that `accept` lets in.
+    pub(crate) fn load(&mut self, map_page: u32, bytes: &[u8], accept: impl Fn(u32) -> bool) {
+        let first = map_page * self.entries_per_page;
+        for (index, entry) in bytes.chunks_exact(4).take(self.entries_per_page as usize).enumerate()
+        {
+            let page = first + index as u32;
+            let at = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+            if page < self.len() && at != UNMAPPED && accept(at) {
+                self.set(LogicalPage(page), at);
+            }
+        }
+        self.mark_clean(map_page);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn size(&self) -> usize {
+        self.entries.len() * 4 + self.taken.size() + self.dirty.size()
+    }
+}

@@ -1,0 +1,290 @@
+//! Page metadata: what a physical page says about itself.
+//!
+//! Owns the byte form of the metadata and where it stands on a page. Never reads a device.
+//!
+//! M1. The checksum covers the payload, the metadata and the physical page number, so two swapped
+//!     pages are both detected.
+//! M2. Decoding any bytes gives metadata, "erased" or "damaged"; it never panics.
+//! M3. A code of its own repairs one flipped bit of the metadata, wherever it stands.
+//!
+//! ```text
+//!  0      kind (low nibble), format version (high nibble)
+//!  1      part (3 bits), parts - 1 (3 bits), standing (2 bits)
+//!  2      region
+//!  3..7   logical page
+//!  7..13  version
+//! 13..20  LSN
+//! 20..25  group
+//! 25..29  sequence of the block
+//! 29..33  CRC-32C
+//! 33..35  SECDED code over 0..33
+//! 35..38  append count, link, flag: left erased by the first program
+//! ```
+
+use flagstone_nand::{Capabilities, Geometry, PhysicalPage};
+
+use crate::checksum::crc32c;
+use crate::code::{self, Correction};
+use crate::{GroupId, LogicalPage, Lsn, RegionId, Version};
+
+/// Bytes that the first program of a page writes.
+pub(crate) const META_SIZE: usize = 35;
+
+/// Bytes with the place left for append count, link and flag.
+pub(crate) const META_SIZE_WITH_FLAGS: usize = 38;
+
+/// Bytes that metadata take at the front of the data area, where no spare area holds them.
+pub(crate) const HEADER_SIZE: usize = 40;
+
+const CRC_OFFSET: usize = 29;
+const CODE_OFFSET: usize = 33;
+const FORMAT_NIBBLE: u8 = 1;
+
+const _: () = assert!(META_SIZE == CODE_OFFSET + 2);
+const _: () = assert!(CODE_OFFSET <= code::DATA_SIZE_MAX);
+const _: () = assert!(HEADER_SIZE >= META_SIZE_WITH_FLAGS);
+
+/// What a physical page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    /// Part of a logical page.
+    Data,
+    /// First page of a log block.
+    Log,
+    /// Part of a page of the mapping, the block table or the directory.
+    Map,
+    /// Part of a checkpoint record.
+    Anchor,
+    /// Inverse mapping of a block.
+    Summary,
+}
+
+/// What a data page is worth without further evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Valid by itself in group 0; otherwise only once its group is committed.
+    Plain,
+    /// Its group was committed when this copy was made: valid by itself.
+    Committed,
+    /// Kept for a pin only: no mount may take it for the page's newest version.
+    History,
+}
+
+/// Metadata of one physical page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageMeta {
+    pub(crate) kind: PageKind,
+    pub(crate) part: u8,
+    pub(crate) parts: u8,
+    pub(crate) standing: Standing,
+    pub(crate) region: RegionId,
+    pub(crate) page: LogicalPage,
+    pub(crate) version: Version,
+    pub(crate) lsn: Lsn,
+    pub(crate) group: GroupId,
+    pub(crate) sequence: u32,
+}
+
+/// Metadata as read: not yet checked against the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RawMeta {
+    /// Nothing was programmed here, as far as the bytes tell.
+    Erased,
+    /// Metadata, and the checksum the payload has to match.
+    Found(PageMeta, u32),
+    /// Neither.
+    Damaged,
+}
+
+/// Where metadata stand on a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// In spare bytes outside the device's ECC, with room for flags.
+    RawSpare {
+        /// First byte within the spare area.
+        offset: u32,
+    },
+    /// In spare bytes that the device's ECC covers.
+    CoveredSpare {
+        /// First byte within the spare area.
+        offset: u32,
+    },
+    /// At the front of the data area.
+    Header,
+}
+
+impl Placement {
+    /// The first place that is large enough on such a device.
+    pub(crate) fn choose(geometry: &Geometry, capabilities: &Capabilities) -> Self {
+        let fits = |offset: u32, size: u32, needed: usize| {
+            size as usize >= needed && u64::from(offset) + u64::from(size) <= geometry.spare_size.into()
+        };
+        let (raw, covered) = (capabilities.spare_raw, capabilities.spare_covered);
+        if fits(raw.offset, raw.size, META_SIZE) {
+            Self::RawSpare { offset: raw.offset }
+        } else if fits(covered.offset, covered.size, META_SIZE) {
+            Self::CoveredSpare { offset: covered.offset }
+        } else {
+            Self::Header
+        }
+    }
+
+    /// Bytes of the data area that metadata take.
+    pub(crate) const fn header_size(self) -> usize {
+        match self {
+            Self::Header => HEADER_SIZE,
+            Self::RawSpare { .. } | Self::CoveredSpare { .. } => 0,
+        }
+    }
+
+    /// Byte that names the placement on flash, with the spare offset.
+    pub(crate) const fn number(self) -> (u8, u32) {
+        match self {
+            Self::Header => (0, 0),
+            Self::RawSpare { offset } => (1, offset),
+            Self::CoveredSpare { offset } => (2, offset),
+        }
+    }
+}
+
+pub(crate) fn put_uint(target: &mut [u8], value: u64) {
+    for (byte, source) in target.iter_mut().zip(value.to_le_bytes()) {
+        *byte = source;
+    }
+}
+
+pub(crate) fn get_uint(source: &[u8]) -> u64 {
+    source.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+impl PageKind {
+    const fn number(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Log => 2,
+            Self::Map => 3,
+            Self::Anchor => 4,
+            Self::Summary => 5,
+        }
+    }
+
+    const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Data),
+            2 => Some(Self::Log),
+            3 => Some(Self::Map),
+            4 => Some(Self::Anchor),
+            5 => Some(Self::Summary),
+            _ => None,
+        }
+    }
+}
+
+impl Standing {
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Plain => 0,
+            Self::Committed => 1,
+            Self::History => 2,
+        }
+    }
+
+    pub(crate) const fn from_number(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::Plain),
+            1 => Some(Self::Committed),
+            2 => Some(Self::History),
+            _ => None,
+        }
+    }
+}
+
+impl PageMeta {
+    /// Metadata of a page that belongs to the floor itself.
+    pub(crate) const fn own(kind: PageKind, page: LogicalPage, version: Version) -> Self {
+        Self {
+            kind,
+            part: 0,
+            parts: 1,
+            standing: Standing::Plain,
+            region: RegionId(0),
+            page,
+            version,
+            lsn: Lsn::ZERO,
+            group: GroupId::NONE,
+            sequence: 0,
+        }
+    }
+
+    /// Byte form for `page`, whose payload has checksum `payload_crc` (M1).
+    pub(crate) fn encode(&self, page: PhysicalPage, payload_crc: u32) -> [u8; META_SIZE] {
+        debug_assert!(self.part < self.parts && self.parts <= 8, "parts are counted in three bits");
+        let mut bytes = [0; META_SIZE];
+        bytes[0] = self.kind.number() | FORMAT_NIBBLE << 4;
+        bytes[1] = self.part | (self.parts - 1) << 3 | self.standing.number() << 6;
+        bytes[2] = self.region.0;
+        put_uint(&mut bytes[3..7], self.page.0.into());
+        put_uint(&mut bytes[7..13], self.version.0);
+        put_uint(&mut bytes[13..20], self.lsn.0);
+        put_uint(&mut bytes[20..25], self.group.0);
+        put_uint(&mut bytes[25..29], self.sequence.into());
+        let crc = seal(&bytes, page, payload_crc);
+        put_uint(&mut bytes[CRC_OFFSET..CODE_OFFSET], crc.into());
+        let code = code::encode(&bytes[..CODE_OFFSET]);
+        put_uint(&mut bytes[CODE_OFFSET..], code.into());
+        bytes
+    }
+
+    /// Metadata from untrusted bytes (M2, M3).
+    pub(crate) fn decode(source: &[u8]) -> RawMeta {
+        let Some(Ok(mut bytes)) = source.get(..META_SIZE).map(<[u8; META_SIZE]>::try_from) else {
+            return RawMeta::Damaged;
+        };
+        // Raw spare bytes may have a flipped bit even where nothing was programmed.
+        if bytes.iter().map(|byte| byte.count_zeros()).sum::<u32>() <= 1 {
+            return RawMeta::Erased;
+        }
+        let code = get_uint(&bytes[CODE_OFFSET..]) as u16;
+        if code::correct(&mut bytes[..CODE_OFFSET], code) == Correction::Failed {
+            return RawMeta::Damaged;
+        }
+        match Self::parse(&bytes) {
+            Some(meta) => RawMeta::Found(meta, get_uint(&bytes[CRC_OFFSET..CODE_OFFSET]) as u32),
+            None => RawMeta::Damaged,
+        }
+    }
+
+    fn parse(bytes: &[u8; META_SIZE]) -> Option<Self> {
+        if bytes[0] >> 4 != FORMAT_NIBBLE {
+            return None;
+        }
+        let (part, parts) = (bytes[1] & 7, (bytes[1] >> 3 & 7) + 1);
+        (part < parts).then_some(())?;
+        Some(Self {
+            kind: PageKind::from_number(bytes[0] & 0xF)?,
+            part,
+            parts,
+            standing: Standing::from_number(bytes[1] >> 6)?,
+            region: RegionId(bytes[2]),
+            page: LogicalPage(get_uint(&bytes[3..7]) as u32),
+            version: Version(get_uint(&bytes[7..13])),
+            lsn: Lsn(get_uint(&bytes[13..20])),
+            group: GroupId(get_uint(&bytes[20..25])),
+            sequence: get_uint(&bytes[25..29]) as u32,
+        })
+    }
+
+    /// Whether `crc`, read beside these metadata, fits them, the page and the payload (M1).
+    pub(crate) fn matches(&self, page: PhysicalPage, payload_crc: u32, crc: u32) -> bool {
+        let bytes = self.encode(page, payload_crc);
+        get_uint(&bytes[CRC_OFFSET..CODE_OFFSET]) as u32 == crc
+    }
+}
+
+fn seal(bytes: &[u8; META_SIZE], page: PhysicalPage, payload_crc: u32) -> u32 {
+    let mut sealed = [0; CRC_OFFSET + 8];
+    sealed[..CRC_OFFSET].copy_from_slice(&bytes[..CRC_OFFSET]);
+    put_uint(&mut sealed[CRC_OFFSET..CRC_OFFSET + 4], page.number().into());
+    put_uint(&mut sealed[CRC_OFFSET + 4..], payload_crc.into());
+    crc32c(&sealed)
+}

@@ -1,0 +1,694 @@
+//! Mounting: from the newest whole record and what was written since to a mapping.
+//!
+//! Owns which version of each page is valid after a restart. Writes nothing.
+//!
+//! U1. An entry of the recorded mapping holds only while its block still lives the recorded life.
+//! U2. Of the versions written since the record the newest valid one wins (rule D6); it is never
+//!     older than the recorded one.
+//! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
+//! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11).
+//!
+//! ```text
+//! first pages ─▶ newest record ─▶ block classes ─▶ recorded mapping ─▶ scan of new blocks ─▶ ready
+//!                     │ none
+//!                     └─────────▶ scan of all blocks ─────────────────────────────────────▶ ready
+//! ```
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use flagstone_nand::{BlockIndex, Nand, NandError};
+
+use crate::blocks::{BlockState, BlockTable};
+use crate::checkpoint::stored;
+use crate::error::{MountError, Structure};
+use crate::flash::{Flash, ReadFault};
+use crate::format::{empty_table, first_page, take_ring};
+use crate::groups::{GroupPage, Rank};
+use crate::layout::{BLOCK_ENTRY_SIZE, Layout};
+use crate::log::LogBlock;
+use crate::mapping::UNMAPPED;
+use crate::meta::{PageKind, PageMeta, Standing, get_uint};
+use crate::numbers::Numbers;
+use crate::options::SpaceOptions;
+use crate::record::Record;
+use crate::ring::Ring;
+use crate::scan::{
+    BlockScan, First, FoundRecord, FoundUnit, find_record, first_is_whole, read_firsts,
+    read_summary, scan_block,
+};
+use crate::space::{Space, Suspect};
+use crate::stats::ReadPurpose;
+use crate::{GroupId, LogicalPage, SpaceBug, Version};
+
+/// Numbers skipped when no record says which are reserved.
+const SCAN_GAP: u64 = 1 << 25;
+
+/// What a mount found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountReport {
+    /// Blob given to the newest durable checkpoint; empty after a full scan.
+    pub user: Vec<u8>,
+    /// Groups with pages that wait for `commit_group` or `discard_group`.
+    pub open_groups: Vec<GroupId>,
+    /// Log pages that may exist, from the durable head on.
+    pub log_pages: Range<u64>,
+    /// Last programmed log page: it may have been in flight when power went.
+    pub log_suspect: Option<u64>,
+    /// No record was readable: every block was scanned.
+    pub full_scan: bool,
+    /// Physical pages read.
+    pub pages_read: u64,
+    /// Blocks scanned for units written since the record.
+    pub blocks_scanned: u32,
+    /// Pages that did not read whole behind the written part of a block.
+    pub torn_pages: u32,
+    /// Units that may have been in flight: kept in memory until they are copied.
+    pub suspects: u32,
+}
+
+/// What the record says about a block, against what the block says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// Nothing of it counts: entries that point into it are dropped.
+    Drop,
+    /// As recorded.
+    Keep,
+    /// As recorded, but its first page does not read: each entry is checked.
+    Verify,
+    /// As recorded up to this unit; scanned from there.
+    KeepAndScan(u32),
+    /// A new life since the record.
+    Scan,
+}
+
+/// Entry of the recorded block table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recorded {
+    sequence: u32,
+    erases: u32,
+    state: u8,
+}
+
+/// A mount in progress.
+struct Mount<D> {
+    space: Space<D>,
+    firsts: Vec<First>,
+    classes: Vec<Class>,
+    /// Valid versions found by scanning, of each page.
+    found: BTreeMap<LogicalPage, Vec<(Version, u32)>>,
+    suspects: Vec<Suspect>,
+    report: MountReport,
+    version_max: u64,
+}
+
+impl<D: Nand> Space<D> {
+    /// Finds the state of the last session. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `NotFormatted`, `Version`, `GeometryMismatch` for a device that holds something else;
+    /// `Damaged` when the mapping itself cannot be read.
+    pub fn mount(device: D) -> Result<(Self, MountReport), MountError> {
+        let layout = Layout::probe(device.geometry(), device.capabilities());
+        let mut flash = Flash::new(device, layout.ok_or(MountError::NotFormatted)?);
+        let firsts = read_firsts(&mut flash)?;
+        let mount = match find_record(&mut flash, &firsts)? {
+            Some(found) => Mount::from_record(flash, firsts, found)?,
+            None => Mount::from_scan(flash, firsts)?,
+        };
+        Ok(mount.finish())
+    }
+}
+
+impl<D: Nand> Mount<D> {
+    fn new(space: Space<D>, firsts: Vec<First>) -> Self {
+        let classes = vec![Class::Drop; firsts.len()];
+        Self {
+            space,
+            firsts,
+            classes,
+            found: BTreeMap::new(),
+            suspects: Vec::new(),
+            report: MountReport::default(),
+            version_max: 0,
+        }
+    }
+
+    fn from_record(
+        mut flash: Flash<D>,
+        firsts: Vec<First>,
+        found: FoundRecord,
+    ) -> Result<Self, MountError> {
+        let FoundRecord { record, number, blocks: newest } = found;
+        let geometry = flash.layout.geometry;
+        let layout = Layout::new(geometry, flash.layout.capabilities, &record.options)
+            .map_err(|_| MountError::GeometryMismatch)?;
+        if record.geometry != geometry || record.placement != layout.placement.number() {
+            return Err(MountError::GeometryMismatch);
+        }
+        flash.layout = layout;
+        let blocks = empty_table(&mut flash)?;
+        let (floor, pages) = (record.sequence_floor, geometry.pages_per_block);
+        let ring = Ring::new(&record.ring, &newest, floor, pages);
+        let numbers = Numbers::starting(
+            record.version_reserved,
+            record.sequence_reserved,
+            record.group_reserved,
+            number.0 + 1,
+        );
+        let space = Space::assemble(flash, record.options, blocks, ring, numbers);
+        let mut mount = Self::new(space, firsts);
+        mount.load(&record)?;
+        mount.report.user.clone_from(&record.user);
+        mount.space.durable = Some(record);
+        Ok(mount)
+    }
+
+    fn load(&mut self, record: &Record) -> Result<(), MountError> {
+        self.load_directory(record)?;
+        let recorded = self.load_table(record)?;
+        let log = self.classify(record, &recorded)?;
+        self.repair_ring(record);
+        self.load_map()?;
+        self.verify_entries()?;
+        self.load_groups(record)?;
+        self.scan_new_blocks()?;
+        self.settle();
+        self.load_log(log, record.log_head, record.log_next)?;
+        Ok(())
+    }
+
+    /// Units of all mapping pages, from the record or the directory pages it points to.
+    fn load_directory(&mut self, record: &Record) -> Result<(), MountError> {
+        let layout = self.space.layout().clone();
+        let leaves = (layout.map_pages + layout.table_pages) as usize;
+        let units = &mut self.space.meta_units;
+        if layout.directory_pages == 0 {
+            for (target, root) in units.iter_mut().zip(&record.roots) {
+                *target = *root;
+            }
+            return Ok(());
+        }
+        for (target, root) in units[leaves..].iter_mut().zip(&record.roots) {
+            *target = *root;
+        }
+        let entries = layout.entries_per_page() as usize;
+        for page in 0..layout.directory_pages as usize {
+            let index = leaves + page;
+            let Some(bytes) = self.read_meta_page(index, Structure::Directory)? else { continue };
+            let first = page * entries;
+            let last = (first + entries).min(leaves);
+            let units = self.space.meta_units[first..last].iter_mut();
+            for (target, source) in units.zip(bytes.chunks_exact(4)) {
+                *target = get_uint(source) as u32;
+            }
+        }
+        Ok(())
+    }
+
+    /// Payload of a mapping page; `None` when it was never written.
+    fn read_meta_page(
+        &mut self,
+        index: usize,
+        what: Structure,
+    ) -> Result<Option<Vec<u8>>, MountError> {
+        let at = self.space.meta_units[index];
+        if at == UNMAPPED {
+            return Ok(None);
+        }
+        let page = self.space.layout().geometry.page_from_number(at);
+        let page = page.ok_or(MountError::GeometryMismatch)?;
+        let mut buffer = Vec::new();
+        for _ in 0..2 {
+            match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
+                Ok(read)
+                    if read.meta.kind == PageKind::Map && read.meta.page.0 as usize == index =>
+                {
+                    return Ok(Some(buffer));
+                }
+                Err((_, ReadFault::Device(error))) => return Err(error.into()),
+                Ok(_) | Err((_, ReadFault::Bad(_))) => {}
+            }
+        }
+        Err(MountError::Damaged { what, page })
+    }
+
+    fn load_table(&mut self, record: &Record) -> Result<Vec<Recorded>, MountError> {
+        let mut table = vec![Recorded::default(); self.firsts.len()];
+        let layout = self.space.layout();
+        let (map_pages, table_pages) = (layout.map_pages, layout.table_pages);
+        let entries = layout.table_entries_per_page() as usize;
+        for page in 0..table_pages as usize {
+            let index = map_pages as usize + page;
+            let Some(bytes) = self.read_meta_page(index, Structure::Map)? else { continue };
+            let targets = table.iter_mut().skip(page * entries).take(entries);
+            for (target, source) in targets.zip(bytes.chunks_exact(BLOCK_ENTRY_SIZE)) {
+                let (sequence, erases) = (get_uint(&source[..4]), get_uint(&source[4..8]));
+                *target = Recorded {
+                    sequence: sequence as u32,
+                    erases: erases as u32,
+                    state: source[8],
+                };
+            }
+        }
+        for open in &record.open {
+            if let Some(entry) = table.get_mut(open.block as usize) {
+                let (sequence, erases) = (open.sequence, open.erases);
+                *entry = Recorded { sequence, erases, state: stored::USED };
+            }
+        }
+        Ok(table)
+    }
+
+    /// Decides what becomes of each block (U1); the log's blocks are returned.
+    fn classify(
+        &mut self,
+        record: &Record,
+        recorded: &[Recorded],
+    ) -> Result<Vec<LogBlock>, MountError> {
+        let mut log = Vec::new();
+        let limit = self.space.layout().log_pages_per_block();
+        for index in 0..self.firsts.len() {
+            let block = BlockIndex(index as u32);
+            let entry = recorded[index];
+            let open = record.open.iter().find(|open| open.block == block.0);
+            let first = self.check_first(block, &entry, record.sequence_floor)?;
+            let erases = entry.erases.max(self.space.flash.device.erase_count(block));
+            let (class, sequence) = match first {
+                First::Bad => continue,
+                _ if record.ring.contains(&block.0) => {
+                    self.space.blocks.restore(block, BlockState::Ring, entry.sequence, erases);
+                    continue;
+                }
+                First::Found(meta) if meta.kind == PageKind::Log => {
+                    let first = meta.version.0;
+                    if first + u64::from(limit) > record.log_head {
+                        log.push(LogBlock { block, first, limit });
+                    }
+                    (Class::Drop, meta.sequence)
+                }
+                First::Found(meta) => match meta.kind {
+                    PageKind::Anchor => (Class::Drop, meta.sequence),
+                    _ => (self.class_of(&meta, &entry, open.map(|open| open.next_page)), meta.sequence),
+                },
+                First::Erased | First::Damaged if entry.state == stored::FREE => {
+                    (Class::Drop, entry.sequence)
+                }
+                First::Erased | First::Damaged => (Class::Verify, entry.sequence),
+            };
+            self.classes[index] = class;
+            let is_new = class == Class::Scan;
+            let retired = entry.state == stored::RETIRED && !is_new;
+            let state = if retired { BlockState::Retired } else { BlockState::Closed };
+            let erases = if is_new { erases.max(entry.erases + 1) } else { erases };
+            self.space.blocks.restore(block, state, sequence, erases);
+        }
+        Ok(log)
+    }
+
+    /// First page of a block; metadata that contradict the record must fit their payload.
+    fn check_first(
+        &mut self,
+        block: BlockIndex,
+        entry: &Recorded,
+        floor: u32,
+    ) -> Result<First, NandError> {
+        let first = self.firsts[block.0 as usize];
+        let First::Found(meta) = first else { return Ok(first) };
+        let as_recorded = meta.sequence == entry.sequence && meta.kind != PageKind::Log;
+        if as_recorded && entry.state != stored::FREE {
+            return Ok(first);
+        }
+        let whole = meta.sequence >= floor && first_is_whole(&mut self.space.flash, block, &meta)?;
+        Ok(if whole || self.space.flash.bugs.has(SpaceBug::StaleSequenceAccepted) {
+            first
+        } else {
+            First::Damaged
+        })
+    }
+
+    fn class_of(&self, meta: &PageMeta, entry: &Recorded, open: Option<u32>) -> Class {
+        if meta.sequence > entry.sequence {
+            return Class::Scan;
+        }
+        if entry.state == stored::FREE {
+            return Class::Drop;
+        }
+        if meta.sequence < entry.sequence {
+            // The recorded life's first page is gone: only checking its units tells.
+            return Class::Verify;
+        }
+        match open {
+            Some(next_page) => Class::KeepAndScan(next_page / self.space.layout().parts),
+            None => Class::Keep,
+        }
+    }
+
+    /// A ring block that went bad since the record was made is replaced by a free one.
+    fn repair_ring(&mut self, record: &Record) {
+        for half in &mut self.space.ring.halves {
+            for slot in &mut half.blocks {
+                let block = BlockIndex(*slot);
+                let known = (*slot as usize) < record.geometry.block_count as usize;
+                if known && self.space.blocks.get(block).state != BlockState::Bad {
+                    continue;
+                }
+                let closed = |index: &u32| {
+                    self.classes[*index as usize] == Class::Drop
+                        && self.space.blocks.get(BlockIndex(*index)).state == BlockState::Closed
+                };
+                if let Some(index) = (0..self.space.blocks.len()).find(closed) {
+                    let erases = self.space.blocks.get(BlockIndex(index)).erases;
+                    self.space.blocks.restore(BlockIndex(index), BlockState::Ring, 0, erases);
+                    *slot = index;
+                }
+            }
+        }
+    }
+
+    fn load_map(&mut self) -> Result<(), MountError> {
+        for page in 0..self.space.layout().map_pages {
+            let Some(bytes) = self.read_meta_page(page as usize, Structure::Map)? else { continue };
+            let layout = self.space.flash.layout.clone();
+            let classes = &self.classes;
+            self.space.map.load(page, &bytes, |at| {
+                let block = at / layout.geometry.pages_per_block;
+                let offset = at % layout.geometry.pages_per_block;
+                let unit = offset / layout.parts;
+                let aligned = offset % layout.parts == 0 && unit < layout.units_per_block;
+                let class = classes.get(block as usize).copied().unwrap_or(Class::Drop);
+                aligned && !matches!(class, Class::Drop | Class::Scan)
+            });
+        }
+        Ok(())
+    }
+
+    /// Drops entries into blocks whose first page does not read, unless the unit itself does.
+    fn verify_entries(&mut self) -> Result<(), NandError> {
+        if !self.classes.contains(&Class::Verify) {
+            return Ok(());
+        }
+        let entries: Vec<_> = self.space.map.iter().collect();
+        let mut buffer = Vec::new();
+        for (page, at) in entries {
+            let block = self.space.blocks.block_of(at);
+            if self.classes[block.0 as usize] != Class::Verify {
+                continue;
+            }
+            let sequence = self.space.blocks.get(block).sequence;
+            match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
+                Ok(read) if read.meta.page == page && read.meta.sequence == sequence => {}
+                Err((_, ReadFault::Device(error))) => return Err(error),
+                _ => drop(self.space.map.clear(page)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages of recorded open groups whose blocks still live the recorded life.
+    fn load_groups(&mut self, record: &Record) -> Result<(), NandError> {
+        for page in &record.groups {
+            let block = self.space.blocks.block_of(page.at);
+            let class = self.classes.get(block.0 as usize).copied().unwrap_or(Class::Drop);
+            let kept = !matches!(class, Class::Drop | Class::Scan);
+            if kept && page.page.0 < self.space.map.len() {
+                let rank = Rank::Unknown;
+                let entry = GroupPage { at: page.at, version: page.version, rank };
+                self.space.groups.insert(page.group, page.page, entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_new_blocks(&mut self) -> Result<(), NandError> {
+        for index in 0..self.classes.len() {
+            let from = match self.classes[index] {
+                Class::Scan => 0,
+                Class::KeepAndScan(from) => from,
+                Class::Drop | Class::Keep | Class::Verify => continue,
+            };
+            let block = BlockIndex(index as u32);
+            let sequence = self.space.blocks.get(block).sequence;
+            let scan = scan_block(&mut self.space.flash, block, from, sequence)?;
+            self.take_scan(scan);
+        }
+        Ok(())
+    }
+
+    fn take_scan(&mut self, scan: BlockScan) {
+        self.report.blocks_scanned += 1;
+        self.report.torn_pages += scan.torn_pages;
+        if let (Some(unit), Some(image)) = (scan.units.last(), scan.last_image) {
+            let (at, meta) = (unit.at, unit.meta);
+            self.suspects.push(Suspect { at, meta, image, fallbacks: Vec::new() });
+        }
+        for unit in &scan.units {
+            self.take_unit(unit);
+        }
+    }
+
+    /// Sorts a unit into valid versions and open groups (U3).
+    fn take_unit(&mut self, unit: &FoundUnit) {
+        let meta = &unit.meta;
+        self.version_max = self.version_max.max(meta.version.0);
+        let in_range = meta.page.0 < self.space.map.len();
+        if meta.kind != PageKind::Data || !in_range || meta.standing == Standing::History {
+            return;
+        }
+        let decided = meta.group == GroupId::NONE || meta.standing == Standing::Committed;
+        if decided || self.space.flash.bugs.has(SpaceBug::OpenGroupCounts) {
+            self.found.entry(meta.page).or_default().push((meta.version, unit.at));
+            return;
+        }
+        let older = self.space.groups.get(meta.group, meta.page);
+        if older.is_none_or(|older| older.version <= meta.version) {
+            let entry = GroupPage { at: unit.at, version: meta.version, rank: Rank::Unknown };
+            self.space.groups.insert(meta.group, meta.page, entry);
+        }
+    }
+
+    /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
+    fn settle(&mut self) {
+        let found = core::mem::take(&mut self.found);
+        let mut losers = BTreeMap::new();
+        for (page, mut versions) in found {
+            versions.sort_unstable();
+            let Some((_, at)) = versions.pop() else { continue };
+            let mut older: Vec<u32> = versions.iter().map(|(_, at)| *at).collect();
+            older.extend(self.space.map.set(page, at));
+            losers.insert(page, older);
+        }
+        let space = &mut self.space;
+        let mapped = space.map.iter().map(|(_, at)| at);
+        let grouped = space.groups.iter().map(|page| page.at);
+        let meta = space.meta_units.iter().copied().filter(|at| *at != UNMAPPED);
+        for at in mapped.chain(grouped).chain(meta) {
+            space.blocks.add_live(at);
+        }
+        for mut suspect in core::mem::take(&mut self.suspects) {
+            if !self.space.blocks.is_live(suspect.at) {
+                continue;
+            }
+            self.report.suspects += 1;
+            let page = suspect.meta.page;
+            if self.space.map.get(page) == Some(suspect.at) {
+                suspect.fallbacks = self.pin_all(page, losers.get(&page));
+            }
+            self.space.suspects.push(suspect);
+        }
+        self.free_empty_blocks();
+    }
+
+    fn pin_all(&mut self, page: LogicalPage, units: Option<&Vec<u32>>) -> Vec<crate::PinId> {
+        let mut pins = Vec::new();
+        for at in units.into_iter().flatten() {
+            self.space.blocks.add_live(*at);
+            pins.push(self.space.pins.add(page, *at));
+        }
+        pins
+    }
+
+    fn free_empty_blocks(&mut self) {
+        let blocks: Vec<_> = self.space.blocks.iter().map(|(index, block)| (index, *block)).collect();
+        for (index, block) in blocks {
+            if block.state == BlockState::Closed && block.live == 0 {
+                self.space.blocks.free(index);
+            }
+        }
+    }
+
+    fn load_log(&mut self, mut log: Vec<LogBlock>, head: u64, next: u64) -> Result<(), NandError> {
+        log.sort_unstable_by_key(|block| block.first);
+        for index in 1..log.len() {
+            let gap = log[index].first.saturating_sub(log[index - 1].first);
+            let limit = u64::from(log[index - 1].limit).min(gap);
+            log[index - 1].limit = limit as u32;
+        }
+        log.retain(|block| block.limit > 0 && block.first + u64::from(block.limit) > head);
+        for block in &log {
+            let entry = *self.space.blocks.get(block.block);
+            let state = BlockState::Log;
+            self.space.blocks.restore(block.block, state, entry.sequence, entry.erases);
+        }
+        let area = &mut self.space.log;
+        (area.head, area.durable_head, area.next_page) = (head, head, next.max(head));
+        area.blocks = log.into();
+        if let Some(last) = self.space.log.blocks.back().copied() {
+            let written = self.count_written(last)?;
+            let end = last.first + u64::from(written);
+            self.space.log.next_page = end.max(next).max(head);
+            self.report.log_suspect = end.checked_sub(1).filter(|_| written > 0);
+        }
+        Ok(())
+    }
+
+    /// Log pages of the last block that hold anything, as far as reading tells.
+    fn count_written(&mut self, block: LogBlock) -> Result<u32, NandError> {
+        if self.space.layout().capabilities.needs_sync {
+            // Old bytes may stand behind the written part: the chain of fragments tells.
+            return Ok(block.limit);
+        }
+        let layout = self.space.layout();
+        let first = first_page(layout, block.block);
+        let positions = layout.log_positions.clone();
+        let mut page = vec![0; layout.geometry.page_size as usize];
+        let mut written = 0;
+        for (index, position) in (0..block.limit).zip(positions) {
+            match self.space.flash.read_slots(first + position, 0, &mut page) {
+                Ok(()) if page.iter().all(|byte| *byte == 0xFF) => break,
+                Err(ReadFault::Device(error)) => return Err(error),
+                Ok(()) | Err(ReadFault::Bad(_)) => written = index + 1,
+            }
+        }
+        Ok(written)
+    }
+
+    fn finish(mut self) -> (Space<D>, MountReport) {
+        let numbers = &mut self.space.numbers;
+        if self.version_max >= numbers.version {
+            // Only a bug gets here: versions above the reserve were used.
+            *numbers = Numbers { version: self.version_max + 1, ..*numbers };
+        }
+        self.report.open_groups = self.space.groups();
+        self.report.log_pages = self.space.log_range();
+        self.report.pages_read = self.space.flash.tally.reads.iter().sum();
+        self.space.flash.tally = crate::stats::Tally::default();
+        (self.space, self.report)
+    }
+}
+
+impl<D: Nand> Mount<D> {
+    /// Rebuilds the mapping from all blocks, when no record reads whole.
+    fn from_scan(mut flash: Flash<D>, firsts: Vec<First>) -> Result<Self, MountError> {
+        let options = find_options(&mut flash, &firsts)?.ok_or(MountError::NotFormatted)?;
+        let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
+        flash.layout = Layout::new(geometry, capabilities, &options.0)
+            .map_err(|_| MountError::NotFormatted)?;
+        let blocks = empty_table(&mut flash)?;
+        let ring = Ring::new(&[], &[], options.1, geometry.pages_per_block);
+        let space = Space::assemble(flash, options.0, blocks, ring, Numbers::default());
+        let mut mount = Self::new(space, firsts);
+        mount.report.full_scan = true;
+        mount.scan_everything(options.1)?;
+        Ok(mount)
+    }
+
+    fn scan_everything(&mut self, floor: u32) -> Result<(), MountError> {
+        let limit = self.space.layout().log_pages_per_block();
+        let (mut sequence_max, mut record_max, mut log) = (0, 0, Vec::new());
+        for index in 0..self.firsts.len() {
+            let block = BlockIndex(index as u32);
+            if self.firsts[index] == First::Bad {
+                continue;
+            }
+            let meta = self.life_of(block, floor)?;
+            let Some(meta) = meta else { continue };
+            sequence_max = sequence_max.max(meta.sequence);
+            let erases = self.space.flash.device.erase_count(block);
+            self.space.blocks.restore(block, BlockState::Closed, meta.sequence, erases);
+            match meta.kind {
+                PageKind::Log => log.push(LogBlock { block, first: meta.version.0, limit }),
+                PageKind::Anchor => record_max = record_max.max(meta.version.0),
+                _ => self.classes[index] = Class::Scan,
+            }
+        }
+        self.scan_new_blocks()?;
+        self.settle();
+        let head = log.iter().map(|block| block.first).min().unwrap_or(0);
+        self.load_log(log, head, head)?;
+        self.number_after_scan(sequence_max, record_max);
+        let (count, floor) = (self.space.options.ring_blocks, self.space.ring.sequence_floor);
+        let ring = take_ring(&mut self.space.blocks, &self.space.flash.layout, count);
+        let pages_per_block = self.space.layout().geometry.pages_per_block;
+        self.space.ring = Ring::new(&ring, &[], floor, pages_per_block);
+        Ok(())
+    }
+
+    /// Metadata that tell which life a block lives: of its first page, or the first that reads.
+    fn life_of(&mut self, block: BlockIndex, floor: u32) -> Result<Option<PageMeta>, NandError> {
+        match self.firsts[block.0 as usize] {
+            First::Found(meta) if first_is_whole(&mut self.space.flash, block, &meta)? => {
+                return Ok(Some(meta).filter(|meta| meta.sequence >= floor));
+            }
+            First::Erased | First::Bad => return Ok(None),
+            First::Found(_) | First::Damaged => {}
+        }
+        let layout = self.space.layout();
+        let (first, chunk_size) = (first_page(layout, block), layout.chunk_size);
+        let mut buffer = vec![0; chunk_size];
+        for page in 1..self.space.layout().geometry.pages_per_block {
+            let read = self.space.flash.read_page(first + page, &mut buffer, ReadPurpose::Metadata);
+            match read {
+                Ok(read) if read.meta.kind == PageKind::Log => return Ok(None),
+                Ok(read) => return Ok(Some(read.meta).filter(|meta| meta.sequence >= floor)),
+                Err(ReadFault::Bad(_)) => {}
+                Err(ReadFault::Device(error)) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn number_after_scan(&mut self, sequence_max: u32, record_max: u64) {
+        let groups = self.space.groups.iter().map(|page| page.group.0);
+        let group = groups.max().unwrap_or(0) + SCAN_GAP;
+        let sequence = sequence_max.saturating_add(1 << 13);
+        let version = self.version_max + SCAN_GAP;
+        self.space.numbers =
+            Numbers::starting(version, sequence, group, record_max + (1 << 17));
+    }
+}
+
+/// Options and sequence floor from any summary, else from any page of a unit.
+fn find_options<D: Nand>(
+    flash: &mut Flash<D>,
+    firsts: &[First],
+) -> Result<Option<(SpaceOptions, u32)>, NandError> {
+    let metas = (0..).map(BlockIndex).zip(firsts).filter_map(|(block, first)| match first {
+        First::Found(meta) if matches!(meta.kind, PageKind::Data | PageKind::Map) => {
+            Some((block, *meta))
+        }
+        _ => None,
+    });
+    let mut fallback = None;
+    for (block, meta) in metas {
+        let options = SpaceOptions { parts: meta.parts, ..SpaceOptions::default() };
+        let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
+        let Ok(layout) = Layout::new(geometry, capabilities, &options) else { continue };
+        let probe = core::mem::replace(&mut flash.layout, layout);
+        let whole = first_is_whole(flash, block, &meta)?;
+        let summary = read_summary(flash, block, meta.sequence)?;
+        flash.layout = probe;
+        if let Some((head, _)) = summary {
+            let (log_pages, ring_blocks) = (head.log_pages, head.ring_blocks);
+            let options = SpaceOptions { log_pages, ring_blocks, ..options };
+            return Ok(Some((options, head.sequence_floor)));
+        }
+        if whole {
+            fallback = fallback.or(Some((options, 0)));
+        }
+    }
+    Ok(fallback)
+}

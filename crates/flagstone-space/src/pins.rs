@@ -1,0 +1,66 @@
+//! Pins: superseded page versions that somebody still reads.
+//!
+//! Owns which units are pinned. A pin lives in memory only: no mount knows of it.
+
+use alloc::collections::BTreeMap;
+
+use crate::{LogicalPage, PinId};
+
+/// One pin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pin {
+    pub(crate) page: LogicalPage,
+    pub(crate) at: u32,
+}
+
+/// All pins.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pins {
+    pins: BTreeMap<PinId, Pin>,
+    /// Pins of each pinned unit.
+    units: BTreeMap<u32, u32>,
+    next: u64,
+}
+
+impl Pins {
+    pub(crate) fn add(&mut self, page: LogicalPage, at: u32) -> PinId {
+        let id = PinId(self.next);
+        self.next += 1;
+        self.pins.insert(id, Pin { page, at });
+        *self.units.entry(at).or_default() += 1;
+        id
+    }
+
+    pub(crate) fn get(&self, id: PinId) -> Option<Pin> {
+        self.pins.get(&id).copied()
+    }
+
+    /// Takes the pin out; whether its unit is pinned no more.
+    pub(crate) fn remove(&mut self, id: PinId) -> Option<(Pin, bool)> {
+        let pin = self.pins.remove(&id)?;
+        let count = self.units.get_mut(&pin.at)?;
+        *count -= 1;
+        let last = *count == 0;
+        if last {
+            self.units.remove(&pin.at);
+        }
+        Some((pin, last))
+    }
+
+    pub(crate) fn is_pinned(&self, at: u32) -> bool {
+        !self.units.is_empty() && self.units.contains_key(&at)
+    }
+
+    /// The pinned unit was copied to `to`.
+    pub(crate) fn relocate(&mut self, from: u32, to: u32) {
+        let Some(count) = self.units.remove(&from) else { return };
+        *self.units.entry(to).or_default() += count;
+        for pin in self.pins.values_mut().filter(|pin| pin.at == from) {
+            pin.at = to;
+        }
+    }
+
+    pub(crate) fn units(&self) -> impl Iterator<Item = u32> + '_ {
+        self.units.keys().copied()
+    }
+}

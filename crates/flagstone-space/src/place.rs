@@ -1,0 +1,201 @@
+//! Placing units: the write path below every logical page.
+//!
+//! Owns taking blocks, failed programs and block summaries. Never moves the mapping.
+//!
+//! W1. A block is erased in this session before anything is programmed into it (rule D11).
+//! W2. A block is erased only when what replaced its content is durable: synced where the device
+//!     needs it, out of reach of later programs where cells are paired (rules D9, D10).
+//! W3. A failed program retires its block; the unit goes elsewhere, units before it stay readable.
+//! W4. Users leave the blocks alone that a collection, a checkpoint and the log need (rule D7).
+
+use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
+
+use crate::blocks::{BlockState, Wear};
+use crate::error::SpaceError;
+use crate::frontier::{Frontier, Stream};
+use crate::layout::GC_RESERVE;
+use crate::meta::{PageKind, PageMeta};
+use crate::space::Space;
+use crate::summary::{self, SummaryHead};
+use crate::{Cause, LogicalPage, SpaceBug};
+
+/// Failed programs in a row after which a write gives up.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// Who asks for a block: decides which reserves it may use (W4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    User,
+    Collector,
+    Checkpoint,
+    Log,
+}
+
+impl<D: Nand> Space<D> {
+    /// Programs a unit at the frontier of `stream`; its first page, live from now on.
+    pub(crate) fn place(
+        &mut self,
+        stream: Stream,
+        claim: Claim,
+        meta: PageMeta,
+        payload: &[u8],
+        cause: Cause,
+    ) -> Result<u32, SpaceError> {
+        let mut claim = claim;
+        for _ in 0..ATTEMPTS_MAX {
+            let (at, sequence) = self.next_slot(stream, claim)?;
+            let meta = PageMeta { sequence, ..meta };
+            match self.flash.program_unit(at, &meta, payload, cause) {
+                Ok(()) => {
+                    self.placed(stream, at, meta)?;
+                    return Ok(at);
+                }
+                Err(NandError::ProgramFailed { .. }) => self.retire_frontier(stream),
+                Err(error) => return Err(self.fail(error)),
+            }
+            // The room that was ensured did not count on a failure.
+            if claim == Claim::User {
+                claim = Claim::Collector;
+            }
+        }
+        Err(SpaceError::WornOut)
+    }
+
+    fn next_slot(&mut self, stream: Stream, claim: Claim) -> Result<(u32, u32), SpaceError> {
+        let index = stream as usize;
+        if self.frontiers[index].is_none() {
+            let wear = if stream == Stream::Cold { Wear::Most } else { Wear::Least };
+            let block = self.take_block(claim, wear, BlockState::Open)?;
+            let sequence = self.blocks.get(block).sequence;
+            let units = alloc::vec::Vec::with_capacity(self.layout().units_per_block as usize);
+            self.frontiers[index] = Some(Frontier { block, sequence, units });
+        }
+        let frontier = self.frontiers[index].as_ref().ok_or(SpaceError::NoRoom)?;
+        let at = frontier.next_page(&self.flash.layout).ok_or(SpaceError::NoRoom)?;
+        Ok((at, frontier.sequence))
+    }
+
+    fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
+        self.blocks.add_live(at);
+        let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
+        frontier.units.push(meta);
+        if frontier.left(&self.flash.layout) == 0 {
+            self.finish_block(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the summary of a full block and closes it.
+    pub(crate) fn finish_block(&mut self, stream: Stream) -> Result<(), SpaceError> {
+        let Some(frontier) = self.frontiers[stream as usize].take() else { return Ok(()) };
+        match self.program_summary(&frontier) {
+            Ok(()) => self.blocks.close(frontier.block),
+            Err(NandError::ProgramFailed { .. }) => self.retire(frontier.block),
+            Err(error) => return Err(self.fail(error)),
+        }
+        Ok(())
+    }
+
+    fn program_summary(&mut self, frontier: &Frontier) -> Result<(), NandError> {
+        let layout = &self.flash.layout;
+        let Some(start) = layout.summary_start() else { return Ok(()) };
+        let (chunk_size, pages) = (layout.chunk_size, layout.geometry.pages_per_block);
+        let head = SummaryHead {
+            parts: self.options.parts,
+            ring_blocks: self.options.ring_blocks,
+            log_pages: self.options.log_pages,
+            logical_pages: layout.logical_pages,
+            sequence: frontier.sequence,
+            sequence_floor: self.ring.sequence_floor,
+        };
+        let mut bytes = core::mem::take(&mut self.meta_buffer);
+        summary::encode(&head, &frontier.units, &mut bytes);
+        let mut result = Ok(());
+        for (index, chunk) in bytes.chunks(chunk_size).enumerate() {
+            let version = self.numbers.next_version();
+            let meta = PageMeta::own(PageKind::Summary, LogicalPage(index as u32), version);
+            let meta = PageMeta { sequence: frontier.sequence, ..meta };
+            let at = frontier.block.0 * pages + start + index as u32;
+            result = result.and_then(|()| self.flash.program_page(at, &meta, chunk, Cause::Metadata));
+        }
+        self.meta_buffer = bytes;
+        result
+    }
+
+    fn retire_frontier(&mut self, stream: Stream) {
+        if let Some(frontier) = self.frontiers[stream as usize].take() {
+            self.retire(frontier.block);
+        }
+    }
+
+    /// A program failed in `block` (W3): nothing more goes there, its units move out later.
+    pub(crate) fn retire(&mut self, block: BlockIndex) {
+        self.blocks.retire(block);
+    }
+
+    /// Marks a block bad, for ever.
+    pub(crate) fn mark_bad(&mut self, block: BlockIndex) -> Result<(), SpaceError> {
+        self.flash.device.mark_bad(block).map_err(|error| self.fail(error))?;
+        self.blocks.set_bad(block);
+        Ok(())
+    }
+
+    /// Takes and erases a free block (W1, W2, W4).
+    pub(crate) fn take_block(
+        &mut self,
+        claim: Claim,
+        wear: Wear,
+        state: BlockState,
+    ) -> Result<BlockIndex, SpaceError> {
+        if !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
+            self.settle_pairs()?;
+        }
+        while self.blocks.free_count() > self.reserved_blocks(claim) {
+            let Some(block) = self.blocks.choose_free(wear) else { break };
+            if self.flash.bugs.has(SpaceBug::FreeBlockNotErased) && self.blocks.get(block).erases == 0 {
+                let sequence = self.numbers.next_sequence();
+                self.blocks.take(block, state, sequence);
+                return Ok(block);
+            }
+            match self.flash.erase(block) {
+                Ok(()) => {
+                    self.blocks.erased(block);
+                    let sequence = self.numbers.next_sequence();
+                    self.blocks.take(block, state, sequence);
+                    return Ok(block);
+                }
+                Err(NandError::EraseFailed { .. }) => self.mark_bad(block)?,
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        Err(SpaceError::NoRoom)
+    }
+
+    /// Free blocks that `claim` has to leave alone (W4).
+    pub(crate) fn reserved_blocks(&self, claim: Claim) -> u32 {
+        let log = self.layout().log_blocks.saturating_sub(self.log.block_count());
+        match claim {
+            Claim::User => log + self.layout().meta_reserve() + GC_RESERVE,
+            Claim::Collector => log + self.layout().meta_reserve(),
+            Claim::Checkpoint => log,
+            Claim::Log => 0,
+        }
+    }
+
+    /// Leaves no programmed page in an open block to a partner that is still to come (rule D9).
+    pub(crate) fn settle_pairs(&mut self) -> Result<(), SpaceError> {
+        let mode = self.layout().capabilities.cell_mode;
+        if !matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. }) {
+            return Ok(());
+        }
+        for stream in Stream::ALL {
+            let layout = &self.flash.layout;
+            let Some(frontier) = &mut self.frontiers[stream as usize] else { continue };
+            frontier.settle_pairs(layout);
+            if frontier.left(layout) == 0 {
+                self.finish_block(stream)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,289 @@
+//! The checkpoint record: what a mount starts from.
+//!
+//! Owns the byte form. Never reads or writes a device: see `ring.rs`.
+//!
+//! R1. A record is accepted only whole: its checksum covers every byte of it.
+//! R2. Numbers at or above the reserved ones were never used before this record (rule D3).
+//! R3. Open groups stand in the record with all their pages (rule D4).
+
+use alloc::vec::Vec;
+
+use flagstone_nand::Geometry;
+
+use crate::checksum::crc32c;
+use crate::meta::{get_uint, put_uint};
+use crate::options::{GcPolicy, SpaceOptions};
+use crate::{GroupId, LogicalPage, Version};
+
+const MAGIC: &[u8; 4] = b"FLAG";
+
+/// Version of everything this floor writes.
+pub(crate) const FORMAT_VERSION: u16 = 1;
+
+/// Bytes in front of the lists.
+const HEAD_SIZE: usize = 104;
+
+/// Block that was open when the record was made, and how far it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenBlock {
+    pub(crate) block: u32,
+    pub(crate) sequence: u32,
+    pub(crate) erases: u32,
+    /// First page of the block that this record says nothing about.
+    pub(crate) next_page: u32,
+}
+
+/// Page of an open group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenGroupPage {
+    pub(crate) group: GroupId,
+    pub(crate) page: LogicalPage,
+    pub(crate) at: u32,
+    pub(crate) version: Version,
+}
+
+/// Everything a mount needs besides the pages themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) geometry: Geometry,
+    pub(crate) options: SpaceOptions,
+    /// Number and spare offset of the metadata placement.
+    pub(crate) placement: (u8, u32),
+    /// Blocks of a lower sequence belong to an earlier format.
+    pub(crate) sequence_floor: u32,
+    pub(crate) sequence_reserved: u32,
+    pub(crate) version_reserved: u64,
+    pub(crate) group_reserved: u64,
+    /// First log page that a restart needs.
+    pub(crate) log_head: u64,
+    /// No log page at or above this number existed.
+    pub(crate) log_next: u64,
+    pub(crate) ring: Vec<u32>,
+    pub(crate) open: Vec<OpenBlock>,
+    /// Units of the mapping, table and directory pages that the record points to directly.
+    pub(crate) roots: Vec<u32>,
+    pub(crate) groups: Vec<OpenGroupPage>,
+    pub(crate) user: Vec<u8>,
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordFault {
+    /// Torn, or no record at all.
+    Damaged,
+    /// Whole, of another format version.
+    Version(u16),
+}
+
+impl Record {
+    /// Byte form.
+    pub(crate) fn encode(&self, target: &mut Vec<u8>) {
+        target.clear();
+        target.resize(HEAD_SIZE, 0);
+        self.encode_head(target);
+        for block in &self.ring {
+            target.extend_from_slice(&block.to_le_bytes());
+        }
+        for open in &self.open {
+            for field in [open.block, open.sequence, open.erases, open.next_page] {
+                target.extend_from_slice(&field.to_le_bytes());
+            }
+        }
+        for root in &self.roots {
+            target.extend_from_slice(&root.to_le_bytes());
+        }
+        for page in &self.groups {
+            target.extend_from_slice(&page.group.0.to_le_bytes());
+            target.extend_from_slice(&page.page.0.to_le_bytes());
+            target.extend_from_slice(&page.at.to_le_bytes());
+            target.extend_from_slice(&page.version.0.to_le_bytes());
+        }
+        target.extend_from_slice(&self.user);
+        let crc = crc32c(target);
+        target.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    fn encode_head(&self, head: &mut [u8]) {
+        head[..4].copy_from_slice(MAGIC);
+        put_uint(&mut head[4..6], FORMAT_VERSION.into());
+        head[6] = self.options.parts;
+        head[7] = self.options.ring_blocks;
+        head[8] = u8::from(self.options.gc_policy == GcPolicy::CostBenefit);
+        head[9] = self.placement.0;
+        put_uint(&mut head[12..16], self.placement.1.into());
+        put_uint(&mut head[16..20], self.geometry.page_size.into());
+        put_uint(&mut head[20..24], self.geometry.spare_size.into());
+        put_uint(&mut head[24..28], self.geometry.pages_per_block.into());
+        put_uint(&mut head[28..32], self.geometry.block_count.into());
+        put_uint(&mut head[32..36], self.options.log_pages.into());
+        put_uint(&mut head[36..40], self.options.static_wear.unwrap_or(u32::MAX).into());
+        put_uint(&mut head[40..44], self.sequence_floor.into());
+        put_uint(&mut head[44..48], self.sequence_reserved.into());
+        put_uint(&mut head[48..56], self.version_reserved);
+        put_uint(&mut head[56..64], self.group_reserved);
+        put_uint(&mut head[64..72], self.log_head);
+        put_uint(&mut head[72..80], self.log_next);
+        put_uint(&mut head[80..84], self.ring.len() as u64);
+        put_uint(&mut head[84..88], self.open.len() as u64);
+        put_uint(&mut head[88..92], self.roots.len() as u64);
+        put_uint(&mut head[92..96], self.groups.len() as u64);
+        put_uint(&mut head[96..100], self.user.len() as u64);
+        put_uint(&mut head[100..104], self.geometry.die_count.into());
+    }
+
+    /// Record from untrusted bytes, which may be followed by padding (R1).
+    pub(crate) fn decode(source: &[u8]) -> Result<Self, RecordFault> {
+        let mut reader = Reader(source);
+        let head = reader.take(HEAD_SIZE)?;
+        if &head[..4] != MAGIC {
+            return Err(RecordFault::Damaged);
+        }
+        let count = |from: usize| get_uint(&head[from..from + 4]) as usize;
+        let mut record = Self::decode_head(head);
+        for _ in 0..count(80) {
+            record.ring.push(reader.u32()?);
+        }
+        for _ in 0..count(84) {
+            let (block, sequence) = (reader.u32()?, reader.u32()?);
+            let (erases, next_page) = (reader.u32()?, reader.u32()?);
+            record.open.push(OpenBlock { block, sequence, erases, next_page });
+        }
+        for _ in 0..count(88) {
+            record.roots.push(reader.u32()?);
+        }
+        for _ in 0..count(92) {
+            let (group, page) = (GroupId(reader.u64()?), LogicalPage(reader.u32()?));
+            let (at, version) = (reader.u32()?, Version(reader.u64()?));
+            record.groups.push(OpenGroupPage { group, page, at, version });
+        }
+        record.user = reader.take(count(96))?.to_vec();
+        let size = source.len() - reader.0.len();
+        if reader.u32()? != crc32c(&source[..size]) {
+            return Err(RecordFault::Damaged);
+        }
+        match get_uint(&head[4..6]) as u16 {
+            FORMAT_VERSION => Ok(record),
+            other => Err(RecordFault::Version(other)),
+        }
+    }
+
+    fn decode_head(head: &[u8]) -> Self {
+        let number = |from: usize, to: usize| get_uint(&head[from..to]);
+        let short = |from: usize| get_uint(&head[from..from + 4]) as u32;
+        let policy = if head[8] == 1 { GcPolicy::CostBenefit } else { GcPolicy::Greedy };
+        Self {
+            geometry: Geometry {
+                page_size: short(16),
+                spare_size: short(20),
+                pages_per_block: short(24),
+                block_count: short(28),
+                die_count: short(100),
+            },
+            options: SpaceOptions {
+                parts: head[6],
+                log_pages: short(32),
+                ring_blocks: head[7],
+                gc_policy: policy,
+                static_wear: Some(short(36)).filter(|limit| *limit != u32::MAX),
+            },
+            placement: (head[9], short(12)),
+            sequence_floor: short(40),
+            sequence_reserved: short(44),
+            version_reserved: number(48, 56),
+            group_reserved: number(56, 64),
+            log_head: number(64, 72),
+            log_next: number(72, 80),
+            ring: Vec::new(),
+            open: Vec::new(),
+            roots: Vec::new(),
+            groups: Vec::new(),
+            user: Vec::new(),
+        }
+    }
+}
+
+/// Takes bytes from the front, never more than there are.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, size: usize) -> Result<&'a [u8], RecordFault> {
+        let (taken, rest) = self.0.split_at_checked(size).ok_or(RecordFault::Damaged)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, RecordFault> {
+        self.take(4).map(|bytes| get_uint(bytes) as u32)
+    }
+
+    fn u64(&mut self) -> Result<u64, RecordFault> {
+        self.take(8).map(get_uint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn sample() -> Record {
+        Record {
+            geometry: Geometry {
+                page_size: 512,
+                spare_size: 32,
+                pages_per_block: 8,
+                block_count: 24,
+                die_count: 1,
+            },
+            options: SpaceOptions::default(),
+            placement: (0, 0),
+            sequence_floor: 3,
+            sequence_reserved: 1000,
+            version_reserved: 1 << 40,
+            group_reserved: 77,
+            log_head: 12,
+            log_next: 99,
+            ring: vec![0, 1, 2, 3],
+            open: vec![OpenBlock { block: 5, sequence: 6, erases: 7, next_page: 8 }],
+            roots: vec![40, 41],
+            groups: vec![OpenGroupPage {
+                group: GroupId(9),
+                page: LogicalPage(2),
+                at: 43,
+                version: Version(11),
+            }],
+            user: b"user".to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_record_survives_the_round_trip_with_padding_behind_it() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        bytes.extend_from_slice(&[0xFF; 33]);
+        assert_eq!(Record::decode(&bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn every_changed_byte_is_refused() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        for index in 0..bytes.len() {
+            for change in [1, 0x80, 0xFF] {
+                bytes[index] ^= change;
+                assert!(Record::decode(&bytes).is_err(), "byte {index} xor {change}");
+                bytes[index] ^= change;
+            }
+        }
+    }
+
+    #[test]
+    fn every_prefix_is_refused() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        for size in 0..bytes.len() {
+            assert_eq!(Record::decode(&bytes[..size]), Err(RecordFault::Damaged), "{size} bytes");
+        }
+    }
+}

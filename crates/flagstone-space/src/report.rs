@@ -1,0 +1,70 @@
+//! What a space tells about itself: counters, wear.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::Nand;
+
+use crate::blocks::BlockState;
+use crate::space::Space;
+use crate::stats::{BlockReport, EraseCounts, SpaceStats, Tally};
+
+impl<D: Nand> Space<D> {
+    /// Counters since the space was made, mounted or last reset, and its state now.
+    #[must_use]
+    pub fn stats(&self) -> SpaceStats {
+        let tally = &self.flash.tally;
+        SpaceStats {
+            programs_by_cause: tally.programs,
+            bytes_by_cause: tally.bytes,
+            reads_by_purpose: tally.reads,
+            gc_migrations: tally.gc_migrations,
+            gc_merges: tally.gc_merges,
+            gc_victims: tally.gc_victims,
+            gc_time_ns: tally.gc_time_ns,
+            erases: tally.erases,
+            scrubs: tally.scrubs,
+            checkpoints: tally.checkpoints,
+            live_pages: self.map.mapped_count(),
+            capacity_pages: self.capacity_pages(),
+            free_blocks: self.blocks.free_count(),
+            bad_blocks: self.lost_blocks(),
+            erase_count: self.erase_counts(),
+            mapping_bytes: self.map.size() + self.blocks.size(),
+            by_region: tally.regions.clone(),
+        }
+    }
+
+    /// Starts counting anew.
+    pub fn reset_stats(&mut self) {
+        self.flash.tally = Tally::default();
+    }
+
+    fn erase_counts(&self) -> EraseCounts {
+        let good = self.blocks.iter().filter(|(_, block)| block.state != BlockState::Bad);
+        let (mut counts, mut blocks, mut sum) =
+            (EraseCounts { min: u32::MAX, mean: 0.0, max: 0 }, 0_u32, 0_u64);
+        for (_, block) in good {
+            counts.min = counts.min.min(block.erases);
+            counts.max = counts.max.max(block.erases);
+            sum += u64::from(block.erases);
+            blocks += 1;
+        }
+        if blocks == 0 {
+            return EraseCounts::default();
+        }
+        counts.mean = sum as f64 / f64::from(blocks);
+        counts
+    }
+
+    /// One line a block, for a picture of wear.
+    #[must_use]
+    pub fn block_report(&self) -> Vec<BlockReport> {
+        let line = |(block, entry): (_, &crate::blocks::Block)| BlockReport {
+            block,
+            state: entry.state,
+            live: entry.live,
+            erases: entry.erases,
+        };
+        self.blocks.iter().map(line).collect()
+    }
+}

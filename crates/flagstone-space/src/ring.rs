@@ -1,0 +1,169 @@
+//! The anchor ring: where checkpoint records stand.
+//!
+//! Owns which blocks the ring has and where the next record goes. Never knows what a record says.
+//!
+//! A1. The ring has two halves, each with a whole copy of the newest record: a torn record, an
+//!     unreadable page or a failed block harms one of them.
+//! A2. A ring block is erased only when the newest record of its half stands in another block.
+//! A3. A session goes on in a fresh block: nothing is programmed behind what a cut may have hit.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, Nand, NandError};
+
+use crate::blocks::{BlockState, Wear};
+use crate::error::SpaceError;
+use crate::meta::{PageKind, PageMeta};
+use crate::place::Claim;
+use crate::record::Record;
+use crate::space::Space;
+use crate::{Cause, LogicalPage, SpaceBug, Version};
+
+/// Failed blocks in a row after which a record gives up.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// One half of the ring.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RingHalf {
+    pub(crate) blocks: Vec<u32>,
+    /// Block that takes the next record, by index.
+    pub(crate) current: usize,
+    /// Next page of the current block; the block's size when it must not be used further.
+    pub(crate) next_page: u32,
+}
+
+/// The ring.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ring {
+    pub(crate) halves: [RingHalf; 2],
+    /// Blocks of a lower sequence belong to an earlier format.
+    pub(crate) sequence_floor: u32,
+}
+
+impl Ring {
+    /// Ring over `blocks`, with the newest copies in `newest`; nothing is programmed behind them (A3).
+    pub(crate) fn new(blocks: &[u32], newest: &[u32], floor: u32, pages_per_block: u32) -> Self {
+        let half = |parity: usize| {
+            let blocks: Vec<u32> = blocks.iter().copied().skip(parity).step_by(2).collect();
+            let current = blocks.iter().position(|block| newest.contains(block));
+            RingHalf {
+                current: current.unwrap_or(blocks.len().saturating_sub(1)),
+                blocks,
+                next_page: pages_per_block,
+            }
+        };
+        Self { halves: [half(0), half(1)], sequence_floor: floor }
+    }
+
+    /// All blocks, so that [`Ring::new`] finds the halves again.
+    pub(crate) fn blocks(&self) -> Vec<u32> {
+        let [first, second] = &self.halves;
+        first.blocks.iter().zip(&second.blocks).flat_map(|(a, b)| [*a, *b]).collect()
+    }
+}
+
+impl<D: Nand> Space<D> {
+    /// Writes both copies of a record and makes them durable (A1).
+    pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
+        let reserves = self.numbers.next_reserves();
+        if !self.flash.bugs.has(SpaceBug::NumbersNotReserved) {
+            (record.version_reserved, record.sequence_reserved, record.group_reserved) = reserves;
+        }
+        let mut bytes = core::mem::take(&mut self.meta_buffer);
+        let result = self.write_copies(&mut record, &mut bytes);
+        self.meta_buffer = bytes;
+        result?;
+        self.flash.sync_if_needed().map_err(|error| self.fail(error))?;
+        self.numbers.reserved(reserves);
+        self.durable = Some(record);
+        Ok(())
+    }
+
+    fn write_copies(&mut self, record: &mut Record, bytes: &mut Vec<u8>) -> Result<(), SpaceError> {
+        let mut attempts = 0;
+        loop {
+            let ring = self.ring.blocks();
+            record.ring.clone_from(&ring);
+            record.encode(bytes);
+            let (chunk_size, pages) =
+                (self.layout().chunk_size, self.layout().geometry.pages_per_block);
+            let limit = chunk_size * pages as usize;
+            if bytes.len() > limit {
+                return Err(SpaceError::TooLong { size: bytes.len(), limit });
+            }
+            let number = self.numbers.next_record();
+            self.write_half(0, number, bytes)?;
+            self.write_half(1, number, bytes)?;
+            // A block that failed was replaced: the record has to name the new one.
+            if self.ring.blocks() == ring {
+                return Ok(());
+            }
+            attempts += 1;
+            if attempts > ATTEMPTS_MAX {
+                return Err(SpaceError::WornOut);
+            }
+        }
+    }
+
+    fn write_half(&mut self, half: usize, number: Version, bytes: &[u8]) -> Result<(), SpaceError> {
+        let pages_per_block = self.layout().geometry.pages_per_block;
+        let pages = bytes.len().div_ceil(self.layout().chunk_size) as u32;
+        for _ in 0..ATTEMPTS_MAX {
+            if self.ring.halves[half].next_page + pages > pages_per_block {
+                self.advance_ring(half)?;
+            }
+            let RingHalf { blocks, current, next_page } = &self.ring.halves[half];
+            let first = blocks[*current] * pages_per_block + next_page;
+            match self.program_copy(first, number, bytes) {
+                Ok(()) => {
+                    self.ring.halves[half].next_page += pages;
+                    return Ok(());
+                }
+                Err(NandError::ProgramFailed { .. }) => self.replace_ring_block(half)?,
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        Err(SpaceError::WornOut)
+    }
+
+    fn program_copy(&mut self, first: u32, number: Version, bytes: &[u8]) -> Result<(), NandError> {
+        let chunk_size = self.layout().chunk_size;
+        let total = bytes.len().div_ceil(chunk_size) as u32;
+        let block = self.blocks.block_of(first);
+        let sequence = self.blocks.get(block).sequence;
+        for (index, chunk) in bytes.chunks(chunk_size).enumerate() {
+            let page = LogicalPage(total << 16 | index as u32);
+            let meta = PageMeta { sequence, ..PageMeta::own(PageKind::Anchor, page, number) };
+            self.flash.program_page(first + index as u32, &meta, chunk, Cause::Metadata)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next block of the half, which holds older records only (A2).
+    fn advance_ring(&mut self, half: usize) -> Result<(), SpaceError> {
+        let ring = &mut self.ring.halves[half];
+        ring.current = (ring.current + 1) % ring.blocks.len();
+        ring.next_page = 0;
+        let block = BlockIndex(ring.blocks[ring.current]);
+        match self.flash.erase(block) {
+            Ok(()) => {
+                self.blocks.erased(block);
+                let sequence = self.numbers.next_sequence();
+                let erases = self.blocks.get(block).erases;
+                self.blocks.restore(block, BlockState::Ring, sequence, erases);
+                Ok(())
+            }
+            Err(NandError::EraseFailed { .. }) => self.replace_ring_block(half),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// Puts a fresh block in the place of the current one, which failed.
+    fn replace_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
+        let fresh = self.take_block(Claim::Checkpoint, Wear::Most, BlockState::Ring)?;
+        let ring = &mut self.ring.halves[half];
+        let failed = core::mem::replace(&mut ring.blocks[ring.current], fresh.0);
+        ring.next_page = 0;
+        self.mark_bad(BlockIndex(failed))
+    }
+}

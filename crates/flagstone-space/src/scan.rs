@@ -1,0 +1,257 @@
+//! Reading blocks at mount: what each block is, and which units it holds.
+//!
+//! Owns the order of a mount's reads. Never changes the mapping and never writes.
+//!
+//! Q1. A unit exists only if all its parts read whole, of one version and of the block's life.
+//! Q2. The last unit of a block that was not sealed may have been in flight: it is a suspect.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
+
+use crate::Check;
+use crate::error::MountError;
+use crate::flash::{Flash, ReadFault};
+use crate::format::first_page;
+use crate::frontier::HOLE;
+use crate::meta::{PageKind, PageMeta, Placement, RawMeta};
+use crate::record::{FORMAT_VERSION, Record, RecordFault};
+use crate::stats::ReadPurpose;
+use crate::summary::{self, SummaryHead};
+use crate::{SpaceBug, Version};
+
+/// First page of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// The block is marked bad.
+    Bad,
+    Erased,
+    Damaged,
+    /// Metadata, not checked against the payload.
+    Found(PageMeta),
+}
+
+/// Unit found in a block.
+#[derive(Clone, Debug)]
+pub(crate) struct FoundUnit {
+    pub(crate) at: u32,
+    pub(crate) meta: PageMeta,
+}
+
+/// What a block holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BlockScan {
+    pub(crate) units: Vec<FoundUnit>,
+    /// Content of the last unit, when it is a suspect (Q2).
+    pub(crate) last_image: Option<Vec<u8>>,
+    pub(crate) torn_pages: u32,
+    pub(crate) head: Option<SummaryHead>,
+}
+
+/// Reads the metadata of every block's first page.
+pub(crate) fn read_firsts<D: Nand>(flash: &mut Flash<D>) -> Result<Vec<First>, NandError> {
+    let blocks = flash.layout.geometry.blocks();
+    blocks.map(|block| read_first(flash, block)).collect()
+}
+
+fn read_first<D: Nand>(flash: &mut Flash<D>, block: BlockIndex) -> Result<First, NandError> {
+    if flash.device.is_bad(block)? {
+        return Ok(First::Bad);
+    }
+    Ok(match flash.peek(first_page(&flash.layout, block))? {
+        RawMeta::Erased => First::Erased,
+        RawMeta::Damaged => First::Damaged,
+        RawMeta::Found(meta, _) => First::Found(meta),
+    })
+}
+
+/// Whether the first page's metadata fit its payload.
+pub(crate) fn first_is_whole<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+    meta: &PageMeta,
+) -> Result<bool, NandError> {
+    let at = first_page(&flash.layout, block);
+    if meta.kind == PageKind::Log && flash.layout.placement != Placement::Header {
+        // Log slots carry checksums of their own: here only the metadata are covered.
+        let Some(page) = flash.layout.geometry.page_from_number(at) else { return Ok(false) };
+        let raw = flash.peek(at)?;
+        return Ok(matches!(raw, RawMeta::Found(meta, crc) if meta.matches(page, 0, crc)));
+    }
+    let mut buffer = vec![0; flash.layout.chunk_size];
+    match flash.read_page(at, &mut buffer, ReadPurpose::Metadata) {
+        Ok(read) => Ok(read.meta == *meta),
+        Err(ReadFault::Bad(_)) => Ok(false),
+        Err(ReadFault::Device(error)) => Err(error),
+    }
+}
+
+/// Copy of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Copy {
+    number: Version,
+    at: u32,
+    pages: u32,
+}
+
+/// Record that a mount starts from, its number, and the blocks that hold it.
+#[derive(Debug)]
+pub(crate) struct FoundRecord {
+    pub(crate) record: Record,
+    pub(crate) number: Version,
+    pub(crate) blocks: Vec<u32>,
+}
+
+/// The newest record that reads whole.
+pub(crate) fn find_record<D: Nand>(
+    flash: &mut Flash<D>,
+    firsts: &[First],
+) -> Result<Option<FoundRecord>, MountError> {
+    let mut copies = find_copies(flash, firsts)?;
+    copies.sort_unstable_by(|a, b| b.cmp(a));
+    let mut other_version = None;
+    for copy in &copies {
+        match read_copy(flash, *copy)? {
+            Ok(record) => {
+                let same = copies.iter().filter(|other| other.number == copy.number);
+                let pages_per_block = flash.layout.geometry.pages_per_block;
+                let blocks = same.map(|other| other.at / pages_per_block).collect();
+                return Ok(Some(FoundRecord { record, number: copy.number, blocks }));
+            }
+            Err(RecordFault::Version(found)) => other_version = Some(found),
+            Err(RecordFault::Damaged) => {}
+        }
+    }
+    match other_version {
+        Some(found) => Err(MountError::Version { found, supported: FORMAT_VERSION }),
+        None => Ok(None),
+    }
+}
+
+fn find_copies<D: Nand>(flash: &mut Flash<D>, firsts: &[First]) -> Result<Vec<Copy>, NandError> {
+    let mut copies = Vec::new();
+    let pages_per_block = flash.layout.geometry.pages_per_block;
+    let may_have_holes = flash.layout.capabilities.needs_sync;
+    for (block, first) in (0..).map(BlockIndex).zip(firsts) {
+        if !matches!(first, First::Found(meta) if meta.kind == PageKind::Anchor) {
+            continue;
+        }
+        for page in 0..pages_per_block {
+            let at = first_page(&flash.layout, block) + page;
+            match flash.peek(at)? {
+                RawMeta::Found(meta, _) if meta.kind == PageKind::Anchor => {
+                    let (pages, index) = (meta.page.0 >> 16, meta.page.0 & 0xFFFF);
+                    if index == 0 && pages <= pages_per_block - page {
+                        copies.push(Copy { number: meta.version, at, pages });
+                    }
+                }
+                RawMeta::Erased if !may_have_holes => break,
+                _ => {}
+            }
+        }
+    }
+    Ok(copies)
+}
+
+fn read_copy<D: Nand>(
+    flash: &mut Flash<D>,
+    copy: Copy,
+) -> Result<Result<Record, RecordFault>, NandError> {
+    let chunk_size = flash.layout.chunk_size;
+    let mut bytes = vec![0; chunk_size * copy.pages as usize];
+    for (index, target) in bytes.chunks_mut(chunk_size).enumerate() {
+        match flash.read_page(copy.at + index as u32, target, ReadPurpose::Metadata) {
+            Ok(read) => {
+                let expected = copy.pages << 16 | index as u32;
+                if read.meta.version != copy.number || read.meta.page.0 != expected {
+                    return Ok(Err(RecordFault::Damaged));
+                }
+            }
+            Err(ReadFault::Bad(_)) => return Ok(Err(RecordFault::Damaged)),
+            Err(ReadFault::Device(error)) => return Err(error),
+        }
+    }
+    Ok(Record::decode(&bytes))
+}
+
+/// Units of a block from unit `from` on, of the life `sequence` (Q1, Q2).
+pub(crate) fn scan_block<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+    from: u32,
+    sequence: u32,
+) -> Result<BlockScan, NandError> {
+    // Where any subset of unsynced writes may survive, a summary proves nothing about its block.
+    if !flash.layout.capabilities.needs_sync {
+        if let Some((head, units)) = read_summary(flash, block, sequence)? {
+            let units = summary_units(flash, block, from, units);
+            return Ok(BlockScan { units, head: Some(head), ..BlockScan::default() });
+        }
+    }
+    scan_units(flash, block, from, sequence)
+}
+
+fn summary_units<D>(
+    flash: &Flash<D>,
+    block: BlockIndex,
+    from: u32,
+    units: Vec<PageMeta>,
+) -> Vec<FoundUnit> {
+    let first = first_page(&flash.layout, block);
+    let parts = flash.layout.parts;
+    let indexed = (0..flash.layout.units_per_block).zip(units).skip(from as usize);
+    let real = indexed.filter(|(_, meta)| meta.page != HOLE);
+    real.map(|(index, meta)| FoundUnit { at: first + index * parts, meta }).collect()
+}
+
+fn scan_units<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+    from: u32,
+    sequence: u32,
+) -> Result<BlockScan, NandError> {
+    let mut scan = BlockScan::default();
+    let mut image = Vec::new();
+    let mode = flash.layout.capabilities.cell_mode;
+    let paired = matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
+    let may_have_holes = flash.layout.capabilities.needs_sync || paired;
+    let stale_counts = flash.bugs.has(SpaceBug::StaleSequenceAccepted);
+    for unit in from..flash.layout.units_per_block {
+        let at = first_page(&flash.layout, block) + unit * flash.layout.parts;
+        match flash.read_unit(at, &mut image, ReadPurpose::Metadata) {
+            Ok(read) if read.meta.sequence == sequence || stale_counts => {
+                scan.units.push(FoundUnit { at, meta: read.meta });
+                let last = scan.last_image.get_or_insert_default();
+                core::mem::swap(last, &mut image);
+            }
+            Err((page, ReadFault::Bad(Check::Erased))) if page == at && !may_have_holes => break,
+            Ok(_) | Err((_, ReadFault::Bad(Check::Erased))) => {}
+            Err((_, ReadFault::Bad(_))) => scan.torn_pages += 1,
+            Err((_, ReadFault::Device(error))) => return Err(error),
+        }
+    }
+    Ok(scan)
+}
+
+pub(crate) fn read_summary<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+    sequence: u32,
+) -> Result<Option<(SummaryHead, Vec<PageMeta>)>, NandError> {
+    let Some(start) = flash.layout.summary_start() else { return Ok(None) };
+    let chunk_size = flash.layout.chunk_size;
+    let mut bytes = vec![0; chunk_size * flash.layout.summary_pages as usize];
+    let mut filled = 0;
+    for (index, target) in bytes.chunks_mut(chunk_size).enumerate() {
+        let at = first_page(&flash.layout, block) + start + index as u32;
+        match flash.read_page(at, target, ReadPurpose::Metadata) {
+            Ok(read) if read.meta.kind == PageKind::Summary && read.meta.sequence == sequence => {
+                filled += target.len();
+            }
+            Ok(_) | Err(ReadFault::Bad(_)) => break,
+            Err(ReadFault::Device(error)) => return Err(error),
+        }
+    }
+    Ok(summary::decode(&bytes[..filled]))
+}

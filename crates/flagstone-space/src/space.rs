@@ -1,0 +1,419 @@
+//! The space: logical pages on flash.
+//!
+//! Owns the state of the floor and the operations on single pages. Garbage collection, groups, the
+//! log, checkpoints and mounting stand in modules of their own, as further methods.
+//!
+//! S1. A mapping entry points to a live unit whose metadata name the page.
+//! S2. A live unit is mapped, or belongs to an open group, or is pinned, or holds a page of the
+//!     mapping that a durable record needs; nothing else is live.
+//! S3. Nothing is programmed or erased before the session's first record is durable: it reserves
+//!     the numbers of the session (rule D3).
+//! S4. After a failure that leaves the device's state unknown nothing is written any more.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::{Nand, NandError};
+
+use crate::blocks::{BlockState, BlockTable};
+use crate::error::SpaceError;
+use crate::flash::{Flash, ReadFault};
+use crate::frontier::{Frontier, Stream};
+use crate::groups::Groups;
+use crate::layout::Layout;
+use crate::log::LogArea;
+use crate::mapping::{Mapping, UNMAPPED};
+use crate::meta::{PageKind, PageMeta, Standing};
+use crate::numbers::Numbers;
+use crate::options::SpaceOptions;
+use crate::pins::Pins;
+use crate::place::Claim;
+use crate::record::Record;
+use crate::ring::Ring;
+use crate::stats::ReadPurpose;
+use crate::{GroupId, LogicalPage, PageInfo, PinId, RegionId, SpaceBug, Version, WriteTag};
+
+/// Pages that wait for scrubbing; a page that finds no place is noticed again at its next read.
+const WORN_MAX: usize = 64;
+
+/// Whether this session has written anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// Mounted: the device is as the last session left it.
+    Mounted,
+    /// Numbers are reserved, suspects are copied away.
+    Begun,
+}
+
+/// Unit that may have been in flight when power went, with the content a mount read (rule D11).
+#[derive(Clone, Debug)]
+pub(crate) struct Suspect {
+    pub(crate) at: u32,
+    pub(crate) meta: PageMeta,
+    pub(crate) image: Vec<u8>,
+    /// Pins on older versions, for the case that power goes again before the copy is made.
+    pub(crate) fallbacks: Vec<PinId>,
+}
+
+/// Logical pages on a flash device.
+#[derive(Debug)]
+pub struct Space<D> {
+    pub(crate) flash: Flash<D>,
+    pub(crate) options: SpaceOptions,
+    pub(crate) blocks: BlockTable,
+    pub(crate) map: Mapping,
+    pub(crate) frontiers: [Option<Frontier>; 3],
+    pub(crate) log: LogArea,
+    pub(crate) groups: Groups,
+    pub(crate) pins: Pins,
+    pub(crate) ring: Ring,
+    pub(crate) numbers: Numbers,
+    pub(crate) session: Session,
+    pub(crate) poisoned: bool,
+    /// Newest durable record; `None` after a full scan.
+    pub(crate) durable: Option<Record>,
+    /// Units of mapping pages, then table pages, then directory pages.
+    pub(crate) meta_units: Vec<u32>,
+    /// Directory and table pages to be written although no content changed: their unit must move.
+    pub(crate) meta_moving: Vec<u32>,
+    /// Units of mapping pages that are freed once the next record is durable (rule D4).
+    pub(crate) meta_old: Vec<u32>,
+    pub(crate) suspects: Vec<Suspect>,
+    /// Units that needed many corrections.
+    pub(crate) worn: Vec<u32>,
+    /// Scratch buffers, kept for their memory.
+    pub(crate) move_buffer: Vec<u8>,
+    pub(crate) meta_buffer: Vec<u8>,
+}
+
+impl<D: Nand> Space<D> {
+    /// Bytes of a logical page that the caller may use.
+    #[must_use]
+    pub fn payload_size(&self) -> usize {
+        self.layout().payload_size
+    }
+
+    /// The device, to look at.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.flash.device
+    }
+
+    /// The device: for its clock and its faults, not for its pages.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.flash.device
+    }
+
+    /// Gives the device back; what was not made durable by a checkpoint is found by the next mount.
+    #[must_use]
+    pub fn into_device(self) -> D {
+        self.flash.device
+    }
+
+    /// Options that the space was formatted with.
+    #[must_use]
+    pub fn options(&self) -> &SpaceOptions {
+        &self.options
+    }
+
+    /// Device time at which everything programmed and erased so far is complete, in nanoseconds.
+    #[must_use]
+    pub fn end_ns(&self) -> u64 {
+        self.flash.end_ns
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.flash.layout
+    }
+
+    /// Plants a deliberate bug, for the tests that have to find it.
+    #[cfg(feature = "seeded-bugs")]
+    pub fn plant(&mut self, bug: SpaceBug) {
+        self.flash.bugs.plant(bug);
+    }
+
+    /// Takes a number without a version. It is free again after a mount.
+    ///
+    /// # Errors
+    ///
+    /// `Full` when as many pages are taken as may be live.
+    pub fn allocate(&mut self, region: RegionId) -> Result<LogicalPage, SpaceError> {
+        self.flash.tally.region(region);
+        if self.map.taken_count() >= self.capacity_pages() {
+            return Err(SpaceError::Full);
+        }
+        self.map.allocate().ok_or(SpaceError::Full)
+    }
+
+    /// Frees a number that was taken and has no version.
+    pub fn release(&mut self, page: LogicalPage) {
+        self.map.release(page);
+    }
+
+    /// Takes this very number; whether it was free.
+    pub fn reserve(&mut self, page: LogicalPage) -> bool {
+        self.map.reserve(page)
+    }
+
+    /// Whether the page has a valid version.
+    #[must_use]
+    pub fn is_mapped(&self, page: LogicalPage) -> bool {
+        self.map.get(page).is_some()
+    }
+
+    /// Every page with a valid version, in order of numbers.
+    pub fn mapped_pages(&self) -> impl Iterator<Item = LogicalPage> + '_ {
+        self.map.iter().map(|(page, _)| page)
+    }
+
+    /// Logical pages that may be live: shrinks when blocks fail.
+    #[must_use]
+    pub fn capacity_pages(&self) -> u32 {
+        self.layout().capacity(self.blocks.len() - self.lost_blocks())
+    }
+
+    /// Reads the valid version of `page` into `out`, which gets `payload_size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `Unmapped` without a version; `Corrupt` when its bytes cannot be trusted.
+    pub fn read(&mut self, page: LogicalPage, out: &mut Vec<u8>) -> Result<PageInfo, SpaceError> {
+        let at = self.map.get(page).ok_or(SpaceError::Unmapped(page))?;
+        let meta = self.read_at(at, page, out)?;
+        self.flash.tally.region(meta.region).reads += 1;
+        Ok(info_of(&meta))
+    }
+
+    /// Writes a new version of `page`, out of place, valid by itself. Shorter payloads are padded.
+    ///
+    /// # Errors
+    ///
+    /// `NoRoom` without a call of `ensure_room` before; `TooLong`; `OutOfRange`.
+    pub fn write(
+        &mut self,
+        page: LogicalPage,
+        payload: &[u8],
+        tag: &WriteTag,
+    ) -> Result<PageInfo, SpaceError> {
+        self.ready()?;
+        self.check_write(page, payload)?;
+        let meta = self.new_version(page, tag, GroupId::NONE);
+        let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
+        self.map_to(page, at, meta.version);
+        self.flash.tally.region(tag.region).writes += 1;
+        Ok(info_of(&meta))
+    }
+
+    /// Forgets `page` and frees its number; whether it had a version that was to be forgotten.
+    ///
+    /// With a group given, only a version that this group wrote is forgotten (rule D12).
+    ///
+    /// # Errors
+    ///
+    /// Only where the version's group has to be read.
+    pub fn trim(
+        &mut self,
+        page: LogicalPage,
+        only_if_group: Option<GroupId>,
+    ) -> Result<bool, SpaceError> {
+        if page.0 >= self.map.len() {
+            return Err(SpaceError::OutOfRange(page));
+        }
+        if let (Some(group), Some(at)) = (only_if_group, self.map.get(page)) {
+            let mut buffer = core::mem::take(&mut self.move_buffer);
+            let meta = self.read_at(at, page, &mut buffer);
+            self.move_buffer = buffer;
+            if meta?.group != group {
+                return Ok(false);
+            }
+        }
+        let Some(old) = self.map.clear(page) else { return Ok(false) };
+        self.release_unit(old);
+        Ok(true)
+    }
+
+    /// Keeps the valid version of `page` readable, whatever is written later. Not across mounts.
+    ///
+    /// # Errors
+    ///
+    /// `Unmapped` without a version.
+    pub fn pin(&mut self, page: LogicalPage) -> Result<PinId, SpaceError> {
+        let at = self.map.get(page).ok_or(SpaceError::Unmapped(page))?;
+        Ok(self.pins.add(page, at))
+    }
+
+    /// Reads a pinned version.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownPin`; `Corrupt` when its bytes cannot be trusted.
+    pub fn read_pinned(&mut self, pin: PinId, out: &mut Vec<u8>) -> Result<PageInfo, SpaceError> {
+        let found = self.pins.get(pin).ok_or(SpaceError::UnknownPin(pin))?;
+        self.read_at(found.at, found.page, out).map(|meta| info_of(&meta))
+    }
+
+    /// Lets a pinned version go.
+    pub fn unpin(&mut self, pin: PinId) {
+        let Some((pin, last)) = self.pins.remove(pin) else { return };
+        if last && self.map.get(pin.page) != Some(pin.at) {
+            self.blocks.drop_live(pin.at);
+        }
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    ///
+    /// A failed sync poisons the space (rule D10).
+    pub fn sync(&mut self) -> Result<(), SpaceError> {
+        if self.poisoned {
+            return Err(SpaceError::Poisoned);
+        }
+        self.settle_pairs()?;
+        self.flash.sync().map_err(|error| self.fail(error))
+    }
+
+    /// Refuses writes of a poisoned space, begins the session, reserves numbers (S3, S4).
+    pub(crate) fn ready(&mut self) -> Result<(), SpaceError> {
+        if self.poisoned {
+            return Err(SpaceError::Poisoned);
+        }
+        if self.session == Session::Mounted {
+            self.begin_session()?;
+        }
+        if self.numbers.are_short() {
+            self.reserve_numbers()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_write(&self, page: LogicalPage, payload: &[u8]) -> Result<(), SpaceError> {
+        if page.0 >= self.map.len() {
+            return Err(SpaceError::OutOfRange(page));
+        }
+        let limit = self.layout().payload_size;
+        if payload.len() > limit {
+            return Err(SpaceError::TooLong { size: payload.len(), limit });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn new_version(
+        &mut self,
+        page: LogicalPage,
+        tag: &WriteTag,
+        group: GroupId,
+    ) -> PageMeta {
+        PageMeta {
+            kind: PageKind::Data,
+            part: 0,
+            parts: self.options.parts,
+            standing: Standing::Plain,
+            region: tag.region,
+            page,
+            version: self.next_version(),
+            lsn: tag.lsn,
+            group,
+            sequence: 0,
+        }
+    }
+
+    pub(crate) fn next_version(&mut self) -> Version {
+        self.numbers.next_version()
+    }
+
+    /// Reads the unit at `at`, which must hold a version of `page`.
+    pub(crate) fn read_at(
+        &mut self,
+        at: u32,
+        page: LogicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<PageMeta, SpaceError> {
+        if let Some(suspect) = self.suspects.iter().find(|suspect| suspect.at == at) {
+            out.clear();
+            out.extend_from_slice(&suspect.image);
+            return Ok(suspect.meta);
+        }
+        let meta = self.read_unit_twice(at, out, ReadPurpose::Data)?;
+        self.check_identity(at, &meta)?;
+        if meta.kind != PageKind::Data || meta.page != page {
+            return Err(self.corrupt(at, crate::Check::Identity));
+        }
+        Ok(meta)
+    }
+
+    /// A unit of an earlier life of its block is not what should stand there.
+    pub(crate) fn check_identity(&self, at: u32, meta: &PageMeta) -> Result<(), SpaceError> {
+        let block = self.blocks.block_of(at);
+        let stale = meta.sequence != self.blocks.get(block).sequence;
+        if stale && !self.flash.bugs.has(SpaceBug::StaleSequenceAccepted) {
+            return Err(self.corrupt(at, crate::Check::Identity));
+        }
+        Ok(())
+    }
+
+    /// Reads a unit, a second time if the first read fails: some failures do not repeat.
+    pub(crate) fn read_unit_twice(
+        &mut self,
+        at: u32,
+        out: &mut Vec<u8>,
+        purpose: ReadPurpose,
+    ) -> Result<PageMeta, SpaceError> {
+        let first = self.flash.read_unit(at, out, purpose);
+        let read = match first {
+            Err((_, ReadFault::Bad(_))) => self.flash.read_unit(at, out, purpose),
+            first => first,
+        };
+        match read {
+            Ok(read) => {
+                if read.worn && self.worn.len() < WORN_MAX && !self.worn.contains(&at) {
+                    self.worn.push(at);
+                }
+                Ok(read.meta)
+            }
+            Err((page, ReadFault::Bad(check))) => Err(self.corrupt(page, check)),
+            Err((_, ReadFault::Device(error))) => Err(SpaceError::Device(error)),
+        }
+    }
+
+    pub(crate) fn corrupt(&self, number: u32, check: crate::Check) -> SpaceError {
+        match self.layout().geometry.page_from_number(number) {
+            Some(page) => SpaceError::Corrupt { page, check },
+            None => SpaceError::OutOfRange(LogicalPage(number)),
+        }
+    }
+
+    /// Points the mapping of `page` to the unit at `at` and lets the old unit go.
+    pub(crate) fn map_to(&mut self, page: LogicalPage, at: u32, version: Version) {
+        debug_assert!(at != UNMAPPED && self.blocks.is_live(at), "S1");
+        self.groups.overtake(page, version);
+        if let Some(old) = self.map.set(page, at) {
+            self.release_unit(old);
+        }
+    }
+
+    /// The unit lost its place in mapping or group; a pin may still hold it (S2).
+    pub(crate) fn release_unit(&mut self, at: u32) {
+        if !self.pins.is_pinned(at) {
+            self.blocks.drop_live(at);
+        }
+    }
+
+    /// Takes note of a device error that leaves the state unknown (S4).
+    pub(crate) fn fail(&mut self, error: NandError) -> SpaceError {
+        self.poisoned = true;
+        SpaceError::Device(error)
+    }
+
+    pub(crate) fn frontier(&self, stream: Stream) -> Option<&Frontier> {
+        self.frontiers[stream as usize].as_ref()
+    }
+
+    /// Blocks that failed: marked bad, or about to be.
+    pub(crate) fn lost_blocks(&self) -> u32 {
+        self.blocks.count(BlockState::Bad) + self.blocks.count(BlockState::Retired)
+    }
+}
+
+pub(crate) fn info_of(meta: &PageMeta) -> PageInfo {
+    PageInfo { version: meta.version, lsn: meta.lsn, group: meta.group, region: meta.region }
+}

@@ -1,0 +1,130 @@
+//! Counters of a space, and what they report.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::BlockIndex;
+
+use crate::blocks::BlockState;
+use crate::{Cause, RegionId};
+
+/// Why a page was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadPurpose {
+    /// The caller asked for the page.
+    Data,
+    /// The caller asked for a log page.
+    Log,
+    /// A live page was moved.
+    Relocation,
+    /// A mount, or metadata that a decision needed.
+    Metadata,
+}
+
+/// Least, mean and largest of the erase counts of all blocks that are not bad.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EraseCounts {
+    /// Fewest erases.
+    pub min: u32,
+    /// Mean of erases.
+    pub mean: f64,
+    /// Most erases.
+    pub max: u32,
+}
+
+/// Counters of one region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionStats {
+    /// Logical pages written by the caller.
+    pub writes: u64,
+    /// Logical pages moved by the collector, scrubbing and wear levelling.
+    pub moves: u64,
+    /// Logical pages read by the caller.
+    pub reads: u64,
+}
+
+/// Counters since the space was made or mounted, and the state it is in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SpaceStats {
+    /// Physical pages programmed, in the order of [`Cause::ALL`].
+    pub programs_by_cause: [u64; 7],
+    /// Bytes programmed, data and spare, in the order of [`Cause::ALL`].
+    pub bytes_by_cause: [u64; 7],
+    /// Physical pages read: data, log, relocation, metadata.
+    pub reads_by_purpose: [u64; 4],
+    /// Logical pages that garbage collection moved.
+    pub gc_migrations: u64,
+    /// Logical pages that garbage collection replaced by a newer image.
+    pub gc_merges: u64,
+    /// Blocks that garbage collection emptied.
+    pub gc_victims: u64,
+    /// Device time from the start to the end of collections, in nanoseconds.
+    pub gc_time_ns: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Logical pages rewritten because a read needed many corrections.
+    pub scrubs: u64,
+    /// Checkpoints made durable.
+    pub checkpoints: u64,
+    /// Logical pages with a version.
+    pub live_pages: u32,
+    /// Logical pages that may have a version or be reserved.
+    pub capacity_pages: u32,
+    /// Blocks that hold nothing.
+    pub free_blocks: u32,
+    /// Blocks that failed, retired and marked.
+    pub bad_blocks: u32,
+    /// Erase counts over all blocks that are not bad.
+    pub erase_count: EraseCounts,
+    /// Bytes of memory that mapping and block table take.
+    pub mapping_bytes: usize,
+    /// Counters by region; the index is the region's number.
+    pub by_region: Vec<RegionStats>,
+}
+
+/// What one block looks like, for a picture of wear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockReport {
+    /// Block.
+    pub block: BlockIndex,
+    /// What it is used for.
+    pub state: BlockState,
+    /// Live units in it.
+    pub live: u32,
+    /// Erases it has seen.
+    pub erases: u32,
+}
+
+/// Counters that the floor keeps while it works.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) programs: [u64; 7],
+    pub(crate) bytes: [u64; 7],
+    pub(crate) reads: [u64; 4],
+    pub(crate) gc_migrations: u64,
+    pub(crate) gc_merges: u64,
+    pub(crate) gc_victims: u64,
+    pub(crate) gc_time_ns: u64,
+    pub(crate) erases: u64,
+    pub(crate) scrubs: u64,
+    pub(crate) checkpoints: u64,
+    pub(crate) regions: Vec<RegionStats>,
+}
+
+impl Tally {
+    pub(crate) fn program(&mut self, cause: Cause, bytes: usize) {
+        self.programs[cause as usize] += 1;
+        self.bytes[cause as usize] += bytes as u64;
+    }
+
+    pub(crate) fn read(&mut self, purpose: ReadPurpose) {
+        self.reads[purpose as usize] += 1;
+    }
+
+    pub(crate) fn region(&mut self, region: RegionId) -> &mut RegionStats {
+        let index = usize::from(region.0);
+        if index >= self.regions.len() {
+            self.regions.resize(index + 1, RegionStats::default());
+        }
+        &mut self.regions[index]
+    }
+}
