@@ -46,7 +46,7 @@ const fn scrub_threshold(strength: u32) -> u32 {
 }
 
 /// Device, scratch buffers, tally.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Flash<D> {
     pub(crate) device: D,
     pub(crate) layout: Layout,

@@ -55,7 +55,9 @@ pub(crate) struct Suspect {
 }
 
 /// Logical pages on a flash device.
-#[derive(Debug)]
+///
+/// A clone is a snapshot of the state in memory, and of the device where its clone is one.
+#[derive(Clone, Debug)]
 pub struct Space<D> {
     pub(crate) flash: Flash<D>,
     pub(crate) options: SpaceOptions,

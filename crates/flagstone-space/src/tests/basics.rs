@@ -1,0 +1,300 @@
+//! Single operations, and long scripts without cuts.
+
+use std::vec::Vec;
+
+use super::harness::{
+    Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
+};
+use crate::{
+    GroupId, LogicalPage, Lsn, MountError, NoOwner, Owner, PageInfo, Space, SpaceError,
+    SpaceOptions, WriteTag,
+};
+use flagstone_nand::{Crashable, Nand, Profile, SimNand};
+
+fn tag(lsn: u64) -> WriteTag {
+    WriteTag::data(Lsn(lsn), REGION)
+}
+
+fn tiny_space() -> Space<SimNand> {
+    Space::format(sim(&profile("tiny")), &options()).unwrap()
+}
+
+#[test]
+fn a_written_page_reads_back_and_survives_a_mount() {
+    let mut space = tiny_space();
+    let page = space.allocate(REGION).unwrap();
+    let bytes = content(page, 1, space.payload_size());
+    space.ensure_room(1, &mut NoOwner).unwrap();
+    let written = space.write(page, &bytes, &tag(9)).unwrap();
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    let mut read = Vec::new();
+    assert_eq!(space.read(page, &mut read).unwrap(), written);
+    assert_eq!(read, bytes);
+    assert!(!report.full_scan);
+    assert_eq!(report.suspects, 1, "the last page may have been in flight");
+}
+
+#[test]
+fn a_device_without_a_space_is_not_formatted() {
+    let result = Space::mount(sim(&profile("tiny")));
+    assert_eq!(result.err(), Some(MountError::NotFormatted));
+}
+
+#[test]
+fn a_mount_writes_nothing() {
+    let mut space = tiny_space();
+    space.write(LogicalPage(3), b"x", &tag(1)).unwrap();
+    let device = space.into_device();
+    let before = device.operation_count();
+    let (space, _) = Space::mount(device).unwrap();
+    assert_eq!(space.device().operation_count(), before);
+}
+
+#[test]
+fn an_uncommitted_group_is_not_seen_and_a_committed_one_is_seen_whole() {
+    let mut space = tiny_space();
+    for page in 0..3 {
+        space.write(LogicalPage(page), b"old", &tag(1)).unwrap();
+    }
+    let group = space.new_group().unwrap();
+    for page in 0..3 {
+        space.write_in_group(group, LogicalPage(page), b"new", &tag(2)).unwrap();
+    }
+    let mut read = Vec::new();
+    space.read(LogicalPage(1), &mut read).unwrap();
+    assert_eq!(&read[..3], b"old");
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(report.open_groups, [group]);
+    assert_eq!(space.commit_group(group).unwrap().len(), 3);
+    for page in 0..3 {
+        space.read(LogicalPage(page), &mut read).unwrap();
+        assert_eq!(&read[..3], b"new");
+    }
+    assert_eq!(space.commit_group(group), Err(SpaceError::UnknownGroup(group)));
+}
+
+#[test]
+fn a_group_page_does_not_replace_a_newer_version() {
+    let mut space = tiny_space();
+    let group = space.new_group().unwrap();
+    space.write_in_group(group, LogicalPage(0), b"group", &tag(1)).unwrap();
+    space.write(LogicalPage(0), b"newer", &tag(2)).unwrap();
+    assert_eq!(space.commit_group(group).unwrap(), []);
+    let mut read = Vec::new();
+    space.read(LogicalPage(0), &mut read).unwrap();
+    assert_eq!(&read[..5], b"newer");
+}
+
+#[test]
+fn trim_keeps_a_page_that_another_group_wrote() {
+    let mut space = tiny_space();
+    let group = space.new_group().unwrap();
+    space.write_in_group(group, LogicalPage(5), b"value", &tag(1)).unwrap();
+    space.commit_group(group).unwrap();
+    assert!(!space.trim(LogicalPage(5), Some(GroupId(999))).unwrap());
+    assert!(space.is_mapped(LogicalPage(5)));
+    assert!(space.trim(LogicalPage(5), Some(group)).unwrap());
+    assert!(!space.is_mapped(LogicalPage(5)));
+}
+
+#[test]
+fn a_pinned_version_survives_rewrites_and_collections() {
+    let mut space = tiny_space();
+    space.write(LogicalPage(0), b"pinned", &tag(1)).unwrap();
+    let pin = space.pin(LogicalPage(0)).unwrap();
+    for round in 0..400_u32 {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        space.write(LogicalPage(round % 7), &round.to_le_bytes(), &tag(2)).unwrap();
+    }
+    let mut read = Vec::new();
+    space.read_pinned(pin, &mut read).unwrap();
+    assert_eq!(&read[..6], b"pinned");
+    space.unpin(pin);
+    assert_eq!(space.read_pinned(pin, &mut read), Err(SpaceError::UnknownPin(pin)));
+    assert_eq!(space.verify().unwrap(), []);
+}
+
+/// Keeps newer content of one page, once.
+struct OneNewer(LogicalPage, bool);
+
+impl Owner for OneNewer {
+    fn newer_image(&mut self, page: LogicalPage, _: &PageInfo, image: &mut Vec<u8>) -> Option<Lsn> {
+        if page != self.0 || self.1 {
+            return None;
+        }
+        image[..6].copy_from_slice(b"merged");
+        Some(Lsn(99))
+    }
+
+    fn moved(&mut self, page: LogicalPage, lsn: Lsn) {
+        assert_eq!((page, lsn), (self.0, Lsn(99)));
+        self.1 = true;
+    }
+}
+
+#[test]
+fn relocation_takes_the_newer_image_of_the_owner() {
+    let mut space = tiny_space();
+    space.write(LogicalPage(0), b"base..", &tag(1)).unwrap();
+    let mut owner = OneNewer(LogicalPage(0), false);
+    for round in 0..2000_u32 {
+        space.ensure_room(1, &mut owner).unwrap();
+        let page = LogicalPage(1 + round % (space.capacity_pages() - 2));
+        space.write(page, &round.to_le_bytes(), &tag(2)).unwrap();
+    }
+    assert!(owner.1, "a full space moves every page sooner or later");
+    let mut read = Vec::new();
+    let info = space.read(LogicalPage(0), &mut read).unwrap();
+    assert_eq!((&read[..6], info.lsn), (&b"merged"[..], Lsn(99)));
+}
+
+#[test]
+fn log_pages_read_back_and_numbers_go_on_after_a_mount() {
+    let mut space = tiny_space();
+    let first = space.log_append(b"one").unwrap();
+    let second = space.log_append(b"two").unwrap();
+    assert_eq!((first.page, first.slot, second.page, second.slot), (0, 0, 0, 1));
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(report.log_pages, 0..1);
+    assert_eq!(report.log_suspect, Some(0));
+    let mut page = Vec::new();
+    space.log_read(0, &mut page).unwrap();
+    assert_eq!(&page[..3], b"one");
+    let slot = space.log_slot_size();
+    assert_eq!(&page[slot..slot + 3], b"two");
+    let third = space.log_append(b"three").unwrap();
+    assert!(third.page > 0, "a fresh page number");
+}
+
+#[test]
+fn the_log_budget_is_kept_and_released_blocks_come_back() {
+    let mut space = tiny_space();
+    let page = vec![7; space.log_slot_size() * space.log_slots_per_page() as usize];
+    let mut count = 0;
+    loop {
+        match space.log_append(&page) {
+            Ok(_) => count += 1,
+            Err(SpaceError::LogFull) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(count >= space.log_budget_pages(), "{count}");
+    for _ in 0..20 {
+        space.log_release(space.log_range().end);
+        space.checkpoint(b"").unwrap();
+        for _ in 0..space.log_budget_pages() {
+            space.log_append(&page).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_blob_of_the_newest_checkpoint_comes_back() {
+    let mut space = tiny_space();
+    space.checkpoint(b"first").unwrap();
+    let big = vec![0xAB; 2000];
+    space.checkpoint(&big).unwrap();
+    let (_, report) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(report.user, big);
+}
+
+/// Runs a script on a device and compares with the model as it goes, with a mount now and then.
+fn long_run<D: Crashable>(device: D, options: &SpaceOptions, seed: u64) {
+    let mut pair = Pair::format(device, options);
+    let pages = (pair.space.capacity_pages() - 8).min(40);
+    for (index, step) in script(seed, 1500, pages).into_iter().enumerate() {
+        let result = pair.apply(step);
+        assert!(result.is_ok(), "seed {seed} step {index} {step:?}: {result:?}");
+        if index % 40 == 0 {
+            pair.check(Sight::Running);
+        }
+        if index % 173 == 172 {
+            pair = pair.reopen();
+        }
+    }
+    assert!(pair.space.stats().erases > 0);
+}
+
+#[test]
+fn long_scripts_agree_with_the_model_on_every_tiny_profile() {
+    let names =
+        ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
+    let profiles = names.map(profile).into_iter().chain([spare_profile()]);
+    for (seed, profile) in (1..).zip(profiles) {
+        long_run(sim(&profile), &options(), seed);
+    }
+}
+
+#[test]
+fn long_scripts_agree_with_the_model_on_a_file() {
+    long_run(file(), &options(), 11);
+}
+
+#[test]
+fn long_scripts_agree_with_the_model_with_pages_of_several_parts() {
+    for parts in [2, 3] {
+        let profile = profile("tiny").with_block_count(48).unwrap();
+        long_run(sim(&profile), &SpaceOptions { parts, ..options() }, u64::from(parts));
+    }
+}
+
+#[test]
+fn long_scripts_agree_with_the_model_under_cost_benefit_and_static_wear() {
+    let gc_policy = crate::GcPolicy::CostBenefit;
+    let options = SpaceOptions { gc_policy, static_wear: Some(4), ..options() };
+    long_run(sim(&profile("tiny")), &options, 5);
+}
+
+#[test]
+fn mapping_pages_behind_a_directory_come_back() {
+    let mut profile: Profile = profile("tiny").with_block_count(1200).unwrap();
+    profile.geometry.pages_per_block = 16;
+    let mut space = Space::format(sim(&profile), &options()).unwrap();
+    assert!(space.layout().directory_pages > 0, "the directory has pages of its own");
+    let pages: Vec<u32> = (0..space.capacity_pages()).step_by(97).collect();
+    for (index, page) in pages.iter().enumerate() {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        space.write(LogicalPage(*page), &page.to_le_bytes(), &tag(1)).unwrap();
+        if index % 50 == 0 {
+            space.checkpoint(b"").unwrap();
+        }
+    }
+    space.checkpoint(b"").unwrap();
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(report.blocks_scanned as usize, 2, "only the open blocks");
+    let mut read = Vec::new();
+    for page in pages {
+        space.read(LogicalPage(page), &mut read).unwrap();
+        assert_eq!(read[..4], page.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_format_over_a_used_device_hides_what_was_there() {
+    let mut device = sim(&profile("tiny"));
+    for round in 0..4_u32 {
+        let mut space = Space::format(device, &options()).unwrap();
+        assert!(!space.is_mapped(LogicalPage(1)));
+        for page in 0..30 {
+            space.ensure_room(1, &mut NoOwner).unwrap();
+            space.write(LogicalPage(page), &round.to_le_bytes(), &tag(1)).unwrap();
+        }
+        let mut fresh = Space::format(space.into_device(), &options()).unwrap();
+        fresh.write(LogicalPage(0), b"only", &tag(1)).unwrap();
+        let (space, _) = Space::mount(fresh.into_device()).unwrap();
+        assert_eq!(space.mapped_pages().collect::<Vec<_>>(), [LogicalPage(0)]);
+        device = space.into_device();
+    }
+}
+
+#[test]
+fn the_device_sees_no_allocation_of_time_from_reads_of_memory() {
+    let mut space = tiny_space();
+    let before = space.device().counters();
+    assert!(!space.is_mapped(LogicalPage(0)));
+    assert_eq!(space.device().counters(), before);
+    assert_eq!(space.allocate(REGION).unwrap(), LogicalPage(0));
+    space.release(LogicalPage(0));
+    assert!(space.reserve(LogicalPage(0)));
+    assert!(!space.reserve(LogicalPage(0)));
+}

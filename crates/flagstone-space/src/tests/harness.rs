@@ -1,0 +1,419 @@
+//! The model that every test of the floor compares with, and the scripts that drive both.
+//!
+//! The model knows, for each logical page, which contents a mount may show: the last one that is
+//! durable and everything written since. On a chip a completed write is durable; on a file, and on
+//! paired cells, a sync makes it so. A forgotten page is durably forgotten by a checkpoint only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::vec::Vec;
+
+use flagstone_nand::{CellMode, Crashable, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
+
+use crate::{
+    GroupId, LogRead, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, SpaceOptions,
+    Temperature, Version, WriteTag,
+};
+
+pub(super) const REGION: RegionId = RegionId(0);
+
+pub(super) fn profile(name: &str) -> Profile {
+    Profile::named(name).unwrap()
+}
+
+/// Tiny geometry with the spare area of `slc-2k`, so that metadata stand in the spare area.
+pub(super) fn spare_profile() -> Profile {
+    let mut profile = profile("tiny");
+    profile.geometry.spare_size = 64;
+    profile.capabilities.spare_raw = flagstone_nand::SpareRange { offset: 2, size: 38 };
+    profile
+}
+
+pub(super) fn sim(profile: &Profile) -> SimNand {
+    SimNand::new(profile, 1)
+}
+
+/// A small file with the page size of `tiny`, so that scripts fill it.
+pub(super) fn file() -> SegmentFile<SimStorage> {
+    let mut profile = profile("segment-file");
+    profile.geometry.page_size = 512;
+    profile.geometry.pages_per_block = 8;
+    profile.geometry.block_count = 24;
+    profile.capabilities.code_word.data_size = 512;
+    let storage = SimStorage::new(profile.timing);
+    SegmentFile::create(storage, &profile).unwrap()
+}
+
+pub(super) fn options() -> SpaceOptions {
+    SpaceOptions { log_pages: 14, ..SpaceOptions::default() }
+}
+
+/// Seeded numbers, the same on every machine (SplitMix64).
+#[derive(Clone, Debug)]
+pub(super) struct Draw(pub(super) u64);
+
+impl Draw {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Write { page: u32, cold: bool },
+    WriteInGroup { page: u32, slot: usize },
+    Commit { slot: usize },
+    Discard { slot: usize },
+    Trim { page: u32 },
+    Checkpoint,
+    Log { slots: u32 },
+    Sync,
+    Background,
+}
+
+pub(super) fn script(seed: u64, length: usize, pages: u32) -> Vec<Step> {
+    let mut draw = Draw(seed);
+    let step = |draw: &mut Draw| {
+        let page = draw.below(pages.into()) as u32;
+        let slot = draw.below(2) as usize;
+        match draw.below(100) {
+            0..=49 => Step::Write { page, cold: draw.below(4) == 0 },
+            50..=61 => Step::WriteInGroup { page, slot },
+            62..=67 => Step::Commit { slot },
+            68..=69 => Step::Discard { slot },
+            70..=75 => Step::Trim { page },
+            76..=79 => Step::Checkpoint,
+            80..=91 => Step::Log { slots: 1 + draw.below(2) as u32 },
+            92..=95 => Step::Sync,
+            _ => Step::Background,
+        }
+    };
+    (0..length).map(|_| step(&mut draw)).collect()
+}
+
+/// Content of one page: a stamp that fills it.
+pub(super) fn content(page: LogicalPage, stamp: u64, size: usize) -> Vec<u8> {
+    let mut draw = Draw(stamp << 20 ^ u64::from(page.0));
+    let mut bytes: Vec<u8> = (0..size / 8 + 1).flat_map(|_| draw.next().to_le_bytes()).collect();
+    bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+    bytes.truncate(size);
+    bytes
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    id: GroupId,
+    pages: BTreeMap<u32, (u64, Version)>,
+}
+
+/// What a space must hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    /// Stamps that a mount may show, oldest first; the last is the valid one. `None` = unmapped.
+    allowed: BTreeMap<u32, Vec<Option<u64>>>,
+    versions: BTreeMap<u32, Version>,
+    groups: [Option<Group>; 2],
+    /// Groups whose commit a log would prove.
+    proven: BTreeSet<GroupId>,
+    /// Durable log slots: page, slot, stamp.
+    log: BTreeMap<(u64, u8), u64>,
+    unsynced_log: BTreeMap<(u64, u8), u64>,
+    stamp: u64,
+    /// A completed write is durable only after a sync.
+    lazy: bool,
+    /// No write of this session is complete yet.
+    fresh: bool,
+}
+
+/// A space with its model.
+#[derive(Clone, Debug)]
+pub(super) struct Pair<D> {
+    pub(super) space: Space<D>,
+    pub(super) model: Model,
+}
+
+impl<D: Crashable> Pair<D> {
+    pub(super) fn format(device: D, options: &SpaceOptions) -> Self {
+        let capabilities = device.capabilities();
+        let paired =
+            matches!(capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
+        let lazy = capabilities.needs_sync || paired;
+        let space = Space::format(device, options).unwrap();
+        Self { space, model: Model { lazy, ..Model::default() } }
+    }
+
+    fn tag(cold: bool) -> WriteTag {
+        let temperature = if cold { Temperature::Cold } else { Temperature::Hot };
+        WriteTag { temperature, ..WriteTag::data(Lsn(7), REGION) }
+    }
+
+    /// Does a step to both; on an error the model holds what a mount may show.
+    pub(super) fn apply(&mut self, step: Step) -> Result<(), SpaceError> {
+        match step {
+            Step::Write { page, cold } => self.write(page, cold)?,
+            Step::WriteInGroup { page, slot } => self.write_in_group(page, slot)?,
+            Step::Commit { slot } => self.commit(slot)?,
+            Step::Discard { slot } => {
+                if let Some(group) = self.model.groups[slot].take() {
+                    self.space.discard_group(group.id);
+                }
+                return Ok(());
+            }
+            Step::Trim { page } => return self.trim(page),
+            Step::Checkpoint => self.checkpoint()?,
+            Step::Log { slots } => self.append(slots)?,
+            Step::Sync => {
+                self.space.sync()?;
+                self.model.synced();
+                return Ok(());
+            }
+            Step::Background => {
+                self.space.background(&mut NoOwner)?;
+            }
+        }
+        self.model.began();
+        Ok(())
+    }
+
+    fn write(&mut self, page: u32, cold: bool) -> Result<(), SpaceError> {
+        self.model.stamp += 1;
+        let stamp = self.model.stamp;
+        let payload = content(LogicalPage(page), stamp, self.space.payload_size());
+        self.space.ensure_room(1, &mut NoOwner)?;
+        self.model.began();
+        self.model.may(page, Some(stamp));
+        let result = self.space.write(LogicalPage(page), &payload, &Self::tag(cold));
+        let info = result.inspect_err(|error| {
+            if !matches!(error, SpaceError::Device(_)) {
+                self.model.may_not(page);
+            }
+        })?;
+        self.model.is(page, Some(stamp), Some(info.version));
+        Ok(())
+    }
+
+    fn write_in_group(&mut self, page: u32, slot: usize) -> Result<(), SpaceError> {
+        if self.model.groups[slot].is_none() {
+            let id = self.space.new_group()?;
+            self.model.groups[slot] = Some(Group { id, pages: BTreeMap::new() });
+        }
+        self.model.stamp += 1;
+        let stamp = self.model.stamp;
+        let payload = content(LogicalPage(page), stamp, self.space.payload_size());
+        self.space.ensure_room(1, &mut NoOwner)?;
+        let Some(group) = &mut self.model.groups[slot] else { return Ok(()) };
+        let tag = Self::tag(false);
+        let info = self.space.write_in_group(group.id, LogicalPage(page), &payload, &tag)?;
+        group.pages.insert(page, (stamp, info.version));
+        let mut read = Vec::new();
+        self.space.read_in_group(group.id, LogicalPage(page), &mut read)?;
+        assert_eq!(read, payload, "a group reads its own page");
+        Ok(())
+    }
+
+    fn commit(&mut self, slot: usize) -> Result<(), SpaceError> {
+        let Some(group) = self.model.groups[slot].clone() else { return Ok(()) };
+        if group.pages.is_empty() {
+            return Ok(());
+        }
+        self.space.sync()?;
+        self.model.synced();
+        self.model.proven.insert(group.id);
+        self.space.commit_group(group.id)?;
+        self.model.groups[slot] = None;
+        for (page, (stamp, version)) in group.pages {
+            let current = self.model.versions.get(&page);
+            if current.is_none_or(|current| *current < version) {
+                self.model.may(page, Some(stamp));
+                self.model.allowed.insert(page, vec![Some(stamp)]);
+                self.model.versions.insert(page, version);
+            }
+        }
+        Ok(())
+    }
+
+    fn trim(&mut self, page: u32) -> Result<(), SpaceError> {
+        let held = self.model.groups.iter().flatten().any(|group| group.pages.contains_key(&page));
+        if held {
+            return Ok(());
+        }
+        let was = self.space.trim(LogicalPage(page), None)?;
+        assert_eq!(was, self.model.valid(page).is_some(), "trim says whether there was a version");
+        if was {
+            self.model.may(page, None);
+            self.model.versions.remove(&page);
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<(), SpaceError> {
+        let stamp = self.model.stamp;
+        let release = self.space.log_range().end.saturating_sub(6);
+        self.space.log_release(release);
+        self.space.checkpoint(&stamp.to_le_bytes())?;
+        for allowed in self.model.allowed.values_mut() {
+            allowed.drain(..allowed.len() - 1);
+        }
+        self.model.synced();
+        self.model.proven.clear();
+        self.model.log.retain(|(page, _), _| *page >= release);
+        Ok(())
+    }
+
+    fn append(&mut self, slots: u32) -> Result<(), SpaceError> {
+        if self.space.log_used_pages() + 2 > self.space.log_budget_pages() {
+            self.checkpoint()?;
+        }
+        let slots = slots.min(self.space.log_slots_per_page());
+        self.model.stamp += 1;
+        let stamp = self.model.stamp;
+        let size = self.space.log_slot_size() * slots as usize;
+        let bytes = content(LogicalPage(u32::MAX), stamp, size);
+        let address = self.space.log_append(&bytes)?;
+        let entry = ((address.page, address.slot), stamp << 8 | u64::from(slots));
+        let lazy = self.model.lazy && self.space.layout().capabilities.needs_sync;
+        let target = if lazy { &mut self.model.unsynced_log } else { &mut self.model.log };
+        assert!(target.insert(entry.0, entry.1).is_none(), "log addresses are never reused");
+        Ok(())
+    }
+
+    /// Power comes back: mounts, decides the open groups, checks everything.
+    pub(super) fn recover(mut device: D, mut model: Model) -> Self {
+        device.power_cycle();
+        let (space, report) = Space::mount(device).unwrap();
+        let mut pair = Self { space, model: Model::default() };
+        for group in report.open_groups {
+            if model.proven.contains(&group) {
+                pair.space.commit_group(group).unwrap();
+            } else {
+                pair.space.discard_group(group);
+            }
+        }
+        model.groups = [None, None];
+        model.versions.clear();
+        model.unsynced_log.clear();
+        pair.model = model;
+        pair.check_log(report.log_pages.start);
+        pair.check(Sight::AfterMount);
+        pair
+    }
+
+    /// Mounts a copy of the device without a cut.
+    pub(super) fn reopen(self) -> Self {
+        Self::recover(self.space.into_device(), self.model)
+    }
+
+    fn check_log(&mut self, head: u64) {
+        let mut page_bytes = Vec::new();
+        let slot_size = self.space.log_slot_size();
+        for ((page, slot), stamp) in self.model.log.clone() {
+            if page < head {
+                continue;
+            }
+            let read = self.space.log_read(page, &mut page_bytes).unwrap();
+            assert!(matches!(read, LogRead::Present { .. }), "log page {page}: {read:?}");
+            let start = usize::from(slot) * slot_size;
+            let size = slot_size * (stamp & 0xFF) as usize;
+            let expected = content(LogicalPage(u32::MAX), stamp >> 8, size);
+            assert!(page_bytes[start..start + size] == expected[..], "log page {page} slot {slot}");
+        }
+    }
+
+    /// Compares every page with the model.
+    pub(super) fn check(&mut self, sight: Sight) {
+        let size = self.space.payload_size();
+        let mut bytes = Vec::new();
+        for (page, allowed) in self.model.allowed.clone() {
+            let seen = match self.space.read(LogicalPage(page), &mut bytes) {
+                Ok(info) => {
+                    let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                    assert_eq!(bytes, content(LogicalPage(page), stamp, size), "page {page}");
+                    self.model.versions.insert(page, info.version);
+                    Some(stamp)
+                }
+                Err(SpaceError::Unmapped(_)) => {
+                    self.model.versions.remove(&page);
+                    None
+                }
+                // What a trim left behind may be half erased; it is trimmed again.
+                Err(SpaceError::Corrupt { .. }) if allowed.contains(&None) => {
+                    self.space.trim(LogicalPage(page), None).unwrap();
+                    None
+                }
+                Err(error) => panic!("page {page}, allowed {allowed:?}: {error}"),
+            };
+            match sight {
+                Sight::Running => {
+                    assert_eq!(Some(&seen), allowed.last(), "page {page}");
+                }
+                Sight::AfterMount => {
+                    assert!(allowed.contains(&seen), "page {page}: {seen:?} not in {allowed:?}");
+                    self.model.may(page, seen);
+                    self.model.fresh = true;
+                }
+            }
+        }
+        let faults = self.space.verify().unwrap();
+        assert!(faults.is_empty(), "{faults:?}");
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    Running,
+    AfterMount,
+}
+
+impl Model {
+    pub(super) fn valid(&self, page: u32) -> Option<u64> {
+        self.allowed.get(&page).and_then(|stamps| stamps.last().copied().flatten())
+    }
+
+    fn may(&mut self, page: u32, stamp: Option<u64>) {
+        self.allowed.entry(page).or_insert_with(|| vec![None]).push(stamp);
+    }
+
+    fn may_not(&mut self, page: u32) {
+        if let Some(stamps) = self.allowed.get_mut(&page) {
+            stamps.pop();
+        }
+    }
+
+    fn is(&mut self, page: u32, stamp: Option<u64>, version: Option<Version>) {
+        if !self.lazy {
+            self.allowed.insert(page, vec![stamp]);
+        }
+        if let Some(version) = version {
+            self.versions.insert(page, version);
+        }
+    }
+
+    /// A write of the session is complete: what the mount showed is durable.
+    fn began(&mut self) {
+        if self.fresh && !self.lazy {
+            self.synced();
+        }
+        self.fresh = false;
+    }
+
+    fn synced(&mut self) {
+        for stamps in self.allowed.values_mut() {
+            if stamps.last().is_some_and(Option::is_some) {
+                stamps.drain(..stamps.len() - 1);
+            }
+        }
+        self.log.append(&mut self.unsynced_log);
+    }
+}
+
+/// A plan without faults.
+pub(super) fn no_faults() -> FaultPlan {
+    FaultPlan::default()
+}

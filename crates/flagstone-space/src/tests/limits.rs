@@ -1,0 +1,1 @@
+//! Full devices, failing blocks, damaged pages.
