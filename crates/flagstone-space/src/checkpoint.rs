@@ -18,7 +18,7 @@ use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta, put_uint};
 use crate::place::Claim;
 use crate::record::{OpenBlock, Record};
-use crate::space::{Session, Space};
+use crate::space::{Session, Space, Suspect};
 use crate::{Cause, LogicalPage, SpaceBug};
 
 /// Block states as the block table stores them.
@@ -219,8 +219,9 @@ impl<D: Nand> Space<D> {
         }
         // A suspect leaves the list only when its copy stands: reads go on from memory until then.
         while let Some(suspect) = self.suspects.last().cloned() {
-            if self.blocks.is_live(suspect.at) {
-                self.move_unit(suspect.at, &suspect.meta, &suspect.image, Cause::Relocation)?;
+            if self.still_holds(&suspect) {
+                let Suspect { at, meta, image, .. } = &suspect;
+                self.move_unit_as(Claim::Restart, *at, meta, image, Cause::Relocation)?;
             }
             for pin in suspect.fallbacks {
                 self.unpin(pin);

@@ -229,8 +229,20 @@ impl<D: Nand> Space<D> {
     }
 
     /// Copies a live unit elsewhere, unchanged but for its standing (V1).
-    pub(crate) fn move_unit(
+    fn move_unit(
         &mut self,
+        at: u32,
+        meta: &PageMeta,
+        image: &[u8],
+        cause: Cause,
+    ) -> Result<(), SpaceError> {
+        self.move_unit_as(Claim::Collector, at, meta, image, cause)
+    }
+
+    /// As [`Space::move_unit`], with the reserves that `claim` may use.
+    pub(crate) fn move_unit_as(
+        &mut self,
+        claim: Claim,
         at: u32,
         meta: &PageMeta,
         image: &[u8],
@@ -254,7 +266,7 @@ impl<D: Nand> Space<D> {
         if self.flash.bugs.has(SpaceBug::RelocationTakesNewVersion) {
             copy.version = self.next_version();
         }
-        let to = self.place(Stream::Cold, Claim::Collector, copy, image, cause)?;
+        let to = self.place(Stream::Cold, claim, copy, image, cause)?;
         self.flash.tally.region(meta.region).moves += 1;
         self.pins.relocate(at, to);
         match role {

@@ -168,7 +168,18 @@ impl Layout {
         let meta = (2 * self.meta_pages()).div_ceil(self.units_per_block) + 1;
         // Two open streams, and one block's worth of dead pages for the collector to find.
         let held = self.ring_blocks + self.log_blocks + self.meta_reserve() + meta + GC_RESERVE + 3;
-        (good_blocks.saturating_sub(held) * self.units_per_block).min(self.logical_pages)
+        (good_blocks.saturating_sub(held) * self.units_filled()).min(self.logical_pages)
+    }
+
+    /// Units of a block that are filled when pairs are settled once in it (rule D9).
+    fn units_filled(&self) -> u32 {
+        let pages = self.geometry.pages_per_block;
+        let reach = |page| match self.capabilities.cell_role(page, pages) {
+            CellRole::Lsb { partner } => partner - page,
+            CellRole::Alone | CellRole::Msb { .. } => 0,
+        };
+        let skipped = (0..pages).map(reach).max().unwrap_or(0).div_ceil(self.parts);
+        self.units_per_block.saturating_sub(skipped).max(1)
     }
 
     /// Log pages of a log block.

@@ -29,6 +29,8 @@ pub(crate) enum Claim {
     Collector,
     Checkpoint,
     Log,
+    /// The copies that a session starts with: each frees what the copy before it took.
+    Restart,
 }
 
 impl<D: Nand> Space<D> {
@@ -178,7 +180,7 @@ impl<D: Nand> Space<D> {
             Claim::User => log + self.layout().meta_reserve() + GC_RESERVE,
             Claim::Collector => log + self.layout().meta_reserve(),
             Claim::Checkpoint => log,
-            Claim::Log => 0,
+            Claim::Log | Claim::Restart => 0,
         }
     }
 

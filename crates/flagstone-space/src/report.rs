@@ -34,6 +34,18 @@ impl<D: Nand> Space<D> {
         }
     }
 
+    /// Logical pages with a valid version.
+    #[must_use]
+    pub fn live_pages(&self) -> u32 {
+        self.map.mapped_count()
+    }
+
+    /// Memory of the mapping and the block table, in bytes.
+    #[must_use]
+    pub fn mapping_bytes(&self) -> usize {
+        self.map.size() + self.blocks.size()
+    }
+
     /// Starts counting anew.
     pub fn reset_stats(&mut self) {
         self.flash.tally = Tally::default();

@@ -330,7 +330,8 @@ impl<D: Nand> Space<D> {
         page: LogicalPage,
         out: &mut Vec<u8>,
     ) -> Result<PageMeta, SpaceError> {
-        if let Some(suspect) = self.suspects.iter().find(|suspect| suspect.at == at) {
+        let mut suspects = self.suspects.iter();
+        if let Some(suspect) = suspects.find(|it| it.at == at && self.still_holds(it)) {
             out.clear();
             out.extend_from_slice(&suspect.image);
             return Ok(suspect.meta);
@@ -341,6 +342,12 @@ impl<D: Nand> Space<D> {
             return Err(self.corrupt(at, crate::Check::Identity));
         }
         Ok(meta)
+    }
+
+    /// Whether the suspect's unit counts: its block may have been freed and taken since.
+    pub(crate) fn still_holds(&self, suspect: &Suspect) -> bool {
+        let block = self.blocks.get(self.blocks.block_of(suspect.at));
+        self.blocks.is_live(suspect.at) && block.sequence == suspect.meta.sequence
     }
 
     /// A unit of an earlier life of its block is not what should stand there.

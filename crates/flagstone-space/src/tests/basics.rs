@@ -3,7 +3,7 @@
 use std::vec::Vec;
 
 use super::harness::{
-    Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
+    Draw, Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
 };
 use crate::{
     GroupId, LogicalPage, Lsn, MountError, NoOwner, Owner, PageInfo, Space, SpaceError,
@@ -137,9 +137,10 @@ fn relocation_takes_the_newer_image_of_the_owner() {
     let mut space = tiny_space();
     space.write(LogicalPage(0), b"base..", &tag(1)).unwrap();
     let mut owner = OneNewer(LogicalPage(0), false);
+    let mut draw = Draw(3);
     for round in 0..2000_u32 {
         space.ensure_room(1, &mut owner).unwrap();
-        let page = LogicalPage(1 + round % (space.capacity_pages() - 2));
+        let page = LogicalPage(1 + draw.below(u64::from(space.capacity_pages() - 2)) as u32);
         space.write(page, &round.to_le_bytes(), &tag(2)).unwrap();
     }
     assert!(owner.1, "a full space moves every page sooner or later");
@@ -204,6 +205,7 @@ fn long_run<D: Crashable>(device: D, options: &SpaceOptions, seed: u64) {
     let pages = (pair.space.capacity_pages() - 8).min(40);
     for (index, step) in script(seed, 1500, pages).into_iter().enumerate() {
         let result = pair.apply(step);
+        let f = pair.space.verify().unwrap(); assert!(f.is_empty(), "seed {seed} step {index} {step:?} {f:?}");
         assert!(result.is_ok(), "seed {seed} step {index} {step:?}: {result:?}");
         if index % 40 == 0 {
             pair.check(Sight::Running);
