@@ -31,7 +31,7 @@
 //! - **I5** A missing fragment that was complete is never taken for the end: it is a
 //!   [`LogFault`], because no power cut explains it.
 //! - **I6** Decoding any bytes gives a value or an error, never a panic.
-//! - **I7** An LSN is `epoch << 40 | counter`; counters rise by one from 1 in each epoch (rule D3).
+//! - **I7** An LSN is `epoch << 32 | counter`; counters rise by one from 1 in each epoch (rule D3).
 
 mod codec;
 mod fragment;
@@ -47,10 +47,7 @@ use flagstone_space::Lsn;
 pub use self::codec::{Cursor, Item, ItemBuf, Items, ItemsIter, RecordFault};
 pub use self::fragment::HEADER_SIZE;
 pub use self::reader::{LogEnd, LogReader, ReadStart, TailFragment};
-pub use self::record::{
-    Checkpoint, CopiedDelta, Install, LoggedDelta, OpenGroup, Record, ReserveKind, RootInfo,
-    RunRef, Separator, TreeKey, TrimPage,
-};
+pub use self::record::{Blob, CopiedDelta, Install, LoggedDelta, Record, Separator};
 pub use self::writer::{Flush, Fragment, LogWriter};
 
 /// How log pages are divided.
@@ -109,16 +106,16 @@ pub struct LogPosition {
     pub chain: ChainPoint,
 }
 
-/// The LSN of a record: `epoch << 40 | counter` (rule D3).
+/// The LSN of a record: `epoch << 32 | counter` (rule D3).
 #[must_use]
 pub fn lsn(epoch: u32, counter: u64) -> Lsn {
     Lsn(u64::from(epoch) << COUNTER_BITS | counter & COUNTER_MASK)
 }
 
 /// Last restart epoch that an LSN can hold in its 56 bits.
-pub const EPOCH_MAX: u32 = 0xFFFF;
+pub const EPOCH_MAX: u32 = 0xFF_FFFF;
 
-const COUNTER_BITS: u32 = 40;
+const COUNTER_BITS: u32 = 32;
 const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
 const _: () = assert!((EPOCH_MAX as u64) < 1 << (56 - COUNTER_BITS));
 

@@ -41,7 +41,7 @@ mod view;
 
 use flagstone_space::LogicalPage;
 
-pub(crate) use build::{build_inner, build_leaves};
+pub(crate) use build::{build_inner, build_leaves, empty_leaf};
 pub(crate) use inner::inner_with;
 pub(crate) use merge::{
     Fold, MergeRequest, Merged, NoOutline, Outline, fold_in_place, merge_leaf, merge_leaves,

@@ -250,6 +250,9 @@ pub struct ItemBuf {
 }
 
 impl ItemBuf {
+    /// A list without elements or memory.
+    pub const EMPTY: Self = Self { count: 0, bytes: Vec::new() };
+
     /// An empty list.
     #[must_use]
     pub fn new() -> Self {

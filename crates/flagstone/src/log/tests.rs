@@ -117,6 +117,7 @@ fn commit(writer: &mut LogWriter, delta: &[u8]) -> Lsn {
         group: GroupId::NONE,
         deltas: deltas.items(),
         runs: Items::default(),
+        dropped: Items::default(),
     })
 }
 

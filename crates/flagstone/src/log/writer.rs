@@ -97,6 +97,17 @@ impl LogWriter {
         lsn(self.epoch, self.counter)
     }
 
+    /// Leaves out `count` LSNs: the next record's own stands for what lies just below it.
+    pub fn skip(&mut self, count: u64) {
+        self.counter += count;
+    }
+
+    /// Restart epoch of the records appended here.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// The LSN that the next record gets.
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {

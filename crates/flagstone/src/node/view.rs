@@ -220,6 +220,17 @@ impl<'a> NodeView<'a> {
         Some(LogicalPage(u32::from_le_bytes(*raw)))
     }
 
+    /// The child that holds the largest keys below `bound` (none: of all), and its place.
+    #[inline]
+    pub(crate) fn child_below(&self, bound: Option<&[u8]>) -> Option<(usize, LogicalPage)> {
+        let end = bound.map_or(self.count(), |bound| {
+            let (Ok(at) | Err(at)) = self.search(bound);
+            at
+        });
+        let index = end.checked_sub(1)?;
+        self.child(index).map(|child| (index, child))
+    }
+
     /// The child of an inner node that covers `key`, with its index.
     pub(crate) fn child_for(&self, key: &[u8]) -> Option<(usize, LogicalPage)> {
         let index = match self.search_from(1, key) {

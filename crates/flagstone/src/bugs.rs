@@ -1,0 +1,107 @@
+//! Deliberate bugs, one for each rule of durability that the engine keeps: the crash explorer
+//! plants them to prove that it sees. Nothing here is compiled without the feature `seeded-bugs`.
+
+/// A rule of durability, broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SeededBug {
+    /// D1: merges take deltas that are not durable yet.
+    MergeBeforeDurable,
+    /// D1: a group is installed before its record is durable.
+    InstallBeforeDurable,
+    /// D2: a delta put back by restart stays although its base holds it.
+    KeepStaleDeltas,
+    /// D2: a base claims to be complete beyond the deltas it holds.
+    ClaimTooMuch,
+    /// D3: restart reuses the epoch of the session before.
+    ReuseEpoch,
+    /// D4: the log's head moves before live deltas were copied.
+    SkipCopies,
+    /// D4: the log's head moves before structure changes are on flash.
+    SkipInnerNodes,
+    /// D5: a transaction's pages become current without its record.
+    CommitGroupsAtMount,
+    /// D8: a commit is acknowledged before its record is durable.
+    AcknowledgeEarly,
+    /// D9: the last log page is relied on after a cut without being copied.
+    SkipTailCopy,
+    /// D10: a flush does not sync.
+    SkipSync,
+    /// D11: restart forgets the install records of the log's tail.
+    SkipInstalls,
+    /// D12: a trim does not look at the group.
+    TrimAnyGroup,
+    /// D13: a scan does not lock its range.
+    ScanWithoutLock,
+    /// D14: a rollback to a savepoint forgets spilled changes only.
+    KeepRolledBack,
+    /// D15: a read that was overtaken by an install is kept.
+    KeepStaleReads,
+}
+
+impl SeededBug {
+    /// Every bug.
+    pub const ALL: [Self; 16] = [
+        Self::MergeBeforeDurable,
+        Self::InstallBeforeDurable,
+        Self::KeepStaleDeltas,
+        Self::ClaimTooMuch,
+        Self::ReuseEpoch,
+        Self::SkipCopies,
+        Self::SkipInnerNodes,
+        Self::CommitGroupsAtMount,
+        Self::AcknowledgeEarly,
+        Self::SkipTailCopy,
+        Self::SkipSync,
+        Self::SkipInstalls,
+        Self::TrimAnyGroup,
+        Self::ScanWithoutLock,
+        Self::KeepRolledBack,
+        Self::KeepStaleReads,
+    ];
+
+    /// Number of the rule in `ARCHITECTURE.md`.
+    #[must_use]
+    pub const fn rule(self) -> u8 {
+        match self {
+            Self::MergeBeforeDurable | Self::InstallBeforeDurable => 1,
+            Self::KeepStaleDeltas | Self::ClaimTooMuch => 2,
+            Self::ReuseEpoch => 3,
+            Self::SkipCopies | Self::SkipInnerNodes => 4,
+            Self::CommitGroupsAtMount => 5,
+            Self::AcknowledgeEarly => 8,
+            Self::SkipTailCopy => 9,
+            Self::SkipSync => 10,
+            Self::SkipInstalls => 11,
+            Self::TrimAnyGroup => 12,
+            Self::ScanWithoutLock => 13,
+            Self::KeepRolledBack => 14,
+            Self::KeepStaleReads => 15,
+        }
+    }
+}
+
+/// The bug that is planted, if any; never any without the feature.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bugs {
+    #[cfg(feature = "seeded-bugs")]
+    planted: Option<SeededBug>,
+}
+
+#[cfg(feature = "seeded-bugs")]
+impl Bugs {
+    pub(crate) fn of(planted: Option<SeededBug>) -> Self {
+        Self { planted }
+    }
+
+    pub(crate) fn has(self, bug: SeededBug) -> bool {
+        self.planted == Some(bug)
+    }
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+impl Bugs {
+    pub(crate) const fn has(self, _bug: SeededBug) -> bool {
+        false
+    }
+}

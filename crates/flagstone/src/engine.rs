@@ -1,0 +1,468 @@
+//! The engine: all state above the space floor, as one value that never does I/O.
+//!
+//! Owns the trees with their deltas, the frames, transactions, locks, the log's volatile tail and
+//! the plans of background work. Never reads or programs a page, never waits, never looks at a
+//! clock: an operation completes or returns a [`Stop`] that says what is missing, and is simply
+//! called again once [`crate::Runtime`] or the lab's event loop has seen to it. That is why threads
+//! and the lab's virtual clients run the very same code, and why no latch is ever held across I/O.
+//!
+//! Invariants:
+//! - **E1** A delta in a tree is committed; uncommitted changes live in their transaction only, so
+//!   an abort forgets them and does nothing else.
+//! - **E2** A logical page is its base with the deltas above the base's LSN applied in LSN order.
+//!   Deltas at or below it are dropped when the two meet (rule D2).
+//! - **E3** A page image handed out for programming derives from durable commits only (rule D1).
+//! - **E4** Between the moment a job takes a page and the moment it is installed the page is busy:
+//!   nobody else prepares an image of it.
+//! - **E5** A poisoned engine appends nothing to the log and hands out no job (rule D8).
+
+use std::collections::VecDeque;
+
+use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo, PinId};
+use hashbrown::{HashMap, HashSet};
+
+use crate::bugs::Bugs;
+use crate::delta::DroppedRefs;
+use crate::error::EngineError;
+use crate::lock::{LockTable, Xid};
+use crate::log::{ChainPoint, Flush, ItemBuf, LogGeometry, LogWriter};
+use crate::options::{FrameKind, Options};
+
+mod access;
+mod catalog;
+mod checkpoint;
+mod descent;
+mod fold;
+mod full;
+mod journal;
+mod merge;
+mod pool;
+mod restart;
+mod scan;
+mod snapshot;
+mod spill;
+mod structure;
+mod transaction;
+mod value;
+
+pub use access::Read;
+pub use catalog::Table;
+pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree};
+pub(crate) use checkpoint::{CheckpointJob, Master};
+pub(crate) use merge::{InstallJob, Job, WriteJob};
+use pool::Pool;
+pub(crate) use restart::{Replay, ReplayEffects};
+pub use scan::{Direction, Row, RowValue, ScanRange};
+pub use snapshot::SnapshotId;
+use transaction::Transaction;
+pub use transaction::{Savepoint, Ticket};
+pub use value::Descriptor;
+pub(crate) use value::{Release, ValuePlan, value_page, value_page_content};
+
+/// Result of an operation that may have to stop.
+pub type Step<T> = Result<T, Stop>;
+
+/// Why an operation could not complete now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A page must be read first: read it, hand it to [`Engine::fill`], call again.
+    Miss(Fetch),
+    /// Something must happen first: see to it, call again.
+    Wait(Wait),
+    /// The operation fails.
+    Error(EngineError),
+}
+
+impl<E: Into<EngineError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// What an operation waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A lock; the transaction is named by [`Engine::take_woken`] when it may try again.
+    Lock,
+    /// Memory: background work frees it.
+    Memory,
+    /// Room in the log: a checkpoint frees it.
+    Log,
+    /// Unused logical pages, so many; the runtime supplies them.
+    Pages(usize),
+    /// A group number; the runtime supplies it.
+    Group,
+    /// The log to become durable up to a commit.
+    Durable(Lsn),
+}
+
+/// A page to read from the space floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fetch {
+    /// The current version of a page.
+    Page(LogicalPage),
+    /// The version that an open group wrote.
+    Grouped(GroupId, LogicalPage),
+    /// An old version that a snapshot keeps.
+    Pinned(PinId, LogicalPage),
+}
+
+/// A page that was read; `found` is none for a page that was never written.
+#[derive(Debug)]
+pub struct Fetched {
+    /// What was asked for.
+    pub fetch: Fetch,
+    /// Metadata and payload.
+    pub found: Option<(PageInfo, Vec<u8>)>,
+}
+
+/// Reads of one page that are under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outstanding {
+    count: u32,
+    /// The page changed meanwhile: what these reads bring is thrown away (rule D15).
+    is_stale: bool,
+}
+
+/// What the engine knows of the space floor; refreshed by the runtime.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SpaceView {
+    /// Log pages in use.
+    pub(crate) log_used: u64,
+    /// Log pages the budget allows.
+    pub(crate) log_budget: u64,
+    /// Logical pages that are live.
+    pub(crate) live_pages: u64,
+    /// Logical pages that may be live.
+    pub(crate) capacity_pages: u64,
+    /// Memory of the mapping.
+    pub(crate) mapping_bytes: usize,
+}
+
+/// A flush that is being programmed.
+#[derive(Clone, Copy, Debug)]
+struct FlushPoint {
+    upto: Lsn,
+    chain: ChainPoint,
+}
+
+/// Limits that follow from the memory budget.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Frames may take this much.
+    frames: usize,
+    /// Above this, deltas are merged.
+    deltas_soft: usize,
+    /// Above this, commits wait for merges.
+    deltas_hard: usize,
+    /// Above this, the largest transaction spills.
+    uncommitted: usize,
+}
+
+/// All state above the space floor. See the module's head.
+#[derive(Debug)]
+pub struct Engine {
+    options: Options,
+    payload_size: usize,
+    limits: Limits,
+    trees: Vec<Tree>,
+    pool: Pool,
+    transactions: HashMap<Xid, Transaction>,
+    xid_next: u64,
+    locks: LockTable,
+    woken: Vec<Xid>,
+    log: LogWriter,
+    /// Newest commit record in the log, durable or not.
+    committed: Lsn,
+    /// Commits up to here must become durable soon: somebody waits for them.
+    flush_to: Lsn,
+    flush_in_flight: Option<FlushPoint>,
+    /// Where the chain of durable fragments ends.
+    durable_chain: ChainPoint,
+    /// Restart is putting commits back, up to this one so far.
+    replaying: Option<Lsn>,
+    /// Deltas up to here were put back by restart and may be older than their base.
+    recovered: Lsn,
+    floors: Vec<Lsn>,
+    deltas_size: usize,
+    deltas_size_peak: usize,
+    uncommitted_size: usize,
+    growth: full::Growth,
+    snapshots: snapshot::Snapshots,
+    reads: HashMap<LogicalPage, Outstanding>,
+    unused_pages: Vec<LogicalPage>,
+    unused_groups: Vec<GroupId>,
+    busy: HashSet<LogicalPage>,
+    hand: merge::Hand,
+    folding: Option<fold::Folding>,
+    installs: VecDeque<InstallJob>,
+    trims: value::Trims,
+    runs: spill::Runs,
+    cycle: checkpoint::Cycle,
+    view: SpaceView,
+    /// Log page on which the last durable fragment ended.
+    log_page: u64,
+    is_poisoned: bool,
+    counts: Counts,
+    scratch: Vec<u8>,
+    items: ItemBuf,
+    pub(crate) bugs: Bugs,
+}
+
+/// Counters since the engine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    commits: u64,
+    aborts: u64,
+    deadlocks: u64,
+    user_bytes: u64,
+    log_bytes: u64,
+    merges: u64,
+    merged_deltas: u64,
+    folds: u64,
+    folded_deltas: u64,
+    splits: u64,
+    checkpoints: u64,
+    copied_deltas: u64,
+    spilled_pages: u64,
+}
+
+impl Engine {
+    /// An engine over a space floor whose logical pages carry `payload_size` bytes.
+    pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
+        let limits = Limits::of(&options, payload_size);
+        Self {
+            limits,
+            payload_size,
+            trees: vec![Tree::catalog()],
+            pool: Pool::new(),
+            transactions: HashMap::new(),
+            xid_next: 1,
+            locks: LockTable::new(),
+            woken: Vec::new(),
+            durable_chain: log.chain(),
+            log,
+            committed: Lsn::ZERO,
+            flush_to: Lsn::ZERO,
+            flush_in_flight: None,
+            replaying: None,
+            recovered: Lsn::ZERO,
+            floors: vec![Lsn::ZERO],
+            deltas_size: 0,
+            deltas_size_peak: 0,
+            uncommitted_size: 0,
+            growth: full::Growth::default(),
+            snapshots: snapshot::Snapshots::default(),
+            reads: HashMap::new(),
+            unused_pages: Vec::new(),
+            unused_groups: Vec::new(),
+            busy: HashSet::new(),
+            hand: merge::Hand::default(),
+            folding: None,
+            items: ItemBuf::new(),
+            installs: VecDeque::new(),
+            trims: value::Trims::default(),
+            runs: spill::Runs::default(),
+            cycle: checkpoint::Cycle::default(),
+            view: SpaceView::default(),
+            log_page: 0,
+            is_poisoned: false,
+            counts: Counts::default(),
+            scratch: Vec::new(),
+            bugs: Bugs::default(),
+            options,
+        }
+    }
+
+    /// Bytes of the longest key.
+    #[must_use]
+    pub fn key_size_max(&self) -> usize {
+        KEY_SIZE_MAX.min(self.payload_size / 4)
+    }
+
+    /// Bytes of the longest value that is stored inside a leaf.
+    #[must_use]
+    pub fn inline_value_size_max(&self) -> usize {
+        self.payload_size / 4
+    }
+
+    /// Options the engine runs with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Every commit up to here is durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.log.durable()
+    }
+
+    /// Whether somebody waits for log records that are not being written yet.
+    #[must_use]
+    pub fn is_flush_wanted(&self) -> bool {
+        !self.is_poisoned
+            && self.flush_in_flight.is_none()
+            && self.flush_to > self.log.durable()
+            && self.log.pending_bytes() > 0
+    }
+
+    /// Bytes of log records that wait for a flush.
+    #[must_use]
+    pub fn pending_log_size(&self) -> usize {
+        self.log.pending_bytes()
+    }
+
+    /// Cuts everything pending into a flush, for the runtime to program.
+    pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        if self.is_poisoned {
+            return None;
+        }
+        let flush = self.log.seal(geometry, slots_left)?;
+        self.flush_in_flight = Some(FlushPoint { upto: flush.upto, chain: self.log.chain() });
+        self.refresh_floors();
+        Some(flush)
+    }
+
+    /// The flush in flight is durable.
+    pub(crate) fn flushed(&mut self, flush: Flush) {
+        self.log.completed(flush);
+        if let Some(point) = self.flush_in_flight.take() {
+            self.durable_chain = point.chain;
+        }
+        self.refresh_floors();
+    }
+
+    /// Asks for everything in the log to become durable.
+    pub fn want_flush(&mut self) {
+        self.flush_to = self.log.appended();
+    }
+
+    /// Transactions that may call their operation again, each named once.
+    pub fn take_woken(&mut self) -> Vec<Xid> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Whether an earlier device failure made the engine read-only.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.is_poisoned
+    }
+
+    /// Takes logical pages that the space floor reserved for new nodes and values.
+    pub(crate) fn supply_pages(&mut self, pages: impl IntoIterator<Item = LogicalPage>) {
+        self.unused_pages.extend(pages);
+    }
+
+    /// How many unused logical pages are at hand.
+    pub(crate) fn unused_page_count(&self) -> usize {
+        self.unused_pages.len()
+    }
+
+    /// Log page on which the last durable fragment ended.
+    pub(crate) fn note_log_page(&mut self, page: u64) {
+        self.log_page = page;
+    }
+
+    /// Takes note of the space floor's state.
+    pub(crate) fn observe(&mut self, view: SpaceView) {
+        self.view = view;
+    }
+
+    /// Takes a group number that was never used before (rule D3).
+    pub(crate) fn supply_group(&mut self, group: GroupId) {
+        self.unused_groups.push(group);
+    }
+
+    fn take_page(&mut self) -> Step<LogicalPage> {
+        self.unused_pages.pop().ok_or(Stop::Wait(Wait::Pages(1)))
+    }
+
+    fn take_group(&mut self) -> Step<GroupId> {
+        self.unused_groups.pop().ok_or(Stop::Wait(Wait::Group))
+    }
+
+    /// The device failed while the log or a page was written: nothing above the durable frontier
+    /// can be relied on any more (rule D8).
+    pub(crate) fn poison(&mut self) {
+        let durable = self.durable();
+        self.is_poisoned = true;
+        for tree in &mut self.trees {
+            tree.deltas.remove_newer(durable);
+        }
+        self.woken.extend(self.transactions.keys().copied());
+    }
+
+    fn require_sound(&self) -> Step<()> {
+        if self.is_poisoned { Err(Stop::Error(EngineError::Poisoned)) } else { Ok(()) }
+    }
+
+    /// Recomputes the LSNs at which versions of a key must stay apart.
+    ///
+    /// The durable frontier and the end of a flush in flight may become the LSN that a base is
+    /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff.
+    fn refresh_floors(&mut self) {
+        self.floors.clear();
+        self.floors.push(self.log.durable());
+        self.floors.extend(self.flush_in_flight.map(|point| point.upto));
+        self.floors.extend(self.cycle.cutoff());
+        self.snapshots.floors(&mut self.floors);
+    }
+
+    fn note_deltas_size(&mut self, before: usize, after: usize) {
+        self.deltas_size = self.deltas_size + after - before;
+        let total = self.deltas_size + self.uncommitted_size;
+        self.deltas_size_peak = self.deltas_size_peak.max(total);
+    }
+
+    fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {
+        for descriptor in dropped {
+            self.trims.add(lsn, descriptor);
+        }
+    }
+
+    /// A page has a newer image on flash: frames and reads under way of the old one are void.
+    fn forget_page(&mut self, page: LogicalPage) {
+        self.pool.remove(page);
+        self.mark_stale(page);
+    }
+
+    fn mark_stale(&mut self, page: LogicalPage) {
+        if let Some(read) = self.reads.get_mut(&page) {
+            read.is_stale = true;
+        }
+    }
+
+    fn holds_images_ahead(&self) -> bool {
+        self.options.frames == FrameKind::Ahead
+    }
+}
+
+/// Longest key, in bytes, whatever the page size.
+const KEY_SIZE_MAX: usize = 1024;
+
+impl Limits {
+    fn of(options: &Options, payload_size: usize) -> Self {
+        let memory = options.memory;
+        let share = |of: f64| (memory as f64 * of) as usize;
+        let frame_share = match options.frames {
+            FrameKind::Base => options.frame_share,
+            FrameKind::Ahead => 1.0 - options.frame_share,
+        };
+        // A root-to-leaf path and a merge with its siblings always fit (rule D7).
+        let frames = share(frame_share).max(FRAMES_MIN * payload_size);
+        let deltas = memory.saturating_sub(frames).saturating_sub(MERGE_PAGES * payload_size);
+        Self {
+            frames,
+            deltas_soft: deltas - deltas / 16,
+            deltas_hard: deltas,
+            uncommitted: share(options.uncommitted_share).min(deltas / 2),
+        }
+    }
+}
+
+/// Frames of the smallest pool: a path of four levels, twice, for a reader beside a merge.
+const FRAMES_MIN: usize = 8;
+
+/// Images a merge holds while it is being prepared and written: the new leaf and its neighbours.
+const MERGE_PAGES: usize = 4;

@@ -1,0 +1,158 @@
+//! Trees in memory and the catalog that names them.
+//!
+//! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root
+//! never moves: when it splits, its content moves down and the root names the halves. So a tree is
+//! found by a number that never changes.
+
+use flagstone_space::LogicalPage;
+
+use super::structure::Structure;
+use super::{Engine, Read, Step, Stop, snapshot};
+use crate::delta::{DeltaMap, Op};
+use crate::error::EngineError;
+use crate::lock::Xid;
+
+/// A table of a database: cheap to copy, valid as long as the database is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table {
+    pub(crate) id: u32,
+}
+
+/// Tree id of the catalog.
+pub(crate) const CATALOG: Table = Table { id: 0 };
+
+/// Root of the catalog.
+pub(crate) const CATALOG_ROOT: LogicalPage = LogicalPage(0);
+
+/// One tree: what of it is in memory beside frames.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) id: u32,
+    /// None until the catalog is loaded, while restart puts deltas back.
+    pub(crate) root: Option<LogicalPage>,
+    /// Committed changes that leaves on flash lack.
+    pub(crate) deltas: DeltaMap,
+    /// Structure changes that inner nodes on flash lack.
+    pub(crate) structure: Structure,
+    /// A merge that changes the tree's shape is under way.
+    pub(crate) is_reshaping: bool,
+    /// Old leaves that snapshots read.
+    pub(crate) retained: snapshot::Retained,
+    /// Entries of all leaves on flash, as far as counted.
+    pub(crate) entry_count: i64,
+}
+
+impl Tree {
+    pub(crate) fn new(id: u32, root: Option<LogicalPage>) -> Self {
+        Self {
+            id,
+            root,
+            deltas: DeltaMap::new(),
+            structure: Structure::default(),
+            is_reshaping: false,
+            retained: snapshot::Retained::default(),
+            entry_count: 0,
+        }
+    }
+
+    pub(crate) fn catalog() -> Self {
+        Self::new(CATALOG.id, Some(CATALOG_ROOT))
+    }
+}
+
+/// Value of a catalog entry: tree id and root page, little-endian.
+fn encode_entry(table: Table, root: LogicalPage) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&table.id.to_le_bytes());
+    bytes[4..].copy_from_slice(&root.0.to_le_bytes());
+    bytes
+}
+
+fn decode_entry(bytes: &[u8]) -> Option<(Table, LogicalPage)> {
+    let (id, root) = bytes.split_first_chunk::<4>()?;
+    let root: [u8; 4] = root.try_into().ok()?;
+    Some((Table { id: u32::from_le_bytes(*id) }, LogicalPage(u32::from_le_bytes(root))))
+}
+
+impl Engine {
+    /// The table called `name`, as committed.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any read.
+    pub fn open_table(&mut self, name: &str) -> Step<Option<Table>> {
+        let mut value = Vec::new();
+        match self.read_committed(CATALOG, name.as_bytes(), &mut value)? {
+            Read::Inline => Ok(decode_entry(&value).map(|(table, _)| table)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Creates a table inside transaction `xid`, or opens the one of that name.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any write; `Wait::Pages` when no page is at hand for the root.
+    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+        self.check_key(name.as_bytes())?;
+        let mut value = Vec::new();
+        if self.get(xid, CATALOG, name.as_bytes(), &mut value)? == Read::Inline {
+            let found = decode_entry(&value).map(|(table, _)| table);
+            return found.ok_or(Stop::Error(EngineError::NoTable));
+        }
+        let id = u32::try_from(self.trees.len()).unwrap_or(u32::MAX);
+        let root = self.take_page()?;
+        self.put(xid, CATALOG, name.as_bytes(), &encode_entry(Table { id }, root))?;
+        self.trees.push(Tree::new(id, Some(root)));
+        Ok(Table { id })
+    }
+
+    /// Registers a tree that the catalog names; restart calls it once for each entry.
+    pub(crate) fn register_tree(&mut self, entry: &[u8]) -> Option<LogicalPage> {
+        let (table, root) = decode_entry(entry)?;
+        self.tree_slot(table.id)?.root = Some(root);
+        Some(root)
+    }
+
+    /// The tree's place, made when restart meets its deltas before its name.
+    pub(crate) fn tree_slot(&mut self, id: u32) -> Option<&mut Tree> {
+        if id > TREE_ID_MAX {
+            return None;
+        }
+        while self.trees.len() <= id as usize {
+            let next = u32::try_from(self.trees.len()).ok()?;
+            self.trees.push(Tree::new(next, None));
+        }
+        self.trees.get_mut(id as usize)
+    }
+
+    pub(crate) fn tree(&self, table: Table) -> Step<&Tree> {
+        self.trees.get(table.id as usize).ok_or(Stop::Error(EngineError::NoTable))
+    }
+
+    /// Adds a committed change to its tree.
+    pub(crate) fn add_delta(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        op: Op<'_>,
+        lsn: flagstone_space::Lsn,
+    ) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        let before = tree.deltas.bytes();
+        let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
+        let after = tree.deltas.bytes();
+        self.note_deltas_size(before, after);
+        if !dropped.is_empty() {
+            self.drop_refs(dropped, lsn);
+        }
+    }
+
+    /// Whether some tree names `page` as its root.
+    pub(crate) fn tree_with_root(&self, page: LogicalPage) -> Option<u32> {
+        self.trees.iter().find(|tree| tree.root == Some(page)).map(|tree| tree.id)
+    }
+}
+
+/// Largest tree id that is believed: bounds what a damaged log can make us allocate.
+const TREE_ID_MAX: u32 = 1 << 20;

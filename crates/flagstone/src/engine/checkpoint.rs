@@ -1,0 +1,384 @@
+//! Checkpoints: how the head of the log advances without merging what is still lazy.
+//!
+//! ```text
+//!  Idle ──▶ Copying ──▶ Settling ──▶ Saving ──▶ Idle
+//!           copies of    inner nodes  mapping checkpoint with the master record,
+//!           live deltas  and frames   then the log's head moves to where the cycle began
+//!           to the tail  on flash
+//! ```
+//!
+//! | transition | function | afterwards |
+//! | --- | --- | --- |
+//! | Idle → Copying | `begin_cycle` | cutoff = durable LSN; versions at or below it stay apart |
+//! | Copying → Settling | `copy_step` | every live delta ≤ cutoff is in a copy record behind `begin` |
+//! | Settling → Saving | `checkpoint_job` | no node on flash needs a record before `begin` |
+//! | Saving → Idle | `checkpoint_done` | restart reads from `begin` (rule D4) |
+//!
+//! Invariants:
+//! - **C1** The master record is written only after every copy of its cycle is durable, every
+//!   structure change at or below the cutoff is in an inner node on flash, every install record
+//!   before it is installed, and every large transaction's group is current.
+//! - **C2** Restart ignores commit records at or below the cutoff: what of them is live was copied.
+
+use flagstone_space::{GroupId, LogicalPage, Lsn};
+
+use super::merge::Job;
+use super::spill::{CommittedRun, Run};
+use super::value::Release;
+use super::{Engine, Step, Table, journal};
+use crate::log::{Cursor, LogPosition};
+
+/// Share of the log budget, in percent, at which a cycle begins.
+const BEGIN_PERCENT: u64 = 60;
+
+/// What a cycle is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Idle,
+    /// Copying deltas from this tree and key on.
+    Copying { tree: usize, after: Option<Vec<u8>> },
+    /// Waiting for nodes, frames and the log to reach flash.
+    Settling { copied: Lsn },
+    /// The mapping checkpoint is being written.
+    Saving,
+}
+
+/// Progress of checkpoints.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cycle {
+    phase: Phase,
+    number: u32,
+    cutoff: Lsn,
+    begin: LogPosition,
+    is_wanted: bool,
+    /// Runs that were loaded before this cycle began.
+    loaded: Vec<CommittedRun>,
+}
+
+impl Cycle {
+    /// Versions at or below it must stay apart from later ones until they are copied.
+    pub(crate) fn cutoff(&self) -> Option<Lsn> {
+        (self.phase != Phase::Idle).then_some(self.cutoff)
+    }
+
+    pub(crate) fn resume(&mut self, number: u32) {
+        self.number = number;
+    }
+}
+
+/// A checkpoint to be written by the space floor.
+#[derive(Debug)]
+pub(crate) struct CheckpointJob {
+    /// The master record, kept by the mapping checkpoint.
+    pub(crate) master: Vec<u8>,
+    /// Log pages below this are not needed once it is durable.
+    pub(crate) release_before: u64,
+}
+
+/// What restart begins with: travels in the mapping checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Master {
+    pub(crate) cycle: u32,
+    pub(crate) cutoff: Lsn,
+    pub(crate) begin: LogPosition,
+    /// Epoch of the engine that wrote it.
+    pub(crate) epoch: u32,
+    /// Logical payload size and format options the engine was created with.
+    pub(crate) entry_counts: Vec<i64>,
+    pub(crate) runs: Vec<MasterRun>,
+    pub(crate) values: Vec<(Lsn, Vec<u8>)>,
+}
+
+/// A run as the master record names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MasterRun {
+    pub(crate) lsn: Lsn,
+    pub(crate) run: Run,
+    pub(crate) rolled_back: Vec<(u64, u64)>,
+}
+
+const MASTER_VERSION: u8 = 1;
+
+impl Master {
+    /// ```text
+    /// 1 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
+    ///   | epoch u32 | counts | runs | values          lists: count u32, then elements
+    /// ```
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![MASTER_VERSION];
+        out.extend(self.cycle.to_le_bytes());
+        out.extend(self.cutoff.0.to_le_bytes());
+        out.extend(self.begin.page.to_le_bytes());
+        out.extend(self.begin.chain.next_sequence.to_le_bytes());
+        out.extend(self.begin.chain.epoch.to_le_bytes());
+        out.extend(self.begin.chain.predecessor.to_le_bytes());
+        out.extend(self.epoch.to_le_bytes());
+        out.extend((self.entry_counts.len() as u32).to_le_bytes());
+        for count in &self.entry_counts {
+            out.extend(count.to_le_bytes());
+        }
+        out.extend((self.runs.len() as u32).to_le_bytes());
+        for run in &self.runs {
+            run.encode(&mut out);
+        }
+        out.extend((self.values.len() as u32).to_le_bytes());
+        for (lsn, value) in &self.values {
+            out.extend(lsn.0.to_le_bytes());
+            put_sized(&mut out, value);
+        }
+        out
+    }
+
+    /// Reads a master record; any bytes give a value or none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Input(Cursor::new(bytes));
+        if input.u8()? != MASTER_VERSION {
+            return None;
+        }
+        let mut master = Self { cycle: input.u32()?, cutoff: Lsn(input.u64()?), ..Self::default() };
+        master.begin.page = input.u64()?;
+        master.begin.chain.next_sequence = input.u64()?;
+        master.begin.chain.epoch = input.u32()?;
+        master.begin.chain.predecessor = input.u32()?;
+        master.epoch = input.u32()?;
+        for _ in 0..input.u32()? {
+            master.entry_counts.push(input.u64()? as i64);
+        }
+        for _ in 0..input.u32()? {
+            master.runs.push(MasterRun::decode(&mut input)?);
+        }
+        for _ in 0..input.u32()? {
+            let lsn = Lsn(input.u64()?);
+            master.values.push((lsn, input.sized()?.to_vec()));
+        }
+        input.0.is_empty().then_some(master)
+    }
+}
+
+impl MasterRun {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.lsn.0.to_le_bytes());
+        self.run.encode(out);
+        out.extend((self.rolled_back.len() as u32).to_le_bytes());
+        for (above, upto) in &self.rolled_back {
+            out.extend(above.to_le_bytes());
+            out.extend(upto.to_le_bytes());
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let lsn = Lsn(input.u64()?);
+        let run = Run::decode(input)?;
+        let mut rolled_back = Vec::new();
+        for _ in 0..input.u32()? {
+            rolled_back.push((input.u64()?, input.u64()?));
+        }
+        Some(Self { lsn, run, rolled_back })
+    }
+}
+
+impl Run {
+    /// Group, last key, then pages with their first keys.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.group.0.to_le_bytes());
+        put_sized(out, &self.last);
+        out.extend((self.pages.len() as u32).to_le_bytes());
+        for (first, page) in &self.pages {
+            put_sized(out, first);
+            out.extend(page.0.to_le_bytes());
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let group = GroupId(input.u64()?);
+        let last = input.sized()?.to_vec();
+        let mut pages = Vec::new();
+        for _ in 0..input.u32()? {
+            let first = input.sized()?.to_vec();
+            pages.push((first, LogicalPage(input.u32()?)));
+        }
+        Some(Self { group, pages, last })
+    }
+}
+
+fn put_sized(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// Fixed-size fields from untrusted bytes.
+pub(crate) struct Input<'a>(pub(crate) Cursor<'a>);
+
+impl<'a> Input<'a> {
+    fn u8(&mut self) -> Option<u8> {
+        self.0.byte().ok()
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.0.take(4).ok()?.try_into().ok()?))
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.0.take(8).ok()?.try_into().ok()?))
+    }
+
+    fn sized(&mut self) -> Option<&'a [u8]> {
+        let size = self.u32()?;
+        self.0.take(u64::from(size)).ok()
+    }
+}
+
+impl Engine {
+    /// Asks for a checkpoint, whatever the log holds.
+    pub fn want_checkpoint(&mut self) {
+        self.cycle.is_wanted = true;
+    }
+
+    /// Whether a checkpoint was asked for and is not finished.
+    #[must_use]
+    pub fn is_checkpointing(&self) -> bool {
+        self.cycle.is_wanted || self.cycle.phase != Phase::Idle
+    }
+
+    pub(crate) fn must_checkpoint(&self) -> bool {
+        match self.cycle.phase {
+            Phase::Idle => {
+                self.cycle.is_wanted
+                    || self.view.log_used * 100 > self.view.log_budget * BEGIN_PERCENT
+            }
+            // A page full of copies is waiting to be written: the flush comes first.
+            Phase::Copying { .. } => self.log.pending_bytes() < self.copy_batch_size(),
+            Phase::Settling { copied } => {
+                copied <= self.durable()
+                    || !self.is_flush_wanted() && self.flush_in_flight.is_none()
+            }
+            Phase::Saving => false,
+        }
+    }
+
+    /// Copies gather until they fill this much: dense pages, small bursts.
+    fn copy_batch_size(&self) -> usize {
+        2 * self.payload_size
+    }
+
+    pub(crate) fn checkpoint_job(&mut self) -> Step<Option<Job>> {
+        if !self.must_checkpoint() {
+            return Ok(None);
+        }
+        match self.cycle.phase.clone() {
+            Phase::Idle => {
+                self.begin_cycle();
+                Ok(None)
+            }
+            Phase::Copying { tree, after } => {
+                self.copy_step(tree, after);
+                Ok(None)
+            }
+            Phase::Settling { copied } => self.settle_cycle(copied),
+            Phase::Saving => Ok(None),
+        }
+    }
+
+    fn begin_cycle(&mut self) {
+        self.cycle.is_wanted = false;
+        self.cycle.number = self.cycle.number.wrapping_add(1);
+        self.cycle.cutoff = self.durable();
+        self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
+        self.cycle.phase = Phase::Copying { tree: 0, after: None };
+        self.cycle.loaded = self.runs.take_loaded();
+        self.refresh_floors();
+    }
+
+    /// Copies live deltas at or below the cutoff until a batch is full.
+    fn copy_step(&mut self, mut number: usize, mut after: Option<Vec<u8>>) {
+        let below = Lsn(self.cycle.cutoff.0 + 1);
+        let room = self.copy_batch_size();
+        while number < self.trees.len() {
+            let tree = &self.trees[number];
+            let (copied, last) =
+                journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
+            self.counts.copied_deltas += copied as u64;
+            after = last;
+            if after.is_some() {
+                self.cycle.phase = Phase::Copying { tree: number, after };
+                self.want_flush();
+                return;
+            }
+            number += 1;
+        }
+        self.cycle.phase = Phase::Settling { copied: self.log.appended() };
+        self.want_flush();
+    }
+
+    fn settle_cycle(&mut self, copied: Lsn) -> Step<Option<Job>> {
+        if copied > self.durable() || !self.installs.is_empty() {
+            self.want_flush();
+            return Ok(None);
+        }
+        let cutoff = self.cycle.cutoff;
+        if let Some(job) = self.inner_job(cutoff)? {
+            return Ok(Some(Job::Write(job)));
+        }
+        let (is_waiting, job) = self.old_frame_job(cutoff)?;
+        if is_waiting || self.is_reshaping_anywhere() || self.trims.has_groups() {
+            return Ok(job.map(Job::Write));
+        }
+        self.cycle.phase = Phase::Saving;
+        let master = self.master().encode();
+        let release_before = self.cycle.begin.page;
+        Ok(Some(Job::Checkpoint(CheckpointJob { master, release_before })))
+    }
+
+    fn is_reshaping_anywhere(&self) -> bool {
+        let cutoff = self.cycle.cutoff;
+        self.trees.iter().any(|tree| tree.structure.first_until(cutoff).is_some())
+    }
+
+    pub(crate) fn master(&self) -> Master {
+        let value = |(lsn, release): (Lsn, &Release)| match release {
+            Release::Value(descriptor) => Some((lsn, descriptor.clone())),
+            _ => None,
+        };
+        let run = |run: &CommittedRun| MasterRun {
+            lsn: run.lsn,
+            run: run.run.clone(),
+            rolled_back: run.rolled_back.clone(),
+        };
+        Master {
+            cycle: self.cycle.number,
+            cutoff: self.cycle.cutoff,
+            begin: self.cycle.begin,
+            epoch: self.log.epoch(),
+            entry_counts: self.trees.iter().map(|tree| tree.entry_count).collect(),
+            runs: self.runs.unfinished().map(run).collect(),
+            values: self.trims.deferred().filter_map(value).collect(),
+        }
+    }
+
+    /// The checkpoint is durable: the log's head has moved.
+    pub(crate) fn checkpoint_done(&mut self) {
+        self.cycle.phase = Phase::Idle;
+        self.counts.checkpoints += 1;
+        for run in std::mem::take(&mut self.cycle.loaded) {
+            let pages = run.run.pages.into_iter().map(|(_, page)| page).collect();
+            self.trims.add_pages(run.lsn, run.run.group, pages);
+        }
+        self.refresh_floors();
+    }
+
+    /// The checkpoint could not be written; the next one starts anew.
+    pub(crate) fn checkpoint_failed(&mut self) {
+        self.cycle.phase = Phase::Idle;
+        for run in std::mem::take(&mut self.cycle.loaded) {
+            self.runs.keep_loaded(run);
+        }
+        self.refresh_floors();
+    }
+
+    /// Live deltas of a table: for estimates.
+    pub(crate) fn entry_estimate(&self, table: Table) -> u64 {
+        let Some(tree) = self.trees.get(table.id as usize) else { return 0 };
+        u64::try_from(tree.entry_count).unwrap_or(0) + tree.deltas.len() as u64
+    }
+}

@@ -1,0 +1,221 @@
+//! From a key to the frame of its leaf, and from a page read to a frame.
+
+use flagstone_space::{LogicalPage, Lsn, PageInfo};
+
+use super::pool::{Class, FrameIndex};
+use super::{Engine, Fetch, Fetched, Step, Stop, Table};
+use crate::bugs::SeededBug;
+use crate::delta::KeyRange;
+use crate::error::EngineError;
+use crate::node::{self, NodeView};
+
+/// Where a search wants to arrive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Seek<'a> {
+    /// The node whose range holds the key.
+    At(&'a [u8]),
+    /// The node that holds the largest keys below the bound (none = the last node).
+    Below(Option<&'a [u8]>),
+}
+
+/// Levels of the deepest tree that is believed: bounds a walk over damaged nodes.
+const DEPTH_MAX: u8 = 24;
+
+impl Seek<'_> {
+    fn child(self, view: &NodeView<'_>) -> Option<LogicalPage> {
+        match self {
+            Seek::At(key) => view.child_for(key).map(|(_, child)| child),
+            Seek::Below(bound) => view.child_below(bound).map(|(_, child)| child),
+        }
+    }
+
+    /// Whether a node with these fences is where the search should be (rule D15).
+    fn fits(self, view: &NodeView<'_>) -> bool {
+        match self {
+            Seek::At(key) => view.low() <= key && view.high().is_none_or(|high| key < high),
+            Seek::Below(None) => view.high().is_none(),
+            Seek::Below(Some(bound)) => {
+                view.low() < bound && view.high().is_none_or(|high| bound <= high)
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// The frame of the leaf that `seek` names.
+    ///
+    /// # Errors
+    ///
+    /// `Miss` when a node on the way is not in memory.
+    pub(crate) fn leaf_for(&mut self, table: Table, seek: Seek<'_>) -> Step<FrameIndex> {
+        self.node_for(table, seek, 0)
+    }
+
+    /// The frame of the node at `level` that `seek` names; the root when the tree is lower.
+    pub(crate) fn node_for(&mut self, table: Table, seek: Seek<'_>, level: u8) -> Step<FrameIndex> {
+        let mut page = self.root_of(table)?;
+        for _ in 0..DEPTH_MAX {
+            let index = self.frame_of(page)?;
+            let view = NodeView::trusted(&self.pool.frame(index).image);
+            if view.tree() != table.id || !seek.fits(&view) {
+                return Err(corrupt(page, "node lies outside its parent's range"));
+            }
+            if view.level() <= level {
+                return Ok(index);
+            }
+            page = seek.child(&view).ok_or_else(|| corrupt(page, "inner node has no child"))?;
+        }
+        Err(corrupt(page, "tree is deeper than any tree can be"))
+    }
+
+    /// The leaf's frame if the whole path to it is in memory.
+    pub(crate) fn leaf_at_hand(&mut self, table: Table, key: &[u8]) -> Option<FrameIndex> {
+        let mut page = self.trees.get(table.id as usize)?.root?;
+        for _ in 0..DEPTH_MAX {
+            let index = self.pool.peek(page)?;
+            let view = NodeView::trusted(&self.pool.frame(index).image);
+            if view.level() == 0 {
+                return Seek::At(key).fits(&view).then_some(index);
+            }
+            page = Seek::At(key).child(&view)?;
+        }
+        None
+    }
+
+    pub(crate) fn root_of(&self, table: Table) -> Step<LogicalPage> {
+        self.tree(table)?.root.ok_or(Stop::Error(EngineError::NoTable))
+    }
+
+    /// The frame of `page`, or a miss that is noted as under way.
+    pub(crate) fn frame_of(&mut self, page: LogicalPage) -> Step<FrameIndex> {
+        if let Some(index) = self.pool.get(page) {
+            self.pool.hits += 1;
+            return Ok(index);
+        }
+        self.pool.misses += 1;
+        self.reads.entry(page).or_default().count += 1;
+        Err(Stop::Miss(Fetch::Page(page)))
+    }
+
+    /// Takes a page that was read for a miss.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when the page is not what its address says.
+    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        match fetched.fetch {
+            Fetch::Page(page) => {
+                if self.end_read(page) || self.pool.peek(page).is_some() {
+                    return Ok(());
+                }
+                match fetched.found {
+                    Some((info, image)) => self.fill_page(page, info, image),
+                    None => self.fill_absent(page),
+                }
+            }
+            Fetch::Grouped(_, page) => {
+                let (info, image) = fetched.found.ok_or(missing(page))?;
+                self.fill_run(page, info, image)
+            }
+            Fetch::Pinned(pin, page) => {
+                let (info, image) = fetched.found.ok_or(missing(page))?;
+                NodeView::parse(&image)
+                    .map_err(|_| EngineError::Corrupt { page, check: "old leaf does not parse" })?;
+                self.snapshots.keep_old(pin, info.lsn, image);
+                Ok(())
+            }
+        }
+    }
+
+    /// A read that was asked for failed: nothing will come.
+    pub fn fetch_failed(&mut self, fetch: Fetch) {
+        if let Fetch::Page(page) = fetch {
+            self.end_read(page);
+        }
+    }
+
+    /// Ends one read of `page`; true when what it brought is stale.
+    fn end_read(&mut self, page: LogicalPage) -> bool {
+        let Some(read) = self.reads.get_mut(&page) else { return false };
+        let is_stale = read.is_stale;
+        read.count = read.count.saturating_sub(1);
+        if read.count == 0 {
+            self.reads.remove(&page);
+        }
+        is_stale
+    }
+
+    fn fill_page(
+        &mut self,
+        page: LogicalPage,
+        info: PageInfo,
+        image: Vec<u8>,
+    ) -> Result<(), EngineError> {
+        if super::spill::is_run_page(&image) {
+            return self.fill_run(page, info, image);
+        }
+        let fault = |_| EngineError::Corrupt { page, check: "node does not parse" };
+        let view = NodeView::parse(&image).map_err(fault)?;
+        let (tree, level) = (view.tree(), view.level());
+        if tree as usize >= self.trees.len() {
+            return Err(EngineError::Corrupt { page, check: "node of a tree that does not exist" });
+        }
+        if level == 0 {
+            self.meet_base(page, info.lsn, &image);
+            self.place(page, info.lsn, image, Class::Leaf);
+            return Ok(());
+        }
+        let structure = &self.trees[tree as usize].structure;
+        let (image, lsn) = structure.apply(&image, info.lsn).unwrap_or((image, info.lsn));
+        self.place(page, lsn, image, Class::Inner);
+        Ok(())
+    }
+
+    /// A root that was never written is an empty leaf.
+    fn fill_absent(&mut self, page: LogicalPage) -> Result<(), EngineError> {
+        let Some(tree) = self.tree_with_root(page) else {
+            return Err(missing(page));
+        };
+        let image = node::empty_leaf(tree, self.payload_size);
+        self.place(page, Lsn::ZERO, image, Class::Leaf);
+        Ok(())
+    }
+
+    pub(crate) fn place(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>, class: Class) {
+        self.pool.insert(page, lsn, image, class);
+        self.pool.shrink(self.limits.frames);
+    }
+
+    /// Restart put deltas back without knowing what their bases hold: now it is known (rule D2).
+    fn meet_base(&mut self, page: LogicalPage, lsn: Lsn, image: &[u8]) {
+        if self.recovered == Lsn::ZERO
+            || lsn == Lsn::ZERO
+            || self.bugs.has(SeededBug::KeepStaleDeltas)
+        {
+            return;
+        }
+        let view = NodeView::trusted(image);
+        debug_assert_eq!(view.level(), 0, "only leaves have user deltas, {page:?}");
+        let range = KeyRange { low: view.low(), high: view.high() };
+        self.remove_deltas(Table { id: view.tree() }, range, lsn);
+    }
+
+    /// Removes the deltas of a range that its base holds.
+    pub(crate) fn remove_deltas(&mut self, table: Table, range: KeyRange<'_>, upto: Lsn) -> usize {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return 0 };
+        let before = tree.deltas.bytes();
+        let totals = tree.deltas.remove_range(range, upto);
+        let after = tree.deltas.bytes();
+        self.growth.merged(totals.bytes, self.deltas_size);
+        self.note_deltas_size(before, after);
+        totals.count
+    }
+}
+
+pub(crate) fn corrupt(page: LogicalPage, check: &'static str) -> Stop {
+    Stop::Error(EngineError::Corrupt { page, check })
+}
+
+fn missing(page: LogicalPage) -> EngineError {
+    EngineError::Corrupt { page, check: "page is referred to but was never written" }
+}

@@ -1,0 +1,78 @@
+//! Admission of commits: room in memory, in the log and on the device (rule D7).
+
+use super::{Engine, Step, Stop, Wait};
+use crate::error::EngineError;
+use crate::lock::Xid;
+
+/// Bytes by which unmerged deltas may make leaves grow: an upper bound, since a put may replace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Growth {
+    bytes: usize,
+    /// Commits wait until merging has told real growth from replaced values.
+    is_settling: bool,
+}
+
+impl Growth {
+    /// A commit added changes that may grow leaves by `bytes`.
+    pub(crate) fn committed(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// Deltas of `bytes` out of `total` were merged: their share of the growth is real now.
+    pub(crate) fn merged(&mut self, bytes: usize, total: usize) {
+        if total == 0 || bytes >= total {
+            self.bytes = 0;
+        } else {
+            self.bytes -= (self.bytes as u128 * bytes as u128 / total as u128) as usize;
+        }
+    }
+
+    /// Whether deltas must be merged to learn how much room there is.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.is_settling
+    }
+}
+
+/// Average share of a leaf that is used, in percent, when growth in bytes becomes pages.
+const LEAF_USE_PERCENT: usize = 65;
+
+/// Logical pages never given to users: the largest structure change and a checkpoint's inner nodes.
+const PAGES_RESERVED: u64 = 8;
+
+/// Share of the log budget, in percent, that users may fill; the rest is for install records and
+/// for the copies of the checkpoint that frees room.
+const LOG_USE_PERCENT: u64 = 90;
+
+impl Engine {
+    /// Whether the commit of `xid` may be appended now.
+    pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
+        let (size, growth) = self.demand_of(xid);
+        if self.deltas_size + size > self.limits.deltas_hard && self.deltas_size > 0 {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        if self.view.log_used * 100 > self.view.log_budget * LOG_USE_PERCENT {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        self.admit_growth(growth)
+    }
+
+    fn admit_growth(&mut self, growth: usize) -> Step<()> {
+        if growth == 0 || self.has_room_for(self.growth.bytes + growth) {
+            self.growth.is_settling = false;
+            return Ok(());
+        }
+        if self.deltas_size > 0 && self.growth.bytes > 0 {
+            self.growth.is_settling = true;
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        self.growth.is_settling = false;
+        Err(Stop::Error(EngineError::Full))
+    }
+
+    /// Whether leaves can grow by `bytes` and the reserve stays.
+    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
+        let usable = self.payload_size * LEAF_USE_PERCENT / 100;
+        let pages = bytes.div_ceil(usable) as u64 + PAGES_RESERVED;
+        self.view.live_pages + pages <= self.view.capacity_pages
+    }
+}

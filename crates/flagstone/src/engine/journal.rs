@@ -1,0 +1,122 @@
+//! The engine's records in the log.
+
+use std::ops::Bound;
+
+use flagstone_space::{GroupId, LogicalPage, Lsn};
+
+use super::Engine;
+use super::catalog::Tree;
+use super::checkpoint::MasterRun;
+use super::transaction::{Transaction, split_private_key};
+use crate::delta::{KeyRange, encode_delta};
+use crate::lock::Xid;
+use crate::log::{Blob, CopiedDelta, Install, ItemBuf, LogWriter, LoggedDelta, Record, Separator};
+
+/// What an install record says.
+pub(crate) struct InstallParts<'a> {
+    pub(crate) group: GroupId,
+    pub(crate) tree: u32,
+    pub(crate) level: u8,
+    pub(crate) puts: &'a [(Vec<u8>, LogicalPage)],
+    pub(crate) deletes: &'a [Vec<u8>],
+    pub(crate) trims: &'a [LogicalPage],
+    pub(crate) dropped: &'a [Vec<u8>],
+}
+
+impl Engine {
+    /// Appends a transaction's commit record: the point at which it is committed (rule D5).
+    pub(crate) fn append_commit(&mut self, xid: Xid, transaction: &Transaction) -> Lsn {
+        let before = self.log.pending_bytes();
+        let mut items = std::mem::take(&mut self.items);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        items.clear();
+        for entry in transaction.writes.range(KeyRange::ALL) {
+            let (table, key) = split_private_key(entry.key());
+            for (_, op) in entry.versions() {
+                scratch.clear();
+                encode_delta(key, op, &mut scratch);
+                items.push(LoggedDelta { tree: table.id, delta: &scratch });
+            }
+        }
+        let (mut runs, mut dropped) = (ItemBuf::new(), ItemBuf::new());
+        for run in &transaction.runs {
+            scratch.clear();
+            let rolled_back = transaction.rolled_back.clone();
+            MasterRun { lsn: Lsn::ZERO, run: run.clone(), rolled_back }.encode(&mut scratch);
+            runs.push(Blob(&scratch));
+        }
+        transaction.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
+        self.log.skip(transaction.runs.len() as u64);
+        let lsn = self.log.append(&Record::Commit {
+            xid,
+            group: transaction.group.unwrap_or(GroupId::NONE),
+            runs: runs.items(),
+            dropped: dropped.items(),
+            deltas: items.items(),
+        });
+        (self.items, self.scratch) = (items, scratch);
+        self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
+        lsn
+    }
+
+    /// Appends an install record: the point at which a change of shape is committed.
+    pub(crate) fn append_install_record(&mut self, parts: &InstallParts<'_>) -> Lsn {
+        let before = self.log.pending_bytes();
+        let [mut puts, mut deletes, mut trims, mut dropped] = [const { ItemBuf::EMPTY }; 4];
+        for (key, child) in parts.puts {
+            puts.push(Separator { key, child: *child });
+        }
+        parts.deletes.iter().for_each(|key| deletes.push(Blob(key)));
+        parts.trims.iter().for_each(|page| trims.push(*page));
+        parts.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
+        let lsn = self.log.append(&Record::Install(Install {
+            group: parts.group,
+            tree: parts.tree,
+            level: parts.level,
+            puts: puts.items(),
+            deletes: deletes.items(),
+            trims: trims.items(),
+            dropped: dropped.items(),
+        }));
+        self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
+        lsn
+    }
+}
+
+/// Appends copies of a tree's deltas below `below` that follow the key `after`, until they take
+/// `room` bytes.
+///
+/// Returns how many were copied, and the last key when more follow.
+pub(crate) fn append_copies(
+    log: &mut LogWriter,
+    cycle: u32,
+    tree: &Tree,
+    below: Lsn,
+    after: Option<Vec<u8>>,
+    room: usize,
+) -> (usize, Option<Vec<u8>>) {
+    let mut items = ItemBuf::new();
+    let mut scratch = Vec::new();
+    let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut last: Option<Vec<u8>> = None;
+    let mut more = false;
+    let mut count = 0;
+    for (key, lsn, op) in tree.deltas.older_than(below, from) {
+        // The versions of one key stay together: the cursor goes by keys.
+        if items.size() >= room && last.as_deref() != Some(key) {
+            more = true;
+            break;
+        }
+        scratch.clear();
+        encode_delta(key, op, &mut scratch);
+        items.push(CopiedDelta { lsn, delta: &scratch });
+        count += 1;
+        if last.as_deref() != Some(key) {
+            last = Some(key.to_vec());
+        }
+    }
+    if count > 0 {
+        log.append(&Record::Copy { cycle, tree: tree.id, deltas: items.items() });
+    }
+    (count, last.filter(|_| more))
+}

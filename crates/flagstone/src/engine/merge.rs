@@ -1,0 +1,976 @@
+//! Merging: which leaf's deltas meet their base next, and how the result becomes current.
+//!
+//! ```text
+//!  choose ──▶ prepare ──▶ Write job ──▶ written ─┬─ one page, group none ──▶ installed
+//!  (hand)     (images)    (no latch)             └─ several: install record in the log
+//!                                                     └─ durable ──▶ Install job ──▶ installed
+//! ```
+//!
+//! | transition | function | what may be relied on |
+//! | --- | --- | --- |
+//! | choose | `choose_leaf` | nothing: only a hint |
+//! | prepare | `prepare_merge` | images derive from durable deltas up to `upto` (D1), pages are busy |
+//! | written | `written` | pages are on flash; a group's are not current yet |
+//! | installed | `install` | mapping moved, merged deltas gone, what arrived meanwhile stays |
+//!
+//! Victims: a hand walks over the trees, one lowest inner node at a time. Of the leaves below the
+//! nodes it passes, the one whose merge frees most memory for each page written is taken: the
+//! biggest group of a window, without any state a leaf, and bounded work a choice.
+
+use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PinId};
+
+use super::checkpoint::CheckpointJob;
+use super::descent::{Seek, corrupt};
+use super::journal::InstallParts;
+use super::pool::Class;
+use super::spill::SpillJob;
+use super::value::Release;
+use super::{Engine, Step, Stop, Table, Wait};
+use crate::bugs::SeededBug;
+use crate::delta::KeyRange;
+use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
+
+/// One piece of background work that does I/O.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Program pages, then [`Engine::written`].
+    Write(WriteJob),
+    /// Move the mapping to a group's pages, then [`Engine::install`], both at once.
+    Install(InstallJob),
+    /// Program a transaction's changes.
+    Spill(SpillJob),
+    /// Free or switch pages after a commit.
+    Release(Release),
+    /// Let go of pages that only ended snapshots needed.
+    Unpin(Vec<PinId>),
+    /// Write a mapping checkpoint with this master record, then release the log's head.
+    Checkpoint(CheckpointJob),
+}
+
+/// One page to be programmed.
+#[derive(Debug)]
+pub(crate) struct PageWrite {
+    pub(crate) page: LogicalPage,
+    pub(crate) image: Vec<u8>,
+    pub(crate) lsn: Lsn,
+}
+
+/// Pages to be programmed, all in one group.
+#[derive(Debug)]
+pub(crate) struct WriteJob {
+    /// `GroupId::NONE`: one page, current as soon as it is written.
+    pub(crate) group: GroupId,
+    pub(crate) pages: Vec<PageWrite>,
+    pub(crate) cause: Cause,
+    /// The old version of this page must stay readable: pin it first.
+    pub(crate) pin: Option<LogicalPage>,
+    outcome: Outcome,
+}
+
+/// What a written job means for the engine.
+#[derive(Debug)]
+enum Outcome {
+    /// A leaf's base moved up.
+    Merged { table: Table, low: Vec<u8>, high: Option<Vec<u8>>, upto: Lsn, grown: i64 },
+    /// Flash caught up with a frame.
+    CaughtUp,
+    /// An inner node's base moved up.
+    InnerWritten { table: Table, level: u8, low: Vec<u8>, high: Option<Vec<u8>>, upto: Lsn },
+    /// The tree changed its shape.
+    Reshaped(Reshape),
+}
+
+/// A change of a tree's shape.
+#[derive(Debug)]
+struct Reshape {
+    table: Table,
+    /// Key ranges whose deltas up to `upto` are in the new leaves.
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    upto: Lsn,
+    /// Inner nodes written with it: their structure deltas are in their images.
+    written: Vec<(u8, Vec<u8>, Option<Vec<u8>>, Lsn)>,
+    /// Level of the node that `puts` and `deletes` change.
+    level: u8,
+    puts: Vec<(Vec<u8>, LogicalPage)>,
+    deletes: Vec<Vec<u8>>,
+    /// Leaves that merged into their neighbour.
+    trims: Vec<LogicalPage>,
+    dropped: Vec<Vec<u8>>,
+    old: Vec<OldBase>,
+    grown: i64,
+}
+
+/// A base that a reshape replaces.
+#[derive(Debug)]
+struct OldBase {
+    page: LogicalPage,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    lsn: Lsn,
+}
+
+/// A reshape whose pages are written and whose install record is in the log.
+#[derive(Debug)]
+pub(crate) struct InstallJob {
+    pub(crate) group: GroupId,
+    /// LSN of the install record.
+    pub(crate) lsn: Lsn,
+    pages: Vec<PageWrite>,
+    reshape: Reshape,
+}
+
+impl InstallJob {
+    /// Pages to be trimmed with the install.
+    pub(crate) fn trims(&self) -> &[LogicalPage] {
+        &self.reshape.trims
+    }
+
+    /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
+    pub(crate) fn pins(&self) -> impl Iterator<Item = LogicalPage> + '_ {
+        self.reshape.old.iter().map(|old| old.page)
+    }
+}
+
+/// Where the search for victims goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Hand {
+    tree: usize,
+    key: Vec<u8>,
+    /// Leaf chosen but not prepared yet: a page is being read for it, or the log written.
+    target: Option<Target>,
+    /// Frames that wait until what they hold is durable; busy meanwhile.
+    waiting: Vec<(LogicalPage, Lsn)>,
+    /// What a merge freed lately, in bytes: below a share of it a window is passed over.
+    freed_average: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Target {
+    table: Table,
+    key: Vec<u8>,
+    reason: Reason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Memory,
+    Eager,
+}
+
+/// Windows looked at for one victim, at most.
+const WINDOWS_MAX: usize = 4;
+
+/// A leaf below this share of its page, in percent, looks for a neighbour to merge with.
+const UNDERFULL_PERCENT: usize = 25;
+
+/// Merged neighbours fill at most this share of the page, in percent: room to grow again.
+const MERGED_PERCENT: usize = 80;
+
+impl Engine {
+    /// Whether [`Engine::next_job`] would find something to do.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.is_poisoned
+            && (self.installs.front().is_some_and(|install| install.lsn <= self.durable())
+                || self.has_release()
+                || self.snapshots.has_unpins()
+                || self.must_spill()
+                || self.must_merge()
+                || self.hand.target.is_some()
+                || self.must_evict()
+                || self.must_load_runs()
+                || self.must_checkpoint())
+    }
+
+    /// The next piece of background work; none when there is nothing to do now.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any operation: see to it and call again.
+    pub(crate) fn next_job(&mut self) -> Step<Option<Job>> {
+        if self.is_poisoned {
+            return Ok(None);
+        }
+        if self.installs.front().is_some_and(|install| install.lsn <= self.durable()) {
+            return Ok(self.installs.pop_front().map(Job::Install));
+        }
+        if self.snapshots.has_unpins() {
+            return Ok(Some(Job::Unpin(self.snapshots.take_unpins())));
+        }
+        if let Some(release) = self.take_release() {
+            return Ok(Some(Job::Release(release)));
+        }
+        if self.must_spill()
+            && let Some(xid) = self.largest_transaction()
+            && let Some(job) = self.plan_spill(xid)?
+        {
+            return Ok(Some(Job::Spill(job)));
+        }
+        if (self.must_merge() || self.hand.target.is_some())
+            && let Some(job) = self.merge_job()?
+        {
+            return Ok(Some(Job::Write(job)));
+        }
+        if let Some(job) = self.evict_job()? {
+            return Ok(Some(Job::Write(job)));
+        }
+        if self.must_load_runs() {
+            self.load_next_run()?;
+        }
+        self.checkpoint_job()
+    }
+
+    fn must_spill(&self) -> bool {
+        self.uncommitted_size > self.limits.uncommitted
+    }
+
+    fn must_merge(&self) -> bool {
+        let total = self.deltas_size + self.uncommitted_size;
+        total > self.limits.deltas_soft && self.deltas_size > 0 || self.growth.is_settling()
+    }
+
+    fn must_load_runs(&self) -> bool {
+        !self.runs.is_empty() && !self.must_merge()
+    }
+
+    /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.
+    pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
+        if self.hand.target.is_none() {
+            self.hand.target = Some(Target { table, key: key.to_vec(), reason: Reason::Eager });
+        }
+    }
+
+    fn merge_job(&mut self) -> Step<Option<WriteJob>> {
+        let target = match self.hand.target.take() {
+            Some(target) => target,
+            None => match self.choose_leaf()? {
+                Some(target) => target,
+                None => {
+                    // Everything mergeable waits for an install or for the log.
+                    self.want_flush();
+                    return Ok(None);
+                }
+            },
+        };
+        match self.prepare_merge(&target) {
+            Ok(job) => Ok(job),
+            Err(stop @ (Stop::Miss(_) | Stop::Wait(_))) => {
+                self.hand.target = Some(target);
+                Err(stop)
+            }
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// The leaf whose merge frees most bytes a page among the next windows.
+    fn choose_leaf(&mut self) -> Step<Option<Target>> {
+        let mut best: Option<(usize, Target)> = None;
+        let mut seen = 0;
+        let mut windows = 0;
+        while seen <= self.trees.len() && windows < WINDOWS_MAX {
+            if !self.skip_empty_trees() {
+                break;
+            }
+            let table = Table { id: self.hand.tree as u32 };
+            let (found, next) = self.best_below(table)?;
+            windows += 1;
+            if let Some((score, key)) = found
+                && best.as_ref().is_none_or(|(best, _)| score > *best)
+            {
+                best = Some((score, Target { table, key, reason: Reason::Memory }));
+            }
+            match next {
+                Some(key) => self.hand.key = key,
+                None => {
+                    self.hand.tree += 1;
+                    self.hand.key.clear();
+                    seen += 1;
+                }
+            }
+            let is_good = |score: usize| score * 2 >= self.hand.freed_average && score > 0;
+            if best.as_ref().is_some_and(|(score, _)| is_good(*score)) {
+                break;
+            }
+        }
+        if let Some((score, _)) = &best {
+            self.hand.freed_average = (self.hand.freed_average * 15 + *score) / 16;
+        }
+        Ok(best.map(|(_, target)| target))
+    }
+
+    /// Moves the hand to a tree that has deltas; false when none has.
+    fn skip_empty_trees(&mut self) -> bool {
+        for _ in 0..=self.trees.len() {
+            if self.hand.tree >= self.trees.len() {
+                self.hand.tree = 0;
+                self.hand.key.clear();
+            }
+            let tree = &self.trees[self.hand.tree];
+            if !tree.deltas.is_empty() && tree.root.is_some() {
+                return true;
+            }
+            self.hand.tree += 1;
+            self.hand.key.clear();
+        }
+        false
+    }
+
+    /// Best leaf below the lowest inner node at the hand, and where the next node begins.
+    #[expect(clippy::type_complexity, reason = "score and key of the best, start of the next node")]
+    fn best_below(&mut self, table: Table) -> Step<(Option<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
+        let durable = self.merge_lsn();
+        let key = std::mem::take(&mut self.hand.key);
+        let index = self.node_for(table, Seek::At(&key), 1);
+        self.hand.key = key;
+        let view = NodeView::trusted(&self.pool.frame(index?).image);
+        let deltas = &self.tree(table)?.deltas;
+        let next = view.high().map(<[u8]>::to_vec);
+        if view.is_leaf() {
+            let totals = deltas.range_totals(KeyRange::ALL, durable);
+            let score = self.score(totals.bytes);
+            return Ok(((score > 0).then(|| (score, Vec::new())), next));
+        }
+        let range = KeyRange { low: view.low(), high: view.high() };
+        let mut tally = Tally::new(&view);
+        for entry in deltas.range(range) {
+            let child = tally.advance(entry.key());
+            let size: usize = entry
+                .versions()
+                .filter(|(lsn, _)| *lsn <= durable)
+                .map(|(_, op)| entry.key().len() + op.encoded_size() + DELTA_OVERHEAD)
+                .sum();
+            tally.add(child, size);
+        }
+        let busy = |page: &LogicalPage| self.busy.contains(page);
+        let best = tally.best(|child| view.child(child).as_ref().is_some_and(busy));
+        let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
+        Ok((best.filter(|(score, _)| *score > 0), next))
+    }
+
+    /// Bytes freed for each page that the merge is likely to write.
+    fn score(&self, bytes: usize) -> usize {
+        bytes / (1 + bytes / self.payload_size)
+    }
+
+    /// Builds the new images of the leaf that holds `target`'s key.
+    fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
+        let table = target.table;
+        let index = self.leaf_for(table, Seek::At(&target.key))?;
+        let frame = self.pool.frame(index);
+        let (page, base_lsn) = (frame.page, frame.lsn);
+        if self.busy.contains(&page) {
+            return Ok(None);
+        }
+        if frame.ahead.is_some() {
+            // The image derives from commits up to its LSN, and snapshots read its page on flash.
+            return self.catch_up(page);
+        }
+        let upto = self.merge_lsn();
+        let view = NodeView::trusted(&frame.image);
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        self.load_runs(table, range, &low)?;
+        let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let deltas = &self.tree(table)?.deltas;
+        if deltas.range_totals(range, upto).count == 0 {
+            if target.reason == Reason::Eager
+                && deltas.range_totals(range, self.committed).count > 0
+            {
+                // What did not fit is not durable yet.
+                self.want_flush();
+                self.hand.target = Some(target.clone());
+            }
+            return Ok(None);
+        }
+        let request = MergeRequest { tree: table.id, range, upto, page_size: self.payload_size };
+        let before = view.count() as i64;
+        let merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
+            .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
+        let grown = merged.entry_count as i64 - before;
+        self.counts.merged_deltas += deltas.range_totals(range, upto).count as u64;
+        self.counts.merges += 1;
+        let is_single = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
+        if is_single && !self.is_underfull(table, page, &merged.pages[0])? {
+            let pin = self.buries(upto).then_some(page);
+            self.busy.insert(page);
+            let image = merged.pages.into_iter().next().map(|built| built.image);
+            let pages = vec![PageWrite { page, image: image.unwrap_or_default(), lsn: upto }];
+            let outcome = Outcome::Merged { table, low, high, upto, grown };
+            let cause = Cause::Data;
+            return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));
+        }
+        let old = OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn };
+        let plan = ReshapePlan {
+            table,
+            page,
+            low,
+            high,
+            upto,
+            pages: merged.pages,
+            dropped: merged.dropped_refs,
+            old: vec![old],
+            grown,
+        };
+        self.reshape(plan)
+    }
+
+    /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in
+    /// the tree's deltas or its base.
+    pub(super) fn merge_lsn(&self) -> Lsn {
+        if self.bugs.has(SeededBug::MergeBeforeDurable) {
+            self.committed
+        } else {
+            self.replaying.unwrap_or(self.durable())
+        }
+    }
+
+    fn is_underfull(&self, table: Table, page: LogicalPage, built: &Built) -> Step<bool> {
+        let used = NodeView::trusted(&built.image).used_bytes();
+        let is_small = used * 100 < self.payload_size * UNDERFULL_PERCENT;
+        Ok(is_small && self.root_of(table)? != page && !self.tree(table)?.is_reshaping)
+    }
+
+    /// The frame of a page as a job, so that flash catches up with it.
+    fn catch_up(&mut self, page: LogicalPage) -> Step<Option<WriteJob>> {
+        let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        let frame = self.pool.frame(index);
+        if frame.lsn > self.durable() {
+            // Commits go to the deltas meanwhile, so that the frame's LSN stays and is reached.
+            let lsn = frame.lsn;
+            self.busy.insert(page);
+            self.hand.waiting.push((page, lsn));
+            self.want_flush();
+            return Ok(None);
+        }
+        let write = PageWrite { page, image: frame.image.clone(), lsn: frame.lsn };
+        self.busy.insert(page);
+        Ok(Some(WriteJob {
+            group: GroupId::NONE,
+            pages: vec![write],
+            cause: Cause::Data,
+            pin: None,
+            outcome: Outcome::CaughtUp,
+        }))
+    }
+
+    /// A page whose frame is ahead and has to leave memory, or holds back the log.
+    fn evict_job(&mut self) -> Step<Option<WriteJob>> {
+        let durable = self.durable();
+        if let Some(index) = self.hand.waiting.iter().position(|(_, lsn)| *lsn <= durable) {
+            let (page, _) = self.hand.waiting.swap_remove(index);
+            self.busy.remove(&page);
+            return self.catch_up(page);
+        }
+        match self.pool.shrink(self.limits.frames) {
+            Some(page) if !self.busy.contains(&page) => self.catch_up(page),
+            _ => Ok(None),
+        }
+    }
+
+    fn must_evict(&self) -> bool {
+        self.pool.bytes() > self.limits.frames
+            || self.hand.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
+    }
+
+    /// The pages of a job are on flash.
+    pub(crate) fn written(&mut self, job: WriteJob, pin: Option<PinId>) {
+        let is_buried = job.pin.is_some();
+        let WriteJob { group, mut pages, outcome, .. } = job;
+        for write in &pages {
+            self.busy.remove(&write.page);
+        }
+        match outcome {
+            Outcome::Merged { table, low, high, upto, grown } => {
+                let Some(write) = pages.pop() else { return };
+                let range = KeyRange { low: &low, high: high.as_deref() };
+                if is_buried {
+                    let base_lsn = self.base_lsn_of(write.page);
+                    let pin = pin.map(|pin| (pin, write.page));
+                    self.retain_leaf(table, range, pin, base_lsn, upto);
+                }
+                self.remove_deltas(table, range, upto);
+                self.count_entries(table, grown);
+                self.replace_leaf(write);
+            }
+            Outcome::CaughtUp => {
+                for write in pages {
+                    self.caught_up(&write);
+                }
+            }
+            Outcome::InnerWritten { table, level, low, high, upto } => {
+                let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+                tree.structure.forget(level, &low, high.as_deref(), upto);
+                tree.is_reshaping = false;
+            }
+            Outcome::Reshaped(reshape) => {
+                for write in &pages {
+                    self.busy.insert(write.page);
+                }
+                let lsn = self.append_install_record(&InstallParts {
+                    group,
+                    tree: reshape.table.id,
+                    level: reshape.level,
+                    puts: &reshape.puts,
+                    deletes: &reshape.deletes,
+                    trims: &reshape.trims,
+                    dropped: &reshape.dropped,
+                });
+                self.installs.push_back(InstallJob { group, lsn, pages, reshape });
+            }
+        }
+    }
+
+    /// A job's pages could not be written: everything is as before.
+    pub(crate) fn write_failed(&mut self, job: &WriteJob) {
+        for write in &job.pages {
+            self.busy.remove(&write.page);
+        }
+        let table = match &job.outcome {
+            Outcome::Reshaped(reshape) => Some(reshape.table),
+            Outcome::InnerWritten { table, .. } => Some(*table),
+            _ => None,
+        };
+        if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
+            tree.is_reshaping = false;
+        }
+        if job.group != GroupId::NONE {
+            self.trims.discard_group(job.group);
+        }
+    }
+
+    /// Whether snapshots need what an install replaces.
+    pub(crate) fn must_pin(&self, job: &InstallJob) -> bool {
+        self.buries(job.reshape.upto)
+    }
+
+    /// The group's pages have become current: the engine follows.
+    pub(crate) fn install(&mut self, job: InstallJob, pins: &[Option<PinId>]) {
+        let InstallJob { lsn, pages, reshape, .. } = job;
+        let table = reshape.table;
+        let range = KeyRange { low: &reshape.low, high: reshape.high.as_deref() };
+        if self.buries(reshape.upto) {
+            for (old, pin) in reshape.old.iter().zip(pins) {
+                let range = KeyRange { low: &old.low, high: old.high.as_deref() };
+                let pin = pin.map(|pin| (pin, old.page));
+                self.retain_leaf(table, range, pin, old.lsn, reshape.upto);
+            }
+        }
+        self.remove_deltas(table, range, reshape.upto);
+        self.count_entries(table, reshape.grown);
+        for page in &reshape.trims {
+            self.busy.remove(page);
+            self.forget_page(*page);
+        }
+        for write in pages {
+            self.busy.remove(&write.page);
+            let class =
+                if NodeView::trusted(&write.image).is_leaf() { Class::Leaf } else { Class::Inner };
+            self.mark_stale(write.page);
+            self.pool.remove(write.page);
+            self.place(write.page, write.lsn, write.image, class);
+        }
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            for (level, low, high, upto) in &reshape.written {
+                tree.structure.forget(*level, low, high.as_deref(), *upto);
+            }
+            for key in &reshape.deletes {
+                tree.structure.note(reshape.level, key, lsn, None);
+            }
+            for (key, child) in &reshape.puts {
+                tree.structure.note(reshape.level, key, lsn, Some(*child));
+            }
+            tree.is_reshaping = false;
+        }
+        self.refresh_parent(table, &reshape);
+        for descriptor in reshape.dropped {
+            self.trims.add(reshape.upto, descriptor);
+        }
+        self.counts.splits += 1;
+    }
+
+    /// Brings the frame of the node that a reshape changed up to date, if it is in memory.
+    fn refresh_parent(&mut self, table: Table, reshape: &Reshape) {
+        if reshape.puts.is_empty() && reshape.deletes.is_empty() {
+            return;
+        }
+        let stale = match self.node_for(table, Seek::At(&reshape.low), reshape.level) {
+            Ok(index) => index,
+            Err(Stop::Miss(fetch)) => {
+                // Its next reader applies the structure deltas.
+                self.fetch_failed(fetch);
+                return;
+            }
+            Err(_) => return,
+        };
+        let frame = self.pool.frame(stale);
+        let page = frame.page;
+        let structure = &self.trees[table.id as usize].structure;
+        if let Some((image, lsn)) = structure.apply(&frame.image, frame.lsn) {
+            self.place(page, lsn, image, Class::Inner);
+        }
+    }
+
+    fn replace_leaf(&mut self, write: PageWrite) {
+        self.mark_stale(write.page);
+        if self.pool.peek(write.page).is_some() {
+            self.place(write.page, write.lsn, write.image, Class::Leaf);
+        }
+    }
+
+    /// Flash holds a frame's image; what was committed meanwhile is in the deltas.
+    fn caught_up(&mut self, write: &PageWrite) {
+        self.mark_stale(write.page);
+        if let Some(index) = self.pool.peek(write.page) {
+            debug_assert_eq!(self.pool.frame(index).lsn, write.lsn, "a busy frame does not change");
+            self.pool.mark_clean(index);
+        }
+        self.absorb(write.page);
+    }
+
+    fn base_lsn_of(&self, page: LogicalPage) -> Lsn {
+        self.pool.peek(page).map_or(Lsn::ZERO, |index| self.pool.frame(index).lsn)
+    }
+
+    fn count_entries(&mut self, table: Table, grown: i64) {
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            tree.entry_count += grown;
+        }
+    }
+}
+
+/// Memory of a delta beside its key and operation, roughly: enough to compare groups.
+const DELTA_OVERHEAD: usize = 16;
+
+/// Counts bytes of deltas by child while both are walked in key order.
+struct Tally<'a> {
+    view: &'a NodeView<'a>,
+    child: usize,
+    next: Option<Vec<u8>>,
+    bytes: Vec<usize>,
+}
+
+impl<'a> Tally<'a> {
+    fn new(view: &'a NodeView<'a>) -> Self {
+        let mut tally = Self { view, child: 0, next: None, bytes: vec![0; view.count()] };
+        tally.load_next();
+        tally
+    }
+
+    fn load_next(&mut self) {
+        let has_next = self.child + 1 < self.view.count();
+        self.next = has_next.then(|| self.view.separator(self.child + 1));
+    }
+
+    /// The child that holds `key`; keys come in ascending order.
+    fn advance(&mut self, key: &[u8]) -> usize {
+        while self.next.as_deref().is_some_and(|next| key >= next) {
+            self.child += 1;
+            self.load_next();
+        }
+        self.child
+    }
+
+    fn add(&mut self, child: usize, bytes: usize) {
+        self.bytes[child] += bytes;
+    }
+
+    fn best(&self, is_busy: impl Fn(usize) -> bool) -> Option<(usize, usize)> {
+        let free = self.bytes.iter().enumerate().filter(|(child, _)| !is_busy(*child));
+        free.max_by_key(|(child, bytes)| (**bytes, usize::MAX - child)).map(|(c, b)| (c, *b))
+    }
+}
+
+/// A merge that does not end in the page it began with.
+struct ReshapePlan {
+    table: Table,
+    page: LogicalPage,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    upto: Lsn,
+    pages: Vec<Built>,
+    dropped: Vec<Vec<u8>>,
+    old: Vec<OldBase>,
+    grown: i64,
+}
+
+impl Engine {
+    /// Several pages at once: the leaves, and the inner nodes that become too small.
+    fn reshape(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
+        let table = plan.table;
+        if self.tree(table)?.is_reshaping {
+            self.want_flush();
+            return Ok(None);
+        }
+        let mut plan = plan;
+        let mut neighbour = None;
+        if plan.pages.len() == 1 && self.is_underfull(table, plan.page, &plan.pages[0])? {
+            neighbour = self.merge_with_neighbour(&mut plan)?;
+            if neighbour.is_none() && plan.dropped.is_empty() {
+                return self.write_alone(plan);
+            }
+        }
+        self.plan_reshape(plan, neighbour)
+    }
+
+    fn write_alone(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
+        let ReshapePlan { table, page, low, high, upto, pages, grown, .. } = plan;
+        let pin = self.buries(upto).then_some(page);
+        self.busy.insert(page);
+        let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
+        let outcome = Outcome::Merged { table, low, high, upto, grown };
+        let pages = vec![PageWrite { page, image, lsn: upto }];
+        Ok(Some(WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }))
+    }
+
+    /// Widens a plan to the leaf's neighbour under the same parent, when both fit one page.
+    ///
+    /// Returns the separator and page that go.
+    fn merge_with_neighbour(
+        &mut self,
+        plan: &mut ReshapePlan,
+    ) -> Step<Option<(Vec<u8>, LogicalPage)>> {
+        let table = plan.table;
+        let parent = self.node_for(table, Seek::At(&plan.low), 1)?;
+        let view = NodeView::trusted(&self.pool.frame(parent).image);
+        let Some((child, _)) = view.child_for(&plan.low) else { return Ok(None) };
+        let right = if child + 1 < view.count() { child + 1 } else { child };
+        if right == 0 || view.count() < 2 {
+            return Ok(None);
+        }
+        let separator = view.separator(right);
+        let (Some(left_page), Some(right_page)) = (view.child(right - 1), view.child(right)) else {
+            return Ok(None);
+        };
+        let other = if left_page == plan.page { right_page } else { left_page };
+        if self.busy.contains(&other) {
+            return Ok(None);
+        }
+        let index = self.frame_of(other)?;
+        if self.pool.frame(index).ahead.is_some() {
+            return Ok(None);
+        }
+        self.load_neighbour_runs(table, other)?;
+        let (Some(own), Some(index)) = (self.pool.peek(plan.page), self.pool.peek(other)) else {
+            return Ok(None);
+        };
+        let (own, neighbour) = (self.pool.frame(own), self.pool.frame(index));
+        let (own_view, other_view) =
+            (NodeView::trusted(&own.image), NodeView::trusted(&neighbour.image));
+        let bases =
+            if other == right_page { [own_view, other_view] } else { [other_view, own_view] };
+        let range = KeyRange { low: bases[0].low(), high: bases[1].high() };
+        let entries = (bases[0].count() + bases[1].count()) as i64;
+        let deltas = &self.tree(table)?.deltas;
+        let request =
+            MergeRequest { tree: table.id, range, upto: plan.upto, page_size: self.payload_size };
+        let merged = node::merge_leaves(&bases, deltas, request, &mut NoOutline)
+            .map_err(|_| corrupt(other, "leaf does not merge with its neighbour"))?;
+        let used = NodeView::trusted(&merged.pages[0].image).used_bytes();
+        if merged.pages.len() > 1 || used * 100 > self.payload_size * MERGED_PERCENT {
+            return Ok(None);
+        }
+        let old = OldBase {
+            page: other,
+            low: NodeView::trusted(&neighbour.image).low().to_vec(),
+            high: NodeView::trusted(&neighbour.image).high().map(<[u8]>::to_vec),
+            lsn: neighbour.lsn,
+        };
+        plan.low = range.low.to_vec();
+        plan.high = range.high.map(<[u8]>::to_vec);
+        plan.page = left_page;
+        plan.pages = merged.pages;
+        plan.dropped = merged.dropped_refs;
+        plan.grown = merged.entry_count as i64 - entries;
+        plan.old.push(old);
+        Ok(Some((separator, right_page)))
+    }
+
+    fn load_neighbour_runs(&mut self, table: Table, page: LogicalPage) -> Step<()> {
+        let Some(index) = self.pool.peek(page) else { return Ok(()) };
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        self.load_runs(table, KeyRange { low: &low, high: high.as_deref() }, &low)
+    }
+
+    /// Assigns pages, climbs as far as inner nodes overflow, and makes the job.
+    fn plan_reshape(
+        &mut self,
+        plan: ReshapePlan,
+        gone: Option<(Vec<u8>, LogicalPage)>,
+    ) -> Step<Option<WriteJob>> {
+        let pages_max = plan.pages.len() + CLIMB_PAGES_MAX;
+        if self.unused_pages.len() < pages_max {
+            return Err(Stop::Wait(Wait::Pages(pages_max)));
+        }
+        let group = self.take_group()?;
+        let table = plan.table;
+        let root = self.root_of(table)?;
+        let mut climb = Climb { writes: Vec::new(), written: Vec::new() };
+        let mut deletes = Vec::new();
+        let mut trims = Vec::new();
+        if let Some((separator, page)) = gone {
+            deletes.push(separator);
+            trims.push(page);
+        }
+        let mut level = 0;
+        let mut page = plan.page;
+        let mut built = plan.pages;
+        // Every structure change up to the durable LSN is installed: one reshape a tree at a time.
+        let lsn = plan.upto;
+        let mut puts: Vec<(Vec<u8>, LogicalPage)>;
+        loop {
+            if built.len() == 1 || page != root {
+                puts = self.place_siblings(page, built, lsn, &mut climb)?;
+            } else {
+                self.grow_root(table, level, built, lsn, root, &mut climb)?;
+                puts = Vec::new();
+            }
+            if puts.is_empty() && deletes.is_empty() {
+                break;
+            }
+            level += 1;
+            let index = self.node_for(table, Seek::At(&plan.low), level)?;
+            let frame = self.pool.frame(index);
+            let view = NodeView::trusted(&frame.image);
+            let put_refs: Vec<_> =
+                puts.iter().map(|(key, child)| (key.as_slice(), *child)).collect();
+            let delete_refs: Vec<_> = deletes.iter().map(Vec::as_slice).collect();
+            let next = node::inner_with(&view, &put_refs, &delete_refs, self.payload_size)
+                .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
+            if next.len() == 1 {
+                break;
+            }
+            let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+            climb.written.push((level, low, high, lsn));
+            (page, built) = (frame.page, next);
+            deletes.clear();
+        }
+        for write in &climb.writes {
+            self.busy.insert(write.page);
+        }
+        self.busy.extend(trims.iter().copied());
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            tree.is_reshaping = true;
+        }
+        let reshape = Reshape {
+            table,
+            low: plan.low,
+            high: plan.high,
+            upto: plan.upto,
+            written: climb.written,
+            level,
+            puts,
+            deletes,
+            trims,
+            dropped: plan.dropped,
+            old: plan.old,
+            grown: plan.grown,
+        };
+        Ok(Some(WriteJob {
+            group,
+            pages: climb.writes,
+            cause: Cause::Data,
+            pin: None,
+            outcome: Outcome::Reshaped(reshape),
+        }))
+    }
+
+    /// The first image stays on `page`, the others get pages of their own.
+    fn place_siblings(
+        &mut self,
+        page: LogicalPage,
+        built: Vec<Built>,
+        lsn: Lsn,
+        climb: &mut Climb,
+    ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
+        let mut puts = Vec::new();
+        for (index, built) in built.into_iter().enumerate() {
+            let at = if index == 0 { page } else { self.take_page()? };
+            if index > 0 {
+                puts.push((built.low_key, at));
+            }
+            climb.writes.push(PageWrite { page: at, image: built.image, lsn });
+        }
+        Ok(puts)
+    }
+
+    /// The root's content moves to new pages, the root names them.
+    fn grow_root(
+        &mut self,
+        table: Table,
+        level: u8,
+        built: Vec<Built>,
+        lsn: Lsn,
+        root: LogicalPage,
+        climb: &mut Climb,
+    ) -> Step<()> {
+        let mut children = Vec::new();
+        for built in built {
+            let at = self.take_page()?;
+            children.push((built.low_key, at));
+            climb.writes.push(PageWrite { page: at, image: built.image, lsn });
+        }
+        let range = KeyRange::ALL;
+        let rows = children.iter().map(|(key, child)| (key.as_slice(), *child));
+        let fill = FillPolicy::Append;
+        let images = node::build_inner((table.id, level + 1), range, rows, self.payload_size, fill)
+            .map_err(|_| corrupt(root, "root does not take its children"))?;
+        if images.len() > 1 {
+            return self.grow_root(table, level + 1, images, lsn, root, climb);
+        }
+        let image = images.into_iter().next().map(|built| built.image).unwrap_or_default();
+        climb.writes.push(PageWrite { page: root, image, lsn });
+        Ok(())
+    }
+
+    /// Inner nodes as jobs: the log's head may pass their structure changes afterwards.
+    pub(crate) fn inner_job(&mut self, cutoff: Lsn) -> Step<Option<WriteJob>> {
+        for number in 0..self.trees.len() {
+            let tree = &self.trees[number];
+            if tree.structure.is_empty() {
+                continue;
+            }
+            let Some((level, key)) = tree.structure.first_until(cutoff) else { continue };
+            if tree.is_reshaping {
+                self.want_flush();
+                return Ok(None);
+            }
+            let table = Table { id: number as u32 };
+            let index = self.node_for(table, Seek::At(&key), level)?;
+            let frame = self.pool.frame(index);
+            let view = NodeView::trusted(&frame.image);
+            if view.level() != level {
+                return Err(corrupt(frame.page, "structure change of a level the tree lacks"));
+            }
+            let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+            let (page, upto) = (frame.page, frame.lsn);
+            let write = PageWrite { page, image: frame.image.clone(), lsn: upto };
+            let outcome = Outcome::InnerWritten { table, level, low, high, upto };
+            self.trees[number].is_reshaping = true;
+            let (group, cause, pages) = (GroupId::NONE, Cause::Data, vec![write]);
+            return Ok(Some(WriteJob { group, pages, cause, pin: None, outcome }));
+        }
+        Ok(None)
+    }
+
+    /// A frame that is ahead since `cutoff` or before, as a job.
+    pub(crate) fn old_frame_job(&mut self, cutoff: Lsn) -> Step<(bool, Option<WriteJob>)> {
+        let old: Vec<LogicalPage> = self.pool.ahead_since(cutoff).collect();
+        let free = old.iter().find(|page| !self.busy.contains(*page)).copied();
+        match free {
+            Some(page) => Ok((true, self.catch_up(page)?)),
+            None => Ok((!old.is_empty(), None)),
+        }
+    }
+}
+
+/// Pages a climb takes beside the leaves: two for each level that overflows, and a new root.
+const CLIMB_PAGES_MAX: usize = 8;
+
+/// What a climb from a leaf to the root collects.
+struct Climb {
+    writes: Vec<PageWrite>,
+    written: Vec<(u8, Vec<u8>, Option<Vec<u8>>, Lsn)>,
+}

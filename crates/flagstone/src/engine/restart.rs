@@ -1,0 +1,225 @@
+//! Putting the log's tail back: what restart does to the engine. Reading the log, moving mappings
+//! and trimming are the runtime's.
+//!
+//! 1. Everything behind the master record's position is read once: structure changes, the copies of
+//!    the master's cycle, and the changes of later commits, into the trees' deltas. No node is read
+//!    and no page is written.
+//! 2. If the changes of later commits do not fit the memory budget, they are forgotten again, the
+//!    catalog is loaded, and the log is read a second time with merges on the way (rule D11).
+//!
+//! A delta put back may be older than its base; it is dropped when the two meet (rule D2).
+
+use flagstone_space::{GroupId, LogicalPage, Lsn};
+
+use super::catalog::CATALOG;
+use super::checkpoint::{Input, Master, MasterRun};
+use super::spill::Run;
+use super::{Engine, Table};
+use crate::delta::decode_delta;
+use crate::error::Corruption;
+use crate::log::{Cursor, Install, Items, LogWriter, LoggedDelta, Record};
+
+/// How far restart has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Replay {
+    /// Everything is put back as it is read.
+    #[default]
+    All,
+    /// Memory ran out: user commits are left for the second reading.
+    WithoutCommits,
+    /// Second reading: only user commits, merged when memory runs out.
+    CommitsOnly,
+}
+
+/// What the runtime has to do on the space floor for a record.
+#[derive(Debug, Default)]
+pub(crate) struct ReplayEffects {
+    /// The group's pages are current.
+    pub(crate) group: Option<GroupId>,
+    /// Pages that went, if what they hold is older than the record.
+    pub(crate) trims: Vec<LogicalPage>,
+}
+
+const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
+
+impl Engine {
+    /// Takes over what the master record says.
+    pub(crate) fn resume(&mut self, master: &Master, last: Lsn) {
+        self.cycle.resume(master.cycle);
+        self.recovered = last;
+        self.log_page = master.begin.page;
+        self.durable_chain = master.begin.chain;
+        for (id, count) in master.entry_counts.iter().enumerate() {
+            if let Some(tree) = u32::try_from(id).ok().and_then(|id| self.tree_slot(id)) {
+                tree.entry_count = *count;
+            }
+        }
+        for run in &master.runs {
+            let restored =
+                super::spill::CommittedRun::new(run.lsn, run.run.clone(), run.rolled_back.clone());
+            self.runs.restore(restored);
+        }
+        for (lsn, descriptor) in &master.values {
+            self.trims.add(*lsn, descriptor.clone());
+        }
+        self.refresh_floors();
+    }
+
+    /// Puts one record back.
+    ///
+    /// # Errors
+    ///
+    /// A record whose parts do not decode although its checksum held.
+    pub(crate) fn replay(
+        &mut self,
+        master: &Master,
+        phase: Replay,
+        lsn: Lsn,
+        record: &Record<'_>,
+    ) -> Result<ReplayEffects, Corruption> {
+        let mut effects = ReplayEffects::default();
+        let is_first = phase != Replay::CommitsOnly;
+        match record {
+            Record::Commit { group, runs, dropped, deltas, .. } if lsn > master.cutoff => {
+                self.replaying = Some(lsn);
+                if is_first {
+                    effects.group = (*group != GroupId::NONE).then_some(*group);
+                    self.replay_runs(lsn, runs)?;
+                    for descriptor in dropped.iter() {
+                        self.trims.add(lsn, descriptor.map_err(|_| DAMAGED)?.0.to_vec());
+                    }
+                }
+                self.replay_deltas(phase, lsn, deltas)?;
+            }
+            Record::Install(install) if is_first => {
+                self.replay_install(lsn, install, &mut effects)?;
+            }
+            Record::Copy { cycle, tree, deltas } if is_first && *cycle == master.cycle => {
+                for copied in deltas.iter() {
+                    let copied = copied.map_err(|_| DAMAGED)?;
+                    self.put_back(Table { id: *tree }, copied.delta, copied.lsn)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(effects)
+    }
+
+    fn replay_deltas(
+        &mut self,
+        phase: Replay,
+        lsn: Lsn,
+        deltas: &Items<'_, LoggedDelta<'_>>,
+    ) -> Result<(), Corruption> {
+        for delta in deltas.iter() {
+            let delta = delta.map_err(|_| DAMAGED)?;
+            let is_wanted = match phase {
+                Replay::All => true,
+                Replay::WithoutCommits => delta.tree == CATALOG.id,
+                Replay::CommitsOnly => delta.tree != CATALOG.id,
+            };
+            if is_wanted {
+                self.put_back(Table { id: delta.tree }, delta.delta, lsn)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, table: Table, bytes: &[u8], lsn: Lsn) -> Result<(), Corruption> {
+        let (key, op, _) = decode_delta(bytes).map_err(|_| DAMAGED)?;
+        self.tree_slot(table.id).ok_or(DAMAGED)?;
+        self.add_delta(table, key, op, lsn);
+        Ok(())
+    }
+
+    fn replay_runs(
+        &mut self,
+        lsn: Lsn,
+        runs: &Items<'_, crate::log::Blob<'_>>,
+    ) -> Result<(), Corruption> {
+        let mut list: Vec<Run> = Vec::new();
+        let mut rolled_back = Vec::new();
+        for run in runs.iter() {
+            let mut input = Input(Cursor::new(run.map_err(|_| DAMAGED)?.0));
+            let run = MasterRun::decode(&mut input).ok_or(DAMAGED)?;
+            rolled_back = run.rolled_back;
+            list.push(run.run);
+        }
+        self.runs.commit(lsn, &list, &rolled_back);
+        Ok(())
+    }
+
+    fn replay_install(
+        &mut self,
+        lsn: Lsn,
+        install: &Install<'_>,
+        effects: &mut ReplayEffects,
+    ) -> Result<(), Corruption> {
+        effects.group = (install.group != GroupId::NONE).then_some(install.group);
+        for page in install.trims.iter() {
+            effects.trims.push(page.map_err(|_| DAMAGED)?);
+        }
+        for descriptor in install.dropped.iter() {
+            self.trims.add(lsn, descriptor.map_err(|_| DAMAGED)?.0.to_vec());
+        }
+        let level = install.level;
+        let tree = self.tree_slot(install.tree).ok_or(DAMAGED)?;
+        for key in install.deletes.iter() {
+            tree.structure.note(level, key.map_err(|_| DAMAGED)?.0, lsn, None);
+        }
+        for put in install.puts.iter() {
+            let put = put.map_err(|_| DAMAGED)?;
+            tree.structure.note(level, put.key, lsn, Some(put.child));
+        }
+        Ok(())
+    }
+
+    /// The log goes on in a new epoch.
+    pub(crate) fn continue_log(&mut self, log: LogWriter, last_page: Option<u64>) {
+        self.durable_chain = log.chain();
+        self.xid_next = u64::from(log.epoch()) << 32 | 1;
+        self.log = log;
+        self.log_page = last_page.unwrap_or(self.log_page);
+    }
+
+    /// Appends the marker of a new epoch: nothing is answered before it is durable.
+    pub(crate) fn append_open(&mut self) {
+        let epoch = self.log.epoch();
+        self.log.append(&Record::Open { epoch });
+        self.want_flush();
+    }
+
+    /// The log's end is known.
+    pub(crate) fn settle(&mut self, last: Lsn) {
+        self.committed = last;
+        self.recovered = last;
+        self.replaying = None;
+        self.refresh_floors();
+    }
+
+    /// Whether what was put back so far exceeds the budget.
+    pub(crate) fn replay_overflows(&self) -> bool {
+        self.deltas_size > self.limits.deltas_soft
+    }
+
+    /// Forgets user commits above the cutoff: the second reading puts them back with merges.
+    pub(crate) fn forget_replayed(&mut self, cutoff: Lsn) {
+        for id in 1..self.trees.len() {
+            let before = self.trees[id].deltas.bytes();
+            self.trees[id].deltas.remove_newer(cutoff);
+            let after = self.trees[id].deltas.bytes();
+            self.note_deltas_size(before, after);
+        }
+    }
+
+    /// The second reading starts: merges may take what is at or below the cutoff.
+    pub(crate) fn begin_second_reading(&mut self, cutoff: Lsn) {
+        self.replaying = Some(cutoff);
+    }
+
+    /// Restart is complete.
+    pub(crate) fn end_replay(&mut self) {
+        self.replaying = None;
+        self.refresh_floors();
+    }
+}

@@ -1,0 +1,300 @@
+//! Snapshots: reads at one durable commit that never wait for anybody.
+//!
+//! While a snapshot lives, a merge that would bury what it reads keeps the old leaf: its page is
+//! pinned on flash and the merged deltas move aside with it. A reader looks for the oldest kept
+//! leaf that is young enough, else reads the current one. When kept leaves take more than their
+//! share of memory, or the device needs their pages, the oldest snapshot ends with a typed error.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use flagstone_space::{LogicalPage, Lsn, PinId};
+
+use super::access::value_in;
+use super::scan::{Direction, ScanRange};
+use super::value::Descriptor;
+use super::{Engine, Fetch, Read, Step, Stop, Table, Wait};
+use crate::delta::{DeltaMap, KeyRange, Value, apply};
+use crate::error::EngineError;
+use crate::node::NodeView;
+
+/// Names a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotId(u64);
+
+/// Images of old leaves kept in memory, so that a scan does not read one leaf once a row.
+const OLD_IMAGES_MAX: usize = 4;
+
+/// Kept leaves may take one part in this many of the memory for deltas.
+const RETAINED_SHARE: usize = 4;
+
+#[derive(Debug)]
+struct OldImage {
+    pin: PinId,
+    image: Vec<u8>,
+}
+
+/// Snapshots that are being read.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    next: u64,
+    live: BTreeMap<SnapshotId, Lsn>,
+    images: VecDeque<OldImage>,
+    unpins: Vec<PinId>,
+}
+
+impl Snapshots {
+    pub(crate) fn oldest(&self) -> Option<Lsn> {
+        self.live.values().min().copied()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
+        floors.extend(self.live.values());
+    }
+
+    pub(crate) fn lsn(&self, snapshot: SnapshotId) -> Result<Lsn, EngineError> {
+        self.live.get(&snapshot).copied().ok_or(EngineError::SnapshotTooOld)
+    }
+
+    pub(crate) fn keep_old(&mut self, pin: PinId, _lsn: Lsn, image: Vec<u8>) {
+        if self.images.len() == OLD_IMAGES_MAX {
+            self.images.pop_front();
+        }
+        self.images.push_back(OldImage { pin, image });
+    }
+
+    pub(crate) fn old_image(&self, old: &OldLeaf) -> Option<&[u8]> {
+        let found = self.images.iter().find(|image| Some(image.pin) == old.pin.map(|pin| pin.0));
+        found.map(|image| image.image.as_slice())
+    }
+
+    fn holds(&self, pin: PinId) -> bool {
+        self.images.iter().any(|image| image.pin == pin)
+    }
+
+    /// Pins that nobody needs any more.
+    pub(crate) fn take_unpins(&mut self) -> Vec<PinId> {
+        std::mem::take(&mut self.unpins)
+    }
+
+    pub(crate) fn has_unpins(&self) -> bool {
+        !self.unpins.is_empty()
+    }
+}
+
+/// A leaf as it was before a merge, for snapshots older than the merge.
+#[derive(Debug)]
+pub(crate) struct RetainedLeaf {
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    /// Its page; none when it had never been written.
+    pin: Option<(PinId, LogicalPage)>,
+    base_lsn: Lsn,
+    /// Snapshots below this LSN need it.
+    until: Lsn,
+    /// Deltas that the merge folded in.
+    pub(crate) deltas: DeltaMap,
+}
+
+impl RetainedLeaf {
+    fn covers(&self, key: &[u8]) -> bool {
+        KeyRange { low: &self.low, high: self.high.as_deref() }.contains(key)
+    }
+}
+
+/// Old leaves of one tree.
+#[derive(Debug, Default)]
+pub(crate) struct Retained {
+    leaves: Vec<RetainedLeaf>,
+}
+
+/// Place of an old leaf; valid until the engine is changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OldLeaf {
+    index: usize,
+    pub(crate) pin: Option<(PinId, LogicalPage)>,
+    pub(crate) base_lsn: Lsn,
+}
+
+impl Retained {
+    pub(crate) fn leaf(&self, old: &OldLeaf) -> &RetainedLeaf {
+        &self.leaves[old.index]
+    }
+
+    fn bytes(&self) -> usize {
+        let each = |leaf: &RetainedLeaf| leaf.deltas.bytes() + size_of::<RetainedLeaf>() + 64;
+        self.leaves.iter().map(each).sum()
+    }
+
+    /// The leaf that a snapshot at `upto` reads `key` from, when it is not the current one.
+    fn find(&self, key: &[u8], upto: Lsn) -> Option<OldLeaf> {
+        let fits = |leaf: &RetainedLeaf| leaf.until > upto && leaf.covers(key);
+        let candidates = self.leaves.iter().enumerate().filter(|(_, leaf)| fits(leaf));
+        let (index, leaf) = candidates.min_by_key(|(_, leaf)| leaf.until)?;
+        Some(OldLeaf { index, pin: leaf.pin, base_lsn: leaf.base_lsn })
+    }
+
+    /// The bounds at which the answer of [`Retained::find`] may change inside `range`.
+    fn bounds_in<'a>(&'a self, range: KeyRange<'a>, upto: Lsn) -> impl Iterator<Item = &'a [u8]> {
+        let seen = self.leaves.iter().filter(move |leaf| leaf.until > upto);
+        let ends = seen.flat_map(|leaf| [Some(leaf.low.as_slice()), leaf.high.as_deref()]);
+        ends.flatten().filter(move |key| *key > range.low && range.is_below_high(key))
+    }
+}
+
+impl Engine {
+    /// Begins a snapshot at the durable frontier.
+    ///
+    /// # Errors
+    ///
+    /// `Wait::Durable` when frames hold commits that are not durable yet.
+    pub fn begin_snapshot(&mut self) -> Step<SnapshotId> {
+        if self.holds_images_ahead() && self.durable() < self.committed {
+            self.want_flush();
+            return Err(Stop::Wait(Wait::Durable(self.committed)));
+        }
+        let id = SnapshotId(self.snapshots.next);
+        self.snapshots.next += 1;
+        let lsn = self.durable();
+        self.snapshots.live.insert(id, lsn);
+        self.refresh_floors();
+        Ok(id)
+    }
+
+    /// Ends a snapshot; what only it needed becomes free.
+    pub fn end_snapshot(&mut self, snapshot: SnapshotId) {
+        self.snapshots.live.remove(&snapshot);
+        self.refresh_floors();
+        let oldest = self.snapshots.oldest();
+        for tree in &mut self.trees {
+            let before = tree.retained.bytes();
+            let gone = |leaf: &mut RetainedLeaf| oldest.is_none_or(|oldest| leaf.until <= oldest);
+            let unpins = tree.retained.leaves.extract_if(.., gone).filter_map(|leaf| leaf.pin);
+            self.snapshots.unpins.extend(unpins.map(|(pin, _)| pin));
+            self.deltas_size = self.deltas_size + tree.retained.bytes() - before;
+        }
+    }
+
+    /// Ends the oldest snapshot to free what it holds; false when there is none.
+    pub(crate) fn end_oldest_snapshot(&mut self) -> bool {
+        let oldest = self.snapshots.live.iter().min_by_key(|(_, lsn)| **lsn).map(|(id, _)| *id);
+        oldest.inspect(|id| self.end_snapshot(*id)).is_some()
+    }
+
+    /// Reads `key` as the snapshot sees it.
+    ///
+    /// # Errors
+    ///
+    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended.
+    pub fn get_snapshot(
+        &mut self,
+        snapshot: SnapshotId,
+        table: Table,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step<Read> {
+        self.check_key(key)?;
+        let upto = self.snapshots.lsn(snapshot)?;
+        let value = match self.tree(table)?.retained.find(key, upto) {
+            None => self.committed_value(table, key, upto)?,
+            Some(old) => self.old_value(table, old, key, upto)?,
+        };
+        out.clear();
+        match value {
+            None => Ok(Read::Absent),
+            Some(Value::Inline(bytes)) => {
+                out.extend_from_slice(&bytes);
+                Ok(Read::Inline)
+            }
+            Some(Value::Ref(descriptor)) => Ok(Read::Large(Descriptor::decode(&descriptor)?)),
+        }
+    }
+
+    fn old_value(
+        &mut self,
+        table: Table,
+        old: OldLeaf,
+        key: &[u8],
+        upto: Lsn,
+    ) -> Step<Option<Value>> {
+        self.require_old(&old)?;
+        let image = self.snapshots.old_image(&old);
+        let mut value = image.and_then(|image| value_in(&NodeView::trusted(image), key));
+        for (lsn, op) in self.tree(table)?.retained.leaf(&old).deltas.versions(key) {
+            if lsn > old.base_lsn && lsn <= upto {
+                let _ = apply(op, &mut value);
+            }
+        }
+        Ok(value)
+    }
+
+    /// The image of an old leaf must be in memory.
+    fn require_old(&self, old: &OldLeaf) -> Step<()> {
+        match old.pin {
+            Some((pin, page)) if !self.snapshots.holds(pin) => {
+                Err(Stop::Miss(Fetch::Pinned(pin, page)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a snapshot's scan reads the near end of `part`, and how far that holds.
+    pub(crate) fn old_leaf_for(
+        &mut self,
+        table: Table,
+        upto: Lsn,
+        part: &ScanRange,
+        direction: Direction,
+    ) -> Step<(Option<OldLeaf>, ScanRange)> {
+        let retained = &self.tree(table)?.retained;
+        let bounds = retained.bounds_in(part.as_key_range(), upto);
+        let mut clipped = part.clone();
+        match direction {
+            Direction::Forward => {
+                if let Some(bound) = bounds.min() {
+                    clipped.high = Some(bound.to_vec());
+                }
+            }
+            Direction::Backward => {
+                if let Some(bound) = bounds.max() {
+                    clipped.low = bound.to_vec();
+                }
+            }
+        }
+        let old = retained.find(&clipped.low, upto);
+        if let Some(old) = &old {
+            self.require_old(old)?;
+        }
+        Ok((old, clipped))
+    }
+
+    /// Whether a merge up to `upto` buries what some snapshot reads.
+    pub(crate) fn buries(&self, upto: Lsn) -> bool {
+        self.snapshots.oldest().is_some_and(|oldest| oldest < upto)
+    }
+
+    /// Sets an old leaf aside with the deltas that a merge up to `until` folds in.
+    pub(crate) fn retain_leaf(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+        pin: Option<(PinId, LogicalPage)>,
+        base_lsn: Lsn,
+        until: Lsn,
+    ) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        let before = tree.deltas.bytes() + tree.retained.bytes();
+        let deltas = tree.deltas.extract_range(range, until);
+        let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
+        tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
+        let retained = tree.retained.bytes();
+        let after = tree.deltas.bytes() + retained;
+        self.note_deltas_size(before, after);
+        if retained > self.limits.deltas_hard / RETAINED_SHARE {
+            self.end_oldest_snapshot();
+        }
+    }
+}

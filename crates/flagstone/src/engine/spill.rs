@@ -1,0 +1,429 @@
+//! Changes of transactions larger than memory: sorted pages written under the transaction's group.
+//!
+//! While the transaction runs, its own reads look into them. Its commit record names them, and from
+//! then on they are nothing but deltas that happen to lie on flash: whoever needs a key range loads
+//! the pages that overlap it into the tree's deltas, and background work loads the rest. When all
+//! is loaded and a checkpoint has covered it, the pages are trimmed.
+//!
+//! ```text
+//! page:   'R' | 1 | count u16 | entry ...
+//! entry:  key size varint | key (tree id u32 BE, key) | change number varint | op size varint | op
+//! ```
+//!
+//! Invariants:
+//! - **R1** A base claims completeness beyond a run's commit only after every page of the run that
+//!   overlaps the base was loaded (rule D2).
+//! - **R2** A run stays in the master record until a checkpoint that began after it was loaded.
+
+use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
+
+use super::pool::Class;
+use super::transaction::{private_key, split_private_key};
+use super::{Engine, Fetch, Step, Stop, Table};
+use crate::delta::{DeltaMap, KeyRange, Op, put_varint, take_varint};
+use crate::error::EngineError;
+use crate::lock::Xid;
+
+const RUN_MAGIC: u8 = b'R';
+const RUN_VERSION: u8 = 1;
+const RUN_HEADER_SIZE: usize = 4;
+
+/// Pages that one job writes: bounds the memory a spill takes beside the changes themselves.
+const SPILL_PAGES: usize = 8;
+
+/// Sorted pages of changes, in key order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) group: GroupId,
+    /// First private key of each page, and the page.
+    pub(crate) pages: Vec<(Vec<u8>, LogicalPage)>,
+    /// Last private key of the run.
+    pub(crate) last: Vec<u8>,
+}
+
+/// One change of a transaction, apart from where it was kept.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnVersion {
+    bytes: Vec<u8>,
+}
+
+impl OwnVersion {
+    pub(crate) fn of(op: Op<'_>) -> Self {
+        let mut bytes = Vec::with_capacity(op.encoded_size());
+        op.encode(&mut bytes);
+        Self { bytes }
+    }
+
+    pub(crate) fn op(&self) -> Result<Op<'_>, EngineError> {
+        Op::decode(&self.bytes).map_err(|_| fault(LogicalPage(u32::MAX)))
+    }
+
+    /// Whether it makes everything before it irrelevant.
+    pub(crate) fn is_whole(&self) -> bool {
+        !matches!(self.op(), Ok(Op::Patch(_)) | Err(_))
+    }
+}
+
+/// Whether `image` is a page of a run.
+pub(crate) fn is_run_page(image: &[u8]) -> bool {
+    image.first() == Some(&RUN_MAGIC)
+}
+
+/// Whether no key has two versions.
+pub(crate) fn keys_are_unique(map: &DeltaMap) -> bool {
+    map.range(KeyRange::ALL).all(|entry| entry.versions().count() == 1)
+}
+
+fn fault(page: LogicalPage) -> EngineError {
+    EngineError::Corrupt { page, check: "page of spilled changes" }
+}
+
+/// One entry of a run page.
+struct RunEntry<'a> {
+    key: &'a [u8],
+    number: u64,
+    op: Op<'a>,
+}
+
+/// Entries of a run page, in order; stops at the first fault.
+fn entries(image: &[u8]) -> Option<impl Iterator<Item = Option<RunEntry<'_>>>> {
+    let (header, mut rest) = image.split_first_chunk::<RUN_HEADER_SIZE>()?;
+    if header[0] != RUN_MAGIC || header[1] != RUN_VERSION {
+        return None;
+    }
+    let count = u16::from_le_bytes([header[2], header[3]]);
+    Some((0..count).map(move |_| {
+        let (key, after) = take_bytes(rest)?;
+        let (number, after) = take_varint(after)?;
+        let (op, after) = take_bytes(after)?;
+        rest = after;
+        Some(RunEntry { key, number: u64::from(number), op: Op::decode(op).ok()? })
+    }))
+}
+
+fn take_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (size, rest) = take_varint(bytes)?;
+    rest.split_at_checked(size as usize)
+}
+
+/// Fills one page of at most `size` bytes; returns it with the number of deltas it took.
+fn build_page<'a>(
+    versions: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Lsn, Op<'a>)>>,
+    size: usize,
+) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
+    let first = versions.peek()?.0.to_vec();
+    let mut last = first.clone();
+    let mut image = vec![RUN_MAGIC, RUN_VERSION, 0, 0];
+    let mut count = 0u16;
+    let mut entry = Vec::new();
+    while let Some((key, number, op)) = versions.peek() {
+        entry.clear();
+        put_varint(&mut entry, key.len() as u32);
+        entry.extend_from_slice(key);
+        put_varint(&mut entry, number.0 as u32);
+        put_varint(&mut entry, op.encoded_size() as u32);
+        op.encode(&mut entry);
+        if image.len() + entry.len() > size || count == u16::MAX {
+            break;
+        }
+        image.extend_from_slice(&entry);
+        last.clear();
+        last.extend_from_slice(key);
+        count += 1;
+        versions.next();
+    }
+    image[2..4].copy_from_slice(&count.to_le_bytes());
+    image.resize(size, 0);
+    Some((first, last, image))
+}
+
+/// Pages of a spill on their way to flash.
+#[derive(Debug)]
+pub(crate) struct SpillJob {
+    pub(crate) xid: Xid,
+    pub(crate) group: GroupId,
+    pub(crate) images: Vec<(LogicalPage, Vec<u8>)>,
+    run: Run,
+}
+
+/// A run whose transaction has committed.
+#[derive(Clone, Debug)]
+pub(crate) struct CommittedRun {
+    pub(crate) lsn: Lsn,
+    pub(crate) run: Run,
+    pub(crate) rolled_back: Vec<(u64, u64)>,
+    is_loaded: Vec<bool>,
+}
+
+impl CommittedRun {
+    pub(crate) fn new(lsn: Lsn, run: Run, rolled_back: Vec<(u64, u64)>) -> Self {
+        let is_loaded = vec![false; run.pages.len()];
+        Self { lsn, run, rolled_back, is_loaded }
+    }
+
+    /// First page not loaded that may hold private keys in `[low, high]`.
+    fn next_in(&self, low: &[u8], high: Option<&[u8]>) -> Option<usize> {
+        let pages = &self.run.pages;
+        (0..pages.len()).find(|index| {
+            let end = pages.get(index + 1).map_or(self.run.last.as_slice(), |next| &next.0);
+            !self.is_loaded[*index]
+                && end >= low
+                && high.is_none_or(|high| pages[*index].0.as_slice() <= high)
+        })
+    }
+}
+
+/// Runs of committed transactions that are not all in memory, or not covered by a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    open: Vec<CommittedRun>,
+    /// Loaded; trimmed when a checkpoint that began later has finished.
+    loaded: Vec<CommittedRun>,
+}
+
+impl Runs {
+    /// Whether every change is in memory or in leaves.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// The runs of a commit at `lsn`, oldest first: each gets an LSN of its own just below, which
+    /// the log has skipped, so that later changes of a key win.
+    pub(crate) fn commit(&mut self, lsn: Lsn, runs: &[Run], rolled_back: &[(u64, u64)]) {
+        for (index, run) in runs.iter().enumerate() {
+            let own = Lsn(lsn.0 - (runs.len() - index) as u64);
+            self.open.push(CommittedRun::new(own, run.clone(), rolled_back.to_vec()));
+        }
+    }
+
+    /// A checkpoint failed: its runs are still needed.
+    pub(crate) fn keep_loaded(&mut self, run: CommittedRun) {
+        self.loaded.push(run);
+    }
+
+    pub(crate) fn restore(&mut self, run: CommittedRun) {
+        if !self.open.iter().any(|open| open.run.pages == run.run.pages) {
+            self.open.push(run);
+        }
+    }
+
+    /// Runs that the master record must name.
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = &CommittedRun> {
+        self.open.iter().chain(&self.loaded)
+    }
+
+    /// Runs loaded before a checkpoint began: their pages go when it is durable.
+    pub(crate) fn take_loaded(&mut self) -> Vec<CommittedRun> {
+        std::mem::take(&mut self.loaded)
+    }
+}
+
+impl Engine {
+    /// Loads the run pages that may change `[low, high)` into the tree's deltas; with `at`, only
+    /// those that may change that key.
+    pub(crate) fn load_runs(&mut self, table: Table, range: KeyRange<'_>, at: &[u8]) -> Step<()> {
+        if self.runs.is_empty() {
+            return Ok(());
+        }
+        let (mut low, mut high) = (Vec::new(), Vec::new());
+        private_key(table, at.max(range.low), &mut low);
+        if range.low == at && range.high.is_none() {
+            high.clone_from(&low);
+        } else if let Some(bound) = range.high {
+            private_key(table, bound, &mut high);
+        } else {
+            private_key(Table { id: table.id + 1 }, &[], &mut high);
+        }
+        while let Some((run, index)) = self.next_run_page(&low, &high) {
+            self.load_run_page(run, index)?;
+        }
+        Ok(())
+    }
+
+    fn next_run_page(&self, low: &[u8], high: &[u8]) -> Option<(usize, usize)> {
+        let mut runs = self.runs.open.iter().enumerate();
+        runs.find_map(|(number, run)| run.next_in(low, Some(high)).map(|index| (number, index)))
+    }
+
+    /// Loads one more page of the oldest run; false when there is none.
+    pub(crate) fn load_next_run(&mut self) -> Step<bool> {
+        let Some(run) = self.runs.open.first() else { return Ok(false) };
+        let Some(index) = run.next_in(&[], None) else { return Ok(false) };
+        self.load_run_page(0, index)?;
+        Ok(true)
+    }
+
+    fn load_run_page(&mut self, number: usize, index: usize) -> Step<()> {
+        let run = &self.runs.open[number];
+        let (group, page, lsn) = (run.run.group, run.run.pages[index].1, run.lsn);
+        let rolled_back = run.rolled_back.clone();
+        let frame = self.run_frame(group, page)?;
+        self.pool.remove(page);
+        for entry in entries(&frame).ok_or(fault(page))? {
+            let entry = entry.ok_or(fault(page))?;
+            if !is_rolled_back(&rolled_back, entry.number) {
+                let (table, key) = split_private_key(entry.key);
+                self.add_delta(table, key, entry.op, lsn);
+            }
+        }
+        let run = &mut self.runs.open[number];
+        run.is_loaded[index] = true;
+        if run.is_loaded.iter().all(|loaded| *loaded) {
+            let run = self.runs.open.remove(number);
+            self.runs.loaded.push(run);
+        }
+        Ok(())
+    }
+
+    fn run_frame(&mut self, group: GroupId, page: LogicalPage) -> Step<Vec<u8>> {
+        match self.pool.get(page) {
+            Some(index) => Ok(self.pool.frame(index).image.clone()),
+            None => Err(Stop::Miss(Fetch::Grouped(group, page))),
+        }
+    }
+
+    pub(crate) fn fill_run(
+        &mut self,
+        page: LogicalPage,
+        info: PageInfo,
+        image: Vec<u8>,
+    ) -> Result<(), EngineError> {
+        let is_sound = entries(&image).is_some_and(|mut all| all.all(|entry| entry.is_some()));
+        if !is_sound {
+            return Err(fault(page));
+        }
+        self.place(page, info.lsn, image, Class::Leaf);
+        Ok(())
+    }
+
+    /// Takes the first pages' worth of changes of `xid` out of memory.
+    pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
+        if self.unused_pages.len() < SPILL_PAGES {
+            return Err(Stop::Wait(super::Wait::Pages(SPILL_PAGES)));
+        }
+        let size = self.payload_size;
+        let transaction = self.transaction(xid)?;
+        let all = transaction.writes.range(KeyRange::ALL);
+        let mut versions = all
+            .flat_map(|entry| entry.versions().map(move |(lsn, op)| (entry.key(), lsn, op)))
+            .peekable();
+        let mut built = Vec::new();
+        while built.len() < SPILL_PAGES {
+            let Some(page) = build_page(&mut versions, size) else { break };
+            built.push(page);
+        }
+        // A key whose versions were cut apart by the page limit stays in memory as well: applied
+        // twice, in order, absolute changes give the same value.
+        let rest = versions.peek().map(|(key, _, _)| key.to_vec());
+        drop(versions);
+        let Some(last) = built.last().map(|page| page.1.clone()) else { return Ok(None) };
+        let range = KeyRange { low: &[], high: rest.as_deref() };
+        transaction.writes.remove_range(range, Lsn(u64::MAX));
+        self.recount(xid);
+        let group = self.group_of(xid)?;
+        let mut run = Run { group, pages: Vec::new(), last };
+        let mut images = Vec::new();
+        for (first, _, image) in built {
+            let page = self.take_page()?;
+            run.pages.push((first, page));
+            images.push((page, image));
+        }
+        self.counts.spilled_pages += images.len() as u64;
+        let run_of = run.clone();
+        if let Ok(transaction) = self.transaction(xid) {
+            transaction.runs.push(run_of);
+        }
+        Ok(Some(SpillJob { xid, group, images, run }))
+    }
+
+    /// A spill failed to reach flash: its transaction cannot go on.
+    pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
+        debug_assert!(!job.run.pages.is_empty(), "a spill writes at least one page");
+        self.abort(job.xid);
+    }
+
+    /// Changes of `xid` to the private key `key` that left memory, oldest first.
+    pub(crate) fn spilled_versions(&mut self, xid: Xid, key: &[u8]) -> Step<Vec<OwnVersion>> {
+        let transaction = self.transaction(xid)?;
+        if transaction.runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let range = KeyRange { low: key, high: None };
+        let holders: Vec<(GroupId, LogicalPage)> = transaction
+            .runs
+            .iter()
+            .flat_map(|run| pages_in(run, range))
+            .filter(|(_, _, first)| *first <= key)
+            .map(|(group, page, _)| (group, page))
+            .collect();
+        let rolled_back = transaction.rolled_back.clone();
+        let mut versions = Vec::new();
+        for (group, page) in holders {
+            let frame = self.run_frame(group, page)?;
+            for entry in entries(&frame).ok_or(fault(page))?.flatten() {
+                if entry.key == key && !is_rolled_back(&rolled_back, entry.number) {
+                    versions.push((entry.number, OwnVersion::of(entry.op)));
+                }
+            }
+        }
+        versions.sort_by_key(|(number, _)| *number);
+        Ok(versions.into_iter().map(|(_, version)| version).collect())
+    }
+
+    /// Every own change of `xid` inside `range` of `table`, by user key.
+    pub(crate) fn own_changes(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        range: KeyRange<'_>,
+    ) -> Step<DeltaMap> {
+        let (mut low, mut high) = (Vec::new(), Vec::new());
+        private_key(table, range.low, &mut low);
+        match range.high {
+            Some(bound) => private_key(table, bound, &mut high),
+            None => private_key(Table { id: table.id + 1 }, &[], &mut high),
+        }
+        let mut own = DeltaMap::new();
+        let inside = KeyRange { low: &low, high: Some(&high) };
+        let transaction = self.transaction(xid)?;
+        for entry in transaction.writes.range(inside) {
+            for (number, op) in entry.versions() {
+                own.insert(split_private_key(entry.key()).1, op, number, &[]);
+            }
+        }
+        let rolled_back = transaction.rolled_back.clone();
+        let spilled: Vec<(GroupId, LogicalPage)> = transaction
+            .runs
+            .iter()
+            .flat_map(|run| pages_in(run, inside))
+            .map(|(group, page, _)| (group, page))
+            .collect();
+        for (group, page) in spilled {
+            let frame = self.run_frame(group, page)?;
+            for entry in entries(&frame).ok_or(fault(page))?.flatten() {
+                if inside.contains(entry.key) && !is_rolled_back(&rolled_back, entry.number) {
+                    let key = split_private_key(entry.key).1;
+                    own.insert(key, entry.op, Lsn(entry.number), &[]);
+                }
+            }
+        }
+        Ok(own)
+    }
+}
+
+fn is_rolled_back(ranges: &[(u64, u64)], number: u64) -> bool {
+    ranges.iter().any(|(above, upto)| number > *above && number <= *upto)
+}
+
+/// The pages of `run` that may hold keys of `range`.
+fn pages_in<'a>(
+    run: &'a Run,
+    range: KeyRange<'a>,
+) -> impl Iterator<Item = (GroupId, LogicalPage, &'a [u8])> + 'a {
+    let pages = &run.pages;
+    (0..pages.len()).filter_map(move |index| {
+        let end = pages.get(index + 1).map_or(run.last.as_slice(), |next| &next.0);
+        let overlaps = end >= range.low && range.is_below_high(&pages[index].0);
+        overlaps.then_some((run.group, pages[index].1, pages[index].0.as_slice()))
+    })
+}

@@ -1,0 +1,333 @@
+//! Transactions: private changes, locks, commit, abort, savepoints.
+//!
+//! ```text
+//!            begin            commit record has its LSN        record durable
+//!   (none) ─────────▶ Running ─────────────────────────▶ Committed ─────────▶ Durable
+//!                        │  locks go, changes become deltas             tickets end
+//!                        │ abort, deadlock
+//!                        ▼
+//!                     (none): changes forgotten, nothing written
+//! ```
+
+use flagstone_space::{GroupId, Lsn};
+
+use super::spill::{self, OwnVersion, Run};
+use super::{Engine, Step, Stop, Table, Wait};
+use crate::delta::{DeltaMap, DroppedRefs, KeyRange, Op};
+use crate::error::EngineError;
+use crate::lock::{LockOutcome, Mode, Target, Xid};
+use crate::options::Durability;
+
+/// A commit that has its place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The commit, and everything it read, is durable when [`Engine::durable`] reaches this.
+    pub lsn: Lsn,
+}
+
+/// A point in a transaction to which it can be rolled back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint {
+    xid: Xid,
+    sequence: u64,
+}
+
+/// A transaction that is running.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    /// Own changes: key = tree id (big-endian) then key, LSN = number of the change.
+    pub(crate) writes: DeltaMap,
+    /// Number of the last change.
+    sequence: u64,
+    /// Changes up to these numbers must stay apart from later ones.
+    savepoints: Vec<Lsn>,
+    /// Changes that left memory, oldest first.
+    pub(crate) runs: Vec<Run>,
+    /// Numbers of changes inside runs that were rolled back: (above, up to).
+    pub(crate) rolled_back: Vec<(u64, u64)>,
+    /// Group of the pages it wrote before its commit.
+    pub(crate) group: Option<GroupId>,
+    /// Out-of-line values that it stored and no longer needs.
+    pub(crate) dropped: DroppedRefs,
+    /// Memory of `writes` as counted in the engine's total.
+    size: usize,
+    /// Bytes by which it may make leaves grow.
+    growth: usize,
+    has_read: bool,
+    is_doomed: bool,
+}
+
+/// Bytes of a leaf entry beside key and value.
+const ENTRY_OVERHEAD: usize = 8;
+
+/// Key of a change in a transaction's private map.
+pub(crate) fn private_key(table: Table, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&table.id.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// Splits a key of a private map.
+pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
+    let (tree, rest) = key.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
+    (Table { id: u32::from_be_bytes(*tree) }, rest)
+}
+
+impl Engine {
+    /// Begins a read-write transaction.
+    pub fn begin(&mut self) -> Xid {
+        let xid = Xid(self.xid_next);
+        self.xid_next += 1;
+        self.transactions.insert(xid, Transaction::default());
+        xid
+    }
+
+    /// Marks a point to which the transaction can be rolled back.
+    ///
+    /// # Errors
+    ///
+    /// `Ended` or `Deadlock` when there is no such transaction any more.
+    pub fn savepoint(&mut self, xid: Xid) -> Step<Savepoint> {
+        let transaction = self.transaction(xid)?;
+        let sequence = transaction.sequence;
+        if transaction.savepoints.last() != Some(&Lsn(sequence)) {
+            transaction.savepoints.push(Lsn(sequence));
+        }
+        Ok(Savepoint { xid, sequence })
+    }
+
+    /// Forgets the changes made since `savepoint`; its locks stay.
+    ///
+    /// # Errors
+    ///
+    /// `NoSavepoint` when it is another transaction's or was rolled back itself.
+    pub fn rollback_to(&mut self, xid: Xid, savepoint: Savepoint) -> Step<()> {
+        let transaction = self.transaction(xid)?;
+        let mark = Lsn(savepoint.sequence);
+        if savepoint.xid != xid || !transaction.savepoints.contains(&mark) {
+            return Err(EngineError::NoSavepoint.into());
+        }
+        transaction.savepoints.retain(|other| *other <= mark);
+        let dropped = transaction.writes.remove_newer(mark);
+        transaction.dropped.extend(dropped);
+        if !transaction.runs.is_empty() && transaction.sequence > mark.0 {
+            transaction.rolled_back.push((mark.0, transaction.sequence));
+        }
+        self.recount(xid);
+        Ok(())
+    }
+
+    /// Commits: gives the changes their place in the log, makes them visible and lets locks go.
+    ///
+    /// Durable when [`Engine::durable`] reaches the ticket's LSN (rule D8).
+    ///
+    /// # Errors
+    ///
+    /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
+    /// and the transaction goes on.
+    pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
+        let transaction = self.transaction(xid)?;
+        if transaction.writes.is_empty() && transaction.runs.is_empty() {
+            let lsn = if transaction.has_read { self.committed } else { Lsn::ZERO };
+            self.end(xid);
+            return Ok(self.ticket(lsn, durability));
+        }
+        self.require_sound()?;
+        self.admit_commit(xid)?;
+        let Some(mut transaction) = self.transactions.remove(&xid) else {
+            return Err(EngineError::Ended.into());
+        };
+        self.uncommitted_size -= transaction.size;
+        if !transaction.savepoints.is_empty() {
+            transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
+        }
+        let lsn = self.append_commit(xid, &transaction);
+        self.apply_commit(&transaction, lsn);
+        self.committed = lsn;
+        self.counts.commits += 1;
+        self.release(xid);
+        Ok(self.ticket(lsn, durability))
+    }
+
+    /// Aborts: the changes are forgotten, nothing is written.
+    pub fn abort(&mut self, xid: Xid) {
+        if let Some(transaction) = self.transactions.get(&xid) {
+            if !transaction.is_doomed {
+                self.counts.aborts += 1;
+            }
+            self.end(xid);
+        }
+    }
+
+    fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
+        if durability != Durability::Deferred {
+            self.flush_to = self.flush_to.max(lsn);
+        }
+        Ticket { lsn }
+    }
+
+    fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
+        for entry in transaction.writes.range(KeyRange::ALL) {
+            let (table, key) = split_private_key(entry.key());
+            for (_, op) in entry.versions() {
+                if !self.fold_into_frame(table, key, op, lsn) {
+                    self.add_delta(table, key, op, lsn);
+                }
+            }
+        }
+        self.growth.committed(transaction.growth);
+        self.drop_refs(transaction.dropped.clone(), lsn);
+        if let Some(group) = transaction.group {
+            self.await_group(lsn, group);
+            self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
+        }
+    }
+
+    /// Ends a transaction without commit.
+    fn end(&mut self, xid: Xid) {
+        let Some(transaction) = self.transactions.remove(&xid) else { return };
+        self.uncommitted_size -= transaction.size;
+        if let Some(group) = transaction.group {
+            self.trims.discard_group(group);
+        }
+        self.release(xid);
+    }
+
+    fn release(&mut self, xid: Xid) {
+        let woken = self.locks.release_all(xid);
+        self.woken.extend(woken);
+    }
+
+    pub(crate) fn transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
+        match self.transactions.get(&xid) {
+            None => return Err(EngineError::Ended.into()),
+            Some(transaction) if transaction.is_doomed => {
+                self.transactions.remove(&xid);
+                return Err(EngineError::Deadlock.into());
+            }
+            Some(_) => {}
+        }
+        self.transactions.get_mut(&xid).ok_or(Stop::Error(EngineError::Ended))
+    }
+
+    pub(crate) fn note_read(&mut self, xid: Xid) -> Step<()> {
+        self.transaction(xid)?.has_read = true;
+        Ok(())
+    }
+
+    /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
+    pub(crate) fn lock(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> Step<()> {
+        self.transaction(xid)?;
+        loop {
+            match self.locks.acquire(xid, target, mode) {
+                LockOutcome::Granted => return Ok(()),
+                LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
+                LockOutcome::Deadlock { victim } => {
+                    self.doom(victim);
+                    if victim == xid {
+                        self.transactions.remove(&xid);
+                        return Err(EngineError::Deadlock.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes everything from a deadlock's victim; it learns so at its next call.
+    fn doom(&mut self, victim: Xid) {
+        self.counts.deadlocks += 1;
+        self.end(victim);
+        let doomed = Transaction { is_doomed: true, ..Transaction::default() };
+        self.transactions.insert(victim, doomed);
+        self.woken.push(victim);
+    }
+
+    /// Adds a change to the transaction's own.
+    pub(crate) fn write(&mut self, xid: Xid, table: Table, key: &[u8], op: Op<'_>) -> Step<()> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        private_key(table, key, &mut scratch);
+        let transaction = self.transaction(xid)?;
+        transaction.sequence += 1;
+        if matches!(op, Op::Put(_) | Op::PutRef(_)) {
+            transaction.growth += key.len() + op.encoded_size() + ENTRY_OVERHEAD;
+        }
+        let before = transaction.writes.bytes();
+        let number = Lsn(transaction.sequence);
+        let dropped = transaction.writes.insert(&scratch, op, number, &transaction.savepoints);
+        transaction.dropped.extend(dropped);
+        let added = transaction.writes.bytes() - before;
+        transaction.size += added;
+        self.uncommitted_size += added;
+        let total = self.deltas_size + self.uncommitted_size;
+        self.deltas_size_peak = self.deltas_size_peak.max(total);
+        self.scratch = scratch;
+        Ok(())
+    }
+
+    /// Whether the transaction may add a change now; the largest one spills when not (rule D7).
+    pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
+        self.transaction(xid)?;
+        if self.uncommitted_size > self.limits.uncommitted {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Ok(())
+    }
+
+    /// The transaction's own changes to `key`, oldest first.
+    pub(crate) fn own_versions(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        key: &[u8],
+    ) -> Step<Vec<OwnVersion>> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        private_key(table, key, &mut scratch);
+        let result = self.own_versions_of(xid, &scratch);
+        self.scratch = scratch;
+        result
+    }
+
+    fn own_versions_of(&mut self, xid: Xid, key: &[u8]) -> Step<Vec<OwnVersion>> {
+        let mut versions = self.spilled_versions(xid, key)?;
+        let transaction = self.transaction(xid)?;
+        versions.extend(transaction.writes.versions(key).map(|(_, op)| OwnVersion::of(op)));
+        Ok(versions)
+    }
+
+    /// Memory and growth that a commit moves to the trees.
+    pub(crate) fn demand_of(&self, xid: Xid) -> (usize, usize) {
+        self.transactions
+            .get(&xid)
+            .map_or((0, 0), |transaction| (transaction.size, transaction.growth))
+    }
+
+    /// Counts the memory of a transaction's changes anew.
+    pub(crate) fn recount(&mut self, xid: Xid) {
+        let Some(transaction) = self.transactions.get_mut(&xid) else { return };
+        let size = if transaction.writes.is_empty() { 0 } else { transaction.writes.bytes() };
+        self.uncommitted_size = self.uncommitted_size + size - transaction.size;
+        transaction.size = size;
+    }
+
+    /// The running transaction with most changes in memory.
+    pub(crate) fn largest_transaction(&self) -> Option<Xid> {
+        let sized = self.transactions.iter().filter(|(_, transaction)| transaction.size > 0);
+        sized.max_by_key(|(xid, transaction)| (transaction.size, **xid)).map(|(xid, _)| *xid)
+    }
+
+    pub(crate) fn count_user_bytes(&mut self, size: usize) {
+        self.counts.user_bytes += size as u64;
+    }
+}
+
+/// The same changes, one version a key.
+fn without_versions(writes: &DeltaMap, dropped: &mut DroppedRefs) -> DeltaMap {
+    let mut whole = DeltaMap::new();
+    for entry in writes.range(KeyRange::ALL) {
+        for (number, op) in entry.versions() {
+            dropped.extend(whole.insert(entry.key(), op, number, &[]));
+        }
+    }
+    debug_assert!(spill::keys_are_unique(&whole), "floors kept versions apart");
+    whole
+}

@@ -1,0 +1,126 @@
+//! Errors of the public interface, one enum per group of operations.
+
+use flagstone_nand::NandError;
+use flagstone_space::{LogicalPage, MountError, SpaceError};
+use thiserror::Error;
+
+use crate::options::OptionsError;
+
+/// Why a database could not be created or opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The options are refused.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The device could not be created or opened.
+    #[error(transparent)]
+    Device(#[from] flagstone_nand::OpenDeviceError),
+    /// The device holds no database that can be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The space floor failed.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// The log or the catalog contradicts itself.
+    #[error("the database is damaged: {0}")]
+    Corrupt(#[from] Corruption),
+    /// The engine refused an operation during restart.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A contradiction found on flash. Names where, and the check that fired.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{check} (page {page:?})")]
+pub struct Corruption {
+    /// Logical page concerned, where there is one.
+    pub page: Option<LogicalPage>,
+    /// The check that fired.
+    pub check: &'static str,
+}
+
+/// Why an operation of a transaction or snapshot failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The key is longer than [`crate::Stats::key_size_max`].
+    #[error("key of {size} bytes is longer than {size_max}")]
+    KeyTooLong {
+        /// Bytes given.
+        size: usize,
+        /// Bytes allowed.
+        size_max: usize,
+    },
+    /// The value is longer than the engine stores.
+    #[error("value of {size} bytes is longer than {size_max}")]
+    ValueTooLong {
+        /// Bytes given.
+        size: usize,
+        /// Bytes allowed.
+        size_max: usize,
+    },
+    /// A patch reaches beyond its value, or its key does not exist.
+    #[error("patch of {size} bytes at offset {offset} does not fit the value")]
+    PatchOutOfRange {
+        /// Offset given.
+        offset: usize,
+        /// Bytes given.
+        size: usize,
+    },
+    /// The transaction was chosen to end a deadlock; nothing of it remains. Begin it again.
+    #[error("the transaction was aborted to end a deadlock")]
+    Deadlock,
+    /// The transaction has ended.
+    #[error("the transaction has already ended")]
+    Ended,
+    /// The table does not exist.
+    #[error("there is no such table")]
+    NoTable,
+    /// The savepoint belongs to another transaction, or was rolled back.
+    #[error("the savepoint is no longer valid")]
+    NoSavepoint,
+    /// The snapshot was ended to free the space it held.
+    #[error("the snapshot was ended because the device needed its space")]
+    SnapshotTooOld,
+    /// The device has no room for the change; deleting is still possible.
+    #[error("the device is full")]
+    Full,
+    /// The device has no spare blocks left and is read-only now.
+    #[error("the device is worn out and read-only")]
+    WornOut,
+    /// The device was opened for reading only.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// An earlier write failed in a way that leaves its outcome unknown: read-only from then on.
+    #[error("an earlier device failure poisoned the database; reopen it")]
+    Poisoned,
+    /// Whether the commit is durable is not known: the device failed while it was written.
+    #[error("the outcome of the commit is unknown")]
+    OutcomeUnknown,
+    /// A page contradicts itself or its neighbours.
+    #[error("corrupt page {page:?}: {check}")]
+    Corrupt {
+        /// Logical page concerned.
+        page: LogicalPage,
+        /// The check that fired.
+        check: &'static str,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] NandError),
+    /// The space floor failed.
+    #[error(transparent)]
+    Space(SpaceError),
+}
+
+impl From<SpaceError> for EngineError {
+    fn from(error: SpaceError) -> Self {
+        match error {
+            SpaceError::Full => Self::Full,
+            SpaceError::WornOut => Self::WornOut,
+            SpaceError::Device(device) => Self::Device(device),
+            other => Self::Space(other),
+        }
+    }
+}

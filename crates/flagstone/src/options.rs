@@ -1,0 +1,265 @@
+//! Options and presets: what an engine is told to do, as one plain, printable value.
+//!
+//! Every row of the papers' experiments is a preset. A preset is nothing but an [`Options`] value;
+//! [`Options::require`] names the capability that a device lacks for it.
+
+use std::time::Duration;
+
+use flagstone_nand::Nand;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What a frame in memory holds, and so where committed changes wait for their page write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrameKind {
+    /// Frames are clean copies of their base; changes wait as deltas, also for absent leaves.
+    #[default]
+    Base,
+    /// Frames are images ahead of flash: changes are folded in at commit and the whole page is
+    /// written when the frame leaves memory.
+    Ahead,
+}
+
+/// When a leaf that no longer fits its page is split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SplitTime {
+    /// When its deltas are merged, all splits of the leaf at once.
+    #[default]
+    Merge,
+    /// As soon as an insert does not fit.
+    Eager,
+}
+
+/// When garbage collection may ask for a newer image of a page that it moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RelocationFolding {
+    /// Durable deltas are folded into leaves that are moved anyway: the merge is free.
+    #[default]
+    Fold,
+    /// Pages move unchanged.
+    Keep,
+}
+
+/// Which block garbage collection cleans next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Collection {
+    /// Fewest live pages.
+    #[default]
+    Greedy,
+    /// Highest `(1 - u) * age / 2u` (Rosenblum and Ousterhout 1992, Kawaguchi et al. 1995).
+    CostBenefit,
+}
+
+/// When a commit call returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// When the commit is durable; the log is flushed as soon as the device is free.
+    #[default]
+    Immediate,
+    /// When the commit is durable; the flush waits for company, up to the options' delay limit.
+    Group,
+    /// At once; the commit becomes durable with a later flush, in order.
+    Deferred,
+}
+
+/// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Name of the preset these options started from.
+    pub preset: String,
+    /// Memory budget for bases and deltas together. The mapping comes on top.
+    pub memory: usize,
+    /// Share of the budget for page frames under [`FrameKind::Base`]; deltas get the rest.
+    pub frame_share: f64,
+    /// Share of the budget that uncommitted changes may take before transactions spill.
+    pub uncommitted_share: f64,
+    /// What frames hold.
+    pub frames: FrameKind,
+    /// When leaves are split.
+    pub split: SplitTime,
+    /// Whether relocation merges.
+    pub relocation: RelocationFolding,
+    /// Victim policy of garbage collection.
+    pub collection: Collection,
+    /// Physical pages of a logical page.
+    pub parts: u32,
+    /// Physical pages that the log may occupy; 0 derives it from the memory budget.
+    pub log_pages: u32,
+    /// Default durability of a commit.
+    pub durability: Durability,
+    /// Longest time a group commit waits for company.
+    pub group_delay: Duration,
+    /// Share of a log page that, once gathered, ends the wait of a group commit.
+    pub group_fill: f64,
+    /// Seed of everything random in the engine.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            preset: String::from("flagstone"),
+            memory: 16 << 20,
+            frame_share: 0.15,
+            uncommitted_share: 0.25,
+            frames: FrameKind::Base,
+            split: SplitTime::Merge,
+            relocation: RelocationFolding::Fold,
+            collection: Collection::Greedy,
+            parts: 1,
+            log_pages: 0,
+            durability: Durability::Immediate,
+            group_delay: Duration::from_millis(5),
+            group_fill: 0.75,
+            seed: 0,
+        }
+    }
+}
+
+/// Why a preset or an option is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// No preset has that name.
+    #[error("there is no preset `{name}`; did you mean `{nearest}`?")]
+    UnknownPreset {
+        /// Name asked for.
+        name: String,
+        /// Nearest name that exists.
+        nearest: &'static str,
+    },
+    /// The value lies outside what the engine can work with.
+    #[error("option `{option}` is {value}, but must be {must}")]
+    OutOfRange {
+        /// Option concerned.
+        option: &'static str,
+        /// Value given.
+        value: String,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// The device lacks a capability that the preset needs.
+    #[error("preset `{preset}` needs {capability}, which this device lacks; try `{instead}`")]
+    Capability {
+        /// Preset asked for.
+        preset: String,
+        /// Capability that is missing.
+        capability: &'static str,
+        /// Preset that fits.
+        instead: &'static str,
+    },
+}
+
+/// A preset: its name, what it is for, and its options.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+    make: fn() -> Options,
+}
+
+/// Every preset, the default one first.
+pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "flagstone",
+        summary: "deltas in memory, lazy merges, relocation folds, packed redo-only log (default)",
+        make: Options::default,
+    },
+    Preset {
+        name: "traditional",
+        summary: "whole pages written at eviction, LRU, no-steal, eager splits; same log",
+        make: traditional,
+    },
+];
+
+fn traditional() -> Options {
+    Options {
+        preset: String::from("traditional"),
+        frames: FrameKind::Ahead,
+        split: SplitTime::Eager,
+        relocation: RelocationFolding::Keep,
+        ..Options::default()
+    }
+}
+
+impl Options {
+    /// Options of the preset called `name`.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownPreset`, with the nearest name.
+    pub fn preset(name: &str) -> Result<Self, OptionsError> {
+        let found = PRESETS.iter().find(|preset| preset.name == name);
+        found.map(|preset| (preset.make)()).ok_or_else(|| OptionsError::UnknownPreset {
+            name: name.to_owned(),
+            nearest: nearest_preset(name),
+        })
+    }
+
+    /// The same options with another memory budget.
+    #[must_use]
+    pub fn with_memory(mut self, bytes: usize) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// The same options with another seed.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// The same options with another default durability.
+    #[must_use]
+    pub fn with_durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Checks the values, and that `device` can carry the preset.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` or `Capability`.
+    pub fn require(&self, device: &impl Nand) -> Result<(), OptionsError> {
+        let page_size = device.geometry().page_size as usize * self.parts as usize;
+        let share = |value: f64| (0.0..=1.0).contains(&value);
+        let refuse =
+            |option, value: String, must| Err(OptionsError::OutOfRange { option, value, must });
+        if !(1..=8).contains(&self.parts) {
+            return refuse("parts", self.parts.to_string(), "between 1 and 8");
+        }
+        if !share(self.frame_share) || self.frame_share == 0.0 {
+            return refuse("frame_share", self.frame_share.to_string(), "above 0 and at most 1");
+        }
+        if !share(self.uncommitted_share) || self.uncommitted_share == 0.0 {
+            let value = self.uncommitted_share.to_string();
+            return refuse("uncommitted_share", value, "above 0 and at most 1");
+        }
+        if !share(self.group_fill) {
+            return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");
+        }
+        if self.memory < MEMORY_PAGES_MIN * page_size {
+            return refuse("memory", self.memory.to_string(), "at least 24 logical pages");
+        }
+        Ok(())
+    }
+}
+
+/// Logical pages that the smallest memory budget holds: a root-to-leaf path for a merge with its
+/// siblings, and as much again for the deltas and readers beside it (rule D7).
+const MEMORY_PAGES_MIN: usize = 24;
+
+fn nearest_preset(name: &str) -> &'static str {
+    let distance = |preset: &&Preset| strsim::damerau_levenshtein(name, preset.name);
+    PRESETS.iter().min_by_key(distance).map_or("flagstone", |preset| preset.name)
+}

@@ -1,0 +1,455 @@
+//! The runtime: the engine's wishes carried out on the space floor.
+//!
+//! Owns the two latches, of the engine and of the space, and the order between them. Never decides
+//! what to read, write or merge: the engine does. [`crate::Database`] drives it with threads, the
+//! lab with a virtual clock; both run exactly these functions.
+//!
+//! Invariants:
+//! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
+//!   was taken first, and nothing but memory is touched under both.
+//! - **W2** A page is handed to the engine only with what it read; the engine throws away what was
+//!   overtaken (rule D15).
+//! - **W3** On devices that need a sync, a group's record is appended only after its pages are
+//!   synced, and a flush completes only after its own sync (rules D1, D10).
+
+use flagstone_nand::Nand;
+use flagstone_space::{
+    Cause, GcPolicy, GroupId, LogicalPage, Lsn, Owner, PageInfo, PinId, RegionId, Space,
+    SpaceError, SpaceOptions, Temperature, WriteTag,
+};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::bugs::SeededBug;
+use crate::engine::{
+    CheckpointJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job, Release, SpaceView, Step,
+    Stop, Wait, WriteJob,
+};
+use crate::error::{EngineError, OpenError};
+use crate::log::{Flush as LogFlush, LogGeometry};
+use crate::options::{Collection, Options};
+
+mod open;
+mod values;
+
+pub use open::RecoveryReport;
+
+/// Counters of system pages: the catalog, and spilled changes.
+pub const REGION_SYSTEM: RegionId = RegionId(0);
+/// Counters of tables.
+pub const REGION_TABLES: RegionId = RegionId(1);
+/// Counters of large values.
+pub const REGION_VALUES: RegionId = RegionId(2);
+
+/// Unused logical pages that the engine gets at a time, when the device has that many.
+const PAGES_AT_HAND: usize = 16;
+
+/// An engine on a device.
+#[derive(Debug)]
+pub struct Runtime<D: Nand> {
+    engine: Mutex<Engine>,
+    space: Mutex<Space<D>>,
+    /// Something changed that an operation may wait for.
+    pub(crate) changed: Condvar,
+    /// Held by whoever does background work.
+    pub(crate) working: Mutex<()>,
+    geometry: LogGeometry,
+    needs_sync: bool,
+    has_pairs: bool,
+    recovery: RecoveryReport,
+}
+
+/// A flush whose programs are issued.
+#[derive(Debug)]
+pub struct Flush {
+    flush: LogFlush,
+    log_page: u64,
+    end_ns: u64,
+}
+
+impl Flush {
+    /// Device time at which the flush is durable, in nanoseconds.
+    #[must_use]
+    pub fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+}
+
+/// Background work whose I/O is issued.
+#[derive(Debug)]
+pub struct Work {
+    done: Done,
+    end_ns: u64,
+}
+
+impl Work {
+    /// Device time at which the I/O is complete, in nanoseconds.
+    #[must_use]
+    pub fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+}
+
+#[derive(Debug)]
+enum Done {
+    Written(WriteJob, Option<PinId>),
+    Checkpoint,
+    Nothing,
+}
+
+/// The engine as garbage collection sees it.
+struct Folding<'a>(&'a Mutex<Engine>);
+
+impl Owner for Folding<'_> {
+    fn newer_image(
+        &mut self,
+        page: LogicalPage,
+        info: &PageInfo,
+        image: &mut Vec<u8>,
+    ) -> Option<Lsn> {
+        self.0.lock().newer_image(page, info, image)
+    }
+
+    fn moved(&mut self, page: LogicalPage, lsn: Lsn) {
+        self.0.lock().moved(page, lsn);
+    }
+}
+
+impl<D: Nand> Runtime<D> {
+    /// The engine: pure state, never does I/O. Do not hold it across calls of the runtime.
+    pub fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock()
+    }
+
+    /// The space floor with its device. Do not hold it across calls of the runtime.
+    pub fn space(&self) -> MutexGuard<'_, Space<D>> {
+        self.space.lock()
+    }
+
+    /// What restart did.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.recovery
+    }
+
+    /// Gives the device back as it is: nothing is flushed.
+    #[must_use]
+    pub fn into_device(self) -> D {
+        self.space.into_inner().into_device()
+    }
+
+    /// Reads a page that an operation missed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the space floor; the engine has been told that nothing comes.
+    pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
+        let mut image = Vec::new();
+        let read = {
+            let mut space = self.space();
+            match fetch {
+                Fetch::Page(page) => space.read(page, &mut image),
+                Fetch::Pinned(pin, _) => space.read_pinned(pin, &mut image),
+                Fetch::Grouped(group, page) => match space.read_in_group(group, page, &mut image) {
+                    Err(SpaceError::NotInGroup(..)) => space.read(page, &mut image),
+                    other => other,
+                },
+            }
+        };
+        match read {
+            Ok(info) => Ok(Fetched { fetch, found: Some((info, image)) }),
+            Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None }),
+            Err(error) => {
+                self.engine().fetch_failed(fetch);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Cuts what is pending in the log into a flush and programs it; none when nothing is pending
+    /// or a flush is in flight.
+    ///
+    /// # Errors
+    ///
+    /// The device failed: the engine is poisoned.
+    pub fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
+        let mut space = self.space();
+        if let Err(error) = space.ensure_room(1, &mut Folding(&self.engine)) {
+            return self.poison_for(error.into());
+        }
+        let slots_left = u16::try_from(space.log_slots_left()).unwrap_or(u16::MAX);
+        let Some(flush) = self.engine().seal(self.geometry, slots_left) else { return Ok(None) };
+        let mut log_page = 0;
+        for fragment in &flush.fragments {
+            match space.log_append(&fragment.bytes) {
+                Ok(address) => log_page = address.page,
+                Err(error) => return self.poison_for(error.into()),
+            }
+        }
+        let skips_sync = self.engine().bugs.has(SeededBug::SkipSync);
+        if (self.needs_sync || self.has_pairs)
+            && !skips_sync
+            && let Err(error) = space.sync()
+        {
+            return self.poison_for(error.into());
+        }
+        let end_ns = space.end_ns();
+        self.observe(&space);
+        Ok(Some(Flush { flush, log_page, end_ns }))
+    }
+
+    /// A flush is durable: commits up to it are acknowledged.
+    pub fn flush_end(&self, flush: Flush) {
+        let mut engine = self.engine();
+        engine.flushed(flush.flush);
+        engine.note_log_page(flush.log_page);
+        self.changed.notify_all();
+    }
+
+    /// Does the I/O of one piece of background work; none when there is nothing to do now.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any operation. `Full` and `WornOut` leave everything as it was.
+    pub fn work_begin(&self) -> Step<Option<Work>> {
+        let job = {
+            let mut engine = self.engine();
+            match engine.next_job() {
+                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => {
+                    drop(engine);
+                    self.supply(wait)?;
+                    self.engine().next_job()?
+                }
+                other => other?,
+            }
+        };
+        let Some(job) = job else { return Ok(None) };
+        let done = self.carry_out(job)?;
+        let space = self.space();
+        let end_ns = space.end_ns();
+        self.observe(&space);
+        Ok(Some(Work { done, end_ns }))
+    }
+
+    /// Installs background work whose I/O is complete.
+    pub fn work_end(&self, work: Work) {
+        let mut engine = self.engine();
+        match work.done {
+            Done::Written(job, pin) => engine.written(job, pin),
+            Done::Checkpoint => engine.checkpoint_done(),
+            Done::Nothing => {}
+        }
+        self.changed.notify_all();
+    }
+
+    /// Gives the engine unused logical pages or a group number.
+    ///
+    /// # Errors
+    ///
+    /// `Full` when no page is free.
+    pub fn supply(&self, wait: Wait) -> Result<(), EngineError> {
+        let mut space = self.space();
+        match wait {
+            Wait::Group => {
+                let group = space.new_group()?;
+                self.engine().supply_group(group);
+            }
+            Wait::Pages(count) => {
+                let have = self.engine().unused_page_count();
+                let mut pages = Vec::new();
+                while have + pages.len() < count.max(PAGES_AT_HAND) {
+                    match space.allocate(REGION_TABLES) {
+                        Ok(page) => pages.push(page),
+                        Err(_) if have + pages.len() >= count => break,
+                        Err(error) => {
+                            self.engine().supply_pages(pages);
+                            return Err(error.into());
+                        }
+                    }
+                }
+                self.engine().supply_pages(pages);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn carry_out(&self, job: Job) -> Step<Done> {
+        match job {
+            Job::Write(job) => Ok(self.write(job)?),
+            Job::Install(job) => Ok(self.install(job)?),
+            Job::Checkpoint(job) => Ok(self.checkpoint(&job)?),
+            Job::Spill(job) => {
+                let tag = tag_of(Lsn::ZERO, REGION_SYSTEM, Cause::Data);
+                let written =
+                    self.write_group(job.group, job.images.iter().map(|(p, i)| (*p, i)), tag);
+                if let Err(error) = written {
+                    self.engine().spill_failed(&job);
+                    return Err(error.into());
+                }
+                Ok(Done::Nothing)
+            }
+            Job::Release(release) => {
+                self.release(release)?;
+                Ok(Done::Nothing)
+            }
+            Job::Unpin(pins) => {
+                let mut space = self.space();
+                pins.into_iter().for_each(|pin| space.unpin(pin));
+                Ok(Done::Nothing)
+            }
+        }
+    }
+
+    fn write(&self, job: WriteJob) -> Result<Done, EngineError> {
+        let mut space = self.space();
+        match self.write_pages(&mut space, &job) {
+            Ok(pin) => Ok(Done::Written(job, pin)),
+            Err(error) => {
+                let mut engine = self.engine();
+                engine.write_failed(&job);
+                drop(engine);
+                self.fail(error.into())
+            }
+        }
+    }
+
+    fn write_pages(
+        &self,
+        space: &mut Space<D>,
+        job: &WriteJob,
+    ) -> Result<Option<PinId>, SpaceError> {
+        let count = u32::try_from(job.pages.len()).unwrap_or(u32::MAX);
+        space.ensure_room(count, &mut Folding(&self.engine))?;
+        let pin = job.pin.and_then(|page| space.pin(page).ok());
+        for write in &job.pages {
+            let tag = tag_of(write.lsn, REGION_TABLES, job.cause);
+            if job.group == GroupId::NONE {
+                space.write(write.page, &write.image, &tag)?;
+            } else {
+                space.write_in_group(job.group, write.page, &write.image, &tag)?;
+            }
+        }
+        if job.group != GroupId::NONE && (self.needs_sync || self.has_pairs) {
+            space.sync()?;
+        }
+        Ok(pin)
+    }
+
+    /// Writes pages under a transaction's group, before its commit.
+    fn write_group<'a>(
+        &self,
+        group: GroupId,
+        images: impl ExactSizeIterator<Item = (LogicalPage, &'a Vec<u8>)>,
+        tag: WriteTag,
+    ) -> Result<(), EngineError> {
+        let mut space = self.space();
+        let count = u32::try_from(images.len()).unwrap_or(u32::MAX);
+        let result = (|| {
+            space.ensure_room(count, &mut Folding(&self.engine))?;
+            for (page, image) in images {
+                space.write_in_group(group, page, image, &tag)?;
+            }
+            if self.needs_sync || self.has_pairs { space.sync() } else { Ok(()) }
+        })();
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => self.fail(error.into()),
+        }
+    }
+
+    /// Mapping and engine move together, under both latches (rule D15).
+    fn install(&self, job: InstallJob) -> Result<Done, EngineError> {
+        let mut space = self.space();
+        let mut engine = self.engine();
+        let pins: Vec<Option<PinId>> = match engine.must_pin(&job) {
+            true => job.pins().map(|page| space.pin(page).ok()).collect(),
+            false => Vec::new(),
+        };
+        space.commit_group(job.group)?;
+        for page in job.trims() {
+            space.trim(*page, None)?;
+        }
+        engine.install(job, &pins);
+        Ok(Done::Nothing)
+    }
+
+    fn checkpoint(&self, job: &CheckpointJob) -> Result<Done, EngineError> {
+        let mut space = self.space();
+        space.log_release(job.release_before);
+        if let Err(error) = space.checkpoint(&job.master) {
+            self.engine().checkpoint_failed();
+            return self.fail(error.into());
+        }
+        // Rare and cheap beside a checkpoint: what the space floor noticed on the way.
+        while space.background(&mut Folding(&self.engine))? {}
+        Ok(Done::Checkpoint)
+    }
+
+    fn release(&self, release: Release) -> Result<(), EngineError> {
+        match release {
+            Release::CommitGroup(group) => match self.space().commit_group(group) {
+                Ok(_) | Err(SpaceError::UnknownGroup(_)) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+            Release::DiscardGroup(group) => {
+                self.space().discard_group(group);
+                Ok(())
+            }
+            Release::Pages(group, pages) => self.trim_all(&pages, group),
+            Release::Value(descriptor) => {
+                let descriptor = Descriptor::decode(&descriptor)?;
+                let group = descriptor.group();
+                let chunks = match self.chunks_of(&descriptor) {
+                    Ok(chunks) => chunks,
+                    // Trimmed before a crash, and replayed since.
+                    Err(EngineError::Corrupt { .. } | EngineError::Space(_)) => Vec::new(),
+                    Err(error) => return Err(error),
+                };
+                self.trim_all(&chunks, group)?;
+                self.trim_all(descriptor.pages(), group)
+            }
+        }
+    }
+
+    fn trim_all(&self, pages: &[LogicalPage], group: GroupId) -> Result<(), EngineError> {
+        let mut space = self.space();
+        let guard = (!self.engine().bugs.has(SeededBug::TrimAnyGroup)).then_some(group);
+        for page in pages {
+            if space.is_mapped(*page) {
+                space.trim(*page, guard)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the engine how the space floor stands.
+    fn observe(&self, space: &Space<D>) {
+        let mut engine = self.engine();
+        engine.observe(SpaceView {
+            log_used: space.log_used_pages(),
+            log_budget: space.log_budget_pages(),
+            live_pages: u64::from(space.live_pages()),
+            capacity_pages: u64::from(space.capacity_pages()),
+            mapping_bytes: space.mapping_bytes(),
+        });
+    }
+
+    /// A write did not happen. Where nothing is lost by it the engine goes on.
+    fn fail<T>(&self, error: EngineError) -> Result<T, EngineError> {
+        match error {
+            EngineError::Full | EngineError::WornOut => Err(error),
+            other => self.poison_for(other),
+        }
+    }
+
+    /// The device failed in a way that leaves its state unknown (rule D8).
+    fn poison_for<T>(&self, error: EngineError) -> Result<T, EngineError> {
+        self.engine().poison();
+        self.changed.notify_all();
+        Err(error)
+    }
+}
+
+fn tag_of(lsn: Lsn, region: RegionId, cause: Cause) -> WriteTag {
+    WriteTag { lsn, region, cause, temperature: Temperature::Hot }
+}

@@ -1,0 +1,456 @@
+//! Creating and opening: format or mount, then restart.
+
+use flagstone_nand::{Capabilities, CellMode, Geometry};
+use flagstone_space::MountReport;
+
+use super::{
+    Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
+    OpenError, Options, Runtime, SeededBug, Space, SpaceError, SpaceOptions, Stop, Wait,
+};
+use crate::bugs::Bugs;
+use crate::engine::{
+    CATALOG, CATALOG_ROOT, Direction, Engine, Master, Replay, ReplayEffects, RowValue, ScanRange,
+};
+use crate::error::Corruption;
+use crate::log::{ChainPoint, LogEnd, LogReader, LogWriter, ReadStart, Record};
+
+/// What restart read, wrote and found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Physical pages read, log pages included.
+    pub pages_read: u64,
+    /// Physical pages programmed: copies of the log's tail, never data (rule D11).
+    pub pages_written: u64,
+    /// Log pages read.
+    pub log_pages_read: u64,
+    /// Log fragments that may have been in flight at a cut and were programmed again.
+    pub log_pages_copied: u64,
+    /// Commits put back.
+    pub commits: u64,
+    /// Whether the whole chip had to be scanned.
+    pub full_scan: bool,
+    /// Device time that opening took, in nanoseconds.
+    pub time_ns: u64,
+}
+
+/// Bytes of log for each byte of memory, when the options leave it open: the more the log holds,
+/// the fewer live deltas a checkpoint has to copy for each commit.
+const LOG_MEMORY_RATIO: u64 = 4;
+
+/// The log takes at most one part in this many of the device.
+const LOG_DEVICE_SHARE: u64 = 4;
+
+/// Log pages of the smallest log: a checkpoint's copies beside the commits that go on.
+const LOG_PAGES_MIN: u64 = 16;
+
+const NO_MASTER: Corruption = Corruption { page: None, check: "master record does not decode" };
+const LOG_HOLE: Corruption = Corruption { page: None, check: "a complete log page is missing" };
+const EPOCHS: Corruption = Corruption { page: None, check: "restart epochs are used up" };
+const NO_SLOTS: Corruption = Corruption { page: None, check: "log slots are too small" };
+
+impl<D: Nand> Runtime<D> {
+    /// Formats `device` and starts an empty engine on it.
+    ///
+    /// # Errors
+    ///
+    /// The options do not fit the device, or the device failed.
+    pub fn create(device: D, options: &Options) -> Result<Self, OpenError> {
+        options.require(&device)?;
+        let (geometry, capabilities) = (device.geometry(), device.capabilities());
+        let mut space = Space::format(device, &space_options(&geometry, options))?;
+        space.checkpoint(&Master::default().encode())?;
+        let log = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).map_err(|_| EPOCHS)?;
+        let runtime = Self::assemble(space, capabilities, options, log)?;
+        runtime.space().reserve(CATALOG_ROOT);
+        runtime.observe(&runtime.space());
+        Ok(runtime)
+    }
+
+    /// Mounts `device` and restarts its engine.
+    ///
+    /// # Errors
+    ///
+    /// No database, a damaged one, options that do not fit, or a failing device.
+    pub fn open(device: D, options: &Options) -> Result<Self, OpenError> {
+        Self::open_with_bug(device, options, Bugs::default())
+    }
+
+    /// As [`Runtime::open`], with a deliberate bug at work from the start.
+    #[cfg(feature = "seeded-bugs")]
+    pub fn open_planted(
+        device: D,
+        options: &Options,
+        bug: Option<crate::SeededBug>,
+    ) -> Result<Self, OpenError> {
+        Self::open_with_bug(device, options, Bugs::of(bug))
+    }
+
+    /// Plants a deliberate bug in a running engine.
+    #[cfg(feature = "seeded-bugs")]
+    pub fn plant(&self, bug: Option<crate::SeededBug>) {
+        self.engine().bugs = Bugs::of(bug);
+    }
+
+    fn open_with_bug(device: D, options: &Options, bugs: Bugs) -> Result<Self, OpenError> {
+        options.require(&device)?;
+        let begun_ns = device.now_ns();
+        let counters = device.counters();
+        let capabilities = device.capabilities();
+        let (space, mount) = Space::mount(device)?;
+        let master = match mount.full_scan {
+            true => Master::default(),
+            false => Master::decode(&mount.user).ok_or(NO_MASTER)?,
+        };
+        let geometry = log_geometry(&space)?;
+        // The writer's place in the chain is known only when the log is read.
+        let log = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).map_err(|_| EPOCHS)?;
+        let mut runtime = Self::assemble(space, capabilities, options, log)?;
+        runtime.engine().bugs = bugs;
+        let mut restart = Restart {
+            runtime: &runtime,
+            master,
+            mount,
+            geometry,
+            report: RecoveryReport::default(),
+        };
+        restart.run()?;
+        let mut report = restart.report;
+        let space = runtime.space();
+        let now = space.device().counters();
+        report.pages_read = now.page_reads - counters.page_reads;
+        report.pages_written = now.page_programs + now.partial_programs
+            - counters.page_programs
+            - counters.partial_programs;
+        report.time_ns = space.end_ns().max(space.device().now_ns()).saturating_sub(begun_ns);
+        drop(space);
+        runtime.recovery = report;
+        Ok(runtime)
+    }
+
+    fn assemble(
+        space: Space<D>,
+        capabilities: Capabilities,
+        options: &Options,
+        log: LogWriter,
+    ) -> Result<Self, OpenError> {
+        let geometry = log_geometry(&space)?;
+        let has_pairs =
+            matches!(capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
+        let engine = Engine::new(options.clone(), space.payload_size(), log);
+        Ok(Self {
+            engine: Mutex::new(engine),
+            space: Mutex::new(space),
+            changed: Condvar::new(),
+            working: Mutex::new(()),
+            geometry,
+            needs_sync: capabilities.needs_sync,
+            has_pairs,
+            recovery: RecoveryReport::default(),
+        })
+    }
+}
+
+fn log_geometry<D: Nand>(space: &Space<D>) -> Result<LogGeometry, OpenError> {
+    let slots = u16::try_from(space.log_slots_per_page()).unwrap_or(u16::MAX);
+    Ok(LogGeometry::new(space.log_slot_size(), slots).ok_or(NO_SLOTS)?)
+}
+
+fn space_options(geometry: &Geometry, options: &Options) -> SpaceOptions {
+    let page_size = u64::from(geometry.page_size);
+    let wanted = match options.log_pages {
+        0 => (LOG_MEMORY_RATIO * options.memory as u64 / page_size).max(LOG_PAGES_MIN),
+        pages => u64::from(pages),
+    };
+    let allowed = u64::from(geometry.page_count()) / LOG_DEVICE_SHARE;
+    let log_pages = if options.log_pages == 0 { wanted.min(allowed) } else { wanted };
+    SpaceOptions {
+        parts: options.parts as u8,
+        log_pages: u32::try_from(log_pages).unwrap_or(u32::MAX),
+        gc_policy: match options.collection {
+            Collection::Greedy => GcPolicy::Greedy,
+            Collection::CostBenefit => GcPolicy::CostBenefit,
+        },
+        ..SpaceOptions::default()
+    }
+}
+
+/// One restart: see the module `engine::restart` for its steps.
+struct Restart<'a, D: Nand> {
+    runtime: &'a Runtime<D>,
+    master: Master,
+    mount: MountReport,
+    geometry: LogGeometry,
+    report: RecoveryReport,
+}
+
+impl<D: Nand> Restart<'_, D> {
+    fn run(&mut self) -> Result<(), OpenError> {
+        self.report.full_scan = self.mount.full_scan;
+        self.runtime.engine().resume(&self.master, Lsn(LSN_MAX));
+        let (phase, end, tail) = self.read_log(Replay::All)?;
+        if end.fault.is_some() {
+            return Err(LOG_HOLE.into());
+        }
+        let last = end.last_lsn.max(self.master.cutoff);
+        self.continue_log(&end, last, &tail)?;
+        for group in self.runtime.space().groups() {
+            if !self.has(SeededBug::CommitGroupsAtMount) {
+                self.runtime.space().discard_group(group);
+            } else {
+                self.runtime.space().commit_group(group)?;
+            }
+        }
+        self.runtime.engine().settle(last);
+        self.runtime.observe(&self.runtime.space());
+        self.load_catalog()?;
+        if phase == Replay::WithoutCommits {
+            self.runtime.engine().begin_second_reading(self.master.cutoff);
+            self.read_log(Replay::CommitsOnly)?;
+        }
+        self.runtime.engine().end_replay();
+        Ok(())
+    }
+
+    fn has(&self, bug: SeededBug) -> bool {
+        self.runtime.engine().bugs.has(bug)
+    }
+
+    /// Reads the log from the master record's position and puts back what the phase asks for.
+    fn read_log(&mut self, mut phase: Replay) -> Result<(Replay, LogEnd, Vec<Vec<u8>>), OpenError> {
+        let start = match self.mount.full_scan || self.master.begin.chain == ChainPoint::START {
+            true => ReadStart::Anywhere,
+            false => ReadStart::Chain(self.master.begin.chain),
+        };
+        let mut reader = LogReader::new(self.geometry, start);
+        let first = self.master.begin.page.max(self.mount.log_pages.start);
+        let mut bytes = Vec::new();
+        for page in first..self.mount.log_pages.end {
+            let read = self.runtime.space().log_read(page, &mut bytes)?;
+            if matches!(read, flagstone_space::LogRead::Skipped) {
+                continue;
+            }
+            self.report.log_pages_read += 1;
+            reader.feed(page, &bytes);
+            self.drain(&mut reader, &mut phase)?;
+        }
+        let end = reader.finish();
+        self.drain(&mut reader, &mut phase)?;
+        let tail = reader.tail().map(|fragment| fragment.bytes.clone()).collect();
+        Ok((phase, end, tail))
+    }
+
+    fn drain(&mut self, reader: &mut LogReader, phase: &mut Replay) -> Result<(), OpenError> {
+        while let Some(record) = reader.next_record() {
+            let (lsn, record) = record
+                .map_err(|_| Corruption { page: None, check: "log record does not decode" })?;
+            if matches!(record, Record::Commit { .. }) && *phase != Replay::CommitsOnly {
+                self.report.commits += 1;
+            }
+            let effects = self.runtime.engine().replay(&self.master, *phase, lsn, &record)?;
+            self.apply(lsn, effects)?;
+            let overflows = self.runtime.engine().replay_overflows();
+            match phase {
+                Replay::All if overflows => {
+                    self.runtime.engine().forget_replayed(self.master.cutoff);
+                    *phase = Replay::WithoutCommits;
+                }
+                Replay::CommitsOnly if overflows => self.merge_some()?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, lsn: Lsn, effects: ReplayEffects) -> Result<(), OpenError> {
+        let mut space = self.runtime.space();
+        if let Some(group) = effects.group {
+            match space.commit_group(group) {
+                Ok(_) | Err(SpaceError::UnknownGroup(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut image = Vec::new();
+        for page in effects.trims {
+            // The number may have a new owner by now, whose content is younger than this record.
+            if let Ok(info) = space.read(page, &mut image)
+                && info.lsn < lsn
+            {
+                space.trim(page, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges until what was put back fits the budget again.
+    fn merge_some(&self) -> Result<(), OpenError> {
+        while self.runtime.engine().replay_overflows() {
+            if !self.runtime.advance()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the new epoch: the log's tail is programmed again before it is relied on (D11).
+    fn continue_log(&mut self, end: &LogEnd, last: Lsn, tail: &[Vec<u8>]) -> Result<(), OpenError> {
+        let epoch = match self.has(SeededBug::ReuseEpoch) {
+            true => end.chain.epoch.max(1),
+            false => end.chain.epoch.max(self.master.epoch) + 1,
+        };
+        let after = ChainPoint { epoch: epoch - 1, ..end.chain };
+        let after = if end.last_page.is_none() && end.chain == ChainPoint::START {
+            self.master.begin.chain
+        } else {
+            after
+        };
+        let log = LogWriter::new(epoch, after, last).map_err(|_| EPOCHS)?;
+        self.runtime.engine().continue_log(log, end.last_page);
+        if end.last_page.is_none() {
+            return Ok(());
+        }
+        if !self.has(SeededBug::SkipTailCopy) {
+            for fragment in tail {
+                let mut space = self.runtime.space();
+                space.ensure_room(1, &mut flagstone_space::NoOwner)?;
+                space.log_append(fragment)?;
+                self.report.log_pages_copied += 1;
+            }
+        }
+        // Answers rest on the tail: it must not be able to change once something was answered.
+        self.runtime.engine().append_open();
+        self.runtime.observe(&self.runtime.space());
+        if let Some(flush) = self.runtime.flush_begin()? {
+            self.runtime.flush_end(flush);
+        }
+        Ok(())
+    }
+
+    /// Reads the catalog: which tree is which, and where its root is.
+    fn load_catalog(&self) -> Result<(), OpenError> {
+        let mut range = Some(ScanRange { low: Vec::new(), high: None });
+        while let Some(part) = range {
+            let mut rows = Vec::new();
+            range = self.runtime.run(|engine| {
+                rows.clear();
+                engine.scan_committed(CATALOG, &part, Direction::Forward, &mut rows)
+            })?;
+            for row in &rows {
+                let RowValue::Inline(value) = &row.value else { continue };
+                if let Some(root) = self.runtime.engine().register_tree(value) {
+                    self.runtime.space().reserve(root);
+                }
+            }
+        }
+        self.runtime.space().reserve(CATALOG_ROOT);
+        Ok(())
+    }
+}
+
+/// Above every LSN: while the log is read nothing that was put back is trusted without its base.
+const LSN_MAX: u64 = (1 << 56) - 1;
+
+impl<D: Nand> Runtime<D> {
+    /// Runs an operation to its end: reads what it misses, does what it waits for.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation. Lock waits are left to callers that know other transactions.
+    pub(crate) fn run<T>(
+        &self,
+        mut operation: impl FnMut(&mut Engine) -> super::Step<T>,
+    ) -> Result<T, EngineError> {
+        let mut idle_count = 0;
+        loop {
+            let step = operation(&mut self.engine());
+            match step {
+                Ok(value) => return Ok(value),
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::Miss(fetch)) => {
+                    let fetched = self.read(fetch)?;
+                    self.engine().fill(fetched)?;
+                }
+                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => self.supply(wait)?,
+                Err(Stop::Wait(Wait::Lock)) => self.await_change(),
+                Err(Stop::Wait(wait)) => {
+                    if self.make_way(wait)? {
+                        idle_count = 0;
+                    } else {
+                        idle_count += 1;
+                        if idle_count > IDLE_COUNT_MAX {
+                            return Err(EngineError::Full);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what an operation waits for; false when there was nothing to do.
+    fn make_way(&self, wait: Wait) -> Result<bool, EngineError> {
+        let mut engine = self.engine();
+        match wait {
+            Wait::Log => engine.want_checkpoint(),
+            Wait::Memory | Wait::Durable(_) => engine.want_flush(),
+            _ => {}
+        }
+        drop(engine);
+        self.advance()
+    }
+
+    /// Waits a little for another thread to change something.
+    fn await_change(&self) {
+        let mut engine = self.engine();
+        self.changed.wait_for(&mut engine, LOCK_POLL);
+    }
+
+    /// Flushes or does one piece of background work; false when there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub(crate) fn advance(&self) -> Result<bool, EngineError> {
+        let flushed = self.flush_now()?;
+        Ok(self.work_now()? || flushed)
+    }
+
+    /// Flushes if somebody wants it and nobody does.
+    pub(crate) fn flush_now(&self) -> Result<bool, EngineError> {
+        if !self.engine().is_flush_wanted() {
+            return Ok(false);
+        }
+        let Some(flush) = self.flush_begin()? else { return Ok(false) };
+        self.flush_end(flush);
+        Ok(true)
+    }
+
+    /// Does one piece of background work, unless another thread does; false when there is none.
+    pub(crate) fn work_now(&self) -> Result<bool, EngineError> {
+        let Some(_token) = self.working.try_lock() else {
+            self.await_change();
+            return Ok(true);
+        };
+        if !self.engine().has_work() {
+            return Ok(false);
+        }
+        match self.work_begin() {
+            Ok(Some(work)) => {
+                self.work_end(work);
+                Ok(true)
+            }
+            Ok(None) => Ok(self.engine().is_flush_wanted()),
+            Err(Stop::Miss(fetch)) => {
+                let fetched = self.read(fetch)?;
+                self.engine().fill(fetched)?;
+                Ok(true)
+            }
+            Err(Stop::Wait(_)) => Ok(false),
+            Err(Stop::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// Fruitless rounds after which a wait is given up: the device has no way left to make room.
+const IDLE_COUNT_MAX: u32 = 1_000;
+
+/// How long a thread sleeps before it looks again, should a wake-up be missed.
+const LOCK_POLL: std::time::Duration = std::time::Duration::from_millis(20);

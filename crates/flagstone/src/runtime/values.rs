@@ -1,0 +1,91 @@
+//! Reading and writing large values, chunk by chunk.
+
+use flagstone_nand::Nand;
+use flagstone_space::{Cause, LogicalPage, SpaceError};
+
+use super::{REGION_VALUES, Runtime, tag_of};
+use crate::engine::{Descriptor, ValuePlan, value_page, value_page_content};
+use crate::error::EngineError;
+
+impl<D: Nand> Runtime<D> {
+    /// Writes a large value under its transaction's group; the descriptor is then put in its leaf.
+    pub(crate) fn store_value(&self, plan: &ValuePlan, value: &[u8]) -> Result<(), EngineError> {
+        let lsn = self.engine().durable();
+        let tag = tag_of(lsn, REGION_VALUES, Cause::Data);
+        let group = plan.descriptor.group();
+        for (chunk, page) in value.chunks(plan.chunk_size).zip(&plan.chunks) {
+            let image = value_page(chunk);
+            self.write_group(group, [(*page, &image)].into_iter(), tag)?;
+        }
+        if plan.descriptor.is_indirect() {
+            let per_list = plan.chunk_size / 4;
+            for (pages, list) in plan.chunks.chunks(per_list).zip(plan.descriptor.pages()) {
+                let bytes: Vec<u8> = pages.iter().flat_map(|page| page.0.to_le_bytes()).collect();
+                let image = value_page(&bytes);
+                self.write_group(group, [(*list, &image)].into_iter(), tag)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a large value. Its reader holds a lock or a snapshot, so that its pages stay.
+    pub(crate) fn load_value(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
+        let mut value = Vec::with_capacity(descriptor.size().min(LOAD_RESERVE_MAX));
+        let mut image = Vec::new();
+        for page in self.chunks_of(descriptor)? {
+            let content = self.value_content(descriptor, page, &mut image)?;
+            let rest = descriptor.size() - value.len();
+            value.extend_from_slice(&content[..content.len().min(rest)]);
+        }
+        if value.len() != descriptor.size() {
+            return Err(EngineError::Corrupt {
+                page: descriptor.pages().first().copied().unwrap_or(LogicalPage(u32::MAX)),
+                check: "large value is shorter than its descriptor says",
+            });
+        }
+        Ok(value)
+    }
+
+    /// Pages that hold the value's bytes, in order.
+    pub(crate) fn chunks_of(
+        &self,
+        descriptor: &Descriptor,
+    ) -> Result<Vec<LogicalPage>, EngineError> {
+        if !descriptor.is_indirect() {
+            return Ok(descriptor.pages().to_vec());
+        }
+        let chunk_size = self.space().payload_size() - 4;
+        let count = descriptor.size().div_ceil(chunk_size);
+        let mut chunks = Vec::new();
+        let mut image = Vec::new();
+        for page in descriptor.pages() {
+            let content = self.value_content(descriptor, *page, &mut image)?;
+            let (numbers, _) = content.as_chunks::<4>();
+            let rest = count.saturating_sub(chunks.len());
+            let pages = numbers.iter().take(rest);
+            chunks.extend(pages.map(|number| LogicalPage(u32::from_le_bytes(*number))));
+        }
+        Ok(chunks)
+    }
+
+    fn value_content<'a>(
+        &self,
+        descriptor: &Descriptor,
+        page: LogicalPage,
+        image: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], EngineError> {
+        let mut space = self.space();
+        let info = match space.read_in_group(descriptor.group(), page, image) {
+            Err(SpaceError::NotInGroup(..)) => space.read(page, image)?,
+            other => other?,
+        };
+        let fault = EngineError::Corrupt { page, check: "page of a large value" };
+        if info.group != descriptor.group() {
+            return Err(fault);
+        }
+        value_page_content(image).ok_or(fault)
+    }
+}
+
+/// Memory reserved ahead for a value whose size a damaged descriptor may overstate.
+const LOAD_RESERVE_MAX: usize = 1 << 20;
