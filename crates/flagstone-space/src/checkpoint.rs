@@ -6,6 +6,7 @@
 //! K2. A superseded mapping page stays live until that record is durable (rule D4).
 //! K3. The record lists every open group with its pages, and every open block with its position.
 //! K4. A checkpoint that the floor makes for itself repeats the caller's blob and log head.
+//! K5. A session starts with one: a torn page that read badly at mount may read well later.
 
 use alloc::vec::Vec;
 
@@ -194,14 +195,16 @@ impl<D: Nand> Space<D> {
         open.collect()
     }
 
-    /// First writes of a session: reserves numbers, then copies suspects away (rules D3, D11).
+    /// First writes of a session: reserves numbers, copies suspects away (rules D3, D11), then
+    /// pins down what the mount saw, so that a page that reads differently the next time can
+    /// neither come back nor go (K5).
     pub(crate) fn begin_session(&mut self) -> Result<(), SpaceError> {
         self.session = Session::Begun;
-        match self.durable.clone() {
-            Some(record) => self.write_record(record)?,
-            None => self.checkpoint_own()?,
+        if let Some(record) = self.durable.clone() {
+            self.write_record(record)?;
         }
-        self.copy_suspects()
+        self.copy_suspects()?;
+        self.checkpoint_own()
     }
 
     /// Moves the reserves without a new checkpoint.

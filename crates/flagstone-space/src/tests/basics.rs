@@ -205,7 +205,6 @@ fn long_run<D: Crashable>(device: D, options: &SpaceOptions, seed: u64) {
     let pages = (pair.space.capacity_pages() - 8).min(40);
     for (index, step) in script(seed, 1500, pages).into_iter().enumerate() {
         let result = pair.apply(step);
-        let f = pair.space.verify().unwrap(); assert!(f.is_empty(), "seed {seed} step {index} {step:?} {f:?}");
         assert!(result.is_ok(), "seed {seed} step {index} {step:?}: {result:?}");
         if index % 40 == 0 {
             pair.check(Sight::Running);

@@ -1,1 +1,165 @@
 //! Power cuts at every numbered operation of a script, with every ending that the device knows.
+//!
+//! After each cut the space is mounted and compared with the model, goes on working, and is
+//! mounted again. Nothing is sampled. A failure prints the seed, the step, the operation and the
+//! ending, which replay it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::vec::Vec;
+
+use flagstone_nand::{Crashable, Ending, FaultPlan, Nand};
+
+use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile};
+use crate::SpaceOptions;
+
+/// How many cuts follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    One,
+    Two,
+}
+
+/// One exploration: where it starts, what it does.
+struct Exploration {
+    seed: u64,
+    warm_up: usize,
+    steps: usize,
+    depth: Depth,
+}
+
+/// Cuts of a step: number and ending of every operation it does.
+fn cuts_of<D: Crashable>(pair: &Pair<D>, steps: &[Step]) -> Vec<(u64, Ending)> {
+    let mut clean = pair.clone();
+    clean.space.device_mut().record_operations();
+    let first = clean.space.device().operation_count();
+    for step in steps {
+        clean.apply(*step).unwrap();
+    }
+    let device = clean.space.device();
+    let numbers = first..device.operation_count();
+    numbers.flat_map(|number| device.endings_at(number).into_iter().map(move |end| (number, end))).collect()
+}
+
+/// Runs steps on a copy until the power goes, mounts what is left and compares.
+fn cut_and_recover<D: Crashable>(
+    pair: &Pair<D>,
+    steps: &[Step],
+    seed: u64,
+    (number, ending): (u64, Ending),
+) -> Pair<D> {
+    let mut pair = pair.clone();
+    pair.space.device_mut().set_plan(FaultPlan::power_cut(seed, number, ending));
+    for step in steps {
+        if pair.apply(*step).is_err() {
+            break;
+        }
+    }
+    assert!(pair.space.device().is_off(), "the operation was never reached");
+    Pair::recover(pair.space.into_device(), pair.model)
+}
+
+fn goes_on<D: Crashable>(mut pair: Pair<D>, steps: &[Step]) {
+    for step in steps {
+        pair.apply(*step).unwrap();
+    }
+    pair.check(Sight::Running);
+    pair.reopen();
+}
+
+fn explore<D: Crashable>(device: D, options: &SpaceOptions, what: &Exploration) -> u64 {
+    let Exploration { seed, warm_up, steps, depth } = *what;
+    let mut pair = Pair::format(device, options);
+    let pages = (pair.space.capacity_pages() - 8).min(40);
+    let all = script(seed, warm_up + steps + 8, pages);
+    let mut states = 0;
+    for (index, step) in all[..warm_up + steps].iter().enumerate() {
+        if index >= warm_up {
+            for cut in cuts_of(&pair, &[*step]) {
+                let after = &all[index + 1..index + 6];
+                let run = || match depth {
+                    Depth::One => {
+                        goes_on(cut_and_recover(&pair, &[*step], seed, cut), after);
+                        1
+                    }
+                    Depth::Two => cut_again(&pair, *step, after, seed, cut),
+                };
+                let result = catch_unwind(AssertUnwindSafe(run));
+                assert!(result.is_ok(), "seed {seed} step {index} {step:?} cut {cut:?}");
+                states += result.unwrap_or(0);
+            }
+        }
+        pair.apply(*step).unwrap();
+    }
+    states
+}
+
+/// Cuts the first writes after a recovery at each operation.
+fn cut_again<D: Crashable>(
+    pair: &Pair<D>,
+    step: Step,
+    after: &[Step],
+    seed: u64,
+    cut: (u64, Ending),
+) -> u64 {
+    let recovered = cut_and_recover(pair, &[step], seed, cut);
+    let cuts = cuts_of(&recovered, &after[..1]);
+    for second in &cuts {
+        let run = || goes_on(cut_and_recover(&recovered, &after[..1], seed, *second), &after[1..]);
+        let result = catch_unwind(AssertUnwindSafe(run));
+        assert!(result.is_ok(), "second cut {second:?} in {:?}", after[0]);
+    }
+    cuts.len() as u64
+}
+
+const SHALLOW: Exploration = Exploration { seed: 3, warm_up: 150, steps: 60, depth: Depth::One };
+
+#[test]
+fn every_cut_on_every_tiny_profile_recovers() {
+    let names =
+        ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
+    let profiles = names.map(profile).into_iter().chain([spare_profile()]);
+    for profile in profiles {
+        let states = explore(sim(&profile), &options(), &SHALLOW);
+        assert!(states > 300, "{}: {states}", profile.name);
+    }
+}
+
+#[test]
+fn every_cut_on_a_file_recovers() {
+    let states = explore(file(), &options(), &SHALLOW);
+    assert!(states > 500, "{states}");
+}
+
+#[test]
+fn every_cut_with_pages_of_two_parts_recovers() {
+    let profile = profile("tiny").with_block_count(40).unwrap();
+    let options = SpaceOptions { parts: 2, ..options() };
+    explore(sim(&profile), &options, &SHALLOW);
+}
+
+#[test]
+fn every_second_cut_recovers() {
+    let what = Exploration { seed: 4, warm_up: 150, steps: 6, depth: Depth::Two };
+    explore(sim(&spare_profile()), &options(), &what);
+    let states = explore(sim(&profile("tiny")), &options(), &what);
+    assert!(states > 500, "{states}");
+}
+
+#[test]
+fn every_cut_in_a_young_space_recovers() {
+    let what = Exploration { seed: 8, warm_up: 0, steps: 20, depth: Depth::One };
+    explore(sim(&profile("tiny")), &options(), &what);
+    explore(file(), &options(), &what);
+}
+
+#[test]
+fn a_cut_during_a_mount_changes_nothing() {
+    let mut pair = Pair::format(sim(&profile("tiny")), &options());
+    for step in script(2, 100, 30) {
+        pair.apply(step).unwrap();
+    }
+    let before = pair.space.device().state_hash();
+    let pair = pair.reopen();
+    assert_eq!(pair.space.device().state_hash(), before);
+    assert!(pair.space.device().counters().page_reads > 0);
+}

@@ -118,6 +118,8 @@ struct Group {
 pub(super) struct Model {
     /// Stamps that a mount may show, oldest first; the last is the valid one. `None` = unmapped.
     allowed: BTreeMap<u32, Vec<Option<u64>>>,
+    /// Stamps since the last checkpoint: what a mount may show of a forgotten page.
+    recent: BTreeMap<u32, Vec<Option<u64>>>,
     versions: BTreeMap<u32, Version>,
     groups: [Option<Group>; 2],
     /// Groups whose commit a log would prove.
@@ -261,6 +263,7 @@ impl<D: Crashable> Pair<D> {
         for allowed in self.model.allowed.values_mut() {
             allowed.drain(..allowed.len() - 1);
         }
+        self.model.recent = self.model.allowed.clone();
         self.model.synced();
         self.model.proven.clear();
         self.model.log.retain(|(page, _), _| *page >= release);
@@ -377,6 +380,12 @@ impl Model {
     }
 
     fn may(&mut self, page: u32, stamp: Option<u64>) {
+        let recent = self.recent.entry(page).or_insert_with(|| vec![None]);
+        recent.push(stamp);
+        if stamp.is_none() {
+            self.allowed.insert(page, recent.clone());
+            return;
+        }
         self.allowed.entry(page).or_insert_with(|| vec![None]).push(stamp);
     }
 
