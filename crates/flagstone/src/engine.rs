@@ -41,6 +41,7 @@ mod restart;
 mod scan;
 mod snapshot;
 mod spill;
+mod stats;
 mod structure;
 mod transaction;
 mod value;
@@ -54,6 +55,8 @@ use pool::Pool;
 pub(crate) use restart::{Replay, ReplayEffects};
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
+pub(crate) use stats::NodeOutline;
+pub use stats::{EngineStats, Memory};
 use transaction::Transaction;
 pub use transaction::{Savepoint, Ticket};
 pub use value::Descriptor;
@@ -305,6 +308,24 @@ impl Engine {
             && self.flush_in_flight.is_none()
             && self.flush_to > self.log.durable()
             && self.log.pending_bytes() > 0
+    }
+
+    /// The newest commit, durable or not.
+    #[must_use]
+    pub fn last_commit(&self) -> Lsn {
+        self.committed
+    }
+
+    /// Whether anything was appended to the log since the engine was opened.
+    #[must_use]
+    pub fn has_logged(&self) -> bool {
+        self.log.has_appended()
+    }
+
+    /// Whether a flush is being programmed.
+    #[must_use]
+    pub fn is_flushing(&self) -> bool {
+        self.flush_in_flight.is_some()
     }
 
     /// Bytes of log records that wait for a flush.

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 mod bugs;
+mod database;
 mod delta;
 mod engine;
 mod error;
@@ -12,9 +13,10 @@ mod options;
 mod runtime;
 
 pub use bugs::SeededBug;
+pub use database::{AnyNand, Commit, Database, Limits, Range, Snapshot, Stats, Transaction};
 pub use engine::{
-    Descriptor, Direction, Engine, Fetch, Fetched, Read, Row, RowValue, Savepoint, ScanRange,
-    SnapshotId, Step, Stop, Table, Ticket, Wait,
+    Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, Row, RowValue,
+    Savepoint, ScanRange, SnapshotId, Step, Stop, Table, Ticket, Wait,
 };
 pub use error::{Corruption, EngineError, OpenError};
 pub use lock::Xid;
@@ -23,5 +25,6 @@ pub use options::{
     SplitTime,
 };
 pub use runtime::{
-    Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport, Runtime, Work,
+    CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,
+    Runtime, Work,
 };

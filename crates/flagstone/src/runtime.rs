@@ -28,9 +28,12 @@ use crate::error::{EngineError, OpenError};
 use crate::log::{Flush as LogFlush, LogGeometry};
 use crate::options::{Collection, Options};
 
+mod check;
+mod drive;
 mod open;
 mod values;
 
+pub use check::{CheckFault, CheckReport};
 pub use open::RecoveryReport;
 
 /// Counters of system pages: the catalog, and spilled changes.
@@ -123,6 +126,10 @@ impl<D: Nand> Runtime<D> {
     /// The space floor with its device. Do not hold it across calls of the runtime.
     pub fn space(&self) -> MutexGuard<'_, Space<D>> {
         self.space.lock()
+    }
+
+    pub(crate) fn log_page_size(&self) -> usize {
+        self.geometry.slot_size() * usize::from(self.geometry.slots_per_page())
     }
 
     /// What restart did.

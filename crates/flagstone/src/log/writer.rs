@@ -114,6 +114,12 @@ impl LogWriter {
         lsn(self.epoch, self.counter + 1)
     }
 
+    /// Whether any record was appended in this epoch.
+    #[must_use]
+    pub fn has_appended(&self) -> bool {
+        self.counter > 0
+    }
+
     /// Bytes appended and not yet cut.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {

@@ -327,130 +327,43 @@ impl<D: Nand> Restart<'_, D> {
 
     /// Reads the catalog: which tree is which, and where its root is.
     fn load_catalog(&self) -> Result<(), OpenError> {
+        let entries = self.runtime.catalog()?;
+        let mut engine = self.runtime.engine();
+        let roots: Vec<_> = entries.iter().filter_map(|(_, e)| engine.register_tree(e)).collect();
+        drop(engine);
+        let mut space = self.runtime.space();
+        space.reserve(CATALOG_ROOT);
+        for root in roots {
+            space.reserve(root);
+        }
+        Ok(())
+    }
+}
+
+impl<D: Nand> Runtime<D> {
+    /// Entries of the catalog: name and value.
+    fn catalog(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, EngineError> {
+        let mut entries = Vec::new();
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {
             let mut rows = Vec::new();
-            range = self.runtime.run(|engine| {
+            range = self.run(|engine| {
                 rows.clear();
                 engine.scan_committed(CATALOG, &part, Direction::Forward, &mut rows)
             })?;
-            for row in &rows {
-                let RowValue::Inline(value) = &row.value else { continue };
-                if let Some(root) = self.runtime.engine().register_tree(value) {
-                    self.runtime.space().reserve(root);
-                }
-            }
+            entries.extend(rows.into_iter().filter_map(|row| match row.value {
+                RowValue::Inline(value) => Some((row.key, value)),
+                RowValue::Large(_) => None,
+            }));
         }
-        self.runtime.space().reserve(CATALOG_ROOT);
-        Ok(())
+        Ok(entries)
+    }
+
+    /// Names in the catalog.
+    pub(crate) fn catalog_rows(&self) -> Result<Vec<Vec<u8>>, EngineError> {
+        Ok(self.catalog()?.into_iter().map(|(name, _)| name).collect())
     }
 }
 
 /// Above every LSN: while the log is read nothing that was put back is trusted without its base.
 const LSN_MAX: u64 = (1 << 56) - 1;
-
-impl<D: Nand> Runtime<D> {
-    /// Runs an operation to its end: reads what it misses, does what it waits for.
-    ///
-    /// # Errors
-    ///
-    /// Those of the operation. Lock waits are left to callers that know other transactions.
-    pub(crate) fn run<T>(
-        &self,
-        mut operation: impl FnMut(&mut Engine) -> super::Step<T>,
-    ) -> Result<T, EngineError> {
-        let mut idle_count = 0;
-        loop {
-            let step = operation(&mut self.engine());
-            match step {
-                Ok(value) => return Ok(value),
-                Err(Stop::Error(error)) => return Err(error),
-                Err(Stop::Miss(fetch)) => {
-                    let fetched = self.read(fetch)?;
-                    self.engine().fill(fetched)?;
-                }
-                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => self.supply(wait)?,
-                Err(Stop::Wait(Wait::Lock)) => self.await_change(),
-                Err(Stop::Wait(wait)) => {
-                    if self.make_way(wait)? {
-                        idle_count = 0;
-                    } else {
-                        idle_count += 1;
-                        if idle_count > IDLE_COUNT_MAX {
-                            return Err(EngineError::Full);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Does what an operation waits for; false when there was nothing to do.
-    fn make_way(&self, wait: Wait) -> Result<bool, EngineError> {
-        let mut engine = self.engine();
-        match wait {
-            Wait::Log => engine.want_checkpoint(),
-            Wait::Memory | Wait::Durable(_) => engine.want_flush(),
-            _ => {}
-        }
-        drop(engine);
-        self.advance()
-    }
-
-    /// Waits a little for another thread to change something.
-    fn await_change(&self) {
-        let mut engine = self.engine();
-        self.changed.wait_for(&mut engine, LOCK_POLL);
-    }
-
-    /// Flushes or does one piece of background work; false when there is nothing to do.
-    ///
-    /// # Errors
-    ///
-    /// The device failed.
-    pub(crate) fn advance(&self) -> Result<bool, EngineError> {
-        let flushed = self.flush_now()?;
-        Ok(self.work_now()? || flushed)
-    }
-
-    /// Flushes if somebody wants it and nobody does.
-    pub(crate) fn flush_now(&self) -> Result<bool, EngineError> {
-        if !self.engine().is_flush_wanted() {
-            return Ok(false);
-        }
-        let Some(flush) = self.flush_begin()? else { return Ok(false) };
-        self.flush_end(flush);
-        Ok(true)
-    }
-
-    /// Does one piece of background work, unless another thread does; false when there is none.
-    pub(crate) fn work_now(&self) -> Result<bool, EngineError> {
-        let Some(_token) = self.working.try_lock() else {
-            self.await_change();
-            return Ok(true);
-        };
-        if !self.engine().has_work() {
-            return Ok(false);
-        }
-        match self.work_begin() {
-            Ok(Some(work)) => {
-                self.work_end(work);
-                Ok(true)
-            }
-            Ok(None) => Ok(self.engine().is_flush_wanted()),
-            Err(Stop::Miss(fetch)) => {
-                let fetched = self.read(fetch)?;
-                self.engine().fill(fetched)?;
-                Ok(true)
-            }
-            Err(Stop::Wait(_)) => Ok(false),
-            Err(Stop::Error(error)) => Err(error),
-        }
-    }
-}
-
-/// Fruitless rounds after which a wait is given up: the device has no way left to make room.
-const IDLE_COUNT_MAX: u32 = 1_000;
-
-/// How long a thread sleeps before it looks again, should a wake-up be missed.
-const LOCK_POLL: std::time::Duration = std::time::Duration::from_millis(20);

@@ -1,0 +1,277 @@
+//! The library's face: a database that threads share.
+//!
+//! Owns nothing but a [`Runtime`]; every call runs an engine operation to its end on the calling
+//! thread. Commits of several threads share a flush: the first one that finds the log free writes
+//! for all.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
+use flagstone_space::{BlockReport, SpaceStats};
+
+use crate::engine::{EngineStats, Table};
+use crate::error::{EngineError, OpenError};
+use crate::options::{Durability, Options};
+use crate::runtime::{CheckReport, RecoveryReport, Runtime};
+
+mod rows;
+mod snapshot;
+mod transaction;
+
+pub use rows::{Range, Reader};
+pub use snapshot::Snapshot;
+pub use transaction::{Commit, Transaction};
+
+/// A device whose kind is known at run time.
+pub type AnyNand = Box<dyn Nand + Send>;
+
+/// Size of a file that [`Database::create`] makes.
+const FILE_CAPACITY: u64 = 64 << 20;
+
+/// A transactional key-value database on flash: cheap to clone, shared by threads.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("sensors.flag");
+/// use flagstone::{Database, Options};
+///
+/// let database = Database::create(&path, &Options::default())?;
+/// let readings = database.table("readings")?;
+/// let mut transaction = database.begin();
+/// transaction.put(readings, b"2026-11-20T10:00", b"21.5")?;
+/// transaction.commit()?; // durable when it returns
+///
+/// let snapshot = database.snapshot()?;
+/// assert_eq!(snapshot.get(readings, b"2026-11-20T10:00")?.as_deref(), Some(&b"21.5"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Database<D: Nand = AnyNand> {
+    runtime: Arc<Runtime<D>>,
+}
+
+impl<D: Nand> Clone for Database<D> {
+    fn clone(&self) -> Self {
+        Self { runtime: Arc::clone(&self.runtime) }
+    }
+}
+
+impl Database<AnyNand> {
+    /// Creates a database in a regular file of 64 MiB, zero-written; for other sizes and devices
+    /// see [`Database::create_on`].
+    ///
+    /// # Errors
+    ///
+    /// The file exists or cannot be written; the options do not fit.
+    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
+        let profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
+        let profile = profile.with_capacity(FILE_CAPACITY).map_err(OpenDeviceError::from)?;
+        let device = SegmentFile::create(FileStorage::create(path.as_ref())?, &profile)?;
+        Self::create_on(Box::new(device), options)
+    }
+
+    /// Opens a database in a file or a NAND image, whichever the path holds.
+    ///
+    /// # Errors
+    ///
+    /// No database, a damaged one, or one that another process has open.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
+        Self::open_on(open_device(path.as_ref())?, options)
+    }
+}
+
+/// Opens the device that a path holds: a NAND image when its profile lies beside it, else a file.
+fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
+    let mut sidecar = path.as_os_str().to_owned();
+    sidecar.push(".toml");
+    if Path::new(&sidecar).exists() {
+        return Ok(Box::new(ImageNand::open(path)?));
+    }
+    Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
+}
+
+impl<D: Nand> Database<D> {
+    /// Formats a device and creates an empty database on it.
+    ///
+    /// # Errors
+    ///
+    /// The options do not fit the device, or the device failed.
+    pub fn create_on(device: D, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::over(Runtime::create(device, options)?))
+    }
+
+    /// Opens the database on a device, restarting it if need be.
+    ///
+    /// # Errors
+    ///
+    /// No database, a damaged one, or options that do not fit.
+    pub fn open_on(device: D, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self::over(Runtime::open(device, options)?))
+    }
+
+    /// A database over a runtime.
+    #[must_use]
+    pub fn over(runtime: Runtime<D>) -> Self {
+        Self { runtime: Arc::new(runtime) }
+    }
+
+    /// What drives the engine: for the lab and for tests.
+    #[must_use]
+    pub fn runtime(&self) -> &Runtime<D> {
+        &self.runtime
+    }
+
+    /// Begins a read-write transaction; dropping it aborts.
+    #[must_use]
+    pub fn begin(&self) -> Transaction<D> {
+        Transaction::begin(Arc::clone(&self.runtime))
+    }
+
+    /// Begins a snapshot of everything committed durably.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn snapshot(&self) -> Result<Snapshot<D>, EngineError> {
+        Snapshot::begin(Arc::clone(&self.runtime))
+    }
+
+    /// Opens a table, creating it durably when it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The name is longer than a key; the device is full or failed.
+    pub fn table(&self, name: &str) -> Result<Table, EngineError> {
+        if let Some(table) = self.existing_table(name)? {
+            return Ok(table);
+        }
+        loop {
+            let mut transaction = self.begin();
+            let made = transaction.create_table(name);
+            let committed = made.and_then(|table| transaction.commit().map(|_| table));
+            match committed {
+                Err(EngineError::Deadlock) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Opens a table if it exists.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
+        self.runtime.run(|engine| engine.open_table(name))
+    }
+
+    /// Names of all tables, in order.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
+        let rows = self.runtime.catalog_rows()?;
+        Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
+    }
+
+    /// What the engine counted since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let engine = self.runtime.engine();
+        let limits = Limits {
+            key_size_max: engine.key_size_max(),
+            inline_value_size_max: engine.inline_value_size_max(),
+            value_size_max: engine.value_size_max(),
+        };
+        let stats = engine.stats();
+        drop(engine);
+        Stats { engine: stats, limits, space: self.runtime.space().stats() }
+    }
+
+    /// State and wear of each erase block.
+    #[must_use]
+    pub fn block_report(&self) -> Vec<BlockReport> {
+        self.runtime.space().block_report()
+    }
+
+    /// What restart did when the database was opened.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.runtime.recovery()
+    }
+
+    /// Checks every node, large value and page.
+    ///
+    /// # Errors
+    ///
+    /// The device failed; contradictions are part of the report.
+    pub fn check(&self) -> Result<CheckReport, EngineError> {
+        self.runtime.check()
+    }
+
+    /// Makes every commit durable.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn flush(&self) -> Result<(), EngineError> {
+        let lsn = self.runtime.engine().last_commit();
+        self.runtime.wait_durable(lsn)
+    }
+
+    /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read.
+    ///
+    /// # Errors
+    ///
+    /// The device failed; commits are as durable as they were.
+    pub fn close(self) -> Result<(), EngineError> {
+        self.flush()?;
+        if self.runtime.engine().has_logged() {
+            self.runtime.checkpoint_now()?;
+        }
+        Ok(())
+    }
+
+    /// Gives the device back as it is, as if power had been cut; none while clones are alive.
+    #[must_use]
+    pub fn into_device(self) -> Option<D> {
+        Arc::into_inner(self.runtime).map(Runtime::into_device)
+    }
+}
+
+/// Sizes that a database accepts, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest key.
+    pub key_size_max: usize,
+    /// Longest value that lies inside a leaf; longer ones get pages of their own.
+    pub inline_value_size_max: usize,
+    /// Longest value.
+    pub value_size_max: usize,
+}
+
+/// What was counted since the database was opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stats {
+    /// Transactions, memory, merges.
+    pub engine: EngineStats,
+    /// Sizes accepted.
+    pub limits: Limits,
+    /// Programs by cause, garbage collection, wear.
+    pub space: SpaceStats,
+}
+
+/// What [`Durability`] means for the thread that commits.
+pub(crate) fn settle<D: Nand>(
+    runtime: &Runtime<D>,
+    lsn: flagstone_space::Lsn,
+    durability: Durability,
+) -> Result<(), EngineError> {
+    match durability {
+        Durability::Deferred => Ok(()),
+        Durability::Immediate => runtime.wait_durable(lsn),
+        Durability::Group => runtime.wait_group(lsn),
+    }
+}

@@ -1,0 +1,89 @@
+//! Read-only snapshots of the blocking interface.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use flagstone_nand::Nand;
+
+use super::rows::{Range, Reader};
+use super::transaction::scan_range;
+use crate::engine::{Read, ScanRange, SnapshotId, Table};
+use crate::error::EngineError;
+use crate::runtime::Runtime;
+
+/// The database as it was at one durable commit. Never waits for transactions.
+#[derive(Debug)]
+pub struct Snapshot<D: Nand> {
+    runtime: Arc<Runtime<D>>,
+    id: SnapshotId,
+}
+
+impl<D: Nand> Snapshot<D> {
+    pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Result<Self, EngineError> {
+        let id = runtime.run(|engine| engine.begin_snapshot())?;
+        Ok(Self { runtime, id })
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// `SnapshotTooOld` when the snapshot was ended to free its space.
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        let mut value = Vec::new();
+        let read =
+            |engine: &mut crate::Engine| engine.get_snapshot(self.id, table, key, &mut value);
+        match self.runtime.run(read)? {
+            Read::Absent => Ok(None),
+            Read::Inline => Ok(Some(value)),
+            Read::Large(descriptor) => self.runtime.load_value(&descriptor).map(Some),
+        }
+    }
+
+    /// Rows of a range in ascending order; [`Range::rev`] turns it around.
+    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
+        self.rows(table, scan_range(&bounds))
+    }
+
+    /// Rows whose keys start with `prefix`.
+    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_, D> {
+        self.rows(table, ScanRange::prefix(prefix))
+    }
+
+    fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+        Range::new(&self.runtime, Reader::Snapshot(self.id), table, range)
+    }
+
+    /// The first row.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::get`].
+    pub fn first(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+        self.range(table, ..).next().transpose()
+    }
+
+    /// The last row.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::get`].
+    pub fn last(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+        self.range(table, ..).rev().next().transpose()
+    }
+
+    /// How many rows the table has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::get`].
+    pub fn len(&self, table: Table) -> Result<u64, EngineError> {
+        self.range(table, ..).count_rows()
+    }
+}
+
+impl<D: Nand> Drop for Snapshot<D> {
+    fn drop(&mut self) {
+        self.runtime.engine().end_snapshot(self.id);
+    }
+}

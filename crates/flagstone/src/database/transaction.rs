@@ -1,0 +1,270 @@
+//! Read-write transactions of the blocking interface.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use flagstone_nand::Nand;
+use flagstone_space::Lsn;
+
+use super::rows::{Range, Reader};
+use super::settle;
+use crate::engine::{Descriptor, Read, Savepoint, ScanRange, Step, Table};
+use crate::error::EngineError;
+use crate::lock::Xid;
+use crate::options::Durability;
+use crate::runtime::Runtime;
+
+/// A commit that returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// Place in the order of commits.
+    pub lsn: Lsn,
+}
+
+/// A serializable read-write transaction; dropping it aborts.
+///
+/// An operation may wait for other transactions. When [`EngineError::Deadlock`] comes back the
+/// transaction is gone: begin it again.
+#[derive(Debug)]
+pub struct Transaction<D: Nand> {
+    runtime: Arc<Runtime<D>>,
+    xid: Xid,
+    is_over: bool,
+}
+
+impl<D: Nand> Transaction<D> {
+    pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Self {
+        let xid = runtime.engine().begin();
+        Self { runtime, xid, is_over: false }
+    }
+
+    fn run<T>(
+        &self,
+        operation: impl FnMut(&mut crate::Engine) -> Step<T>,
+    ) -> Result<T, EngineError> {
+        let result = self.runtime.run(operation);
+        if matches!(result, Err(EngineError::Deadlock)) {
+            self.wake_others();
+        }
+        result
+    }
+
+    fn wake_others(&self) {
+        self.runtime.engine().take_woken();
+        self.runtime.changed.notify_all();
+    }
+
+    pub(super) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
+        let xid = self.xid;
+        self.run(|engine| engine.create_table(xid, name))
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        let xid = self.xid;
+        let mut value = Vec::new();
+        match self.run(|engine| engine.get(xid, table, key, &mut value))? {
+            Read::Absent => Ok(None),
+            Read::Inline => Ok(Some(value)),
+            Read::Large(descriptor) => self.runtime.load_value(&descriptor).map(Some),
+        }
+    }
+
+    /// `size` bytes of the value at `offset`, fewer when it is shorter; reads no page when pending
+    /// changes hold them.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn get_part(
+        &self,
+        table: Table,
+        key: &[u8],
+        offset: usize,
+        size: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let xid = self.xid;
+        let mut value = Vec::new();
+        match self.run(|engine| engine.get_part(xid, table, key, offset, size, &mut value))? {
+            Read::Absent => Ok(None),
+            Read::Inline => Ok(Some(value)),
+            Read::Large(descriptor) => {
+                let value = self.runtime.load_value(&descriptor)?;
+                let end = offset.saturating_add(size).min(value.len());
+                Ok(Some(value.get(offset..end).unwrap_or(&[]).to_vec()))
+            }
+        }
+    }
+
+    /// Sets the value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        let xid = self.xid;
+        if value.len() <= self.runtime.engine().inline_value_size_max() {
+            return self.run(|engine| engine.put(xid, table, key, value));
+        }
+        let descriptor = self.store(value)?;
+        self.run(|engine| engine.put_ref(xid, table, key, &descriptor))
+    }
+
+    fn store(&self, value: &[u8]) -> Result<Descriptor, EngineError> {
+        let xid = self.xid;
+        let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
+        self.runtime.store_value(&plan, value)?;
+        Ok(plan.descriptor)
+    }
+
+    /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.
+    ///
+    /// # Errors
+    ///
+    /// `PatchOutOfRange` when the key is absent or the value too short.
+    pub fn patch(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let xid = self.xid;
+        let large = self.run(|engine| engine.patch(xid, table, key, offset, bytes))?;
+        let Some(descriptor) = large else { return Ok(()) };
+        let mut value = self.runtime.load_value(&descriptor)?;
+        let target = offset
+            .checked_add(bytes.len())
+            .and_then(|end| value.get_mut(offset..end))
+            .ok_or(EngineError::PatchOutOfRange { offset, size: bytes.len() })?;
+        target.copy_from_slice(bytes);
+        self.put(table, key, &value)
+    }
+
+    /// Deletes `key`, whether it exists or not.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
+        let xid = self.xid;
+        self.run(|engine| engine.delete(xid, table, key))
+    }
+
+    /// Rows of a range in ascending order; [`Range::rev`] turns it around.
+    pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
+        self.rows(table, scan_range(&bounds))
+    }
+
+    /// Rows whose keys start with `prefix`.
+    pub fn prefix(&self, table: Table, prefix: &[u8]) -> Range<'_, D> {
+        self.rows(table, ScanRange::prefix(prefix))
+    }
+
+    fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+        Range::new(&self.runtime, Reader::Transaction(self.xid), table, range)
+    }
+
+    /// The first row.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn first(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+        self.range(table, ..).next().transpose()
+    }
+
+    /// The last row.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn last(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+        self.range(table, ..).rev().next().transpose()
+    }
+
+    /// How many rows the table has, counted under a lock on all of it.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn len(&self, table: Table) -> Result<u64, EngineError> {
+        self.range(table, ..).count_rows()
+    }
+
+    /// How many rows the table has, roughly, at once.
+    #[must_use]
+    pub fn len_estimate(&self, table: Table) -> u64 {
+        self.runtime.engine().len_estimate(table)
+    }
+
+    /// Marks a point to which the transaction can be rolled back.
+    ///
+    /// # Errors
+    ///
+    /// The transaction was aborted to end a deadlock.
+    pub fn savepoint(&mut self) -> Result<Savepoint, EngineError> {
+        let xid = self.xid;
+        self.run(|engine| engine.savepoint(xid))
+    }
+
+    /// Forgets the changes made since `savepoint`.
+    ///
+    /// # Errors
+    ///
+    /// `NoSavepoint` when it is not one of this transaction's.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), EngineError> {
+        let xid = self.xid;
+        self.run(|engine| engine.rollback_to(xid, savepoint))
+    }
+
+    /// Commits with the durability of the database's options.
+    ///
+    /// # Errors
+    ///
+    /// `Full`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
+    pub fn commit(self) -> Result<Commit, EngineError> {
+        let durability = self.runtime.engine().options().durability;
+        self.commit_with(durability)
+    }
+
+    /// Commits; with anything but `Deferred`, durable when it returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transaction::commit`].
+    pub fn commit_with(mut self, durability: Durability) -> Result<Commit, EngineError> {
+        let xid = self.xid;
+        // The flush is this thread's business: the engine need not ask for it.
+        let ticket = self.run(|engine| engine.commit(xid, Durability::Deferred))?;
+        self.is_over = true;
+        self.wake_others();
+        settle(&self.runtime, ticket.lsn, durability)?;
+        // Work that fails is found again by whoever needs it; the commit stands.
+        let _ = self.runtime.work_some();
+        Ok(Commit { lsn: ticket.lsn })
+    }
+
+    /// Aborts: nothing of the transaction remains.
+    pub fn abort(self) {
+        drop(self);
+    }
+}
+
+impl<D: Nand> Drop for Transaction<D> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.runtime.engine().abort(self.xid);
+            self.wake_others();
+        }
+    }
+}
+
+pub(super) fn scan_range<'a>(bounds: &impl RangeBounds<&'a [u8]>) -> ScanRange {
+    let bound = |bound: Bound<&&'a [u8]>| bound.map(|key| *key);
+    ScanRange::from_bounds(bound(bounds.start_bound()), bound(bounds.end_bound()))
+}

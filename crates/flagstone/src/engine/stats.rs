@@ -1,0 +1,166 @@
+//! What the engine counts.
+
+use flagstone_space::LogicalPage;
+
+use super::descent::corrupt;
+use super::{Engine, Step, Table};
+use crate::delta::{KeyRange, Op};
+use crate::node::{NodeView, ValueRef};
+
+/// Memory in bytes; peaks since the engine was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Page frames.
+    pub bases: usize,
+    /// Changes, committed and not, with their index.
+    pub deltas: usize,
+    /// Logical to physical pages, and the block table: beside the budget.
+    pub mapping: usize,
+}
+
+/// Counters of an engine since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Transactions committed with changes.
+    pub commits: u64,
+    /// Transactions aborted by their owner.
+    pub aborts: u64,
+    /// Transactions aborted to end a deadlock.
+    pub deadlocks: u64,
+    /// Bytes of keys and values that users wrote; of a patch, the bytes patched.
+    pub user_bytes: u64,
+    /// Bytes of log records.
+    pub log_bytes: u64,
+    /// Node and value look-ups answered from memory.
+    pub pool_hits: u64,
+    /// Node look-ups that needed a read.
+    pub pool_misses: u64,
+    /// Merges prepared.
+    pub merges: u64,
+    /// Deltas they merged.
+    pub merged_deltas: u64,
+    /// Moved pages that took their deltas along.
+    pub folds: u64,
+    /// Deltas merged that way.
+    pub folded_deltas: u64,
+    /// Changes of a tree's shape.
+    pub reshapes: u64,
+    /// Checkpoints finished.
+    pub checkpoints: u64,
+    /// Live deltas they copied to the log's tail.
+    pub copied_deltas: u64,
+    /// Pages of changes that left memory before their commit.
+    pub spilled_pages: u64,
+    /// Deltas in memory now.
+    pub deltas: u64,
+    /// Peaks of memory.
+    pub memory: Memory,
+}
+
+impl Engine {
+    /// What was counted so far.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        let counts = &self.counts;
+        EngineStats {
+            commits: counts.commits,
+            aborts: counts.aborts,
+            deadlocks: counts.deadlocks,
+            user_bytes: counts.user_bytes,
+            log_bytes: counts.log_bytes,
+            pool_hits: self.pool.hits,
+            pool_misses: self.pool.misses,
+            merges: counts.merges,
+            merged_deltas: counts.merged_deltas,
+            folds: counts.folds,
+            folded_deltas: counts.folded_deltas,
+            reshapes: counts.splits,
+            checkpoints: counts.checkpoints,
+            copied_deltas: counts.copied_deltas,
+            spilled_pages: counts.spilled_pages,
+            deltas: self.trees.iter().map(|tree| tree.deltas.len() as u64).sum(),
+            memory: Memory {
+                bases: self.pool.bytes_peak(),
+                deltas: self.deltas_size_peak,
+                mapping: self.view.mapping_bytes,
+            },
+        }
+    }
+
+    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1).
+    #[must_use]
+    pub fn len_estimate(&self, table: Table) -> u64 {
+        self.entry_estimate(table)
+    }
+}
+
+/// What a structural check needs to know of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeOutline {
+    pub(crate) tree: u32,
+    pub(crate) level: u8,
+    pub(crate) low: Vec<u8>,
+    pub(crate) high: Option<Vec<u8>>,
+    /// Children with the keys at which they begin.
+    pub(crate) children: Vec<(Vec<u8>, LogicalPage)>,
+    /// Descriptors of large values.
+    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) entry_count: usize,
+}
+
+impl Engine {
+    /// Root pages of all tables, by tree id.
+    pub(crate) fn roots(&self) -> Vec<(u32, LogicalPage)> {
+        self.trees.iter().filter_map(|tree| tree.root.map(|root| (tree.id, root))).collect()
+    }
+
+    /// The outline of a node, read if need be.
+    pub(crate) fn outline_of(&mut self, page: LogicalPage) -> Step<NodeOutline> {
+        let index = self.frame_of(page)?;
+        let view = NodeView::parse(&self.pool.frame(index).image)
+            .map_err(|_| corrupt(page, "node does not parse"))?;
+        let child = |index| view.child(index).map(|child| (view.separator(index), child));
+        let children = match view.is_leaf() {
+            true => Vec::new(),
+            false => (0..view.count()).filter_map(child).collect(),
+        };
+        let values = view.entries().filter_map(|entry| match entry.value {
+            ValueRef::Ref(descriptor) if view.is_leaf() => Some(descriptor.to_vec()),
+            _ => None,
+        });
+        Ok(NodeOutline {
+            tree: view.tree(),
+            level: view.level(),
+            low: view.low().to_vec(),
+            high: view.high().map(<[u8]>::to_vec),
+            values: values.collect(),
+            children,
+            entry_count: if view.is_leaf() { view.count() } else { 0 },
+        })
+    }
+
+    /// Descriptors of large values that pending changes name, and pages that wait to be freed.
+    pub(crate) fn pending_references(&self) -> (Vec<Vec<u8>>, Vec<LogicalPage>) {
+        let mut values = Vec::new();
+        for tree in &self.trees {
+            for entry in tree.deltas.range(KeyRange::ALL) {
+                values.extend(entry.versions().filter_map(|(_, op)| match op {
+                    Op::PutRef(descriptor) => Some(descriptor.to_vec()),
+                    _ => None,
+                }));
+            }
+        }
+        let mut pages: Vec<LogicalPage> = Vec::new();
+        for run in self.runs.unfinished() {
+            pages.extend(run.run.pages.iter().map(|(_, page)| *page));
+        }
+        for (_, release) in self.trims.deferred() {
+            match release {
+                super::Release::Value(descriptor) => values.push(descriptor.clone()),
+                super::Release::Pages(_, freed) => pages.extend(freed),
+                _ => {}
+            }
+        }
+        (values, pages)
+    }
+}
