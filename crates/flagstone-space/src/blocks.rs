@@ -145,12 +145,14 @@ impl BlockTable {
         good.map(|block| block.erases).max().unwrap_or(0)
     }
 
-    pub(crate) fn clock(&self) -> u64 {
-        self.clock
-    }
-
     /// Sets what a mount or a format knows of a block, before any unit of it is live.
-    pub(crate) fn restore(&mut self, block: BlockIndex, state: BlockState, sequence: u32, erases: u32) {
+    pub(crate) fn restore(
+        &mut self,
+        block: BlockIndex,
+        state: BlockState,
+        sequence: u32,
+        erases: u32,
+    ) {
         self.unlink(block);
         self.changed.insert(block.0);
         let entry = &mut self.blocks[block.0 as usize];
@@ -279,15 +281,19 @@ impl BlockTable {
             let (live, age) = (u64::from(block.live), self.clock + 1 - block.closed_at);
             let dead = u64::from(units_per_block).saturating_sub(live);
             // Scaled so that integers keep the order; live is at least 1 in a closed block.
-            (u128::from(dead) * u128::from(age) << 20) / u128::from(2 * live.max(1))
+            ((u128::from(dead) * u128::from(age)) << 20) / u128::from(2 * live.max(1))
         };
         let closed = self.buckets.iter().take(units_per_block as usize).flatten();
-        closed.copied().max_by_key(|block| (score(self.get(BlockIndex(*block))), *block)).map(BlockIndex)
+        closed
+            .copied()
+            .max_by_key(|block| (score(self.get(BlockIndex(*block))), *block))
+            .map(BlockIndex)
     }
 
     /// Closed block with the fewest erases.
     pub(crate) fn coldest(&self) -> Option<BlockIndex> {
-        let closed = self.iter().filter(|(_, block)| block.state == BlockState::Closed && !block.stuck);
+        let closed =
+            self.iter().filter(|(_, block)| block.state == BlockState::Closed && !block.stuck);
         closed.min_by_key(|(index, block)| (block.erases, *index)).map(|(index, _)| index)
     }
 

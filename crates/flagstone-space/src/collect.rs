@@ -28,8 +28,12 @@ pub trait Owner {
     /// `page` is about to be moved; `image` holds its content, `info` its identity.
     ///
     /// Returns the LSN to which the image is complete if it was replaced by newer, durable content.
-    fn newer_image(&mut self, page: LogicalPage, info: &PageInfo, image: &mut Vec<u8>)
-    -> Option<Lsn>;
+    fn newer_image(
+        &mut self,
+        page: LogicalPage,
+        info: &PageInfo,
+        image: &mut Vec<u8>,
+    ) -> Option<Lsn>;
 
     /// The newer image of `page`, complete to `lsn`, is the valid version now.
     fn moved(&mut self, page: LogicalPage, lsn: Lsn);
@@ -271,13 +275,8 @@ impl<D: Nand> Space<D> {
         self.pins.relocate(at, to);
         match role {
             Role::Mapped => drop(self.map.set(meta.page, to)),
-            _ => {
-                if let Some(entry) = self.groups.get_mut(meta.group, meta.page) {
-                    if role == Role::Grouped {
-                        entry.at = to;
-                    }
-                }
-            }
+            Role::Grouped => self.groups.relocate(meta.group, meta.page, to),
+            Role::Pinned | Role::Meta | Role::None => {}
         }
         self.blocks.drop_live(at);
         Ok(())

@@ -14,13 +14,13 @@ use flagstone_nand::{
     BlockIndex, Completion, Nand, NandError, PhysicalPage, ProgramPart, ReadPart,
 };
 
+use crate::Cause;
 use crate::bugs::{Bugs, SpaceBug};
 use crate::checksum::crc32c;
 use crate::error::Check;
 use crate::layout::Layout;
 use crate::meta::{META_SIZE, PageMeta, Placement, RawMeta};
 use crate::stats::{ReadPurpose, Tally};
-use crate::Cause;
 
 /// Why a page could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,7 +273,8 @@ impl<D: Nand> Flash<D> {
         for part in 0..parts {
             let start = part as usize * chunk_size;
             let target = &mut target[start..start + chunk_size];
-            let read = self.read_page(at + part, target, purpose).map_err(|fault| (at + part, fault))?;
+            let read =
+                self.read_page(at + part, target, purpose).map_err(|fault| (at + part, fault))?;
             let expected = found.map_or(PageMeta { part: 0, ..read.meta }, |read| read.meta);
             let expected = PageMeta { part: part as u8, parts: parts as u8, ..expected };
             if read.meta != expected {

@@ -124,7 +124,8 @@ fn numbers_after_earlier_format<D: Nand>(flash: &mut Flash<D>) -> Result<(u32, u
         if flash.device.is_bad(block)? {
             continue;
         }
-        match flash.read_page(first_page(&flash.layout, block), &mut buffer, ReadPurpose::Metadata) {
+        match flash.read_page(first_page(&flash.layout, block), &mut buffer, ReadPurpose::Metadata)
+        {
             Ok(read) => {
                 sequence = sequence.max(read.meta.sequence.saturating_add(1));
                 if read.meta.kind == PageKind::Anchor {

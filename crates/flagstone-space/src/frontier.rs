@@ -8,9 +8,9 @@ use flagstone_nand::{BlockIndex, CellRole};
 
 use crate::LogicalPage;
 use crate::Temperature;
+use crate::Version;
 use crate::layout::Layout;
 use crate::meta::{PageKind, PageMeta};
-use crate::Version;
 
 /// Logical page number of a summary entry without a unit.
 pub(crate) const HOLE: LogicalPage = LogicalPage(u32::MAX);
@@ -70,10 +70,11 @@ impl Frontier {
     pub(crate) fn settle_pairs(&mut self, layout: &Layout) {
         let pages = layout.geometry.pages_per_block;
         let programmed = self.next_unit() * layout.parts;
-        let harmful = (0..programmed).filter_map(|page| match layout.capabilities.cell_role(page, pages) {
-            CellRole::Lsb { partner } if partner >= programmed => Some(partner + 1),
-            _ => None,
-        });
+        let harmful =
+            (0..programmed).filter_map(|page| match layout.capabilities.cell_role(page, pages) {
+                CellRole::Lsb { partner } if partner >= programmed => Some(partner + 1),
+                _ => None,
+            });
         let safe = harmful.max().unwrap_or(programmed).div_ceil(layout.parts);
         let hole = PageMeta::own(PageKind::Data, HOLE, Version(0));
         self.units.resize(safe.min(layout.units_per_block) as usize, hole);

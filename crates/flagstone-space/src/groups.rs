@@ -39,10 +39,6 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.page_count == 0
-    }
-
     pub(crate) fn ids(&self) -> Vec<GroupId> {
         self.groups.keys().copied().collect()
     }
@@ -55,8 +51,12 @@ impl Groups {
         self.groups.get(&group)?.get(&page).copied()
     }
 
-    pub(crate) fn get_mut(&mut self, group: GroupId, page: LogicalPage) -> Option<&mut GroupPage> {
-        self.groups.get_mut(&group)?.get_mut(&page)
+    /// The group's version of `page` was copied to `to`.
+    pub(crate) fn relocate(&mut self, group: GroupId, page: LogicalPage, to: u32) {
+        let pages = self.groups.get_mut(&group);
+        if let Some(entry) = pages.and_then(|pages| pages.get_mut(&page)) {
+            entry.at = to;
+        }
     }
 
     /// Adds or replaces a page (G2); the version it replaces.

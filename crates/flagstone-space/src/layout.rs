@@ -62,7 +62,7 @@ impl Layout {
         if parts == 0 || parts > 8 || parts > geometry.pages_per_block {
             return Err(OptionFault::Parts);
         }
-        if options.ring_blocks < 4 || options.ring_blocks % 2 != 0 {
+        if options.ring_blocks < 4 || !options.ring_blocks.is_multiple_of(2) {
             return Err(OptionFault::RingBlocks);
         }
         let chunk_size = (geometry.page_size as usize)

@@ -39,7 +39,7 @@ pub(crate) struct LogBlock {
 }
 
 impl LogBlock {
-    fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.limit)
     }
 }
@@ -127,9 +127,11 @@ impl<D: Nand> Space<D> {
             Some(last) if self.log.is_open => last.end().saturating_sub(self.log.next_page),
             _ => 0,
         };
-        let held = self.log.blocks.front().map_or(0, |first| {
-            self.log.durable_head.saturating_sub(first.first).min(pages)
-        });
+        let held = self
+            .log
+            .blocks
+            .front()
+            .map_or(0, |first| self.log.durable_head.saturating_sub(first.first).min(pages));
         whole.saturating_sub(unused + held)
     }
 
@@ -140,7 +142,8 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `TooLong` when a page cannot hold them; `LogFull` when the budget is used up.
+    /// `TooLong` when a page cannot hold them; `LogFull` when the budget is used up and no other
+    /// block is free.
     pub fn log_append(&mut self, bytes: &[u8]) -> Result<LogAddress, SpaceError> {
         self.ready()?;
         let slots = bytes.len().div_ceil(self.log_slot_size()).max(1) as u32;
@@ -186,10 +189,14 @@ impl<D: Nand> Space<D> {
             return Ok(());
         }
         self.log.is_open = false;
-        if self.log.block_count() >= self.layout().log_blocks {
-            return Err(SpaceError::LogFull);
-        }
-        let block = self.take_block(Claim::Log, Wear::Least, BlockState::Log)?;
+        // Restarts leave half-used blocks behind: beyond its reserve the log may use what a
+        // collection and a checkpoint do not need, so that a restart never finds it full.
+        let within = self.log.block_count() < self.layout().log_blocks;
+        let claim = if within { Claim::Log } else { Claim::Collector };
+        let block = match self.take_block(claim, Wear::Least, BlockState::Log) {
+            Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
+            block => block?,
+        };
         let first = self.log.next_page.max(last_end);
         let limit = self.layout().log_pages_per_block();
         self.log.blocks.push_back(LogBlock { block, first, limit });

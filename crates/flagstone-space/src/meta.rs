@@ -117,7 +117,8 @@ impl Placement {
     /// The first place that is large enough on such a device.
     pub(crate) fn choose(geometry: &Geometry, capabilities: &Capabilities) -> Self {
         let fits = |offset: u32, size: u32, needed: usize| {
-            size as usize >= needed && u64::from(offset) + u64::from(size) <= geometry.spare_size.into()
+            size as usize >= needed
+                && u64::from(offset) + u64::from(size) <= geometry.spare_size.into()
         };
         let (raw, covered) = (capabilities.spare_raw, capabilities.spare_covered);
         if fits(raw.offset, raw.size, META_SIZE) {

@@ -21,7 +21,7 @@ use core::ops::Range;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
-use crate::blocks::{BlockState, BlockTable};
+use crate::blocks::BlockState;
 use crate::checkpoint::stored;
 use crate::error::{MountError, Structure};
 use crate::flash::{Flash, ReadFault};
@@ -247,11 +247,8 @@ impl<D: Nand> Mount<D> {
             let targets = table.iter_mut().skip(page * entries).take(entries);
             for (target, source) in targets.zip(bytes.chunks_exact(BLOCK_ENTRY_SIZE)) {
                 let (sequence, erases) = (get_uint(&source[..4]), get_uint(&source[4..8]));
-                *target = Recorded {
-                    sequence: sequence as u32,
-                    erases: erases as u32,
-                    state: source[8],
-                };
+                *target =
+                    Recorded { sequence: sequence as u32, erases: erases as u32, state: source[8] };
             }
         }
         for open in &record.open {
@@ -270,43 +267,45 @@ impl<D: Nand> Mount<D> {
         recorded: &[Recorded],
     ) -> Result<Vec<LogBlock>, MountError> {
         let mut log = Vec::new();
-        let limit = self.space.layout().log_pages_per_block();
-        for index in 0..self.firsts.len() {
-            let block = BlockIndex(index as u32);
-            let entry = recorded[index];
-            let open = record.open.iter().find(|open| open.block == block.0);
-            let first = self.check_first(block, &entry, record.sequence_floor)?;
+        for (block, entry) in (0..).map(BlockIndex).zip(recorded) {
+            let first = self.check_first(block, entry, record.sequence_floor)?;
+            if first == First::Bad {
+                continue;
+            }
             let erases = entry.erases.max(self.space.flash.device.erase_count(block));
-            let (class, sequence) = match first {
-                First::Bad => continue,
-                _ if record.ring.contains(&block.0) => {
-                    self.space.blocks.restore(block, BlockState::Ring, entry.sequence, erases);
-                    continue;
-                }
-                First::Found(meta) if meta.kind == PageKind::Log => {
-                    let first = meta.version.0;
-                    if first + u64::from(limit) > record.log_head {
-                        log.push(LogBlock { block, first, limit });
-                    }
-                    (Class::Drop, meta.sequence)
-                }
-                First::Found(meta) => match meta.kind {
-                    PageKind::Anchor => (Class::Drop, meta.sequence),
-                    _ => (self.class_of(&meta, &entry, open.map(|open| open.next_page)), meta.sequence),
-                },
-                First::Erased | First::Damaged if entry.state == stored::FREE => {
-                    (Class::Drop, entry.sequence)
-                }
-                First::Erased | First::Damaged => (Class::Verify, entry.sequence),
-            };
-            self.classes[index] = class;
-            let is_new = class == Class::Scan;
-            let retired = entry.state == stored::RETIRED && !is_new;
-            let state = if retired { BlockState::Retired } else { BlockState::Closed };
-            let erases = if is_new { erases.max(entry.erases + 1) } else { erases };
-            self.space.blocks.restore(block, state, sequence, erases);
+            if record.ring.contains(&block.0) {
+                self.space.blocks.restore(block, BlockState::Ring, entry.sequence, erases);
+                continue;
+            }
+            log.extend(self.log_block(block, first).filter(|log| log.end() > record.log_head));
+            let open = record.open.iter().find(|open| open.block == block.0);
+            let class = self.class_of(first, entry, open.map(|open| open.next_page));
+            self.restore_block(block, class, first, &Recorded { erases, ..*entry });
         }
         Ok(log)
+    }
+
+    fn log_block(&self, block: BlockIndex, first: First) -> Option<LogBlock> {
+        let limit = self.space.layout().log_pages_per_block();
+        match first {
+            First::Found(meta) if meta.kind == PageKind::Log => {
+                Some(LogBlock { block, first: meta.version.0, limit })
+            }
+            _ => None,
+        }
+    }
+
+    fn restore_block(&mut self, block: BlockIndex, class: Class, first: First, entry: &Recorded) {
+        self.classes[block.0 as usize] = class;
+        let is_new = class == Class::Scan;
+        let retired = entry.state == stored::RETIRED && !is_new;
+        let state = if retired { BlockState::Retired } else { BlockState::Closed };
+        let sequence = match first {
+            First::Found(meta) if class != Class::Verify => meta.sequence,
+            _ => entry.sequence,
+        };
+        let erases = entry.erases + u32::from(is_new);
+        self.space.blocks.restore(block, state, sequence, erases);
     }
 
     /// First page of a block; metadata that contradict the record must fit their payload.
@@ -330,7 +329,15 @@ impl<D: Nand> Mount<D> {
         })
     }
 
-    fn class_of(&self, meta: &PageMeta, entry: &Recorded, open: Option<u32>) -> Class {
+    fn class_of(&self, first: First, entry: &Recorded, open: Option<u32>) -> Class {
+        let meta = match first {
+            First::Found(meta) => meta,
+            _ if entry.state == stored::FREE => return Class::Drop,
+            _ => return Class::Verify,
+        };
+        if matches!(meta.kind, PageKind::Log | PageKind::Anchor) {
+            return Class::Drop;
+        }
         if meta.sequence > entry.sequence {
             return Class::Scan;
         }
@@ -378,7 +385,7 @@ impl<D: Nand> Mount<D> {
                 let block = at / layout.geometry.pages_per_block;
                 let offset = at % layout.geometry.pages_per_block;
                 let unit = offset / layout.parts;
-                let aligned = offset % layout.parts == 0 && unit < layout.units_per_block;
+                let aligned = offset.is_multiple_of(layout.parts) && unit < layout.units_per_block;
                 let class = classes.get(block as usize).copied().unwrap_or(Class::Drop);
                 aligned && !matches!(class, Class::Drop | Class::Scan)
             });
@@ -512,7 +519,8 @@ impl<D: Nand> Mount<D> {
     }
 
     fn free_empty_blocks(&mut self) {
-        let blocks: Vec<_> = self.space.blocks.iter().map(|(index, block)| (index, *block)).collect();
+        let blocks: Vec<_> =
+            self.space.blocks.iter().map(|(index, block)| (index, *block)).collect();
         for (index, block) in blocks {
             if block.state == BlockState::Closed && block.live == 0 {
                 self.space.blocks.free(index);
@@ -656,8 +664,7 @@ impl<D: Nand> Mount<D> {
         let group = groups.max().unwrap_or(0) + SCAN_GAP;
         let sequence = sequence_max.saturating_add(1 << 13);
         let version = self.version_max + SCAN_GAP;
-        self.space.numbers =
-            Numbers::starting(version, sequence, group, record_max + (1 << 17));
+        self.space.numbers = Numbers::starting(version, sequence, group, record_max + (1 << 17));
     }
 }
 

@@ -118,7 +118,8 @@ impl<D: Nand> Space<D> {
             let meta = PageMeta::own(PageKind::Summary, LogicalPage(index as u32), version);
             let meta = PageMeta { sequence: frontier.sequence, ..meta };
             let at = frontier.block.0 * pages + start + index as u32;
-            result = result.and_then(|()| self.flash.program_page(at, &meta, chunk, Cause::Metadata));
+            result =
+                result.and_then(|()| self.flash.program_page(at, &meta, chunk, Cause::Metadata));
         }
         self.meta_buffer = bytes;
         result
@@ -154,7 +155,9 @@ impl<D: Nand> Space<D> {
         }
         while self.blocks.free_count() > self.reserved_blocks(claim) {
             let Some(block) = self.blocks.choose_free(wear) else { break };
-            if self.flash.bugs.has(SpaceBug::FreeBlockNotErased) && self.blocks.get(block).erases == 0 {
+            if self.flash.bugs.has(SpaceBug::FreeBlockNotErased)
+                && self.blocks.get(block).erases == 0
+            {
                 let sequence = self.numbers.next_sequence();
                 self.blocks.take(block, state, sequence);
                 return Ok(block);

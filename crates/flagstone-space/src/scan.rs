@@ -46,7 +46,6 @@ pub(crate) struct BlockScan {
     /// Content of the last unit, when it is a suspect (Q2).
     pub(crate) last_image: Option<Vec<u8>>,
     pub(crate) torn_pages: u32,
-    pub(crate) head: Option<SummaryHead>,
 }
 
 /// Reads the metadata of every block's first page.
@@ -183,13 +182,17 @@ pub(crate) fn scan_block<D: Nand>(
     sequence: u32,
 ) -> Result<BlockScan, NandError> {
     // Where any subset of unsynced writes may survive, a summary proves nothing about its block.
-    if !flash.layout.capabilities.needs_sync {
-        if let Some((head, units)) = read_summary(flash, block, sequence)? {
+    let summary = match flash.layout.capabilities.needs_sync {
+        true => None,
+        false => read_summary(flash, block, sequence)?,
+    };
+    match summary {
+        Some((_, units)) => {
             let units = summary_units(flash, block, from, units);
-            return Ok(BlockScan { units, head: Some(head), ..BlockScan::default() });
+            Ok(BlockScan { units, ..BlockScan::default() })
         }
+        None => scan_units(flash, block, from, sequence),
     }
-    scan_units(flash, block, from, sequence)
 }
 
 fn summary_units<D>(

@@ -207,7 +207,9 @@ impl<D: Nand> Space<D> {
 
     /// Forgets `page` and frees its number; whether it had a version that was to be forgotten.
     ///
-    /// With a group given, only a version that this group wrote is forgotten (rule D12).
+    /// With a group given, only a version that this group wrote is forgotten (rule D12), or one
+    /// that does not read. Until the next checkpoint a mount may show the page again, in any version
+    /// since the last one, or as corrupt: whoever replays a log forgets it again.
     ///
     /// # Errors
     ///
@@ -224,8 +226,11 @@ impl<D: Nand> Space<D> {
             let mut buffer = core::mem::take(&mut self.move_buffer);
             let meta = self.read_at(at, page, &mut buffer);
             self.move_buffer = buffer;
-            if meta?.group != group {
-                return Ok(false);
+            match meta {
+                Ok(meta) if meta.group != group => return Ok(false),
+                // A page forgotten before the cut may have come back half erased.
+                Ok(_) | Err(SpaceError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         let Some(old) = self.map.clear(page) else { return Ok(false) };

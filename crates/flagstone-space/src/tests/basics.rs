@@ -218,8 +218,7 @@ fn long_run<D: Crashable>(device: D, options: &SpaceOptions, seed: u64) {
 
 #[test]
 fn long_scripts_agree_with_the_model_on_every_tiny_profile() {
-    let names =
-        ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
+    let names = ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
     let profiles = names.map(profile).into_iter().chain([spare_profile()]);
     for (seed, profile) in (1..).zip(profiles) {
         long_run(sim(&profile), &options(), seed);

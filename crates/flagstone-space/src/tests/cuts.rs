@@ -37,7 +37,9 @@ fn cuts_of<D: Crashable>(pair: &Pair<D>, steps: &[Step]) -> Vec<(u64, Ending)> {
     }
     let device = clean.space.device();
     let numbers = first..device.operation_count();
-    numbers.flat_map(|number| device.endings_at(number).into_iter().map(move |end| (number, end))).collect()
+    numbers
+        .flat_map(|number| device.endings_at(number).into_iter().map(move |end| (number, end)))
+        .collect()
 }
 
 /// Runs steps on a copy until the power goes, mounts what is left and compares.
@@ -115,8 +117,7 @@ const SHALLOW: Exploration = Exploration { seed: 3, warm_up: 150, steps: 60, dep
 
 #[test]
 fn every_cut_on_every_tiny_profile_recovers() {
-    let names =
-        ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
+    let names = ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
     let profiles = names.map(profile).into_iter().chain([spare_profile()]);
     for profile in profiles {
         let states = explore(sim(&profile), &options(), &SHALLOW);
