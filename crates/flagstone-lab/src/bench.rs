@@ -145,6 +145,9 @@ pub enum BenchError {
     /// The profile cannot carry a chip of the size needed.
     #[error(transparent)]
     Profile(#[from] flagstone_nand::ProfileError),
+    /// The image or the file could not be created.
+    #[error(transparent)]
+    Device(#[from] flagstone_nand::OpenDeviceError),
     /// No histogram for the latencies.
     #[error(transparent)]
     Histogram(#[from] hdrhistogram::CreationError),

@@ -22,9 +22,9 @@ mod client;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flagstone::{Durability, EngineError, Fetched, Flush, Lsn, Runtime, Stop, Wait, Work};
-use flagstone_nand::Nand as _;
-use flagstone_nand::SimNand;
+use flagstone::{Durability, EngineError, Fetched, Flush, Runtime, Stop, Wait, Work};
+use flagstone_nand::{Nand as _, SimNand};
+use flagstone_space::Lsn;
 use hdrhistogram::{CreationError, Histogram};
 
 use crate::bench::BenchError;
@@ -191,19 +191,27 @@ impl<'r> EventLoop<'r> {
         self.start_work()?;
         match self.clock.advance() {
             Some(event) => self.handle(event),
-            None if self.ready.is_empty() => Err(self.stalled()),
-            None => Ok(()),
+            None => self.force_flush(),
         }
+    }
+
+    /// Nothing is under way: whoever waits for the durable frontier needs a flush (rule D1).
+    fn force_flush(&mut self) -> Result<(), BenchError> {
+        self.runtime.engine().want_flush();
+        if !self.runtime.engine().is_flush_wanted() {
+            return Err(self.stalled());
+        }
+        Ok(())
     }
 
     fn handle(&mut self, event: Event) -> Result<(), BenchError> {
         match event {
             Event::Fetched(index, fetched) => {
-                self.runtime.engine().fill(fetched);
+                self.runtime.engine().fill(fetched)?;
                 self.ready.push_back(index);
             }
             Event::WorkerFetched(fetched) => {
-                self.runtime.engine().fill(fetched);
+                self.runtime.engine().fill(fetched)?;
                 self.worker = Actor::Idle;
             }
             Event::Flushed(flush) => {
@@ -213,7 +221,7 @@ impl<'r> EventLoop<'r> {
                 self.acknowledge();
             }
             Event::Worked(work) => {
-                self.runtime.work_end(work)?;
+                self.runtime.work_end(work);
                 self.worker = Actor::Idle;
                 self.release_held();
             }
@@ -281,12 +289,17 @@ impl<'r> EventLoop<'r> {
         match stop {
             Stop::Miss(fetch) => {
                 self.at_now();
-                let fetched = self.runtime.read(fetch).map_err(EngineError::from)?;
+                let fetched = self.runtime.read(fetch)?;
                 let end_ns = self.take_end_ns();
                 self.clock.set(end_ns, Event::Fetched(index, fetched));
             }
             Stop::Wait(Wait::Lock) => self.on_lock.push(index),
-            Stop::Wait(_) => self.on_room.push(index),
+            Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group)) => {
+                self.at_now();
+                self.runtime.supply(wait)?;
+                self.ready.push_back(index);
+            }
+            Stop::Wait(Wait::Memory | Wait::Log | Wait::Durable(_)) => self.on_room.push(index),
             Stop::Error(EngineError::Deadlock) => {
                 self.counts.restarts += 1;
                 if let Some(client) = self.clients.get_mut(index as usize) {
@@ -327,7 +340,7 @@ impl<'r> EventLoop<'r> {
             }
             Ok(None) => {}
             Err(Stop::Miss(fetch)) => {
-                let fetched = self.runtime.read(fetch).map_err(EngineError::from)?;
+                let fetched = self.runtime.read(fetch)?;
                 let end_ns = self.take_end_ns();
                 self.clock.set(end_ns, Event::WorkerFetched(fetched));
                 self.worker = Actor::Busy;
@@ -366,7 +379,7 @@ impl<'r> EventLoop<'r> {
         let mut space = self.runtime.space();
         let device = space.device_mut();
         device.take_end_ns();
-        device.inner_mut().set_now(self.clock.now_ns());
+        device.advance_to(self.clock.now_ns());
     }
 
     /// When the operations since [`EventLoop::at_now`] end; now, when there were none.

@@ -1,1 +1,19 @@
-//! Flagstone.
+//! The lab: workloads, a virtual clock, measured runs, and crash exploration.
+//!
+//! Everything here drives the engine as it is shipped: the same code runs under threads on an
+//! image or a file, and under any number of virtual clients on a simulated chip.
+//!
+//! - [`workload`]: TPC-B as a seeded generator and a restartable transaction.
+//! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
+//! - [`bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
+//! - [`quickstart`]: the main job, with a power cut in the middle.
+
+pub mod bench;
+pub mod clock;
+pub mod event_loop;
+pub mod quickstart;
+pub mod run;
+pub mod sizing;
+pub mod steady;
+pub mod timed;
+pub mod workload;

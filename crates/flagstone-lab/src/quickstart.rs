@@ -15,7 +15,7 @@
 
 use std::path::{Path, PathBuf};
 
-use flagstone::{EngineError, OpenError, Options};
+use flagstone::{EngineError, Options};
 use flagstone_nand::{Ending, FaultPlan, ImageNand, Nand as _, Profile};
 
 use crate::bench::machine::{Machine, restart};
@@ -157,7 +157,7 @@ impl Journey {
     ) -> Result<Self, BenchError> {
         let options = bench.engine_options(options);
         let (profile, size) = bench.chip(&options, 1.0)?;
-        let device = ImageNand::create(image, &profile).map_err(OpenError::from)?;
+        let device = ImageNand::create(image, &profile)?;
         let mut on_progress = |progress: crate::bench::Progress| {
             debug_assert_eq!(progress.phase, Phase::Load);
             tell(Stage::Load, progress.done, progress.total);
@@ -216,7 +216,7 @@ impl Journey {
         let earlier = machine.totals().since(&base);
         let Machine { database, tables: _, options, size } = machine;
         drop(database);
-        let device = ImageNand::open(image).map_err(OpenError::from)?;
+        let device = ImageNand::open(image)?;
         let base = Totals { device: device.counters(), ..Totals::default() };
         let (recovery, database) = restart(device, &options)?;
         let tpcb = bench.tpcb_workload();

@@ -81,10 +81,10 @@ pub(crate) fn open_tables<D: Nand>(database: &Database<D>) -> Result<Tables, Eng
 
 /// Scans the four tables in one snapshot.
 pub(crate) fn scan<D: Nand>(database: &Database<D>, tpcb: &Tpcb) -> Result<Sums, EngineError> {
-    let snapshot = database.snapshot();
+    let snapshot = database.snapshot()?;
     let mut sums = Sums::new(tpcb);
     for name in TABLE_NAMES {
-        let Some(table) = snapshot.table(name)? else {
+        let Some(table) = database.existing_table(name)? else {
             continue;
         };
         for row in snapshot.range(table, ..) {

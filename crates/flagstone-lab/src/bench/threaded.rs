@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flagstone::{Database, EngineError, OpenError, Options};
+use flagstone::{Database, EngineError, Options};
 use flagstone_nand::{FileStorage, ImageNand, Nand, SegmentFile};
 use hdrhistogram::Histogram;
 
@@ -233,14 +233,14 @@ pub(super) fn run(
     match &config.device {
         BenchDevice::File(directory) => {
             let path = directory.join(name).with_extension("flagstone");
-            let storage = FileStorage::create(&path).map_err(OpenError::from)?;
-            let device = SegmentFile::create(storage, &profile).map_err(OpenError::from)?;
+            let storage = FileStorage::create(&path)?;
+            let device = SegmentFile::create(storage, &profile)?;
             let machine = Machine::load(config, options, size, device, on_progress)?;
             run_on(machine, config, on_progress)
         }
         BenchDevice::Image(directory) => {
             let path = directory.join(name).with_extension("nand");
-            let device = ImageNand::create(&path, &profile).map_err(OpenError::from)?;
+            let device = ImageNand::create(&path, &profile)?;
             let machine = Machine::load(config, options, size, device, on_progress)?;
             run_on(machine, config, on_progress)
         }

@@ -144,8 +144,8 @@ impl Memory {
     #[must_use]
     pub fn of(space: &SpaceStats, engine: &EngineStats) -> Self {
         Self {
-            bases: engine.bases_peak as u64,
-            deltas: engine.deltas_peak as u64,
+            bases: engine.memory.bases as u64,
+            deltas: engine.memory.deltas as u64,
             mapping: space.mapping_bytes as u64,
         }
     }

@@ -1,5 +1,8 @@
 use std::collections::{BTreeMap, HashMap};
 
+use flagstone::{Database, Options};
+use flagstone_nand::{Profile, SimNand};
+
 use super::*;
 use crate::workload::{Operations, Part};
 
@@ -153,13 +156,13 @@ impl Operations for Stuttering {
     }
 }
 
+/// Tables of an empty database, for their names only.
 fn tables() -> Tables {
-    let mut next = 0;
-    Tables::open(|_| {
-        next += 1;
-        Ok::<_, Again>(Table(next))
-    })
-    .unwrap_or_else(|_| panic!("the stub opens every table"))
+    let profile = Profile::named("tiny").expect("the profile exists");
+    let device = SimNand::new(&profile, 0);
+    let options = Options::default().with_memory(64 << 10);
+    let database = Database::create_on(device, &options).expect("an empty database");
+    Tables::open(|name| database.table(name)).expect("four tables")
 }
 
 /// Goal: transactions that stop at every operation still do exactly their work, in the order of
