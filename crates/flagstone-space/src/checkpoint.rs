@@ -135,7 +135,7 @@ impl<D: Nand> Space<D> {
             parts: self.options.parts,
             ..PageMeta::own(PageKind::Map, LogicalPage(index), version)
         };
-        let at = self.place(Stream::Meta, Claim::Checkpoint, meta, payload, Cause::Metadata)?;
+        let at = self.place(Stream::Meta, Claim::Reserve, meta, payload, Cause::Metadata)?;
         let old = core::mem::replace(&mut self.meta_units[index as usize], at);
         self.meta_moving.push(index);
         if old != UNMAPPED {
@@ -173,6 +173,7 @@ impl<D: Nand> Space<D> {
             sequence_floor: self.ring.sequence_floor,
             sequence_reserved: self.numbers.sequence_reserved,
             version_reserved: self.numbers.version_reserved,
+            version_next: self.numbers.version,
             group_reserved: self.numbers.group_reserved,
             log_head,
             log_next: self.log.next_page + u64::from(self.log.next_slot > 0),
@@ -224,7 +225,7 @@ impl<D: Nand> Space<D> {
         while let Some(suspect) = self.suspects.last().cloned() {
             if self.still_holds(&suspect) {
                 let Suspect { at, meta, image, .. } = &suspect;
-                self.move_unit_as(Claim::Restart, *at, meta, image, Cause::Relocation)?;
+                self.move_unit(*at, meta, image, Cause::Relocation)?;
             }
             for pin in suspect.fallbacks {
                 self.unpin(pin);

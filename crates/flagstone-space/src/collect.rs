@@ -16,6 +16,7 @@ use flagstone_nand::{BlockIndex, Nand};
 use crate::blocks::BlockState;
 use crate::error::{Check, SpaceError};
 use crate::frontier::Stream;
+use crate::layout::GC_RESERVE;
 use crate::meta::{PageKind, PageMeta, Standing};
 use crate::options::GcPolicy;
 use crate::place::Claim;
@@ -119,7 +120,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn has_spare_block(&self) -> bool {
-        self.blocks.free_count() > self.reserved_blocks(Claim::Collector)
+        self.blocks.free_count() > GC_RESERVE
     }
 
     /// Empties one block; whether there was a block worth it.
@@ -222,7 +223,7 @@ impl<D: Nand> Space<D> {
             standing: Standing::Plain,
             ..*meta
         };
-        let to = self.place(Stream::Cold, Claim::Collector, newer, image, cause)?;
+        let to = self.place(Stream::Cold, Claim::Reserve, newer, image, cause)?;
         self.map_to(meta.page, to, newer.version);
         self.flash.tally.gc_merges += 1;
         self.flash.tally.region(meta.region).moves += 1;
@@ -233,20 +234,8 @@ impl<D: Nand> Space<D> {
     }
 
     /// Copies a live unit elsewhere, unchanged but for its standing (V1).
-    fn move_unit(
+    pub(crate) fn move_unit(
         &mut self,
-        at: u32,
-        meta: &PageMeta,
-        image: &[u8],
-        cause: Cause,
-    ) -> Result<(), SpaceError> {
-        self.move_unit_as(Claim::Collector, at, meta, image, cause)
-    }
-
-    /// As [`Space::move_unit`], with the reserves that `claim` may use.
-    pub(crate) fn move_unit_as(
-        &mut self,
-        claim: Claim,
         at: u32,
         meta: &PageMeta,
         image: &[u8],
@@ -270,7 +259,7 @@ impl<D: Nand> Space<D> {
         if self.flash.bugs.has(SpaceBug::RelocationTakesNewVersion) {
             copy.version = self.next_version();
         }
-        let to = self.place(Stream::Cold, claim, copy, image, cause)?;
+        let to = self.place(Stream::Cold, Claim::Reserve, copy, image, cause)?;
         self.flash.tally.region(meta.region).moves += 1;
         self.pins.relocate(at, to);
         match role {

@@ -132,7 +132,8 @@ impl<D: Nand> Space<D> {
         self.move_buffer = buffer;
         match mapped {
             Ok(meta) => Ok(version > meta.version),
-            Err(SpaceError::Corrupt { .. }) => Ok(true),
+            // The mapped version is one of the recorded mapping: newer only if the group's is too.
+            Err(SpaceError::Corrupt { .. }) => Ok(version.0 >= self.versions_at_record),
             Err(error) => Err(error),
         }
     }

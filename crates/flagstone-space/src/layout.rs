@@ -21,6 +21,10 @@ pub(crate) const BLOCK_ENTRY_SIZE: usize = 9;
 /// Addresses of mapping pages that fit the checkpoint record itself.
 pub(crate) const DIRECT_MAX: u32 = 64;
 
+/// Pages of a log block that say where its pages belong, where log pages cannot say it themselves:
+/// two, so that one unreadable page does not hide the others.
+pub(crate) const LOG_HEAD_COPIES: u32 = 2;
+
 /// Blocks that garbage collection may use when users may not.
 pub(crate) const GC_RESERVE: u32 = 2;
 
@@ -212,7 +216,7 @@ fn log_positions(
     placement: Placement,
 ) -> Vec<u32> {
     let pages = geometry.pages_per_block;
-    let first = u32::from(placement == Placement::Header);
+    let first = if placement == Placement::Header { LOG_HEAD_COPIES } else { 0 };
     (first..pages)
         .filter(|page| !matches!(capabilities.cell_role(*page, pages), CellRole::Msb { .. }))
         .collect()

@@ -8,8 +8,8 @@
 //! O2. A log block is freed only when a durable record's head lies behind it (rule D4).
 //! O3. Every append is one program of slots that were never programmed before.
 //!
-//! A block's first program carries the number of its first log page: in the spare area of its
-//! first log page, or, where metadata stand in the data area, on a page of its own.
+//! Every log page carries the number of its block's first log page in the spare area; where metadata
+//! stand in the data area, two pages at the front of the block do.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,6 +20,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use crate::blocks::{BlockState, Wear};
 use crate::error::SpaceError;
 use crate::flash::ReadFault;
+use crate::layout::LOG_HEAD_COPIES;
 use crate::meta::{PageKind, PageMeta, Placement};
 use crate::place::Claim;
 use crate::space::Space;
@@ -192,7 +193,7 @@ impl<D: Nand> Space<D> {
         // Restarts leave half-used blocks behind: beyond its reserve the log may use what a
         // collection and a checkpoint do not need, so that a restart never finds it full.
         let within = self.log.block_count() < self.layout().log_blocks;
-        let claim = if within { Claim::Log } else { Claim::Collector };
+        let claim = if within { Claim::Reserve } else { Claim::Surplus };
         let block = match self.take_block(claim, Wear::Least, BlockState::Log) {
             Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
             block => block?,
@@ -216,23 +217,26 @@ impl<D: Nand> Space<D> {
     fn program_log_head(&mut self, block: BlockIndex, first: u64) -> Result<(), SpaceError> {
         let meta = self.log_meta(block, first);
         let at = block.0 * self.layout().geometry.pages_per_block;
-        match self.flash.program_page(at, &meta, &[], Cause::Metadata) {
-            Ok(()) => Ok(()),
-            Err(NandError::ProgramFailed { .. }) => {
-                self.retire_log_block();
-                self.open_log_block()
+        for copy in 0..LOG_HEAD_COPIES {
+            match self.flash.program_page(at + copy, &meta, &[], Cause::Metadata) {
+                Ok(()) => {}
+                Err(NandError::ProgramFailed { .. }) => {
+                    self.retire_log_block();
+                    return self.open_log_block();
+                }
+                Err(error) => return Err(self.fail(error)),
             }
-            Err(error) => Err(self.fail(error)),
         }
+        Ok(())
     }
 
     fn program_log(&mut self, bytes: &[u8]) -> Result<(), NandError> {
         let Some(last) = self.log.blocks.back().copied() else { return Ok(()) };
         let index = (self.log.next_page - last.first) as u32;
         let at = self.log_page_at(last, index);
-        let is_first = index == 0 && self.log.next_slot == 0;
+        let opens_page = self.log.next_slot == 0;
         let in_spare = self.layout().placement != Placement::Header;
-        let meta = (is_first && in_spare).then(|| self.log_meta(last.block, last.first));
+        let meta = (opens_page && in_spare).then(|| self.log_meta(last.block, last.first));
         self.flash.program_slots(at, self.log.next_slot, bytes, meta)
     }
 

@@ -23,7 +23,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use crate::blocks::BlockState;
 use crate::checkpoint::stored;
-use crate::error::{MountError, Structure};
+use crate::error::{Check, MountError, Structure};
 use crate::flash::{Flash, ReadFault};
 use crate::format::{empty_table, first_page, take_ring};
 use crate::groups::{GroupPage, Rank};
@@ -36,7 +36,7 @@ use crate::options::SpaceOptions;
 use crate::record::Record;
 use crate::ring::Ring;
 use crate::scan::{
-    BlockScan, First, FoundRecord, FoundUnit, find_record, first_is_whole, read_firsts,
+    BlockScan, First, FoundRecord, FoundUnit, find_life, find_record, is_whole, read_firsts,
     read_summary, scan_block,
 };
 use crate::space::{Space, Suspect};
@@ -63,8 +63,11 @@ pub struct MountReport {
     pub pages_read: u64,
     /// Blocks scanned for units written since the record.
     pub blocks_scanned: u32,
-    /// Pages that did not read whole behind the written part of a block.
-    pub torn_pages: u32,
+    /// Units that did not read whole behind the written part of a block.
+    pub torn_units: u32,
+    /// Units that did not read whole although a later unit of their block does: no power cut
+    /// explains them. A group whose page was among them is incomplete.
+    pub damaged_units: u32,
     /// Units that may have been in flight: kept in memory until they are copied.
     pub suspects: u32,
 }
@@ -163,6 +166,7 @@ impl<D: Nand> Mount<D> {
         let mut mount = Self::new(space, firsts);
         mount.load(&record)?;
         mount.report.user.clone_from(&record.user);
+        mount.space.versions_at_record = record.version_next;
         mount.space.durable = Some(record);
         Ok(mount)
     }
@@ -308,7 +312,8 @@ impl<D: Nand> Mount<D> {
         self.space.blocks.restore(block, state, sequence, erases);
     }
 
-    /// First page of a block; metadata that contradict the record must fit their payload.
+    /// First page of a block; metadata that contradict the record must fit their payload. When the
+    /// first page does not read, a later page tells whether the block lives a new life.
     fn check_first(
         &mut self,
         block: BlockIndex,
@@ -316,17 +321,28 @@ impl<D: Nand> Mount<D> {
         floor: u32,
     ) -> Result<First, NandError> {
         let first = self.firsts[block.0 as usize];
-        let First::Found(meta) = first else { return Ok(first) };
-        let as_recorded = meta.sequence == entry.sequence && meta.kind != PageKind::Log;
-        if as_recorded && entry.state != stored::FREE {
-            return Ok(first);
+        let flash = &mut self.space.flash;
+        match first {
+            First::Bad | First::Erased => return Ok(first),
+            First::Damaged => {}
+            First::Found(meta) => {
+                let as_recorded = meta.sequence == entry.sequence && meta.kind != PageKind::Log;
+                let trusted = as_recorded && entry.state != stored::FREE;
+                let at = first_page(&flash.layout, block);
+                if trusted
+                    || flash.bugs.has(SpaceBug::StaleSequenceAccepted)
+                    || meta.sequence >= floor && is_whole(flash, at, &meta)?
+                {
+                    return Ok(first);
+                }
+            }
         }
-        let whole = meta.sequence >= floor && first_is_whole(&mut self.space.flash, block, &meta)?;
-        Ok(if whole || self.space.flash.bugs.has(SpaceBug::StaleSequenceAccepted) {
-            first
-        } else {
-            First::Damaged
-        })
+        let is_new = |meta: &PageMeta| {
+            let sequence = entry.sequence.max(floor);
+            meta.sequence > sequence || meta.kind == PageKind::Log && meta.sequence >= sequence
+        };
+        let life = find_life(flash, block)?.filter(is_new);
+        Ok(life.map_or(First::Damaged, First::Found))
     }
 
     fn class_of(&self, first: First, entry: &Recorded, open: Option<u32>) -> Class {
@@ -409,7 +425,9 @@ impl<D: Nand> Mount<D> {
             match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
                 Ok(read) if read.meta.page == page && read.meta.sequence == sequence => {}
                 Err((_, ReadFault::Device(error))) => return Err(error),
-                _ => drop(self.space.map.clear(page)),
+                // The page is lost, and reads will say so.
+                Err((_, ReadFault::Bad(Check::Ecc | Check::Checksum | Check::Metadata))) => {}
+                Ok(_) | Err(_) => drop(self.space.map.clear(page)),
             }
         }
         Ok(())
@@ -447,7 +465,8 @@ impl<D: Nand> Mount<D> {
 
     fn take_scan(&mut self, scan: BlockScan) {
         self.report.blocks_scanned += 1;
-        self.report.torn_pages += scan.torn_pages;
+        self.report.torn_units += scan.torn_units;
+        self.report.damaged_units += scan.damaged_units;
         if let (Some(unit), Some(image)) = (scan.units.last(), scan.last_image) {
             let (at, meta) = (unit.at, unit.meta);
             self.suspects.push(Suspect { at, meta, image, fallbacks: Vec::new() });
@@ -637,26 +656,14 @@ impl<D: Nand> Mount<D> {
 
     /// Metadata that tell which life a block lives: of its first page, or the first that reads.
     fn life_of(&mut self, block: BlockIndex, floor: u32) -> Result<Option<PageMeta>, NandError> {
-        match self.firsts[block.0 as usize] {
-            First::Found(meta) if first_is_whole(&mut self.space.flash, block, &meta)? => {
-                return Ok(Some(meta).filter(|meta| meta.sequence >= floor));
-            }
-            First::Erased | First::Bad => return Ok(None),
-            First::Found(_) | First::Damaged => {}
-        }
-        let layout = self.space.layout();
-        let (first, chunk_size) = (first_page(layout, block), layout.chunk_size);
-        let mut buffer = vec![0; chunk_size];
-        for page in 1..self.space.layout().geometry.pages_per_block {
-            let read = self.space.flash.read_page(first + page, &mut buffer, ReadPurpose::Metadata);
-            match read {
-                Ok(read) if read.meta.kind == PageKind::Log => return Ok(None),
-                Ok(read) => return Ok(Some(read.meta).filter(|meta| meta.sequence >= floor)),
-                Err(ReadFault::Bad(_)) => {}
-                Err(ReadFault::Device(error)) => return Err(error),
-            }
-        }
-        Ok(None)
+        let flash = &mut self.space.flash;
+        let at = first_page(&flash.layout, block);
+        let life = match self.firsts[block.0 as usize] {
+            First::Erased | First::Bad => None,
+            First::Found(meta) if is_whole(flash, at, &meta)? => Some(meta),
+            First::Found(_) | First::Damaged => find_life(flash, block)?,
+        };
+        Ok(life.filter(|meta| meta.sequence >= floor))
     }
 
     fn number_after_scan(&mut self, sequence_max: u32, record_max: u64) {
@@ -681,11 +688,11 @@ fn find_options<D: Nand>(
     });
     let mut fallback = None;
     for (block, meta) in metas {
-        let options = SpaceOptions { parts: meta.parts, ..SpaceOptions::default() };
+        let options = SpaceOptions { parts: meta.parts, log_pages: 1, ..SpaceOptions::default() };
         let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
         let Ok(layout) = Layout::new(geometry, capabilities, &options) else { continue };
         let probe = core::mem::replace(&mut flash.layout, layout);
-        let whole = first_is_whole(flash, block, &meta)?;
+        let whole = is_whole(flash, first_page(&flash.layout, block), &meta)?;
         let summary = read_summary(flash, block, meta.sequence)?;
         flash.layout = probe;
         if let Some((head, _)) = summary {

@@ -25,12 +25,14 @@ const ATTEMPTS_MAX: u32 = 8;
 /// Who asks for a block: decides which reserves it may use (W4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
+    /// A write of the caller.
     User,
-    Collector,
-    Checkpoint,
-    Log,
-    /// The copies that a session starts with: each frees what the copy before it took.
-    Restart,
+    /// The log, beyond its budget.
+    Surplus,
+    /// Whatever gives back at least what it takes: a collection frees its victim, a checkpoint the
+    /// mapping pages and log blocks it replaces, the copies a session starts with free those that
+    /// the session before made. And the log within its budget.
+    Reserve,
 }
 
 impl<D: Nand> Space<D> {
@@ -57,7 +59,7 @@ impl<D: Nand> Space<D> {
             }
             // The room that was ensured did not count on a failure.
             if claim == Claim::User {
-                claim = Claim::Collector;
+                claim = Claim::Reserve;
             }
         }
         Err(SpaceError::WornOut)
@@ -178,12 +180,13 @@ impl<D: Nand> Space<D> {
 
     /// Free blocks that `claim` has to leave alone (W4).
     pub(crate) fn reserved_blocks(&self, claim: Claim) -> u32 {
-        let log = self.layout().log_blocks.saturating_sub(self.log.block_count());
+        let reserve = self.layout().meta_reserve() + GC_RESERVE;
         match claim {
-            Claim::User => log + self.layout().meta_reserve() + GC_RESERVE,
-            Claim::Collector => log + self.layout().meta_reserve(),
-            Claim::Checkpoint => log,
-            Claim::Log | Claim::Restart => 0,
+            Claim::User => {
+                reserve + self.layout().log_blocks.saturating_sub(self.log.block_count())
+            }
+            Claim::Surplus => reserve,
+            Claim::Reserve => 0,
         }
     }
 

@@ -21,7 +21,7 @@ const MAGIC: &[u8; 4] = b"FLAG";
 pub(crate) const FORMAT_VERSION: u16 = 1;
 
 /// Bytes in front of the lists.
-const HEAD_SIZE: usize = 104;
+const HEAD_SIZE: usize = 112;
 
 /// Block that was open when the record was made, and how far it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(crate) struct Record {
     pub(crate) sequence_floor: u32,
     pub(crate) sequence_reserved: u32,
     pub(crate) version_reserved: u64,
+    /// No version at or above this number existed when the mapping was recorded.
+    pub(crate) version_next: u64,
     pub(crate) group_reserved: u64,
     /// First log page that a restart needs.
     pub(crate) log_head: u64,
@@ -129,6 +131,7 @@ impl Record {
         put_uint(&mut head[92..96], self.groups.len() as u64);
         put_uint(&mut head[96..100], self.user.len() as u64);
         put_uint(&mut head[100..104], self.geometry.die_count.into());
+        put_uint(&mut head[104..112], self.version_next);
     }
 
     /// Record from untrusted bytes, which may be followed by padding (R1).
@@ -190,6 +193,7 @@ impl Record {
             sequence_floor: short(40),
             sequence_reserved: short(44),
             version_reserved: number(48, 56),
+            version_next: number(104, 112),
             group_reserved: number(56, 64),
             log_head: number(64, 72),
             log_next: number(72, 80),
@@ -241,6 +245,7 @@ mod tests {
             sequence_floor: 3,
             sequence_reserved: 1000,
             version_reserved: 1 << 40,
+            version_next: 1 << 39,
             group_reserved: 77,
             log_head: 12,
             log_next: 99,

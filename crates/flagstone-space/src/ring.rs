@@ -160,7 +160,7 @@ impl<D: Nand> Space<D> {
 
     /// Puts a fresh block in the place of the current one, which failed.
     fn replace_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
-        let fresh = self.take_block(Claim::Checkpoint, Wear::Most, BlockState::Ring)?;
+        let fresh = self.take_block(Claim::Reserve, Wear::Most, BlockState::Ring)?;
         let ring = &mut self.ring.halves[half];
         let failed = core::mem::replace(&mut ring.blocks[ring.current], fresh.0);
         ring.next_page = 0;

@@ -45,7 +45,8 @@ pub(crate) struct BlockScan {
     pub(crate) units: Vec<FoundUnit>,
     /// Content of the last unit, when it is a suspect (Q2).
     pub(crate) last_image: Option<Vec<u8>>,
-    pub(crate) torn_pages: u32,
+    pub(crate) torn_units: u32,
+    pub(crate) damaged_units: u32,
 }
 
 /// Reads the metadata of every block's first page.
@@ -65,13 +66,12 @@ fn read_first<D: Nand>(flash: &mut Flash<D>, block: BlockIndex) -> Result<First,
     })
 }
 
-/// Whether the first page's metadata fit its payload.
-pub(crate) fn first_is_whole<D: Nand>(
+/// Whether metadata fit the payload of the page at `at`.
+pub(crate) fn is_whole<D: Nand>(
     flash: &mut Flash<D>,
-    block: BlockIndex,
+    at: u32,
     meta: &PageMeta,
 ) -> Result<bool, NandError> {
-    let at = first_page(&flash.layout, block);
     if meta.kind == PageKind::Log && flash.layout.placement != Placement::Header {
         // Log slots carry checksums of their own: here only the metadata are covered.
         let Some(page) = flash.layout.geometry.page_from_number(at) else { return Ok(false) };
@@ -84,6 +84,22 @@ pub(crate) fn first_is_whole<D: Nand>(
         Err(ReadFault::Bad(_)) => Ok(false),
         Err(ReadFault::Device(error)) => Err(error),
     }
+}
+
+/// Metadata of the first whole page behind a block's first page, which does not read.
+pub(crate) fn find_life<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+) -> Result<Option<PageMeta>, NandError> {
+    for page in 1..flash.layout.geometry.pages_per_block {
+        let at = first_page(&flash.layout, block) + page;
+        if let RawMeta::Found(meta, _) = flash.peek(at)?
+            && is_whole(flash, at, &meta)?
+        {
+            return Ok(Some(meta));
+        }
+    }
+    Ok(None)
 }
 
 /// Copy of a record.
@@ -224,13 +240,16 @@ fn scan_units<D: Nand>(
         let at = first_page(&flash.layout, block) + unit * flash.layout.parts;
         match flash.read_unit(at, &mut image, ReadPurpose::Metadata) {
             Ok(read) if read.meta.sequence == sequence || stale_counts => {
+                if !may_have_holes {
+                    scan.damaged_units += core::mem::take(&mut scan.torn_units);
+                }
                 scan.units.push(FoundUnit { at, meta: read.meta });
                 let last = scan.last_image.get_or_insert_default();
                 core::mem::swap(last, &mut image);
             }
             Err((page, ReadFault::Bad(Check::Erased))) if page == at && !may_have_holes => break,
             Ok(_) | Err((_, ReadFault::Bad(Check::Erased))) => {}
-            Err((_, ReadFault::Bad(_))) => scan.torn_pages += 1,
+            Err((_, ReadFault::Bad(_))) => scan.torn_units += 1,
             Err((_, ReadFault::Device(error))) => return Err(error),
         }
     }

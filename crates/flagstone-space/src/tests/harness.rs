@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-use flagstone_nand::{CellMode, Crashable, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
+use flagstone_nand::{CellMode, Crashable, Profile, SegmentFile, SimNand, SimStorage};
 
 use crate::{
     GroupId, LogRead, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, SpaceOptions,
@@ -313,6 +313,32 @@ impl<D: Crashable> Pair<D> {
         Self::recover(self.space.into_device(), self.model)
     }
 
+    /// Mounts a damaged device: every answer is a version since the last checkpoint, or an error.
+    pub(super) fn check_damaged(&self, mut device: D, what: &str) {
+        device.power_cycle();
+        let Ok((mut space, report)) = Space::mount(device) else { return };
+        for group in report.open_groups {
+            if self.model.proven.contains(&group) {
+                let _ = space.commit_group(group);
+            } else {
+                space.discard_group(group);
+            }
+        }
+        let (mut bytes, size) = (Vec::new(), space.payload_size());
+        for (page, allowed) in &self.model.recent {
+            let seen = match space.read(LogicalPage(*page), &mut bytes) {
+                Ok(_) => Some(u64::from_le_bytes(bytes[..8].try_into().unwrap())),
+                Err(SpaceError::Corrupt { .. }) => continue,
+                Err(SpaceError::Unmapped(_)) => None,
+                Err(error) => panic!("{what}: {error}"),
+            };
+            assert!(allowed.contains(&seen), "{what}: page {page}: {seen:?} not in {allowed:?}");
+            if let Some(stamp) = seen {
+                assert_eq!(bytes, content(LogicalPage(*page), stamp, size), "{what}: page {page}");
+            }
+        }
+    }
+
     fn check_log(&mut self, head: u64) {
         let mut page_bytes = Vec::new();
         let slot_size = self.space.log_slot_size();
@@ -420,9 +446,4 @@ impl Model {
         }
         self.log.append(&mut self.unsynced_log);
     }
-}
-
-/// A plan without faults.
-pub(super) fn no_faults() -> FaultPlan {
-    FaultPlan::default()
 }

@@ -1,1 +1,319 @@
-//! Full devices, failing blocks, damaged pages.
+//! Full devices, failing operations, bad blocks, damaged pages, wear.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::vec::Vec;
+
+use flagstone_nand::{
+    BlockFault, BlockIndex, Crashable, FaultPlan, Nand, NandError, Persistence, ReadFault, SimNand,
+    WearOut,
+};
+use proptest::prelude::*;
+
+use super::harness::{Draw, Pair, REGION, Sight, options, profile, script, sim, spare_profile};
+use crate::{BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
+
+const TAG: WriteTag = WriteTag::data(Lsn(1), REGION);
+
+fn write<D: Nand>(space: &mut Space<D>, page: u32, value: u32) -> Result<(), SpaceError> {
+    space.ensure_room(1, &mut NoOwner)?;
+    space.write(LogicalPage(page), &value.to_le_bytes(), &TAG).map(|_| ())
+}
+
+fn value<D: Nand>(space: &mut Space<D>, page: u32) -> Result<u32, SpaceError> {
+    let mut read = Vec::new();
+    space.read(LogicalPage(page), &mut read)?;
+    Ok(u32::from_le_bytes(read[..4].try_into().unwrap()))
+}
+
+#[test]
+fn a_full_space_still_overwrites_and_forgets() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    let mut pages = Vec::new();
+    while let Ok(page) = space.allocate(REGION) {
+        write(&mut space, page.0, page.0).unwrap();
+        pages.push(page.0);
+    }
+    assert_eq!(pages.len() as u32, space.capacity_pages());
+    let mut draw = Draw(1);
+    for round in 0..3000 {
+        let page = pages[draw.below(pages.len() as u64) as usize];
+        write(&mut space, page, round).unwrap();
+        if round % 300 == 0 {
+            space.checkpoint(b"").unwrap();
+        }
+    }
+    assert_eq!(space.allocate(REGION), Err(SpaceError::Full));
+    assert!(space.trim(LogicalPage(pages[0]), None).unwrap());
+    assert!(space.allocate(REGION).is_ok());
+    assert_eq!(space.verify().unwrap(), []);
+}
+
+/// Runs a script in which one operation fails, once or for ever, and compares with the model.
+fn survives_failure(operation: u64, persistence: Persistence, steps: usize) {
+    let mut pair = Pair::format(sim(&profile("tiny")), &options());
+    let number = pair.space.device().operation_count() + operation;
+    pair.space.device_mut().set_plan(FaultPlan::failure(1, number, persistence));
+    for step in script(6, steps, 30) {
+        match pair.apply(step) {
+            Ok(()) => {}
+            // A failed sync is never retried (rule D10): the space refuses to go on.
+            Err(SpaceError::Device(NandError::SyncFailed)) => {
+                assert_eq!(pair.space.checkpoint(b""), Err(SpaceError::Poisoned));
+                Pair::recover(pair.space.into_device(), pair.model);
+                return;
+            }
+            Err(error) => panic!("{step:?}: {error}"),
+        }
+    }
+    pair.check(Sight::Running);
+    pair.reopen();
+}
+
+#[test]
+fn every_operation_may_fail_once_or_for_ever_and_nothing_is_lost() {
+    for operation in 0..200 {
+        for persistence in [Persistence::Once, Persistence::ForEver] {
+            let run = || survives_failure(operation, persistence, 160);
+            let result = catch_unwind(AssertUnwindSafe(run));
+            assert!(result.is_ok(), "operation {operation} {persistence:?}");
+        }
+    }
+}
+
+#[test]
+fn a_block_that_fails_from_the_start_is_left_out() {
+    for fault in [BlockFault::ProgramFails, BlockFault::EraseFails] {
+        for block in 0..24 {
+            let mut device = sim(&profile("tiny"));
+            let block_faults = vec![(BlockIndex(block), fault)];
+            device.set_plan(FaultPlan { block_faults, ..FaultPlan::default() });
+            let mut pair = Pair::format(device, &options());
+            for step in script(7, 300, 30) {
+                pair.apply(step).unwrap();
+            }
+            pair.check(Sight::Running);
+            pair.reopen();
+        }
+    }
+}
+
+#[test]
+fn factory_bad_blocks_are_never_used() {
+    let device = sim(&profile("tiny")).with_bad_block_count(2);
+    let mut pair = Pair::format(device, &options());
+    for step in script(9, 600, 20) {
+        pair.apply(step).unwrap();
+    }
+    assert_eq!(pair.space.stats().bad_blocks, 2);
+    pair.check(Sight::Running);
+    pair.reopen();
+}
+
+#[test]
+fn a_device_that_wears_out_ends_readable() {
+    let mut profile = profile("tiny");
+    profile.capabilities.endurance = 60;
+    let mut device = sim(&profile);
+    device.set_plan(FaultPlan { wear: WearOut::AtEndurance, ..FaultPlan::default() });
+    let mut space = Space::format(device, &options()).unwrap();
+    let mut written = [None; 20];
+    let mut draw = Draw(2);
+    let error = loop {
+        let page = draw.below(20) as u32;
+        let stamp = draw.next() as u32;
+        match write(&mut space, page, stamp) {
+            Ok(()) => written[page as usize] = Some(stamp),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(error, SpaceError::WornOut | SpaceError::Full | SpaceError::NoRoom),
+        "{error}"
+    );
+    for (page, stamp) in written.into_iter().enumerate() {
+        assert_eq!(value(&mut space, page as u32).ok(), stamp, "page {page}");
+    }
+    let stats = space.stats();
+    assert!(stats.erase_count.mean > 45.0, "wear is spread: {:?}", stats.erase_count);
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    for (page, stamp) in written.into_iter().enumerate() {
+        assert_eq!(value(&mut space, page as u32).ok(), stamp, "page {page} after a mount");
+    }
+}
+
+#[test]
+fn static_wear_levelling_moves_cold_pages() {
+    let options = SpaceOptions { static_wear: Some(5), ..options() };
+    let mut space = Space::format(sim(&profile("tiny")), &options).unwrap();
+    for page in 0..space.capacity_pages() {
+        write(&mut space, page, page).unwrap();
+    }
+    let mut draw = Draw(5);
+    for round in 0..4000 {
+        write(&mut space, draw.below(8) as u32, round).unwrap();
+        space.background(&mut NoOwner).unwrap();
+    }
+    let stats = space.stats();
+    assert!(stats.programs_by_cause[crate::Cause::Wear as usize] > 0);
+    let levelled = [BlockState::Closed, BlockState::Free];
+    let data = space.block_report().into_iter().filter(|block| levelled.contains(&block.state));
+    let erases: Vec<u32> = data.map(|block| block.erases).collect();
+    let (min, max) = (erases.iter().min().unwrap(), erases.iter().max().unwrap());
+    assert!(max - min <= 12, "{erases:?}");
+}
+
+#[test]
+fn a_page_that_needs_many_corrections_is_rewritten_elsewhere() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    write(&mut space, 0, 7).unwrap();
+    let at = space.map.get(LogicalPage(0)).unwrap();
+    let page = space.device().geometry().page_from_number(at).unwrap();
+    space.device_mut().flip_bits(page, 0, 3);
+    assert_eq!(value(&mut space, 0).unwrap(), 7);
+    assert!(space.background(&mut NoOwner).unwrap());
+    assert_ne!(space.map.get(LogicalPage(0)), Some(at), "scrubbed");
+    assert_eq!(space.stats().scrubs, 1);
+    assert_eq!(value(&mut space, 0).unwrap(), 7);
+}
+
+/// A space with data, groups, log pages and a checkpoint behind it.
+fn busy_device(seed: u64, profile: &flagstone_nand::Profile) -> (SimNand, Pair<SimNand>) {
+    let mut pair = Pair::format(sim(profile), &options());
+    for step in script(seed, 220, 30) {
+        pair.apply(step).unwrap();
+    }
+    (pair.space.device().clone(), pair)
+}
+
+/// Goal: a page that cannot be read, or that returns another page's content, never makes wrong
+/// bytes come out as right ones. Method: each page of the device in turn.
+#[test]
+fn any_one_unreadable_or_misdirected_page_gives_right_bytes_or_an_error() {
+    for profile in [profile("tiny"), spare_profile()] {
+        let (device, pair) = busy_device(12, &profile);
+        let geometry = device.geometry();
+        for number in 0..geometry.page_count() {
+            let page = geometry.page_from_number(number).unwrap();
+            let other = (number * 7 + 3) % geometry.page_count();
+            let instead = geometry.page_from_number(other).unwrap();
+            for fault in [ReadFault::Uncorrectable, ReadFault::Misdirected { instead }] {
+                let mut device = device.clone();
+                let read_faults = vec![(page, fault)];
+                device.set_plan(FaultPlan { read_faults, ..FaultPlan::default() });
+                pair.check_damaged(device, &std::format!("{page:?} {fault:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_uncorrectable_read_that_does_not_repeat_is_invisible() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    write(&mut space, 0, 7).unwrap();
+    let at = space.map.get(LogicalPage(0)).unwrap();
+    let page = space.device().geometry().page_from_number(at).unwrap();
+    let read_faults = vec![(page, ReadFault::UncorrectableOnce)];
+    space.device_mut().set_plan(FaultPlan { read_faults, ..FaultPlan::default() });
+    assert_eq!(value(&mut space, 0).unwrap(), 7);
+}
+
+/// Without any readable record the mapping comes from a scan, and is the same.
+#[test]
+fn a_full_scan_finds_what_the_checkpoint_names() {
+    for profile in [profile("tiny"), spare_profile()] {
+        let mut space = Space::format(sim(&profile), &options()).unwrap();
+        let mut draw = Draw(21);
+        for round in 0..800 {
+            write(&mut space, draw.below(30) as u32, round).unwrap();
+            if round % 100 == 0 {
+                space.checkpoint(b"").unwrap();
+                space.log_append(b"log").unwrap();
+            }
+        }
+        let expected: Vec<_> = (0..30).map(|page| value(&mut space, page)).collect();
+        let ring = space.ring.blocks();
+        let log = space.log_range();
+        let mut device = space.into_device();
+        for block in ring {
+            device.erase(BlockIndex(block)).unwrap();
+        }
+        let (mut space, report) = Space::mount(device).unwrap();
+        assert!(report.full_scan);
+        assert_eq!(space.options().log_pages, options().log_pages);
+        assert!(report.log_pages.start <= log.start && report.log_pages.end >= log.end);
+        let found: Vec<_> = (0..30).map(|page| value(&mut space, page)).collect();
+        assert_eq!(found, expected);
+        for round in 0..500 {
+            write(&mut space, draw.below(30) as u32, round).unwrap();
+        }
+        assert_eq!(space.verify().unwrap(), []);
+        let (_, report) = Space::mount(space.into_device()).unwrap();
+        assert!(!report.full_scan, "the session began with a checkpoint");
+    }
+}
+
+#[test]
+fn any_two_swapped_pages_give_right_bytes_or_an_error() {
+    for profile in [profile("tiny"), spare_profile()] {
+        let (device, pair) = busy_device(13, &profile);
+        let geometry = device.geometry();
+        for number in 0..geometry.page_count() {
+            for step in [1, 5, 8, 31] {
+                let one = geometry.page_from_number(number).unwrap();
+                let other = (number + step) % geometry.page_count();
+                let other = geometry.page_from_number(other).unwrap();
+                let mut device = device.clone();
+                device.swap_pages(one, other);
+                pair.check_damaged(device, &std::format!("{one:?} and {other:?} swapped"));
+            }
+        }
+    }
+}
+
+/// Metadata in the raw spare area stand any one flipped bit, without any loss.
+#[test]
+fn one_flipped_bit_in_the_raw_spare_area_is_invisible() {
+    let (device, pair) = busy_device(14, &spare_profile());
+    let geometry = device.geometry();
+    let mut draw = Draw(4);
+    for number in 0..geometry.page_count() {
+        let page = geometry.page_from_number(number).unwrap();
+        for _ in 0..4 {
+            let mut device = device.clone();
+            device.flip_spare(page, 2 + draw.below(35) as u32, 1 << draw.below(8));
+            Pair::recover(device, pair.model.clone());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Any bytes anywhere on the device: a mount refuses or accepts, reads answer, nothing panics.
+    #[test]
+    fn random_bytes_on_the_device_never_make_it_panic(
+        changes in prop::collection::vec((any::<u32>(), any::<u32>(), any::<u8>()), 1..40),
+        seed in 0_u64..4,
+    ) {
+        let (mut device, _) = busy_device(30 + seed, &profile("tiny"));
+        let geometry = device.geometry();
+        for (page, byte, value) in changes {
+            let page = geometry.page_from_number(page % geometry.page_count()).unwrap();
+            let mut content = device.peek(page);
+            content.data[(byte % geometry.page_size) as usize] = value;
+            device.poke(page, &content);
+        }
+        if let Ok((mut space, report)) = Space::mount(device) {
+            for group in report.open_groups {
+                let _ = space.commit_group(group);
+            }
+            for page in 0..40 {
+                let _ = value(&mut space, page);
+            }
+            for page in 0..40 {
+                let _ = write(&mut space, page, page);
+            }
+            let _ = space.checkpoint(b"after");
+        }
+    }
+}
