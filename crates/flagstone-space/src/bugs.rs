@@ -5,10 +5,8 @@
 pub enum SpaceBug {
     /// A block is erased before what replaced its content is synced (D10).
     EraseBeforeSync,
-    /// A mapping page's old copy is freed before the record that replaces it is durable (D4).
+    /// A log block is freed before the record that passes it is durable (D4).
     ReuseBeforeCheckpoint,
-    /// The collector frees a victim without waiting for the copies (D6).
-    FreeBeforeCopy,
     /// Relocation gives a page a new version (D6).
     RelocationTakesNewVersion,
     /// A page of an open group counts as committed at mount (D1).

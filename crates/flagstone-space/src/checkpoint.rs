@@ -139,11 +139,7 @@ impl<D: Nand> Space<D> {
         let old = core::mem::replace(&mut self.meta_units[index as usize], at);
         self.meta_moving.push(index);
         if old != UNMAPPED {
-            if self.flash.bugs.has(SpaceBug::ReuseBeforeCheckpoint) {
-                self.blocks.drop_live(old);
-            } else {
-                self.meta_old.push(old);
-            }
+            self.meta_old.push(old);
         }
         Ok(())
     }

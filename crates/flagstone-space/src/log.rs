@@ -24,7 +24,7 @@ use crate::layout::LOG_HEAD_COPIES;
 use crate::meta::{PageKind, PageMeta, Placement};
 use crate::place::Claim;
 use crate::space::Space;
-use crate::{Cause, LogAddress, LogicalPage, Version};
+use crate::{Cause, LogAddress, LogicalPage, SpaceBug, Version};
 
 /// Failed blocks in a row after which an append gives up.
 const ATTEMPTS_MAX: u32 = 8;
@@ -310,6 +310,9 @@ impl<D: Nand> Space<D> {
     pub fn log_release(&mut self, before: u64) {
         let end = self.log_range().end;
         self.log.head = self.log.head.max(before.min(end));
+        if self.flash.bugs.has(SpaceBug::ReuseBeforeCheckpoint) {
+            self.log_head_durable(self.log.head);
+        }
     }
 
     /// A record with log head `head` is durable: frees the blocks behind it.

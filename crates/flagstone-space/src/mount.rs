@@ -22,6 +22,7 @@ use core::ops::Range;
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use crate::blocks::BlockState;
+use crate::bugs::Bugs;
 use crate::checkpoint::stored;
 use crate::error::{Check, MountError, Structure};
 use crate::flash::{Flash, ReadFault};
@@ -115,8 +116,25 @@ impl<D: Nand> Space<D> {
     /// `NotFormatted`, `Version`, `GeometryMismatch` for a device that holds something else;
     /// `Damaged` when the mapping itself cannot be read.
     pub fn mount(device: D) -> Result<(Self, MountReport), MountError> {
+        Self::mount_with(device, Bugs::default())
+    }
+
+    /// Mounts with a deliberate bug planted, for the tests that have to find it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::mount`].
+    #[cfg(feature = "seeded-bugs")]
+    pub fn mount_planted(device: D, bug: SpaceBug) -> Result<(Self, MountReport), MountError> {
+        let mut bugs = Bugs::default();
+        bugs.plant(bug);
+        Self::mount_with(device, bugs)
+    }
+
+    fn mount_with(device: D, bugs: Bugs) -> Result<(Self, MountReport), MountError> {
         let layout = Layout::probe(device.geometry(), device.capabilities());
         let mut flash = Flash::new(device, layout.ok_or(MountError::NotFormatted)?);
+        flash.bugs = bugs;
         let firsts = read_firsts(&mut flash)?;
         let mount = match find_record(&mut flash, &firsts)? {
             Some(found) => Mount::from_record(flash, firsts, found)?,

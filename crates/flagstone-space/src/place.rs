@@ -155,6 +155,7 @@ impl<D: Nand> Space<D> {
         if !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
             self.settle_pairs()?;
         }
+        let mut claim = claim;
         while self.blocks.free_count() > self.reserved_blocks(claim) {
             let Some(block) = self.blocks.choose_free(wear) else { break };
             if self.flash.bugs.has(SpaceBug::FreeBlockNotErased)
@@ -171,7 +172,11 @@ impl<D: Nand> Space<D> {
                     self.blocks.take(block, state, sequence);
                     return Ok(block);
                 }
-                Err(NandError::EraseFailed { .. }) => self.mark_bad(block)?,
+                Err(NandError::EraseFailed { .. }) => {
+                    self.mark_bad(block)?;
+                    // The room that was ensured did not count on it.
+                    claim = Claim::Reserve;
+                }
                 Err(error) => return Err(self.fail(error)),
             }
         }

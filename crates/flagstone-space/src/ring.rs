@@ -66,9 +66,12 @@ impl<D: Nand> Space<D> {
     /// Writes both copies of a record and makes them durable (A1).
     pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
         let reserves = self.numbers.next_reserves();
-        if !self.flash.bugs.has(SpaceBug::NumbersNotReserved) {
-            (record.version_reserved, record.sequence_reserved, record.group_reserved) = reserves;
-        }
+        (record.version_reserved, record.sequence_reserved, record.group_reserved) =
+            if self.flash.bugs.has(SpaceBug::NumbersNotReserved) {
+                (self.numbers.version, self.numbers.sequence, self.numbers.group)
+            } else {
+                reserves
+            };
         let mut bytes = core::mem::take(&mut self.meta_buffer);
         let result = self.write_copies(&mut record, &mut bytes);
         self.meta_buffer = bytes;

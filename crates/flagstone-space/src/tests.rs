@@ -1,6 +1,8 @@
 //! Behaviour of the whole floor: against a model, under cuts, at the limits.
 
 mod basics;
+#[cfg(feature = "seeded-bugs")]
+mod bugs;
 mod cuts;
 mod harness;
 mod limits;

@@ -14,17 +14,17 @@ use crate::SpaceOptions;
 
 /// How many cuts follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Depth {
+pub(super) enum Depth {
     One,
     Two,
 }
 
 /// One exploration: where it starts, what it does.
-struct Exploration {
-    seed: u64,
-    warm_up: usize,
-    steps: usize,
-    depth: Depth,
+pub(super) struct Exploration {
+    pub(super) seed: u64,
+    pub(super) warm_up: usize,
+    pub(super) steps: usize,
+    pub(super) depth: Depth,
 }
 
 /// Cuts of a step: number and ending of every operation it does.
@@ -69,8 +69,12 @@ fn goes_on<D: Crashable>(mut pair: Pair<D>, steps: &[Step]) {
 }
 
 fn explore<D: Crashable>(device: D, options: &SpaceOptions, what: &Exploration) -> u64 {
+    explore_from(Pair::format(device, options), what)
+}
+
+/// Explores from a pair on; the number of states.
+pub(super) fn explore_from<D: Crashable>(mut pair: Pair<D>, what: &Exploration) -> u64 {
     let Exploration { seed, warm_up, steps, depth } = *what;
-    let mut pair = Pair::format(device, options);
     let pages = (pair.space.capacity_pages() - 8).min(40);
     let all = script(seed, warm_up + steps + 8, pages);
     let mut states = 0;

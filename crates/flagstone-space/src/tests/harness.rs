@@ -10,8 +10,8 @@ use std::vec::Vec;
 use flagstone_nand::{CellMode, Crashable, Profile, SegmentFile, SimNand, SimStorage};
 
 use crate::{
-    GroupId, LogRead, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, SpaceOptions,
-    Temperature, Version, WriteTag,
+    GroupId, LogRead, LogicalPage, Lsn, MountReport, NoOwner, RegionId, Space, SpaceError,
+    SpaceOptions, Temperature, Version, WriteTag,
 };
 
 pub(super) const REGION: RegionId = RegionId(0);
@@ -128,8 +128,14 @@ pub(super) struct Model {
     log: BTreeMap<(u64, u8), u64>,
     unsynced_log: BTreeMap<(u64, u8), u64>,
     stamp: u64,
+    /// Highest version and group seen: both only grow, across mounts (rule D3).
+    version_max: Version,
+    group_max: GroupId,
     /// A completed write is durable only after a sync.
     lazy: bool,
+    /// Deliberate bug to plant at every mount.
+    #[cfg(feature = "seeded-bugs")]
+    pub(super) bug: Option<crate::SpaceBug>,
     /// No write of this session is complete yet.
     fresh: bool,
 }
@@ -139,6 +145,15 @@ pub(super) struct Model {
 pub(super) struct Pair<D> {
     pub(super) space: Space<D>,
     pub(super) model: Model,
+}
+
+/// Mounts, with the bug planted that the model carries.
+fn mount<D: Crashable>(device: D, _model: &Model) -> (Space<D>, MountReport) {
+    #[cfg(feature = "seeded-bugs")]
+    if let Some(bug) = _model.bug {
+        return Space::mount_planted(device, bug).unwrap();
+    }
+    Space::mount(device).unwrap()
 }
 
 impl<D: Crashable> Pair<D> {
@@ -197,6 +212,7 @@ impl<D: Crashable> Pair<D> {
                 self.model.may_not(page);
             }
         })?;
+        self.model.grew(info.version);
         self.model.is(page, Some(stamp), Some(info.version));
         Ok(())
     }
@@ -204,6 +220,8 @@ impl<D: Crashable> Pair<D> {
     fn write_in_group(&mut self, page: u32, slot: usize) -> Result<(), SpaceError> {
         if self.model.groups[slot].is_none() {
             let id = self.space.new_group()?;
+            assert!(id > self.model.group_max, "group {id:?} was used before");
+            self.model.group_max = id;
             self.model.groups[slot] = Some(Group { id, pages: BTreeMap::new() });
         }
         self.model.stamp += 1;
@@ -214,8 +232,10 @@ impl<D: Crashable> Pair<D> {
         let tag = Self::tag(false);
         let info = self.space.write_in_group(group.id, LogicalPage(page), &payload, &tag)?;
         group.pages.insert(page, (stamp, info.version));
+        let id = group.id;
+        self.model.grew(info.version);
         let mut read = Vec::new();
-        self.space.read_in_group(group.id, LogicalPage(page), &mut read)?;
+        self.space.read_in_group(id, LogicalPage(page), &mut read)?;
         assert_eq!(read, payload, "a group reads its own page");
         Ok(())
     }
@@ -257,8 +277,7 @@ impl<D: Crashable> Pair<D> {
 
     fn checkpoint(&mut self) -> Result<(), SpaceError> {
         let stamp = self.model.stamp;
-        let release = self.space.log_range().end.saturating_sub(6);
-        self.space.log_release(release);
+        let release = self.space.log_range().start;
         self.space.checkpoint(&stamp.to_le_bytes())?;
         for allowed in self.model.allowed.values_mut() {
             allowed.drain(..allowed.len() - 1);
@@ -284,13 +303,15 @@ impl<D: Crashable> Pair<D> {
         let lazy = self.model.lazy && self.space.layout().capabilities.needs_sync;
         let target = if lazy { &mut self.model.unsynced_log } else { &mut self.model.log };
         assert!(target.insert(entry.0, entry.1).is_none(), "log addresses are never reused");
+        let release = self.space.log_range().end.saturating_sub(6);
+        self.space.log_release(release);
         Ok(())
     }
 
     /// Power comes back: mounts, decides the open groups, checks everything.
     pub(super) fn recover(mut device: D, mut model: Model) -> Self {
         device.power_cycle();
-        let (space, report) = Space::mount(device).unwrap();
+        let (space, report) = mount(device, &model);
         let mut pair = Self { space, model: Model::default() };
         for group in report.open_groups {
             if model.proven.contains(&group) {
@@ -314,6 +335,7 @@ impl<D: Crashable> Pair<D> {
     }
 
     /// Mounts a damaged device: every answer is a version since the last checkpoint, or an error.
+    /// A page of a block whose first page is gone may be reported as unmapped.
     pub(super) fn check_damaged(&self, mut device: D, what: &str) {
         device.power_cycle();
         let Ok((mut space, report)) = Space::mount(device) else { return };
@@ -328,8 +350,7 @@ impl<D: Crashable> Pair<D> {
         for (page, allowed) in &self.model.recent {
             let seen = match space.read(LogicalPage(*page), &mut bytes) {
                 Ok(_) => Some(u64::from_le_bytes(bytes[..8].try_into().unwrap())),
-                Err(SpaceError::Corrupt { .. }) => continue,
-                Err(SpaceError::Unmapped(_)) => None,
+                Err(SpaceError::Corrupt { .. } | SpaceError::Unmapped(_)) => continue,
                 Err(error) => panic!("{what}: {error}"),
             };
             assert!(allowed.contains(&seen), "{what}: page {page}: {seen:?} not in {allowed:?}");
@@ -419,6 +440,11 @@ impl Model {
         if let Some(stamps) = self.allowed.get_mut(&page) {
             stamps.pop();
         }
+    }
+
+    fn grew(&mut self, version: Version) {
+        assert!(version > self.version_max, "version {version:?} was used before");
+        self.version_max = version;
     }
 
     fn is(&mut self, page: u32, stamp: Option<u64>, version: Option<Version>) {

@@ -134,7 +134,7 @@ fn a_device_that_wears_out_ends_readable() {
         assert_eq!(value(&mut space, page as u32).ok(), stamp, "page {page}");
     }
     let stats = space.stats();
-    assert!(stats.erase_count.mean > 45.0, "wear is spread: {:?}", stats.erase_count);
+    assert!(stats.erase_count.mean > 35.0, "wear is spread: {:?}", stats.erase_count);
     let (mut space, _) = Space::mount(space.into_device()).unwrap();
     for (page, stamp) in written.into_iter().enumerate() {
         assert_eq!(value(&mut space, page as u32).ok(), stamp, "page {page} after a mount");
