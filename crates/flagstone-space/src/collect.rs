@@ -63,19 +63,26 @@ enum Role {
 }
 
 impl<D: Nand> Space<D> {
-    /// Collects garbage until `pages` logical pages can be written without collection.
+    /// Collects garbage until `pages` logical pages and the log's budget can be written without
+    /// collection.
+    ///
+    /// After a mount the reserves of log and checkpoints may be short: `ensure_room(0)` before the
+    /// first log append restores them.
     ///
     /// # Errors
     ///
     /// `Full` when too many pages are live; `WornOut` when blocks failed since and that is why.
     pub fn ensure_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
-        if self.blocks.count(BlockState::Retired) > 0 && self.room() < pages {
+        if self.has_room(pages) {
+            return Ok(());
+        }
+        if self.blocks.count(BlockState::Retired) > 0 {
             self.drain_retired(owner)?;
         }
         // Each collection gains at least one unit, or takes a block out of the candidates.
         let mut collections_left = 4 * self.blocks.len() + 16;
-        while self.room() < pages {
+        while !self.has_room(pages) {
             if collections_left == 0 || !self.collect(owner)? {
                 return Err(self.full());
             }
@@ -83,6 +90,11 @@ impl<D: Nand> Space<D> {
             self.ready()?;
         }
         Ok(())
+    }
+
+    fn has_room(&self, pages: u32) -> bool {
+        let reserves = self.reserved_blocks(Claim::User);
+        self.blocks.free_count() >= reserves && self.room() >= pages
     }
 
     fn full(&self) -> SpaceError {

@@ -163,13 +163,13 @@ impl Layout {
     }
 
     /// Blocks that one checkpoint may take.
-    pub(crate) const fn meta_reserve(&self) -> u32 {
-        self.meta_pages().div_ceil(self.units_per_block) + 1
+    pub(crate) fn meta_reserve(&self) -> u32 {
+        self.meta_pages().div_ceil(self.units_filled()) + 1
     }
 
     /// Logical pages that may be live when `good_blocks` blocks work (L3).
     pub(crate) fn capacity(&self, good_blocks: u32) -> u32 {
-        let meta = (2 * self.meta_pages()).div_ceil(self.units_per_block) + 1;
+        let meta = (2 * self.meta_pages()).div_ceil(self.units_filled()) + 1;
         // Two open streams, and one block's worth of dead pages for the collector to find.
         let held = self.ring_blocks + self.log_blocks + self.meta_reserve() + meta + GC_RESERVE + 3;
         (good_blocks.saturating_sub(held) * self.units_filled()).min(self.logical_pages)

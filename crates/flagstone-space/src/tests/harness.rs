@@ -290,6 +290,9 @@ impl<D: Crashable> Pair<D> {
     }
 
     fn append(&mut self, slots: u32) -> Result<(), SpaceError> {
+        self.space.ensure_room(0, &mut NoOwner)?;
+        let release = self.space.log_range().end.saturating_sub(6);
+        self.space.log_release(release);
         if self.space.log_used_pages() + 2 > self.space.log_budget_pages() {
             self.checkpoint()?;
         }
