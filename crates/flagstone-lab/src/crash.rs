@@ -26,6 +26,7 @@ pub mod engine;
 pub mod explore;
 pub mod faults;
 pub mod fuzz;
+pub mod ledger;
 mod parallel;
 pub mod rig;
 pub mod run;
@@ -158,18 +159,13 @@ impl CrashConfig {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            depth: self.depth,
-            seed: self.seed,
-            threads: self.threads,
-            ..Limits::default()
-        }
+        Limits { depth: self.depth, seed: self.seed, threads: self.threads, ..Limits::default() }
     }
 
     fn scenario<C: Nand>(&self, device: C) -> Result<Scenario<C>, CrashError> {
         let options = self.options(&device)?;
         let script = Script::seeded(self.seed, self.ops, &Mix::default());
-        Ok(Scenario { device, model: None, options, script })
+        Ok(Scenario { device, model: None, setup: options.into(), script })
     }
 
     fn explore_on<C>(&self, device: C, progress: Progress<'_>) -> Result<CrashReport, CrashError>
@@ -189,8 +185,7 @@ impl CrashConfig {
     {
         let started = Instant::now();
         let scenario = self.scenario(device)?;
-        let outcome =
-            explore::replay::<Flagstone<RunnerRig<C>>, C>(&scenario, path, self.seed)?;
+        let outcome = explore::replay::<Flagstone<RunnerRig<C>>, C>(&scenario, path, self.seed)?;
         let mut tally = Tally { points: 1, states: 1, ..Tally::default() };
         if let Err(violation) = outcome {
             tally.fail(Failure { path: path.clone(), violation });

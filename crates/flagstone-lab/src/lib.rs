@@ -6,11 +6,14 @@
 //! - [`workload`]: TPC-B as a seeded generator and a restartable transaction.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
+//! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
 
 pub mod bench;
 pub mod clock;
+pub mod crash;
 pub mod event_loop;
+pub mod model;
 pub mod quickstart;
 pub mod run;
 pub mod sizing;

@@ -88,7 +88,8 @@ impl Contents {
     }
 
     /// First address at which the two differ, with both values' sizes.
-    fn difference(&self, other: &Self) -> Option<String> {
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Option<String> {
         let mut addresses: Vec<_> = self.0.keys().chain(other.0.keys()).collect();
         addresses.sort_unstable();
         let address = addresses.into_iter().find(|address| self.get(address) != other.get(address));
@@ -113,18 +114,17 @@ impl fmt::Debug for Contents {
     }
 }
 
-/// A value in a message: its size and its first bytes.
+/// A value in a message: its size, its first bytes, and a sum that tells two apart.
 struct Brief<'a>(Option<&'a [u8]>);
 
 impl fmt::Display for Brief<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => f.write_str("absent"),
-            Some(value) => {
-                write!(f, "{} bytes", value.len())?;
-                value.iter().take(8).try_for_each(|byte| write!(f, " {byte:02x}"))
-            }
-        }
+        let Some(value) = self.0 else { return f.write_str("absent") };
+        write!(f, "{} bytes", value.len())?;
+        value.iter().take(4).try_for_each(|byte| write!(f, " {byte:02x}"))?;
+        let sum =
+            value.iter().fold(0_u32, |sum, byte| sum.rotate_left(5).wrapping_add(u32::from(*byte)));
+        write!(f, " sum {sum:08x}")
     }
 }
 
@@ -188,7 +188,8 @@ struct LaterCommit {
 /// What a database must contain.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// Whether the creation of the database returned: before that nothing need be there.
+    /// Whether there must be a database: its creation returned, or a commit, or a close. Before
+    /// that a second cut may take what a first one seemed to leave.
     exists: bool,
     durable: Contents,
     later: Vec<LaterCommit>,
@@ -261,7 +262,10 @@ impl Model {
             if step.is_none() {
                 matching = Some(kept);
             }
-            difference = step.or(difference);
+            difference = match (difference, step) {
+                (Some(one), Some(other)) => Some(format!("{one}; with {kept} more: {other}")),
+                (one, other) => other.or(one),
+            };
         }
         let Some(kept) = matching else {
             let what = difference.unwrap_or_default();
@@ -279,8 +283,13 @@ impl Model {
         self.snapshots.clear();
     }
 
-    /// Everything committed so far is durable: a clean close returned.
-    pub fn all_durable(&mut self) {
+    /// A clean close returned: everything committed so far is durable.
+    pub fn closed(&mut self) {
+        self.exists = true;
+        self.all_durable();
+    }
+
+    fn all_durable(&mut self) {
         self.durable_up_to(self.sequence);
         self.visible.clone_from(&self.durable);
     }
@@ -407,6 +416,7 @@ impl Model {
 
     /// The commit returned as durable: it, and all before it, survive any cut (M2, M4).
     pub fn commit_durable(&mut self, commit: PendingCommit) {
+        self.exists = true;
         self.durable_up_to(commit.upto);
     }
 

@@ -26,13 +26,13 @@ use std::thread;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{Durability, Options};
+use flagstone::Durability;
 use flagstone_nand::{Crashable, Ending};
 
 use super::rig::{Capture, Capturing, Rig};
 use super::run::{Runner, RunnerRig, Stop, Trace, Violation};
 use super::script::{KEY_COUNT, KeyIndex, Op, Script, Size, TABLE_COUNT};
-use super::subject::Subject;
+use super::subject::{Setup, Subject};
 use crate::model::{Model, SlotIndex, TableIndex};
 
 /// Cuts that lead to one crash state: operation and ending, the outermost first.
@@ -167,7 +167,7 @@ pub struct Scenario<C> {
     /// What the device holds; `None` for a device on which the database is still to be created.
     pub model: Option<Model>,
     /// Options of the database.
-    pub options: Options,
+    pub setup: Setup,
     /// What is done to it.
     pub script: Script,
 }
@@ -206,7 +206,7 @@ where
         }
     };
     tally.points = captures.len() as u64;
-    let walk = Walk { limits, options: &scenario.options, failures: AtomicU64::new(0) };
+    let walk = Walk { limits, setup: &scenario.setup, failures: AtomicU64::new(0) };
     tally.add(Tally { points: 0, ..walk.all::<S, C>(&captures, progress) });
     tally
 }
@@ -221,11 +221,11 @@ where
 {
     let model = scenario.model.clone().unwrap_or_default();
     let rig = Rig::new(scenario.device.clone(), Arc::new(model.clone()), Capturing::On);
-    let options = &scenario.options;
+    let setup = &scenario.setup;
     let done = guarded(|| {
         let mut runner: Runner<S, C> = match &scenario.model {
-            Some(model) => Runner::open(rig.clone(), model.clone(), options)?,
-            None => Runner::create(rig.clone(), options)?,
+            Some(model) => Runner::open(rig.clone(), model.clone(), setup)?,
+            None => Runner::create(rig.clone(), setup)?,
         };
         runner.run(&scenario.script)?;
         runner.verify()?;
@@ -252,7 +252,7 @@ pub(super) fn violation_of(stop: Stop) -> Violation {
 /// The walk over all states below some captures.
 struct Walk<'a> {
     limits: &'a Limits,
-    options: &'a Options,
+    setup: &'a Setup,
     failures: AtomicU64,
 }
 
@@ -304,8 +304,7 @@ impl Walk<'_> {
         let rig = Rig::new(device, Arc::clone(&capture.mark), capturing);
         tally.states += 1;
         let probe = capture.operation;
-        let recovered =
-            guarded(|| recover::<S, C>(rig.clone(), &capture.mark, self.options, probe));
+        let recovered = guarded(|| recover::<S, C>(rig.clone(), &capture.mark, self.setup, probe));
         if let Err(stop) = recovered {
             self.failures.fetch_add(1, Ordering::Relaxed);
             tally.fail(Failure { path: path.clone(), violation: violation_of(stop) });
@@ -339,14 +338,14 @@ impl Walk<'_> {
 pub(super) fn recover<S, C>(
     rig: RunnerRig<C>,
     model: &Model,
-    options: &Options,
+    setup: &Setup,
     probe: u64,
 ) -> Result<(), Stop>
 where
     S: Subject<RunnerRig<C>>,
     C: Crashable,
 {
-    let mut runner: Runner<S, C> = Runner::open(rig, model.clone(), options)?;
+    let mut runner: Runner<S, C> = Runner::open(rig, model.clone(), setup)?;
     let slot = SlotIndex(0);
     let table = TableIndex((probe % u64::from(TABLE_COUNT)) as u8);
     let key = KeyIndex((probe % u64::from(KEY_COUNT)) as u8);
@@ -384,7 +383,7 @@ where
         let device = capture.cut(*ending, seed);
         let rig = Rig::new(device, Arc::clone(&capture.mark), Capturing::On);
         let recovered =
-            guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.options, *operation));
+            guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.setup, *operation));
         outcome = recovered.map_err(violation_of);
         captures = rig.take_captures();
     }
@@ -423,7 +422,7 @@ where
         let ending = capture.endings[usize::from(pick.ending) % capture.endings.len()];
         let rig = Rig::new(capture.cut(ending, seed), Arc::clone(&capture.mark), Capturing::On);
         let probe = capture.operation;
-        guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.options, probe))
+        guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.setup, probe))
             .map_err(violation_of)?;
         captures = rig.take_captures();
     }

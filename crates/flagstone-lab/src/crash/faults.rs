@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{Durability, Options};
+use flagstone::Durability;
 use flagstone_nand::{
     BlockFault, BlockIndex, Crashable, FaultPlan, Nand, PageContent, Persistence, PhysicalPage,
     SimNand, WearOut,
@@ -30,7 +30,7 @@ use super::parallel::each;
 use super::rig::{Capturing, Rig};
 use super::run::{Damage, Runner, RunnerRig, Stop, Violation};
 use super::script::{KeyIndex, Mix, Op, Script, Size, TABLE_COUNT};
-use super::subject::Subject;
+use super::subject::{Setup, Subject};
 use crate::model::{Contents, Model, SlotIndex, TableIndex};
 
 /// What a campaign found.
@@ -61,7 +61,7 @@ impl Base {
     /// Says so when a content that is not the newest is an older one: commits were lost unnoticed.
     fn explain<S: Subject<ChipRig>>(&self, trial: &Trial, chip: SimNand) -> Option<Violation> {
         let found = guarded(|| {
-            let opened = S::open(trial.rig(chip), &trial.options);
+            let opened = S::open(trial.rig(chip), &trial.setup);
             Ok(opened.ok().and_then(|mut subject| subject.contents().ok()))
         });
         let found = found.ok().flatten()?;
@@ -83,7 +83,7 @@ pub struct Trial {
     /// The chip, erased.
     pub chip: SimNand,
     /// Options of the database.
-    pub options: Options,
+    pub setup: Setup,
     /// Operations of the script.
     pub ops: usize,
     /// Seed of the script and of every draw.
@@ -115,7 +115,7 @@ impl Trial {
         let rig = self.rig(self.chip.clone());
         let mut history = Vec::new();
         let model = guarded(|| {
-            let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &self.options)?;
+            let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &self.setup)?;
             for op in self.script().0 {
                 runner.step(op)?;
                 if history.last() != Some(runner.model().visible()) {
@@ -154,7 +154,7 @@ impl Trial {
         let rig = self.rig(chip.clone());
         let done = guarded(|| {
             let mut runner: ChipRunner<S> =
-                Runner::open_damaged(rig.clone(), base.model.clone(), &self.options, damage)?;
+                Runner::open_damaged(rig.clone(), base.model.clone(), &self.setup, damage)?;
             runner.verify()?;
             runner.step(Op::Put(SlotIndex(0), TableIndex(0), KeyIndex(1), Size(9)))?;
             runner.step(Op::Commit(SlotIndex(0), Durability::Immediate))?;
@@ -318,7 +318,7 @@ fn run_with_plan<S: Subject<ChipRig>>(trial: &Trial, plan: &FaultPlan, damage: D
     chip.set_plan(plan.clone());
     let rig = trial.rig(chip);
     let done = guarded(|| {
-        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.options)?;
+        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.setup)?;
         if damage == Damage::Injected {
             runner.expect_damage();
         }
@@ -364,8 +364,7 @@ pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
         BlockFault::EraseIgnored,
     ];
     let blocks = trial.chip.geometry().blocks();
-    let cases: Vec<_> =
-        blocks.flat_map(|block| faults.map(|fault| (block, fault))).collect();
+    let cases: Vec<_> = blocks.flat_map(|block| faults.map(|fault| (block, fault))).collect();
     let case = |(block, fault): &(BlockIndex, BlockFault)| {
         let plan = FaultPlan {
             seed: trial.seed,
@@ -376,9 +375,7 @@ pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
         let damage = if is_told { Damage::None } else { Damage::Injected };
         run_with_plan::<S>(trial, &plan, damage)
     };
-    let name = |(block, fault): &(BlockIndex, BlockFault)| {
-        format!("block {} {fault:?}", block.0)
-    };
+    let name = |(block, fault): &(BlockIndex, BlockFault)| format!("block {} {fault:?}", block.0);
     trial.campaign("B5", &cases, name, case)
 }
 
@@ -396,7 +393,7 @@ pub fn worn_out<S: Subject<ChipRig>>(trial: &Trial, steps_max: u64) -> Campaign 
     let rig = trial.rig(chip);
     let mut campaign = Campaign { id: "B6", ..Campaign::default() };
     let done = guarded(|| {
-        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.options)?;
+        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.setup)?;
         for round in 0.. {
             let script = Script::seeded(trial.seed + round, trial.ops, &Mix::default());
             let ended = runner.run(&script);
@@ -425,7 +422,7 @@ pub fn full_then_deleted<S: Subject<ChipRig>>(trial: &Trial, sizes: &[usize]) ->
     let case = |size: &usize| {
         let done = guarded(|| {
             let rig = trial.rig(trial.chip.clone());
-            let mut runner: ChipRunner<S> = Runner::create(rig, &trial.options)?;
+            let mut runner: ChipRunner<S> = Runner::create(rig, &trial.setup)?;
             fill(&mut runner, *size)?;
             runner.verify()?;
             empty(&mut runner)?;
@@ -449,7 +446,7 @@ pub fn filled<S: Subject<ChipRig>>(
 ) -> Result<(SimNand, Model), Violation> {
     let rig = trial.rig(trial.chip.clone());
     let done = guarded(|| {
-        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.options)?;
+        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.setup)?;
         fill(&mut runner, size)?;
         runner.step(Op::PowerLoss)?;
         Ok(runner.model().clone())

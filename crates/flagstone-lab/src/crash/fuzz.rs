@@ -12,7 +12,7 @@ use super::explore::{Pick, Scenario, follow, guarded};
 use super::rig::{Capturing, Rig};
 use super::run::{RunnerRig, Stop, Violation};
 use super::script::{KeyIndex, Script, TABLE_COUNT, key_bytes};
-use super::subject::Subject;
+use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
 use crate::model::{Model, SlotIndex, TableIndex};
 
@@ -50,13 +50,12 @@ pub fn ops<S: Subject<ChipRig>>(bytes: &[u8]) -> Result<(), Violation> {
     let scenario = Scenario {
         device: SimNand::new(&profile, seed),
         model: None,
-        options: draw.options,
+        setup: draw.options.into(),
         script: Script::from_bytes(script, OPS_MAX),
     };
-    let picks = picks.chunks_exact(PICK_SIZE).map(|pick| Pick {
-        operation: u16::from_le_bytes([pick[0], pick[1]]),
-        ending: pick[2],
-    });
+    let picks = picks
+        .chunks_exact(PICK_SIZE)
+        .map(|pick| Pick { operation: u16::from_le_bytes([pick[0], pick[1]]), ending: pick[2] });
     follow::<S, SimNand>(&scenario, picks, seed)
 }
 
@@ -84,9 +83,9 @@ pub fn image<S: Subject<ChipRig>>(bytes: &[u8]) -> Result<ImageVerdict, Violatio
 ///
 /// As [`image`].
 pub fn image_on_chip<S: Subject<ChipRig>>(chip: SimNand) -> Result<ImageVerdict, Violation> {
-    let options = options_for(&chip);
+    let setup = options_for(&chip).into();
     let rig = Rig::new(chip, Arc::new(Model::default()), Capturing::Off);
-    let verdict = guarded(|| Ok(survey::<S>(rig.clone(), &options)));
+    let verdict = guarded(|| Ok(survey::<S>(rig.clone(), &setup)));
     match verdict {
         Err(Stop::Violation(violation)) => Err(violation),
         _ if rig.is_exhausted() => Err(Violation::Endless),
@@ -100,8 +99,8 @@ fn options_for(chip: &SimNand) -> Options {
     Options::default().with_memory(32 * chip.geometry().page_size as usize)
 }
 
-fn survey<S: Subject<ChipRig>>(rig: ChipRig, options: &Options) -> ImageVerdict {
-    match S::open(rig, options) {
+fn survey<S: Subject<ChipRig>>(rig: ChipRig, setup: &Setup) -> ImageVerdict {
+    match S::open(rig, setup) {
         Err(error) => ImageVerdict::Refused(error.to_string()),
         Ok(subject) => match use_all(subject) {
             Ok(count) => ImageVerdict::Opened(count),

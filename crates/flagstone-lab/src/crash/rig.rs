@@ -73,6 +73,22 @@ pub struct Capture<D, M> {
 }
 
 impl<D: Crashable, M> Capture<D, M> {
+    /// What was asked for, in one line.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let geometry = self.device.geometry();
+        match &self.call {
+            DeviceCall::Program { page, data_offset, data, spare, .. } => {
+                let (block, index) = (geometry.block_of(*page).0, geometry.index_in_block(*page));
+                let (size, spare) = (data.len(), spare.len());
+                format!("program {block}/{index} data {data_offset}+{size} spare {spare}")
+            }
+            DeviceCall::Erase(block) => format!("erase {}", block.0),
+            DeviceCall::MarkBad(block) => format!("mark {} bad", block.0),
+            DeviceCall::Sync => String::from("sync"),
+        }
+    }
+
     /// The device as it comes up again after the power went during this operation.
     #[must_use]
     pub fn cut(&self, ending: Ending, seed: u64) -> D {

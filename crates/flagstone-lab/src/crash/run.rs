@@ -10,14 +10,14 @@
 
 use std::sync::Arc;
 
-use flagstone::{EngineError, OpenError, Options};
+use flagstone::{EngineError, OpenError};
 use flagstone_nand::{Crashable, NandError};
 
 use super::rig::Rig;
 use super::script::{
     Direction, KEY_COUNT, KeyIndex, Op, Part, SLOT_COUNT, Script, Size, key_bytes, value_bytes,
 };
-use super::subject::{Pairs, Subject};
+use super::subject::{Pairs, Setup, Subject};
 use crate::model::{Access, Contents, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
 
 /// What no engine may do.
@@ -37,6 +37,9 @@ pub enum Violation {
         /// What the model gives.
         expected: String,
     },
+    /// The whole content is not what the model holds.
+    #[error("read everything: {0}")]
+    Differs(String),
     /// An operation was refused that must work.
     #[error("{doing}: refused: {error}")]
     Refused {
@@ -125,7 +128,7 @@ pub struct Runner<S, C> {
     subject: Option<S>,
     rig: RunnerRig<C>,
     model: Model,
-    options: Options,
+    setup: Setup,
     damage: Damage,
     trace: Trace,
 }
@@ -142,15 +145,15 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     /// # Errors
     ///
     /// Power loss, or a violation.
-    pub fn create(rig: RunnerRig<C>, options: &Options) -> Result<Self, Stop> {
-        let mut runner = Self::around(rig, Model::default(), options);
+    pub fn create(rig: RunnerRig<C>, setup: &Setup) -> Result<Self, Stop> {
+        let mut runner = Self::around(rig, Model::default(), setup);
         runner.create_database()?;
         runner.prepare_tables()?;
         Ok(runner)
     }
 
     fn create_database(&mut self) -> Result<(), Stop> {
-        let made = S::create(self.rig.clone(), &self.options);
+        let made = S::create(self.rig.clone(), &self.setup);
         self.subject = Some(self.opened("create", made)?);
         self.model.created();
         self.rig.mark(Arc::new(self.model.clone()));
@@ -162,8 +165,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     /// # Errors
     ///
     /// Power loss, or a violation.
-    pub fn open(rig: RunnerRig<C>, model: Model, options: &Options) -> Result<Self, Stop> {
-        Self::open_damaged(rig, model, options, Damage::None)
+    pub fn open(rig: RunnerRig<C>, model: Model, setup: &Setup) -> Result<Self, Stop> {
+        Self::open_damaged(rig, model, setup, Damage::None)
     }
 
     /// As [`Runner::open`], on a device that was damaged on purpose.
@@ -174,19 +177,19 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     pub fn open_damaged(
         rig: RunnerRig<C>,
         model: Model,
-        options: &Options,
+        setup: &Setup,
         damage: Damage,
     ) -> Result<Self, Stop> {
-        let mut runner = Self::around(rig, model, options);
+        let mut runner = Self::around(rig, model, setup);
         runner.damage = damage;
         runner.open_again()?;
         Ok(runner)
     }
 
-    fn around(rig: RunnerRig<C>, model: Model, options: &Options) -> Self {
+    fn around(rig: RunnerRig<C>, model: Model, setup: &Setup) -> Self {
         rig.mark(Arc::new(model.clone()));
-        let options = options.clone();
-        Self { subject: None, rig, model, options, damage: Damage::None, trace: Trace::default() }
+        let setup = setup.clone();
+        Self { subject: None, rig, model, setup, damage: Damage::None, trace: Trace::default() }
     }
 
     /// Lets answers be typed errors from now on.
@@ -259,19 +262,19 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.device_is_sound()
     }
 
-    /// Compares the whole content with the model, and checks the structure of the image.
+    /// Ends what is open, compares the whole content with the model, and checks the structure of the image.
     ///
     /// # Errors
     ///
     /// A violation, or power loss.
     pub fn verify(&mut self) -> Result<(), Stop> {
+        // Reading everything would wait for what open transactions have locked.
+        self.end_all()?;
         let found = self.ask("read everything", S::contents)?;
         if let Some(found) = found
-            && found != *self.model.visible()
+            && let Some(difference) = self.model.visible().difference(&found)
         {
-            let expected = format!("{:?}", self.model.visible());
-            let doing = String::from("read everything");
-            return Err(Violation::Read { doing, found: format!("{found:?}"), expected }.into());
+            return Err(Violation::Differs(difference).into());
         }
         self.check()
     }
@@ -648,7 +651,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         {
             self.refused(&format!("{op:?}: close"), &error)?;
         } else {
-            self.model.all_durable();
+            self.model.closed();
         }
         self.open_again()
     }
@@ -673,13 +676,12 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
 
     /// Opens the database; one whose creation never returned may have to be created anew.
     fn open_database(&mut self) -> Result<(), Stop> {
-        let opened = S::open(self.rig.clone(), &self.options);
+        let opened = S::open(self.rig.clone(), &self.setup);
         let is_off = self.rig.with_device(|device| device.is_off());
         if opened.is_err() && !is_off && !self.model.exists() {
             return self.create_database();
         }
         self.subject = Some(self.opened("open", opened)?);
-        self.model.created();
         Ok(())
     }
 

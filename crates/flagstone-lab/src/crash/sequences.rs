@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use flagstone::{Durability, Options};
+use flagstone::Durability;
 use flagstone_nand::Crashable;
 
 use super::explore::{Limits, Progress, Scenario, Tally, explore, guarded, violation_of};
 use super::rig::{Capturing, Rig};
 use super::run::{Runner, RunnerRig, Violation};
 use super::script::{KeyIndex, Op, Script, Size};
-use super::subject::Subject;
+use super::subject::{Setup, Subject};
 use crate::model::{Model, SlotIndex, TableIndex};
 
 const SLOT: SlotIndex = SlotIndex(0);
@@ -51,14 +51,14 @@ pub fn sequences(length_max: u32) -> Vec<Script> {
 /// # Errors
 ///
 /// What went wrong on the way.
-pub fn prepared<S, C>(device: C, options: &Options) -> Result<(C, Model), Violation>
+pub fn prepared<S, C>(device: C, setup: &Setup) -> Result<(C, Model), Violation>
 where
     S: Subject<RunnerRig<C>>,
     C: Crashable,
 {
     let rig = Rig::new(device, Arc::new(Model::default()), Capturing::Off);
     let model = guarded(|| {
-        let mut runner: Runner<S, C> = Runner::create(rig.clone(), options)?;
+        let mut runner: Runner<S, C> = Runner::create(rig.clone(), setup)?;
         for key in (0..8).map(KeyIndex).filter(|key| *key != NEW_KEY) {
             runner.step(Op::Put(SLOT, TABLE, key, Size(120)))?;
             runner.step(Op::Commit(SLOT, Durability::Immediate))?;
@@ -75,7 +75,7 @@ where
 pub fn explore_sequences<S, C>(
     device: &C,
     model: &Model,
-    options: &Options,
+    setup: &Setup,
     length_max: u32,
     limits: &Limits,
     progress: Progress<'_>,
@@ -90,7 +90,7 @@ where
         let scenario = Scenario {
             device: device.clone(),
             model: Some(model.clone()),
-            options: options.clone(),
+            setup: setup.clone(),
             script,
         };
         let tally = explore::<S, C>(&scenario, limits, &|_, _| {});

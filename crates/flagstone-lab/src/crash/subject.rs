@@ -3,10 +3,55 @@
 //! Owns the interface between scripts and engines. Never decides what is right: that is the
 //! model's part.
 
-use flagstone::{Durability, EngineError, OpenError, Options};
+use flagstone::{Durability, EngineError, OpenError, Options, Runtime};
+use flagstone_nand::Nand;
 
 use super::script::Direction;
 use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
+
+/// How an engine is made: its options, and a bug that is planted to be found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Setup {
+    /// Options of the database.
+    pub options: Options,
+    /// A bug of the engine, or none.
+    #[cfg(feature = "seeded-bugs")]
+    pub engine_bug: Option<flagstone::SeededBug>,
+    /// A bug of the space floor, or none.
+    #[cfg(feature = "seeded-bugs")]
+    pub space_bug: Option<flagstone_space::SpaceBug>,
+}
+
+impl From<Options> for Setup {
+    fn from(options: Options) -> Self {
+        Self { options, ..Self::default() }
+    }
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+impl Setup {
+    pub(super) fn open<D: Nand>(&self, device: D) -> Result<Runtime<D>, OpenError> {
+        Runtime::open(device, &self.options)
+    }
+
+    pub(super) fn plant<D: Nand>(&self, _: &Runtime<D>) {}
+}
+
+#[cfg(feature = "seeded-bugs")]
+impl Setup {
+    pub(super) fn open<D: Nand>(&self, device: D) -> Result<Runtime<D>, OpenError> {
+        let runtime = Runtime::open_planted(device, &self.options, self.engine_bug)?;
+        self.plant(&runtime);
+        Ok(runtime)
+    }
+
+    pub(super) fn plant<D: Nand>(&self, runtime: &Runtime<D>) {
+        runtime.plant(self.engine_bug);
+        if let Some(bug) = self.space_bug {
+            runtime.space().plant(bug);
+        }
+    }
+}
 
 /// Pairs in the order of a scan.
 pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -16,10 +61,10 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// No call may wait: the runner asks for nothing that another slot's locks forbid.
 pub trait Subject<D>: Sized {
     /// Makes an empty database.
-    fn create(device: D, options: &Options) -> Result<Self, OpenError>;
+    fn create(device: D, setup: &Setup) -> Result<Self, OpenError>;
 
     /// Opens what is there.
-    fn open(device: D, options: &Options) -> Result<Self, OpenError>;
+    fn open(device: D, setup: &Setup) -> Result<Self, OpenError>;
 
     /// Makes the tables of scripts, as far as they are not there.
     fn prepare_tables(&mut self) -> Result<(), EngineError>;

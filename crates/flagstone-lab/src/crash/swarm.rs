@@ -97,7 +97,7 @@ impl Draw {
         let device = device.with_bad_block_count(self.bad_block_count);
         debug_assert_eq!(device.geometry().block_count, self.block_count, "as drawn");
         let script = Script::seeded(self.limits.seed, self.ops, &self.mix);
-        let scenario = Scenario { device, model: None, options: self.options.clone(), script };
+        let scenario = Scenario { device, model: None, setup: self.options.clone().into(), script };
         Ok(explore::<S, SimNand>(&scenario, &self.limits, &|_, _| {}))
     }
 }

@@ -1,16 +1,13 @@
 //! The harness tested on a toy: sound ones pass, each broken one is found.
 
-use flagstone::Options;
 use flagstone_nand::{Profile, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
-use super::faults::{
-    Trial, changed_images, correctable_errors, full_then_deleted, swapped_pages,
-};
+use super::faults::{Trial, changed_images, correctable_errors, full_then_deleted, swapped_pages};
 use super::run::{RunnerRig, Violation};
 use super::script::{Mix, Script};
 use super::sequences::{explore_sequences, prepared};
-use super::subject::Subject;
+use super::subject::{Setup, Subject};
 use super::toy::Toy;
 
 type ToyRig = RunnerRig<SimNand>;
@@ -18,7 +15,7 @@ type ToyRig = RunnerRig<SimNand>;
 fn explored<S: Subject<ToyRig>>(ops: usize, depth: u32, seed: u64) -> Tally {
     let device = SimNand::new(&Profile::named("tiny").unwrap(), seed);
     let script = Script::seeded(seed, ops, &Mix::default());
-    let scenario = Scenario { device, model: None, options: Options::default(), script };
+    let scenario = Scenario { device, model: None, setup: Setup::default(), script };
     let limits = Limits { depth, seed, ..Limits::default() };
     explore::<S, SimNand>(&scenario, &limits, &|_, _| {})
 }
@@ -49,7 +46,7 @@ fn every_broken_toy_is_found() {
 fn trial(stride: usize) -> Trial {
     Trial {
         chip: SimNand::new(&Profile::named("tiny").unwrap(), 3),
-        options: Options::default(),
+        setup: Setup::default(),
         ops: 40,
         seed: 3,
         threads: 2,
@@ -87,12 +84,11 @@ fn swapped_pages_are_found_without_checksums() {
 #[test]
 fn every_sequence_on_a_sound_toy_passes() {
     let chip = SimNand::new(&Profile::named("tiny").unwrap(), 5);
-    let options = Options::default();
-    let (device, model) = prepared::<Toy<ToyRig, 0>, _>(chip, &options).unwrap();
+    let setup = Setup::default();
+    let (device, model) = prepared::<Toy<ToyRig, 0>, _>(chip, &setup).unwrap();
     let limits = Limits::default();
-    let explored = explore_sequences::<Toy<ToyRig, 0>, _>(
-        &device, &model, &options, 2, &limits, &|_, _| {},
-    );
+    let explored =
+        explore_sequences::<Toy<ToyRig, 0>, _>(&device, &model, &setup, 2, &limits, &|_, _| {});
     assert_eq!(explored.len(), 56);
     assert!(explored.iter().all(|(_, tally)| tally.states > 0 && tally.failure_count == 0));
 }

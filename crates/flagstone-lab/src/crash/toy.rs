@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError, Options};
+use flagstone::{Durability, EngineError, OpenError};
 use flagstone_nand::{BlockIndex, Nand, NandError, ProgramPart, ReadPart};
 
 use super::script::Direction;
-use super::subject::{Pairs, Subject};
+use super::subject::{Pairs, Setup, Subject};
 use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
 
 /// What a toy does wrong.
@@ -221,13 +221,13 @@ fn scan(state: &State, range: &KeyRange, direction: Direction) -> Pairs {
 }
 
 impl<D: Nand, const BUG: u8> Subject<D> for Toy<D, BUG> {
-    fn create(device: D, _: &Options) -> Result<Self, OpenError> {
+    fn create(device: D, _: &Setup) -> Result<Self, OpenError> {
         let mut toy = Self::empty(device);
         toy.write()?;
         Ok(toy)
     }
 
-    fn open(device: D, _: &Options) -> Result<Self, OpenError> {
+    fn open(device: D, _: &Setup) -> Result<Self, OpenError> {
         let mut toy = Self::empty(device);
         for slot in 0..Self::slot_count() as u32 {
             if let Some((generation, state)) = toy.read(slot).map_err(EngineError::from)?

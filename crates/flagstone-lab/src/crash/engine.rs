@@ -1,0 +1,287 @@
+//! Flagstone under test: the shipped interface, driven by one thread.
+//!
+//! Owns open transactions and snapshots by slot. Uses [`Database`] as a program does, so that what
+//! is explored is what ships; only merging on demand goes through its runtime.
+//!
+//! - **T1** Dropping it is a power loss: nothing is flushed.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use flagstone::{
+    Database, Durability, EngineError, OpenError, Savepoint, Snapshot, Stop, Table, Transaction,
+};
+use flagstone_nand::Nand;
+
+use super::script::{Direction, TABLE_COUNT};
+use super::subject::{Pairs, Setup, Subject};
+use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
+
+/// A database, its tables, and what is open.
+#[derive(Debug)]
+pub struct Flagstone<D: Nand> {
+    open: BTreeMap<SlotIndex, Open<D>>,
+    snapshots: BTreeMap<SlotIndex, Snapshot<D>>,
+    tables: BTreeMap<TableIndex, Table>,
+    database: Database<D>,
+}
+
+#[derive(Debug)]
+struct Open<D: Nand> {
+    transaction: Transaction<D>,
+    savepoints: Vec<Savepoint>,
+}
+
+/// Pieces of background work after which merging on demand must have come to rest.
+const WORK_COUNT_MAX: u32 = 100_000;
+
+impl<D: Nand> Flagstone<D> {
+    fn around(database: Database<D>) -> Self {
+        let (open, snapshots, tables) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { open, snapshots, tables, database }
+    }
+
+    fn transaction(&mut self, slot: SlotIndex) -> Result<&mut Transaction<D>, EngineError> {
+        let open = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
+        Ok(&mut open.transaction)
+    }
+
+    fn table(&self, table: TableIndex) -> Result<Table, EngineError> {
+        self.tables.get(&table).copied().ok_or(EngineError::NoTable)
+    }
+
+    fn find_tables(&mut self) -> Result<(), EngineError> {
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            if let Some(table) = self.database.existing_table(&index.name())? {
+                self.tables.insert(index, table);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one piece of background work; false when there is none.
+    fn work(&self) -> Result<bool, EngineError> {
+        let runtime = self.database.runtime();
+        if !runtime.engine().has_work() {
+            return Ok(false);
+        }
+        match runtime.work_begin() {
+            Ok(Some(work)) => {
+                runtime.work_end(work);
+                Ok(true)
+            }
+            Ok(None) | Err(Stop::Wait(_)) => Ok(false),
+            Err(Stop::Miss(fetch)) => {
+                let fetched = runtime.read(fetch)?;
+                runtime.engine().fill(fetched)?;
+                Ok(true)
+            }
+            Err(Stop::Error(error)) => Err(error),
+        }
+    }
+}
+
+fn scanned(
+    rows: impl Iterator<Item = Result<(Vec<u8>, Vec<u8>), EngineError>>,
+) -> Result<Pairs, EngineError> {
+    rows.collect()
+}
+
+fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    let high = range.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    (Bound::Included(range.low.as_slice()), high)
+}
+
+impl<D: Nand> Subject<D> for Flagstone<D> {
+    fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let database = Database::create_on(device, &setup.options)?;
+        setup.plant(database.runtime());
+        Ok(Self::around(database))
+    }
+
+    fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let mut subject = Self::around(Database::over(setup.open(device)?));
+        subject.find_tables()?;
+        Ok(subject)
+    }
+
+    fn prepare_tables(&mut self) -> Result<(), EngineError> {
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            let table = self.database.table(&index.name())?;
+            self.tables.insert(index, table);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let transaction = self.database.begin();
+        self.open.insert(slot, Open { transaction, savepoints: Vec::new() });
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let table = self.table(table)?;
+        self.transaction(slot)?.get(table, key)
+    }
+
+    fn get_part(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        size: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let table = self.table(table)?;
+        self.transaction(slot)?.get_part(table, key, offset, size)
+    }
+
+    fn put(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), EngineError> {
+        let table = self.table(table)?;
+        self.transaction(slot)?.put(table, key, value)
+    }
+
+    fn patch(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let table = self.table(table)?;
+        self.transaction(slot)?.patch(table, key, offset, bytes)
+    }
+
+    fn delete(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<(), EngineError> {
+        let table = self.table(table)?;
+        self.transaction(slot)?.delete(table, key)
+    }
+
+    fn scan(
+        &mut self,
+        slot: SlotIndex,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let table = self.table(range.table)?;
+        let rows = self.transaction(slot)?.range(table, bounds(range));
+        match direction {
+            Direction::Forward => scanned(rows),
+            Direction::Backward => scanned(rows.rev()),
+        }
+    }
+
+    fn savepoint(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let savepoint = self.transaction(slot)?.savepoint()?;
+        if let Some(open) = self.open.get_mut(&slot) {
+            open.savepoints.push(savepoint);
+        }
+        Ok(())
+    }
+
+    fn rollback_to(&mut self, slot: SlotIndex, index: usize) -> Result<(), EngineError> {
+        let open = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
+        let savepoint = *open.savepoints.get(index).ok_or(EngineError::NoSavepoint)?;
+        open.transaction.rollback_to(savepoint)?;
+        open.savepoints.truncate(index + 1);
+        Ok(())
+    }
+
+    fn commit(&mut self, slot: SlotIndex, durability: Durability) -> Result<(), EngineError> {
+        let open = self.open.remove(&slot).ok_or(EngineError::Ended)?;
+        open.transaction.commit_with(durability).map(drop)
+    }
+
+    fn abort(&mut self, slot: SlotIndex) {
+        self.open.remove(&slot);
+    }
+
+    fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let snapshot = self.database.snapshot()?;
+        self.snapshots.insert(slot, snapshot);
+        Ok(())
+    }
+
+    fn snapshot_get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let table = self.table(table)?;
+        self.snapshots.get(&slot).ok_or(EngineError::Ended)?.get(table, key)
+    }
+
+    fn snapshot_scan(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let table = self.table(table)?;
+        let rows = self.snapshots.get(&slot).ok_or(EngineError::Ended)?.range(table, ..);
+        match direction {
+            Direction::Forward => scanned(rows),
+            Direction::Backward => scanned(rows.rev()),
+        }
+    }
+
+    fn snapshot_close(&mut self, slot: SlotIndex) {
+        self.snapshots.remove(&slot);
+    }
+
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        self.database.runtime().checkpoint_now()
+    }
+
+    fn collect(&mut self) -> Result<(), EngineError> {
+        self.database.flush()?;
+        for _ in 0..WORK_COUNT_MAX {
+            if !self.work()? {
+                return Ok(());
+            }
+        }
+        // An engine that never comes to rest: the runner's device budget reports it.
+        Err(EngineError::Full)
+    }
+
+    fn contents(&mut self) -> Result<Contents, EngineError> {
+        let transaction = self.database.begin();
+        let mut contents = Contents::default();
+        for (index, table) in &self.tables {
+            for row in transaction.range(*table, ..) {
+                let (key, value) = row?;
+                contents.insert(*index, key, value);
+            }
+        }
+        Ok(contents)
+    }
+
+    fn check(&mut self) -> Result<Vec<String>, EngineError> {
+        let report = self.database.check()?;
+        Ok(report.faults.iter().map(|fault| format!("{fault:?}")).collect())
+    }
+
+    fn close(self) -> Result<(), EngineError> {
+        let Self { open, snapshots, database, .. } = self;
+        drop((open, snapshots));
+        database.close()
+    }
+}

@@ -1,0 +1,504 @@
+//! The smallest transactional use of the space floor: groups, a record each, nothing else.
+//!
+//! Owns a store that keeps its content in memory and every value in logical pages of its own. A
+//! commit writes its pages in a group, appends one record that names the group to the log, and
+//! moves the mapping. It exists so that the harness can explore floor 1 without the floors above:
+//! what fails here is a bug of the space floor.
+//!
+//! ```text
+//! page   = table(1) key_size(2) key part(1) parts(1) value_size(4) bytes     parts 0 = deleted
+//! record = magic(4) sequence(8) group(8) sum(8)
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flagstone::{Durability, EngineError, OpenError};
+use flagstone_nand::Nand;
+use flagstone_space::{
+    GroupId, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, SpaceOptions, WriteTag,
+};
+
+use super::script::Direction;
+use super::subject::{Pairs, Setup, Subject};
+use crate::model::{Change, Contents, KeyRange, SlotIndex, TableIndex};
+
+type Address = (TableIndex, Vec<u8>);
+
+const MAGIC: [u8; 4] = *b"LEDG";
+const RECORD_SIZE: usize = 28;
+
+/// Log pages of a ledger: two blocks of a tiny chip and one more.
+const LOG_PAGES: u32 = 24;
+
+/// The store.
+#[derive(Debug)]
+pub struct Ledger<D: Nand> {
+    space: Space<D>,
+    contents: BTreeMap<Address, Vec<u8>>,
+    /// Logical pages of each key, in the order of the value's parts.
+    pages: BTreeMap<Address, Vec<LogicalPage>>,
+    sequence: u64,
+    open: BTreeMap<SlotIndex, (Change, Vec<Change>)>,
+    snapshots: BTreeMap<SlotIndex, BTreeMap<Address, Vec<u8>>>,
+}
+
+/// One logical page of a ledger.
+struct Part {
+    address: Address,
+    index: u8,
+    count: u8,
+    value_size: usize,
+    bytes: Vec<u8>,
+}
+
+impl Part {
+    fn encode(&self) -> Vec<u8> {
+        let (table, key) = &self.address;
+        let mut payload = vec![table.0];
+        payload.extend((key.len() as u16).to_le_bytes());
+        payload.extend(key);
+        payload.extend([self.index, self.count]);
+        payload.extend((self.value_size as u32).to_le_bytes());
+        payload.extend(&self.bytes);
+        payload
+    }
+
+    fn decode(payload: &[u8]) -> Option<Self> {
+        let (table, rest) = payload.split_first()?;
+        let (key_size, rest) = rest.split_first_chunk::<2>()?;
+        let (key, rest) = rest.split_at_checked(u16::from_le_bytes(*key_size).into())?;
+        let (numbers, rest) = rest.split_first_chunk::<2>()?;
+        let (value_size, bytes) = rest.split_first_chunk::<4>()?;
+        Some(Self {
+            address: (TableIndex(*table), key.to_vec()),
+            index: numbers[0],
+            count: numbers[1],
+            value_size: u32::from_le_bytes(*value_size) as usize,
+            bytes: bytes.to_vec(),
+        })
+    }
+}
+
+fn sum_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
+    })
+}
+
+fn encode_record(sequence: u64, group: GroupId) -> Vec<u8> {
+    let mut record = MAGIC.to_vec();
+    record.extend(sequence.to_le_bytes());
+    record.extend(group.0.to_le_bytes());
+    record.extend(sum_of(&record).to_le_bytes());
+    record
+}
+
+fn decode_record(slot: &[u8]) -> Option<(u64, GroupId)> {
+    let (record, _) = slot.split_at_checked(RECORD_SIZE)?;
+    let (body, sum) = record.split_last_chunk::<8>()?;
+    let (rest, group) = body.split_last_chunk::<8>()?;
+    let (magic, sequence) = rest.split_last_chunk::<8>()?;
+    let is_whole = magic == MAGIC && sum_of(body) == u64::from_le_bytes(*sum);
+    is_whole.then(|| (u64::from_le_bytes(*sequence), GroupId(u64::from_le_bytes(*group))))
+}
+
+impl<D: Nand> Ledger<D> {
+    fn around(space: Space<D>) -> Self {
+        Self {
+            space,
+            contents: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            sequence: 0,
+            open: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+        }
+    }
+
+    /// Bytes of a value that fit one logical page, whatever its key.
+    fn part_size(&self) -> usize {
+        const HEAD_SIZE_MAX: usize = 64;
+        self.space.payload_size() - HEAD_SIZE_MAX
+    }
+
+    /// Reads the log: groups that are committed.
+    fn committed_groups(&mut self) -> Result<BTreeSet<GroupId>, SpaceError> {
+        let slot_size = self.space.log_slot_size();
+        let mut groups = BTreeSet::new();
+        let mut page = Vec::new();
+        for number in self.space.log_range() {
+            match self.space.log_read(number, &mut page) {
+                Ok(_) => {}
+                Err(SpaceError::LogPageGone(_)) => continue,
+                Err(error) => return Err(error),
+            }
+            for (sequence, group) in page.chunks(slot_size).filter_map(decode_record) {
+                self.sequence = self.sequence.max(sequence);
+                groups.insert(group);
+            }
+        }
+        Ok(groups)
+    }
+
+    /// Decides the open groups by the log. The last record may have been in flight: the decision
+    /// is written anew before anything relies on it (rule D11).
+    fn recover(&mut self) -> Result<(), SpaceError> {
+        let decided = self.committed_groups()?;
+        let open = self.space.groups().into_iter();
+        let (committed, dead): (Vec<_>, Vec<_>) = open.partition(|group| decided.contains(group));
+        for group in &committed {
+            self.append_record(*group)?;
+        }
+        for group in committed {
+            self.space.commit_group(group)?;
+        }
+        dead.into_iter().for_each(|group| self.space.discard_group(group));
+        self.pass_log()
+    }
+
+    fn append_record(&mut self, group: GroupId) -> Result<(), SpaceError> {
+        self.sequence += 1;
+        self.space.log_append(&encode_record(self.sequence, group))?;
+        self.space.sync()
+    }
+
+    /// Reads every page back.
+    fn load(&mut self) -> Result<BTreeMap<Address, Vec<u8>>, SpaceError> {
+        let mapped: Vec<_> = self.space.mapped_pages().collect();
+        let mut parts: BTreeMap<Address, BTreeMap<u8, (LogicalPage, Part)>> = BTreeMap::new();
+        let mut payload = Vec::new();
+        for page in mapped {
+            self.space.read(page, &mut payload)?;
+            if let Some(part) = Part::decode(&payload) {
+                let parts = parts.entry(part.address.clone()).or_default();
+                parts.insert(part.index, (page, part));
+            }
+        }
+        let part_size = self.part_size();
+        let mut contents = BTreeMap::new();
+        self.pages.clear();
+        for (address, parts) in parts {
+            let count = parts.values().next().map_or(0, |(_, first)| first.count);
+            let size = parts.values().next().map_or(0, |(_, first)| first.value_size);
+            let mut value = Vec::new();
+            for (_, part) in parts.values().take(count.into()) {
+                // What follows a part in its page is padding.
+                value.extend(part.bytes.iter().take(part_size));
+            }
+            value.truncate(size);
+            let pages = parts.values().map(|(page, _)| *page).collect();
+            self.pages.insert(address.clone(), pages);
+            if count > 0 {
+                contents.insert(address, value);
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Pages that a change writes: every part of a new value, or a mark that it is deleted.
+    fn parts_of(&self, change: &Change) -> Vec<Part> {
+        let part_size = self.part_size();
+        let mut all = Vec::new();
+        for (address, value) in change {
+            let value: &[u8] = value.as_deref().unwrap_or(&[]);
+            let is_deleted = change.get(address).is_some_and(Option::is_none);
+            if is_deleted && !self.pages.contains_key(address) {
+                continue;
+            }
+            let count = if is_deleted { 0 } else { value.len().div_ceil(part_size).max(1) as u8 };
+            for index in 0..count.max(1) {
+                let bytes = value.chunks(part_size).nth(index.into()).unwrap_or(&[]).to_vec();
+                let address = address.clone();
+                all.push(Part { address, index, count, value_size: value.len(), bytes });
+            }
+        }
+        all
+    }
+
+    fn page_for(&mut self, part: &Part) -> Result<LogicalPage, SpaceError> {
+        let pages = self.pages.entry(part.address.clone()).or_default();
+        if let Some(page) = pages.get(usize::from(part.index)) {
+            return Ok(*page);
+        }
+        let page = self.space.allocate(RegionId(0))?;
+        pages.push(page);
+        Ok(page)
+    }
+
+    fn write(&mut self, change: &Change) -> Result<(), SpaceError> {
+        let parts = self.parts_of(change);
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.make_room(parts.len() as u32)?;
+        let group = self.space.new_group()?;
+        let written = self.write_parts(group, &parts);
+        if written.is_err() {
+            self.space.discard_group(group);
+        }
+        written
+    }
+
+    fn write_parts(&mut self, group: GroupId, parts: &[Part]) -> Result<(), SpaceError> {
+        let tag = WriteTag::data(Lsn(self.sequence + 1), RegionId(0));
+        for part in parts {
+            let page = self.page_for(part)?;
+            self.space.write_in_group(group, page, &part.encode(), &tag)?;
+        }
+        self.space.sync()?;
+        self.append_record(group)?;
+        self.space.commit_group(group).map(drop)
+    }
+
+    /// Room for so many pages and one record.
+    fn make_room(&mut self, pages: u32) -> Result<(), SpaceError> {
+        if self.space.log_used_pages() * 2 > self.space.log_budget_pages() {
+            self.pass_log()?;
+        }
+        self.space.ensure_room(pages + 1, &mut NoOwner)
+    }
+
+    /// Makes the mapping durable and lets the log behind it go.
+    fn pass_log(&mut self) -> Result<(), SpaceError> {
+        // The head must not pass the page that takes the next record.
+        self.space.log_skip_page();
+        self.space.log_release(self.space.log_range().end);
+        self.space.checkpoint(&[])
+    }
+
+    /// Forgets pages of keys that were never committed.
+    fn forget_unwritten(&mut self) {
+        let space = &mut self.space;
+        for pages in self.pages.values_mut() {
+            while let Some(page) = pages.pop_if(|page| !space.is_mapped(*page)) {
+                space.release(page);
+            }
+        }
+        self.pages.retain(|_, pages| !pages.is_empty());
+    }
+
+    fn change(
+        &mut self,
+        slot: SlotIndex,
+        address: Address,
+        value: Option<Vec<u8>>,
+    ) -> Result<(), EngineError> {
+        let (change, _) = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
+        change.insert(address, value.map(Into::into));
+        Ok(())
+    }
+
+    fn seen(&self, slot: SlotIndex) -> Result<BTreeMap<Address, Vec<u8>>, EngineError> {
+        let (change, _) = self.open.get(&slot).ok_or(EngineError::Ended)?;
+        Ok(applied(&self.contents, change))
+    }
+}
+
+fn applied(contents: &BTreeMap<Address, Vec<u8>>, change: &Change) -> BTreeMap<Address, Vec<u8>> {
+    let mut contents = contents.clone();
+    for (address, value) in change {
+        match value {
+            Some(value) => contents.insert(address.clone(), value.to_vec()),
+            None => contents.remove(address),
+        };
+    }
+    contents
+}
+
+fn pairs_of(
+    contents: &BTreeMap<Address, Vec<u8>>,
+    range: &KeyRange,
+    direction: Direction,
+) -> Pairs {
+    let inside = |(table, key): &Address| {
+        *table == range.table
+            && *key >= range.low
+            && range.high.as_ref().is_none_or(|high| key < high)
+    };
+    let found = contents.iter().filter(|(address, _)| inside(address));
+    let mut pairs: Pairs = found.map(|((_, key), value)| (key.clone(), value.clone())).collect();
+    if direction == Direction::Backward {
+        pairs.reverse();
+    }
+    pairs
+}
+
+impl<D: Nand> Subject<D> for Ledger<D> {
+    fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let options = SpaceOptions {
+            parts: setup.options.parts as u8,
+            log_pages: LOG_PAGES,
+            ..SpaceOptions::default()
+        };
+        Ok(Self::around(Space::format(device, &options)?))
+    }
+
+    fn open(device: D, _: &Setup) -> Result<Self, OpenError> {
+        let (space, _) = Space::mount(device)?;
+        let mut ledger = Self::around(space);
+        ledger.recover()?;
+        ledger.contents = ledger.load()?;
+        Ok(ledger)
+    }
+
+    fn prepare_tables(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        self.open.insert(slot, (Change::new(), Vec::new()));
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(self.seen(slot)?.remove(&(table, key.to_vec())))
+    }
+
+    fn get_part(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        size: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let whole = self.get(slot, table, key)?;
+        Ok(whole.map(|value| value[offset..offset + size].to_vec()))
+    }
+
+    fn put(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), EngineError> {
+        self.change(slot, (table, key.to_vec()), Some(value.to_vec()))
+    }
+
+    fn patch(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let size = bytes.len();
+        let mut value = self.get(slot, table, key)?.unwrap_or_default();
+        let part = value.get_mut(offset..offset + size);
+        part.ok_or(EngineError::PatchOutOfRange { offset, size })?.copy_from_slice(bytes);
+        self.change(slot, (table, key.to_vec()), Some(value))
+    }
+
+    fn delete(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<(), EngineError> {
+        self.change(slot, (table, key.to_vec()), None)
+    }
+
+    fn scan(
+        &mut self,
+        slot: SlotIndex,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        Ok(pairs_of(&self.seen(slot)?, range, direction))
+    }
+
+    fn savepoint(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        if let Some((change, savepoints)) = self.open.get_mut(&slot) {
+            savepoints.push(change.clone());
+        }
+        Ok(())
+    }
+
+    fn rollback_to(&mut self, slot: SlotIndex, index: usize) -> Result<(), EngineError> {
+        let (change, savepoints) = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
+        change.clone_from(savepoints.get(index).ok_or(EngineError::NoSavepoint)?);
+        savepoints.truncate(index + 1);
+        Ok(())
+    }
+
+    fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
+        let (change, _) = self.open.remove(&slot).ok_or(EngineError::Ended)?;
+        if let Err(error) = self.write(&change) {
+            self.forget_unwritten();
+            return Err(error.into());
+        }
+        self.contents = applied(&self.contents, &change);
+        Ok(())
+    }
+
+    fn abort(&mut self, slot: SlotIndex) {
+        self.open.remove(&slot);
+    }
+
+    fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        self.snapshots.insert(slot, self.contents.clone());
+        Ok(())
+    }
+
+    fn snapshot_get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let snapshot = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
+        Ok(snapshot.get(&(table, key.to_vec())).cloned())
+    }
+
+    fn snapshot_scan(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let snapshot = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
+        let range = KeyRange { table, low: Vec::new(), high: None };
+        Ok(pairs_of(snapshot, &range, direction))
+    }
+
+    fn snapshot_close(&mut self, slot: SlotIndex) {
+        self.snapshots.remove(&slot);
+    }
+
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        Ok(self.pass_log()?)
+    }
+
+    fn collect(&mut self) -> Result<(), EngineError> {
+        let room = self.space.room() + 8;
+        match self.space.ensure_room(room, &mut NoOwner) {
+            Ok(()) | Err(SpaceError::Full) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while self.space.background(&mut NoOwner)? {}
+        Ok(())
+    }
+
+    fn contents(&mut self) -> Result<Contents, EngineError> {
+        let mut contents = Contents::default();
+        for ((table, key), value) in self.load()? {
+            contents.insert(table, key, value);
+        }
+        Ok(contents)
+    }
+
+    fn check(&mut self) -> Result<Vec<String>, EngineError> {
+        let faults = self.space.verify()?;
+        Ok(faults.iter().map(|fault| format!("{fault:?}")).collect())
+    }
+
+    fn close(mut self) -> Result<(), EngineError> {
+        Ok(self.pass_log()?)
+    }
+}
