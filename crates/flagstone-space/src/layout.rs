@@ -52,6 +52,10 @@ pub(crate) struct Layout {
     pub(crate) log_blocks: u32,
     pub(crate) log_slot_size: usize,
     pub(crate) ring_blocks: u32,
+    /// Blocks that one checkpoint may take.
+    pub(crate) meta_reserve: u32,
+    /// Units of a block that are filled when pairs are settled once in it (rule D9).
+    units_filled: u32,
 }
 
 impl Layout {
@@ -98,7 +102,10 @@ impl Layout {
             log_positions,
             log_slot_size: slot_size.clamp(1, geometry.page_size as usize),
             ring_blocks: options.ring_blocks.into(),
+            meta_reserve: 0,
+            units_filled: 1,
         };
+        layout.units_filled = layout.count_filled();
         layout.count_pages()?;
         Ok(layout)
     }
@@ -124,6 +131,8 @@ impl Layout {
             log_blocks: 0,
             log_slot_size: capabilities.log_slot_size(geometry.page_size).max(1) as usize,
             ring_blocks: 0,
+            meta_reserve: 0,
+            units_filled: 1,
         })
     }
 
@@ -141,6 +150,7 @@ impl Layout {
         if leaves > DIRECT_MAX {
             self.directory_pages = leaves.div_ceil(self.entries_per_page());
         }
+        self.meta_reserve = self.meta_pages().div_ceil(self.units_filled) + 1;
         if self.capacity(blocks) == 0 {
             return Err(OptionFault::DeviceTooSmall);
         }
@@ -162,21 +172,15 @@ impl Layout {
         self.map_pages + self.table_pages + self.directory_pages
     }
 
-    /// Blocks that one checkpoint may take.
-    pub(crate) fn meta_reserve(&self) -> u32 {
-        self.meta_pages().div_ceil(self.units_filled()) + 1
-    }
-
     /// Logical pages that may be live when `good_blocks` blocks work (L3).
     pub(crate) fn capacity(&self, good_blocks: u32) -> u32 {
-        let meta = (2 * self.meta_pages()).div_ceil(self.units_filled()) + 1;
+        let meta = (2 * self.meta_pages()).div_ceil(self.units_filled) + 1;
         // Two open streams, and one block's worth of dead pages for the collector to find.
-        let held = self.ring_blocks + self.log_blocks + self.meta_reserve() + meta + GC_RESERVE + 3;
-        (good_blocks.saturating_sub(held) * self.units_filled()).min(self.logical_pages)
+        let held = self.ring_blocks + self.log_blocks + self.meta_reserve + meta + GC_RESERVE + 3;
+        (good_blocks.saturating_sub(held) * self.units_filled).min(self.logical_pages)
     }
 
-    /// Units of a block that are filled when pairs are settled once in it (rule D9).
-    fn units_filled(&self) -> u32 {
+    fn count_filled(&self) -> u32 {
         let pages = self.geometry.pages_per_block;
         let reach = |page| match self.capabilities.cell_role(page, pages) {
             CellRole::Lsb { partner } => partner - page,

@@ -14,6 +14,8 @@
 //!                     └─────────▶ scan of all blocks ─────────────────────────────────────▶ ready
 //! ```
 
+mod full_scan;
+
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,26 +28,22 @@ use crate::bugs::Bugs;
 use crate::checkpoint::stored;
 use crate::error::{Check, MountError, Structure};
 use crate::flash::{Flash, ReadFault};
-use crate::format::{empty_table, first_page, take_ring};
+use crate::format::{empty_table, first_page};
 use crate::groups::{GroupPage, Rank};
 use crate::layout::{BLOCK_ENTRY_SIZE, Layout};
 use crate::log::LogBlock;
 use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta, Standing, get_uint};
 use crate::numbers::Numbers;
-use crate::options::SpaceOptions;
 use crate::record::Record;
 use crate::ring::Ring;
 use crate::scan::{
     BlockScan, First, FoundRecord, FoundUnit, find_life, find_record, is_whole, read_firsts,
-    read_summary, scan_block,
+    scan_block,
 };
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
 use crate::{GroupId, LogicalPage, SpaceBug, Version};
-
-/// Numbers skipped when no record says which are reserved.
-const SCAN_GAP: u64 = 1 << 25;
 
 /// What a mount found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -623,104 +621,4 @@ impl<D: Nand> Mount<D> {
         self.space.flash.tally = crate::stats::Tally::default();
         (self.space, self.report)
     }
-}
-
-impl<D: Nand> Mount<D> {
-    /// Rebuilds the mapping from all blocks, when no record reads whole.
-    fn from_scan(mut flash: Flash<D>, firsts: Vec<First>) -> Result<Self, MountError> {
-        let options = find_options(&mut flash, &firsts)?.ok_or(MountError::NotFormatted)?;
-        let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
-        flash.layout = Layout::new(geometry, capabilities, &options.0)
-            .map_err(|_| MountError::NotFormatted)?;
-        let blocks = empty_table(&mut flash)?;
-        let ring = Ring::new(&[], &[], options.1, geometry.pages_per_block);
-        let space = Space::assemble(flash, options.0, blocks, ring, Numbers::default());
-        let mut mount = Self::new(space, firsts);
-        mount.report.full_scan = true;
-        mount.scan_everything(options.1)?;
-        Ok(mount)
-    }
-
-    fn scan_everything(&mut self, floor: u32) -> Result<(), MountError> {
-        let limit = self.space.layout().log_pages_per_block();
-        let (mut sequence_max, mut record_max, mut log) = (0, 0, Vec::new());
-        for index in 0..self.firsts.len() {
-            let block = BlockIndex(index as u32);
-            if self.firsts[index] == First::Bad {
-                continue;
-            }
-            let meta = self.life_of(block, floor)?;
-            let Some(meta) = meta else { continue };
-            sequence_max = sequence_max.max(meta.sequence);
-            let erases = self.space.flash.device.erase_count(block);
-            self.space.blocks.restore(block, BlockState::Closed, meta.sequence, erases);
-            match meta.kind {
-                PageKind::Log => log.push(LogBlock { block, first: meta.version.0, limit }),
-                PageKind::Anchor => record_max = record_max.max(meta.version.0),
-                _ => self.classes[index] = Class::Scan,
-            }
-        }
-        self.scan_new_blocks()?;
-        self.settle();
-        let head = log.iter().map(|block| block.first).min().unwrap_or(0);
-        self.load_log(log, head, head)?;
-        self.number_after_scan(sequence_max, record_max);
-        let (count, floor) = (self.space.options.ring_blocks, self.space.ring.sequence_floor);
-        let ring = take_ring(&mut self.space.blocks, &self.space.flash.layout, count);
-        let pages_per_block = self.space.layout().geometry.pages_per_block;
-        self.space.ring = Ring::new(&ring, &[], floor, pages_per_block);
-        Ok(())
-    }
-
-    /// Metadata that tell which life a block lives: of its first page, or the first that reads.
-    fn life_of(&mut self, block: BlockIndex, floor: u32) -> Result<Option<PageMeta>, NandError> {
-        let flash = &mut self.space.flash;
-        let at = first_page(&flash.layout, block);
-        let life = match self.firsts[block.0 as usize] {
-            First::Erased | First::Bad => None,
-            First::Found(meta) if is_whole(flash, at, &meta)? => Some(meta),
-            First::Found(_) | First::Damaged => find_life(flash, block)?,
-        };
-        Ok(life.filter(|meta| meta.sequence >= floor))
-    }
-
-    fn number_after_scan(&mut self, sequence_max: u32, record_max: u64) {
-        let groups = self.space.groups.iter().map(|page| page.group.0);
-        let group = groups.max().unwrap_or(0) + SCAN_GAP;
-        let sequence = sequence_max.saturating_add(1 << 13);
-        let version = self.version_max + SCAN_GAP;
-        self.space.numbers = Numbers::starting(version, sequence, group, record_max + (1 << 17));
-    }
-}
-
-/// Options and sequence floor from any summary, else from any page of a unit.
-fn find_options<D: Nand>(
-    flash: &mut Flash<D>,
-    firsts: &[First],
-) -> Result<Option<(SpaceOptions, u32)>, NandError> {
-    let metas = (0..).map(BlockIndex).zip(firsts).filter_map(|(block, first)| match first {
-        First::Found(meta) if matches!(meta.kind, PageKind::Data | PageKind::Map) => {
-            Some((block, *meta))
-        }
-        _ => None,
-    });
-    let mut fallback = None;
-    for (block, meta) in metas {
-        let options = SpaceOptions { parts: meta.parts, log_pages: 1, ..SpaceOptions::default() };
-        let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
-        let Ok(layout) = Layout::new(geometry, capabilities, &options) else { continue };
-        let probe = core::mem::replace(&mut flash.layout, layout);
-        let whole = is_whole(flash, first_page(&flash.layout, block), &meta)?;
-        let summary = read_summary(flash, block, meta.sequence)?;
-        flash.layout = probe;
-        if let Some((head, _)) = summary {
-            let (log_pages, ring_blocks) = (head.log_pages, head.ring_blocks);
-            let options = SpaceOptions { log_pages, ring_blocks, ..options };
-            return Ok(Some((options, head.sequence_floor)));
-        }
-        if whole {
-            fallback = fallback.or(Some((options, 0)));
-        }
-    }
-    Ok(fallback)
 }

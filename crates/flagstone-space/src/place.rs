@@ -185,7 +185,7 @@ impl<D: Nand> Space<D> {
 
     /// Free blocks that `claim` has to leave alone (W4).
     pub(crate) fn reserved_blocks(&self, claim: Claim) -> u32 {
-        let reserve = self.layout().meta_reserve() + GC_RESERVE;
+        let reserve = self.layout().meta_reserve + GC_RESERVE;
         match claim {
             Claim::User => {
                 reserve + self.layout().log_blocks.saturating_sub(self.log.block_count())
