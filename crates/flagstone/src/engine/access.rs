@@ -209,7 +209,7 @@ impl Engine {
         key: &[u8],
         upto: Lsn,
     ) -> Step<Option<Value>> {
-        self.load_runs(table, KeyRange { low: key, high: None }, key)?;
+        self.load_runs_at(table, key)?;
         let recovered = self.recovered;
         let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
         let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));

@@ -242,6 +242,10 @@ impl Engine {
     }
 
     pub(crate) fn must_checkpoint(&self) -> bool {
+        if self.replaying.is_some() {
+            // The log is being read: nothing of it may go.
+            return false;
+        }
         match self.cycle.phase {
             Phase::Idle => {
                 self.cycle.is_wanted

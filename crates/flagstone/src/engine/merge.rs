@@ -370,7 +370,7 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        self.load_runs(table, range, &low)?;
+        self.load_runs(table, range)?;
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
@@ -791,7 +791,7 @@ impl Engine {
         let Some(index) = self.pool.peek(page) else { return Ok(()) };
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-        self.load_runs(table, KeyRange { low: &low, high: high.as_deref() }, &low)
+        self.load_runs(table, KeyRange { low: &low, high: high.as_deref() })
     }
 
     /// Assigns pages, climbs as far as inner nodes overflow, and makes the job.

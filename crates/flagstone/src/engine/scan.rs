@@ -135,7 +135,8 @@ impl Engine {
         let (low, high) = (range.low.as_slice(), range.high.as_deref());
         self.lock(xid, Target::Interval { tree: table.id, low, high }, Mode::Shared)?;
         self.note_read(xid)?;
-        let part = self.part_of(table, range, direction, None)?;
+        let mut part = self.part_of(table, range, direction, None)?;
+        self.clip_to_own(xid, table, &mut part.range, direction, limit)?;
         let own = self.own_changes(xid, table, part.range.as_key_range())?;
         let rows = self.rows_of(table, &part, Lsn(u64::MAX), &own)?;
         Ok(deliver(rows, part.range, range, direction, limit, out))
@@ -191,8 +192,9 @@ impl Engine {
         };
         let index = self.leaf_for(table, seek)?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
-        let part = clip(range, view.low(), view.high());
-        self.load_runs(table, part.as_key_range(), &part.low)?;
+        let mut part = clip(range, view.low(), view.high());
+        self.load_runs(table, part.as_key_range())?;
+        clip_to_changes(&self.tree(table)?.deltas, &mut part, direction);
         let Some(upto) = snapshot else {
             return Ok(Part { base: Base::Frame(index), range: part });
         };
@@ -224,6 +226,28 @@ impl Engine {
                 let base = view.as_ref().map(|view| (view, old.base_lsn));
                 let deltas = &tree.retained.leaf(old).deltas;
                 Ok(merge_rows(base, deltas, upto, own, range)?)
+            }
+        }
+    }
+}
+
+/// Changes that one call looks at, at most: a leaf may have many more waiting.
+const CHANGES_MAX: usize = 1024;
+
+/// Shortens a part so that few changes of `deltas` lie in it.
+fn clip_to_changes(deltas: &DeltaMap, part: &mut ScanRange, direction: Direction) {
+    match direction {
+        Direction::Forward => {
+            let next = deltas.range(part.as_key_range()).nth(CHANGES_MAX);
+            if let Some(key) = next.map(|entry| entry.key().to_vec()) {
+                part.high = Some(key);
+            }
+        }
+        Direction::Backward => {
+            let from = part.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let next = deltas.backward(from).take_while(|entry| entry.key() >= part.low.as_slice());
+            if let Some(key) = next.map(|entry| entry.key().to_vec()).nth(CHANGES_MAX) {
+                part.low = key;
             }
         }
     }

@@ -15,9 +15,12 @@
 //!   overlaps the base was loaded (rule D2).
 //! - **R2** A run stays in the master record until a checkpoint that began after it was loaded.
 
+use std::ops::Bound;
+
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
 
 use super::pool::Class;
+use super::scan::{Direction, ScanRange};
 use super::transaction::{private_key, split_private_key};
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::delta::{DeltaMap, KeyRange, Op, put_varint, take_varint};
@@ -219,22 +222,26 @@ impl Runs {
 }
 
 impl Engine {
-    /// Loads the run pages that may change `[low, high)` into the tree's deltas; with `at`, only
-    /// those that may change that key.
-    pub(crate) fn load_runs(&mut self, table: Table, range: KeyRange<'_>, at: &[u8]) -> Step<()> {
+    /// Loads the run pages that may change `[low, high)` into the tree's deltas.
+    pub(crate) fn load_runs(&mut self, table: Table, range: KeyRange<'_>) -> Step<()> {
         if self.runs.is_empty() {
             return Ok(());
         }
-        let (mut low, mut high) = (Vec::new(), Vec::new());
-        private_key(table, at.max(range.low), &mut low);
-        if range.low == at && range.high.is_none() {
-            high.clone_from(&low);
-        } else if let Some(bound) = range.high {
-            private_key(table, bound, &mut high);
-        } else {
-            private_key(Table { id: table.id + 1 }, &[], &mut high);
-        }
+        let (low, high) = private_bounds(table, range);
         while let Some((run, index)) = self.next_run_page(&low, &high) {
+            self.load_run_page(run, index)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the run pages that may change `key` into the tree's deltas.
+    pub(crate) fn load_runs_at(&mut self, table: Table, key: &[u8]) -> Step<()> {
+        if self.runs.is_empty() {
+            return Ok(());
+        }
+        let mut key_of_run = Vec::new();
+        private_key(table, key, &mut key_of_run);
+        while let Some((run, index)) = self.next_run_page(&key_of_run, &key_of_run) {
             self.load_run_page(run, index)?;
         }
         Ok(())
@@ -301,6 +308,8 @@ impl Engine {
         if self.unused_pages.len() < SPILL_PAGES {
             return Err(Stop::Wait(super::Wait::Pages(SPILL_PAGES)));
         }
+        // Everything that may stop comes before the first change.
+        let group = self.group_of(xid)?;
         let size = self.payload_size;
         let transaction = self.transaction(xid)?;
         let all = transaction.writes.range(KeyRange::ALL);
@@ -320,7 +329,6 @@ impl Engine {
         let range = KeyRange { low: &[], high: rest.as_deref() };
         transaction.writes.remove_range(range, Lsn(u64::MAX));
         self.recount(xid);
-        let group = self.group_of(xid)?;
         let mut run = Run { group, pages: Vec::new(), last };
         let mut images = Vec::new();
         for (first, _, image) in built {
@@ -370,6 +378,61 @@ impl Engine {
         Ok(versions.into_iter().map(|(_, version)| version).collect())
     }
 
+    /// Shortens a part of a scan so that few own changes lie in it, at most a page of each run.
+    pub(crate) fn clip_to_own(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        part: &mut ScanRange,
+        direction: Direction,
+        count_max: usize,
+    ) -> Step<()> {
+        let (low, high) = private_bounds(table, part.as_key_range());
+        let inside = KeyRange { low: &low, high: Some(&high) };
+        let transaction = self.transaction(xid)?;
+        let mut cut: Option<Vec<u8>> = None;
+        match direction {
+            Direction::Forward => {
+                let mut take = |key: &[u8]| {
+                    if key > low.as_slice() && cut.as_deref().is_none_or(|cut| key < cut) {
+                        cut = Some(key.to_vec());
+                    }
+                };
+                if let Some(entry) = transaction.writes.range(inside).nth(count_max) {
+                    take(entry.key());
+                }
+                for run in &transaction.runs {
+                    if let Some((_, _, next)) = pages_in(run, inside).nth(1) {
+                        take(next);
+                    }
+                }
+            }
+            Direction::Backward => {
+                let mut take = |key: &[u8]| {
+                    if key > low.as_slice() && cut.as_deref().is_none_or(|cut| key > cut) {
+                        cut = Some(key.to_vec());
+                    }
+                };
+                let below = transaction.writes.backward(Bound::Excluded(&high));
+                if let Some(entry) = below.take(count_max + 1).nth(count_max) {
+                    take(entry.key());
+                }
+                for run in &transaction.runs {
+                    if let Some((_, _, first)) = pages_in(run, inside).last() {
+                        take(first);
+                    }
+                }
+            }
+        }
+        let Some(cut) = cut.filter(|cut| inside.contains(cut)) else { return Ok(()) };
+        let key = split_private_key(&cut).1.to_vec();
+        match direction {
+            Direction::Forward => part.high = Some(key),
+            Direction::Backward => part.low = key,
+        }
+        Ok(())
+    }
+
     /// Every own change of `xid` inside `range` of `table`, by user key.
     pub(crate) fn own_changes(
         &mut self,
@@ -377,12 +440,7 @@ impl Engine {
         table: Table,
         range: KeyRange<'_>,
     ) -> Step<DeltaMap> {
-        let (mut low, mut high) = (Vec::new(), Vec::new());
-        private_key(table, range.low, &mut low);
-        match range.high {
-            Some(bound) => private_key(table, bound, &mut high),
-            None => private_key(Table { id: table.id + 1 }, &[], &mut high),
-        }
+        let (low, high) = private_bounds(table, range);
         let mut own = DeltaMap::new();
         let inside = KeyRange { low: &low, high: Some(&high) };
         let transaction = self.transaction(xid)?;
@@ -409,6 +467,17 @@ impl Engine {
         }
         Ok(own)
     }
+}
+
+/// Private keys of a range of one table: low inclusive, high exclusive.
+fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec<u8>) {
+    let (mut low, mut high) = (Vec::new(), Vec::new());
+    private_key(table, range.low, &mut low);
+    match range.high {
+        Some(bound) => private_key(table, bound, &mut high),
+        None => private_key(Table { id: table.id + 1 }, &[], &mut high),
+    }
+    (low, high)
 }
 
 fn is_rolled_back(ranges: &[(u64, u64)], number: u64) -> bool {

@@ -72,7 +72,8 @@ impl<D: Nand> Runtime<D> {
         let _still = self.working.lock();
         let mut report = CheckReport::default();
         let mut reached = BTreeSet::new();
-        for (tree, root) in self.engine().roots() {
+        let roots = self.engine().roots();
+        for (tree, root) in roots {
             report.tables += 1;
             self.check_tree(tree, root, &mut reached, &mut report)?;
         }

@@ -193,7 +193,8 @@ impl<D: Nand> Restart<'_, D> {
         }
         let last = end.last_lsn.max(self.master.cutoff);
         self.continue_log(&end, last, &tail)?;
-        for group in self.runtime.space().groups() {
+        let groups = self.runtime.space().groups();
+        for group in groups {
             if !self.has(SeededBug::CommitGroupsAtMount) {
                 self.runtime.space().discard_group(group);
             } else {

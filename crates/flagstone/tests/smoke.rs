@@ -1,0 +1,118 @@
+//! The library on a simulated chip, end to end.
+
+use flagstone::{Database, Durability, Options};
+use flagstone_nand::{Profile, SimNand};
+
+fn device(blocks: u32) -> SimNand {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(blocks).unwrap();
+    SimNand::new(&profile, 1)
+}
+
+#[test]
+fn small_things_work_and_survive_reopening() {
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(device(64), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    for number in 0..1000u32 {
+        transaction.put(table, &number.to_be_bytes(), &[7; 100]).unwrap();
+    }
+    transaction.commit().unwrap();
+    let mut transaction = database.begin();
+    transaction.patch(table, &5u32.to_be_bytes(), 10, b"hello").unwrap();
+    transaction.delete(table, &6u32.to_be_bytes()).unwrap();
+    assert_eq!(&transaction.get(table, &5u32.to_be_bytes()).unwrap().unwrap()[10..15], b"hello");
+    assert_eq!(transaction.get(table, &6u32.to_be_bytes()).unwrap(), None);
+    assert_eq!(transaction.len(table).unwrap(), 999);
+    transaction.commit().unwrap();
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
+    let transaction = database.begin();
+    assert_eq!(&transaction.get(table, &5u32.to_be_bytes()).unwrap().unwrap()[10..15], b"hello");
+    assert_eq!(transaction.len(table).unwrap(), 999);
+    let backward: Vec<_> = transaction.range(table, ..).rev().map(|row| row.unwrap().0).collect();
+    assert_eq!(backward.len(), 999);
+    assert!(backward.is_sorted_by(|a, b| a > b));
+    drop(transaction);
+    println!("{:?}", database.recovery());
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    database.close().unwrap();
+}
+
+#[test]
+fn many_commits_with_merges_and_checkpoints() {
+    let options = Options::default().with_memory(128 << 10);
+    let mut database = Database::create_on(device(64), &options).unwrap();
+    let mut model = std::collections::BTreeMap::new();
+    let mut state = 1u64;
+    for round in 0..6 {
+        let table = database.table("t").unwrap();
+        for step in 0..2000u32 {
+            let mut transaction = database.begin();
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let key = ((state >> 33) % 5000).to_be_bytes();
+            if state >> 62 == 0 {
+                transaction.delete(table, &key).unwrap();
+                model.remove(&key);
+            } else {
+                let value = vec![(state >> 40) as u8; 20 + (state >> 50) as usize % 100];
+                transaction.put(table, &key, &value).unwrap();
+                model.insert(key, value);
+            }
+            let durability =
+                if step % 8 == 0 { Durability::Immediate } else { Durability::Deferred };
+            transaction.commit_with(durability).unwrap();
+        }
+        database.flush().unwrap();
+        let stats = database.stats();
+        println!("{round}: {:?}", stats.engine);
+        let report = database.check().unwrap();
+        assert!(report.is_sound(), "{report:?}");
+        assert_eq!(report.leaked_pages, 0, "{report:?}");
+        let device = database.into_device().unwrap();
+        database = Database::open_on(device, &options).unwrap();
+        println!("{:?}", database.recovery());
+        let table = database.table("t").unwrap();
+        let transaction = database.begin();
+        let rows: Vec<_> = transaction.range(table, ..).map(|row| row.unwrap()).collect();
+        assert_eq!(rows.len(), model.len());
+        for ((key, value), (model_key, model_value)) in rows.iter().zip(&model) {
+            assert_eq!(key, model_key);
+            assert_eq!(value, model_value);
+        }
+        let report = database.check().unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    }
+}
+
+#[test]
+fn large_values_and_large_transactions() {
+    let options = Options::default().with_memory(256 << 10);
+    let database = Database::create_on(device(256), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    let big: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+    transaction.put(table, b"big", &big).unwrap();
+    transaction.commit().unwrap();
+    let mut transaction = database.begin();
+    for number in 0..20_000u32 {
+        transaction.put(table, &number.to_be_bytes(), &[9; 50]).unwrap();
+    }
+    assert_eq!(transaction.get(table, &77u32.to_be_bytes()).unwrap().unwrap(), [9; 50]);
+    assert_eq!(transaction.len(table).unwrap(), 20_001);
+    transaction.commit().unwrap();
+    println!("{:?}", database.stats().engine);
+    let transaction = database.begin();
+    assert_eq!(transaction.get(table, b"big").unwrap().unwrap(), big);
+    assert_eq!(transaction.len(table).unwrap(), 20_001);
+    drop(transaction);
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options).unwrap();
+    println!("{:?}", database.recovery());
+    let table = database.table("t").unwrap();
+    let transaction = database.begin();
+    assert_eq!(transaction.get(table, b"big").unwrap().unwrap(), big);
+    assert_eq!(transaction.len(table).unwrap(), 20_001);
+}
