@@ -44,7 +44,7 @@ pub struct Xid(pub u64);
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// Any number of holders, none of them exclusive.
     Shared,
     /// One holder.
@@ -54,14 +54,14 @@ pub enum Mode {
 impl Mode {
     /// Whether two transactions may not hold these modes on the same thing.
     #[must_use]
-    pub fn conflicts(self, other: Self) -> bool {
+    pub(crate) fn conflicts(self, other: Self) -> bool {
         self == Self::Exclusive || other == Self::Exclusive
     }
 }
 
 /// What a lock is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// One key of a tree, whether it exists or not.
     Record {
         /// Tree of the key.
@@ -85,7 +85,7 @@ pub enum Target<'a> {
 /// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum LockOutcome {
+pub(crate) enum LockOutcome {
     /// The lock is held.
     Granted,
     /// The request is queued. A later release or cancellation names the transaction when it is let
@@ -148,7 +148,7 @@ const SPARE_OWNED_SIZE_MAX: usize = 256;
 
 /// All locks of a database.
 #[derive(Debug, Default)]
-pub struct LockTable {
+pub(crate) struct LockTable {
     records: Records,
     trees: HashMap<Space, TreeLocks>,
     owners: HashMap<Xid, Owned>,
@@ -162,7 +162,7 @@ pub struct LockTable {
 impl LockTable {
     /// An empty table.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -170,7 +170,7 @@ impl LockTable {
     ///
     /// A held lock at least as strong answers `Granted`. A transaction that asks for something else
     /// while a request of its own is queued gives the queued one up.
-    pub fn acquire(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> LockOutcome {
+    pub(crate) fn acquire(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> LockOutcome {
         match target {
             Target::Record { tree, key } => self.acquire_point(xid, Space::tree(tree), key, mode),
             Target::Page(page) => {
@@ -186,7 +186,7 @@ impl LockTable {
     /// Ends a transaction: drops its locks, its queued request and its other waits.
     ///
     /// Returns the transactions whose queued requests are granted by it, in order of service.
-    pub fn release_all(&mut self, xid: Xid) -> Vec<Xid> {
+    pub(crate) fn release_all(&mut self, xid: Xid) -> Vec<Xid> {
         self.clear_wait(xid);
         self.forget_external(xid);
         let mut candidates = Vec::new();
@@ -207,7 +207,7 @@ impl LockTable {
     /// Gives up the queued request of a transaction; its locks stay.
     ///
     /// Returns the transactions whose queued requests are granted by it, in order of service.
-    pub fn cancel_wait(&mut self, xid: Xid) -> Vec<Xid> {
+    pub(crate) fn cancel_wait(&mut self, xid: Xid) -> Vec<Xid> {
         let mut candidates = Vec::new();
         self.withdraw(xid, &mut candidates);
         self.drop_idle_trees();
@@ -218,7 +218,7 @@ impl LockTable {
     ///
     /// Replaces an earlier such wait. Returns the victim when the wait closes a cycle; the caller
     /// aborts it and, when it is another transaction, calls again.
-    pub fn wait_on(&mut self, xid: Xid, on: &[Xid]) -> Option<Xid> {
+    pub(crate) fn wait_on(&mut self, xid: Xid, on: &[Xid]) -> Option<Xid> {
         let edges = self.external.entry(xid).or_default();
         edges.clear();
         edges.extend(on.iter().copied().filter(|other| *other != xid));
@@ -226,7 +226,7 @@ impl LockTable {
     }
 
     /// Ends a wait recorded with [`LockTable::wait_on`].
-    pub fn clear_wait(&mut self, xid: Xid) {
+    pub(crate) fn clear_wait(&mut self, xid: Xid) {
         if !self.external.is_empty() {
             self.external.remove(&xid);
         }
@@ -236,7 +236,7 @@ impl LockTable {
     ///
     /// Called before a new sibling is installed: nobody can hold or want `to` yet. Queued requests
     /// stay with `from`.
-    pub fn inherit_page(&mut self, from: LogicalPage, to: LogicalPage) {
+    pub(crate) fn inherit_page(&mut self, from: LogicalPage, to: LogicalPage) {
         let Some(source) = self.records.find(Space::PAGES, &from.0.to_be_bytes()) else { return };
         let holders = self.records.entry(source).holders.clone();
         if from == to || holders.is_empty() {
@@ -251,19 +251,19 @@ impl LockTable {
 
     /// Whether `xid` has a queued request.
     #[must_use]
-    pub fn is_waiting(&self, xid: Xid) -> bool {
+    pub(crate) fn is_waiting(&self, xid: Xid) -> bool {
         self.waiting.contains_key(&xid)
     }
 
     /// Whether no lock is held and no request queued.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.owners.is_empty() && self.waiting.is_empty()
     }
 
     /// Memory the table takes, for the budget of the engine.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let owned_size =
             |owned: &Owned| 4 * owned.points.capacity() + 8 * owned.interval_trees.len();
         let edge_size: usize = self.external.values().map(|edges| 8 * edges.len()).sum();

@@ -44,15 +44,15 @@ mod tests;
 
 use flagstone_space::Lsn;
 
-pub use self::codec::{Cursor, Item, ItemBuf, Items, ItemsIter, RecordFault};
-pub use self::fragment::HEADER_SIZE;
-pub use self::reader::{LogEnd, LogReader, ReadStart, TailFragment};
-pub use self::record::{Blob, CopiedDelta, Install, LoggedDelta, Record, Separator};
-pub use self::writer::{Flush, Fragment, LogWriter};
+pub(crate) use self::codec::{Cursor, Item, ItemBuf, Items, ItemsIter, RecordFault};
+pub(crate) use self::fragment::HEADER_SIZE;
+pub(crate) use self::reader::{LogEnd, LogReader, ReadStart, TailFragment};
+pub(crate) use self::record::{Blob, CopiedDelta, Install, LoggedDelta, Record, Separator};
+pub(crate) use self::writer::{Flush, Fragment, LogWriter};
 
 /// How log pages are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogGeometry {
+pub(crate) struct LogGeometry {
     slot_size: usize,
     slots_per_page: u16,
 }
@@ -62,7 +62,7 @@ impl LogGeometry {
     ///
     /// `None` when a slot has no room for a payload or a page is too large for the format.
     #[must_use]
-    pub fn new(slot_size: usize, slots_per_page: u16) -> Option<Self> {
+    pub(crate) fn new(slot_size: usize, slots_per_page: u16) -> Option<Self> {
         let page_size = slot_size.checked_mul(usize::from(slots_per_page))?;
         let fits = slot_size > HEADER_SIZE && slots_per_page > 0 && page_size < fragment::SIZE_END;
         fits.then_some(Self { slot_size, slots_per_page })
@@ -70,20 +70,20 @@ impl LogGeometry {
 
     /// Bytes a slot.
     #[must_use]
-    pub fn slot_size(self) -> usize {
+    pub(crate) fn slot_size(self) -> usize {
         self.slot_size
     }
 
     /// Slots a page.
     #[must_use]
-    pub fn slots_per_page(self) -> u16 {
+    pub(crate) fn slots_per_page(self) -> u16 {
         self.slots_per_page
     }
 }
 
 /// A place in the chain of fragments: between two of them, or at an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChainPoint {
+pub(crate) struct ChainPoint {
     /// Sequence number of the fragment after the point.
     pub next_sequence: u64,
     /// Epoch of the fragment before the point.
@@ -94,12 +94,12 @@ pub struct ChainPoint {
 
 impl ChainPoint {
     /// Before the first fragment of a new log.
-    pub const START: Self = Self { next_sequence: 0, epoch: 0, predecessor: 0 };
+    pub(crate) const START: Self = Self { next_sequence: 0, epoch: 0, predecessor: 0 };
 }
 
 /// A place in the log from which it can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogPosition {
+pub(crate) struct LogPosition {
     /// Log page that holds the fragment after the point, or comes before it.
     pub page: u64,
     /// The point in the chain.
@@ -108,12 +108,12 @@ pub struct LogPosition {
 
 /// The LSN of a record: `epoch << 32 | counter` (rule D3).
 #[must_use]
-pub fn lsn(epoch: u32, counter: u64) -> Lsn {
+pub(crate) fn lsn(epoch: u32, counter: u64) -> Lsn {
     Lsn(u64::from(epoch) << COUNTER_BITS | counter & COUNTER_MASK)
 }
 
 /// Last restart epoch that an LSN can hold in its 56 bits.
-pub const EPOCH_MAX: u32 = 0xFF_FFFF;
+pub(crate) const EPOCH_MAX: u32 = 0xFF_FFFF;
 
 const COUNTER_BITS: u32 = 32;
 const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
@@ -122,7 +122,7 @@ const _: () = assert!((EPOCH_MAX as u64) < 1 << (56 - COUNTER_BITS));
 /// Damage that no power cut explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LogFault {
+pub(crate) enum LogFault {
     /// A fragment proves that the one with this sequence was complete, but that is not readable.
     #[error("log fragment {sequence} is missing before log page {page}")]
     Missing {
@@ -148,7 +148,7 @@ pub enum LogFault {
 /// What the log's encoding can refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum LogError {
+pub(crate) enum LogError {
     /// A record with a good checksum does not decode: another version wrote it, or a bug did.
     #[error("log record {} cannot be decoded: {fault}", lsn.0)]
     Record {

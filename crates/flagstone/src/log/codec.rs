@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 /// The check that refused the bytes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum RecordFault {
+pub(crate) enum RecordFault {
     /// The bytes end before the record does.
     #[error("it is cut short")]
     Truncated,
@@ -40,26 +40,26 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Reads untrusted bytes from front to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
     /// A cursor before the first of `bytes`.
     #[must_use]
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// What has not been read.
     #[must_use]
-    pub fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// Whether everything has been read.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -68,7 +68,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// `Truncated` at the end.
-    pub fn byte(&mut self) -> Result<u8, RecordFault> {
+    pub(crate) fn byte(&mut self) -> Result<u8, RecordFault> {
         let (byte, rest) = self.rest.split_first().ok_or(RecordFault::Truncated)?;
         self.rest = rest;
         Ok(*byte)
@@ -79,7 +79,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// `Truncated`, or `NumberRange` when it has more bits.
-    pub fn varint(&mut self) -> Result<u64, RecordFault> {
+    pub(crate) fn varint(&mut self) -> Result<u64, RecordFault> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = self.byte()?;
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// `Truncated`, or `NumberRange` when it has more bits.
-    pub fn varint32(&mut self) -> Result<u32, RecordFault> {
+    pub(crate) fn varint32(&mut self) -> Result<u32, RecordFault> {
         self.varint()?.try_into().map_err(|_| RecordFault::NumberRange)
     }
 
@@ -109,7 +109,7 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// `Truncated` when there are fewer.
-    pub fn take(&mut self, size: u64) -> Result<&'a [u8], RecordFault> {
+    pub(crate) fn take(&mut self, size: u64) -> Result<&'a [u8], RecordFault> {
         let size = usize::try_from(size).map_err(|_| RecordFault::Truncated)?;
         let (taken, rest) = self.rest.split_at_checked(size).ok_or(RecordFault::Truncated)?;
         self.rest = rest;
@@ -121,14 +121,14 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// `Truncated` or `NumberRange`.
-    pub fn bytes(&mut self) -> Result<&'a [u8], RecordFault> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], RecordFault> {
         let size = self.varint()?;
         self.take(size)
     }
 }
 
 /// An element of a list in a record.
-pub trait Item<'a>: Sized {
+pub(crate) trait Item<'a>: Sized {
     /// Appends the element.
     fn encode(&self, out: &mut Vec<u8>);
 
@@ -142,7 +142,7 @@ pub trait Item<'a>: Sized {
 
 /// An encoded list: walked without copying, decoded as it is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Items<'a, T> {
+pub(crate) struct Items<'a, T> {
     count: u64,
     bytes: &'a [u8],
     marker: PhantomData<T>,
@@ -157,25 +157,25 @@ impl<T> Default for Items<'_, T> {
 impl<'a, T: Item<'a>> Items<'a, T> {
     /// Elements the list says it has: a hint, since the bytes are untrusted.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// Bytes of all elements.
     #[must_use]
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
 
     /// Whether there are no elements.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// Walks the elements; ends after the first fault.
     #[must_use]
-    pub fn iter(&self) -> ItemsIter<'a, T> {
+    pub(crate) fn iter(&self) -> ItemsIter<'a, T> {
         ItemsIter { cursor: Cursor::new(self.bytes), marker: PhantomData }
     }
 
@@ -219,7 +219,7 @@ impl<'a, T: Item<'a>> IntoIterator for Items<'a, T> {
 
 /// Walks an encoded list.
 #[derive(Clone, Debug)]
-pub struct ItemsIter<'a, T> {
+pub(crate) struct ItemsIter<'a, T> {
     cursor: Cursor<'a>,
     marker: PhantomData<T>,
 }
@@ -244,41 +244,41 @@ impl<'a, T: Item<'a>> Iterator for ItemsIter<'a, T> {
 ///
 /// All elements of one list have one type, the one that [`ItemBuf::items`] names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ItemBuf {
+pub(crate) struct ItemBuf {
     count: u64,
     bytes: Vec<u8>,
 }
 
 impl ItemBuf {
     /// A list without elements or memory.
-    pub const EMPTY: Self = Self { count: 0, bytes: Vec::new() };
+    pub(crate) const EMPTY: Self = Self { count: 0, bytes: Vec::new() };
 
     /// An empty list.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Appends an element.
-    pub fn push<'a, T: Item<'a>>(&mut self, item: T) {
+    pub(crate) fn push<'a, T: Item<'a>>(&mut self, item: T) {
         item.encode(&mut self.bytes);
         self.count += 1;
     }
 
     /// The list, to put into a record.
     #[must_use]
-    pub fn items<'a, T: Item<'a>>(&'a self) -> Items<'a, T> {
+    pub(crate) fn items<'a, T: Item<'a>>(&'a self) -> Items<'a, T> {
         Items { count: self.count, bytes: &self.bytes, marker: PhantomData }
     }
 
     /// Bytes of all elements.
     #[must_use]
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.bytes.len()
     }
 
     /// Drops the elements, keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.count = 0;
         self.bytes.clear();
     }

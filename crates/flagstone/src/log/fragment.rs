@@ -14,7 +14,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use super::EPOCH_MAX;
 
 /// Bytes of a fragment before its payload.
-pub const HEADER_SIZE: usize = 32;
+pub(crate) const HEADER_SIZE: usize = 32;
 
 /// Pages are smaller than this, so that three bytes hold any size or offset.
 pub(super) const SIZE_END: usize = 0xFF_FFFF;

@@ -23,7 +23,7 @@ use super::{COUNTER_MASK, ChainPoint, LogError, LogFault, LogGeometry, lsn};
 
 /// Where reading starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadStart {
+pub(crate) enum ReadStart {
     /// At a known point of the chain.
     Chain(ChainPoint),
     /// At the first fragment that is found, whatever came before it.
@@ -32,7 +32,7 @@ pub enum ReadStart {
 
 /// Where the log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEnd {
+pub(crate) struct LogEnd {
     /// Where the writer of the next epoch continues.
     pub chain: ChainPoint,
     /// Log page of the last fragment; `None` when there is none.
@@ -45,7 +45,7 @@ pub struct LogEnd {
 
 /// A fragment near the end, which may have been in flight at the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TailFragment {
+pub(crate) struct TailFragment {
     /// Log page it was read from.
     pub page: u64,
     /// First slot.
@@ -78,7 +78,7 @@ struct Extent {
 
 /// Puts the log together from its pages.
 #[derive(Debug)]
-pub struct LogReader {
+pub(crate) struct LogReader {
     geometry: LogGeometry,
     /// `None` until a first fragment is found.
     chain: Option<ChainPoint>,
@@ -109,7 +109,7 @@ enum Fate {
 impl LogReader {
     /// A reader of pages of this geometry.
     #[must_use]
-    pub fn new(geometry: LogGeometry, start: ReadStart) -> Self {
+    pub(crate) fn new(geometry: LogGeometry, start: ReadStart) -> Self {
         let chain = match start {
             ReadStart::Chain(point) => Some(point),
             ReadStart::Anywhere => None,
@@ -135,7 +135,7 @@ impl LogReader {
     /// Slots are used from front to back, and a page is left for good when a cut may have torn one:
     /// nothing after the first slot without a fragment counts. So the inside of a torn fragment is
     /// never taken for a fragment.
-    pub fn feed(&mut self, page: u64, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, page: u64, bytes: &[u8]) {
         self.compact();
         let slot_size = self.geometry.slot_size();
         let mut slot = 0;
@@ -152,7 +152,7 @@ impl LogReader {
     }
 
     /// Ends reading: what the last flush left is taken as it is. More records may follow from it.
-    pub fn finish(&mut self) -> LogEnd {
+    pub(crate) fn finish(&mut self) -> LogEnd {
         self.compact();
         self.settle();
         self.is_finished = true;
@@ -167,7 +167,7 @@ impl LogReader {
     /// The next record that cannot be taken back, with its LSN.
     ///
     /// To keep memory low, take all there are after each page.
-    pub fn next_record(&mut self) -> Option<Result<(Lsn, Record<'_>), LogError>> {
+    pub(crate) fn next_record(&mut self) -> Option<Result<(Lsn, Record<'_>), LogError>> {
         let extent = self.extents.pop_front()?;
         let body = self.stream.get(extent.body..extent.end).unwrap_or(&[]);
         let lsn = extent.lsn;
@@ -180,13 +180,13 @@ impl LogReader {
     ///
     /// They may have been in flight at the cut: reading well once proves nothing, so restart
     /// programs them again on a later page before it relies on them (rule D11).
-    pub fn tail(&self) -> impl Iterator<Item = &TailFragment> {
+    pub(crate) fn tail(&self) -> impl Iterator<Item = &TailFragment> {
         self.held.iter().map(|held| &held.raw)
     }
 
     /// Damage found so far that no power cut explains.
     #[must_use]
-    pub fn fault(&self) -> Option<LogFault> {
+    pub(crate) fn fault(&self) -> Option<LogFault> {
         self.fault
     }
 

@@ -21,7 +21,7 @@ use crate::lock::Xid;
 
 /// A change of one key, as the delta module encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoggedDelta<'a> {
+pub(crate) struct LoggedDelta<'a> {
     /// Tree of the key.
     pub tree: u32,
     /// Key and operation, opaque here.
@@ -30,7 +30,7 @@ pub struct LoggedDelta<'a> {
 
 /// A child of an inner node and the key that it starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Separator<'a> {
+pub(crate) struct Separator<'a> {
     /// First key of the child's range.
     pub key: &'a [u8],
     /// The child.
@@ -39,11 +39,11 @@ pub struct Separator<'a> {
 
 /// Bytes that mean something to whoever wrote them: a key, a descriptor, a spilled run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blob<'a>(pub &'a [u8]);
+pub(crate) struct Blob<'a>(pub &'a [u8]);
 
 /// A delta copied to the tail of the log, with the LSN of its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopiedDelta<'a> {
+pub(crate) struct CopiedDelta<'a> {
     /// LSN of the commit that made it.
     pub lsn: Lsn,
     /// Key and operation, opaque here.
@@ -52,7 +52,7 @@ pub struct CopiedDelta<'a> {
 
 /// A structure change, idempotent by (tree, level, key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Install<'a> {
+pub(crate) struct Install<'a> {
     /// Group of the images that become valid; `GroupId::NONE` when there are none.
     pub group: GroupId,
     /// Tree that changes.
@@ -71,7 +71,7 @@ pub struct Install<'a> {
 
 /// One record of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record<'a> {
+pub(crate) enum Record<'a> {
     /// A transaction is committed.
     Commit {
         /// The transaction.
@@ -110,7 +110,7 @@ const KIND_OPEN: u8 = 7;
 
 impl<'a> Record<'a> {
     /// Appends kind and body.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Commit { xid, group, deltas, runs, dropped } => {
                 out.push(KIND_COMMIT);
@@ -144,7 +144,7 @@ impl<'a> Record<'a> {
     /// # Errors
     ///
     /// Says which check fired.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, RecordFault> {
         let mut input = Cursor::new(bytes);
         let kind = input.byte()?;
         let record = Self::decode_body(kind, &mut input)?;

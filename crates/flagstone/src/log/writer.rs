@@ -15,7 +15,7 @@ use super::{ChainPoint, EPOCH_MAX, LogError, LogGeometry, lsn};
 
 /// What one program writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fragment {
+pub(crate) struct Fragment {
     /// Header, payload and 0xFF up to the end of the last slot.
     pub bytes: Vec<u8>,
     /// Slots of the page that it takes.
@@ -30,7 +30,7 @@ pub struct Fragment {
 /// reader takes fragments in the order of log pages only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Flush {
+pub(crate) struct Flush {
     /// The fragments. The first goes into the rest of the current page, the others start pages.
     pub fragments: Vec<Fragment>,
     /// Durable LSN once all fragments are.
@@ -42,7 +42,7 @@ const SPARE_COUNT_MAX: usize = 4;
 
 /// Encodes records and cuts them into fragments.
 #[derive(Debug)]
-pub struct LogWriter {
+pub(crate) struct LogWriter {
     epoch: u32,
     /// Counter of the last appended record.
     counter: u64,
@@ -65,7 +65,7 @@ impl LogWriter {
     /// # Errors
     ///
     /// `StaleEpoch` when the chain has seen `epoch` or a later one, `EpochRange` past the last one.
-    pub fn new(epoch: u32, after: ChainPoint, durable: Lsn) -> Result<Self, LogError> {
+    pub(crate) fn new(epoch: u32, after: ChainPoint, durable: Lsn) -> Result<Self, LogError> {
         if after != ChainPoint::START && epoch <= after.epoch {
             return Err(LogError::StaleEpoch { epoch, last: after.epoch });
         }
@@ -86,7 +86,7 @@ impl LogWriter {
     }
 
     /// Adds a record to the tail in memory and gives it the next LSN.
-    pub fn append(&mut self, record: &Record<'_>) -> Lsn {
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> Lsn {
         self.counter += 1;
         self.scratch.clear();
         put_varint(&mut self.scratch, self.counter);
@@ -98,61 +98,61 @@ impl LogWriter {
     }
 
     /// Leaves out `count` LSNs: the next record's own stands for what lies just below it.
-    pub fn skip(&mut self, count: u64) {
+    pub(crate) fn skip(&mut self, count: u64) {
         self.counter += count;
     }
 
     /// Restart epoch of the records appended here.
     #[must_use]
-    pub fn epoch(&self) -> u32 {
+    pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
     /// The LSN that the next record gets.
     #[must_use]
-    pub fn next_lsn(&self) -> Lsn {
+    pub(crate) fn next_lsn(&self) -> Lsn {
         lsn(self.epoch, self.counter + 1)
     }
 
     /// Whether any record was appended in this epoch.
     #[must_use]
-    pub fn has_appended(&self) -> bool {
+    pub(crate) fn has_appended(&self) -> bool {
         self.counter > 0
     }
 
     /// Bytes appended and not yet cut.
     #[must_use]
-    pub fn pending_bytes(&self) -> usize {
+    pub(crate) fn pending_bytes(&self) -> usize {
         self.pending.len()
     }
 
     /// Whether a flush is cut and not completed.
     #[must_use]
-    pub fn is_flush_in_flight(&self) -> bool {
+    pub(crate) fn is_flush_in_flight(&self) -> bool {
         self.in_flight.is_some()
     }
 
     /// The last LSN whose record is on flash with all before it.
     #[must_use]
-    pub fn durable(&self) -> Lsn {
+    pub(crate) fn durable(&self) -> Lsn {
         self.durable
     }
 
     /// The LSN that is durable once everything appended is.
     #[must_use]
-    pub fn appended(&self) -> Lsn {
+    pub(crate) fn appended(&self) -> Lsn {
         if self.counter == 0 { self.durable } else { lsn(self.epoch, self.counter) }
     }
 
     /// Where the next flush continues the chain: a place to read from for a checkpoint.
     #[must_use]
-    pub fn chain(&self) -> ChainPoint {
+    pub(crate) fn chain(&self) -> ChainPoint {
         self.chain
     }
 
     /// Fragments that everything pending would take now.
     #[must_use]
-    pub fn pending_fragments(&self, geometry: LogGeometry, slots_left: u16) -> usize {
+    pub(crate) fn pending_fragments(&self, geometry: LogGeometry, slots_left: u16) -> usize {
         let mut rest = self.pending.len();
         let mut room = slots_left;
         let mut count = 0;
@@ -167,7 +167,7 @@ impl LogWriter {
     /// Cuts everything pending into fragments; `slots_left` slots of the current page are free.
     ///
     /// `None` when nothing is pending or a flush is in flight.
-    pub fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+    pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
         if self.in_flight.is_some() || self.pending.is_empty() {
             return None;
         }
@@ -194,7 +194,7 @@ impl LogWriter {
     /// # Panics
     ///
     /// If `flush` is not the one in flight: something would be acknowledged that is not durable.
-    pub fn completed(&mut self, flush: Flush) -> Lsn {
+    pub(crate) fn completed(&mut self, flush: Flush) -> Lsn {
         assert_eq!(self.in_flight, Some(flush.upto), "only the flush in flight is completed");
         assert!(flush.upto > self.durable, "the durable LSN never goes back");
         self.in_flight = None;
