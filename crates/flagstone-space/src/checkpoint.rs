@@ -169,7 +169,6 @@ impl<D: Nand> Space<D> {
             sequence_floor: self.ring.sequence_floor,
             sequence_reserved: self.numbers.sequence_reserved,
             version_reserved: self.numbers.version_reserved,
-            version_next: self.numbers.version,
             group_reserved: self.numbers.group_reserved,
             log_head,
             log_next: self.log.next_page + u64::from(self.log.next_slot > 0),

@@ -82,7 +82,6 @@ impl<D: Nand> Space<D> {
             numbers,
             session: Session::Mounted,
             poisoned: false,
-            versions_at_record: 0,
             durable: None,
             suspects: Vec::new(),
             worn: Vec::new(),

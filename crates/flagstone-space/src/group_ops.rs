@@ -13,7 +13,6 @@ use flagstone_nand::Nand;
 use crate::error::SpaceError;
 use crate::groups::{GroupPage, Rank};
 use crate::place::Claim;
-use crate::record::OpenGroupPage;
 use crate::space::{Space, info_of};
 use crate::{GroupId, LogicalPage, PageInfo, WriteTag};
 
@@ -91,51 +90,20 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `UnknownGroup` when it has no pages; errors of the device where versions are compared.
+    /// `UnknownGroup` when it has no pages.
     pub fn commit_group(&mut self, group: GroupId) -> Result<Vec<LogicalPage>, SpaceError> {
-        if !self.groups.contains(group) {
-            return Err(SpaceError::UnknownGroup(group));
-        }
-        let ranked = self.rank_pages(group)?;
-        self.groups.remove(group);
-        let mut moved = Vec::with_capacity(ranked.len());
-        for (page, newest) in ranked {
-            if newest {
-                self.map_to(page.page, page.at, page.version);
-                moved.push(page.page);
-            } else {
-                self.release_unit(page.at);
+        let pages = self.groups.remove(group).ok_or(SpaceError::UnknownGroup(group))?;
+        let mut moved = Vec::with_capacity(pages.len());
+        for (page, entry) in pages {
+            match entry.rank {
+                Rank::Newest => {
+                    self.map_to(page, entry.at, entry.version);
+                    moved.push(page);
+                }
+                Rank::Overtaken => self.release_unit(entry.at),
             }
         }
         Ok(moved)
-    }
-
-    fn rank_pages(&mut self, group: GroupId) -> Result<Vec<(OpenGroupPage, bool)>, SpaceError> {
-        let pages = self.groups.iter().filter(|page| page.group == group).collect::<Vec<_>>();
-        let mut ranked = Vec::with_capacity(pages.len());
-        for page in pages {
-            let rank = self.groups.get(group, page.page).map(|entry| entry.rank);
-            let newest = match rank {
-                Some(Rank::Newest) => true,
-                Some(Rank::Unknown) => self.is_newer(page.page, page.version)?,
-                Some(Rank::Overtaken) | None => false,
-            };
-            ranked.push((page, newest));
-        }
-        Ok(ranked)
-    }
-
-    fn is_newer(&mut self, page: LogicalPage, version: crate::Version) -> Result<bool, SpaceError> {
-        let Some(at) = self.map.get(page) else { return Ok(true) };
-        let mut buffer = core::mem::take(&mut self.move_buffer);
-        let mapped = self.read_at(at, page, &mut buffer);
-        self.move_buffer = buffer;
-        match mapped {
-            Ok(meta) => Ok(version > meta.version),
-            // The mapped version is one of the recorded mapping: newer only if the group's is too.
-            Err(SpaceError::Corrupt { .. }) => Ok(version.0 >= self.versions_at_record),
-            Err(error) => Err(error),
-        }
     }
 
     /// Forgets the pages of an open group.

@@ -19,8 +19,6 @@ pub(crate) enum Rank {
     Newest,
     /// A newer version was written.
     Overtaken,
-    /// Found at mount: compare with the mapped version's metadata.
-    Unknown,
 }
 
 /// Version of a page in an open group.
@@ -43,12 +41,15 @@ impl Groups {
         self.groups.keys().copied().collect()
     }
 
-    pub(crate) fn contains(&self, group: GroupId) -> bool {
-        self.groups.contains_key(&group)
-    }
-
     pub(crate) fn get(&self, group: GroupId, page: LogicalPage) -> Option<GroupPage> {
         self.groups.get(&group)?.get(&page).copied()
+    }
+
+    /// Decides every page's rank anew.
+    pub(crate) fn rank(&mut self, decide: impl Fn(LogicalPage, &GroupPage) -> Rank) {
+        for (page, entry) in self.groups.values_mut().flatten() {
+            entry.rank = decide(*page, entry);
+        }
     }
 
     /// The group's version of `page` was copied to `to`.
@@ -97,6 +98,7 @@ impl Groups {
                 page: *page,
                 at: entry.at,
                 version: entry.version,
+                rank: entry.rank,
             })
         })
     }

@@ -16,7 +16,7 @@
 
 mod full_scan;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -102,6 +102,8 @@ struct Mount<D> {
     /// Valid versions found by scanning, of each page.
     found: BTreeMap<LogicalPage, Vec<(Version, u32)>>,
     suspects: Vec<Suspect>,
+    /// Group pages that were overtaken when the record was made.
+    overtaken: Vec<(LogicalPage, Version)>,
     report: MountReport,
     version_max: u64,
 }
@@ -151,6 +153,7 @@ impl<D: Nand> Mount<D> {
             classes,
             found: BTreeMap::new(),
             suspects: Vec::new(),
+            overtaken: Vec::new(),
             report: MountReport::default(),
             version_max: 0,
         }
@@ -182,7 +185,6 @@ impl<D: Nand> Mount<D> {
         let mut mount = Self::new(space, firsts);
         mount.load(&record)?;
         mount.report.user.clone_from(&record.user);
-        mount.space.versions_at_record = record.version_next;
         mount.space.durable = Some(record);
         Ok(mount)
     }
@@ -454,10 +456,12 @@ impl<D: Nand> Mount<D> {
         for page in &record.groups {
             let block = self.space.blocks.block_of(page.at);
             let class = self.classes.get(block.0 as usize).copied().unwrap_or(Class::Drop);
+            if page.rank == Rank::Overtaken {
+                self.overtaken.push((page.page, page.version));
+            }
             let kept = !matches!(class, Class::Drop | Class::Scan);
             if kept && page.page.0 < self.space.map.len() {
-                let rank = Rank::Unknown;
-                let entry = GroupPage { at: page.at, version: page.version, rank };
+                let entry = GroupPage { at: page.at, version: page.version, rank: page.rank };
                 self.space.groups.insert(page.group, page.page, entry);
             }
         }
@@ -507,7 +511,7 @@ impl<D: Nand> Mount<D> {
         }
         let older = self.space.groups.get(meta.group, meta.page);
         if older.is_none_or(|older| older.version <= meta.version) {
-            let entry = GroupPage { at: unit.at, version: meta.version, rank: Rank::Unknown };
+            let entry = GroupPage { at: unit.at, version: meta.version, rank: Rank::Newest };
             self.space.groups.insert(meta.group, meta.page, entry);
         }
     }
@@ -515,6 +519,7 @@ impl<D: Nand> Mount<D> {
     /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
     fn settle(&mut self) {
         let found = core::mem::take(&mut self.found);
+        self.rank_groups(&found);
         let mut losers = BTreeMap::new();
         for (page, mut versions) in found {
             versions.sort_unstable();
@@ -544,6 +549,20 @@ impl<D: Nand> Mount<D> {
         self.free_empty_blocks();
     }
 
+    /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded
+    /// mapping, for which the record says it. The mapped page itself may be half erased by now.
+    fn rank_groups(&mut self, found: &BTreeMap<LogicalPage, Vec<(Version, u32)>>) {
+        let overtaken: BTreeSet<_> = self.overtaken.drain(..).collect();
+        self.space.groups.rank(|page, entry| {
+            let newest = found.get(&page).and_then(|versions| versions.iter().max());
+            let is_overtaken = match newest {
+                Some((version, _)) => *version >= entry.version,
+                None => overtaken.contains(&(page, entry.version)),
+            };
+            if is_overtaken { Rank::Overtaken } else { Rank::Newest }
+        });
+    }
+
     fn pin_all(&mut self, page: LogicalPage, units: Option<&Vec<u32>>) -> Vec<crate::PinId> {
         let mut pins = Vec::new();
         for at in units.into_iter().flatten() {
@@ -564,7 +583,10 @@ impl<D: Nand> Mount<D> {
     }
 
     fn load_log(&mut self, mut log: Vec<LogBlock>, head: u64, next: u64) -> Result<(), NandError> {
-        log.sort_unstable_by_key(|block| block.first);
+        // A block that looked torn at an earlier mount may look whole now; its numbers were given to a
+        // later block then, which counts.
+        let blocks = &self.space.blocks;
+        log.sort_unstable_by_key(|block| (block.first, blocks.get(block.block).sequence));
         for index in 1..log.len() {
             let gap = log[index].first.saturating_sub(log[index - 1].first);
             let limit = u64::from(log[index - 1].limit).min(gap);

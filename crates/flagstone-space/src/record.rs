@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use flagstone_nand::Geometry;
 
 use crate::checksum::crc32c;
+use crate::groups::Rank;
 use crate::meta::{get_uint, put_uint};
 use crate::options::{GcPolicy, SpaceOptions};
 use crate::{GroupId, LogicalPage, Version};
@@ -21,7 +22,7 @@ const MAGIC: &[u8; 4] = b"FLAG";
 pub(crate) const FORMAT_VERSION: u16 = 1;
 
 /// Bytes in front of the lists.
-const HEAD_SIZE: usize = 112;
+const HEAD_SIZE: usize = 104;
 
 /// Block that was open when the record was made, and how far it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub(crate) struct OpenGroupPage {
     pub(crate) page: LogicalPage,
     pub(crate) at: u32,
     pub(crate) version: Version,
+    /// Whether a newer version of the page was valid when the record was made.
+    pub(crate) rank: Rank,
 }
 
 /// Everything a mount needs besides the pages themselves.
@@ -53,8 +56,6 @@ pub(crate) struct Record {
     pub(crate) sequence_floor: u32,
     pub(crate) sequence_reserved: u32,
     pub(crate) version_reserved: u64,
-    /// No version at or above this number existed when the mapping was recorded.
-    pub(crate) version_next: u64,
     pub(crate) group_reserved: u64,
     /// First log page that a restart needs.
     pub(crate) log_head: u64,
@@ -98,7 +99,8 @@ impl Record {
             target.extend_from_slice(&page.group.0.to_le_bytes());
             target.extend_from_slice(&page.page.0.to_le_bytes());
             target.extend_from_slice(&page.at.to_le_bytes());
-            target.extend_from_slice(&page.version.0.to_le_bytes());
+            let overtaken = u64::from(page.rank == Rank::Overtaken) << 63;
+            target.extend_from_slice(&(page.version.0 | overtaken).to_le_bytes());
         }
         target.extend_from_slice(&self.user);
         let crc = crc32c(target);
@@ -131,7 +133,6 @@ impl Record {
         put_uint(&mut head[92..96], self.groups.len() as u64);
         put_uint(&mut head[96..100], self.user.len() as u64);
         put_uint(&mut head[100..104], self.geometry.die_count.into());
-        put_uint(&mut head[104..112], self.version_next);
     }
 
     /// Record from untrusted bytes, which may be followed by padding (R1).
@@ -156,8 +157,10 @@ impl Record {
         }
         for _ in 0..count(92) {
             let (group, page) = (GroupId(reader.u64()?), LogicalPage(reader.u32()?));
-            let (at, version) = (reader.u32()?, Version(reader.u64()?));
-            record.groups.push(OpenGroupPage { group, page, at, version });
+            let (at, version) = (reader.u32()?, reader.u64()?);
+            let rank = if version >> 63 == 1 { Rank::Overtaken } else { Rank::Newest };
+            let version = Version(version & !(1 << 63));
+            record.groups.push(OpenGroupPage { group, page, at, version, rank });
         }
         record.user = reader.take(count(96))?.to_vec();
         let size = source.len() - reader.0.len();
@@ -193,7 +196,6 @@ impl Record {
             sequence_floor: short(40),
             sequence_reserved: short(44),
             version_reserved: number(48, 56),
-            version_next: number(104, 112),
             group_reserved: number(56, 64),
             log_head: number(64, 72),
             log_next: number(72, 80),
@@ -245,7 +247,6 @@ mod tests {
             sequence_floor: 3,
             sequence_reserved: 1000,
             version_reserved: 1 << 40,
-            version_next: 1 << 39,
             group_reserved: 77,
             log_head: 12,
             log_next: 99,
@@ -257,6 +258,7 @@ mod tests {
                 page: LogicalPage(2),
                 at: 43,
                 version: Version(11),
+                rank: Rank::Overtaken,
             }],
             user: b"user".to_vec(),
         }

@@ -71,8 +71,6 @@ pub struct Space<D> {
     pub(crate) numbers: Numbers,
     pub(crate) session: Session,
     pub(crate) poisoned: bool,
-    /// Versions below this may stand in the recorded mapping that the mount loaded.
-    pub(crate) versions_at_record: u64,
     /// Newest durable record; `None` after a full scan.
     pub(crate) durable: Option<Record>,
     /// Units of mapping pages, then table pages, then directory pages.
