@@ -1,3 +1,84 @@
-//! The flagstone command.
+//! The `flagstone` command.
+//!
+//! Owns the process: arguments in, text or JSON out, one exit code. What a program could want lives
+//! in the crates below; here are only words, tables and codes.
+//!
+//! - I1: every failure ends the process with its code of [`exit::EXIT_ROWS`] and one message.
+//! - I2: a reader that closes its end of a pipe ends the command in silence, with code 0.
 
-fn main() {}
+mod args;
+mod bench;
+mod catalog;
+mod crash;
+mod escape;
+mod exit;
+mod failure;
+mod inspect;
+mod open;
+mod output;
+mod overrides;
+mod progress;
+mod quickstart;
+mod request;
+mod rows;
+mod size;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{RawArgs, RawCommand};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Form, Output};
+
+fn main() -> ExitCode {
+    let args = match RawArgs::try_parse() {
+        Ok(args) => args,
+        Err(error) => return refuse(&error),
+    };
+    let form = if args.json { Form::Json } else { Form::Text };
+    let mut output = Output::new(form);
+    let result = run(args.command, &mut output);
+    // What was printed before a failure comes before its message.
+    let flushed = output.finish().map_err(Failure::from);
+    match result.and_then(|exit| flushed.map(|()| exit)) {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(failure) => failure.report(form),
+    }
+}
+
+/// Runs one command.
+fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
+    match command {
+        RawCommand::Quickstart(args) => return quickstart::quickstart(&args, output),
+        RawCommand::Bench(args) => return bench::bench(&args, output),
+        RawCommand::Crash(args) => return crash::crash(&args, output),
+        RawCommand::Check(args) => return inspect::check(&args.try_into()?, output),
+        RawCommand::Create(args) => rows::create(&args.try_into()?, output)?,
+        RawCommand::Put(args) => rows::put(&args.try_into()?, output)?,
+        RawCommand::Get(args) => rows::get(&args.try_into()?, output)?,
+        RawCommand::Del(args) => rows::delete(&args.try_into()?, output)?,
+        RawCommand::Scan(args) => rows::scan(&args.try_into()?, output)?,
+        RawCommand::Stats(args) => inspect::stats(&args.try_into()?, output)?,
+        RawCommand::Wear(args) => inspect::wear(&args.try_into()?, output)?,
+        RawCommand::Profiles(args) => catalog::profiles(args.name.as_deref(), output)?,
+        RawCommand::Presets(args) => catalog::presets(args.name.as_deref(), output)?,
+        RawCommand::ExitCodes => catalog::exit_codes(output)?,
+    }
+    Ok(Exit::Ok)
+}
+
+/// Ends the process for a command line that has the wrong shape, or that asks for help.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_json = std::env::args_os().any(|argument| argument == "--json");
+    if error.use_stderr() && is_json {
+        failure::report(Exit::Usage, error.to_string().trim_end(), Form::Json);
+    } else {
+        // A closed pipe is no failure; there is nobody to tell of another one.
+        let _ = error.print();
+    }
+    let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
+    ExitCode::from(exit.code())
+}

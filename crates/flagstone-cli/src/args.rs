@@ -1,0 +1,306 @@
+//! The command line as it was typed: names and texts, nothing decided yet.
+//!
+//! Owns the shape of the command line and every word of its help. Never opens a file and never
+//! interprets a value: [`crate::request`] turns these raw arguments into validated ones.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::catalog::exit_table;
+
+/// Storage engine that treats flash as flash: databases, benchmarks and crash tests.
+#[derive(Debug, Parser)]
+#[command(
+    name = "flagstone",
+    version,
+    propagate_version = true,
+    after_help = "\
+Start here:
+  flagstone quickstart                           see what it does to the flash, power cut included
+  flagstone create shop.db                       a database in a file
+  flagstone create chip.nand --profile slc-2k    a database on the image of a NAND chip
+  flagstone put shop.db users ada 'countess'     one durable transaction
+  flagstone scan shop.db users --from a --to b
+
+Bytes outside printable ASCII are written \\xNN, a backslash \\\\, both ways.
+Sizes take B, k, KiB, kB, M, MiB, MB, G, GiB, GB (k and KiB are 1024, kB is 1000).
+`flagstone exit-codes` lists what the exit code of a failed command says."
+)]
+pub(crate) struct RawArgs {
+    /// Print one JSON object instead of text (errors too, on the error stream).
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: RawCommand,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RawCommand {
+    /// Run TPC-B with both presets, cut the power half way, recover, verify, compare.
+    ///
+    /// Creates a database on the image of a NAND chip for each of two presets, `flagstone` and
+    /// `traditional`, runs the TPC-B workload on it, cuts the power in the middle of a device
+    /// operation, opens the image again, verifies that every acknowledged transaction is there
+    /// and that the four sums of TPC-B agree, and finishes the run. Then it prints beside each
+    /// other what the two engines did to the flash.
+    Quickstart(QuickstartArgs),
+    /// Create an empty database.
+    Create(CreateArgs),
+    /// Store VALUE under KEY, as one durable transaction.
+    Put(PutArgs),
+    /// Print the value under KEY.
+    Get(KeyArgs),
+    /// Delete KEY, as one durable transaction.
+    Del(KeyArgs),
+    /// Print the rows of a table in key order, forwards or backwards.
+    Scan(ScanArgs),
+    /// Print tables, memory, log, and what has been programmed for what cause.
+    Stats(DatabaseArgs),
+    /// Check the whole structure: mapping, trees, keys, values. Writes nothing of its own.
+    Check(DatabaseArgs),
+    /// Draw the chip: state, live pages and erase count of each block.
+    Wear(DatabaseArgs),
+    /// Run a workload and count everything that it does to the device.
+    Bench(BenchArgs),
+    /// Cut the power at every device operation, in every way it can end, and verify each restart.
+    ///
+    /// Runs a short random workload once for each (operation, ending) pair, opens the device again
+    /// and compares the contents with a model: every acknowledged commit is there, at most those
+    /// in flight besides, nothing else. Depth 2 also cuts each recovery at each of its operations.
+    /// A failure prints the one line that replays it.
+    Crash(CrashArgs),
+    /// List the device profiles and what each device can do.
+    Profiles(ProfilesArgs),
+    /// List the presets, or print one with all its options.
+    Presets(PresetsArgs),
+    /// List the exit codes and what each one says.
+    #[command(after_help = exit_table())]
+    ExitCodes,
+}
+
+/// Kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RawDevice {
+    /// Simulated chip in memory, on a virtual clock (`bench` only).
+    Sim,
+    /// Image of a NAND chip in a file; it obeys and enforces the rules of the chip.
+    Image,
+    /// Regular file on an SSD, eMMC or SD card.
+    File,
+    /// Raw NAND behind the Linux MTD layer.
+    Mtd,
+}
+
+/// How the engine works: a preset, and options changed from it.
+#[derive(Args, Debug)]
+pub(crate) struct EngineArgs {
+    /// Options to start from (see `flagstone presets`).
+    #[arg(long, value_name = "NAME", help_heading = "Engine")]
+    pub(crate) preset: Option<String>,
+    /// Memory for pages and deltas together; the mapping comes on top.
+    #[arg(long, value_name = "SIZE", help_heading = "Engine")]
+    pub(crate) memory: Option<String>,
+    /// Change one option of the preset; may be repeated (see `flagstone presets NAME`).
+    #[arg(short, long = "option", value_name = "KEY=VALUE", help_heading = "Engine")]
+    pub(crate) options: Vec<String>,
+}
+
+/// A database that exists.
+#[derive(Args, Debug)]
+pub(crate) struct DatabaseArgs {
+    /// File of the database: an image or a plain file, recognised by its content.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// Insist that the device is this one: a profile's name, or a TOML file.
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Arguments of `create`.
+#[derive(Args, Debug)]
+pub(crate) struct CreateArgs {
+    /// File to create; it must not exist.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// Kind of device [default: image when --profile names a chip, else file].
+    #[arg(long, value_name = "KIND")]
+    pub(crate) device: Option<RawDevice>,
+    /// Profile of the device: a name (see `flagstone profiles`), or a TOML file.
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
+    /// Size of the device's data area [default: 64 MiB for a plain file, else that of the profile].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) capacity: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Arguments of `put`.
+#[derive(Args, Debug)]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Table; created when it is not there.
+    #[arg(value_name = "TABLE")]
+    pub(crate) table: String,
+    /// Key; bytes outside printable ASCII as \xNN.
+    #[arg(value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) key: String,
+    /// Value; bytes outside printable ASCII as \xNN.
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub(crate) value: String,
+}
+
+/// Arguments of `get` and `del`.
+#[derive(Args, Debug)]
+pub(crate) struct KeyArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Table.
+    #[arg(value_name = "TABLE")]
+    pub(crate) table: String,
+    /// Key; bytes outside printable ASCII as \xNN.
+    #[arg(value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) key: String,
+}
+
+/// Arguments of `scan`.
+#[derive(Args, Debug)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Table.
+    #[arg(value_name = "TABLE")]
+    pub(crate) table: String,
+    /// First key, inclusive.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+    /// End of the keys, exclusive.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) to: Option<String>,
+    /// Print at most this many rows.
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    /// Start from the end.
+    #[arg(long)]
+    pub(crate) reverse: bool,
+}
+
+/// Arguments of `quickstart`.
+#[derive(Args, Debug)]
+pub(crate) struct QuickstartArgs {
+    /// Directory for the images [default: a temporary one, removed at the end].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<String>,
+    /// Transactions of each engine, half of them before the power cut.
+    #[arg(long, value_name = "N")]
+    pub(crate) txns: Option<u64>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone bench tpcb --profile slc-2k --memory 1MiB --txns 30000
+  flagstone bench tpcb --preset flagstone,traditional --clients 16 --json
+
+A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
+collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
+pub(crate) struct BenchArgs {
+    /// Workload: tpcb.
+    #[arg(value_name = "WORKLOAD")]
+    pub(crate) workload: String,
+    /// Dialect of the workload: spec, shore-kits or shore-kits-local.
+    #[arg(long, value_name = "NAME", default_value = "spec")]
+    pub(crate) dialect: String,
+    /// Kind of device.
+    #[arg(long, value_name = "KIND", default_value = "sim")]
+    pub(crate) device: RawDevice,
+    /// Directory for the file of the devices `image` and `file` [default: a temporary one].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<String>,
+    /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`].
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<String>,
+    /// Preset, or several with commas between them: these run one after the other.
+    #[arg(long, value_name = "NAMES", default_value = "flagstone")]
+    pub(crate) preset: String,
+    /// Change one option of the presets; may be repeated.
+    #[arg(short, long = "option", value_name = "KEY=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// Scale: branches of TPC-B.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) scale: u32,
+    /// Clients without think time; threads off the simulator.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) clients: u32,
+    /// Transactions of the measured window.
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) txns: u64,
+    /// Memory for pages and deltas together [default: a tenth of the loaded data].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+    /// Part of the memory that is kept for deltas [default: that of the preset].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) held_back: Option<String>,
+    /// Live share of the data region at the end of the run; it sizes the chip.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
+    pub(crate) fill: f64,
+    /// Warm-up: auto (three chip overwrites), none, or a number of transactions.
+    #[arg(long, value_name = "auto|none|N", default_value = "auto")]
+    pub(crate) warmup: String,
+    /// When a commit returns: immediate, group or deferred [default: that of the preset].
+    #[arg(long, value_name = "KIND")]
+    pub(crate) durability: Option<String>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// Arguments of `crash`.
+#[derive(Args, Debug)]
+pub(crate) struct CrashArgs {
+    /// Preset to test.
+    #[arg(long, value_name = "NAME", default_value = "flagstone")]
+    pub(crate) preset: String,
+    /// Profile of the simulated device, one of `flagstone profiles`.
+    #[arg(long, value_name = "PROFILE", default_value = "tiny")]
+    pub(crate) profile: String,
+    /// Operations of the workload.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ops: u32,
+    /// Cuts in one history: 1, or 2 to cut each recovery too.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub(crate) depth: u32,
+    /// Seed of the workload and of every torn operation.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Replay: device operation at which the power fails; two with a comma at depth 2.
+    #[arg(long, value_name = "N", requires = "ending")]
+    pub(crate) cut: Option<String>,
+    /// Replay: how that operation ends, as a failure prints it.
+    #[arg(long, value_name = "E", requires = "cut")]
+    pub(crate) ending: Option<String>,
+}
+
+/// Arguments of `profiles`.
+#[derive(Args, Debug)]
+pub(crate) struct ProfilesArgs {
+    /// Print this profile as the TOML file that `--profile` takes.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+/// Arguments of `presets`.
+#[derive(Args, Debug)]
+pub(crate) struct PresetsArgs {
+    /// Print this preset with all its options, in the form that `--option` takes.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}

@@ -1,0 +1,187 @@
+//! The command `bench`: a workload on a device, and the run object it gives.
+//!
+//! Owns the way from arguments to a [`BenchConfig`] and the run as text. Measures nothing.
+
+use std::path::PathBuf;
+
+use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, run_all};
+use flagstone_lab::run::{Run, Runs};
+use flagstone_lab::workload::tpcb::Dialect;
+use tempfile::TempDir;
+
+use crate::args::{BenchArgs, RawDevice};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::request::{self, CHIP_PROFILE, SEGMENT_PROFILE, UsageError};
+use crate::size::parse_size;
+use crate::table::{Table, grouped};
+
+/// A benchmark to run.
+#[derive(Debug)]
+struct BenchRequest {
+    config: BenchConfig,
+    /// Whether figures of a run that is not steady are a failure.
+    unsteady: Unsteady,
+    /// Removed when the benchmark is over.
+    _temporary: Option<TempDir>,
+}
+
+/// What an unsteady run means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unsteady {
+    /// The figures must not be compared.
+    Fails,
+    /// It was asked for.
+    Accepted,
+}
+
+/// Runs `bench`.
+pub(crate) fn bench(args: &BenchArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let request = validate(args)?;
+    let mut progress = Progress::new(output.form());
+    let mut on_progress = |state: flagstone_lab::bench::Progress| {
+        progress.report(phase_name(state.phase), state.done, state.total);
+    };
+    let result = run_all(&request.config, &mut on_progress);
+    progress.finish();
+    let runs = result?;
+    match runs.runs.as_slice() {
+        [run] => output.show(run, || run_table(&runs.runs))?,
+        _ => output.show(&runs, || run_table(&runs.runs))?,
+    }
+    Ok(verdict(&runs, request.unsteady))
+}
+
+fn verdict(runs: &Runs, unsteady: Unsteady) -> Exit {
+    let is_steady = runs.runs.iter().all(|run| run.steady);
+    if is_steady || unsteady == Unsteady::Accepted { Exit::Ok } else { Exit::NotSteady }
+}
+
+fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
+    use flagstone_lab::bench::Phase;
+    match phase {
+        Phase::Load => "load",
+        Phase::WarmUp => "warm up",
+        Phase::Measure => "measure",
+        Phase::Verify => "verify",
+    }
+}
+
+fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
+    if args.workload != "tpcb" {
+        return Err(unfit("WORKLOAD", &args.workload, "tpcb").into());
+    }
+    let (device, temporary) = device(args)?;
+    let default_profile =
+        if args.device == RawDevice::File { SEGMENT_PROFILE } else { CHIP_PROFILE };
+    let profile = request::profile(args.profile.as_deref().unwrap_or(default_profile))?;
+    let mut config = BenchConfig::tpcb(profile, presets(args)?);
+    config.device = device;
+    config.dialect = Dialect::named(&args.dialect)
+        .ok_or_else(|| unfit("--dialect", &args.dialect, "spec, shore-kits or shore-kits-local"))?;
+    config.scale = args.scale;
+    config.clients = args.clients;
+    config.txns = args.txns;
+    config.memory = match &args.memory {
+        Some(text) => MemoryBudget::Bytes(request::size("--memory", text)?),
+        None => MemoryBudget::Share(0.1),
+    };
+    let held_back = args.held_back.as_deref();
+    config.held_back = held_back.map(|text| request::size("--held-back", text)).transpose()?;
+    config.fill = args.fill;
+    config.warmup = warmup(&args.warmup)?;
+    config.seed = args.seed;
+    let unsteady = if config.warmup == Warmup::None { Unsteady::Accepted } else { Unsteady::Fails };
+    Ok(BenchRequest { config, unsteady, _temporary: temporary })
+}
+
+fn unfit(option: &'static str, value: &str, must: &'static str) -> UsageError {
+    UsageError::Value { option, value: value.to_owned(), must }
+}
+
+fn presets(args: &BenchArgs) -> Result<Vec<flagstone::Options>, UsageError> {
+    let durability = args.durability.as_deref().map(request::durability).transpose()?;
+    let options = args.preset.split(',').map(|name| {
+        let mut options = request::engine_options(Some(name.trim()), None, &args.options)?;
+        options.durability = durability.unwrap_or(options.durability);
+        Ok(options)
+    });
+    options.collect()
+}
+
+fn warmup(text: &str) -> Result<Warmup, UsageError> {
+    match text {
+        "auto" => Ok(Warmup::Auto),
+        "none" => Ok(Warmup::None),
+        _ => {
+            let txns = parse_size(text);
+            txns.map(Warmup::Txns)
+                .map_err(|_| unfit("--warmup", text, "auto, none or a number of transactions"))
+        }
+    }
+}
+
+/// The device, and the temporary directory that holds it where none was given.
+fn device(args: &BenchArgs) -> Result<(BenchDevice, Option<TempDir>), Failure> {
+    let on_files = match args.device {
+        RawDevice::Sim => return Ok((BenchDevice::Sim, None)),
+        RawDevice::Mtd => return Err(Failure::NoMtd),
+        RawDevice::Image => BenchDevice::Image,
+        RawDevice::File => BenchDevice::File,
+    };
+    if let Some(dir) = &args.dir {
+        return Ok((on_files(PathBuf::from(dir)), None));
+    }
+    let temporary = TempDir::with_prefix("flagstone-").map_err(Failure::Temporary)?;
+    Ok((on_files(temporary.path().to_owned()), Some(temporary)))
+}
+
+/// The runs beside each other, one column each.
+pub(crate) fn run_table(runs: &[Run]) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut line = |name: &str, cell: &dyn Fn(&Run) -> String| {
+        rows.push(std::iter::once(name.to_owned()).chain(runs.iter().map(cell)).collect());
+    };
+    line("commits", &|run| grouped(run.commits));
+    line("restarts after deadlock", &|run| grouped(run.restarts));
+    line("elapsed, s", &|run| format!("{:.3}", run.elapsed_s));
+    line("transactions a second", &|run| format!("{:.0}", run.tps));
+    line("latency p50 / p99 / p99.9, us", &|run| {
+        let latency = run.latency_us;
+        format!("{:.0} / {:.0} / {:.0}", latency.p50, latency.p99, latency.p999)
+    });
+    line("programs a transaction", &|run| format!("{:.3}", run.programs_per_commit()));
+    line("reads a transaction", &|run| format!("{:.3}", run.reads_per_commit()));
+    line("erases a thousand transactions", &|run| format!("{:.2}", run.erases_per_thousand()));
+    line("write amplification", &|run| format!("{:.2}", run.write_amplification));
+    line("page programs", &|run| grouped(run.page_programs));
+    line("partial programs", &|run| grouped(run.partial_programs));
+    line("  for the log", &|run| grouped(run.programs_by_cause.log));
+    line("  for data", &|run| grouped(run.programs_by_cause.data));
+    line("  for appends", &|run| grouped(run.programs_by_cause.delta));
+    line("  for flags", &|run| grouped(run.programs_by_cause.flag));
+    line("  for metadata", &|run| grouped(run.programs_by_cause.metadata));
+    line("  for relocation", &|run| grouped(run.programs_by_cause.relocation));
+    line("  for wear levelling", &|run| grouped(run.programs_by_cause.wear));
+    line("page reads", &|run| grouped(run.page_reads));
+    line("block erases", &|run| grouped(run.block_erases));
+    line("erase count min / mean / max", &|run| {
+        let wear = run.erase_count;
+        format!("{} / {:.1} / {}", wear.min, wear.mean, wear.max)
+    });
+    line("expected lifetime, transactions", &|run| lifetime(run));
+    line("hits / misses of memory", &|run| {
+        format!("{} / {}", grouped(run.pool_hits), grouped(run.pool_misses))
+    });
+    line("steady", &|run| (if run.steady { "yes" } else { "no" }).to_owned());
+    line("wall time, s", &|run| format!("{:.3}", run.wall_s));
+    let heads = runs.iter().map(|run| run.config.preset.as_str());
+    Table::with_rows(std::iter::once("").chain(heads), rows).to_string()
+}
+
+/// Transactions that the chip's rated cycles carry.
+pub(crate) fn lifetime(run: &Run) -> String {
+    run.lifetime_txns.map_or_else(|| String::from("no erase yet"), grouped)
+}

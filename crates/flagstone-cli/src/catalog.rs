@@ -1,0 +1,176 @@
+//! What there is to choose from: profiles, presets, exit codes.
+//!
+//! Owns the listings; the lists themselves belong to the crates that use them.
+
+use std::io;
+
+use flagstone::{Options, PRESETS};
+use flagstone_nand::{CellMode, PartialCut, Profile, ProgramOrder};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::exit::EXIT_ROWS;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::size::format_size;
+use crate::table::{Align, Table};
+use crate::{overrides, request};
+
+/// Lists the shipped profiles, or prints one as the TOML file that `--profile` takes.
+pub(crate) fn profiles(name: Option<&str>, output: &mut Output) -> Result<(), Failure> {
+    if let Some(name) = name {
+        let profile = request::profile(name)?;
+        let json = json!({ "name": profile.name, "toml": profile.to_toml() });
+        return Ok(output.show(&json, || profile.to_toml())?);
+    }
+    let all = Profile::names().map(Profile::named).collect::<Result<Vec<_>, _>>()?;
+    let json = json!({ "profiles": all.iter().map(profile_json).collect::<Vec<_>>() });
+    Ok(output.show(&json, || profile_table(&all))?)
+}
+
+fn profile_json(profile: &Profile) -> Value {
+    let (shape, able) = (&profile.geometry, &profile.capabilities);
+    json!({
+        "name": profile.name,
+        "page_size": shape.page_size,
+        "spare_size": shape.spare_size,
+        "pages_per_block": shape.pages_per_block,
+        "block_count": shape.block_count,
+        "die_count": shape.die_count,
+        "data_size": shape.data_size(),
+        "programs_data": able.programs_data,
+        "programs_spare": able.programs_spare,
+        "cell_mode": cell_mode(able.cell_mode),
+        "program_order": program_order(able.first_program_order),
+        "partial_cut": partial_cut(able.partial_cut),
+        "endurance": able.endurance,
+        "source": profile.source,
+        "confidence": profile.confidence,
+    })
+}
+
+fn profile_table(profiles: &[Profile]) -> String {
+    let mut table = Table::new([
+        ("profile", Align::Left),
+        ("page", Align::Right),
+        ("pages", Align::Right),
+        ("blocks", Align::Right),
+        ("dies", Align::Right),
+        ("size", Align::Right),
+        ("cells", Align::Left),
+        ("programs", Align::Right),
+        ("order", Align::Left),
+        ("partial cut", Align::Left),
+        ("endurance", Align::Right),
+    ]);
+    for profile in profiles {
+        let (shape, able) = (&profile.geometry, &profile.capabilities);
+        table.row([
+            profile.name.clone(),
+            format!("{}+{}", shape.page_size, shape.spare_size),
+            shape.pages_per_block.to_string(),
+            shape.block_count.to_string(),
+            shape.die_count.to_string(),
+            format_size(shape.data_size()),
+            cell_mode(able.cell_mode).to_owned(),
+            format!("{}+{}", able.programs_data, able.programs_spare),
+            program_order(able.first_program_order).to_owned(),
+            partial_cut(able.partial_cut).to_owned(),
+            endurance(able.endurance),
+        ]);
+    }
+    format!(
+        "{table}\n\
+         page: data + spare bytes. programs: of a page's data and spare area between two erases.\n\
+         `flagstone profiles NAME` prints one as the TOML file that `--profile` takes.\n"
+    )
+}
+
+/// Rated cycles; files have none.
+fn endurance(cycles: u32) -> String {
+    if cycles == u32::MAX { String::from("-") } else { cycles.to_string() }
+}
+
+const fn cell_mode(mode: CellMode) -> &'static str {
+    match mode {
+        CellMode::Slc => "SLC",
+        CellMode::Mlc { .. } => "MLC",
+        CellMode::PseudoSlc => "pSLC",
+        CellMode::OddMlc { .. } => "odd-MLC",
+        CellMode::Tlc => "TLC",
+        CellMode::File => "file",
+    }
+}
+
+const fn program_order(order: ProgramOrder) -> &'static str {
+    match order {
+        ProgramOrder::Any => "any",
+        ProgramOrder::Ascending => "ascending",
+    }
+}
+
+const fn partial_cut(cut: PartialCut) -> &'static str {
+    match cut {
+        PartialCut::Isolated => "isolated",
+        PartialCut::PageAtRisk => "page at risk",
+    }
+}
+
+/// A preset as it is printed.
+#[derive(Debug, Serialize)]
+struct PresetRow {
+    name: &'static str,
+    summary: &'static str,
+    options: Map<String, Value>,
+}
+
+/// Lists the presets, or prints the options of one.
+pub(crate) fn presets(name: Option<&str>, output: &mut Output) -> Result<(), Failure> {
+    if let Some(name) = name {
+        return preset(&Options::preset(name)?, output);
+    }
+    let mut rows = Vec::new();
+    for preset in PRESETS {
+        let options = overrides::fields(&Options::preset(preset.name)?)?;
+        rows.push(PresetRow { name: preset.name, summary: preset.summary, options });
+    }
+    let text = || {
+        let mut table = Table::new([("preset", Align::Left), ("what it does", Align::Left)]);
+        for row in &rows {
+            table.row([row.name.to_owned(), row.summary.to_owned()]);
+        }
+        format!("{table}\n`flagstone presets NAME` prints one with all its options.\n")
+    };
+    Ok(output.show(&json!({ "presets": rows }), text)?)
+}
+
+fn preset(options: &Options, output: &mut Output) -> Result<(), Failure> {
+    let fields = overrides::fields(options)?;
+    let text = || {
+        let lines =
+            fields.iter().map(|(name, value)| format!("{name}={}\n", overrides::show(value)));
+        lines.collect()
+    };
+    Ok(output.show(&json!({ "options": fields }), text)?)
+}
+
+/// Lists the exit codes.
+pub(crate) fn exit_codes(output: &mut Output) -> io::Result<()> {
+    let rows = EXIT_ROWS
+        .iter()
+        .map(|row| json!({ "code": row.exit.code(), "name": row.name, "meaning": row.meaning }));
+    let json = json!({ "exit_codes": rows.collect::<Vec<_>>() });
+    output.show(&json, exit_table)
+}
+
+/// The exit codes as text.
+#[must_use]
+pub(crate) fn exit_table() -> String {
+    let mut table =
+        Table::new([("code", Align::Right), ("name", Align::Left), ("meaning", Align::Left)]);
+    for row in EXIT_ROWS {
+        let code = row.exit.code().to_string();
+        table.row([code, row.name.to_owned(), row.meaning.to_owned()]);
+    }
+    table.to_string()
+}

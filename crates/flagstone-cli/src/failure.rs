@@ -1,0 +1,303 @@
+//! Failures of a command: what is said, and which exit code it has.
+//!
+//! Owns the mapping from the typed errors of every crate below to [`Exit`]; knows no text but its
+//! own. Every variant that concerns a file names it.
+//!
+//! Invariant I1: a variant that an error enum gains later falls to the code of its group, never to
+//! success.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use flagstone::{EngineError, OpenError, OptionsError};
+use flagstone_lab::bench::BenchError;
+use flagstone_lab::crash::CrashError;
+use flagstone_nand::{NandError, OpenDeviceError, ProfileError};
+use flagstone_space::{MountError, SpaceError};
+use serde_json::json;
+use thiserror::Error;
+
+use crate::exit::Exit;
+use crate::output::Form;
+use crate::overrides::BadOption;
+use crate::request::{CreationError, UsageError};
+
+/// Why a command failed.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// The command line is wrong.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    /// A database could not be created or opened.
+    #[error("{path}: {source}")]
+    Open {
+        /// File of the database.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// An operation on an open database failed.
+    #[error("{path}: {source}")]
+    Engine {
+        /// File of the database.
+        path: PathBuf,
+        /// Why.
+        source: EngineError,
+    },
+    /// The table is not there.
+    #[error("{path}: there is no table `{table}`{hint}")]
+    NoTable {
+        /// File of the database.
+        path: PathBuf,
+        /// Table asked for.
+        table: String,
+        /// The nearest name, as the end of the sentence.
+        hint: String,
+    },
+    /// The key is not there.
+    #[error("{path}: table `{table}` has no key `{key}`")]
+    NoKey {
+        /// File of the database.
+        path: PathBuf,
+        /// Table.
+        table: String,
+        /// Key, escaped.
+        key: String,
+    },
+    /// The image holds another device than the one named.
+    #[error("{path}: the image is of {found}, not of {asked}")]
+    Profile {
+        /// File of the image.
+        path: PathBuf,
+        /// Device that the image holds.
+        found: String,
+        /// Device asked for.
+        asked: String,
+    },
+    /// A file other than the database could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// File.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No directory for temporary files.
+    #[error("no temporary directory: {0}")]
+    Temporary(io::Error),
+    /// A benchmark gave no result.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A crash exploration could not begin.
+    #[error(transparent)]
+    Crash(#[from] CrashError),
+    /// A count that this machine cannot hold.
+    #[error("{0} is too large")]
+    TooMany(&'static str),
+    /// The device of Linux for raw NAND.
+    #[error("this build has no MTD device; use --device image or file")]
+    NoMtd,
+    /// Standard output.
+    #[error("cannot write the output: {0}")]
+    Output(io::Error),
+    /// The system refuses what every process may do; or JSON could not be made.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<CreationError> for Failure {
+    fn from(error: CreationError) -> Self {
+        match error {
+            CreationError::Usage(usage) => Self::Usage(usage),
+            CreationError::NoMtd => Self::NoMtd,
+        }
+    }
+}
+
+impl From<OptionsError> for Failure {
+    fn from(error: OptionsError) -> Self {
+        UsageError::from(error).into()
+    }
+}
+
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Self {
+        UsageError::ProfileName(error).into()
+    }
+}
+
+impl Failure {
+    /// Prints the failure on the error stream, and gives the code of the process.
+    pub(crate) fn report(&self, form: Form) -> ExitCode {
+        if self.is_closed_pipe() {
+            return ExitCode::SUCCESS;
+        }
+        let exit = self.exit();
+        report(exit, &self.to_string(), form);
+        ExitCode::from(exit.code())
+    }
+
+    /// Whether the reader of the output went away: not a failure of this program.
+    fn is_closed_pipe(&self) -> bool {
+        let error = match self {
+            Self::Output(error) => error.kind(),
+            Self::Json(error) => return error.io_error_kind() == Some(ErrorKind::BrokenPipe),
+            _ => return false,
+        };
+        error == ErrorKind::BrokenPipe
+    }
+
+    /// Exit code of the failure.
+    #[must_use]
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(error) => usage_exit(error),
+            Self::Open { source, .. } => open_exit(source),
+            Self::Engine { source, .. } => engine_exit(source),
+            Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,
+            Self::Profile { .. } => Exit::ProfileMismatch,
+            Self::File { source, .. } => file_exit(source.kind()),
+            Self::Bench(error) => bench_exit(error),
+            Self::Crash(error) => crash_exit(error),
+            Self::TooMany(_) => Exit::Usage,
+            Self::NoMtd => Exit::NotBuilt,
+            Self::Temporary(_) | Self::Output(_) | Self::Json(_) => Exit::Failed,
+        }
+    }
+}
+
+/// Prints a message on the error stream, as text or as one line of JSON.
+pub(crate) fn report(exit: Exit, message: &str, form: Form) {
+    let mut stream = io::stderr().lock();
+    // Nobody is left to be told when the error stream itself is gone.
+    let _ = match form {
+        Form::Text => writeln!(stream, "flagstone: {message}"),
+        Form::Json => {
+            let error = json!({ "code": exit.code(), "name": exit.name(), "message": message });
+            writeln!(stream, "{}", json!({ "error": error }))
+        }
+    };
+}
+
+fn usage_exit(error: &UsageError) -> Exit {
+    match error {
+        UsageError::Preset(source) => options_exit(source),
+        UsageError::ProfileRead { source, .. } => file_exit(source.kind()),
+        UsageError::Option(BadOption::Serde(_)) => Exit::Failed,
+        _ => Exit::Usage,
+    }
+}
+
+const fn options_exit(error: &OptionsError) -> Exit {
+    match error {
+        OptionsError::Capability { .. } => Exit::Capability,
+        _ => Exit::Usage,
+    }
+}
+
+fn open_exit(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Options(error) => options_exit(error),
+        OpenError::Device(error) => device_exit(error),
+        OpenError::Mount(error) => mount_exit(error),
+        OpenError::Space(error) => space_exit(error),
+        OpenError::Corrupt(_) => Exit::Damaged,
+        OpenError::Engine(error) => engine_exit(error),
+        _ => Exit::Failed,
+    }
+}
+
+const fn mount_exit(error: &MountError) -> Exit {
+    match error {
+        MountError::NotFormatted => Exit::NotADatabase,
+        MountError::Version { .. } => Exit::Version,
+        MountError::GeometryMismatch => Exit::ProfileMismatch,
+        MountError::Device(error) => nand_exit(error),
+        _ => Exit::Damaged,
+    }
+}
+
+const fn space_exit(error: &SpaceError) -> Exit {
+    match error {
+        SpaceError::Full | SpaceError::LogFull | SpaceError::NoRoom => Exit::Full,
+        SpaceError::WornOut => Exit::WornOut,
+        SpaceError::Poisoned => Exit::Poisoned,
+        SpaceError::Options(_) => Exit::Capability,
+        SpaceError::Device(error) => nand_exit(error),
+        SpaceError::Corrupt { .. } => Exit::Damaged,
+        _ => Exit::Failed,
+    }
+}
+
+const fn nand_exit(error: &NandError) -> Exit {
+    match error {
+        NandError::Uncorrectable { .. } => Exit::Damaged,
+        NandError::Rule { .. } => Exit::Failed,
+        _ => Exit::Poisoned,
+    }
+}
+
+fn engine_exit(error: &EngineError) -> Exit {
+    match error {
+        EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. } => Exit::TooLong,
+        EngineError::NoTable => Exit::Missing,
+        EngineError::Full | EngineError::SnapshotTooOld => Exit::Full,
+        EngineError::WornOut => Exit::WornOut,
+        EngineError::ReadOnly => Exit::ReadOnly,
+        EngineError::Poisoned | EngineError::OutcomeUnknown => Exit::Poisoned,
+        EngineError::Corrupt { .. } => Exit::Damaged,
+        EngineError::Device(error) => nand_exit(error),
+        EngineError::Space(error) => space_exit(error),
+        _ => Exit::Failed,
+    }
+}
+
+fn bench_exit(error: &BenchError) -> Exit {
+    match error {
+        BenchError::Config { .. } => Exit::Usage,
+        BenchError::Open(error) => open_exit(error),
+        BenchError::Engine(error) => engine_exit(error),
+        BenchError::Sums(_) => Exit::PromiseBroken,
+        _ => Exit::Failed,
+    }
+}
+
+const fn file_exit(kind: ErrorKind) -> Exit {
+    match kind {
+        ErrorKind::NotFound => Exit::NoFile,
+        ErrorKind::AlreadyExists => Exit::Exists,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Exit::ReadOnly,
+        ErrorKind::StorageFull => Exit::Full,
+        _ => Exit::Failed,
+    }
+}
+
+fn crash_exit(error: &CrashError) -> Exit {
+    match error {
+        CrashError::Options(error) => options_exit(error),
+        CrashError::Profile(_) | CrashError::Cut(_) => Exit::Usage,
+        CrashError::Device(error) => device_exit(error),
+        _ => Exit::Failed,
+    }
+}
+
+fn device_exit(error: &OpenDeviceError) -> Exit {
+    match error {
+        OpenDeviceError::NotFlagstone => Exit::NotADatabase,
+        OpenDeviceError::Version { .. } => Exit::Version,
+        OpenDeviceError::Size { .. } | OpenDeviceError::Damaged => Exit::Damaged,
+        OpenDeviceError::Profile(_) => Exit::Usage,
+        OpenDeviceError::Locked => Exit::Locked,
+        OpenDeviceError::ReadOnly => Exit::ReadOnly,
+        OpenDeviceError::Unsuitable => Exit::ProfileMismatch,
+        OpenDeviceError::Io { errno } => file_exit(io::Error::from_raw_os_error(*errno).kind()),
+        _ => Exit::Failed,
+    }
+}

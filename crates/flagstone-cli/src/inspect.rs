@@ -1,0 +1,288 @@
+//! The commands that look at a database: `stats`, `check`, `wear`.
+//!
+//! Owns how counters and blocks are printed. Changes no row.
+
+use flagstone::{CheckFault, CheckReport, RecoveryReport, Stats};
+use flagstone_nand::Geometry;
+use flagstone_space::{BlockReport, BlockState, Cause};
+use serde_json::{Value, json};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::open::{Opened, open};
+use crate::output::Output;
+use crate::request::Target;
+use crate::size::format_size;
+use crate::table::{Align, Table, grouped};
+
+/// A table of the database and how many rows it holds.
+struct TableSize {
+    name: String,
+    rows: u64,
+}
+
+/// Prints what a database holds and what opening it counted.
+pub(crate) fn stats(target: &Target, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(target)?;
+    let tables = table_sizes(&opened)?;
+    let (stats, recovery) = (opened.database().stats(), opened.database().recovery());
+    let shape = shape(&opened);
+    opened.close()?;
+    let json = json!({
+        "tables": tables.iter().map(|table| json!({ "name": table.name, "rows": table.rows })).collect::<Vec<_>>(),
+        "device": device_json(&shape),
+        "limits": {
+            "key_size_max": stats.limits.key_size_max,
+            "inline_value_size_max": stats.limits.inline_value_size_max,
+            "value_size_max": stats.limits.value_size_max,
+        },
+        "space": space_json(&stats),
+        "recovery": recovery_json(&recovery),
+    });
+    Ok(output.show(&json, || stats_text(&tables, &shape, &stats, &recovery))?)
+}
+
+fn table_sizes(opened: &Opened) -> Result<Vec<TableSize>, Failure> {
+    let names = opened.run(flagstone::Database::tables)?;
+    let snapshot = opened.snapshot()?;
+    let rows = |name: String| {
+        let table = opened.table(&name)?;
+        let rows = snapshot.len(table).map_err(|source| opened.failure(source))?;
+        Ok(TableSize { name, rows })
+    };
+    names.into_iter().map(rows).collect()
+}
+
+fn shape(opened: &Opened) -> Geometry {
+    use flagstone_nand::Nand;
+    opened.database().runtime().space().device().geometry()
+}
+
+fn device_json(shape: &Geometry) -> Value {
+    json!({
+        "page_size": shape.page_size,
+        "spare_size": shape.spare_size,
+        "pages_per_block": shape.pages_per_block,
+        "block_count": shape.block_count,
+        "die_count": shape.die_count,
+        "data_size": shape.data_size(),
+    })
+}
+
+/// Name of a cause, as in the run object.
+const fn cause_name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Log => "log",
+        Cause::Data => "data",
+        Cause::Delta => "delta",
+        Cause::Flag => "flag",
+        Cause::Metadata => "metadata",
+        Cause::Relocation => "relocation",
+        Cause::Wear => "wear",
+    }
+}
+
+fn space_json(stats: &Stats) -> Value {
+    let space = &stats.space;
+    let causes = Cause::ALL.into_iter().zip(space.programs_by_cause);
+    let by_cause: serde_json::Map<_, _> =
+        causes.map(|(cause, count)| (cause_name(cause).to_owned(), Value::from(count))).collect();
+    json!({
+        "live_pages": space.live_pages,
+        "capacity_pages": space.capacity_pages,
+        "free_blocks": space.free_blocks,
+        "bad_blocks": space.bad_blocks,
+        "erase_count": {
+            "min": space.erase_count.min,
+            "mean": space.erase_count.mean,
+            "max": space.erase_count.max,
+        },
+        "mapping_bytes": space.mapping_bytes,
+        "programs_by_cause": by_cause,
+    })
+}
+
+fn recovery_json(recovery: &RecoveryReport) -> Value {
+    json!({
+        "pages_read": recovery.pages_read,
+        "pages_written": recovery.pages_written,
+        "log_pages_read": recovery.log_pages_read,
+        "log_pages_copied": recovery.log_pages_copied,
+        "commits": recovery.commits,
+        "full_scan": recovery.full_scan,
+        "time_s": recovery.time_ns as f64 / 1e9,
+    })
+}
+
+fn stats_text(
+    tables: &[TableSize],
+    shape: &Geometry,
+    stats: &Stats,
+    recovery: &RecoveryReport,
+) -> String {
+    let mut rows = Table::new([("table", Align::Left), ("rows", Align::Right)]);
+    for table in tables {
+        rows.row([crate::escape::escape(table.name.as_bytes()), grouped(table.rows)]);
+    }
+    format!("{rows}\n{}\n{}", device_text(shape, stats), opening_text(stats, recovery))
+}
+
+fn device_text(shape: &Geometry, stats: &Stats) -> String {
+    let space = &stats.space;
+    let (live, capacity) = (space.live_pages, space.capacity_pages.max(1));
+    let share = 100.0 * f64::from(live) / f64::from(capacity);
+    let wear = space.erase_count;
+    let mut table = Table::new([("device", Align::Left), ("", Align::Right)]);
+    let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
+    line("data area", format_size(shape.data_size()));
+    line(
+        "blocks x pages x bytes",
+        format!("{} x {} x {}", shape.block_count, shape.pages_per_block, shape.page_size),
+    );
+    line(
+        "live pages",
+        format!("{} of {} ({share:.1} %)", grouped(live.into()), grouped(capacity.into())),
+    );
+    line("free blocks", grouped(space.free_blocks.into()));
+    line("bad blocks", grouped(space.bad_blocks.into()));
+    line(
+        "erases of a block, min / mean / max",
+        format!("{} / {:.1} / {}", wear.min, wear.mean, wear.max),
+    );
+    line("longest key", format_size(stats.limits.key_size_max as u64));
+    line("longest value", format_size(stats.limits.value_size_max as u64));
+    line("memory of the mapping", format_size(space.mapping_bytes as u64));
+    table.to_string()
+}
+
+fn opening_text(stats: &Stats, recovery: &RecoveryReport) -> String {
+    let mut table = Table::new([("this opening", Align::Left), ("", Align::Right)]);
+    let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
+    line("pages read", grouped(recovery.pages_read));
+    line("pages written", grouped(recovery.pages_written));
+    line("commits put back from the log", grouped(recovery.commits));
+    line("time, ms", format!("{:.1}", recovery.time_ns as f64 / 1e6));
+    for (cause, count) in Cause::ALL.into_iter().zip(stats.space.programs_by_cause) {
+        if count > 0 {
+            line(&format!("programs for {}", cause_name(cause)), grouped(count));
+        }
+    }
+    table.to_string()
+}
+
+/// Checks the structure; faults make the command fail.
+pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failure> {
+    let opened = open(target)?;
+    let report = opened.run(flagstone::Database::check)?;
+    opened.close()?;
+    let faults: Vec<String> = report.faults.iter().map(fault_text).collect();
+    let json = json!({
+        "tables": report.tables,
+        "nodes": report.nodes,
+        "entries": report.entries,
+        "values": report.values,
+        "leaked_pages": report.leaked_pages,
+        "faults": faults,
+    });
+    output.show(&json, || check_text(&report, &faults))?;
+    Ok(if report.is_sound() { Exit::Ok } else { Exit::Damaged })
+}
+
+fn fault_text(fault: &CheckFault) -> String {
+    match fault {
+        CheckFault::Page { page, check } => format!("page {}: {check}", page.0),
+        CheckFault::Space(what) => what.clone(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn check_text(report: &CheckReport, faults: &[String]) -> String {
+    let lines: String = faults.iter().map(|fault| format!("{fault}\n")).collect();
+    let verdict = if faults.is_empty() { "sound" } else { "damaged" };
+    let CheckReport { tables, nodes, entries, values, leaked_pages, .. } = report;
+    format!(
+        "{lines}{verdict}: {tables} tables (catalog included), {nodes} nodes, {entries} entries in leaves, \
+         {values} large values, {leaked_pages} pages leaked\n"
+    )
+}
+
+/// Draws the blocks of the device.
+pub(crate) fn wear(target: &Target, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(target)?;
+    let blocks = opened.database().block_report();
+    let shape = shape(&opened);
+    let stats = opened.database().stats();
+    opened.close()?;
+    let rows = blocks.iter().map(|block| {
+        json!({
+            "block": block.block.0,
+            "state": state_name(block.state),
+            "live": block.live,
+            "erases": block.erases,
+        })
+    });
+    let json = json!({ "device": device_json(&shape), "blocks": rows.collect::<Vec<_>>() });
+    Ok(output.show(&json, || wear_text(&blocks, &shape, &stats))?)
+}
+
+const fn state_name(state: BlockState) -> &'static str {
+    match state {
+        BlockState::Free => "free",
+        BlockState::Open => "open",
+        BlockState::Closed => "closed",
+        BlockState::Log => "log",
+        BlockState::Ring => "ring",
+        BlockState::Retired => "retired",
+        BlockState::Bad => "bad",
+    }
+}
+
+/// Blocks of a line of the picture.
+const LINE_BLOCKS: usize = 64;
+
+/// One character a block: how much of it is live, or what else it holds.
+fn validity_mark(block: &BlockReport, unit_count: u32) -> char {
+    match block.state {
+        BlockState::Free => '.',
+        BlockState::Log => 'L',
+        BlockState::Ring => 'A',
+        BlockState::Retired => 'r',
+        BlockState::Bad => 'x',
+        BlockState::Open | BlockState::Closed => {
+            let tenth = block.live * 10 / unit_count.max(1);
+            char::from_digit(tenth.min(9), 10).unwrap_or('9')
+        }
+    }
+}
+
+/// One character a block: its erases as tenths of the most worn one.
+fn wear_mark(block: &BlockReport, erases_max: u32) -> char {
+    if block.state == BlockState::Bad {
+        return 'x';
+    }
+    let tenth = u64::from(block.erases) * 9 / u64::from(erases_max.max(1));
+    u32::try_from(tenth).ok().and_then(|tenth| char::from_digit(tenth, 10)).unwrap_or('9')
+}
+
+fn picture(blocks: &[BlockReport], mark: impl Fn(&BlockReport) -> char) -> String {
+    let lines = blocks.chunks(LINE_BLOCKS).map(|line| {
+        let first = line.first().map_or(0, |block| block.block.0);
+        let marks: String = line.iter().map(&mark).collect();
+        format!("{first:>7}  {marks}\n")
+    });
+    lines.collect()
+}
+
+fn wear_text(blocks: &[BlockReport], shape: &Geometry, stats: &Stats) -> String {
+    let live_max = blocks.iter().map(|block| block.live).max().unwrap_or(0);
+    let unit_count = live_max.max(shape.pages_per_block);
+    let wear = stats.space.erase_count;
+    let validity = picture(blocks, |block| validity_mark(block, unit_count));
+    let erases = picture(blocks, |block| wear_mark(block, wear.max));
+    format!(
+        "live pages, in tenths of a block (. free, L log, A anchors, r retired, x bad)\n{validity}\n\
+         erases, in ninths of the most worn block (0 hardly any, 9 most; x bad)\n{erases}\n\
+         erases of a block: min {}, mean {:.1}, max {}\n",
+        wear.min, wear.mean, wear.max
+    )
+}

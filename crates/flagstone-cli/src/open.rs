@@ -1,0 +1,176 @@
+//! Creating and opening the database that a command works on.
+//!
+//! Owns the file's name together with the open database, so that every failure can name it, and
+//! the comparison of an image with the profile that the caller insists on.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use flagstone::{AnyNand, Database, EngineError, OpenError, Snapshot, Table, Transaction};
+use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
+
+use crate::failure::Failure;
+use crate::request::{Creation, FileKind, Target};
+
+/// An open database and the file it lives in.
+pub(crate) struct Opened {
+    database: Database,
+    path: PathBuf,
+}
+
+/// Opens the database that `target` names.
+pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
+    require_writable(&target.path)?;
+    let result = match &target.profile {
+        None => Database::open(&target.path, &target.options),
+        Some(profile) => {
+            let device = open_as(&target.path, profile)?;
+            Database::open_on(device, &target.options)
+        }
+    };
+    let path = target.path.clone();
+    match result {
+        Ok(database) => Ok(Opened { database, path }),
+        Err(source) => Err(Failure::Open { path, source }),
+    }
+}
+
+/// Refuses a file that is marked read-only. The system would let the superuser write it all the
+/// same; whoever marked it meant something.
+fn require_writable(path: &Path) -> Result<(), Failure> {
+    let marked = fs::metadata(path).is_ok_and(|data| data.permissions().readonly());
+    if marked {
+        let source = OpenDeviceError::ReadOnly.into();
+        return Err(Failure::Open { path: path.into(), source });
+    }
+    Ok(())
+}
+
+/// Opens the device that `path` holds, if it is what `profile` says.
+fn open_as(path: &Path, profile: &Profile) -> Result<AnyNand, Failure> {
+    let failure =
+        |source: OpenDeviceError| Failure::Open { path: path.into(), source: source.into() };
+    if side_path(path).exists() {
+        let image = ImageNand::open(path).map_err(failure)?;
+        let found = image.profile().name.clone();
+        require_same(path, &image, found, profile)?;
+        return Ok(Box::new(image));
+    }
+    let storage = FileStorage::open(path).map_err(failure)?;
+    let file = SegmentFile::open(storage).map_err(failure)?;
+    require_same(path, &file, String::from("a plain file"), profile)?;
+    Ok(Box::new(file))
+}
+
+/// Refuses a device whose shape or rules differ from those of `asked`; sizes may differ.
+fn require_same(
+    path: &Path,
+    device: &impl Nand,
+    found: String,
+    asked: &Profile,
+) -> Result<(), Failure> {
+    let mut shape = asked.geometry;
+    shape.block_count = device.geometry().block_count;
+    if shape == device.geometry() && asked.capabilities == device.capabilities() {
+        return Ok(());
+    }
+    Err(Failure::Profile { path: path.into(), found, asked: asked.name.clone() })
+}
+
+/// File beside an image that describes its chip.
+fn side_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".toml");
+    name.into()
+}
+
+/// Creates an empty database; when that fails, no file of it stays behind.
+pub(crate) fn create_database(creation: &Creation) -> Result<(), Failure> {
+    let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
+    let device = create_device(creation).map_err(|source| failure(source.into()))?;
+    let created = Database::create_on(device, &creation.options);
+    match created {
+        Ok(database) => {
+            let path = creation.path.clone();
+            database.close().map_err(|source| Failure::Engine { path, source })
+        }
+        Err(source) => {
+            // The files were made a moment ago and hold nothing; what cannot be removed stays.
+            let _ = fs::remove_file(&creation.path);
+            if creation.kind == FileKind::Image {
+                let _ = fs::remove_file(side_path(&creation.path));
+            }
+            Err(failure(source))
+        }
+    }
+}
+
+fn create_device(creation: &Creation) -> Result<AnyNand, OpenDeviceError> {
+    let (path, profile) = (&creation.path, &creation.profile);
+    Ok(match creation.kind {
+        FileKind::Image => Box::new(ImageNand::create(path, profile)?),
+        FileKind::Segments => Box::new(SegmentFile::create(FileStorage::create(path)?, profile)?),
+    })
+}
+
+impl Opened {
+    /// The database.
+    #[must_use]
+    pub(crate) const fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The failure that `source` is, with the file named.
+    #[must_use]
+    pub(crate) fn failure(&self, source: EngineError) -> Failure {
+        Failure::Engine { path: self.path.clone(), source }
+    }
+
+    /// What `operation` gives, its error with the file named.
+    pub(crate) fn run<T>(
+        &self,
+        operation: impl FnOnce(&Database) -> Result<T, EngineError>,
+    ) -> Result<T, Failure> {
+        operation(&self.database).map_err(|source| self.failure(source))
+    }
+
+    /// A snapshot of everything committed.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot<AnyNand>, Failure> {
+        self.run(Database::snapshot)
+    }
+
+    /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again.
+    pub(crate) fn change<T>(
+        &self,
+        operation: impl Fn(&mut Transaction<AnyNand>) -> Result<T, EngineError>,
+    ) -> Result<T, Failure> {
+        loop {
+            let mut transaction = self.database.begin();
+            let result = operation(&mut transaction)
+                .and_then(|value| transaction.commit().map(|_commit| value));
+            match result {
+                Err(EngineError::Deadlock) => {}
+                result => return result.map_err(|source| self.failure(source)),
+            }
+        }
+    }
+
+    /// The table called `name`, which must exist.
+    pub(crate) fn table(&self, name: &str) -> Result<Table, Failure> {
+        if let Some(table) = self.run(|database| database.existing_table(name))? {
+            return Ok(table);
+        }
+        let tables = self.run(Database::tables)?;
+        let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
+        let nearest = tables.iter().min_by_key(distance);
+        let hint = nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
+        Err(Failure::NoTable { path: self.path.clone(), table: name.to_owned(), hint })
+    }
+
+    /// Closes the database: the next opening has next to nothing to read.
+    pub(crate) fn close(self) -> Result<(), Failure> {
+        let Self { database, path } = self;
+        database.close().map_err(|source| Failure::Engine { path, source })
+    }
+}

@@ -1,0 +1,171 @@
+//! Options changed on the command line: `KEY=VALUE` on top of a preset.
+//!
+//! Owns the way from text to a field of [`Options`], through the same serde form in which options
+//! are printed. Knows no option by name: the fields of `Options` are the list.
+//!
+//! Invariant I1: an option that no preset has is refused, with the nearest name.
+
+use flagstone::Options;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::size::{BadQuantity, parse_duration, parse_size};
+
+/// Why a `KEY=VALUE` is refused.
+#[derive(Debug, Error)]
+pub(crate) enum BadOption {
+    /// No `=` in it.
+    #[error("`{0}` is not of the form KEY=VALUE")]
+    Form(String),
+    /// No option has the name.
+    #[error("there is no option `{name}`; did you mean `{nearest}`?")]
+    Unknown {
+        /// Name given.
+        name: String,
+        /// Nearest name.
+        nearest: String,
+    },
+    /// The value is no size or duration.
+    #[error("option `{name}`: {source}")]
+    Quantity {
+        /// Option concerned.
+        name: String,
+        /// What is wrong with the text.
+        source: BadQuantity,
+    },
+    /// The value has the wrong type or is none of the values allowed.
+    #[error("option `{name}` cannot be `{value}`: {reason}")]
+    Value {
+        /// Option concerned.
+        name: String,
+        /// Text given.
+        value: String,
+        /// What would have been accepted.
+        reason: String,
+    },
+    /// The options have no serde form; a bug of this program.
+    #[error("the options cannot be written down: {0}")]
+    Serde(#[from] serde_json::Error),
+}
+
+/// The fields of `options`, as they are printed and given.
+///
+/// # Errors
+///
+/// Only if the options had no serde form.
+pub(crate) fn fields(options: &Options) -> Result<Map<String, Value>, serde_json::Error> {
+    match serde_json::to_value(options)? {
+        Value::Object(fields) => Ok(fields),
+        _ => Ok(Map::new()),
+    }
+}
+
+/// `options` with each `KEY=VALUE` of `changes` applied in order.
+///
+/// # Errors
+///
+/// Names the option and what it accepts.
+pub(crate) fn apply(options: &Options, changes: &[String]) -> Result<Options, BadOption> {
+    let mut result = options.clone();
+    for change in changes {
+        let (name, text) = change.split_once('=').ok_or_else(|| BadOption::Form(change.clone()))?;
+        result = with(&result, name.trim(), text.trim())?;
+    }
+    Ok(result)
+}
+
+fn with(options: &Options, name: &str, text: &str) -> Result<Options, BadOption> {
+    let mut fields = fields(options)?;
+    let name = name.replace('-', "_");
+    let Some(old) = fields.get(&name) else {
+        return Err(BadOption::Unknown { nearest: nearest(&name, fields.keys()), name });
+    };
+    let new = value_like(old, &name, text)?;
+    fields.insert(name.clone(), new);
+    serde_json::from_value(Value::Object(fields)).map_err(|error| BadOption::Value {
+        name,
+        value: text.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// The value that `text` stands for, where `old` shows the type.
+fn value_like(old: &Value, name: &str, text: &str) -> Result<Value, BadOption> {
+    let quantity = |source| BadOption::Quantity { name: name.to_owned(), source };
+    match old {
+        Value::Number(number) if number.is_u64() => {
+            parse_size(text).map(Value::from).map_err(quantity)
+        }
+        Value::Object(_) => {
+            let duration = parse_duration(text).map_err(quantity)?;
+            Ok(serde_json::to_value(duration)?)
+        }
+        Value::String(_) => Ok(Value::from(text)),
+        _ => Ok(serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))),
+    }
+}
+
+/// The name among `names` that takes fewest edits to reach from `name`.
+fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> String {
+    let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
+    names.min_by_key(distance).cloned().unwrap_or_default()
+}
+
+/// Text for the value of an option, in the form that `KEY=VALUE` takes.
+#[must_use]
+pub(crate) fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) => show_duration(fields),
+        other => other.to_string(),
+    }
+}
+
+/// Serde writes a duration as seconds and nanoseconds.
+fn show_duration(fields: &Map<String, Value>) -> String {
+    let part = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let duration_ns = u128::from(part("secs")) * 1_000_000_000 + u128::from(part("nanos"));
+    let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+    let whole = units.into_iter().find(|(_, factor)| duration_ns.is_multiple_of(*factor));
+    whole.map_or_else(String::new, |(unit, factor)| format!("{}{unit}", duration_ns / factor))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn changed(change: &str) -> Result<Options, BadOption> {
+        apply(&Options::default(), &[change.to_owned()])
+    }
+
+    #[test]
+    fn sizes_durations_and_names_reach_their_fields() {
+        assert_eq!(changed("memory=1MiB").unwrap().memory, 1 << 20);
+        assert_eq!(changed("group-delay=2ms").unwrap().group_delay, Duration::from_millis(2));
+        assert_eq!(changed("frame_share = 0.5").unwrap().frame_share, 0.5);
+    }
+
+    #[test]
+    fn an_unknown_option_is_answered_with_the_nearest() {
+        let error = changed("memroy=1").unwrap_err();
+        assert_eq!(error.to_string(), "there is no option `memroy`; did you mean `memory`?");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_refused() {
+        for change in ["memory=lots", "frames=sideways", "frame_share=half", "group_delay=5", "x"] {
+            assert!(changed(change).is_err(), "{change}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_can_be_given_back() {
+        let options = Options::default();
+        for (name, value) in fields(&options).unwrap() {
+            let change = format!("{name}={}", show(&value));
+            assert_eq!(changed(&change).unwrap(), options, "{change}");
+        }
+    }
+}

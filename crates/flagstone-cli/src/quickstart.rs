@@ -1,0 +1,146 @@
+//! The command `quickstart`: the main job, and what it did to the flash.
+//!
+//! Owns the story as text and the comparison; the job itself is the lab's.
+
+use std::path::PathBuf;
+
+use flagstone::Options;
+use flagstone_lab::quickstart::{
+    CutReport, Life, QuickstartConfig, QuickstartProgress, Stage, quickstart as run,
+};
+use flagstone_lab::run::Run;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::args::QuickstartArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Form, Output};
+use crate::progress::Progress;
+use crate::request::{self, CHIP_PROFILE};
+use crate::table::{Table, grouped};
+
+/// Engines that are compared: the one of old, and this one.
+const PRESETS: [&str; 2] = ["traditional", "flagstone"];
+
+/// Runs `quickstart`.
+pub(crate) fn quickstart(args: &QuickstartArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let (directory, _temporary) = directory(args)?;
+    let options = PRESETS.map(Options::preset).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let profile = request::profile(CHIP_PROFILE)?;
+    let mut config = QuickstartConfig::new(directory, profile, options);
+    config.txns = args.txns.unwrap_or(config.txns);
+    config.seed = args.seed;
+    let lives = live(&config, output.form())?;
+    let cuts: Vec<_> = lives.iter().map(cut_json).collect();
+    let runs: Vec<_> = lives.iter().map(|life| &life.run).collect();
+    output.show(&json!({ "runs": runs, "cuts": cuts }), || report(&config, &lives))?;
+    Ok(Exit::Ok)
+}
+
+/// The directory of the images, and its guard where it is a temporary one.
+fn directory(args: &QuickstartArgs) -> Result<(PathBuf, Option<TempDir>), Failure> {
+    if let Some(dir) = &args.dir {
+        let dir = PathBuf::from(dir);
+        let created = std::fs::create_dir_all(&dir);
+        created.map_err(|source| Failure::File { path: dir.clone(), source })?;
+        return Ok((dir, None));
+    }
+    let temporary = TempDir::with_prefix("flagstone-").map_err(Failure::Temporary)?;
+    Ok((temporary.path().to_owned(), Some(temporary)))
+}
+
+fn live(config: &QuickstartConfig, form: Form) -> Result<Vec<Life>, Failure> {
+    let mut progress = Progress::new(form);
+    let mut on_progress = |state: QuickstartProgress<'_>| {
+        let phase = format!("{}: {}", state.preset, stage_name(state.stage));
+        progress.report(&phase, state.done, state.total);
+    };
+    let result = run(config, &mut on_progress);
+    progress.finish();
+    Ok(result?)
+}
+
+const fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Load => "load",
+        Stage::BeforeCut => "before the cut",
+        Stage::Recovery => "recovery",
+        Stage::AfterCut => "after the cut",
+        Stage::Verify => "verify",
+    }
+}
+
+fn cut_json(life: &Life) -> serde_json::Value {
+    let CutReport { acknowledged, found, sum, recovery } = life.cut;
+    json!({
+        "preset": life.run.config.preset,
+        "image": life.image,
+        "acknowledged": acknowledged,
+        "found": found,
+        "sum": sum,
+        "recovery": recovery,
+    })
+}
+
+fn report(config: &QuickstartConfig, lives: &[Life]) -> String {
+    let story: String = lives.iter().map(|life| story(config, life)).collect();
+    format!("{story}\nWhat each engine did to the flash, load left out:\n\n{}", comparison(lives))
+}
+
+fn story(config: &QuickstartConfig, life: &Life) -> String {
+    let CutReport { acknowledged, found, sum, recovery } = life.cut;
+    let chip = life.run.config.observed.block_count;
+    format!(
+        "{}: TPC-B on the image of a {} chip with {} blocks, {} clients\n\
+         \x20 power cut inside a program, {} commits acknowledged\n\
+         \x20 reopened in {:.1} ms: {} pages read, {} written\n\
+         \x20 {} commits found, all acknowledged ones among them\n\
+         \x20 branches, tellers, accounts and history agree: sum {sum}\n\
+         \x20 went on to {} commits, all verified\n",
+        life.run.config.preset,
+        config.profile.name,
+        chip,
+        config.clients,
+        grouped(acknowledged),
+        recovery.time_s * 1000.0,
+        grouped(recovery.pages_read),
+        grouped(recovery.pages_written),
+        grouped(found),
+        grouped(life.run.commits),
+    )
+}
+
+/// The engines beside each other, with how many times more the first one needs.
+fn comparison(lives: &[Life]) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut line = |name: &str, cell: &dyn Fn(&Run) -> String, of: &dyn Fn(&Run) -> f64| {
+        let cells = lives.iter().map(|life| cell(&life.run));
+        let factor = factor(lives, of);
+        rows.push([name.to_owned()].into_iter().chain(cells).chain([factor]).collect());
+    };
+    let programs = |run: &Run| run.page_programs + run.partial_programs;
+    line("transactions", &|run| grouped(run.commits), &|_| f64::NAN);
+    line("programs", &|run| grouped(programs(run)), &|run| programs(run) as f64);
+    line(
+        "programs a transaction",
+        &|run| format!("{:.2}", run.programs_per_commit()),
+        &Run::programs_per_commit,
+    );
+    line("erases", &|run| grouped(run.block_erases), &|run| run.block_erases as f64);
+    line("write amplification", &|run| format!("{:.1}", run.write_amplification), &|run| {
+        run.write_amplification
+    });
+    line("expected lifetime, transactions", &crate::bench::lifetime, &|run| {
+        run.lifetime_txns.map_or(f64::NAN, |txns| txns as f64)
+    });
+    let heads = lives.iter().map(|life| life.run.config.preset.as_str());
+    Table::with_rows([""].into_iter().chain(heads).chain(["ratio"]), rows).to_string()
+}
+
+/// First engine over last one, where both have the figure.
+fn factor(lives: &[Life], of: &dyn Fn(&Run) -> f64) -> String {
+    let (Some(first), Some(last)) = (lives.first(), lives.last()) else { return String::new() };
+    let factor = of(&first.run) / of(&last.run);
+    if factor.is_finite() { format!("{factor:.2}") } else { String::new() }
+}

@@ -1,0 +1,307 @@
+//! Validated arguments: what a command was asked to do, with every value understood.
+//!
+//! Owns the way from [`crate::args`] to typed values: sizes, bytes, profiles, options. Opens no
+//! database; the only files read here are profiles. A [`UsageError`] means that nothing happened.
+
+use std::fs;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use flagstone::{Durability, Options, OptionsError};
+use flagstone_nand::{Profile, ProfileError};
+use thiserror::Error;
+
+use crate::args::{CreateArgs, DatabaseArgs, EngineArgs, KeyArgs, PutArgs, RawDevice, ScanArgs};
+use crate::escape::{BadEscape, unescape};
+use crate::overrides::{self, BadOption};
+use crate::size::{BadQuantity, parse_size};
+
+/// Why a command line that has the right shape is refused all the same.
+#[derive(Debug, Error)]
+pub(crate) enum UsageError {
+    /// A key or a value is no notation of bytes.
+    #[error(transparent)]
+    Escape(#[from] BadEscape),
+    /// A size or a duration cannot be read.
+    #[error(transparent)]
+    Quantity(#[from] BadQuantity),
+    /// An option is unknown, or cannot have the value.
+    #[error(transparent)]
+    Option(#[from] BadOption),
+    /// A preset is unknown, or an option out of its range.
+    #[error(transparent)]
+    Preset(#[from] OptionsError),
+    /// No profile has this name, and there is no such file.
+    #[error("{0} (nor is there a file of that name)")]
+    ProfileName(ProfileError),
+    /// The profile file is wrong.
+    #[error("profile {path}: {source}")]
+    ProfileFile {
+        /// File given.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: ProfileError,
+    },
+    /// The profile file cannot be read.
+    #[error("profile {path}: {source}")]
+    ProfileRead {
+        /// File given.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The capacity does not fit the profile.
+    #[error("--capacity: {0}")]
+    Capacity(ProfileError),
+    /// A value outside its range or list.
+    #[error("{option} cannot be `{value}`; it must be {must}")]
+    Value {
+        /// Argument concerned.
+        option: &'static str,
+        /// Text given.
+        value: String,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// Two arguments that do not go together.
+    #[error("{0}")]
+    Conflict(&'static str),
+}
+
+/// A database that exists, and how to open it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// File of the database.
+    pub(crate) path: PathBuf,
+    /// Device that it must be, where one was named.
+    pub(crate) profile: Option<Profile>,
+    /// Options to open it with.
+    pub(crate) options: Options,
+}
+
+/// Kind of device behind a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    /// Image of a NAND chip.
+    Image,
+    /// Plain file.
+    Segments,
+}
+
+/// A database to create.
+#[derive(Debug)]
+pub(crate) struct Creation {
+    /// File to create.
+    pub(crate) path: PathBuf,
+    /// What the file is.
+    pub(crate) kind: FileKind,
+    /// Device to make.
+    pub(crate) profile: Profile,
+    /// Options of the database.
+    pub(crate) options: Options,
+}
+
+/// One key of a table.
+#[derive(Debug)]
+pub(crate) struct KeyAt {
+    /// Database.
+    pub(crate) target: Target,
+    /// Table.
+    pub(crate) table: String,
+    /// Key.
+    pub(crate) key: Vec<u8>,
+}
+
+/// One row to store.
+#[derive(Debug)]
+pub(crate) struct RowAt {
+    /// Where.
+    pub(crate) at: KeyAt,
+    /// Value.
+    pub(crate) value: Vec<u8>,
+}
+
+/// Part of a table, in one direction.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    /// Database.
+    pub(crate) target: Target,
+    /// Table.
+    pub(crate) table: String,
+    /// First key.
+    pub(crate) from: Bound<Vec<u8>>,
+    /// End of the keys.
+    pub(crate) to: Bound<Vec<u8>>,
+    /// Most rows to print.
+    pub(crate) limit: usize,
+    /// Direction.
+    pub(crate) direction: Direction,
+}
+
+/// Order of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the first key on.
+    Forward,
+    /// From the last key back.
+    Backward,
+}
+
+impl TryFrom<&EngineArgs> for Options {
+    type Error = UsageError;
+
+    fn try_from(args: &EngineArgs) -> Result<Self, UsageError> {
+        engine_options(args.preset.as_deref(), args.memory.as_deref(), &args.options)
+    }
+}
+
+/// Options of `preset`, with `memory` and `changes` on top.
+pub(crate) fn engine_options(
+    preset: Option<&str>,
+    memory: Option<&str>,
+    changes: &[String],
+) -> Result<Options, UsageError> {
+    let mut options = preset.map_or_else(|| Ok(Options::default()), Options::preset)?;
+    if let Some(memory) = memory {
+        options.memory = size("--memory", memory)?;
+    }
+    Ok(overrides::apply(&options, changes)?)
+}
+
+/// Bytes that `text` names, for the argument `option`.
+pub(crate) fn size(option: &'static str, text: &str) -> Result<usize, UsageError> {
+    let must = "a size that this machine can address";
+    let too_large = |_| UsageError::Value { option, value: text.to_owned(), must };
+    usize::try_from(parse_size(text)?).map_err(too_large)
+}
+
+/// The profile that `name` names: a shipped one, or a TOML file.
+pub(crate) fn profile(name: &str) -> Result<Profile, UsageError> {
+    let error = match Profile::named(name) {
+        Ok(profile) => return Ok(profile),
+        Err(error) => error,
+    };
+    let path = Path::new(name);
+    let is_file = path.extension().is_some_and(|end| end == "toml") || path.exists();
+    if !is_file {
+        return Err(UsageError::ProfileName(error));
+    }
+    let text = fs::read_to_string(path)
+        .map_err(|source| UsageError::ProfileRead { path: path.into(), source })?;
+    Profile::from_toml(&text)
+        .map_err(|source| UsageError::ProfileFile { path: path.into(), source })
+}
+
+impl TryFrom<DatabaseArgs> for Target {
+    type Error = UsageError;
+
+    fn try_from(args: DatabaseArgs) -> Result<Self, UsageError> {
+        Ok(Self {
+            profile: args.profile.as_deref().map(profile).transpose()?,
+            options: Options::try_from(&args.engine)?,
+            path: args.path.into(),
+        })
+    }
+}
+
+/// Name of the profile that describes plain files.
+pub(crate) const SEGMENT_PROFILE: &str = "segment-file";
+
+/// Name of the profile that an image has when none is named.
+pub(crate) const CHIP_PROFILE: &str = "slc-2k";
+
+impl TryFrom<CreateArgs> for Creation {
+    type Error = CreationError;
+
+    fn try_from(args: CreateArgs) -> Result<Self, CreationError> {
+        let named = args.profile.as_deref();
+        let kind = match (args.device, named) {
+            (Some(RawDevice::Image), _) => FileKind::Image,
+            (Some(RawDevice::File), _) | (None, None | Some(SEGMENT_PROFILE)) => FileKind::Segments,
+            (None, Some(_)) => FileKind::Image,
+            (Some(RawDevice::Mtd), _) => return Err(CreationError::NoMtd),
+            (Some(RawDevice::Sim), _) => {
+                return Err(UsageError::Conflict(SIM_LEAVES_NOTHING).into());
+            }
+        };
+        let default = match kind {
+            FileKind::Image => CHIP_PROFILE,
+            FileKind::Segments => SEGMENT_PROFILE,
+        };
+        let mut profile = profile(named.unwrap_or(default))?;
+        let capacity = args.capacity.as_deref().map(parse_size).transpose();
+        let capacity = capacity.map_err(UsageError::from)?;
+        let default_capacity = (kind == FileKind::Segments).then_some(FILE_CAPACITY);
+        if let Some(bytes) = capacity.or(default_capacity) {
+            profile = profile.with_capacity(bytes).map_err(UsageError::Capacity)?;
+        }
+        let options = Options::try_from(&args.engine)?;
+        Ok(Self { path: args.path.into(), kind, profile, options })
+    }
+}
+
+/// Size of a plain file when none is given: that of `Database::create`.
+const FILE_CAPACITY: u64 = 64 << 20;
+
+const SIM_LEAVES_NOTHING: &str =
+    "--device sim lives in memory and leaves nothing behind; use `bench` for it, or --device image";
+
+/// Why a database cannot be created as asked for.
+#[derive(Debug, Error)]
+pub(crate) enum CreationError {
+    /// The command line is wrong.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    /// Raw NAND of Linux.
+    #[error("this build has no MTD device; use --device image or file")]
+    NoMtd,
+}
+
+impl TryFrom<KeyArgs> for KeyAt {
+    type Error = UsageError;
+
+    fn try_from(args: KeyArgs) -> Result<Self, UsageError> {
+        let key = unescape(&args.key)?;
+        Ok(Self { target: args.database.try_into()?, table: args.table, key })
+    }
+}
+
+impl TryFrom<PutArgs> for RowAt {
+    type Error = UsageError;
+
+    fn try_from(args: PutArgs) -> Result<Self, UsageError> {
+        let value = unescape(&args.value)?;
+        let at = KeyArgs { database: args.database, table: args.table, key: args.key };
+        Ok(Self { at: at.try_into()?, value })
+    }
+}
+
+impl TryFrom<ScanArgs> for Scan {
+    type Error = UsageError;
+
+    fn try_from(args: ScanArgs) -> Result<Self, UsageError> {
+        let key = |text: Option<String>| text.as_deref().map(unescape).transpose();
+        Ok(Self {
+            from: key(args.from)?.map_or(Bound::Unbounded, Bound::Included),
+            to: key(args.to)?.map_or(Bound::Unbounded, Bound::Excluded),
+            limit: args.limit.unwrap_or(usize::MAX),
+            direction: if args.reverse { Direction::Backward } else { Direction::Forward },
+            target: args.database.try_into()?,
+            table: args.table,
+        })
+    }
+}
+
+/// Durability that `name` names.
+pub(crate) fn durability(name: &str) -> Result<Durability, UsageError> {
+    match name {
+        "immediate" => Ok(Durability::Immediate),
+        "group" => Ok(Durability::Group),
+        "deferred" => Ok(Durability::Deferred),
+        _ => Err(UsageError::Value {
+            option: "--durability",
+            value: name.to_owned(),
+            must: "immediate, group or deferred",
+        }),
+    }
+}

@@ -1,0 +1,168 @@
+//! The commands on rows: `create`, `put`, `get`, `del`, `scan`.
+//!
+//! Owns how rows are printed: key and value with a tab between them, each in the notation of
+//! [`crate::escape`]. Every change is one durable transaction.
+
+use std::io::{self, Write};
+use std::ops::Bound;
+
+use flagstone::{AnyNand, EngineError, Table, Transaction};
+use serde_json::json;
+
+use crate::escape::escape;
+use crate::failure::Failure;
+use crate::open::{Opened, create_database, open};
+use crate::output::{Form, Output};
+use crate::request::{Creation, Direction, KeyAt, RowAt, Scan};
+use crate::size::format_size;
+
+/// Creates an empty database.
+pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Failure> {
+    create_database(creation)?;
+    let shape = creation.profile.geometry;
+    let json = json!({
+        "path": creation.path,
+        "profile": creation.profile.name,
+        "data_size": shape.data_size(),
+        "preset": creation.options.preset,
+    });
+    let text = || {
+        let (path, profile) = (creation.path.display(), &creation.profile.name);
+        let size = format_size(shape.data_size());
+        format!("created {path}: {profile}, {size}, preset {}\n", creation.options.preset)
+    };
+    Ok(output.show(&json, text)?)
+}
+
+/// Stores one row.
+pub(crate) fn put(row: &RowAt, output: &mut Output) -> Result<(), Failure> {
+    let (at, value) = (&row.at, row.value.as_slice());
+    let opened = open(&at.target)?;
+    let table = opened.run(|database| database.table(&at.table))?;
+    opened.change(|transaction| transaction.put(table, &at.key, value))?;
+    opened.close()?;
+    let json = json!({ "table": at.table, "key": escape(&at.key), "size": value.len() });
+    Ok(output.show(&json, String::new)?)
+}
+
+/// Prints one value.
+pub(crate) fn get(at: &KeyAt, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(&at.target)?;
+    let table = opened.table(&at.table)?;
+    let value = opened.snapshot()?.get(table, &at.key);
+    let value = value.map_err(|source| opened.failure(source))?;
+    opened.close()?;
+    let value = value.ok_or_else(|| no_key(at))?;
+    let json = json!({ "table": at.table, "key": escape(&at.key), "value": escape(&value) });
+    Ok(output.show(&json, || format!("{}\n", escape(&value)))?)
+}
+
+/// Deletes one row.
+pub(crate) fn delete(at: &KeyAt, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(&at.target)?;
+    let table = opened.table(&at.table)?;
+    let found = opened.change(|transaction| delete_key(transaction, table, &at.key))?;
+    opened.close()?;
+    match found {
+        Presence::Absent => Err(no_key(at)),
+        Presence::Present => {
+            let json = json!({ "table": at.table, "key": escape(&at.key) });
+            Ok(output.show(&json, String::new)?)
+        }
+    }
+}
+
+/// Whether a key was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    /// It was.
+    Present,
+    /// It was not.
+    Absent,
+}
+
+fn delete_key(
+    transaction: &mut Transaction<AnyNand>,
+    table: Table,
+    key: &[u8],
+) -> Result<Presence, EngineError> {
+    if transaction.get(table, key)?.is_none() {
+        return Ok(Presence::Absent);
+    }
+    transaction.delete(table, key)?;
+    Ok(Presence::Present)
+}
+
+fn no_key(at: &KeyAt) -> Failure {
+    let path = at.target.path.clone();
+    Failure::NoKey { path, table: at.table.clone(), key: escape(&at.key) }
+}
+
+/// Prints the rows of a range, in order.
+pub(crate) fn scan(scan: &Scan, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(&scan.target)?;
+    let table = opened.table(&scan.table)?;
+    print_rows(&opened, table, scan, output)?;
+    opened.close()
+}
+
+type Row = Result<(Vec<u8>, Vec<u8>), EngineError>;
+
+fn print_rows(
+    opened: &Opened,
+    table: Table,
+    scan: &Scan,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let snapshot = opened.snapshot()?;
+    let rows = snapshot.range(table, (slice(&scan.from), slice(&scan.to)));
+    let rows: Box<dyn Iterator<Item = Row> + '_> = match scan.direction {
+        Direction::Forward => Box::new(rows),
+        Direction::Backward => Box::new(rows.rev()),
+    };
+    let mut printer = RowPrinter::begin(&scan.table, output)?;
+    for row in rows.take(scan.limit) {
+        let (key, value) = row.map_err(|source| opened.failure(source))?;
+        printer.row(&key, &value)?;
+    }
+    Ok(printer.end()?)
+}
+
+fn slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// Prints rows one by one, so that a scan of any length takes no memory.
+struct RowPrinter<'a> {
+    output: &'a mut Output,
+    count: u64,
+}
+
+impl<'a> RowPrinter<'a> {
+    fn begin(table: &str, output: &'a mut Output) -> io::Result<Self> {
+        if output.form() == Form::Json {
+            write!(output.stream(), "{{\"table\":{},\"rows\":[", json!(table))?;
+        }
+        Ok(Self { output, count: 0 })
+    }
+
+    fn row(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        let (key, value) = (escape(key), escape(value));
+        self.count += 1;
+        match self.output.form() {
+            Form::Text => writeln!(self.output.stream(), "{key}\t{value}"),
+            Form::Json => {
+                let comma = if self.count > 1 { "," } else { "" };
+                let row = json!({ "key": key, "value": value });
+                write!(self.output.stream(), "{comma}{row}")
+            }
+        }
+    }
+
+    fn end(self) -> io::Result<()> {
+        if self.output.form() == Form::Json {
+            writeln!(self.output.stream(), "],\"count\":{}}}", self.count)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! The `flagstone` command as its user meets it: the binary is run, its output and exit code read.
+//!
+//! Every test works in a directory of its own. What is said is checked only where a user acts on
+//! it: names, codes, nearest names.
+
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+mod bad_input;
+mod catalog;
+mod command;
+mod rows;
+mod runs;

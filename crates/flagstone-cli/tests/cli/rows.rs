@@ -1,0 +1,119 @@
+//! Rows: what was put is there, in order, in every later process.
+
+use std::process::Stdio;
+
+use crate::command::{DEVICES, Place, binary, flagstone};
+
+#[test]
+fn what_one_process_puts_the_next_one_gets() {
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        place.run("put", &["users", "ada", "countess"]).ok();
+        assert_eq!(place.run("get", &["users", "ada"]).ok().stdout, "countess\n", "{device:?}");
+        place.run("put", &["users", "ada", "analyst"]).ok();
+        assert_eq!(place.run("get", &["users", "ada"]).ok().stdout, "analyst\n", "{device:?}");
+        place.run("del", &["users", "ada"]).ok();
+        place.run("get", &["users", "ada"]).fails(3);
+        place.run("check", &[]).ok();
+    }
+}
+
+#[test]
+fn bytes_outside_printable_ascii_go_in_and_come_out_as_hexadecimal() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["t", r"k\x00\xff", r"\\ \x0a"]).ok();
+    assert_eq!(place.run("get", &["t", r"k\x00\xFF"]).ok().stdout, "\\\\ \\x0a\n");
+    assert_eq!(place.run("scan", &["t"]).ok().stdout, "k\\x00\\xff\t\\\\ \\x0a\n");
+    let error = place.run("get", &["t", r"k\n"]).fails(2).stderr;
+    assert!(error.contains("position 1"), "{error}");
+}
+
+#[test]
+fn a_scan_is_ordered_and_keeps_its_bounds() {
+    let place = Place::with_database(DEVICES[1]);
+    for key in ["cherry", "apple", "fig", "banana"] {
+        place.run("put", &["fruit", key, "1"]).ok();
+    }
+    let keys = |arguments: &[&str]| {
+        let text = place.run("scan", &[&["fruit"], arguments].concat()).ok().stdout;
+        let keys = text.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned());
+        keys.collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&[]), ["apple", "banana", "cherry", "fig"]);
+    assert_eq!(keys(&["--from", "banana", "--to", "fig"]), ["banana", "cherry"]);
+    assert_eq!(keys(&["--limit", "1"]), ["apple"]);
+    assert_eq!(keys(&["--reverse", "--limit", "2"]), ["fig", "cherry"]);
+    assert_eq!(keys(&["--from", "x"]), Vec::<String>::new());
+}
+
+#[test]
+fn json_says_the_same_as_text() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["t", "a", r"\x01", "--json"]).ok();
+    let row = place.run("get", &["t", "a", "--json"]).ok().json();
+    assert_eq!((row["key"].as_str(), row["value"].as_str()), (Some("a"), Some(r"\x01")));
+    let rows = place.run("scan", &["t", "--json"]).ok().json();
+    assert_eq!((rows["count"].as_u64(), rows["rows"][0]["key"].as_str()), (Some(1), Some("a")));
+    let error = place.run("get", &["t", "b", "--json"]).fails(3).stderr;
+    let error: serde_json::Value = serde_json::from_str(&error).expect("an error is one object");
+    assert_eq!(error["error"]["name"], "missing");
+}
+
+#[test]
+fn a_table_that_is_not_there_is_answered_with_the_nearest() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["users", "a", "1"]).ok();
+    for command in ["get", "del"] {
+        let error = place.run(command, &["user", "a"]).fails(3).stderr;
+        assert!(error.contains("`users`"), "{error}");
+    }
+    place.run("scan", &["user"]).fails(3);
+    let tables = place.run("stats", &["--json"]).ok().json();
+    assert_eq!(tables["tables"].as_array().map(Vec::len), Some(1), "reading creates no table");
+}
+
+#[test]
+fn create_leaves_a_file_that_is_there_alone() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["t", "a", "1"]).ok();
+    for device in DEVICES {
+        place.run("create", device).fails(18);
+    }
+    assert_eq!(place.run("get", &["t", "a"]).ok().stdout, "1\n");
+}
+
+/// Goal: `flagstone scan | head` ends without a panic and without a message.
+///
+/// Method: the reader's end of the pipe is closed before the first row is written.
+#[test]
+fn a_closed_pipe_ends_a_command_in_silence() {
+    let place = Place::with_database(DEVICES[1]);
+    let value = "x".repeat(500);
+    for key in 0..20 {
+        place.run("put", &["t", &key.to_string(), &value]).ok();
+    }
+    let mut command = binary(&["scan", &place.path("db"), "t"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn the_chip_and_its_counters_can_be_looked_at() {
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        place.run("put", &["t", "a", "1"]).ok();
+        let stats = place.run("stats", &["--json"]).ok().json();
+        assert!(stats["space"]["live_pages"].is_u64(), "{stats}");
+        let wear = place.run("wear", &["--json"]).ok().json();
+        assert!(wear["blocks"].as_array().is_some_and(|blocks| blocks.len() > 8), "{wear}");
+        assert!(place.run("wear", &[]).ok().stdout.contains("erases"));
+        assert_eq!(
+            place.run("check", &["--json"]).ok().json()["faults"].as_array().map(Vec::len),
+            Some(0)
+        );
+    }
+    flagstone(&["check", "/no/such/file"]).fails(19);
+}
