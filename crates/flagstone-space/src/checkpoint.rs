@@ -217,15 +217,18 @@ impl<D: Nand> Space<D> {
             return Ok(());
         }
         // A suspect leaves the list only when its copy stands: reads go on from memory until then.
+        // Older versions stay where they are until all copies stand.
+        let mut pins = Vec::new();
         while let Some(suspect) = self.suspects.last().cloned() {
-            if self.still_holds(&suspect) {
-                let Suspect { at, meta, image, .. } = &suspect;
+            let Suspect { at, meta, image, fallbacks } = &suspect;
+            if self.still_holds(&suspect) && self.is_current(*at, meta) {
                 self.move_unit(*at, meta, image, Cause::Relocation)?;
             }
-            for pin in suspect.fallbacks {
-                self.unpin(pin);
-            }
+            pins.extend_from_slice(fallbacks);
             self.suspects.pop();
+        }
+        for pin in pins {
+            self.unpin(pin);
         }
         Ok(())
     }

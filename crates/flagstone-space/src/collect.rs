@@ -290,6 +290,11 @@ impl<D: Nand> Space<D> {
         }
     }
 
+    /// Whether the unit is mapped or belongs to an open group.
+    pub(crate) fn is_current(&self, at: u32, meta: &PageMeta) -> bool {
+        matches!(self.role(at, meta), Role::Mapped | Role::Grouped)
+    }
+
     fn role(&self, at: u32, meta: &PageMeta) -> Role {
         match meta.kind {
             PageKind::Map if self.meta_units.get(meta.page.0 as usize) == Some(&at) => Role::Meta,

@@ -43,7 +43,7 @@ use crate::scan::{
 };
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
-use crate::{GroupId, LogicalPage, SpaceBug, Version};
+use crate::{GroupId, LogicalPage, PinId, SpaceBug, Version};
 
 /// What a mount found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -524,8 +524,9 @@ impl<D: Nand> Mount<D> {
         for (page, mut versions) in found {
             versions.sort_unstable();
             let Some((_, at)) = versions.pop() else { continue };
-            let mut older: Vec<u32> = versions.iter().map(|(_, at)| *at).collect();
-            older.extend(self.space.map.set(page, at));
+            let recorded = self.space.map.set(page, at);
+            let older: Vec<u32> =
+                recorded.into_iter().chain(versions.iter().map(|(_, at)| *at)).collect();
             losers.insert(page, older);
         }
         let space = &mut self.space;
@@ -535,17 +536,7 @@ impl<D: Nand> Mount<D> {
         for at in mapped.chain(grouped).chain(meta) {
             space.blocks.add_live(at);
         }
-        for mut suspect in core::mem::take(&mut self.suspects) {
-            if !self.space.blocks.is_live(suspect.at) {
-                continue;
-            }
-            self.report.suspects += 1;
-            let page = suspect.meta.page;
-            if self.space.map.get(page) == Some(suspect.at) {
-                suspect.fallbacks = self.pin_all(page, losers.get(&page));
-            }
-            self.space.suspects.push(suspect);
-        }
+        self.keep_suspects(&losers);
         self.free_empty_blocks();
     }
 
@@ -563,11 +554,37 @@ impl<D: Nand> Mount<D> {
         });
     }
 
-    fn pin_all(&mut self, page: LogicalPage, units: Option<&Vec<u32>>) -> Vec<crate::PinId> {
+    /// Keeps the suspects that count, and an older version of each that is none (U4).
+    fn keep_suspects(&mut self, losers: &BTreeMap<LogicalPage, Vec<u32>>) {
+        let suspects = core::mem::take(&mut self.suspects);
+        let doubtful: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.at).collect();
+        for mut suspect in suspects {
+            let page = suspect.meta.page;
+            let mapped = self.space.map.get(page) == Some(suspect.at);
+            if let Some(older) = losers.get(&page).filter(|_| mapped) {
+                suspect.fallbacks = self.pin_fallbacks(page, older, &doubtful);
+            }
+            if mapped || self.space.blocks.is_live(suspect.at) {
+                self.report.suspects += 1;
+                self.space.suspects.push(suspect);
+            }
+        }
+    }
+
+    /// Pins older versions, newest first, down to one that was not in flight.
+    fn pin_fallbacks(
+        &mut self,
+        page: LogicalPage,
+        older: &[u32],
+        doubtful: &BTreeSet<u32>,
+    ) -> Vec<PinId> {
         let mut pins = Vec::new();
-        for at in units.into_iter().flatten() {
+        for at in older.iter().rev() {
             self.space.blocks.add_live(*at);
             pins.push(self.space.pins.add(page, *at));
+            if !doubtful.contains(at) {
+                break;
+            }
         }
         pins
     }
