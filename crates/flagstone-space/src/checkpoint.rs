@@ -60,6 +60,9 @@ impl<D: Nand> Space<D> {
         for at in core::mem::take(&mut self.meta_old) {
             self.blocks.drop_live(at);
         }
+        for at in core::mem::take(&mut self.limbo) {
+            self.release_unit(at);
+        }
         self.log_head_durable(log_head);
         self.flash.tally.checkpoints += 1;
         Ok(())
@@ -196,6 +199,14 @@ impl<D: Nand> Space<D> {
     /// neither come back nor go (K5).
     pub(crate) fn begin_session(&mut self) -> Result<(), SpaceError> {
         self.session = Session::Begun;
+        let result = self.write_first_records();
+        if result.is_err() {
+            self.session = Session::Mounted;
+        }
+        result
+    }
+
+    fn write_first_records(&mut self) -> Result<(), SpaceError> {
         if let Some(record) = self.durable.clone() {
             self.write_record(record)?;
         }

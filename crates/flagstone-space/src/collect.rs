@@ -59,6 +59,8 @@ enum Role {
     Grouped,
     Pinned,
     Meta,
+    /// Forgotten since the last record.
+    Limbo,
     None,
 }
 
@@ -83,13 +85,29 @@ impl<D: Nand> Space<D> {
         // Each collection gains at least one unit, or takes a block out of the candidates.
         let mut collections_left = 4 * self.blocks.len() + 16;
         while !self.has_room(pages) {
-            if collections_left == 0 || !self.collect(owner)? {
+            let released = self.release_limbo(self.limbo_enough())?;
+            let gained = released || self.collect(owner)? || self.release_limbo(1)?;
+            if collections_left == 0 || !gained {
                 return Err(self.full());
             }
             collections_left -= 1;
             self.ready()?;
         }
         Ok(())
+    }
+
+    /// Forgotten units for which a checkpoint is cheaper than collecting around them.
+    fn limbo_enough(&self) -> usize {
+        2 * self.layout().units_per_block.max(self.layout().meta_pages()) as usize
+    }
+
+    /// Frees forgotten units by a checkpoint, if there are so many.
+    fn release_limbo(&mut self, enough: usize) -> Result<bool, SpaceError> {
+        if self.limbo.len() < enough {
+            return Ok(false);
+        }
+        self.checkpoint_own()?;
+        Ok(true)
     }
 
     fn has_room(&self, pages: u32) -> bool {
@@ -162,10 +180,10 @@ impl<D: Nand> Space<D> {
         cause: Cause,
     ) -> Result<(), SpaceError> {
         let units: Vec<u32> = self.blocks.live_units(block).collect();
-        let mut meta_moved = false;
+        let mut needs_record = false;
         for at in units {
             match self.relocate(at, owner, cause) {
-                Ok(role) => meta_moved |= role == Role::Meta,
+                Ok(role) => needs_record |= matches!(role, Role::Meta | Role::Limbo),
                 Err(SpaceError::Corrupt { .. }) => self.blocks.set_stuck(block),
                 Err(error) => return Err(error),
             }
@@ -173,7 +191,7 @@ impl<D: Nand> Space<D> {
                 self.flash.tally.gc_migrations += 1;
             }
         }
-        if meta_moved {
+        if needs_record {
             self.checkpoint_own()?;
         }
         Ok(())
@@ -262,6 +280,7 @@ impl<D: Nand> Space<D> {
                 self.move_meta_page(meta.page.0);
                 return Ok(());
             }
+            Role::Limbo => return Ok(()),
             Role::None => {
                 self.drop_stray(at, meta);
                 return Ok(());
@@ -277,7 +296,7 @@ impl<D: Nand> Space<D> {
         match role {
             Role::Mapped => drop(self.map.set(meta.page, to)),
             Role::Grouped => self.groups.relocate(meta.group, meta.page, to),
-            Role::Pinned | Role::Meta | Role::None => {}
+            Role::Pinned | Role::Meta | Role::Limbo | Role::None => {}
         }
         self.blocks.drop_live(at);
         Ok(())
@@ -303,6 +322,8 @@ impl<D: Nand> Space<D> {
                 let grouped = self.groups.get(meta.group, meta.page);
                 if grouped.is_some_and(|entry| entry.at == at) {
                     Role::Grouped
+                } else if self.limbo.contains(&at) {
+                    Role::Limbo
                 } else if self.pins.is_pinned(at) {
                     Role::Pinned
                 } else {
@@ -370,6 +391,7 @@ impl<D: Nand> Space<D> {
         needed.extend(self.pins.units());
         needed.extend(self.meta_units.iter().filter(|at| **at != crate::mapping::UNMAPPED));
         needed.extend(&self.meta_old);
+        needed.extend(&self.limbo);
         needed.sort_unstable();
         needed.dedup();
         for (block, entry) in self.blocks.iter() {

@@ -3,6 +3,7 @@
 //! Owns the first record of a space. Never erases more than it uses: what an earlier format left
 //! behind is told apart by block sequences.
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -83,6 +84,7 @@ impl<D: Nand> Space<D> {
             session: Session::Mounted,
             poisoned: false,
             durable: None,
+            limbo: BTreeSet::new(),
             suspects: Vec::new(),
             worn: Vec::new(),
         }

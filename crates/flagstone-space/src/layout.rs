@@ -26,7 +26,7 @@ pub(crate) const DIRECT_MAX: u32 = 64;
 pub(crate) const LOG_HEAD_COPIES: u32 = 2;
 
 /// Blocks that garbage collection may use when users may not.
-pub(crate) const GC_RESERVE: u32 = 2;
+pub(crate) const GC_RESERVE: u32 = 3;
 
 /// Sizes and counts; constant for the lifetime of a mounted space.
 #[derive(Clone, Debug)]

@@ -5,11 +5,12 @@
 //!
 //! S1. A mapping entry points to a live unit whose metadata name the page.
 //! S2. A live unit is mapped, or belongs to an open group, or is pinned, or holds a page of the
-//!     mapping that a durable record needs; nothing else is live.
+//!     mapping that a durable record needs, or was forgotten since; nothing else is live.
 //! S3. Nothing is programmed or erased before the session's first record is durable: it reserves
 //!     the numbers of the session (rule D3).
 //! S4. After a failure that leaves the device's state unknown nothing is written any more.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use flagstone_nand::{Nand, NandError};
@@ -79,6 +80,8 @@ pub struct Space<D> {
     pub(crate) meta_moving: Vec<u32>,
     /// Units of mapping pages that are freed once the next record is durable (rule D4).
     pub(crate) meta_old: Vec<u32>,
+    /// Units of forgotten pages: a cut brings them back until a record is durable, so they stay.
+    pub(crate) limbo: BTreeSet<u32>,
     pub(crate) suspects: Vec<Suspect>,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
@@ -208,8 +211,8 @@ impl<D: Nand> Space<D> {
     /// Forgets `page` and frees its number; whether it had a version that was to be forgotten.
     ///
     /// With a group given, only a version that this group wrote is forgotten (rule D12), or one
-    /// that does not read. Until the next checkpoint a mount may show the page again, in any version
-    /// since the last one, or as corrupt: whoever replays a log forgets it again.
+    /// that does not read. Until the next checkpoint a mount shows the page again: whoever replays a
+    /// log forgets it again.
     ///
     /// # Errors
     ///
@@ -228,13 +231,12 @@ impl<D: Nand> Space<D> {
             self.move_buffer = buffer;
             match meta {
                 Ok(meta) if meta.group != group => return Ok(false),
-                // A page forgotten before the cut may have come back half erased.
                 Ok(_) | Err(SpaceError::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         let Some(old) = self.map.clear(page) else { return Ok(false) };
-        self.release_unit(old);
+        self.limbo.insert(old);
         Ok(true)
     }
 
@@ -261,7 +263,8 @@ impl<D: Nand> Space<D> {
     /// Lets a pinned version go.
     pub fn unpin(&mut self, pin: PinId) {
         let Some((pin, last)) = self.pins.remove(pin) else { return };
-        if last && self.map.get(pin.page) != Some(pin.at) {
+        let held = self.map.get(pin.page) == Some(pin.at) || self.limbo.contains(&pin.at);
+        if last && !held {
             self.blocks.drop_live(pin.at);
         }
     }

@@ -17,7 +17,10 @@ use crate::{
 pub(super) const REGION: RegionId = RegionId(0);
 
 pub(super) fn profile(name: &str) -> Profile {
-    Profile::named(name).unwrap()
+    let profile = Profile::named(name).unwrap();
+    // Paired cells cost reserves: half the log's pages, and the rest of a block at each sync.
+    let blocks = if name == "tiny-mlc" { 40 } else { profile.geometry.block_count };
+    profile.with_block_count(blocks).unwrap()
 }
 
 /// Tiny geometry with the spare area of `slc-2k`, so that metadata stand in the spare area.
