@@ -92,7 +92,7 @@ fn story(config: &QuickstartConfig, life: &Life) -> String {
     let CutReport { acknowledged, found, sum, recovery } = life.cut;
     let chip = life.run.config.observed.block_count;
     format!(
-        "{}: TPC-B on the image of a {} chip with {} blocks, {} clients\n\
+        "{}: TPC-B on the image of chip {} ({} blocks), {} clients\n\
          \x20 power cut inside a program, {} commits acknowledged\n\
          \x20 reopened in {:.1} ms: {} pages read, {} written\n\
          \x20 {} commits found, all acknowledged ones among them\n\
@@ -111,36 +111,59 @@ fn story(config: &QuickstartConfig, life: &Life) -> String {
     )
 }
 
-/// The engines beside each other, with how many times more the first one needs.
+/// The engines beside each other, and what the last one saves.
 fn comparison(lives: &[Life]) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
-    let mut line = |name: &str, cell: &dyn Fn(&Run) -> String, of: &dyn Fn(&Run) -> f64| {
+    let mut line = |name: &str, cell: &dyn Fn(&Run) -> String, saved: String| {
         let cells = lives.iter().map(|life| cell(&life.run));
-        let factor = factor(lives, of);
-        rows.push([name.to_owned()].into_iter().chain(cells).chain([factor]).collect());
+        rows.push([name.to_owned()].into_iter().chain(cells).chain([saved]).collect());
     };
     let programs = |run: &Run| run.page_programs + run.partial_programs;
-    line("transactions", &|run| grouped(run.commits), &|_| f64::NAN);
-    line("programs", &|run| grouped(programs(run)), &|run| programs(run) as f64);
-    line(
-        "programs a transaction",
-        &|run| format!("{:.2}", run.programs_per_commit()),
-        &Run::programs_per_commit,
-    );
-    line("erases", &|run| grouped(run.block_erases), &|run| run.block_erases as f64);
-    line("write amplification", &|run| format!("{:.1}", run.write_amplification), &|run| {
-        run.write_amplification
-    });
-    line("expected lifetime, transactions", &crate::bench::lifetime, &|run| {
-        run.lifetime_txns.map_or(f64::NAN, |txns| txns as f64)
-    });
+    let fewer = |of: &dyn Fn(&Run) -> f64| times(factor(lives, of), "fewer", "more");
+    line("transactions", &|run| grouped(run.commits), String::new());
+    line("programs", &|run| grouped(programs(run)), fewer(&|run| programs(run) as f64));
+    let per_commit = |run: &Run| format!("{:.2}", run.programs_per_commit());
+    line("programs a transaction", &per_commit, fewer(&Run::programs_per_commit));
+    line("erases", &|run| grouped(run.block_erases), fewer(&|run| run.block_erases as f64));
+    let amplification = |run: &Run| format!("{:.1}", run.write_amplification);
+    line("write amplification", &amplification, fewer(&|run| run.write_amplification));
+    let life = factor(lives, &|run| run.lifetime_txns.map_or(f64::NAN, |txns| txns as f64));
+    let longer = times(1.0 / life, "longer", "shorter");
+    line("expected lifetime, transactions", &crate::bench::lifetime, longer);
     let heads = lives.iter().map(|life| life.run.config.preset.as_str());
-    Table::with_rows([""].into_iter().chain(heads).chain(["ratio"]), rows).to_string()
+    let difference = lives.last().map_or("", |life| life.run.config.preset.as_str());
+    let difference = format!("{difference} has");
+    Table::with_rows([""].into_iter().chain(heads).chain([difference.as_str()]), rows).to_string()
 }
 
-/// First engine over last one, where both have the figure.
-fn factor(lives: &[Life], of: &dyn Fn(&Run) -> f64) -> String {
-    let (Some(first), Some(last)) = (lives.first(), lives.last()) else { return String::new() };
-    let factor = of(&first.run) / of(&last.run);
-    if factor.is_finite() { format!("{factor:.2}") } else { String::new() }
+/// First engine over last one; not a number where one of them lacks the figure.
+fn factor(lives: &[Life], of: &dyn Fn(&Run) -> f64) -> f64 {
+    match (lives.first(), lives.last()) {
+        (Some(first), Some(last)) => of(&first.run) / of(&last.run),
+        _ => f64::NAN,
+    }
+}
+
+/// `factor` in words; nothing where there is no factor.
+fn times(factor: f64, above: &str, below: &str) -> String {
+    if !factor.is_normal() {
+        return String::new();
+    }
+    if factor >= 1.0 {
+        return format!("{factor:.1} times {above}");
+    }
+    format!("{:.1} times {below}", 1.0 / factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_below_one_is_said_the_other_way_round() {
+        assert_eq!(times(2.5, "fewer", "more"), "2.5 times fewer");
+        assert_eq!(times(0.5, "fewer", "more"), "2.0 times more");
+        assert_eq!(times(f64::NAN, "fewer", "more"), "");
+        assert_eq!(times(1.0 / 0.0, "fewer", "more"), "");
+    }
 }
