@@ -21,7 +21,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.txns = argument(2, "50000").parse()?;
     config.dialect = Dialect::named(&argument(3, "spec")).ok_or("unknown dialect")?;
     config.seed = argument(4, "1").parse()?;
-    let runs = run_all(&config, &mut |_| ())?.runs;
+    let is_verbose = std::env::var_os("VERBOSE").is_some();
+    let mut on_progress = |progress| {
+        if is_verbose {
+            eprintln!("{progress:?}");
+        }
+    };
+    let runs = run_all(&config, &mut on_progress)?.runs;
     runs.iter().for_each(print);
     if std::env::var_os("JSON").is_some() {
         println!("{}", serde_json::to_string_pretty(&runs)?);

@@ -24,8 +24,6 @@ use thiserror::Error;
 use crate::run::{Run, Runs};
 use crate::workload::tpcb::{Dialect, SumsFault, Tpcb};
 
-/// Programs of a transaction that the first chip is sized for.
-const PROGRAMS_PER_TXN: f64 = 1.2;
 /// Commits between two looks at an automatic warm-up.
 const WARMUP_STEP: u64 = 500;
 

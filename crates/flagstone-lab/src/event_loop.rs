@@ -22,7 +22,7 @@ mod client;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flagstone::{Durability, EngineError, Fetched, Flush, Runtime, Stop, Wait, Work};
+use flagstone::{Durability, EngineError, Fetched, Flush, Runtime, Step, Stop, Wait, Work};
 use flagstone_nand::{Nand as _, SimNand};
 use flagstone_space::Lsn;
 use hdrhistogram::{CreationError, Histogram};
@@ -32,6 +32,10 @@ use crate::clock::Clock;
 use crate::timed::Timed;
 use crate::workload::tpcb::{Tables, Tpcb};
 use client::{Client, Ended};
+
+/// Steps without a commit after which a run counts as stalled: thousands a client are far beyond
+/// what any back-pressure takes.
+const STEPS_MAX: u32 = 2_000_000;
 
 /// Runtime of the lab: the engine on a watched simulated chip.
 pub type LabRuntime = Runtime<Timed<SimNand>>;
@@ -71,7 +75,7 @@ pub struct EventLoop<'r> {
     clients: Vec<Client>,
     clock: Clock<Event>,
     ready: VecDeque<u32>,
-    on_room: Vec<u32>,
+    on_room: Vec<(u32, Wait)>,
     on_lock: Vec<u32>,
     on_durable: VecDeque<Pending>,
     log: Actor,
@@ -162,8 +166,16 @@ impl<'r> EventLoop<'r> {
     ///
     /// The engine's error, or a stall.
     pub fn run_until(&mut self, commits: u64) -> Result<(), BenchError> {
+        let mut steps_left = STEPS_MAX;
+        let mut before = self.counts.commits;
         while self.counts.commits < commits {
             self.step()?;
+            steps_left -= 1;
+            if self.counts.commits != before {
+                (before, steps_left) = (self.counts.commits, STEPS_MAX);
+            } else if steps_left == 0 {
+                return Err(self.stalled());
+            }
         }
         Ok(())
     }
@@ -299,7 +311,7 @@ impl<'r> EventLoop<'r> {
                 self.runtime.supply(wait)?;
                 self.ready.push_back(index);
             }
-            Stop::Wait(Wait::Memory | Wait::Log | Wait::Durable(_)) => self.on_room.push(index),
+            Stop::Wait(wait) => self.make_way(index, wait),
             Stop::Error(EngineError::Deadlock) => {
                 self.counts.restarts += 1;
                 if let Some(client) = self.clients.get_mut(index as usize) {
@@ -310,6 +322,17 @@ impl<'r> EventLoop<'r> {
             Stop::Error(error) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    /// Sets a client aside until there is room, and asks for what makes room.
+    fn make_way(&mut self, index: u32, wait: Wait) {
+        let mut engine = self.runtime.engine();
+        match wait {
+            Wait::Log => engine.want_checkpoint(),
+            _ => engine.want_flush(),
+        }
+        drop(engine);
+        self.on_room.push((index, wait));
     }
 
     /// Starts a flush when commits wait and the last flush is done: group commit without a delay.
@@ -332,7 +355,7 @@ impl<'r> EventLoop<'r> {
             return Ok(());
         }
         self.at_now();
-        match self.runtime.work_begin() {
+        match self.begin_work() {
             Ok(Some(work)) => {
                 let end_ns = self.take_end_ns();
                 self.clock.set(end_ns, Event::Worked(work));
@@ -351,9 +374,21 @@ impl<'r> EventLoop<'r> {
         Ok(())
     }
 
+    /// Begins work, supplied with what the space floor has to give.
+    fn begin_work(&self) -> Step<Option<Work>> {
+        loop {
+            match self.runtime.work_begin() {
+                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => {
+                    self.runtime.supply(wait)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Lets those go on who wait for room, and the worker.
     fn release_held(&mut self) {
-        self.ready.extend(self.on_room.drain(..));
+        self.ready.extend(self.on_room.drain(..).map(|(index, _)| index));
         if self.worker == Actor::Held {
             self.worker = Actor::Idle;
         }
@@ -388,11 +423,13 @@ impl<'r> EventLoop<'r> {
     }
 
     fn stalled(&self) -> BenchError {
+        let stats = self.runtime.engine().stats();
+        let has_work = self.runtime.engine().has_work();
         let waits = format!(
-            "{} for room, {} for locks, {} for a flush",
-            self.on_room.len(),
+            "{:?} for room, {} for locks, {} for a flush; worker {:?}, log {:?}, work {} {:?}",
+            self.on_room,
             self.on_lock.len(),
-            self.on_durable.len()
+            self.on_durable.len(), self.worker, self.log, has_work, stats
         );
         BenchError::Stalled { now_ns: self.clock.now_ns(), waits }
     }

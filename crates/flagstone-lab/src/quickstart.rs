@@ -24,6 +24,7 @@ use crate::bench::report::{Measured, compose};
 use crate::bench::threaded::{Stretch, Worker, acknowledged, work};
 use crate::bench::{BenchConfig, BenchDevice, BenchError, Phase, Warmup};
 use crate::run::{Recovery, Run, Totals};
+use crate::sizing::Estimate;
 use crate::steady::Steadiness;
 
 /// Numbered device operations between the order to cut and the cut, at most.
@@ -156,7 +157,7 @@ impl Journey {
         tell: Tell<'_>,
     ) -> Result<Self, BenchError> {
         let options = bench.engine_options(options);
-        let (profile, size) = bench.chip(&options, 1.0)?;
+        let (profile, size) = bench.chip(&options, &Estimate::default())?;
         let device = ImageNand::create(image, &profile)?;
         let mut on_progress = |progress: crate::bench::Progress| {
             debug_assert_eq!(progress.phase, Phase::Load);

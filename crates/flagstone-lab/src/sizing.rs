@@ -18,9 +18,8 @@ pub const OVERWRITES: f64 = 3.0;
 
 /// Bytes of an account, teller or branch entry in a leaf.
 const ROW_ENTRY_SIZE: u32 = 8 + ROW_SIZE as u32;
-/// Bytes of a history entry in a leaf. The last leaf of a client has no fence above, so that its
-/// keys keep their sixteen bytes, and it is cut when such entries fill it.
-const HISTORY_ENTRY_SIZE: u32 = 16 + HISTORY_SIZE as u32;
+/// Bytes of a history entry in a leaf: fences cut a key to its last two bytes.
+const HISTORY_ENTRY_SIZE: u32 = 2 + HISTORY_SIZE as u32;
 /// Bytes of a node's header and its fences.
 const NODE_OVERHEAD: u32 = 20 + 2 * 16;
 /// Bytes of an inner node for each child: 12, in nodes two thirds full.
@@ -46,6 +45,21 @@ pub struct FixedBlocks {
     pub ring: u32,
 }
 
+/// What the arithmetic cannot know of an engine; a first run corrects it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Pages that a transaction programs, relocation and log included.
+    pub programs_per_txn: f64,
+    /// Live pages for each page that full leaves would take.
+    pub live_ratio: f64,
+}
+
+impl Default for Estimate {
+    fn default() -> Self {
+        Self { programs_per_txn: 1.2, live_ratio: 1.0 }
+    }
+}
+
 /// A chip that fits a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChipSize {
@@ -66,26 +80,28 @@ impl ChipSize {
         self.data_blocks + self.fixed.log + self.fixed.ring
     }
 
-    /// The chip for `config`, when a transaction programs `programs_per_txn` pages.
+    /// The chip for `config`, as far as `estimate` is right.
     #[must_use]
     pub fn of(
         config: &BenchConfig,
         shape: &PageShape,
         fixed: FixedBlocks,
-        programs_per_txn: f64,
+        estimate: &Estimate,
     ) -> Self {
+        let tpcb = config.tpcb_workload();
         let txns = |data_pages: f64| match config.warmup {
             Warmup::None => config.txns,
             Warmup::Txns(warmup) => config.txns + warmup,
             Warmup::Auto => {
-                config.txns + (OVERWRITES * data_pages / programs_per_txn.max(0.05)) as u64
+                config.txns + (OVERWRITES * data_pages / estimate.programs_per_txn.max(0.05)) as u64
             }
         };
         let mut size = Self { live_pages: 0, data_blocks: 0, fixed, txns: config.txns };
         // Rule Z3: each round adds the history of the last one; the steps shrink geometrically.
         const ROUNDS: u32 = 64;
         for _ in 0..ROUNDS {
-            size.live_pages = live_pages(&config.tpcb_workload(), shape, size.txns, config.clients);
+            let full = live_pages(&tpcb, shape, size.txns, config.clients);
+            size.live_pages = (full as f64 * estimate.live_ratio) as u64;
             let data_pages = size.live_pages as f64 / config.fill;
             let data_blocks = (data_pages / f64::from(shape.pages_per_block)).ceil() as u32;
             if data_blocks == size.data_blocks {
@@ -109,12 +125,6 @@ pub fn live_pages(tpcb: &Tpcb, shape: &PageShape, txns: u64, clients: u32) -> u6
     let leaf_count = accounts + tellers + branches + history;
     let inner = (leaf_count as f64 * CHILD_SIZE / f64::from(shape.payload_size)).ceil() as u64;
     (leaf_count + inner) * u64::from(shape.parts)
-}
-
-/// Physical pages that the history of `txns` commits takes.
-#[must_use]
-pub fn history_pages(shape: &PageShape, txns: u64) -> u64 {
-    leaves(txns, HISTORY_ENTRY_SIZE, shape) * u64::from(shape.parts)
 }
 
 /// Full leaves for `rows` entries of `entry_size` bytes.

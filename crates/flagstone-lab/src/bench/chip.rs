@@ -4,7 +4,7 @@ use flagstone::{Database, Options};
 use flagstone_nand::{Nand, Profile, SimNand};
 
 use super::{BenchConfig, BenchError, MemoryBudget};
-use crate::sizing::{self, ChipSize, FixedBlocks, PageShape};
+use crate::sizing::{self, ChipSize, Estimate, FixedBlocks, PageShape};
 
 /// Blocks of the scratch chip that is asked for the shape of its pages.
 const SCRATCH_BLOCKS: u32 = 256;
@@ -27,22 +27,22 @@ impl BenchConfig {
         options
     }
 
-    /// The chip for this workload, when a transaction programs `programs_per_txn` pages.
+    /// The chip for this workload, as far as `estimate` is right.
     pub(crate) fn chip(
         &self,
         options: &Options,
-        programs_per_txn: f64,
+        estimate: &Estimate,
     ) -> Result<(Profile, ChipSize), BenchError> {
         let (shape, fixed) = self.scratch(options)?;
-        let size = ChipSize::of(self, &shape, fixed, programs_per_txn);
+        let size = ChipSize::of(self, &shape, fixed, estimate);
         let profile = self.profile.clone().with_block_count(size.block_count())?;
         Ok((profile, size))
     }
 
-    /// Physical pages that `txns` further commits add.
-    pub(crate) fn history_pages(&self, options: &Options, txns: u64) -> Result<u64, BenchError> {
+    /// Physical pages that full leaves would take after `txns` commits.
+    pub(crate) fn full_pages(&self, options: &Options, txns: u64) -> Result<u64, BenchError> {
         let (shape, _) = self.scratch(options)?;
-        Ok(sizing::history_pages(&shape, txns))
+        Ok(sizing::live_pages(&self.tpcb_workload(), &shape, txns, self.clients))
     }
 
     /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.

@@ -68,14 +68,27 @@ impl<D: Nand> Machine<D> {
 
     /// Live pages / pages of the data region as they stand.
     fn fill(&self) -> f64 {
-        let live = u64::from(self.database.runtime().space().stats().live_pages);
-        (live * u64::from(self.options.parts)) as f64 / self.data_pages() as f64
+        self.live_pages() as f64 / self.data_pages() as f64
     }
 
-    /// The fill that the window's history will lead to.
-    pub(crate) fn fill_at_end(&self, config: &BenchConfig) -> Result<f64, BenchError> {
-        let growth = config.history_pages(&self.options, config.txns)?;
-        Ok(self.fill() + growth as f64 / self.data_pages() as f64)
+    /// Physical pages that hold data, as they stand.
+    fn live_pages(&self) -> u64 {
+        let live = self.database.runtime().space().stats().live_pages;
+        u64::from(live) * u64::from(self.options.parts)
+    }
+
+    /// Live pages for each page that full leaves would take, now after `txns` commits.
+    pub(crate) fn live_ratio(&self, config: &BenchConfig, txns: u64) -> Result<f64, BenchError> {
+        let full = config.full_pages(&self.options, txns)?;
+        Ok(self.live_pages() as f64 / full.max(1) as f64)
+    }
+
+    /// The fill when the window ends, `txns` commits after the load.
+    pub(crate) fn fill_at_end(&self, config: &BenchConfig, txns: u64) -> Result<f64, BenchError> {
+        let now = config.full_pages(&self.options, txns)?;
+        let end = config.full_pages(&self.options, txns + config.txns)?;
+        let live = self.live_pages() + (end - now);
+        Ok(live as f64 / self.data_pages() as f64)
     }
 
     /// Circumstances at the end of the window.

@@ -8,9 +8,10 @@ use flagstone_nand::{Crashable as _, SimNand};
 use super::machine::Machine;
 use super::prepare::report;
 use super::report::{Measured, seconds};
-use super::{BenchConfig, BenchError, OnProgress, PROGRAMS_PER_TXN, Phase, WARMUP_STEP, Warmup};
+use super::{BenchConfig, BenchError, OnProgress, Phase, WARMUP_STEP, Warmup};
 use crate::event_loop::EventLoop;
 use crate::run::Run;
+use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
 use crate::timed::Timed;
 
@@ -33,16 +34,17 @@ pub(super) fn run(
     options: &Options,
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
-    let mut programs_per_txn = PROGRAMS_PER_TXN;
+    let mut estimate = Estimate::default();
     let mut chips = 1;
     loop {
-        let machine = load(config, options, programs_per_txn, on_progress)?;
+        let machine = load(config, options, &estimate, on_progress)?;
         let mut clients = clients(&machine, config)?;
         let warmup = warm_up(&machine, config, &mut clients, on_progress)?;
-        let miss = (machine.fill_at_end(config)? - config.fill).abs();
+        let miss = (machine.fill_at_end(config, warmup.txns)? - config.fill).abs();
         if chips < CHIPS_MAX && miss > FILL_TOLERANCE && config.warmup == Warmup::Auto {
-            // The warm-up was longer or shorter than the chip was sized for (rule Z3).
-            programs_per_txn = warmup.programs_per_txn;
+            // The warm-up was longer, or leaves emptier, than the chip was sized for (rule Z3).
+            let live_ratio = machine.live_ratio(config, warmup.txns)?;
+            estimate = Estimate { programs_per_txn: warmup.programs_per_txn, live_ratio };
             chips += 1;
             continue;
         }
@@ -57,11 +59,11 @@ pub(super) fn run(
 fn load(
     config: &BenchConfig,
     options: &Options,
-    programs_per_txn: f64,
+    estimate: &Estimate,
     on_progress: OnProgress<'_>,
 ) -> Result<SimMachine, BenchError> {
     let options = config.engine_options(options);
-    let (profile, size) = config.chip(&options, programs_per_txn)?;
+    let (profile, size) = config.chip(&options, estimate)?;
     let device = Timed::new(SimNand::new(&profile, config.seed));
     Machine::load(config, options, size, device, on_progress)
 }

@@ -13,10 +13,11 @@ use super::machine::Machine;
 use super::prepare::report;
 use super::report::Measured;
 use super::{
-    BenchConfig, BenchDevice, BenchError, OnProgress, PROGRAMS_PER_TXN, Phase, WARMUP_STEP, Warmup,
+    BenchConfig, BenchDevice, BenchError, OnProgress, Phase, WARMUP_STEP, Warmup,
 };
 use crate::event_loop::{Counts, latency_histogram};
 use crate::run::Run;
+use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
 use crate::workload::tpcb::{HistoryKey, Outcome, Stream, Tables, Tpcb, Transfer};
 
@@ -228,7 +229,7 @@ pub(super) fn run(
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
     let options = config.engine_options(options);
-    let (profile, size) = config.chip(&options, PROGRAMS_PER_TXN)?;
+    let (profile, size) = config.chip(&options, &Estimate::default())?;
     let name = format!("tpcb-{}", options.preset);
     match &config.device {
         BenchDevice::File(directory) => {
