@@ -15,8 +15,9 @@
 //! ```
 
 mod full_scan;
+mod settle;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -33,17 +34,14 @@ use crate::groups::{GroupPage, Rank};
 use crate::layout::{BLOCK_ENTRY_SIZE, Layout};
 use crate::log::LogBlock;
 use crate::mapping::UNMAPPED;
-use crate::meta::{PageKind, PageMeta, Standing, get_uint};
+use crate::meta::{PageKind, PageMeta, get_uint};
 use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Ring;
-use crate::scan::{
-    BlockScan, First, FoundRecord, FoundUnit, find_life, find_record, is_whole, read_firsts,
-    scan_block,
-};
+use crate::scan::{First, FoundRecord, find_life, find_record, is_whole, read_firsts};
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
-use crate::{GroupId, LogicalPage, PinId, SpaceBug, Version};
+use crate::{GroupId, LogicalPage, SpaceBug, Version};
 
 /// What a mount found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -466,137 +464,6 @@ impl<D: Nand> Mount<D> {
             }
         }
         Ok(())
-    }
-
-    fn scan_new_blocks(&mut self) -> Result<(), NandError> {
-        for index in 0..self.classes.len() {
-            let from = match self.classes[index] {
-                Class::Scan => 0,
-                Class::KeepAndScan(from) => from,
-                Class::Drop | Class::Keep | Class::Verify => continue,
-            };
-            let block = BlockIndex(index as u32);
-            let sequence = self.space.blocks.get(block).sequence;
-            let scan = scan_block(&mut self.space.flash, block, from, sequence)?;
-            self.take_scan(scan);
-        }
-        Ok(())
-    }
-
-    fn take_scan(&mut self, scan: BlockScan) {
-        self.report.blocks_scanned += 1;
-        self.report.torn_units += scan.torn_units;
-        self.report.damaged_units += scan.damaged_units;
-        if let (Some(unit), Some(image)) = (scan.units.last(), scan.last_image) {
-            let (at, meta) = (unit.at, unit.meta);
-            self.suspects.push(Suspect { at, meta, image, fallbacks: Vec::new() });
-        }
-        for unit in &scan.units {
-            self.take_unit(unit);
-        }
-    }
-
-    /// Sorts a unit into valid versions and open groups (U3).
-    fn take_unit(&mut self, unit: &FoundUnit) {
-        let meta = &unit.meta;
-        self.version_max = self.version_max.max(meta.version.0);
-        let in_range = meta.page.0 < self.space.map.len();
-        if meta.kind != PageKind::Data || !in_range || meta.standing == Standing::History {
-            return;
-        }
-        let decided = meta.group == GroupId::NONE || meta.standing == Standing::Committed;
-        if decided || self.space.flash.bugs.has(SpaceBug::OpenGroupCounts) {
-            self.found.entry(meta.page).or_default().push((meta.version, unit.at));
-            return;
-        }
-        let older = self.space.groups.get(meta.group, meta.page);
-        if older.is_none_or(|older| older.version <= meta.version) {
-            let entry = GroupPage { at: unit.at, version: meta.version, rank: Rank::Newest };
-            self.space.groups.insert(meta.group, meta.page, entry);
-        }
-    }
-
-    /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
-    fn settle(&mut self) {
-        let found = core::mem::take(&mut self.found);
-        self.rank_groups(&found);
-        let mut losers = BTreeMap::new();
-        for (page, mut versions) in found {
-            versions.sort_unstable();
-            let Some((_, at)) = versions.pop() else { continue };
-            let recorded = self.space.map.set(page, at);
-            let older: Vec<u32> =
-                recorded.into_iter().chain(versions.iter().map(|(_, at)| *at)).collect();
-            losers.insert(page, older);
-        }
-        let space = &mut self.space;
-        let mapped = space.map.iter().map(|(_, at)| at);
-        let grouped = space.groups.iter().map(|page| page.at);
-        let meta = space.meta_units.iter().copied().filter(|at| *at != UNMAPPED);
-        for at in mapped.chain(grouped).chain(meta) {
-            space.blocks.add_live(at);
-        }
-        self.keep_suspects(&losers);
-        self.free_empty_blocks();
-    }
-
-    /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded
-    /// mapping, for which the record says it. The mapped page itself may be half erased by now.
-    fn rank_groups(&mut self, found: &BTreeMap<LogicalPage, Vec<(Version, u32)>>) {
-        let overtaken: BTreeSet<_> = self.overtaken.drain(..).collect();
-        self.space.groups.rank(|page, entry| {
-            let newest = found.get(&page).and_then(|versions| versions.iter().max());
-            let is_overtaken = match newest {
-                Some((version, _)) => *version >= entry.version,
-                None => overtaken.contains(&(page, entry.version)),
-            };
-            if is_overtaken { Rank::Overtaken } else { Rank::Newest }
-        });
-    }
-
-    /// Keeps the suspects that count, and an older version of each that is none (U4).
-    fn keep_suspects(&mut self, losers: &BTreeMap<LogicalPage, Vec<u32>>) {
-        let suspects = core::mem::take(&mut self.suspects);
-        let doubtful: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.at).collect();
-        for mut suspect in suspects {
-            let page = suspect.meta.page;
-            let mapped = self.space.map.get(page) == Some(suspect.at);
-            if let Some(older) = losers.get(&page).filter(|_| mapped) {
-                suspect.fallbacks = self.pin_fallbacks(page, older, &doubtful);
-            }
-            if mapped || self.space.blocks.is_live(suspect.at) {
-                self.report.suspects += 1;
-                self.space.suspects.push(suspect);
-            }
-        }
-    }
-
-    /// Pins older versions, newest first, down to one that was not in flight.
-    fn pin_fallbacks(
-        &mut self,
-        page: LogicalPage,
-        older: &[u32],
-        doubtful: &BTreeSet<u32>,
-    ) -> Vec<PinId> {
-        let mut pins = Vec::new();
-        for at in older.iter().rev() {
-            self.space.blocks.add_live(*at);
-            pins.push(self.space.pins.add(page, *at));
-            if !doubtful.contains(at) {
-                break;
-            }
-        }
-        pins
-    }
-
-    fn free_empty_blocks(&mut self) {
-        let blocks: Vec<_> =
-            self.space.blocks.iter().map(|(index, block)| (index, *block)).collect();
-        for (index, block) in blocks {
-            if block.state == BlockState::Closed && block.live == 0 {
-                self.space.blocks.free(index);
-            }
-        }
     }
 
     fn load_log(&mut self, mut log: Vec<LogBlock>, head: u64, next: u64) -> Result<(), NandError> {
