@@ -49,7 +49,7 @@ enum Event {
     /// The programs of a flush are done.
     Flushed(Flush),
     /// The programs of background work are done.
-    Worked(Work),
+    Worked(Box<Work>),
 }
 
 /// Whether an actor has something under way.
@@ -233,7 +233,7 @@ impl<'r> EventLoop<'r> {
                 self.acknowledge();
             }
             Event::Worked(work) => {
-                self.runtime.work_end(work);
+                self.runtime.work_end(*work);
                 self.worker = Actor::Idle;
                 self.release_held();
             }
@@ -358,7 +358,7 @@ impl<'r> EventLoop<'r> {
         match self.begin_work() {
             Ok(Some(work)) => {
                 let end_ns = self.take_end_ns();
-                self.clock.set(end_ns, Event::Worked(work));
+                self.clock.set(end_ns, Event::Worked(Box::new(work)));
                 self.worker = Actor::Busy;
             }
             Ok(None) => {}
@@ -423,13 +423,13 @@ impl<'r> EventLoop<'r> {
     }
 
     fn stalled(&self) -> BenchError {
-        let stats = self.runtime.engine().stats();
-        let has_work = self.runtime.engine().has_work();
         let waits = format!(
-            "{:?} for room, {} for locks, {} for a flush; worker {:?}, log {:?}, work {} {:?}",
+            "{:?} for room, {} for locks, {} for a flush; log {:?}, worker {:?}",
             self.on_room,
             self.on_lock.len(),
-            self.on_durable.len(), self.worker, self.log, has_work, stats
+            self.on_durable.len(),
+            self.log,
+            self.worker,
         );
         BenchError::Stalled { now_ns: self.clock.now_ns(), waits }
     }

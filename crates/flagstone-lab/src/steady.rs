@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// Slices of a window; a multiple of eight, so that halves and quarters are whole slices.
 pub const SLICE_COUNT: usize = 16;
-const _: () = assert!(SLICE_COUNT % 8 == 0);
+const _: () = assert!(SLICE_COUNT.is_multiple_of(8));
 
 /// Largest difference that needs no excuse (rule S2).
 const DRIFT_MAX: f64 = 0.03;

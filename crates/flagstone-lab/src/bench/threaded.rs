@@ -12,9 +12,7 @@ use hdrhistogram::Histogram;
 use super::machine::Machine;
 use super::prepare::report;
 use super::report::Measured;
-use super::{
-    BenchConfig, BenchDevice, BenchError, OnProgress, Phase, WARMUP_STEP, Warmup,
-};
+use super::{BenchConfig, BenchDevice, BenchError, OnProgress, Phase, WARMUP_STEP, Warmup};
 use crate::event_loop::{Counts, latency_histogram};
 use crate::run::Run;
 use crate::sizing::Estimate;
