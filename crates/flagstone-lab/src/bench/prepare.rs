@@ -12,9 +12,6 @@ use crate::workload::{Operations, Part};
 /// Rows of a commit while loading: few enough to stay within a small budget's uncommitted share.
 const ROWS_PER_COMMIT: usize = 200;
 
-/// Progress reports of a stage.
-pub(crate) const REPORTS: u64 = 100;
-
 impl<D: Nand> Operations for Transaction<D> {
     type Stop = EngineError;
 
@@ -26,6 +23,8 @@ impl<D: Nand> Operations for Transaction<D> {
         out: &mut Vec<u8>,
     ) -> Result<bool, EngineError> {
         out.clear();
+        // What is read here is changed next: as SELECT FOR UPDATE.
+        self.lock_key(table, key)?;
         let found = Transaction::get_part(self, table, key, part.offset, part.size)?;
         Ok(found.map(|bytes| out.extend_from_slice(&bytes)).is_some())
     }
@@ -69,7 +68,7 @@ pub(crate) fn load<D: Nand>(
     Ok(tables)
 }
 
-/// Reports about [`REPORTS`] times a stage.
+/// Tells how far a stage has come.
 pub(crate) fn report(on_progress: OnProgress<'_>, phase: Phase, done: u64, total: u64) {
     on_progress(Progress { phase, done, total });
 }

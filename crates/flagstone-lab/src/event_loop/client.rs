@@ -149,6 +149,8 @@ impl Operations for Session<'_> {
         part: Part,
         out: &mut Vec<u8>,
     ) -> Result<bool, Stop> {
+        // What is read here is changed next: as SELECT FOR UPDATE.
+        self.engine.lock_key(self.xid, table, key)?;
         let read = self.engine.get_part(self.xid, table, key, part.offset, part.size, out)?;
         Ok(matches!(read, Read::Inline))
     }

@@ -74,6 +74,16 @@ impl<D: Nand> Transaction<D> {
         }
     }
 
+    /// Locks `key` before it is read for a change: read-modify-write without deadlocks.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn lock_key(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
+        let xid = self.xid;
+        self.run(|engine| engine.lock_key(xid, table, key))
+    }
+
     /// `size` bytes of the value at `offset`, fewer when it is shorter; reads no page when pending
     /// changes hold them.
     ///

@@ -39,6 +39,17 @@ impl Engine {
         into_read(value, out)
     }
 
+    /// Locks `key` for a change that depends on its value: two transactions that both read first
+    /// and write later would have to wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// Stops for the lock; `Deadlock` when the transaction was chosen to end one.
+    pub fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        self.check_key(key)?;
+        self.lock(xid, Target::Record { tree: table.id, key }, Mode::Exclusive)
+    }
+
     /// Reads `size` bytes at `offset` of a value, without its base where pending changes hold them.
     ///
     /// `Absent` when the key has no value; the bytes that exist when the value is shorter.

@@ -22,7 +22,7 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
-use super::merge::Job;
+use super::merge::{Job, Next};
 use super::spill::{CommittedRun, Run};
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
@@ -266,21 +266,23 @@ impl Engine {
         2 * self.payload_size
     }
 
-    pub(crate) fn checkpoint_job(&mut self) -> Step<Option<Job>> {
+    pub(crate) fn checkpoint_step(&mut self) -> Step<Next> {
         if !self.must_checkpoint() {
-            return Ok(None);
+            return Ok(Next::Idle);
         }
         match self.cycle.phase.clone() {
             Phase::Idle => {
                 self.begin_cycle();
-                Ok(None)
+                Ok(Next::Stepped)
             }
             Phase::Copying { tree, after } => {
                 self.copy_step(tree, after);
-                Ok(None)
+                Ok(Next::Stepped)
             }
-            Phase::Settling { copied } => self.settle_cycle(copied),
-            Phase::Saving => Ok(None),
+            Phase::Settling { copied } => {
+                Ok(self.settle_cycle(copied)?.map_or(Next::Idle, Next::Job))
+            }
+            Phase::Saving => Ok(Next::Idle),
         }
     }
 

@@ -25,7 +25,7 @@ use super::journal::InstallParts;
 use super::pool::Class;
 use super::spill::SpillJob;
 use super::value::Release;
-use super::{Engine, Step, Stop, Table, Wait};
+use super::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
@@ -46,6 +46,20 @@ pub(crate) enum Job {
     /// Write a mapping checkpoint with this master record, then release the log's head.
     Checkpoint(CheckpointJob),
 }
+
+/// What the search for work came to.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// I/O to be done.
+    Job(Job),
+    /// Something moved on without I/O: look again.
+    Stepped,
+    /// Nothing can be done now.
+    Idle,
+}
+
+/// Steps without I/O that one search takes, at most.
+const STEPS_MAX: usize = 16;
 
 /// One page to be programmed.
 #[derive(Debug)]
@@ -172,7 +186,7 @@ impl Engine {
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.is_poisoned
-            && (self.installs.front().is_some_and(|install| install.lsn <= self.durable())
+            && (self.installs.front().is_some_and(|install| self.may_install(install))
                 || self.has_release()
                 || self.snapshots.has_unpins()
                 || self.must_spill()
@@ -183,42 +197,63 @@ impl Engine {
                 || self.must_checkpoint())
     }
 
-    /// The next piece of background work; none when there is nothing to do now.
+    /// The next piece of background work; none when there is nothing to do before something else
+    /// happens: a flush, the end of a read, a commit.
     ///
     /// # Errors
     ///
     /// Stops like any operation: see to it and call again.
     pub(crate) fn next_job(&mut self) -> Step<Option<Job>> {
-        if self.is_poisoned {
-            return Ok(None);
+        for _ in 0..STEPS_MAX {
+            if self.is_poisoned {
+                break;
+            }
+            match self.next_step()? {
+                Next::Job(job) => return Ok(Some(job)),
+                Next::Stepped => {}
+                Next::Idle => break,
+            }
         }
-        if self.installs.front().is_some_and(|install| install.lsn <= self.durable()) {
-            return Ok(self.installs.pop_front().map(Job::Install));
+        Ok(None)
+    }
+
+    fn next_step(&mut self) -> Step<Next> {
+        if self.installs.front().is_some_and(|install| self.may_install(install))
+            && let Some(install) = self.installs.pop_front()
+        {
+            return Ok(Next::Job(Job::Install(install)));
         }
         if self.snapshots.has_unpins() {
-            return Ok(Some(Job::Unpin(self.snapshots.take_unpins())));
+            return Ok(Next::Job(Job::Unpin(self.snapshots.take_unpins())));
         }
         if let Some(release) = self.take_release() {
-            return Ok(Some(Job::Release(release)));
+            return Ok(Next::Job(Job::Release(release)));
         }
         if self.must_spill()
             && let Some(xid) = self.largest_transaction()
             && let Some(job) = self.plan_spill(xid)?
         {
-            return Ok(Some(Job::Spill(job)));
+            return Ok(Next::Job(Job::Spill(job)));
         }
-        if (self.must_merge() || self.hand.target.is_some())
-            && let Some(job) = self.merge_job()?
-        {
-            return Ok(Some(Job::Write(job)));
+        let is_merging = self.must_merge() || self.hand.target.is_some();
+        if is_merging && let Some(job) = self.merge_job()? {
+            return Ok(Next::Job(Job::Write(job)));
         }
         if let Some(job) = self.evict_job()? {
-            return Ok(Some(Job::Write(job)));
+            return Ok(Next::Job(Job::Write(job)));
         }
         if self.must_load_runs() {
             self.load_next_run()?;
+            return Ok(Next::Stepped);
         }
-        self.checkpoint_job()
+        match self.checkpoint_step()? {
+            Next::Idle if is_merging && !self.is_flush_wanted() => Ok(Next::Stepped),
+            next => Ok(next),
+        }
+    }
+
+    fn may_install(&self, install: &InstallJob) -> bool {
+        install.lsn <= self.durable() || self.bugs.has(SeededBug::InstallBeforeDurable)
     }
 
     fn must_spill(&self) -> bool {
@@ -469,6 +504,12 @@ impl Engine {
         }
     }
 
+    /// Whether frames that are ahead of flash take more than their share and what is kept for
+    /// merges: whoever wants to change more waits until some are written.
+    pub(crate) fn frames_exceed(&self) -> bool {
+        self.pool.bytes() > self.limits.frames + MERGE_PAGES * self.payload_size
+    }
+
     fn must_evict(&self) -> bool {
         self.pool.bytes() > self.limits.frames
             || self.hand.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
@@ -532,6 +573,11 @@ impl Engine {
             Outcome::InnerWritten { table, .. } => Some(*table),
             _ => None,
         };
+        if let Outcome::Reshaped(reshape) = &job.outcome {
+            for page in &reshape.trims {
+                self.busy.remove(page);
+            }
+        }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
             tree.is_reshaping = false;
         }

@@ -267,7 +267,11 @@ impl Engine {
     /// Whether the transaction may add a change now; the largest one spills when not (rule D7).
     pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
         self.transaction(xid)?;
-        if self.uncommitted_size > self.limits.uncommitted {
+        let is_crowded = self.holds_images_ahead() && {
+            self.pool.shrink(self.limits.frames);
+            self.frames_exceed()
+        };
+        if self.uncommitted_size > self.limits.uncommitted || is_crowded {
             return Err(Stop::Wait(Wait::Memory));
         }
         Ok(())
