@@ -158,10 +158,9 @@ impl Operations for Stuttering {
 
 /// Tables of an empty database, for their names only.
 fn tables() -> Tables {
-    let profile = Profile::named("tiny").expect("the profile exists");
+    let profile = Profile::named("slc-2k").expect("the profile exists");
     let device = SimNand::new(&profile, 0);
-    let options = Options::default().with_memory(64 << 10);
-    let database = Database::create_on(device, &options).expect("an empty database");
+    let database = Database::create_on(device, &Options::default()).expect("a fresh database");
     Tables::open(|name| database.table(name)).expect("four tables")
 }
 
