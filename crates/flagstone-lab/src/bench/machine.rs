@@ -72,23 +72,9 @@ impl<D: Nand> Machine<D> {
     }
 
     /// Physical pages that hold data, as they stand.
-    fn live_pages(&self) -> u64 {
+    pub(crate) fn live_pages(&self) -> u64 {
         let live = self.database.runtime().space().stats().live_pages;
         u64::from(live) * u64::from(self.options.parts)
-    }
-
-    /// Live pages for each page that full leaves would take, now after `txns` commits.
-    pub(crate) fn live_ratio(&self, config: &BenchConfig, txns: u64) -> Result<f64, BenchError> {
-        let full = config.full_pages(&self.options, txns)?;
-        Ok(self.live_pages() as f64 / full.max(1) as f64)
-    }
-
-    /// The fill when the window ends, `txns` commits after the load.
-    pub(crate) fn fill_at_end(&self, config: &BenchConfig, txns: u64) -> Result<f64, BenchError> {
-        let now = config.full_pages(&self.options, txns)?;
-        let end = config.full_pages(&self.options, txns + config.txns)?;
-        let live = self.live_pages() + (end - now);
-        Ok(live as f64 / self.data_pages() as f64)
     }
 
     /// Circumstances at the end of the window.

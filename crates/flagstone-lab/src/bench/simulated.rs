@@ -40,15 +40,16 @@ pub(super) fn run(
         let machine = load(config, options, &estimate, on_progress)?;
         let mut clients = clients(&machine, config)?;
         let warmup = warm_up(&machine, config, &mut clients, on_progress)?;
-        let miss = (machine.fill_at_end(config, warmup.txns)? - config.fill).abs();
+        let window = measure(&machine, config, &mut clients, &warmup, on_progress)?;
+        let miss = (window.observed.fill - config.fill).abs();
         if chips < CHIPS_MAX && miss > FILL_TOLERANCE && config.warmup == Warmup::Auto {
             // The warm-up was longer, or leaves emptier, than the chip was sized for (rule Z3).
-            let live_ratio = machine.live_ratio(config, warmup.txns)?;
+            let full = config.full_pages(&machine.options, warmup.txns + config.txns)?;
+            let live_ratio = machine.live_pages() as f64 / full.max(1) as f64;
             estimate = Estimate { programs_per_txn: warmup.programs_per_txn, live_ratio };
             chips += 1;
             continue;
         }
-        let window = measure(&machine, config, &mut clients, &warmup, on_progress)?;
         let acknowledged = clients.acknowledged();
         drop(clients);
         let revive = |device: &mut Timed<SimNand>| device.inner_mut().power_cycle();
@@ -83,23 +84,25 @@ fn warm_up(
 ) -> Result<WarmedUp, BenchError> {
     let before = machine.totals();
     let programs = || machine.totals().since(&before).programs();
-    match config.warmup {
-        Warmup::None => {}
-        Warmup::Txns(txns) => {
-            while clients.counts.commits < txns {
-                clients.run_until((clients.counts.commits + WARMUP_STEP).min(txns))?;
-                report(on_progress, Phase::WarmUp, clients.counts.commits, txns);
+    let total = match config.warmup {
+        Warmup::None => 0,
+        Warmup::Txns(txns) => txns,
+        Warmup::Auto => machine.warmup_programs(),
+    };
+    let mut done = 0;
+    while done < total {
+        let commits = clients.counts.commits;
+        done = match config.warmup {
+            Warmup::Auto => {
+                clients.run_until(commits + WARMUP_STEP)?;
+                programs()
             }
-        }
-        Warmup::Auto => {
-            let total = machine.warmup_programs();
-            let mut done = 0;
-            while done < total {
-                clients.run_until(clients.counts.commits + WARMUP_STEP)?;
-                done = programs();
-                report(on_progress, Phase::WarmUp, done.min(total), total);
+            _ => {
+                clients.run_until((commits + WARMUP_STEP).min(total))?;
+                clients.counts.commits
             }
-        }
+        };
+        report(on_progress, Phase::WarmUp, done.min(total), total);
     }
     let txns = clients.counts.commits;
     Ok(WarmedUp { txns, programs_per_txn: programs() as f64 / txns.max(1) as f64 })
