@@ -26,6 +26,7 @@ use crate::delta::DroppedRefs;
 use crate::error::EngineError;
 use crate::lock::{LockTable, Xid};
 use crate::log::{ChainPoint, Flush, ItemBuf, LogGeometry, LogWriter};
+use crate::node;
 use crate::options::{FrameKind, Options};
 
 mod access;
@@ -280,13 +281,13 @@ impl Engine {
     /// Bytes of the longest key.
     #[must_use]
     pub fn key_size_max(&self) -> usize {
-        KEY_SIZE_MAX.min(self.payload_size / 4)
+        node::key_size_max(self.payload_size)
     }
 
     /// Bytes of the longest value that is stored inside a leaf.
     #[must_use]
     pub fn inline_value_size_max(&self) -> usize {
-        self.payload_size / 4
+        node::value_size_max(self.payload_size)
     }
 
     /// Options the engine runs with.
@@ -458,9 +459,6 @@ impl Engine {
         self.options.frames == FrameKind::Ahead
     }
 }
-
-/// Longest key, in bytes, whatever the page size.
-const KEY_SIZE_MAX: usize = 1024;
 
 impl Limits {
     fn of(options: &Options, payload_size: usize) -> Self {

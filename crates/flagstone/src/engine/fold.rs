@@ -3,8 +3,10 @@
 
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 
+use super::pool::FrameIndex;
+use super::transaction::split_private_key;
 use super::{Engine, Table};
-use crate::delta::{DeltaMap, KeyRange, Op};
+use crate::delta::{DeltaMap, Entry, KeyRange};
 use crate::node::{self, NoOutline, NodeView};
 
 /// A leaf that is being moved with its deltas folded in.
@@ -17,38 +19,60 @@ pub(crate) struct Folding {
 }
 
 impl Engine {
-    /// Folds one committed change into the frame of its leaf.
-    ///
-    /// False when it has to be a delta: frames are clean copies here, the leaf is not in memory,
-    /// is busy, has older deltas, or does not have the room.
-    pub(crate) fn fold_into_frame(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        op: Op<'_>,
-        lsn: Lsn,
-    ) -> bool {
-        if !self.holds_images_ahead() || !self.snapshots.is_empty() {
-            return false;
+    /// Whether commits may go straight into frames: snapshots read older versions, and changes
+    /// that are still on flash come before them.
+    pub(crate) fn folds_commits(&self) -> bool {
+        self.holds_images_ahead() && self.snapshots.is_empty() && self.runs.is_empty()
+    }
+
+    /// Folds the changes of a commit into the frames of their leaves, each leaf's all or none: an
+    /// image that is complete to the commit must not lack a part of it.
+    pub(crate) fn fold_commit(&mut self, writes: &DeltaMap, lsn: Lsn) {
+        let mut entries = writes.range(KeyRange::ALL).peekable();
+        while let Some(first) = entries.next() {
+            let (table, key) = split_private_key(first.key());
+            let Some((index, high)) = self.foldable_leaf(table, key) else {
+                self.add_entry(&first, lsn);
+                continue;
+            };
+            let mut group = vec![first];
+            let is_inside = |entry: &Entry<'_>| {
+                let (other, key) = split_private_key(entry.key());
+                other == table && high.as_deref().is_none_or(|high| key < high)
+            };
+            while let Some(entry) = entries.next_if(is_inside) {
+                group.push(entry);
+            }
+            let mut changes = DeltaMap::new();
+            for entry in &group {
+                for (_, op) in entry.versions() {
+                    changes.insert(split_private_key(entry.key()).1, op, lsn, &[]);
+                }
+            }
+            if self.fold_map(index, &changes, lsn) {
+                self.pool.mark_ahead(index, lsn);
+            } else {
+                group.iter().for_each(|entry| self.add_entry(entry, lsn));
+                self.want_merge(table, split_private_key(group[0].key()).1);
+            }
         }
-        let Some(index) = self.leaf_at_hand(table, key) else { return false };
+    }
+
+    /// The frame of the leaf of `key`, with the leaf's upper fence, if changes may be folded in: it
+    /// is in memory, not busy, and has no older deltas.
+    fn foldable_leaf(&mut self, table: Table, key: &[u8]) -> Option<(FrameIndex, Option<Vec<u8>>)> {
+        let index = self.leaf_at_hand(table, key)?;
         let frame = self.pool.frame(index);
         if self.busy.contains(&frame.page) || self.has_deltas_for(table, &frame.image) {
-            return false;
+            return None;
         }
-        let mut change = DeltaMap::new();
-        change.insert(key, op, lsn, &[]);
-        if self.fold_map(index, &change, lsn) {
-            self.pool.mark_ahead(index, lsn);
-            return true;
-        }
-        self.want_merge(table, key);
-        false
+        let high = NodeView::trusted(&frame.image).high().map(<[u8]>::to_vec);
+        Some((index, high))
     }
 
     /// Folds the deltas that came while a frame was busy.
     pub(crate) fn absorb(&mut self, page: LogicalPage) {
-        if !self.holds_images_ahead() || !self.snapshots.is_empty() || self.busy.contains(&page) {
+        if !self.folds_commits() || self.busy.contains(&page) {
             return;
         }
         let Some(index) = self.pool.peek(page) else { return };
@@ -71,17 +95,13 @@ impl Engine {
         }
     }
 
-    fn fold_map(&mut self, index: super::pool::FrameIndex, changes: &DeltaMap, lsn: Lsn) -> bool {
+    fn fold_map(&mut self, index: FrameIndex, changes: &DeltaMap, lsn: Lsn) -> bool {
         let folded = self.pool.update(index, lsn, |image| {
-            node::fold_in_place(image, changes, Lsn(u64::MAX), &mut NoOutline)
+            node::fold_in_place(image, changes, Lsn(u64::MAX), &mut NoOutline).ok().flatten()
         });
-        match folded {
-            Ok(Some(fold)) => {
-                self.drop_refs(fold.dropped_refs, lsn);
-                true
-            }
-            Ok(None) | Err(_) => false,
-        }
+        let Some(fold) = folded else { return false };
+        self.drop_refs(fold.dropped_refs, lsn);
+        true
     }
 
     fn has_deltas_for(&self, table: Table, image: &[u8]) -> bool {

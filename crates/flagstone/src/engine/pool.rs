@@ -131,18 +131,20 @@ impl Pool {
         self.frames[index.0 as usize].ahead = None;
     }
 
-    /// Changes an image in place and raises what it is complete to.
+    /// Changes an image in place; what it is complete to rises only when `change` did something.
     pub(crate) fn update<R>(
         &mut self,
         index: FrameIndex,
         lsn: Lsn,
-        change: impl FnOnce(&mut Vec<u8>) -> R,
-    ) -> R {
+        change: impl FnOnce(&mut Vec<u8>) -> Option<R>,
+    ) -> Option<R> {
         let frame = &mut self.frames[index.0 as usize];
         let before = frame.image.capacity();
         let result = change(&mut frame.image);
         let after = frame.image.capacity();
-        frame.lsn = frame.lsn.max(lsn);
+        if result.is_some() {
+            frame.lsn = frame.lsn.max(lsn);
+        }
         self.bytes = self.bytes + after - before;
         self.bytes_peak = self.bytes_peak.max(self.bytes);
         result

@@ -13,7 +13,7 @@ use flagstone_space::{GroupId, Lsn};
 
 use super::spill::{self, OwnVersion, Run};
 use super::{Engine, Step, Stop, Table, Wait};
-use crate::delta::{DeltaMap, DroppedRefs, KeyRange, Op};
+use crate::delta::{DeltaMap, DroppedRefs, Entry, KeyRange, Op};
 use crate::error::EngineError;
 use crate::lock::{LockOutcome, Mode, Target, Xid};
 use crate::options::Durability;
@@ -167,19 +167,26 @@ impl Engine {
     }
 
     fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
-        for entry in transaction.writes.range(KeyRange::ALL) {
-            let (table, key) = split_private_key(entry.key());
-            for (_, op) in entry.versions() {
-                if !self.fold_into_frame(table, key, op, lsn) {
-                    self.add_delta(table, key, op, lsn);
-                }
+        if let Some(group) = transaction.group {
+            self.await_group(lsn, group);
+            self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
+        }
+        if self.folds_commits() {
+            self.fold_commit(&transaction.writes, lsn);
+        } else {
+            for entry in transaction.writes.range(KeyRange::ALL) {
+                self.add_entry(&entry, lsn);
             }
         }
         self.growth.committed(transaction.growth);
         self.drop_refs(transaction.dropped.clone(), lsn);
-        if let Some(group) = transaction.group {
-            self.await_group(lsn, group);
-            self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
+    }
+
+    /// Adds what a transaction did to one key.
+    pub(crate) fn add_entry(&mut self, entry: &Entry<'_>, lsn: Lsn) {
+        let (table, key) = split_private_key(entry.key());
+        for (_, op) in entry.versions() {
+            self.add_delta(table, key, op, lsn);
         }
     }
 

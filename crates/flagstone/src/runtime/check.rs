@@ -143,6 +143,9 @@ impl<D: Nand> Runtime<D> {
             }
             self.reach_value(value, reached);
         }
+        for value in &outline.superseded {
+            self.reach_value(value, reached);
+        }
     }
 
     fn reach_value(&self, value: &[u8], reached: &mut BTreeSet<LogicalPage>) {
