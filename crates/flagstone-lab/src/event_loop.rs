@@ -37,6 +37,9 @@ use client::{Client, Ended};
 /// what any back-pressure takes.
 const STEPS_MAX: u32 = 2_000_000;
 
+/// Rounds with nothing under way after which the loop gives up.
+const IDLE_ROUNDS_MAX: u32 = 10_000;
+
 /// Runtime of the lab: the engine on a watched simulated chip.
 pub type LabRuntime = Runtime<Timed<SimNand>>;
 
@@ -86,6 +89,8 @@ pub struct EventLoop<'r> {
     pub latency: Histogram<u32>,
     /// Whether clients begin further transactions.
     is_open: bool,
+    /// Rounds in which nothing was under way and nobody could go on.
+    idle_rounds: u32,
 }
 
 /// What the clients did.
@@ -140,6 +145,7 @@ impl<'r> EventLoop<'r> {
             counts: Counts::default(),
             latency: latency_histogram()?,
             is_open: true,
+            idle_rounds: 0,
         })
     }
 
@@ -202,17 +208,26 @@ impl<'r> EventLoop<'r> {
         self.start_flush()?;
         self.start_work()?;
         match self.clock.advance() {
-            Some(event) => self.handle(event),
-            None => self.force_flush(),
+            Some(event) => {
+                self.idle_rounds = 0;
+                self.handle(event)
+            }
+            None => self.press_on(),
         }
     }
 
-    /// Nothing is under way: whoever waits for the durable frontier needs a flush (rule D1).
-    fn force_flush(&mut self) -> Result<(), BenchError> {
-        self.runtime.engine().want_flush();
-        if !self.runtime.engine().is_flush_wanted() {
+    /// Nothing is under way: whoever waits for the durable frontier needs a flush (rule D1), and
+    /// a worker that found nothing looks on, since it looks at a part of the deltas at a time.
+    fn press_on(&mut self) -> Result<(), BenchError> {
+        if !self.ready.is_empty() {
+            return Ok(());
+        }
+        self.idle_rounds += 1;
+        if self.idle_rounds > IDLE_ROUNDS_MAX {
             return Err(self.stalled());
         }
+        self.runtime.engine().want_flush();
+        self.release_held();
         Ok(())
     }
 

@@ -157,7 +157,7 @@ impl Journey {
         tell: Tell<'_>,
     ) -> Result<Self, BenchError> {
         let options = bench.engine_options(options);
-        let (profile, size) = bench.chip(&options, &Estimate::default())?;
+        let (profile, size) = bench.chip(&options, &Estimate::for_clients(bench.clients))?;
         let device = ImageNand::create(image, &profile)?;
         let mut on_progress = |progress: crate::bench::Progress| {
             debug_assert_eq!(progress.phase, Phase::Load);

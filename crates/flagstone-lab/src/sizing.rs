@@ -54,9 +54,13 @@ pub struct Estimate {
     pub live_ratio: f64,
 }
 
-impl Default for Estimate {
-    fn default() -> Self {
-        Self { programs_per_txn: 1.2, live_ratio: 1.0 }
+impl Estimate {
+    /// A first guess on the safe side: an engine that programs less warms up longer, and its
+    /// history must find room. Clients share log programs, but never all of them.
+    #[must_use]
+    pub fn for_clients(clients: u32) -> Self {
+        let programs_per_txn = (1.1 / f64::from(clients.max(1)).powf(0.45)).max(0.3);
+        Self { programs_per_txn, live_ratio: 1.0 }
     }
 }
 

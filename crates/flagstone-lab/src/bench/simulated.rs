@@ -16,9 +16,9 @@ use crate::steady::{SLICE_COUNT, Slice, Steadiness};
 use crate::timed::Timed;
 
 /// Chips tried until the fill at the end is the one asked for.
-const CHIPS_MAX: u32 = 3;
+const CHIPS_MAX: u32 = 5;
 /// Fill that may be missed.
-const FILL_TOLERANCE: f64 = 0.005;
+const FILL_TOLERANCE: f64 = 0.01;
 
 type SimMachine = Machine<Timed<SimNand>>;
 
@@ -34,7 +34,7 @@ pub(super) fn run(
     options: &Options,
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
-    let mut estimate = Estimate::default();
+    let mut estimate = Estimate::for_clients(config.clients);
     let mut chips = 1;
     loop {
         let machine = load(config, options, &estimate, on_progress)?;

@@ -227,7 +227,7 @@ pub(super) fn run(
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
     let options = config.engine_options(options);
-    let (profile, size) = config.chip(&options, &Estimate::default())?;
+    let (profile, size) = config.chip(&options, &Estimate::for_clients(config.clients))?;
     let name = format!("tpcb-{}", options.preset);
     match &config.device {
         BenchDevice::File(directory) => {

@@ -23,7 +23,7 @@ fn the_accounts_of_one_branch_take_their_leaves() {
 fn live_pages_are_the_asked_share_of_the_data_region() {
     for warmup in [Warmup::None, Warmup::Txns(10_000), Warmup::Auto] {
         let config = config(warmup);
-        let size = ChipSize::of(&config, &SHAPE, FIXED, &Estimate::default());
+        let size = ChipSize::of(&config, &SHAPE, FIXED, &Estimate::for_clients(1));
         let data_pages = f64::from(size.data_blocks) * 64.0;
         let fill = size.live_pages as f64 / data_pages;
         assert!((0.79..=0.8).contains(&fill), "{warmup:?}: {fill}");
@@ -33,15 +33,16 @@ fn live_pages_are_the_asked_share_of_the_data_region() {
 
 #[test]
 fn an_automatic_warm_up_is_three_overwrites() {
-    let size = ChipSize::of(&config(Warmup::Auto), &SHAPE, FIXED, &Estimate::default());
+    let size = ChipSize::of(&config(Warmup::Auto), &SHAPE, FIXED, &Estimate::for_clients(1));
     let warmup = (size.txns - 50_000) as f64;
-    let overwrites = warmup * 1.2 / (f64::from(size.data_blocks) * 64.0);
+    let overwrites = warmup * 1.1 / (f64::from(size.data_blocks) * 64.0);
     assert!((2.97..=3.03).contains(&overwrites), "{overwrites}");
 }
 
 #[test]
 fn history_makes_the_chip_larger() {
-    let short = ChipSize::of(&config(Warmup::None), &SHAPE, FIXED, &Estimate::default());
-    let long = ChipSize::of(&config(Warmup::Txns(100_000)), &SHAPE, FIXED, &Estimate::default());
+    let short = ChipSize::of(&config(Warmup::None), &SHAPE, FIXED, &Estimate::for_clients(1));
+    let long =
+        ChipSize::of(&config(Warmup::Txns(100_000)), &SHAPE, FIXED, &Estimate::for_clients(1));
     assert!(long.live_pages > short.live_pages + 100_000 / 40);
 }
