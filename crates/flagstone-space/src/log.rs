@@ -119,6 +119,12 @@ impl<D: Nand> Space<D> {
         u64::from(self.layout().log_blocks - 1) * u64::from(self.layout().log_pages_per_block())
     }
 
+    /// Log pages of a block: what each restart that appends may leave unused.
+    #[must_use]
+    pub fn log_block_pages(&self) -> u64 {
+        u64::from(self.layout().log_pages_per_block())
+    }
+
     /// Log pages in use, measured against [`Space::log_budget_pages`].
     #[must_use]
     pub fn log_used_pages(&self) -> u64 {

@@ -135,6 +135,8 @@ pub(crate) struct SpaceView {
     pub(crate) log_used: u64,
     /// Log pages the budget allows.
     pub(crate) log_budget: u64,
+    /// Log pages of an erase block.
+    pub(crate) log_block_pages: u64,
     /// Logical pages that are live.
     pub(crate) live_pages: u64,
     /// Logical pages that may be live.
@@ -422,13 +424,16 @@ impl Engine {
     /// Recomputes the LSNs at which versions of a key must stay apart.
     ///
     /// The durable frontier and the end of a flush in flight may become the LSN that a base is
-    /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff.
+    /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff; a run that is
+    /// not loaded will put changes between older and newer ones.
     fn refresh_floors(&mut self) {
         self.floors.clear();
         self.floors.push(self.log.durable());
         self.floors.extend(self.flush_in_flight.map(|point| point.upto));
         self.floors.extend(self.cycle.cutoff());
         self.snapshots.floors(&mut self.floors);
+        self.runs.floors(&mut self.floors);
+        self.floors.sort_unstable();
     }
 
     fn note_deltas_size(&mut self, before: usize, after: usize) {

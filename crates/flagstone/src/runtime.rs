@@ -180,9 +180,7 @@ impl<D: Nand> Runtime<D> {
     /// The device failed: the engine is poisoned.
     pub fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
         let mut space = self.space();
-        if let Err(error) = space.ensure_room(1, &mut Folding(&self.engine)) {
-            return self.poison_for(error.into());
-        }
+        self.restore_reserves(&mut space)?;
         let slots_left = u16::try_from(space.log_slots_left()).unwrap_or(u16::MAX);
         let Some(flush) = self.engine().seal(self.geometry, slots_left) else { return Ok(None) };
         let mut log_page = 0;
@@ -202,6 +200,14 @@ impl<D: Nand> Runtime<D> {
         let end_ns = space.end_ns();
         self.observe(&space);
         Ok(Some(Flush { flush, log_page, end_ns }))
+    }
+
+    /// Gives the log its reserve back. A device full of data keeps it: the log still has room.
+    fn restore_reserves(&self, space: &mut Space<D>) -> Result<(), EngineError> {
+        match space.ensure_room(1, &mut Folding(&self.engine)) {
+            Ok(()) | Err(SpaceError::Full) => Ok(()),
+            Err(error) => self.poison_for(error.into()),
+        }
     }
 
     /// A flush is durable: commits up to it are acknowledged.
@@ -286,7 +292,8 @@ impl<D: Nand> Runtime<D> {
             Job::Install(job) => Ok(self.install(job)?),
             Job::Checkpoint(job) => Ok(self.checkpoint(&job)?),
             Job::Spill(job) => {
-                let tag = tag_of(Lsn::ZERO, REGION_SYSTEM, Cause::Data);
+                // Above the record that freed the page numbers: replayed, it must not free them.
+                let tag = tag_of(self.engine().durable(), REGION_SYSTEM, Cause::Data);
                 let written =
                     self.write_group(job.group, job.images.iter().map(|(p, i)| (*p, i)), tag);
                 if let Err(error) = written {
@@ -435,6 +442,7 @@ impl<D: Nand> Runtime<D> {
         engine.observe(SpaceView {
             log_used: space.log_used_pages(),
             log_budget: space.log_budget_pages(),
+            log_block_pages: space.log_block_pages(),
             live_pages: u64::from(space.live_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
             mapping_bytes: space.mapping_bytes(),

@@ -103,7 +103,7 @@ impl DeltaMap {
     /// Adds a version and, when it is the newest, folds the versions of its key.
     ///
     /// Two neighbouring versions become one, with the newer LSN, when no floor separates them:
-    /// a floor `f` separates `older <= f < newer`. An older version (a checkpoint's copy that redo
+    /// a floor `f` separates `older <= f < newer`. Floors come in ascending order. An older version (a checkpoint's copy that redo
     /// meets late) takes its place unfolded: one that belongs between the two might still come
     /// (M5). One whose LSN the key has already is a copy and is ignored, except that a patch joins
     /// the out-of-line put of its own commit.
@@ -333,7 +333,8 @@ impl<'a> Chain<'a> {
                 folded.push((lsn, body));
                 continue;
             };
-            let is_separate = floors.iter().any(|floor| lsn <= *floor && *floor < *newer_lsn);
+            let next = floors.partition_point(|floor| *floor < lsn);
+            let is_separate = floors.get(next).is_some_and(|floor| *floor < *newer_lsn);
             if is_separate || !fold_bodies(&body, newer, &mut self.dropped) {
                 folded.push((lsn, body));
             }

@@ -31,6 +31,9 @@ use crate::log::{Cursor, LogPosition};
 /// Share of the log budget, in percent, at which a cycle begins.
 const BEGIN_PERCENT: u64 = 60;
 
+/// Log blocks that must be left when a cycle begins, for logs of few blocks.
+const BEGIN_BLOCKS: u64 = 3;
+
 /// What a cycle is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -249,7 +252,7 @@ impl Engine {
         match self.cycle.phase {
             Phase::Idle => {
                 self.cycle.is_wanted
-                    || self.view.log_used * 100 > self.view.log_budget * BEGIN_PERCENT
+                    || self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
             }
             // A page full of copies is waiting to be written: the flush comes first.
             Phase::Copying { .. } => self.log.pending_bytes() < self.copy_batch_size(),

@@ -43,6 +43,10 @@ const PAGES_RESERVED: u64 = 8;
 /// for the copies of the checkpoint that frees room.
 const LOG_USE_PERCENT: u64 = 90;
 
+/// Log blocks kept for a restart, which begins a block of its own, and for the copies of the
+/// checkpoint that follows it.
+const LOG_BLOCKS_RESERVED: u64 = 2;
+
 impl Engine {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
@@ -50,7 +54,7 @@ impl Engine {
         if self.deltas_size + size > self.limits.deltas_hard && self.deltas_size > 0 {
             return Err(Stop::Wait(Wait::Memory));
         }
-        if self.view.log_used * 100 > self.view.log_budget * LOG_USE_PERCENT {
+        if self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED) {
             return Err(Stop::Wait(Wait::Log));
         }
         self.admit_growth(growth)
@@ -67,6 +71,13 @@ impl Engine {
         }
         self.growth.is_settling = false;
         Err(Stop::Error(EngineError::Full))
+    }
+
+    /// The smaller of a share of the log budget and what is left of it above some blocks.
+    pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
+        let budget = self.view.log_budget;
+        let share = budget * percent / 100;
+        share.min(budget.saturating_sub(blocks * self.view.log_block_pages))
     }
 
     /// Whether leaves can grow by `bytes` and the reserve stays.

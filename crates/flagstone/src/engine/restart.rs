@@ -146,6 +146,7 @@ impl Engine {
             list.push(run.run);
         }
         self.runs.commit(lsn, &list, &rolled_back);
+        self.refresh_floors();
         Ok(())
     }
 

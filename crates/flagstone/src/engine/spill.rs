@@ -13,7 +13,9 @@
 //! Invariants:
 //! - **R1** A base claims completeness beyond a run's commit only after every page of the run that
 //!   overlaps the base was loaded (rule D2).
-//! - **R2** A run stays in the master record until a checkpoint that began after it was loaded.
+//! - **R2** Versions of a key on both sides of a run that is not loaded are never folded: the run's
+//!   own change comes between them.
+//! - **R3** A run stays in the master record until a checkpoint that began after it was loaded.
 
 use std::ops::Bound;
 
@@ -199,6 +201,11 @@ impl Runs {
         }
     }
 
+    /// LSNs at which changes will still arrive.
+    pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
+        floors.extend(self.open.iter().map(|run| run.lsn));
+    }
+
     /// A checkpoint failed: its runs are still needed.
     pub(crate) fn keep_loaded(&mut self, run: CommittedRun) {
         self.loaded.push(run);
@@ -278,6 +285,7 @@ impl Engine {
         if run.is_loaded.iter().all(|loaded| *loaded) {
             let run = self.runs.open.remove(number);
             self.runs.loaded.push(run);
+            self.refresh_floors();
         }
         Ok(())
     }

@@ -170,6 +170,7 @@ impl Engine {
         if let Some(group) = transaction.group {
             self.await_group(lsn, group);
             self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
+            self.refresh_floors();
         }
         if self.folds_commits() {
             self.fold_commit(&transaction.writes, lsn);

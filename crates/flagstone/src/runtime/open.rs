@@ -114,6 +114,13 @@ impl<D: Nand> Runtime<D> {
             report: RecoveryReport::default(),
         };
         restart.run()?;
+        // Restarts take log blocks too: many in a row must not use the log up (rule D7).
+        if runtime.engine().must_checkpoint() {
+            match runtime.checkpoint_now() {
+                Ok(()) | Err(EngineError::Full) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let mut report = restart.report;
         let space = runtime.space();
         let now = space.device().counters();
@@ -312,7 +319,7 @@ impl<D: Nand> Restart<'_, D> {
         if !self.has(SeededBug::SkipTailCopy) {
             for fragment in tail {
                 let mut space = self.runtime.space();
-                space.ensure_room(1, &mut flagstone_space::NoOwner)?;
+                self.runtime.restore_reserves(&mut space)?;
                 space.log_append(fragment)?;
                 self.report.log_pages_copied += 1;
             }
