@@ -19,7 +19,7 @@ mod rows;
 mod snapshot;
 mod transaction;
 
-pub use rows::{Range, Reader};
+pub use rows::{KeyValue, Range};
 pub use snapshot::Snapshot;
 pub use transaction::{Commit, Transaction};
 

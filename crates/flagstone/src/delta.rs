@@ -38,11 +38,8 @@ mod tests;
 mod value;
 
 pub(crate) use chunk::key_head;
-pub(crate) use cursor::{Backward, Entry, Forward, Versions};
-pub(crate) use map::{DeltaMap, DroppedRefs, KeyRange, RangeTotals};
-pub(crate) use op::{
-    DeltaFault, Op, VALUE_SIZE_MAX, decode_delta, encode_delta, encoded_delta_size, put_varint,
-    take_varint, varint_size,
-};
-pub(crate) use patch::{Patch, PatchBuf, PatchFault, Run};
+pub(crate) use cursor::{Entry, Versions};
+pub(crate) use map::{DeltaMap, DroppedRefs, KeyRange};
+pub(crate) use op::{Op, decode_delta, encode_delta, put_varint, take_varint, varint_size};
+pub(crate) use patch::{Patch, PatchBuf};
 pub(crate) use value::{OutOfLine, Value, apply};

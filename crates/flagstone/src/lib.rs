@@ -6,6 +6,7 @@ mod database;
 mod delta;
 mod engine;
 mod error;
+#[cfg_attr(not(test), expect(dead_code, reason = "page locks and wait edges are for comparisons"))]
 mod lock;
 mod log;
 mod node;
@@ -13,7 +14,9 @@ mod options;
 mod runtime;
 
 pub use bugs::SeededBug;
-pub use database::{AnyNand, Commit, Database, Limits, Range, Snapshot, Stats, Transaction};
+pub use database::{
+    AnyNand, Commit, Database, KeyValue, Limits, Range, Snapshot, Stats, Transaction,
+};
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, Row, RowValue,
     Savepoint, ScanRange, SnapshotId, Step, Stop, Table, Ticket, Wait,

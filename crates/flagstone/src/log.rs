@@ -44,11 +44,13 @@ mod tests;
 
 use flagstone_space::Lsn;
 
-pub(crate) use self::codec::{Cursor, Item, ItemBuf, Items, ItemsIter, RecordFault};
+#[cfg(test)]
+pub(crate) use self::codec::Item;
+pub(crate) use self::codec::{Cursor, ItemBuf, Items, RecordFault};
 pub(crate) use self::fragment::HEADER_SIZE;
-pub(crate) use self::reader::{LogEnd, LogReader, ReadStart, TailFragment};
+pub(crate) use self::reader::{LogEnd, LogReader, ReadStart};
 pub(crate) use self::record::{Blob, CopiedDelta, Install, LoggedDelta, Record, Separator};
-pub(crate) use self::writer::{Flush, Fragment, LogWriter};
+pub(crate) use self::writer::{Flush, LogWriter};
 
 /// How log pages are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

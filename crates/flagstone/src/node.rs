@@ -43,10 +43,8 @@ use flagstone_space::LogicalPage;
 
 pub(crate) use build::{build_inner, build_leaves, empty_leaf};
 pub(crate) use inner::inner_with;
-pub(crate) use merge::{
-    Fold, MergeRequest, Merged, NoOutline, Outline, fold_in_place, merge_leaf, merge_leaves,
-};
-pub(crate) use view::{Entry, NodeView};
+pub(crate) use merge::{MergeRequest, NoOutline, fold_in_place, merge_leaf, merge_leaves};
+pub(crate) use view::NodeView;
 
 /// Smallest payload a node may have, in bytes.
 pub(crate) const PAGE_SIZE_MIN: usize = 464;

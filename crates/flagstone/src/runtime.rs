@@ -94,7 +94,7 @@ impl Work {
 
 #[derive(Debug)]
 enum Done {
-    Written(WriteJob, Option<PinId>),
+    Written(Box<WriteJob>, Option<PinId>),
     Checkpoint,
     Nothing,
 }
@@ -247,7 +247,7 @@ impl<D: Nand> Runtime<D> {
     pub fn work_end(&self, work: Work) {
         let mut engine = self.engine();
         match work.done {
-            Done::Written(job, pin) => engine.written(job, pin),
+            Done::Written(job, pin) => engine.written(*job, pin),
             Done::Checkpoint => engine.checkpoint_done(),
             Done::Nothing => {}
         }
@@ -289,7 +289,7 @@ impl<D: Nand> Runtime<D> {
     fn carry_out(&self, job: Job) -> Step<Done> {
         match job {
             Job::Write(job) => Ok(self.write(job)?),
-            Job::Install(job) => Ok(self.install(job)?),
+            Job::Install(job) => Ok(self.install(*job)?),
             Job::Checkpoint(job) => Ok(self.checkpoint(&job)?),
             Job::Spill(job) => {
                 // Above the record that freed the page numbers: replayed, it must not free them.
@@ -314,7 +314,7 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    fn write(&self, job: WriteJob) -> Result<Done, EngineError> {
+    fn write(&self, job: Box<WriteJob>) -> Result<Done, EngineError> {
         let mut space = self.space();
         match self.write_pages(&mut space, &job) {
             Ok(pin) => Ok(Done::Written(job, pin)),

@@ -1,4 +1,5 @@
 //! The library on a simulated chip, end to end.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use flagstone::{Database, Durability, Options};
 use flagstone_nand::{Profile, SimNand};

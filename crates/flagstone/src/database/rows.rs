@@ -12,9 +12,12 @@ use crate::runtime::Runtime;
 /// Rows fetched at a time, at most.
 const BATCH_COUNT: usize = 256;
 
+/// A row: key and value.
+pub type KeyValue = (Vec<u8>, Vec<u8>);
+
 /// Who reads.
 #[derive(Clone, Copy, Debug)]
-pub enum Reader {
+pub(super) enum Reader {
     /// A read-write transaction: rows are locked.
     Transaction(Xid),
     /// A snapshot: nothing is locked.
@@ -84,7 +87,7 @@ impl<'a, D: Nand> Range<'a, D> {
         Ok(())
     }
 
-    fn load(&self, row: Row) -> Result<(Vec<u8>, Vec<u8>), EngineError> {
+    fn load(&self, row: Row) -> Result<KeyValue, EngineError> {
         let value = match row.value {
             RowValue::Inline(bytes) => bytes,
             RowValue::Large(descriptor) => self.runtime.load_value(&descriptor)?,
@@ -94,7 +97,7 @@ impl<'a, D: Nand> Range<'a, D> {
 }
 
 impl<D: Nand> Iterator for Range<'_, D> {
-    type Item = Result<(Vec<u8>, Vec<u8>), EngineError>;
+    type Item = Result<KeyValue, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.batch.is_empty() && self.rest.is_some() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use flagstone_nand::Nand;
 
-use super::rows::{Range, Reader};
+use super::rows::{KeyValue, Range, Reader};
 use super::transaction::scan_range;
 use crate::engine::{Read, ScanRange, SnapshotId, Table};
 use crate::error::EngineError;
@@ -59,7 +59,7 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn first(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
         self.range(table, ..).next().transpose()
     }
 
@@ -68,7 +68,7 @@ impl<D: Nand> Snapshot<D> {
     /// # Errors
     ///
     /// As [`Snapshot::get`].
-    pub fn last(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
         self.range(table, ..).rev().next().transpose()
     }
 

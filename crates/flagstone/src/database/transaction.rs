@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flagstone_nand::Nand;
 use flagstone_space::Lsn;
 
-use super::rows::{Range, Reader};
+use super::rows::{KeyValue, Range, Reader};
 use super::settle;
 use crate::engine::{Descriptor, Read, Savepoint, ScanRange, Step, Table};
 use crate::error::EngineError;
@@ -184,7 +184,7 @@ impl<D: Nand> Transaction<D> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn first(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+    pub fn first(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
         self.range(table, ..).next().transpose()
     }
 
@@ -193,7 +193,7 @@ impl<D: Nand> Transaction<D> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn last(&self, table: Table) -> Result<Option<(Vec<u8>, Vec<u8>)>, EngineError> {
+    pub fn last(&self, table: Table) -> Result<Option<KeyValue>, EngineError> {
         self.range(table, ..).rev().next().transpose()
     }
 

@@ -8,7 +8,6 @@ use flagstone_space::Lsn;
 use super::chunk::{Record, Records};
 use super::index::{Index, Position};
 use super::op::Op;
-use super::value::{OutOfLine, Value, apply};
 
 /// A key with its versions.
 #[derive(Clone, Copy, Debug)]
@@ -42,21 +41,6 @@ pub(crate) struct Versions<'a> {
 impl<'a> Versions<'a> {
     pub(super) fn of(span: &'a [u8]) -> Self {
         Self { records: Records::of(span) }
-    }
-
-    /// Whether the key has no version.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    /// Applies the versions up to `upto` to `value`.
-    ///
-    /// # Errors
-    ///
-    /// `OutOfLine` when a patch meets a value that is not at hand; `value` then is the state the
-    /// patch needs.
-    pub(crate) fn apply(&self, upto: Lsn, value: &mut Option<Value>) -> Result<(), OutOfLine<'a>> {
-        self.take_while(|(lsn, _)| *lsn <= upto).try_for_each(|(_, op)| apply(op, value))
     }
 }
 

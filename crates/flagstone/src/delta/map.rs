@@ -89,11 +89,6 @@ impl DeltaMap {
         size_of::<Self>() + self.index.memory_size() + self.scratch.capacity()
     }
 
-    /// Forgets everything and gives the memory back.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// Lowest LSN in the map: the log must reach back to it. O(chunks).
     pub(crate) fn lsn_min(&self) -> Option<Lsn> {
         let positions = std::iter::successors(self.index.first(), |at| self.index.next(*at));

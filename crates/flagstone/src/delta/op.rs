@@ -131,6 +131,7 @@ pub(crate) fn encode_delta(key: &[u8], op: Op<'_>, out: &mut Vec<u8>) {
     op.encode(out);
 }
 
+#[cfg(test)]
 /// Size of `encode_delta`'s output in bytes.
 pub(crate) fn encoded_delta_size(key: &[u8], op: Op<'_>) -> usize {
     let body = op.encoded_size();

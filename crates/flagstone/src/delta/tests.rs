@@ -6,6 +6,7 @@ use std::ops::Bound;
 use flagstone_space::Lsn;
 use proptest::prelude::*;
 
+use super::op::encoded_delta_size;
 use super::*;
 
 /// An operation that owns its bytes.

@@ -5,7 +5,7 @@ use flagstone_space::Lsn;
 use super::descent::Seek;
 use super::value::Descriptor;
 use super::{Engine, Step, Stop, Table};
-use crate::delta::{KeyRange, Op, PatchBuf, Value, apply};
+use crate::delta::{Op, PatchBuf, Value, apply};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 use crate::node::{NodeView, ValueRef};

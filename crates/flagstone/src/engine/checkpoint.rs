@@ -327,11 +327,11 @@ impl Engine {
         }
         let cutoff = self.cycle.cutoff;
         if let Some(job) = self.inner_job(cutoff)? {
-            return Ok(Some(Job::Write(job)));
+            return Ok(Some(Job::Write(Box::new(job))));
         }
         let (is_waiting, job) = self.old_frame_job(cutoff)?;
         if is_waiting || self.is_reshaping_anywhere() || self.trims.has_groups() {
-            return Ok(job.map(Job::Write));
+            return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
         self.cycle.phase = Phase::Saving;
         let master = self.master().encode();

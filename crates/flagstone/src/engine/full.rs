@@ -77,7 +77,8 @@ impl Engine {
     pub(crate) fn log_pages_below(&self, percent: u64, blocks: u64) -> u64 {
         let budget = self.view.log_budget;
         let share = budget * percent / 100;
-        share.min(budget.saturating_sub(blocks * self.view.log_block_pages))
+        // A log of very few blocks still has to hold something before it is worth a checkpoint.
+        share.min(budget.saturating_sub(blocks * self.view.log_block_pages)).max(share / 2)
     }
 
     /// Whether leaves can grow by `bytes` and the reserve stays.

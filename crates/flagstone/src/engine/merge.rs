@@ -34,9 +34,9 @@ use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Program pages, then [`Engine::written`].
-    Write(WriteJob),
+    Write(Box<WriteJob>),
     /// Move the mapping to a group's pages, then [`Engine::install`], both at once.
-    Install(InstallJob),
+    Install(Box<InstallJob>),
     /// Program a transaction's changes.
     Spill(SpillJob),
     /// Free or switch pages after a commit.
@@ -94,6 +94,9 @@ enum Outcome {
     Reshaped(Reshape),
 }
 
+/// An inner node that was written: level, fences, and what its image is complete to.
+type InnerRange = (u8, Vec<u8>, Option<Vec<u8>>, Lsn);
+
 /// A change of a tree's shape.
 #[derive(Debug)]
 struct Reshape {
@@ -103,7 +106,7 @@ struct Reshape {
     high: Option<Vec<u8>>,
     upto: Lsn,
     /// Inner nodes written with it: their structure deltas are in their images.
-    written: Vec<(u8, Vec<u8>, Option<Vec<u8>>, Lsn)>,
+    written: Vec<InnerRange>,
     /// Level of the node that `puts` and `deletes` change.
     level: u8,
     puts: Vec<(Vec<u8>, LogicalPage)>,
@@ -221,7 +224,7 @@ impl Engine {
         if self.installs.front().is_some_and(|install| self.may_install(install))
             && let Some(install) = self.installs.pop_front()
         {
-            return Ok(Next::Job(Job::Install(install)));
+            return Ok(Next::Job(Job::Install(Box::new(install))));
         }
         if self.snapshots.has_unpins() {
             return Ok(Next::Job(Job::Unpin(self.snapshots.take_unpins())));
@@ -237,10 +240,10 @@ impl Engine {
         }
         let is_merging = self.must_merge() || self.hand.target.is_some();
         if is_merging && let Some(job) = self.merge_job()? {
-            return Ok(Next::Job(Job::Write(job)));
+            return Ok(Next::Job(Job::Write(Box::new(job))));
         }
         if let Some(job) = self.evict_job()? {
-            return Ok(Next::Job(Job::Write(job)));
+            return Ok(Next::Job(Job::Write(Box::new(job))));
         }
         if self.must_load_runs() {
             self.load_next_run()?;
@@ -1018,5 +1021,5 @@ const CLIMB_PAGES_MAX: usize = 8;
 /// What a climb from a leaf to the root collects.
 struct Climb {
     writes: Vec<PageWrite>,
-    written: Vec<(u8, Vec<u8>, Option<Vec<u8>>, Lsn)>,
+    written: Vec<InnerRange>,
 }

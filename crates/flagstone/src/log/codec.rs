@@ -15,9 +15,6 @@ pub(crate) enum RecordFault {
     /// No record has this kind.
     #[error("kind {0} is unknown")]
     UnknownKind(u8),
-    /// A tag inside the record has no meaning.
-    #[error("tag {0} is unknown")]
-    UnknownTag(u8),
     /// Bytes are left after the record.
     #[error("bytes follow its end")]
     TrailingBytes,
@@ -155,24 +152,6 @@ impl<T> Default for Items<'_, T> {
 }
 
 impl<'a, T: Item<'a>> Items<'a, T> {
-    /// Elements the list says it has: a hint, since the bytes are untrusted.
-    #[must_use]
-    pub(crate) fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// Bytes of all elements.
-    #[must_use]
-    pub(crate) fn size(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether there are no elements.
-    #[must_use]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// Walks the elements; ends after the first fault.
     #[must_use]
     pub(crate) fn iter(&self) -> ItemsIter<'a, T> {

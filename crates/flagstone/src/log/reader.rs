@@ -184,12 +184,6 @@ impl LogReader {
         self.held.iter().map(|held| &held.raw)
     }
 
-    /// Damage found so far that no power cut explains.
-    #[must_use]
-    pub(crate) fn fault(&self) -> Option<LogFault> {
-        self.fault
-    }
-
     fn take_in(&mut self, page: u64, slot: u16, raw: &[u8], parsed: &Parsed<'_>) {
         match self.judge(page, &parsed.header) {
             Fate::Skip => return,

@@ -5,6 +5,8 @@ mod properties;
 use flagstone_space::GroupId;
 
 use super::fragment::{parse, write_header};
+use super::reader::TailFragment;
+use super::writer::Fragment;
 use super::*;
 use crate::lock::Xid;
 

@@ -108,12 +108,6 @@ impl LogWriter {
         self.epoch
     }
 
-    /// The LSN that the next record gets.
-    #[must_use]
-    pub(crate) fn next_lsn(&self) -> Lsn {
-        lsn(self.epoch, self.counter + 1)
-    }
-
     /// Whether any record was appended in this epoch.
     #[must_use]
     pub(crate) fn has_appended(&self) -> bool {
@@ -124,12 +118,6 @@ impl LogWriter {
     #[must_use]
     pub(crate) fn pending_bytes(&self) -> usize {
         self.pending.len()
-    }
-
-    /// Whether a flush is cut and not completed.
-    #[must_use]
-    pub(crate) fn is_flush_in_flight(&self) -> bool {
-        self.in_flight.is_some()
     }
 
     /// The last LSN whose record is on flash with all before it.
@@ -150,6 +138,7 @@ impl LogWriter {
         self.chain
     }
 
+    #[cfg(test)]
     /// Fragments that everything pending would take now.
     #[must_use]
     pub(crate) fn pending_fragments(&self, geometry: LogGeometry, slots_left: u16) -> usize {

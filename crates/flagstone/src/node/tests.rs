@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use flagstone_space::{LogicalPage, Lsn};
 use proptest::prelude::*;
 
+use super::merge::Outline;
 use super::*;
 use crate::delta::{DeltaMap, KeyRange, Op, PatchBuf, Value};
 

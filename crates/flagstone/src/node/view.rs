@@ -88,6 +88,7 @@ impl<'a> NodeView<'a> {
         self.header.has_high.then(|| self.slice(start, usize::from(self.header.high_size)))
     }
 
+    #[cfg(test)]
     /// Whether `key` lies between the fences.
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         self.low() <= key && self.high().is_none_or(|high| key < high)

@@ -4,8 +4,8 @@ use flagstone_nand::{Capabilities, CellMode, Geometry};
 use flagstone_space::MountReport;
 
 use super::{
-    Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
-    OpenError, Options, Runtime, SeededBug, Space, SpaceError, SpaceOptions, Stop, Wait,
+    Collection, Condvar, EngineError, GcPolicy, LogGeometry, Lsn, Mutex, Nand, OpenError, Options,
+    Runtime, SeededBug, Space, SpaceError, SpaceOptions,
 };
 use crate::bugs::Bugs;
 use crate::engine::{
@@ -97,7 +97,8 @@ impl<D: Nand> Runtime<D> {
         let counters = device.counters();
         let capabilities = device.capabilities();
         let (space, mount) = Space::mount(device)?;
-        let master = match mount.full_scan {
+        // Power that fails between the format and the first checkpoint leaves an empty database.
+        let master = match mount.full_scan || mount.user.is_empty() {
             true => Master::default(),
             false => Master::decode(&mount.user).ok_or(NO_MASTER)?,
         };
@@ -350,7 +351,7 @@ impl<D: Nand> Restart<'_, D> {
 
 impl<D: Nand> Runtime<D> {
     /// Entries of the catalog: name and value.
-    fn catalog(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, EngineError> {
+    fn catalog(&self) -> Result<Vec<crate::database::KeyValue>, EngineError> {
         let mut entries = Vec::new();
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {
