@@ -185,7 +185,7 @@ impl<D: Nand> Flash<D> {
         let strength = self.layout.capabilities.code_word.strength;
         let corrected = completion.corrected_bits_max;
         let worn = corrected > 0 && corrected >= scrub_threshold(strength);
-        match PageMeta::decode(&bytes) {
+        match self.decode(&bytes) {
             RawMeta::Erased => Err(ReadFault::Bad(Check::Erased)),
             RawMeta::Damaged => Err(ReadFault::Bad(Check::Metadata)),
             RawMeta::Found(meta, crc) => {
@@ -212,6 +212,15 @@ impl<D: Nand> Flash<D> {
         Ok(completion)
     }
 
+    /// Metadata as read. On a file, zeros are what a page holds that was never programmed: no
+    /// metadata are all zero.
+    fn decode(&self, bytes: &[u8; META_SIZE]) -> RawMeta {
+        if self.layout.capabilities.needs_sync && bytes.iter().all(|byte| *byte == 0) {
+            return RawMeta::Erased;
+        }
+        PageMeta::decode(bytes)
+    }
+
     /// Reads a page's metadata alone: not checked against the payload.
     pub(crate) fn peek(&mut self, number: u32) -> Result<RawMeta, NandError> {
         let Some(page) = self.layout.geometry.page_from_number(number) else {
@@ -236,7 +245,7 @@ impl<D: Nand> Flash<D> {
             }
         };
         match result {
-            Ok(_) => Ok(PageMeta::decode(&bytes)),
+            Ok(_) => Ok(self.decode(&bytes)),
             Err(NandError::Uncorrectable { .. }) => Ok(RawMeta::Damaged),
             Err(error) => Err(error),
         }

@@ -7,6 +7,8 @@
 //!     older than the recorded one.
 //! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
 //! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11).
+//! U5. On a device that needs syncs a mount reads the ring, the mapping, one page of each block, and
+//!     the blocks taken or open since the record; of a free block no second page.
 //!
 //! ```text
 //! first pages ─▶ newest record ─▶ block classes ─▶ recorded mapping ─▶ scan of new blocks ─▶ ready
@@ -288,8 +290,7 @@ impl<D: Nand> Mount<D> {
     ) -> Result<Vec<LogBlock>, MountError> {
         let mut log = Vec::new();
         for (block, entry) in (0..).map(BlockIndex).zip(recorded) {
-            let first = self.check_first(block, entry, record.sequence_floor)?;
-            if first == First::Bad {
+            if self.firsts[block.0 as usize] == First::Bad {
                 continue;
             }
             let erases = entry.erases.max(self.space.flash.device.erase_count(block));
@@ -297,6 +298,7 @@ impl<D: Nand> Mount<D> {
                 self.space.blocks.restore(block, BlockState::Ring, entry.sequence, erases);
                 continue;
             }
+            let first = self.check_first(block, entry, record.sequence_floor)?;
             log.extend(self.log_block(block, first).filter(|log| log.end() > record.log_head));
             let open = record.open.iter().find(|open| open.block == block.0);
             let class = self.class_of(first, entry, open.map(|open| open.next_page));
@@ -337,8 +339,12 @@ impl<D: Nand> Mount<D> {
         floor: u32,
     ) -> Result<First, NandError> {
         let first = self.firsts[block.0 as usize];
+        if self.is_unused(first, entry, floor) {
+            return Ok(First::Erased);
+        }
         let flash = &mut self.space.flash;
         match first {
+            First::Erased if flash.layout.capabilities.needs_sync => {}
             First::Bad | First::Erased => return Ok(first),
             First::Damaged => {}
             First::Found(meta) => {
@@ -359,6 +365,21 @@ impl<D: Nand> Mount<D> {
         };
         let life = find_life(flash, block)?.filter(is_new);
         Ok(life.map_or(First::Damaged, First::Found))
+    }
+
+    /// Whether a block that the record calls free was never used, or last used in a life that the
+    /// record knows of. Only where nothing counts behind a first page that did not survive (Q3).
+    fn is_unused(&self, first: First, entry: &Recorded, floor: u32) -> bool {
+        let flash = &self.space.flash;
+        let decides = flash.layout.capabilities.needs_sync
+            && entry.state == stored::FREE
+            && !flash.bugs.has(SpaceBug::StaleSequenceAccepted);
+        let is_old = match first {
+            First::Erased => true,
+            First::Found(meta) => meta.sequence <= entry.sequence || meta.sequence < floor,
+            First::Bad | First::Damaged => false,
+        };
+        decides && is_old
     }
 
     fn class_of(&self, first: First, entry: &Recorded, open: Option<u32>) -> Class {

@@ -4,6 +4,9 @@
 //!
 //! Q1. A unit exists only if all its parts read whole, of one version and of the block's life.
 //! Q2. The last unit of a block that was not sealed may have been in flight: it is a suspect.
+//! Q3. Where any subset of unsynced writes may survive, nothing counts behind a page that did not:
+//!     a sync would have covered both. So an old first page makes a block an old one, and the ring
+//!     is read no further than the records of a block's life reach.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -146,27 +149,42 @@ pub(crate) fn find_record<D: Nand>(
 
 fn find_copies<D: Nand>(flash: &mut Flash<D>, firsts: &[First]) -> Result<Vec<Copy>, NandError> {
     let mut copies = Vec::new();
-    let pages_per_block = flash.layout.geometry.pages_per_block;
-    let may_have_holes = flash.layout.capabilities.needs_sync;
     for (block, first) in (0..).map(BlockIndex).zip(firsts) {
-        if !matches!(first, First::Found(meta) if meta.kind == PageKind::Anchor) {
-            continue;
-        }
-        for page in 0..pages_per_block {
-            let at = first_page(&flash.layout, block) + page;
-            match flash.peek(at)? {
-                RawMeta::Found(meta, _) if meta.kind == PageKind::Anchor => {
-                    let (pages, index) = (meta.page.0 >> 16, meta.page.0 & 0xFFFF);
-                    if index == 0 && pages <= pages_per_block - page {
-                        copies.push(Copy { number: meta.version, at, pages });
-                    }
-                }
-                RawMeta::Erased if !may_have_holes => break,
-                _ => {}
+        match first {
+            First::Found(meta) if meta.kind == PageKind::Anchor => {
+                copies_in_block(flash, block, meta.sequence, &mut copies)?;
             }
+            _ => {}
         }
     }
     Ok(copies)
+}
+
+/// Copies in a ring block whose first page is of the life `sequence`.
+fn copies_in_block<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+    sequence: u32,
+    copies: &mut Vec<Copy>,
+) -> Result<(), NandError> {
+    let pages_per_block = flash.layout.geometry.pages_per_block;
+    let may_be_stale = flash.layout.capabilities.needs_sync;
+    for page in 0..pages_per_block {
+        let at = first_page(&flash.layout, block) + page;
+        match flash.peek(at)? {
+            // Each record is synced before the next one is programmed (Q3).
+            RawMeta::Found(meta, _) if may_be_stale && meta.sequence != sequence => break,
+            RawMeta::Found(meta, _) if meta.kind == PageKind::Anchor => {
+                let (pages, index) = (meta.page.0 >> 16, meta.page.0 & 0xFFFF);
+                if index == 0 && pages <= pages_per_block - page {
+                    copies.push(Copy { number: meta.version, at, pages });
+                }
+            }
+            RawMeta::Erased => break,
+            RawMeta::Found(..) | RawMeta::Damaged => {}
+        }
+    }
+    Ok(())
 }
 
 fn read_copy<D: Nand>(

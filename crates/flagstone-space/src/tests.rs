@@ -6,3 +6,4 @@ mod bugs;
 mod cuts;
 mod harness;
 mod limits;
+mod mount_cost;
