@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use flagstone::{Options, OptionsError};
 use flagstone_nand::{
-    Crashable, Nand, OpenDeviceError, Profile, ProfileError, SegmentFile, SimNand, SimStorage,
+    CellMode, Crashable, Nand, OpenDeviceError, Profile, ProfileError, SegmentFile, SimNand, SimStorage,
 };
 use serde::Serialize;
 
@@ -26,8 +26,12 @@ pub mod engine;
 pub mod explore;
 pub mod faults;
 pub mod fuzz;
+#[cfg(feature = "seeded-bugs")]
+pub mod hunt;
 pub mod ledger;
 mod parallel;
+#[cfg(test)]
+mod promise;
 pub mod rig;
 pub mod run;
 pub mod script;
@@ -114,11 +118,19 @@ pub enum CrashError {
     Cut(#[from] BadCut),
 }
 
-/// Most blocks of an explored device: more would only make snapshots dearer.
-const BLOCK_COUNT_MAX: u32 = 64;
+/// Blocks of an explored device: enough for the log, the reserves and some data, and no more, so
+/// that blocks are collected and snapshots are cheap.
+const BLOCK_COUNT: u32 = 32;
+
+/// Log pages of an explored database: little, so that the log's head has to move.
+const LOG_PAGES: u32 = 24;
 
 /// Logical pages that fit the memory of an explored database: little, so that pages move.
 const MEMORY_PAGES: usize = 32;
+
+/// Share of the memory for frames: what is left for deltas fills after some dozens of rows, so that
+/// leaves are merged and split.
+const FRAME_SHARE: f64 = 0.8;
 
 /// Smallest page of a simulated file, in bytes: two sectors, so that a page can be torn.
 const FILE_PAGE_SIZE: u32 = 1024;
@@ -131,8 +143,7 @@ impl CrashConfig {
     /// When there is no such preset.
     pub fn options(&self, device: &impl Nand) -> Result<Options, OptionsError> {
         let options = Options::preset(&self.preset)?.with_seed(self.seed);
-        let page_size = device.geometry().page_size as usize * options.parts as usize;
-        let options = options.with_memory(MEMORY_PAGES * page_size);
+        let options = small(options, device);
         options.require(device)?;
         Ok(options)
     }
@@ -194,6 +205,15 @@ impl CrashConfig {
     }
 }
 
+/// The same options with little memory and a short log, so that a short script moves pages.
+#[must_use]
+pub fn small(mut options: Options, device: &impl Nand) -> Options {
+    let page_size = device.geometry().page_size as usize * options.parts as usize;
+    options.log_pages = LOG_PAGES;
+    options.frame_share = FRAME_SHARE;
+    options.with_memory(MEMORY_PAGES * page_size)
+}
+
 /// A chip as the explorer uses it: the profile with few blocks.
 ///
 /// # Errors
@@ -201,7 +221,12 @@ impl CrashConfig {
 /// When there is no such profile.
 pub fn chip(profile: &str, seed: u64) -> Result<SimNand, ProfileError> {
     let profile = Profile::named(profile)?;
-    let block_count = profile.geometry.block_count.min(BLOCK_COUNT_MAX);
+    let is_paired = matches!(
+        profile.capabilities.cell_mode,
+        CellMode::Mlc { .. } | CellMode::OddMlc { .. }
+    );
+    // On paired cells the log uses every other page, and a sync may waste one.
+    let block_count = if is_paired { 2 * BLOCK_COUNT } else { BLOCK_COUNT };
     Ok(SimNand::new(&profile.with_block_count(block_count)?, seed))
 }
 
@@ -215,7 +240,7 @@ pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
     let geometry = &mut profile.geometry;
     geometry.page_size = FILE_PAGE_SIZE;
     geometry.pages_per_block = 8;
-    geometry.block_count = 24;
+    geometry.block_count = BLOCK_COUNT;
     let profile = profile.checked()?;
     Ok(SegmentFile::create(SimStorage::new(profile.timing), &profile)?)
 }

@@ -168,6 +168,10 @@ impl KeyRange {
     }
 }
 
+fn excludes(held: &KeyRange, mode: Access, range: &KeyRange, access: Access) -> bool {
+    (mode == Access::Write || access == Access::Write) && held.meets(range)
+}
+
 /// An open transaction.
 #[derive(Clone, Debug, Default)]
 struct Work {
@@ -321,14 +325,19 @@ impl Model {
     /// Whether `slot` could take the lock now; a single thread skips what would wait.
     #[must_use]
     pub fn may_lock(&self, slot: SlotIndex, range: &KeyRange, access: Access) -> bool {
-        let clashes = |(held, mode): &(KeyRange, Access)| {
-            (*mode == Access::Write || access == Access::Write) && held.meets(range)
-        };
+        let clashes = |(held, mode): &(KeyRange, Access)| excludes(held, *mode, range, access);
         !self
             .open
             .iter()
             .filter(|(other, _)| **other != slot)
             .any(|(_, work)| work.locks.iter().any(clashes))
+    }
+
+    /// Whether nobody holds a lock that excludes this one.
+    #[must_use]
+    pub fn is_free(&self, range: &KeyRange, access: Access) -> bool {
+        let clashes = |(held, mode): &(KeyRange, Access)| excludes(held, *mode, range, access);
+        !self.open.values().any(|work| work.locks.iter().any(clashes))
     }
 
     /// Notes a lock that the transaction in `slot` now holds until it ends.

@@ -8,14 +8,16 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use flagstone::Direction::Forward;
 use flagstone::{
-    Database, Durability, EngineError, OpenError, Savepoint, Snapshot, Stop, Table, Transaction,
+    Database, Durability, Engine, EngineError, Fetch, OpenError, Savepoint, ScanRange, Snapshot,
+    Step, Stop, Table, Transaction, Wait, Xid,
 };
 use flagstone_nand::Nand;
 
-use super::script::{Direction, TABLE_COUNT};
+use super::script::{Direction, KEY_COUNT, KeyIndex, TABLE_COUNT, key_bytes};
 use super::subject::{Pairs, Setup, Subject};
-use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
+use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 
 /// A database, its tables, and what is open.
 #[derive(Debug)]
@@ -30,6 +32,13 @@ pub struct Flagstone<D: Nand> {
 struct Open<D: Nand> {
     transaction: Transaction<D>,
     savepoints: Vec<Savepoint>,
+}
+
+/// What became of a step that must not wait.
+enum Probe<T> {
+    Done(T),
+    Locked,
+    Unknown,
 }
 
 /// Pieces of background work after which merging on demand must have come to rest.
@@ -55,6 +64,49 @@ impl<D: Nand> Flagstone<D> {
             if let Some(table) = self.database.existing_table(&index.name())? {
                 self.tables.insert(index, table);
             }
+        }
+        Ok(())
+    }
+
+    /// Runs `step` as a transaction of its own that never waits; none when it has to.
+    fn probe<T>(
+        &self,
+        mut step: impl FnMut(&mut Engine, Xid) -> Step<T>,
+    ) -> Result<Probe<T>, EngineError> {
+        let runtime = self.database.runtime();
+        let xid = runtime.engine().begin();
+        let answer = loop {
+            let answer = step(&mut runtime.engine(), xid);
+            match answer {
+                Ok(value) => break Ok(Probe::Done(value)),
+                Err(Stop::Wait(Wait::Lock)) => break Ok(Probe::Locked),
+                Err(Stop::Wait(_)) => break Ok(Probe::Unknown),
+                Err(Stop::Error(error)) => break Err(error),
+                Err(Stop::Miss(fetch)) => match self.overtaken_read(fetch) {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+            }
+        };
+        runtime.engine().abort(xid);
+        runtime.engine().take_woken();
+        answer
+    }
+
+    /// Reads a page with background work between the read and its arrival (rule D15).
+    fn overtaken_read(&self, fetch: Fetch) -> Result<(), EngineError> {
+        let fetched = self.database.runtime().read(fetch)?;
+        let worked = self.work();
+        self.database.runtime().engine().fill(fetched)?;
+        worked.map(drop)
+    }
+
+    /// Reads one row of each table, as work goes on.
+    fn read_beside_work(&self, number: u8) -> Result<(), EngineError> {
+        for (index, table) in &self.tables {
+            let key = key_bytes(*index, KeyIndex(number % KEY_COUNT));
+            let mut value = Vec::new();
+            self.probe(|engine, xid| engine.get(xid, *table, &key, &mut value))?;
         }
         Ok(())
     }
@@ -247,13 +299,34 @@ impl<D: Nand> Subject<D> for Flagstone<D> {
         self.snapshots.remove(&slot);
     }
 
+    fn could_lock(
+        &mut self,
+        range: &KeyRange,
+        access: Access,
+    ) -> Result<Option<bool>, EngineError> {
+        let table = self.table(range.table)?;
+        let scan = ScanRange { low: range.low.clone(), high: range.high.clone() };
+        let probed = match access {
+            Access::Write => self.probe(|engine, xid| engine.delete(xid, table, &range.low))?,
+            Access::Read => self.probe(|engine, xid| {
+                let mut rows = Vec::new();
+                engine.scan(xid, table, &scan, Forward, 1, &mut rows).map(drop)
+            })?,
+        };
+        Ok(match probed {
+            Probe::Done(()) => Some(true),
+            Probe::Locked => Some(false),
+            Probe::Unknown => None,
+        })
+    }
+
     fn checkpoint(&mut self) -> Result<(), EngineError> {
         self.database.runtime().checkpoint_now()
     }
 
     fn collect(&mut self) -> Result<(), EngineError> {
-        self.database.flush()?;
-        for _ in 0..WORK_COUNT_MAX {
+        for number in 0..WORK_COUNT_MAX {
+            self.read_beside_work(number as u8)?;
             if !self.work()? {
                 return Ok(());
             }

@@ -11,7 +11,7 @@
 //! - **E1** One run of the script gives a capture of every operation; each (capture, ending) pair
 //!   is one crash state.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
-//!   commit, merge and collect, close, open again, compare again.
+//!   commit, lose power between two operations, merge and collect, close, open again, compare again.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
 //!   what was found once must be found again.
 //! - **E4** States are independent: threads change the order of failures, never the set.
@@ -352,6 +352,7 @@ where
     runner.step(Op::Put(slot, table, key, Size(100)))?;
     runner.step(Op::Commit(slot, Durability::Immediate))?;
     runner.step(Op::Get(slot, table, key))?;
+    runner.step(Op::PowerLoss)?;
     runner.step(Op::Collect)?;
     runner.step(Op::Reopen)?;
     runner.verify()

@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use flagstone::{Durability, EngineError, Options};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone_nand::{Profile, SimNand};
 
 use super::explore::{Pick, Scenario, follow, guarded};
 use super::rig::{Capturing, Rig};
 use super::run::{RunnerRig, Stop, Violation};
 use super::script::{KeyIndex, Script, TABLE_COUNT, key_bytes};
+use super::small;
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
 use crate::model::{Model, SlotIndex, TableIndex};
@@ -83,7 +84,7 @@ pub fn image<S: Subject<ChipRig>>(bytes: &[u8]) -> Result<ImageVerdict, Violatio
 ///
 /// As [`image`].
 pub fn image_on_chip<S: Subject<ChipRig>>(chip: SimNand) -> Result<ImageVerdict, Violation> {
-    let setup = options_for(&chip).into();
+    let setup = small(Options::default(), &chip).into();
     let rig = Rig::new(chip, Arc::new(Model::default()), Capturing::Off);
     let verdict = guarded(|| Ok(survey::<S>(rig.clone(), &setup)));
     match verdict {
@@ -92,11 +93,6 @@ pub fn image_on_chip<S: Subject<ChipRig>>(chip: SimNand) -> Result<ImageVerdict,
         Ok(verdict) => Ok(verdict),
         Err(_) => Err(Violation::Fault("a survey cannot stop otherwise")),
     }
-}
-
-/// The smallest memory that a tiny chip's pages allow: most is read from flash then.
-fn options_for(chip: &SimNand) -> Options {
-    Options::default().with_memory(32 * chip.geometry().page_size as usize)
 }
 
 fn survey<S: Subject<ChipRig>>(rig: ChipRig, setup: &Setup) -> ImageVerdict {

@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use flagstone::{Durability, EngineError, OpenError};
 use flagstone_nand::Nand;
 use flagstone_space::{
-    GroupId, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, SpaceOptions, WriteTag,
+    GroupId, LogicalPage, Lsn, MountError, NoOwner, RegionId, Space, SpaceError, SpaceOptions,
+    WriteTag,
 };
 
 use super::script::Direction;
@@ -76,6 +77,29 @@ impl Part {
             value_size: u32::from_le_bytes(*value_size) as usize,
             bytes: bytes.to_vec(),
         })
+    }
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+fn mount<D: Nand>(device: D, _: &Setup) -> Result<Space<D>, MountError> {
+    Ok(Space::mount(device)?.0)
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+fn plant<D: Nand>(_: &mut Space<D>, _: &Setup) {}
+
+#[cfg(feature = "seeded-bugs")]
+fn mount<D: Nand>(device: D, setup: &Setup) -> Result<Space<D>, MountError> {
+    Ok(match setup.space_bug {
+        Some(bug) => Space::mount_planted(device, bug)?.0,
+        None => Space::mount(device)?.0,
+    })
+}
+
+#[cfg(feature = "seeded-bugs")]
+fn plant<D: Nand>(space: &mut Space<D>, setup: &Setup) {
+    if let Some(bug) = setup.space_bug {
+        space.plant(bug);
     }
 }
 
@@ -329,11 +353,13 @@ impl<D: Nand> Subject<D> for Ledger<D> {
             log_pages: LOG_PAGES,
             ..SpaceOptions::default()
         };
-        Ok(Self::around(Space::format(device, &options)?))
+        let mut space = Space::format(device, &options)?;
+        plant(&mut space, setup);
+        Ok(Self::around(space))
     }
 
-    fn open(device: D, _: &Setup) -> Result<Self, OpenError> {
-        let (space, _) = Space::mount(device)?;
+    fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let space = mount(device, setup)?;
         let mut ledger = Self::around(space);
         ledger.recover()?;
         ledger.contents = ledger.load()?;

@@ -131,8 +131,8 @@ pub enum Capturing {
     Off,
 }
 
-/// Device calls within one script or one recovery; a sound engine needs a hundredth of it.
-const CALLS_MAX: u64 = 2_000_000;
+/// Device calls within one script or one recovery: 1500 operations of a sound engine take a third.
+const CALLS_MAX: u64 = 60_000;
 
 impl<D: Crashable, M: Clone> Rig<D, M> {
     /// Takes a device for one run.

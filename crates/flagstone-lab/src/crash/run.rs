@@ -312,7 +312,10 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         range: KeyRange,
         access: Access,
     ) -> Result<bool, Stop> {
-        if !self.model.may_lock(slot, &range, access) || !self.ensure_open(slot, op)? {
+        if !self.model.may_lock(slot, &range, access) {
+            return self.must_be_locked(op, &range, access);
+        }
+        if !self.ensure_open(slot, op)? {
             return Ok(false);
         }
         self.model.lock(slot, range, access);
@@ -334,6 +337,19 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.trace.steps += 1;
         self.put(Op::Put(slot, table, key, Size(u8::MAX)), slot, table, key, size)?;
         self.device_is_sound()
+    }
+
+    /// Where the model sees a conflict the engine must see one (rule D13). The step is skipped.
+    fn must_be_locked(&mut self, op: Op, range: &KeyRange, access: Access) -> Result<bool, Stop> {
+        let key = KeyRange::of(range.table, &range.low);
+        let asked = if access == Access::Write { &key } else { range };
+        if self.model.is_free(asked, access) {
+            return Ok(false);
+        }
+        match self.ask_op(op, |subject| subject.could_lock(asked, access))? {
+            Some(Some(true)) => Err(Violation::Fault("two locks that exclude each other").into()),
+            _ => Ok(false),
+        }
     }
 
     fn put(
@@ -686,7 +702,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     }
 
     fn prepare_tables(&mut self) -> Result<(), Stop> {
-        self.ask("make tables", S::prepare_tables).map(drop)
+        let full = Violation::Fault("a database without room for its tables");
+        self.ask("make tables", S::prepare_tables)?.ok_or(full.into())
     }
 
     fn opened(&mut self, doing: &str, answer: Result<S, OpenError>) -> Result<S, Stop> {

@@ -7,7 +7,7 @@ use flagstone::{Durability, EngineError, OpenError, Options, Runtime};
 use flagstone_nand::Nand;
 
 use super::script::Direction;
-use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
+use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 
 /// How an engine is made: its options, and a bug that is planted to be found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,7 +24,13 @@ pub struct Setup {
 
 impl From<Options> for Setup {
     fn from(options: Options) -> Self {
-        Self { options, ..Self::default() }
+        Self {
+            options,
+            #[cfg(feature = "seeded-bugs")]
+            engine_bug: None,
+            #[cfg(feature = "seeded-bugs")]
+            space_bug: None,
+        }
     }
 }
 
@@ -154,6 +160,13 @@ pub trait Subject<D>: Sized {
 
     /// Closes a snapshot.
     fn snapshot_close(&mut self, slot: SlotIndex);
+
+    /// Whether a transaction of its own could lock the range now; none when nothing is known.
+    ///
+    /// For writing, the range's first key is meant.
+    fn could_lock(&mut self, _: &KeyRange, _: Access) -> Result<Option<bool>, EngineError> {
+        Ok(None)
+    }
 
     /// Makes the mapping durable and lets the log's head advance.
     fn checkpoint(&mut self) -> Result<(), EngineError>;

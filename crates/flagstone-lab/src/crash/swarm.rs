@@ -6,12 +6,12 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{Collection, Options, PRESETS, RelocationFolding};
-use flagstone_nand::{Nand, Profile, ProfileError, SimNand};
+use flagstone_nand::{Profile, ProfileError, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
 use super::run::RunnerRig;
 use super::script::{Mix, Script};
-use super::subject::Subject;
+use super::subject::{Setup, Subject};
 
 /// Chips of the exhaustive explorer: every capability there, or one taken away.
 pub const CHIP_PROFILES: [&str; 6] =
@@ -51,6 +51,7 @@ impl Draw {
         options.parts = 1 + u32::from(below(6) == 0);
         let page_size = 512 * options.parts as usize;
         options.memory = page_size * (MEMORY_PAGES_MIN + below(48) as usize);
+        options.log_pages = 24 + below(16) as u32 * u32::from(profile != "tiny-mlc");
         options.frame_share = 0.1 + below(70) as f64 / 100.0;
         options.uncommitted_share = 0.1 + below(40) as f64 / 100.0;
         options.seed = seed;
@@ -74,7 +75,7 @@ impl Draw {
         let limits = Limits { depth: 2, seed, states_max: effort, ..Limits::default() };
         Self {
             profile,
-            block_count: 20 + below(24) as u32,
+            block_count: (1 + u32::from(profile == "tiny-mlc")) * (32 + below(24) as u32),
             options,
             mix,
             ops: 10 + below(190) as usize,
@@ -92,12 +93,23 @@ impl Draw {
     where
         S: Subject<RunnerRig<SimNand>>,
     {
+        self.explore_with::<S>(self.options.clone().into())
+    }
+
+    /// Explores what was drawn, on an engine that is set up otherwise.
+    ///
+    /// # Errors
+    ///
+    /// When the profile is not there.
+    pub fn explore_with<S>(&self, setup: Setup) -> Result<Tally, ProfileError>
+    where
+        S: Subject<RunnerRig<SimNand>>,
+    {
         let profile = Profile::named(self.profile)?.with_block_count(self.block_count)?;
         let device = SimNand::new(&profile, self.limits.seed);
         let device = device.with_bad_block_count(self.bad_block_count);
-        debug_assert_eq!(device.geometry().block_count, self.block_count, "as drawn");
         let script = Script::seeded(self.limits.seed, self.ops, &self.mix);
-        let scenario = Scenario { device, model: None, setup: self.options.clone().into(), script };
+        let scenario = Scenario { device, model: None, setup, script };
         Ok(explore::<S, SimNand>(&scenario, &self.limits, &|_, _| {}))
     }
 }

@@ -1,0 +1,206 @@
+//! The promise tested on Flagstone: small explorations that run in seconds.
+//!
+//! `FLAGSTONE_EFFORT=N` makes them N times as large. Every failure prints how to get there again:
+//! a replay line, the seed of a swarm, or the fault of a campaign.
+
+use flagstone::PRESETS;
+use flagstone_nand::{Crashable, SimNand};
+
+use super::faults::{self, Campaign, Trial};
+use super::fuzz::{ImageVerdict, image_on_chip};
+use super::script::value_bytes;
+use super::sequences::{explore_sequences, prepared};
+use super::subject::Setup;
+use super::swarm::{CHIP_PROFILES, Draw};
+use super::{
+    CrashConfig, CrashReport, Flagstone, Limits, RunnerRig, chip, explore, fuzz_image, fuzz_ops,
+};
+
+type Engine = Flagstone<RunnerRig<SimNand>>;
+
+fn effort() -> u64 {
+    std::env::var("FLAGSTONE_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+fn config(preset: &str, profile: &str, ops: usize, depth: u32, seed: u64) -> CrashConfig {
+    let (preset, profile) = (preset.to_owned(), profile.to_owned());
+    CrashConfig { preset, profile, ops, depth, seed, ..CrashConfig::default() }
+}
+
+fn explored(config: &CrashConfig) -> CrashReport {
+    let report = explore(config, &|_, _| {}).unwrap();
+    assert!(report.states > 20, "{config:?}: only {} states", report.states);
+    report
+}
+
+/// Goal: whatever the operation at which power fails, and however that operation ends, reopening
+/// yields every acknowledged commit and at most those in flight.
+///
+/// Method: all states of seeded scripts on every chip and on a file. Nothing is sampled.
+#[test]
+fn every_power_cut_recovers_a_committed_prefix() {
+    let mut lines = Vec::new();
+    for profile in CHIP_PROFILES.into_iter().chain(["segment-file"]) {
+        for seed in 0..effort() {
+            lines.extend(explored(&config("flagstone", profile, 80, 1, seed)).lines);
+        }
+    }
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Goal: the same for the engine that writes pages.
+#[test]
+fn every_power_cut_of_every_preset_recovers() {
+    let mut lines = Vec::new();
+    for preset in PRESETS {
+        for seed in 0..effort() {
+            lines.extend(explored(&config(preset.name, "tiny", 120, 1, seed)).lines);
+        }
+    }
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Goal: a power cut during recovery changes nothing. Method: two cuts, all states.
+#[test]
+fn a_cut_during_recovery_changes_nothing() {
+    let mut lines = Vec::new();
+    for profile in ["tiny", "tiny-nospare"] {
+        lines.extend(explored(&config("flagstone", profile, 12, 2, effort())).lines);
+    }
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Goal (A4): no short sequence of operations has a bad cut. Method: all sequences, all cuts.
+#[test]
+fn every_short_sequence_survives_every_cut() {
+    let device = chip("tiny", 1).unwrap();
+    let setup: Setup = config("flagstone", "tiny", 0, 1, 1).options(&device).unwrap().into();
+    let (device, model) = prepared::<Engine, _>(device, &setup).unwrap();
+    let length_max = if effort() > 1 { 3 } else { 2 };
+    let limits = Limits::default();
+    let explored =
+        explore_sequences::<Engine, _>(&device, &model, &setup, length_max, &limits, &|_, _| {});
+    for (script, tally) in explored {
+        assert_eq!(tally.failures, [], "{script:?}");
+    }
+}
+
+fn trial(ops: usize, stride: usize) -> Trial {
+    let chip = chip("tiny", 1).unwrap();
+    let setup = config("flagstone", "tiny", ops, 1, 1).options(&chip).unwrap().into();
+    let stride = stride.div_ceil(effort() as usize);
+    Trial { chip, setup, ops, seed: 1, threads: 2, stride }
+}
+
+fn assert_kept(campaign: &Campaign) {
+    assert!(campaign.cases > 0, "{} tried nothing", campaign.id);
+    let failures: Vec<_> =
+        campaign.failures.iter().map(|(case, violation)| format!("{case}: {violation}")).collect();
+    assert!(failures.is_empty(), "{}: {}", campaign.id, failures.join("\n"));
+}
+
+#[test]
+fn bit_errors_within_the_ecc_are_invisible() {
+    assert_kept(&faults::correctable_errors::<Engine>(&trial(120, 1)));
+}
+
+#[test]
+fn a_page_beyond_the_ecc_is_reported_or_not_needed() {
+    assert_kept(&faults::uncorrectable_pages::<Engine>(&trial(120, 2)));
+}
+
+#[test]
+fn a_failing_program_or_erase_loses_nothing() {
+    assert_kept(&faults::failing_operations::<Engine>(&trial(80, 5)));
+}
+
+#[test]
+fn two_swapped_pages_are_noticed() {
+    assert_kept(&faults::swapped_pages::<Engine>(&trial(120, 61)));
+}
+
+#[test]
+fn a_changed_image_is_never_read_as_another() {
+    assert_kept(&faults::changed_images::<Engine>(&trial(120, 1), 300 * effort()));
+}
+
+#[test]
+fn a_full_chip_can_be_emptied_and_filled_again() {
+    assert_kept(&faults::full_then_deleted::<Engine>(&trial(0, 1), &[100, 900]));
+}
+
+/// Goal: no configuration that can be drawn breaks the promise. Method: seeds, states sampled.
+#[test]
+fn the_swarm_finds_nothing() {
+    let mut failures = Vec::new();
+    for seed in 0..12 * effort() {
+        let draw = Draw::seeded(seed, 8);
+        let tally = draw.explore::<Engine>().unwrap();
+        failures.extend(
+            tally.failures.into_iter().map(|failure| {
+                format!("swarm seed {seed}, {}: {}", failure.path, failure.violation)
+            }),
+        );
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Goal: bytes that spell operations and cuts break nothing: the fuzz target, in a seeded loop.
+#[test]
+fn drawn_bytes_as_operations_break_nothing() {
+    for seed in 0..30 * effort() {
+        let found = fuzz_ops(&value_bytes(seed, 200));
+        assert_eq!(found, Ok(()), "bytes of seed {seed}");
+    }
+}
+
+/// Goal: no image makes the engine panic or go round in circles: the fuzz target, in seeded loops.
+#[test]
+fn drawn_bytes_as_images_are_refused() {
+    for seed in 0..200 * effort() {
+        let verdict = fuzz_image(&value_bytes(seed, 20_000));
+        assert!(matches!(verdict, Ok(ImageVerdict::Refused(_))), "seed {seed}: {verdict:?}");
+    }
+}
+
+/// Goal: the same for images that were whole once. Method: bytes of a valid image changed.
+#[test]
+fn changed_images_are_opened_or_refused() {
+    let base = trial(120, 1).after_script::<Engine>().unwrap();
+    let image = base.chip.to_image();
+    for seed in 0..300 * effort() {
+        let mut changed = image.clone();
+        let draws = value_bytes(seed, 64);
+        for draw in draws.chunks_exact(4).take(1 + seed as usize % 16) {
+            let at = u32::from_le_bytes([draw[0], draw[1], draw[2], 0]) as usize % changed.len();
+            changed[at] = draw[3];
+        }
+        let mut chip = chip("tiny", 1).unwrap();
+        chip.load_image(&changed);
+        let verdict = image_on_chip::<Engine>(chip);
+        assert!(verdict.is_ok(), "seed {seed}: {verdict:?}");
+    }
+}
+
+/// Goal (T6): equal seeds give equal runs. Method: one script twice, down to the device's trace.
+#[test]
+fn equal_seeds_give_equal_traces() {
+    let run = || {
+        let trial = trial(150, 1);
+        let base = trial.after_script::<Engine>().unwrap();
+        (base.chip.trace_hash(), base.chip.state_hash(), base.history)
+    };
+    assert_eq!(run(), run());
+}
+
+/// Goal (T1): the harness sees every bug that is planted. Method: one hunt a bug, in rounds.
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn every_planted_bug_is_found() {
+    use super::hunt::{Quarry, hunt, table};
+    let hunted: Vec<_> =
+        Quarry::all().into_iter().map(|quarry| hunt(quarry, 3 * effort()).unwrap()).collect();
+    let survivors: Vec<_> = hunted.iter().filter(|found| found.by.is_none()).collect();
+    assert!(survivors.is_empty(), "{}", table(&hunted));
+    println!("{}", table(&hunted));
+}
