@@ -135,6 +135,8 @@ pub(crate) struct SpaceView {
     pub(crate) log_used: u64,
     /// Log pages the budget allows.
     pub(crate) log_budget: u64,
+    /// Bytes of a log page.
+    pub(crate) log_page_size: usize,
     /// Log pages of an erase block.
     pub(crate) log_block_pages: u64,
     /// Logical pages that are live.
@@ -185,7 +187,10 @@ pub struct Engine {
     flush_in_flight: Option<FlushPoint>,
     /// Where the chain of durable fragments ends.
     durable_chain: ChainPoint,
-    /// Restart is putting commits back, up to this one so far.
+    /// Restart may have to forget what it put back above this LSN.
+    replay_cutoff: Option<Lsn>,
+    /// Restart is putting commits back, up to this one so far: no image may claim to be complete
+    /// beyond it, although later commits are durable (rule D2).
     replaying: Option<Lsn>,
     /// Deltas up to here were put back by restart and may be older than their base.
     recovered: Lsn,
@@ -251,6 +256,7 @@ impl Engine {
             committed: Lsn::ZERO,
             flush_to: Lsn::ZERO,
             flush_in_flight: None,
+            replay_cutoff: None,
             replaying: None,
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],
@@ -391,6 +397,7 @@ impl Engine {
     /// Takes note of the space floor's state.
     pub(crate) fn observe(&mut self, view: SpaceView) {
         self.view = view;
+        self.limits = Limits::of(&self.options, self.payload_size).within_log(&view);
     }
 
     /// Takes a group number that was never used before (rule D3).
@@ -424,13 +431,15 @@ impl Engine {
     /// Recomputes the LSNs at which versions of a key must stay apart.
     ///
     /// The durable frontier and the end of a flush in flight may become the LSN that a base is
-    /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff; a run that is
-    /// not loaded will put changes between older and newer ones.
+    /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff, and restart
+    /// keeps those copies when it forgets the rest; a run that is not loaded will put changes between
+    /// older and newer ones.
     fn refresh_floors(&mut self) {
         self.floors.clear();
         self.floors.push(self.log.durable());
         self.floors.extend(self.flush_in_flight.map(|point| point.upto));
         self.floors.extend(self.cycle.cutoff());
+        self.floors.extend(self.replay_cutoff);
         self.snapshots.floors(&mut self.floors);
         self.runs.floors(&mut self.floors);
         self.floors.sort_unstable();
@@ -484,6 +493,24 @@ impl Limits {
         }
     }
 }
+
+impl Limits {
+    /// A checkpoint copies every live delta to the log's tail, beside the copies before it: deltas
+    /// never take more than a share of the log, or it could not be freed (rule D7).
+    fn within_log(mut self, view: &SpaceView) -> Self {
+        let log_size = usize::try_from(view.log_budget).unwrap_or(usize::MAX) * view.log_page_size;
+        if log_size > 0 {
+            let deltas_max = (log_size / 100 * DELTAS_LOG_PERCENT).max(self.uncommitted.min(1024));
+            self.deltas_hard = self.deltas_hard.min(deltas_max);
+            self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);
+            self.uncommitted = self.uncommitted.min(self.deltas_hard / 2);
+        }
+        self
+    }
+}
+
+/// Share of the log's budget, in percent, that live deltas may take.
+const DELTAS_LOG_PERCENT: usize = 30;
 
 /// Frames of the smallest pool: a path of four levels, twice, for a reader beside a merge.
 const FRAMES_MIN: usize = 8;

@@ -25,6 +25,7 @@ use crate::engine::{
     Stop, Wait, WriteJob,
 };
 use crate::error::{EngineError, OpenError};
+use crate::lock::Xid;
 use crate::log::{Flush as LogFlush, LogGeometry};
 use crate::options::{Collection, Options};
 
@@ -95,6 +96,7 @@ impl Work {
 #[derive(Debug)]
 enum Done {
     Written(Box<WriteJob>, Option<PinId>),
+    Spilled(Xid, GroupId),
     Checkpoint,
     Nothing,
 }
@@ -224,15 +226,11 @@ impl<D: Nand> Runtime<D> {
     ///
     /// Stops like any operation. `Full` and `WornOut` leave everything as it was.
     pub fn work_begin(&self) -> Step<Option<Work>> {
-        let job = {
-            let mut engine = self.engine();
-            match engine.next_job() {
-                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => {
-                    drop(engine);
-                    self.supply(wait)?;
-                    self.engine().next_job()?
-                }
-                other => other?,
+        let job = loop {
+            let next = self.engine().next_job();
+            match next {
+                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => self.supply(wait)?,
+                other => break other?,
             }
         };
         let Some(job) = job else { return Ok(None) };
@@ -248,6 +246,7 @@ impl<D: Nand> Runtime<D> {
         let mut engine = self.engine();
         match work.done {
             Done::Written(job, pin) => engine.written(*job, pin),
+            Done::Spilled(xid, group) => engine.spilled(xid, group),
             Done::Checkpoint => engine.checkpoint_done(),
             Done::Nothing => {}
         }
@@ -300,7 +299,7 @@ impl<D: Nand> Runtime<D> {
                     self.engine().spill_failed(&job);
                     return Err(error.into());
                 }
-                Ok(Done::Nothing)
+                Ok(Done::Spilled(job.xid, job.group))
             }
             Job::Release(release) => {
                 self.release(release)?;
@@ -395,7 +394,8 @@ impl<D: Nand> Runtime<D> {
             return self.fail(error.into());
         }
         // Rare and cheap beside a checkpoint: what the space floor noticed on the way.
-        while space.background(&mut Folding(&self.engine))? {}
+        // A page that cannot be helped now is met again by whoever reads it.
+        while let Ok(true) = space.background(&mut Folding(&self.engine)) {}
         Ok(Done::Checkpoint)
     }
 
@@ -443,6 +443,7 @@ impl<D: Nand> Runtime<D> {
             log_used: space.log_used_pages(),
             log_budget: space.log_budget_pages(),
             log_block_pages: space.log_block_pages(),
+            log_page_size: self.log_page_size(),
             live_pages: u64::from(space.live_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
             mapping_bytes: space.mapping_bytes(),

@@ -117,3 +117,47 @@ fn large_values_and_large_transactions() {
     assert_eq!(transaction.get(table, b"big").unwrap().unwrap(), big);
     assert_eq!(transaction.len(table).unwrap(), 20_001);
 }
+
+/// Goal: a log that holds more than memory is put back by reading it twice, with merges on the
+/// way (rule D11). Method: patches of rows loaded before, many commits a flush, little memory.
+#[test]
+fn a_log_longer_than_memory_is_put_back() {
+    let mut options = Options::default().with_memory(128 << 10);
+    options.log_pages = 1500;
+    let mut database = Database::create_on(device(128), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    let mut model = vec![[0u8; 60]; 6000];
+    for (number, row) in model.iter().enumerate() {
+        transaction.put(table, &(number as u64).to_be_bytes(), row).unwrap();
+    }
+    transaction.commit().unwrap();
+    let mut state = 7u64;
+    for round in 0..3 {
+        let table = database.table("t").unwrap();
+        for step in 0..20_000u32 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let number = ((state >> 33) % 6000) as usize;
+            let bytes = state.to_le_bytes();
+            let mut transaction = database.begin();
+            transaction.patch(table, &(number as u64).to_be_bytes(), 4, &bytes).unwrap();
+            model[number][4..12].copy_from_slice(&bytes);
+            transaction.commit_with(Durability::Deferred).unwrap();
+            if step % 12 == 0 {
+                database.flush().unwrap();
+            }
+        }
+        database.flush().unwrap();
+        let count = |database: &Database<SimNand>, table| {
+            let transaction = database.begin();
+            let rows = transaction.range(table, ..).map(|row| row.unwrap());
+            rows.zip(&model).filter(|(row, model)| row.1 != model[..]).count()
+        };
+        assert_eq!(count(&database, table), 0, "round {round} before reopening");
+        let device = database.into_device().unwrap();
+        database = Database::open_on(device, &options).unwrap();
+        let table = database.table("t").unwrap();
+        println!("{:?} {:?}", database.recovery(), database.stats().engine);
+        assert_eq!(count(&database, table), 0, "round {round} after reopening");
+    }
+}

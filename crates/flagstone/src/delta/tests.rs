@@ -117,7 +117,8 @@ proptest! {
         floors in prop::collection::vec(0..250_u64, 0..4),
         late_upto in prop_oneof![2 => Just(0_u64), 3 => 0..200_u64],
     ) {
-        let floors: Vec<Lsn> = floors.into_iter().map(Lsn).collect();
+        let mut floors: Vec<Lsn> = floors.into_iter().map(Lsn).collect();
+        floors.sort_unstable();
         let (mut map, mut model) = (DeltaMap::new(), Model::new());
         let (mut early, mut late, mut copies) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, op, again)) in inserts.iter().enumerate() {

@@ -295,7 +295,7 @@ impl Engine {
         self.cycle.cutoff = self.durable();
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
         self.cycle.phase = Phase::Copying { tree: 0, after: None };
-        self.cycle.loaded = self.runs.take_loaded();
+        self.cycle.loaded = self.runs.take_loaded(self.cycle.cutoff);
         self.refresh_floors();
     }
 

@@ -128,6 +128,7 @@ impl Engine {
         if !view.is_leaf() || !self.runs.is_empty() || info.lsn > upto {
             return None;
         }
+        self.meet_base(page, info.lsn, image);
         let tree = self.trees.get(view.tree() as usize)?;
         let range = KeyRange { low: view.low(), high: view.high() };
         let pending = tree.deltas.range_totals(range, upto);

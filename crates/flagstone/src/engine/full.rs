@@ -51,7 +51,7 @@ impl Engine {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
         let (size, growth) = self.demand_of(xid);
-        if self.deltas_size + size > self.limits.deltas_hard && self.deltas_size > 0 {
+        if self.deltas_size + size > self.limits.deltas_hard && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
         if self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED) {
@@ -65,7 +65,7 @@ impl Engine {
             self.growth.is_settling = false;
             return Ok(());
         }
-        if self.deltas_size > 0 && self.growth.bytes > 0 {
+        if self.has_deltas() && self.growth.bytes > 0 {
             self.growth.is_settling = true;
             return Err(Stop::Wait(Wait::Memory));
         }
@@ -79,6 +79,11 @@ impl Engine {
         let share = budget * percent / 100;
         // A log of very few blocks still has to hold something before it is worth a checkpoint.
         share.min(budget.saturating_sub(blocks * self.view.log_block_pages)).max(share / 2)
+    }
+
+    /// Whether there is anything that a merge could take.
+    pub(crate) fn has_deltas(&self) -> bool {
+        self.trees.iter().any(|tree| !tree.deltas.is_empty())
     }
 
     /// Whether leaves can grow by `bytes` and the reserve stays.

@@ -85,7 +85,14 @@ pub(crate) struct WriteJob {
 #[derive(Debug)]
 enum Outcome {
     /// A leaf's base moved up.
-    Merged { table: Table, low: Vec<u8>, high: Option<Vec<u8>>, upto: Lsn, grown: i64 },
+    Merged {
+        table: Table,
+        low: Vec<u8>,
+        high: Option<Vec<u8>>,
+        upto: Lsn,
+        grown: i64,
+        base_lsn: Lsn,
+    },
     /// Flash caught up with a frame.
     CaughtUp,
     /// An inner node's base moved up.
@@ -265,7 +272,7 @@ impl Engine {
 
     fn must_merge(&self) -> bool {
         let total = self.deltas_size + self.uncommitted_size;
-        total > self.limits.deltas_soft && self.deltas_size > 0 || self.growth.is_settling()
+        (total > self.limits.deltas_soft || self.growth.is_settling()) && self.has_deltas()
     }
 
     fn must_load_runs(&self) -> bool {
@@ -410,6 +417,10 @@ impl Engine {
         let range = KeyRange { low: &low, high: high.as_deref() };
         self.load_runs(table, range)?;
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        if self.recovered > Lsn::ZERO {
+            // Put back after the frame was read.
+            self.remove_deltas(table, range, base_lsn);
+        }
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
         if deltas.range_totals(range, upto).count == 0 {
@@ -435,7 +446,7 @@ impl Engine {
             self.busy.insert(page);
             let image = merged.pages.into_iter().next().map(|built| built.image);
             let pages = vec![PageWrite { page, image: image.unwrap_or_default(), lsn: upto }];
-            let outcome = Outcome::Merged { table, low, high, upto, grown };
+            let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
             let cause = Cause::Data;
             return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));
         }
@@ -526,11 +537,10 @@ impl Engine {
             self.busy.remove(&write.page);
         }
         match outcome {
-            Outcome::Merged { table, low, high, upto, grown } => {
+            Outcome::Merged { table, low, high, upto, grown, base_lsn } => {
                 let Some(write) = pages.pop() else { return };
                 let range = KeyRange { low: &low, high: high.as_deref() };
                 if is_buried {
-                    let base_lsn = self.base_lsn_of(write.page);
                     let pin = pin.map(|pin| (pin, write.page));
                     self.retain_leaf(table, range, pin, base_lsn, upto);
                 }
@@ -562,6 +572,10 @@ impl Engine {
                     dropped: &reshape.dropped,
                 });
                 self.installs.push_back(InstallJob { group, lsn, pages, reshape });
+                if self.must_merge() || self.is_checkpointing() {
+                    // Memory or the checkpoint waits for the install, nobody else may ever flush.
+                    self.want_flush();
+                }
             }
         }
     }
@@ -678,10 +692,6 @@ impl Engine {
         self.absorb(write.page);
     }
 
-    fn base_lsn_of(&self, page: LogicalPage) -> Lsn {
-        self.pool.peek(page).map_or(Lsn::ZERO, |index| self.pool.frame(index).lsn)
-    }
-
     fn count_entries(&mut self, table: Table, grown: i64) {
         if let Some(tree) = self.trees.get_mut(table.id as usize) {
             tree.entry_count += grown;
@@ -764,11 +774,12 @@ impl Engine {
     }
 
     fn write_alone(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
-        let ReshapePlan { table, page, low, high, upto, pages, grown, .. } = plan;
+        let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
+        let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
         let pin = self.buries(upto).then_some(page);
         self.busy.insert(page);
         let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
-        let outcome = Outcome::Merged { table, low, high, upto, grown };
+        let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
         let pages = vec![PageWrite { page, image, lsn: upto }];
         Ok(Some(WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }))
     }
@@ -801,6 +812,7 @@ impl Engine {
             return Ok(None);
         }
         self.load_neighbour_runs(table, other)?;
+        self.meet_neighbour(table, other);
         let (Some(own), Some(index)) = (self.pool.peek(plan.page), self.pool.peek(other)) else {
             return Ok(None);
         };
@@ -834,6 +846,18 @@ impl Engine {
         plan.grown = merged.entry_count as i64 - entries;
         plan.old.push(old);
         Ok(Some((separator, right_page)))
+    }
+
+    /// Drops what restart put back although the neighbour's base holds it.
+    fn meet_neighbour(&mut self, table: Table, page: LogicalPage) {
+        let Some(index) = self.pool.peek(page) else { return };
+        let frame = self.pool.frame(index);
+        let view = NodeView::trusted(&frame.image);
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let lsn = frame.lsn;
+        if self.recovered > Lsn::ZERO {
+            self.remove_deltas(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
+        }
     }
 
     fn load_neighbour_runs(&mut self, table: Table, page: LogicalPage) -> Step<()> {

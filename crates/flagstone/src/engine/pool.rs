@@ -8,7 +8,8 @@
 //! - **P2** A frame that is ahead of flash is never evicted: its owner writes it first. An inner
 //!   node is no exception to being droppable: what its base lacks stands in the tree's structure
 //!   deltas, so it is never marked ahead.
-//! - **P3** Leaves leave before inner nodes: every search walks the latter.
+//! - **P3** Leaves leave before inner nodes, since every search walks the latter; but the last few
+//!   leaves stay, or the one just read would be gone before it is used.
 
 use flagstone_space::{LogicalPage, Lsn};
 use hashbrown::HashMap;
@@ -54,6 +55,9 @@ const NONE: u32 = u32::MAX;
 /// Memory a frame takes beside its image: the frame itself and its place in the index.
 const FRAME_OVERHEAD: usize = size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>();
 
+/// Leaves that stay however many inner nodes there are: one a reader and a merge with its siblings.
+const LEAVES_MIN: usize = 4;
+
 #[derive(Clone, Copy, Debug)]
 struct List {
     /// Most recently used.
@@ -71,6 +75,8 @@ pub(crate) struct Pool {
     frames: Vec<Frame>,
     free: Vec<u32>,
     lists: [List; 2],
+    /// Frames in each list.
+    counts: [usize; 2],
     bytes: usize,
     bytes_peak: usize,
     pub(crate) hits: u64,
@@ -84,6 +90,7 @@ impl Pool {
             frames: Vec::new(),
             free: Vec::new(),
             lists: [EMPTY; 2],
+            counts: [0; 2],
             bytes: 0,
             bytes_peak: 0,
             hits: 0,
@@ -170,6 +177,7 @@ impl Pool {
             u32::try_from(self.frames.len() - 1).unwrap_or(NONE)
         };
         self.index.insert(page, index);
+        self.counts[class as usize] += 1;
         self.link(index);
         FrameIndex(index)
     }
@@ -178,6 +186,7 @@ impl Pool {
     pub(crate) fn remove(&mut self, page: LogicalPage) -> bool {
         let Some(index) = self.index.remove(&page) else { return false };
         self.unlink(index);
+        self.counts[self.frames[index as usize].class as usize] -= 1;
         let image = core::mem::take(&mut self.frames[index as usize].image);
         self.bytes -= image.capacity() + FRAME_OVERHEAD;
         self.free.push(index);
@@ -188,9 +197,11 @@ impl Pool {
     /// which is then returned for its owner to write (P2).
     pub(crate) fn shrink(&mut self, bytes_max: usize) -> Option<LogicalPage> {
         while self.bytes > bytes_max {
+            let keeps_leaves = self.counts[0] <= LEAVES_MIN;
             let tail = match (self.lists[0].tail, self.lists[1].tail) {
                 (NONE, NONE) => return None,
                 (NONE, inner) => inner,
+                (_, inner) if inner != NONE && keeps_leaves => inner,
                 (leaf, _) => leaf,
             };
             let frame = &self.frames[tail as usize];
@@ -253,14 +264,16 @@ mod tests {
     fn least_recently_used_leaves_go_first_and_inner_nodes_last() {
         let mut pool = Pool::new();
         page_of(&mut pool, 1, Class::Inner);
-        page_of(&mut pool, 2, Class::Leaf);
-        page_of(&mut pool, 3, Class::Leaf);
+        for number in 2..=6 {
+            page_of(&mut pool, number, Class::Leaf);
+        }
         pool.get(LogicalPage(2));
         let one = 100 + FRAME_OVERHEAD;
-        assert_eq!(pool.shrink(2 * one), None);
+        assert_eq!(pool.shrink(5 * one), None);
         assert!(pool.peek(LogicalPage(3)).is_none(), "3 was used least recently");
-        assert_eq!(pool.shrink(one), None);
         assert!(pool.peek(LogicalPage(1)).is_some(), "inner nodes outlive leaves");
+        assert_eq!(pool.shrink(4 * one), None);
+        assert!(pool.peek(LogicalPage(1)).is_none(), "but not the last few leaves");
         assert_eq!(pool.shrink(0), None);
         assert_eq!(pool.bytes(), 0);
     }

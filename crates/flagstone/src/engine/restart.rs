@@ -47,6 +47,8 @@ impl Engine {
     pub(crate) fn resume(&mut self, master: &Master, last: Lsn) {
         self.cycle.resume(master.cycle);
         self.recovered = last;
+        self.replay_cutoff = Some(master.cutoff);
+        self.replaying = Some(master.cutoff);
         self.log_page = master.begin.page;
         self.durable_chain = master.begin.chain;
         for (id, count) in master.entry_counts.iter().enumerate() {
@@ -81,7 +83,9 @@ impl Engine {
         let is_first = phase != Replay::CommitsOnly;
         match record {
             Record::Commit { group, runs, dropped, deltas, .. } if lsn > master.cutoff => {
-                self.replaying = Some(lsn);
+                if phase != Replay::WithoutCommits {
+                    self.replaying = Some(lsn);
+                }
                 if is_first {
                     effects.group = (*group != GroupId::NONE).then_some(*group);
                     self.replay_runs(lsn, runs)?;
@@ -194,7 +198,7 @@ impl Engine {
     pub(crate) fn settle(&mut self, last: Lsn) {
         self.committed = last;
         self.recovered = last;
-        self.replaying = None;
+        self.replay_cutoff = None;
         self.refresh_floors();
     }
 
@@ -205,17 +209,13 @@ impl Engine {
 
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.
     pub(crate) fn forget_replayed(&mut self, cutoff: Lsn) {
+        self.replaying = Some(cutoff);
         for id in 1..self.trees.len() {
             let before = self.trees[id].deltas.bytes();
             self.trees[id].deltas.remove_newer(cutoff);
             let after = self.trees[id].deltas.bytes();
             self.note_deltas_size(before, after);
         }
-    }
-
-    /// The second reading starts: merges may take what is at or below the cutoff.
-    pub(crate) fn begin_second_reading(&mut self, cutoff: Lsn) {
-        self.replaying = Some(cutoff);
     }
 
     /// Restart is complete.

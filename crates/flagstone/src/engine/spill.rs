@@ -111,7 +111,9 @@ fn take_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(size as usize)
 }
 
-/// Fills one page of at most `size` bytes; returns it with the number of deltas it took.
+/// Fills one page of at most `size` bytes; returns its first and last key and the image.
+///
+/// The versions of one key stay on one page, unless a page is too small for them.
 fn build_page<'a>(
     versions: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Lsn, Op<'a>)>>,
     size: usize,
@@ -222,9 +224,10 @@ impl Runs {
         self.open.iter().chain(&self.loaded)
     }
 
-    /// Runs loaded before a checkpoint began: their pages go when it is durable.
-    pub(crate) fn take_loaded(&mut self) -> Vec<CommittedRun> {
-        std::mem::take(&mut self.loaded)
+    /// Runs at or below the cutoff of a checkpoint that begins: all they hold is in memory, so its
+    /// copies cover them, and their pages go when it is durable.
+    pub(crate) fn take_loaded(&mut self, cutoff: Lsn) -> Vec<CommittedRun> {
+        self.loaded.extract_if(.., |run| run.lsn <= cutoff).collect()
     }
 }
 
@@ -273,12 +276,16 @@ impl Engine {
         let rolled_back = run.rolled_back.clone();
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
+        // Savepoints kept versions of a key apart; under the run's one LSN only their sum counts.
+        let mut changes = DeltaMap::new();
         for entry in entries(&frame).ok_or(fault(page))? {
             let entry = entry.ok_or(fault(page))?;
             if !is_rolled_back(&rolled_back, entry.number) {
-                let (table, key) = split_private_key(entry.key);
-                self.add_delta(table, key, entry.op, lsn);
+                changes.insert(entry.key, entry.op, Lsn(entry.number), &[]);
             }
+        }
+        for entry in changes.range(KeyRange::ALL) {
+            self.add_entry(&entry, lsn);
         }
         let run = &mut self.runs.open[number];
         run.is_loaded[index] = true;
@@ -348,6 +355,8 @@ impl Engine {
         let run_of = run.clone();
         if let Ok(transaction) = self.transaction(xid) {
             transaction.runs.push(run_of);
+            transaction.pages.extend(images.iter().map(|(page, _)| *page));
+            transaction.is_spilling = true;
         }
         Ok(Some(SpillJob { xid, group, images, run }))
     }
@@ -358,9 +367,17 @@ impl Engine {
         self.abort(job.xid);
     }
 
+    /// A spill has reached flash: its transaction may go on.
+    pub(crate) fn spilled(&mut self, xid: Xid, group: GroupId) {
+        match self.transactions.get_mut(&xid) {
+            Some(transaction) => transaction.is_spilling = false,
+            None => self.trims.discard_group(group),
+        }
+    }
+
     /// Changes of `xid` to the private key `key` that left memory, oldest first.
     pub(crate) fn spilled_versions(&mut self, xid: Xid, key: &[u8]) -> Step<Vec<OwnVersion>> {
-        let transaction = self.transaction(xid)?;
+        let transaction = self.settled_transaction(xid)?;
         if transaction.runs.is_empty() {
             return Ok(Vec::new());
         }
@@ -397,7 +414,7 @@ impl Engine {
     ) -> Step<()> {
         let (low, high) = private_bounds(table, part.as_key_range());
         let inside = KeyRange { low: &low, high: Some(&high) };
-        let transaction = self.transaction(xid)?;
+        let transaction = self.settled_transaction(xid)?;
         let mut cut: Option<Vec<u8>> = None;
         match direction {
             Direction::Forward => {
@@ -451,7 +468,7 @@ impl Engine {
         let (low, high) = private_bounds(table, range);
         let mut own = DeltaMap::new();
         let inside = KeyRange { low: &low, high: Some(&high) };
-        let transaction = self.transaction(xid)?;
+        let transaction = self.settled_transaction(xid)?;
         for entry in transaction.writes.range(inside) {
             for (number, op) in entry.versions() {
                 own.insert(split_private_key(entry.key()).1, op, number, &[]);

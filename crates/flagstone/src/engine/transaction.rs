@@ -9,7 +9,7 @@
 //!                     (none): changes forgotten, nothing written
 //! ```
 
-use flagstone_space::{GroupId, Lsn};
+use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::spill::{self, OwnVersion, Run};
 use super::{Engine, Step, Stop, Table, Wait};
@@ -49,6 +49,10 @@ pub(crate) struct Transaction {
     pub(crate) group: Option<GroupId>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
+    /// Page numbers it took for its group.
+    pub(crate) pages: Vec<LogicalPage>,
+    /// Some of its changes are on their way to flash: neither here nor there.
+    pub(crate) is_spilling: bool,
     /// Memory of `writes` as counted in the engine's total.
     size: usize,
     /// Bytes by which it may make leaves grow.
@@ -102,7 +106,7 @@ impl Engine {
     ///
     /// `NoSavepoint` when it is another transaction's or was rolled back itself.
     pub fn rollback_to(&mut self, xid: Xid, savepoint: Savepoint) -> Step<()> {
-        let transaction = self.transaction(xid)?;
+        let transaction = self.settled_transaction(xid)?;
         let mark = Lsn(savepoint.sequence);
         if savepoint.xid != xid || !transaction.savepoints.contains(&mark) {
             return Err(EngineError::NoSavepoint.into());
@@ -126,7 +130,7 @@ impl Engine {
     /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
     /// and the transaction goes on.
     pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
-        let transaction = self.transaction(xid)?;
+        let transaction = self.settled_transaction(xid)?;
         if transaction.writes.is_empty() && transaction.runs.is_empty() {
             let lsn = if transaction.has_read { self.committed } else { Lsn::ZERO };
             self.end(xid);
@@ -198,6 +202,11 @@ impl Engine {
         if let Some(group) = transaction.group {
             self.trims.discard_group(group);
         }
+        for page in transaction.pages {
+            // The number will have another owner: nothing of this one may be found under it.
+            self.forget_page(page);
+            self.unused_pages.push(page);
+        }
         self.release(xid);
     }
 
@@ -216,6 +225,12 @@ impl Engine {
             Some(_) => {}
         }
         self.transactions.get_mut(&xid).ok_or(Stop::Error(EngineError::Ended))
+    }
+
+    /// The transaction, once none of its changes are on their way to flash.
+    pub(crate) fn settled_transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
+        let transaction = self.transaction(xid)?;
+        if transaction.is_spilling { Err(Stop::Wait(Wait::Memory)) } else { Ok(transaction) }
     }
 
     pub(crate) fn note_read(&mut self, xid: Xid) -> Step<()> {

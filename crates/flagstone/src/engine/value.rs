@@ -142,6 +142,9 @@ impl Engine {
             return Err(super::Stop::Wait(super::Wait::Pages(chunk_count + list_count)));
         }
         let group = self.group_of(xid)?;
+        let taken = self.unused_pages.len() - chunk_count - list_count;
+        let numbers = self.unused_pages[taken..].to_vec();
+        self.transaction(xid)?.pages.extend(numbers);
         let chunks = self.unused_pages.split_off(self.unused_pages.len() - chunk_count);
         let lists = self.unused_pages.split_off(self.unused_pages.len() - list_count);
         let is_indirect = list_count > 0;

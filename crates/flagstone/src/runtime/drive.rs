@@ -105,6 +105,10 @@ impl<D: Nand> Runtime<D> {
                 self.work_end(work);
                 Ok(true)
             }
+            Ok(None) if self.engine().is_flushing() => {
+                self.await_change();
+                Ok(true)
+            }
             Ok(None) => Ok(self.engine().is_flush_wanted()),
             Err(Stop::Miss(fetch)) => {
                 let fetched = self.read(fetch)?;

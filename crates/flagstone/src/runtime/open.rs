@@ -1,11 +1,13 @@
 //! Creating and opening: format or mount, then restart.
 
+use std::cell::RefCell;
+
 use flagstone_nand::{Capabilities, CellMode, Geometry};
 use flagstone_space::MountReport;
 
 use super::{
-    Collection, Condvar, EngineError, GcPolicy, LogGeometry, Lsn, Mutex, Nand, OpenError, Options,
-    Runtime, SeededBug, Space, SpaceError, SpaceOptions,
+    Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
+    OpenError, Options, Runtime, SeededBug, Space, SpaceError, SpaceOptions,
 };
 use crate::bugs::Bugs;
 use crate::engine::{
@@ -113,6 +115,7 @@ impl<D: Nand> Runtime<D> {
             mount,
             geometry,
             report: RecoveryReport::default(),
+            freed: RefCell::default(),
         };
         restart.run()?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7).
@@ -189,6 +192,8 @@ struct Restart<'a, D: Nand> {
     mount: MountReport,
     geometry: LogGeometry,
     report: RecoveryReport,
+    /// Page numbers that replayed records gave up.
+    freed: RefCell<Vec<LogicalPage>>,
 }
 
 impl<D: Nand> Restart<'_, D> {
@@ -213,10 +218,19 @@ impl<D: Nand> Restart<'_, D> {
         self.runtime.observe(&self.runtime.space());
         self.load_catalog()?;
         if phase == Replay::WithoutCommits {
-            self.runtime.engine().begin_second_reading(self.master.cutoff);
             self.read_log(Replay::CommitsOnly)?;
         }
         self.runtime.engine().end_replay();
+        let freed = self.freed.take();
+        let mut space = self.runtime.space();
+        // A number may have found an owner since: a page, or a root that was never written.
+        let roots = self.runtime.engine().roots();
+        let is_root = |page: &LogicalPage| roots.iter().any(|(_, root)| root == page);
+        for page in freed.into_iter().filter(|page| !is_root(page)) {
+            if !space.is_mapped(page) {
+                space.release(page);
+            }
+        }
         Ok(())
     }
 
@@ -233,7 +247,9 @@ impl<D: Nand> Restart<'_, D> {
         let mut reader = LogReader::new(self.geometry, start);
         let first = self.master.begin.page.max(self.mount.log_pages.start);
         let mut bytes = Vec::new();
-        for page in first..self.mount.log_pages.end {
+        // A second reading takes the copies of the tail too: the tail itself may not read any more.
+        let end = self.mount.log_pages.end.max(self.runtime.space().log_range().end);
+        for page in first..end {
             let read = self.runtime.space().log_read(page, &mut bytes)?;
             if matches!(read, flagstone_space::LogRead::Skipped) {
                 continue;
@@ -285,6 +301,10 @@ impl<D: Nand> Restart<'_, D> {
                 && info.lsn < lsn
             {
                 space.trim(page, None)?;
+            }
+            // Not to be taken again while records that free it are being replayed.
+            if space.reserve(page) {
+                self.freed.borrow_mut().push(page);
             }
         }
         Ok(())
