@@ -18,7 +18,8 @@ use std::time::Instant;
 
 use flagstone::{Options, OptionsError};
 use flagstone_nand::{
-    CellMode, Crashable, Nand, OpenDeviceError, Profile, ProfileError, SegmentFile, SimNand, SimStorage,
+    CellMode, Crashable, Nand, OpenDeviceError, Profile, ProfileError, SegmentFile, SimNand,
+    SimStorage,
 };
 use serde::Serialize;
 
@@ -221,10 +222,8 @@ pub fn small(mut options: Options, device: &impl Nand) -> Options {
 /// When there is no such profile.
 pub fn chip(profile: &str, seed: u64) -> Result<SimNand, ProfileError> {
     let profile = Profile::named(profile)?;
-    let is_paired = matches!(
-        profile.capabilities.cell_mode,
-        CellMode::Mlc { .. } | CellMode::OddMlc { .. }
-    );
+    let is_paired =
+        matches!(profile.capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
     // On paired cells the log uses every other page, and a sync may waste one.
     let block_count = if is_paired { 2 * BLOCK_COUNT } else { BLOCK_COUNT };
     Ok(SimNand::new(&profile.with_block_count(block_count)?, seed))

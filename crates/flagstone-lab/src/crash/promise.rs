@@ -119,16 +119,6 @@ fn two_swapped_pages_are_noticed() {
     assert_kept(&faults::swapped_pages::<Engine>(&trial(120, 61)));
 }
 
-#[test]
-fn a_changed_image_is_never_read_as_another() {
-    assert_kept(&faults::changed_images::<Engine>(&trial(120, 1), 300 * effort()));
-}
-
-#[test]
-fn a_full_chip_can_be_emptied_and_filled_again() {
-    assert_kept(&faults::full_then_deleted::<Engine>(&trial(0, 1), &[100, 900]));
-}
-
 /// Goal: no configuration that can be drawn breaks the promise. Method: seeds, states sampled.
 #[test]
 fn the_swarm_finds_nothing() {

@@ -54,6 +54,8 @@ pub(crate) struct Cycle {
     number: u32,
     cutoff: Lsn,
     begin: LogPosition,
+    /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
+    end_page: Option<u64>,
     is_wanted: bool,
     /// Runs that were loaded before this cycle began.
     loaded: Vec<CommittedRun>,
@@ -253,6 +255,7 @@ impl Engine {
             Phase::Idle => {
                 self.cycle.is_wanted
                     || self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
+                        && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
             // A page full of copies is waiting to be written: the flush comes first.
             Phase::Copying { .. } => self.log.pending_bytes() < self.copy_batch_size(),
@@ -369,6 +372,7 @@ impl Engine {
     pub(crate) fn checkpoint_done(&mut self) {
         self.cycle.phase = Phase::Idle;
         self.counts.checkpoints += 1;
+        self.cycle.end_page = Some(self.log_page);
         for run in std::mem::take(&mut self.cycle.loaded) {
             let pages = run.run.pages.into_iter().map(|(_, page)| page).collect();
             self.trims.add_pages(run.lsn, run.run.group, pages);

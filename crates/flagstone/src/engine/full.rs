@@ -78,7 +78,8 @@ impl Engine {
         let budget = self.view.log_budget;
         let share = budget * percent / 100;
         // A log of very few blocks still has to hold something before it is worth a checkpoint.
-        share.min(budget.saturating_sub(blocks * self.view.log_block_pages)).max(share / 2)
+        let spared = budget.saturating_sub(blocks * self.view.log_block_pages);
+        share.min(spared).max(share / 2).max(budget.min(self.view.log_block_pages))
     }
 
     /// Whether there is anything that a merge could take.
