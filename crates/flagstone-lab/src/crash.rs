@@ -265,7 +265,7 @@ pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashRepo
 ///
 /// # Errors
 ///
-/// As [`explore`], and when the path leads nowhere.
+/// As [`explore()`], and when the path leads nowhere.
 pub fn replay(config: &CrashConfig, path: &CutPath) -> Result<CrashReport, CrashError> {
     if is_file(&config.profile)? {
         config.replay_on(file(&config.profile)?, path)

@@ -5,7 +5,7 @@
 //!
 //! - [`workload`]: TPC-B as a seeded generator and a restartable transaction.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
-//! - [`bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
+//! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
 

@@ -44,7 +44,7 @@ pub struct Corruption {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The key is longer than [`crate::Stats::key_size_max`].
+    /// The key is longer than [`crate::Limits::key_size_max`].
     #[error("key of {size} bytes is longer than {size_max}")]
     KeyTooLong {
         /// Bytes given.

@@ -192,7 +192,7 @@ const UNDERFULL_PERCENT: usize = 25;
 const MERGED_PERCENT: usize = 80;
 
 impl Engine {
-    /// Whether [`Engine::next_job`] would find something to do.
+    /// Whether there is background work: whether `Runtime::work_begin` would find any.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.is_poisoned
