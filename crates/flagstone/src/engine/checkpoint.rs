@@ -26,6 +26,7 @@ use super::merge::{Job, Next};
 use super::spill::{CommittedRun, Run};
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
+use crate::bugs::SeededBug;
 use crate::log::{Cursor, LogPosition};
 
 /// Share of the log budget, in percent, at which a cycle begins.
@@ -306,6 +307,9 @@ impl Engine {
     fn copy_step(&mut self, mut number: usize, mut after: Option<Vec<u8>>) {
         let below = Lsn(self.cycle.cutoff.0 + 1);
         let room = self.copy_batch_size();
+        if self.bugs.has(SeededBug::SkipCopies) {
+            number = self.trees.len();
+        }
         while number < self.trees.len() {
             let tree = &self.trees[number];
             let (copied, last) =
@@ -329,11 +333,13 @@ impl Engine {
             return Ok(None);
         }
         let cutoff = self.cycle.cutoff;
-        if let Some(job) = self.inner_job(cutoff)? {
+        let skips_nodes = self.bugs.has(SeededBug::SkipInnerNodes);
+        if !skips_nodes && let Some(job) = self.inner_job(cutoff)? {
             return Ok(Some(Job::Write(Box::new(job))));
         }
         let (is_waiting, job) = self.old_frame_job(cutoff)?;
-        if is_waiting || self.is_reshaping_anywhere() || self.trims.has_groups() {
+        let is_reshaping = !skips_nodes && self.is_reshaping_anywhere();
+        if is_waiting || is_reshaping || self.trims.has_groups() {
             return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
         self.cycle.phase = Phase::Saving;

@@ -137,7 +137,7 @@ impl Engine {
     /// Ends one read of `page`; true when what it brought is stale.
     fn end_read(&mut self, page: LogicalPage) -> bool {
         let Some(read) = self.reads.get_mut(&page) else { return false };
-        let is_stale = read.is_stale;
+        let is_stale = read.is_stale && !self.bugs.has(SeededBug::KeepStaleReads);
         read.count = read.count.saturating_sub(1);
         if read.count == 0 {
             self.reads.remove(&page);

@@ -445,7 +445,11 @@ impl Engine {
             let pin = self.buries(upto).then_some(page);
             self.busy.insert(page);
             let image = merged.pages.into_iter().next().map(|built| built.image);
-            let pages = vec![PageWrite { page, image: image.unwrap_or_default(), lsn: upto }];
+            let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
+                true => Lsn(upto.0 + 8),
+                false => upto,
+            };
+            let pages = vec![PageWrite { page, image: image.unwrap_or_default(), lsn }];
             let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
             let cause = Cause::Data;
             return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));

@@ -15,6 +15,7 @@ use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
 use super::spill::Run;
 use super::{Engine, Table};
+use crate::bugs::SeededBug;
 use crate::delta::decode_delta;
 use crate::error::Corruption;
 use crate::log::{Cursor, Install, Items, LogWriter, LoggedDelta, Record};
@@ -95,7 +96,7 @@ impl Engine {
                 }
                 self.replay_deltas(phase, lsn, deltas)?;
             }
-            Record::Install(install) if is_first => {
+            Record::Install(install) if is_first && !self.bugs.has(SeededBug::SkipInstalls) => {
                 self.replay_install(lsn, install, &mut effects)?;
             }
             Record::Copy { cycle, tree, deltas } if is_first && *cycle == master.cycle => {

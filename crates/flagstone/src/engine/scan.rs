@@ -9,6 +9,7 @@ use super::pool::FrameIndex;
 use super::snapshot::{OldLeaf, SnapshotId};
 use super::value::Descriptor;
 use super::{Engine, Step, Table};
+use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Value, apply};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
@@ -133,7 +134,9 @@ impl Engine {
             return Ok(None);
         }
         let (low, high) = (range.low.as_slice(), range.high.as_deref());
-        self.lock(xid, Target::Interval { tree: table.id, low, high }, Mode::Shared)?;
+        if !self.bugs.has(SeededBug::ScanWithoutLock) {
+            self.lock(xid, Target::Interval { tree: table.id, low, high }, Mode::Shared)?;
+        }
         self.note_read(xid)?;
         let mut part = self.part_of(table, range, direction, None)?;
         self.clip_to_own(xid, table, &mut part.range, direction, limit)?;

@@ -25,6 +25,7 @@ use super::pool::Class;
 use super::scan::{Direction, ScanRange};
 use super::transaction::{private_key, split_private_key};
 use super::{Engine, Fetch, Step, Stop, Table};
+use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Op, put_varint, take_varint};
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -273,7 +274,10 @@ impl Engine {
     fn load_run_page(&mut self, number: usize, index: usize) -> Step<()> {
         let run = &self.runs.open[number];
         let (group, page, lsn) = (run.run.group, run.run.pages[index].1, run.lsn);
-        let rolled_back = run.rolled_back.clone();
+        let mut rolled_back = run.rolled_back.clone();
+        if self.bugs.has(SeededBug::KeepRolledBack) {
+            rolled_back.clear();
+        }
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
         // Savepoints kept versions of a key apart; under the run's one LSN only their sum counts.
