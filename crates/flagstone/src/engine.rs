@@ -27,7 +27,7 @@ use crate::error::EngineError;
 use crate::lock::{LockTable, Xid};
 use crate::log::{ChainPoint, Flush, ItemBuf, LogGeometry, LogWriter};
 use crate::node;
-use crate::options::{FrameKind, Options};
+use crate::options::{Budget, FrameKind, Options};
 
 mod access;
 mod catalog;
@@ -184,6 +184,8 @@ pub struct Engine {
     committed: Lsn,
     /// Commits up to here must become durable soon: somebody waits for them.
     flush_to: Lsn,
+    /// Commits up to here are waited for too, but their flush may wait for company.
+    company_to: Lsn,
     flush_in_flight: Option<FlushPoint>,
     /// Where the chain of durable fragments ends.
     durable_chain: ChainPoint,
@@ -255,6 +257,7 @@ impl Engine {
             log,
             committed: Lsn::ZERO,
             flush_to: Lsn::ZERO,
+            company_to: Lsn::ZERO,
             flush_in_flight: None,
             replay_cutoff: None,
             replaying: None,
@@ -315,8 +318,21 @@ impl Engine {
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned
             && self.flush_in_flight.is_none()
-            && self.flush_to > self.log.durable()
+            && (self.flush_to > self.log.durable() || self.has_company())
             && self.log.pending_bytes() > 0
+    }
+
+    /// Whether commits wait for a flush that waits for company: whoever keeps the time flushes when
+    /// the delay of the options has passed.
+    #[must_use]
+    pub fn awaits_company(&self) -> bool {
+        !self.is_poisoned && self.company_to > self.log.durable()
+    }
+
+    /// Whether enough has gathered to end the wait of a group commit.
+    fn has_company(&self) -> bool {
+        let enough = self.view.log_page_size as f64 * self.options.group_fill;
+        self.awaits_company() && self.log.pending_bytes() as f64 >= enough
     }
 
     /// The newest commit, durable or not.
@@ -447,8 +463,25 @@ impl Engine {
 
     fn note_deltas_size(&mut self, before: usize, after: usize) {
         self.deltas_size = self.deltas_size + after - before;
+        self.note_memory();
+    }
+
+    /// Changes take more or less memory than before: frames give way where the budget is shared.
+    fn note_memory(&mut self) {
         let total = self.deltas_size + self.uncommitted_size;
         self.deltas_size_peak = self.deltas_size_peak.max(total);
+        if self.options.budget == Budget::Shared {
+            self.pool.shrink(self.frames_max());
+        }
+    }
+
+    /// What frames may take now.
+    fn frames_max(&self) -> usize {
+        if self.options.budget == Budget::Divided {
+            return self.limits.frames;
+        }
+        let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
+        self.options.memory.saturating_sub(taken).max(self.limits.frames)
     }
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {

@@ -24,8 +24,8 @@ pub use engine::{
 pub use error::{Corruption, EngineError, OpenError};
 pub use lock::Xid;
 pub use options::{
-    Collection, Durability, FrameKind, Options, OptionsError, PRESETS, Preset, RelocationFolding,
-    SplitTime,
+    AbsentLeaf, Budget, Collection, Compaction, Durability, FrameKind, Options, OptionsError,
+    PRESETS, Preset, RelocationFolding, SplitTime,
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,

@@ -54,6 +54,40 @@ pub enum Collection {
     CostBenefit,
 }
 
+/// How the memory budget is divided between frames and deltas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Budget {
+    /// Frames have their share, deltas the rest.
+    #[default]
+    Divided,
+    /// Frames have their share and whatever deltas do not take at the moment.
+    Shared,
+}
+
+/// What becomes of a change whose leaf is not in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AbsentLeaf {
+    /// It waits for the leaf as a delta; nothing is read.
+    #[default]
+    Wait,
+    /// The leaf is read first, as in an engine whose changes go to frames.
+    Read,
+}
+
+/// How a checkpoint lets the log's head advance past live deltas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Compaction {
+    /// It copies them densely to the log's tail: no page is written for their age alone.
+    #[default]
+    Copy,
+    /// It merges them into their pages, and copies what cannot be merged at that moment
+    /// (on-the-fly redo: log compaction).
+    Merge,
+}
+
 /// When a commit call returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,6 +115,10 @@ pub struct Options {
     pub uncommitted_share: f64,
     /// What frames hold.
     pub frames: FrameKind,
+    /// How the budget is divided.
+    pub budget: Budget,
+    /// Whether a change of a leaf that is not in memory reads it.
+    pub absent: AbsentLeaf,
     /// When leaves are split.
     pub split: SplitTime,
     /// Whether relocation merges.
@@ -91,6 +129,10 @@ pub struct Options {
     pub parts: u32,
     /// Physical pages that the log may occupy; 0 derives it from the memory budget.
     pub log_pages: u32,
+    /// How checkpoints treat live deltas.
+    pub compaction: Compaction,
+    /// Commits after which a checkpoint begins; 0 leaves it to the log's fill alone.
+    pub checkpoint_commits: u64,
     /// Default durability of a commit.
     pub durability: Durability,
     /// Longest time a group commit waits for company.
@@ -109,11 +151,15 @@ impl Default for Options {
             frame_share: 0.15,
             uncommitted_share: 0.25,
             frames: FrameKind::Base,
+            budget: Budget::Divided,
+            absent: AbsentLeaf::Wait,
             split: SplitTime::Merge,
             relocation: RelocationFolding::Fold,
             collection: Collection::Greedy,
             parts: 1,
             log_pages: 0,
+            compaction: Compaction::Copy,
+            checkpoint_commits: 0,
             durability: Durability::Immediate,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
@@ -178,6 +224,16 @@ pub const PRESETS: &[Preset] = &[
         summary: "whole pages written at eviction, LRU, no-steal, eager splits; same log",
         make: traditional,
     },
+    Preset {
+        name: "otf-immediate",
+        summary: "on-the-fly redo: dirty pages leave memory unwritten, checkpoints compact the log",
+        make: otf_immediate,
+    },
+    Preset {
+        name: "otf-group",
+        summary: "on-the-fly redo with group commit: flushes wait for company",
+        make: otf_group,
+    },
 ];
 
 fn traditional() -> Options {
@@ -188,6 +244,28 @@ fn traditional() -> Options {
         relocation: RelocationFolding::Keep,
         ..Options::default()
     }
+}
+
+/// Commits between the checkpoints of the on-the-fly redo presets.
+const OTF_CHECKPOINT_COMMITS: u64 = 5_000;
+
+/// On-the-fly redo as its paper has it: changes go to pages in memory, so these are read first; redo
+/// records and frames share one budget; checkpoints write what is due; relocation knows nothing.
+fn otf_immediate() -> Options {
+    Options {
+        preset: String::from("otf-immediate"),
+        frame_share: 0.5,
+        budget: Budget::Shared,
+        absent: AbsentLeaf::Read,
+        relocation: RelocationFolding::Keep,
+        compaction: Compaction::Merge,
+        checkpoint_commits: OTF_CHECKPOINT_COMMITS,
+        ..Options::default()
+    }
+}
+
+fn otf_group() -> Options {
+    Options { preset: String::from("otf-group"), durability: Durability::Group, ..otf_immediate() }
 }
 
 impl Options {

@@ -5,7 +5,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{Collection, Options, PRESETS, RelocationFolding};
+use flagstone::{Collection, Options, RelocationFolding};
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
@@ -46,7 +46,7 @@ impl Draw {
         let mut generator = Pcg64Mcg::seed_from_u64(seed);
         let mut below = |bound: u64| generator.next_u64() % bound;
         let profile = CHIP_PROFILES[below(CHIP_PROFILES.len() as u64) as usize];
-        let preset = PRESETS[below(PRESETS.len() as u64) as usize].name;
+        let preset = ["flagstone", "traditional"][below(2) as usize];
         let mut options = Options::preset(preset).unwrap_or_default();
         options.parts = 1 + u32::from(below(6) == 0);
         let page_size = 512 * options.parts as usize;

@@ -9,6 +9,7 @@ use crate::delta::{Op, PatchBuf, Value, apply};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 use crate::node::{NodeView, ValueRef};
+use crate::options::AbsentLeaf;
 
 /// What a read found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,8 +190,8 @@ impl Engine {
         self.require_sound()?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Exclusive)?;
         self.admit_write(xid)?;
-        if self.holds_images_ahead() {
-            // A page-writing engine changes pages, so it reads them first.
+        if self.holds_images_ahead() || self.options.absent == AbsentLeaf::Read {
+            // An engine that changes pages reads them first.
             self.leaf_for(table, Seek::At(key))?;
         }
         Ok(())

@@ -1,15 +1,16 @@
 //! Checkpoints: how the head of the log advances without merging what is still lazy.
 //!
 //! ```text
-//!  Idle ──▶ Copying ──▶ Settling ──▶ Saving ──▶ Idle
-//!           copies of    inner nodes  mapping checkpoint with the master record,
-//!           live deltas  and frames   then the log's head moves to where the cycle began
-//!           to the tail  on flash
+//!  Idle ──▶ Merging ──▶ Copying ──▶ Settling ──▶ Saving ──▶ Idle
+//!           leaves with  copies of    inner nodes  mapping checkpoint with the master record,
+//!           old deltas,  live deltas  and frames   then the log's head moves to where the cycle
+//!           if asked for to the tail  on flash     began
 //! ```
 //!
 //! | transition | function | afterwards |
 //! | --- | --- | --- |
-//! | Idle → Copying | `begin_cycle` | cutoff = durable LSN; versions at or below it stay apart |
+//! | Idle → Merging | `begin_cycle` | cutoff = durable LSN; versions at or below it stay apart |
+//! | Merging → Copying | `merge_step` | deltas ≤ cutoff are left only where a merge had to wait |
 //! | Copying → Settling | `copy_step` | every live delta ≤ cutoff is in a copy record behind `begin` |
 //! | Settling → Saving | `checkpoint_job` | no node on flash needs a record before `begin` |
 //! | Saving → Idle | `checkpoint_done` | restart reads from `begin` (rule D4) |
@@ -20,14 +21,19 @@
 //!   before it is installed, and every large transaction's group is current.
 //! - **C2** Restart ignores commit records at or below the cutoff: what of them is live was copied.
 
+use std::ops::Bound;
+
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
+use super::descent::Seek;
 use super::merge::{Job, Next};
 use super::spill::{CommittedRun, Run};
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
 use crate::bugs::SeededBug;
 use crate::log::{Cursor, LogPosition};
+use crate::node::NodeView;
+use crate::options::Compaction;
 
 /// Share of the log budget, in percent, at which a cycle begins.
 const BEGIN_PERCENT: u64 = 60;
@@ -40,6 +46,8 @@ const BEGIN_BLOCKS: u64 = 3;
 enum Phase {
     #[default]
     Idle,
+    /// Merging leaves with deltas at or below the cutoff, from this tree and key on.
+    Merging { tree: usize, from: Vec<u8> },
     /// Copying deltas from this tree and key on.
     Copying { tree: usize, after: Option<Vec<u8>> },
     /// Waiting for nodes, frames and the log to reach flash.
@@ -58,6 +66,8 @@ pub(crate) struct Cycle {
     /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
     end_page: Option<u64>,
     is_wanted: bool,
+    /// Commits counted when the last cycle began.
+    begin_commits: u64,
     /// Runs that were loaded before this cycle began.
     loaded: Vec<CommittedRun>,
 }
@@ -255,9 +265,11 @@ impl Engine {
         match self.cycle.phase {
             Phase::Idle => {
                 self.cycle.is_wanted
+                    || self.is_checkpoint_due()
                     || self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
                         && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
+            Phase::Merging { .. } => true,
             // A page full of copies is waiting to be written: the flush comes first.
             Phase::Copying { .. } => self.log.pending_bytes() < self.copy_batch_size(),
             Phase::Settling { copied } => {
@@ -266,6 +278,12 @@ impl Engine {
             }
             Phase::Saving => false,
         }
+    }
+
+    /// Whether as many commits as the options name have come since the last cycle began.
+    fn is_checkpoint_due(&self) -> bool {
+        let every = self.options.checkpoint_commits;
+        every > 0 && self.counts.commits - self.cycle.begin_commits >= every
     }
 
     /// Copies gather until they fill this much: dense pages, small bursts.
@@ -282,6 +300,7 @@ impl Engine {
                 self.begin_cycle();
                 Ok(Next::Stepped)
             }
+            Phase::Merging { tree, from } => self.merge_step(tree, from),
             Phase::Copying { tree, after } => {
                 self.copy_step(tree, after);
                 Ok(Next::Stepped)
@@ -298,9 +317,41 @@ impl Engine {
         self.cycle.number = self.cycle.number.wrapping_add(1);
         self.cycle.cutoff = self.durable();
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
-        self.cycle.phase = Phase::Copying { tree: 0, after: None };
+        self.cycle.begin_commits = self.counts.commits;
+        self.cycle.phase = match self.options.compaction {
+            Compaction::Copy => Phase::Copying { tree: 0, after: None },
+            Compaction::Merge => Phase::Merging { tree: 0, from: Vec::new() },
+        };
         self.cycle.loaded = self.runs.take_loaded(self.cycle.cutoff);
         self.refresh_floors();
+    }
+
+    /// Merges the next leaf with deltas at or below the cutoff. A leaf whose merge has to wait is
+    /// passed over: its deltas are copied.
+    fn merge_step(&mut self, mut number: usize, mut from: Vec<u8>) -> Step<Next> {
+        let below = Lsn(self.cycle.cutoff.0 + 1);
+        while let Some(tree) = self.trees.get(number) {
+            let oldest = tree.deltas.older_than(below, Bound::Included(&from)).next();
+            if tree.root.is_some()
+                && let Some((key, ..)) = oldest
+            {
+                let (table, key) = (Table { id: tree.id }, key.to_vec());
+                let index = self.leaf_for(table, Seek::At(&key))?;
+                let high = NodeView::trusted(&self.pool.frame(index).image).high();
+                let next = high.map_or((number + 1, Vec::new()), |high| (number, high.to_vec()));
+                let job = self.merge_at(table, key)?;
+                if job.is_none() && !self.installs.is_empty() {
+                    // A split of this tree comes first, as soon as its record is durable.
+                    self.want_flush();
+                    return Ok(Next::Idle);
+                }
+                self.cycle.phase = Phase::Merging { tree: next.0, from: next.1 };
+                return Ok(job.map_or(Next::Stepped, |job| Next::Job(Job::Write(Box::new(job)))));
+            }
+            (number, from) = (number + 1, Vec::new());
+        }
+        self.cycle.phase = Phase::Copying { tree: 0, after: None };
+        Ok(Next::Stepped)
     }
 
     /// Copies live deltas at or below the cutoff until a batch is full.

@@ -187,7 +187,7 @@ impl Engine {
 
     pub(crate) fn place(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>, class: Class) {
         self.pool.insert(page, lsn, image, class);
-        self.pool.shrink(self.limits.frames);
+        self.pool.shrink(self.frames_max());
     }
 
     /// Restart put deltas back without knowing what their bases hold: now it is known (rule D2).

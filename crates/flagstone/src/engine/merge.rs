@@ -398,6 +398,11 @@ impl Engine {
         bytes / (1 + bytes / self.payload_size)
     }
 
+    /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
+    pub(crate) fn merge_at(&mut self, table: Table, key: Vec<u8>) -> Step<Option<WriteJob>> {
+        self.prepare_merge(&Target { table, key, reason: Reason::Memory })
+    }
+
     /// Builds the new images of the leaf that holds `target`'s key.
     fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
         let table = target.table;
@@ -516,7 +521,7 @@ impl Engine {
             self.busy.remove(&page);
             return self.catch_up(page);
         }
-        match self.pool.shrink(self.limits.frames) {
+        match self.pool.shrink(self.frames_max()) {
             Some(page) if !self.busy.contains(&page) => self.catch_up(page),
             _ => Ok(None),
         }
@@ -525,11 +530,11 @@ impl Engine {
     /// Whether frames that are ahead of flash take more than their share and what is kept for
     /// merges: whoever wants to change more waits until some are written.
     pub(crate) fn frames_exceed(&self) -> bool {
-        self.pool.bytes() > self.limits.frames + MERGE_PAGES * self.payload_size
+        self.pool.bytes() > self.frames_max() + MERGE_PAGES * self.payload_size
     }
 
     fn must_evict(&self) -> bool {
-        self.pool.bytes() > self.limits.frames
+        self.pool.bytes() > self.frames_max()
             || self.hand.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
     }
 

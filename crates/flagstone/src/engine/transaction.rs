@@ -164,8 +164,10 @@ impl Engine {
     }
 
     fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
-        if durability != Durability::Deferred {
-            self.flush_to = self.flush_to.max(lsn);
+        match durability {
+            Durability::Deferred => {}
+            Durability::Group => self.company_to = self.company_to.max(lsn),
+            Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
         }
         Ticket { lsn }
     }
@@ -281,8 +283,7 @@ impl Engine {
         let added = transaction.writes.bytes() - before;
         transaction.size += added;
         self.uncommitted_size += added;
-        let total = self.deltas_size + self.uncommitted_size;
-        self.deltas_size_peak = self.deltas_size_peak.max(total);
+        self.note_memory();
         self.scratch = scratch;
         Ok(())
     }
@@ -291,7 +292,7 @@ impl Engine {
     pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
         self.transaction(xid)?;
         let is_crowded = self.holds_images_ahead() && {
-            self.pool.shrink(self.limits.frames);
+            self.pool.shrink(self.frames_max());
             self.frames_exceed()
         };
         if self.uncommitted_size > self.limits.uncommitted || is_crowded {
