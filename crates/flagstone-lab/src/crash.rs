@@ -35,6 +35,7 @@ mod parallel;
 mod promise;
 pub mod rig;
 pub mod run;
+pub mod scoreboard;
 pub mod script;
 pub mod sequences;
 pub mod subject;

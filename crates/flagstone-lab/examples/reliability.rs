@@ -1,0 +1,64 @@
+//! Measures rows of the scoreboard and writes `docs/RELIABILITY.md` from all results so far.
+//!
+//! ```sh
+//! cargo run --release -p flagstone-lab --features seeded-bugs --example reliability -- A1 B2 --effort 4
+//! ```
+//!
+//! Without names of rows, all are measured. Run it at the root of the source tree.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use flagstone_lab::crash::scoreboard::{Measured, ROWS, Results, document};
+
+const RESULTS: &str = "results/reliability.json";
+const DOCUMENT: &str = "docs/RELIABILITY.md";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut effort = 1;
+    let mut names = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--effort" => effort = words.next().ok_or("--effort needs a number")?.parse()?,
+            name if ROWS.iter().any(|row| row.id == name) => names.push(name),
+            name => return Err(format!("there is no row `{name}`").into()),
+        }
+    }
+    let mut results: Results = match fs::read_to_string(RESULTS) {
+        Ok(text) => serde_json::from_str(&text)?,
+        Err(_) => Results::new(),
+    };
+    let commit = commit();
+    for row in ROWS.iter().filter(|row| names.is_empty() || names.contains(&row.id)) {
+        let started = Instant::now();
+        let Some(outcome) = row.measure(effort, &results)? else { continue };
+        println!("{:<3} {} ({:.0} s)", row.id, outcome.value, started.elapsed().as_secs_f64());
+        let command = format!("reliability {} --effort {effort}", row.id);
+        let measured = Measured { outcome, commit: commit.clone(), command };
+        results.insert(row.id.to_owned(), measured);
+        write(&results)?;
+    }
+    write(&results)
+}
+
+fn write(results: &Results) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(Path::new(RESULTS).parent().unwrap_or(Path::new(".")))?;
+    fs::write(RESULTS, serde_json::to_string_pretty(results)? + "\n")?;
+    fs::write(DOCUMENT, document(results))?;
+    Ok(())
+}
+
+/// Short name of the commit that is checked out.
+fn commit() -> String {
+    let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    let name = output.ok().filter(|output| output.status.success());
+    name.map_or_else(
+        || String::from("unknown"),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}
