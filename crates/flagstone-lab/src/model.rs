@@ -162,9 +162,16 @@ impl KeyRange {
         self.table == address.0 && self.low <= address.1 && below
     }
 
+    fn is_empty(&self) -> bool {
+        self.high.as_ref().is_some_and(|high| *high <= self.low)
+    }
+
+    /// Whether some key may lie in both.
     fn meets(&self, other: &Self) -> bool {
         let ends_behind = |one: &Self, two: &Self| one.high.as_ref().is_none_or(|h| *h > two.low);
-        self.table == other.table && ends_behind(self, other) && ends_behind(other, self)
+        let have_keys = !self.is_empty() && !other.is_empty();
+        let overlap = ends_behind(self, other) && ends_behind(other, self);
+        self.table == other.table && have_keys && overlap
     }
 }
 
@@ -586,6 +593,17 @@ mod tests {
         assert!(!model.may_lock(OTHER, &all, Access::Write));
         assert!(model.may_lock(OTHER, &left, Access::Write), "the high end is exclusive");
         assert!(model.may_lock(SLOT, &all, Access::Write), "own locks never clash");
+    }
+
+    #[test]
+    fn a_range_without_keys_excludes_nobody() {
+        let mut model = Model::default();
+        model.begin(SLOT);
+        let all = KeyRange { table: TABLE, low: Vec::new(), high: None };
+        model.lock(SLOT, all.clone(), Access::Write);
+        let nothing = KeyRange { low: b"m".to_vec(), high: Some(b"m".to_vec()), ..all };
+        assert!(model.may_lock(OTHER, &nothing, Access::Read));
+        assert!(!model.may_lock(OTHER, &KeyRange::of(TABLE, b"m"), Access::Read));
     }
 
     #[test]

@@ -54,6 +54,12 @@ pub enum Violation {
         /// The operation.
         doing: String,
     },
+    /// An operation got a lock that another transaction's excludes (rule D13).
+    #[error("{doing}: has a lock that excludes another transaction's")]
+    Locked {
+        /// The operation.
+        doing: String,
+    },
     /// The structural check found something.
     #[error("the structural check found: {0}")]
     Damaged(String),
@@ -347,7 +353,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             return Ok(false);
         }
         match self.ask_op(op, |subject| subject.could_lock(asked, access))? {
-            Some(Some(true)) => Err(Violation::Fault("two locks that exclude each other").into()),
+            Some(Some(true)) => Err(Violation::Locked { doing: format!("{op:?}") }.into()),
             _ => Ok(false),
         }
     }
@@ -385,8 +391,9 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     }
 
     fn fill(&mut self, op: Op, slot: SlotIndex, table: TableIndex, size: Size) -> Result<(), Stop> {
+        // It locks the keys it puts and not the table: the model may claim no more of the engine.
         let all = KeyRange { table, low: Vec::new(), high: None };
-        if !self.may_touch(op, slot, all, Access::Write)? {
+        if !self.model.may_lock(slot, &all, Access::Write) || !self.ensure_open(slot, op)? {
             return Ok(());
         }
         for key in (0..KEY_COUNT).map(KeyIndex) {

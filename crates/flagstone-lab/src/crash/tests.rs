@@ -1,14 +1,20 @@
 //! The harness tested on a toy: sound ones pass, each broken one is found.
 
+use std::sync::Arc;
+
+use flagstone::Options;
 use flagstone_nand::{Profile, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
 use super::faults::{Trial, changed_images, correctable_errors, full_then_deleted, swapped_pages};
-use super::run::{RunnerRig, Violation};
-use super::script::{Mix, Script};
+use super::rig::{Capturing, Rig};
+use super::run::{Runner, RunnerRig, Violation};
+use super::script::{Direction, KeyIndex, Mix, Op, Script, Size};
 use super::sequences::{explore_sequences, prepared};
 use super::subject::{Setup, Subject};
 use super::toy::Toy;
+use super::{Flagstone, chip, small};
+use crate::model::{Model, SlotIndex, TableIndex};
 
 type ToyRig = RunnerRig<SimNand>;
 
@@ -79,6 +85,21 @@ fn changed_images_are_noticed() {
 #[test]
 fn swapped_pages_are_found_without_checksums() {
     assert!(!swapped_pages::<Toy<ToyRig, 2>>(&trial(7)).failures.is_empty());
+}
+
+/// Goal (D13): the model claims no lock that an engine need not take, so that none is blamed.
+/// Method: a table filled in one transaction, then another one beside it, on Flagstone.
+#[test]
+fn what_a_fill_does_not_lock_is_free() {
+    let (one, other, table) = (SlotIndex(0), SlotIndex(1), TableIndex(0));
+    let nothing = Op::Scan(other, table, KeyIndex(7), KeyIndex(7), Direction::Forward);
+    let fill = |slot| Op::Fill(slot, table, Size(4));
+    let script = Script(vec![fill(one), nothing, fill(other), Op::Get(other, table, KeyIndex(7))]);
+    let chip = chip("tiny", 1).unwrap();
+    let setup = small(Options::default(), &chip).into();
+    let rig = Rig::new(chip, Arc::new(Model::default()), Capturing::Off);
+    let mut runner = Runner::<Flagstone<ToyRig>, SimNand>::create(rig, &setup).unwrap();
+    assert_eq!(runner.run(&script), Ok(()));
 }
 
 #[test]
