@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, run_all};
+use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, WorkloadKind, run_all};
 use flagstone_lab::run::{Run, Runs};
 use flagstone_lab::workload::tpcb::Dialect;
 use tempfile::TempDir;
@@ -79,8 +79,9 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     let profile = request::profile(args.profile.as_deref().unwrap_or(default_profile))?;
     let mut config = BenchConfig::tpcb(profile, presets(args)?);
     config.device = device;
-    config.dialect = Dialect::named(&args.dialect)
+    let dialect = Dialect::named(&args.dialect)
         .ok_or_else(|| unfit("--dialect", &args.dialect, "spec, shore-kits or shore-kits-local"))?;
+    config.workload = WorkloadKind::Tpcb(dialect);
     config.scale = args.scale;
     config.clients = args.clients;
     config.txns = args.txns;

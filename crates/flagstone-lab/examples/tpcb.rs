@@ -5,7 +5,7 @@
 use std::error::Error;
 
 use flagstone::Options;
-use flagstone_lab::bench::{BenchConfig, run_all};
+use flagstone_lab::bench::{BenchConfig, WorkloadKind, run_all};
 use flagstone_lab::run::Run;
 use flagstone_lab::workload::tpcb::Dialect;
 use flagstone_nand::Profile;
@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = BenchConfig::tpcb(Profile::named("slc-2k")?, vec![options]);
     config.clients = argument(1, "1").parse()?;
     config.txns = argument(2, "50000").parse()?;
-    config.dialect = Dialect::named(&argument(3, "spec")).ok_or("unknown dialect")?;
+    let dialect = Dialect::named(&argument(3, "spec")).ok_or("unknown dialect")?;
+    config.workload = WorkloadKind::Tpcb(dialect);
     config.seed = argument(4, "1").parse()?;
     let is_verbose = std::env::var_os("VERBOSE").is_some();
     let mut on_progress = |progress| {

@@ -22,7 +22,8 @@ use flagstone_nand::Profile;
 use thiserror::Error;
 
 use crate::run::{Run, Runs};
-use crate::workload::tpcb::{Dialect, SumsFault, Tpcb};
+use crate::workload::Workload;
+use crate::workload::tpcb::{self, SumsFault, Tpcb};
 
 /// Commits between two looks at an automatic warm-up.
 const WARMUP_STEP: u64 = 500;
@@ -30,8 +31,8 @@ const WARMUP_STEP: u64 = 500;
 /// What to run and where.
 #[derive(Clone, Debug)]
 pub struct BenchConfig {
-    /// Dialect of TPC-B.
-    pub dialect: Dialect,
+    /// Workload and dialect.
+    pub workload: WorkloadKind,
     /// Device to run on.
     pub device: BenchDevice,
     /// Profile of the chip; its block count is replaced by what the workload needs.
@@ -39,7 +40,7 @@ pub struct BenchConfig {
     /// Options of each engine, run one after the other. Memory and seed are replaced by those
     /// of this configuration.
     pub options: Vec<Options>,
-    /// Branches.
+    /// Scale of the workload: branches of TPC-B.
     pub scale: u32,
     /// Clients of the simulator, threads elsewhere.
     pub clients: u32,
@@ -55,6 +56,13 @@ pub struct BenchConfig {
     pub warmup: Warmup,
     /// Seed of workload and engine.
     pub seed: u64,
+}
+
+/// Workload of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkloadKind {
+    /// TPC-B.
+    Tpcb(tpcb::Dialect),
 }
 
 /// Device of a benchmark.
@@ -180,11 +188,39 @@ pub fn run(
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
     config.require()?;
-    match &config.device {
-        BenchDevice::Sim => simulated::run(config, options, on_progress),
-        BenchDevice::Image(_) | BenchDevice::File(_) => threaded::run(config, options, on_progress),
+    match config.workload {
+        WorkloadKind::Tpcb(_) => {
+            let workload = config.tpcb_workload();
+            run_job(Job { config, workload: &workload }, options, on_progress)
+        }
     }
 }
+
+fn run_job<W: Workload>(
+    job: Job<'_, W>,
+    options: &Options,
+    on_progress: OnProgress<'_>,
+) -> Result<Run, BenchError> {
+    match &job.config.device {
+        BenchDevice::Sim => simulated::run(job, options, on_progress),
+        BenchDevice::Image(_) | BenchDevice::File(_) => threaded::run(job, options, on_progress),
+    }
+}
+
+/// A configuration with its workload.
+#[derive(Debug)]
+pub(crate) struct Job<'a, W> {
+    pub(crate) config: &'a BenchConfig,
+    pub(crate) workload: &'a W,
+}
+
+impl<W> Clone for Job<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Job<'_, W> {}
 
 impl BenchConfig {
     /// TPC-B at scale 1 on the simulated chip of `profile`: memory a tenth of the data, fill 0.8,
@@ -192,7 +228,7 @@ impl BenchConfig {
     #[must_use]
     pub fn tpcb(profile: Profile, options: Vec<Options>) -> Self {
         Self {
-            dialect: Dialect::Spec,
+            workload: WorkloadKind::Tpcb(tpcb::Dialect::Spec),
             device: BenchDevice::Sim,
             profile,
             options,
@@ -207,10 +243,11 @@ impl BenchConfig {
         }
     }
 
-    /// The workload.
+    /// TPC-B at the scale and with the seed of this configuration.
     #[must_use]
-    pub fn tpcb_workload(&self) -> Tpcb {
-        Tpcb { dialect: self.dialect, scale: self.scale, seed: self.seed }
+    pub(crate) fn tpcb_workload(&self) -> Tpcb {
+        let WorkloadKind::Tpcb(dialect) = self.workload;
+        Tpcb { dialect, scale: self.scale, seed: self.seed }
     }
 
     fn require(&self) -> Result<(), BenchError> {

@@ -20,17 +20,16 @@
 
 mod client;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use flagstone::{Durability, EngineError, Fetched, Flush, Runtime, Step, Stop, Wait, Work};
-use flagstone_nand::{Nand as _, SimNand};
+use flagstone::{Durability, EngineError, Fetched, Step, Stop, Wait};
 use flagstone_space::Lsn;
-use hdrhistogram::{CreationError, Histogram};
 
 use crate::bench::BenchError;
 use crate::clock::Clock;
-use crate::timed::Timed;
-use crate::workload::tpcb::{Tables, Tpcb};
+use crate::store::Driven;
+use crate::tally::Tally;
+use crate::workload::{Acknowledged, Outcome, Terminal, Workload};
 use client::{Client, Ended};
 
 /// Steps without a commit after which a run counts as stalled: thousands a client are far beyond
@@ -40,19 +39,16 @@ const STEPS_MAX: u32 = 2_000_000;
 /// Rounds with nothing under way after which the loop gives up.
 const IDLE_ROUNDS_MAX: u32 = 10_000;
 
-/// Runtime of the lab: the engine on a watched simulated chip.
-pub type LabRuntime = Runtime<Timed<SimNand>>;
-
 /// What is under way on the device.
-enum Event {
+enum Event<E: Driven> {
     /// A client's page has come.
     Fetched(u32, Fetched),
     /// A page for the background worker has come.
     WorkerFetched(Fetched),
     /// The programs of a flush are done.
-    Flushed(Flush),
+    Flushed(E::Flush),
     /// The programs of background work are done.
-    Worked(Box<Work>),
+    Worked(Box<E::Work>),
 }
 
 /// Whether an actor has something under way.
@@ -70,80 +66,56 @@ struct Pending {
     client: u32,
 }
 
-/// Clients in a closed loop without think time, and the device under them.
-pub struct EventLoop<'r> {
-    runtime: &'r LabRuntime,
-    tables: Tables,
+/// Clients in a closed loop without think time, and the engine under them.
+pub struct EventLoop<'e, E: Driven, T> {
+    engine: &'e E,
     durability: Durability,
-    clients: Vec<Client>,
-    clock: Clock<Event>,
+    clients: Vec<Client<T>>,
+    clock: Clock<Event<E>>,
     ready: VecDeque<u32>,
     on_room: Vec<(u32, Wait)>,
     on_lock: Vec<u32>,
     on_durable: VecDeque<Pending>,
     log: Actor,
     worker: Actor,
-    /// Counters since the loop began.
-    pub counts: Counts,
-    /// Latencies in nanoseconds since the last [`EventLoop::reset_latency`].
-    pub latency: Histogram<u32>,
+    /// What the clients did since [`EventLoop::reset_tally`], by class.
+    pub tally: Tally,
+    /// Durable commits since the loop began.
+    commits: u64,
     /// Whether clients begin further transactions.
     is_open: bool,
     /// Rounds in which nothing was under way and nobody could go on.
     idle_rounds: u32,
 }
 
-/// What the clients did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Durable commits.
-    pub commits: u64,
-    /// Transactions given up.
-    pub aborts: u64,
-    /// Transactions begun again after a deadlock.
-    pub restarts: u64,
-}
-
-impl Counts {
-    /// What has been counted since `earlier`.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
-        Self {
-            commits: self.commits - earlier.commits,
-            aborts: self.aborts - earlier.aborts,
-            restarts: self.restarts - earlier.restarts,
-        }
-    }
-}
-
-impl<'r> EventLoop<'r> {
-    /// `client_count` clients of `tpcb` at the start of their first transaction.
+impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
+    /// `client_count` clients of `workload` at the start of their first transaction.
     ///
     /// # Errors
     ///
-    /// When the histogram of latencies cannot be made.
-    pub fn new(
-        runtime: &'r LabRuntime,
-        tpcb: &Tpcb,
-        tables: Tables,
+    /// When the histograms of latencies cannot be made.
+    pub fn new<W: Workload<Terminal = T>>(
+        engine: &'e E,
+        workload: &W,
+        tables: W::Tables,
         client_count: u32,
         durability: Durability,
     ) -> Result<Self, BenchError> {
-        let now_ns = runtime.space().device_mut().now_ns();
+        let class_count = workload.classes().len();
+        let client = |index| Client::new(workload.terminal(tables, u64::from(index)), class_count);
         Ok(Self {
-            runtime,
-            tables,
+            engine,
             durability,
-            clients: (0..client_count).map(|index| Client::new(tpcb, u64::from(index))).collect(),
-            clock: Clock::new(now_ns),
+            clients: (0..client_count).map(client).collect(),
+            clock: Clock::new(engine.now_ns()),
             ready: (0..client_count).collect(),
             on_room: Vec::new(),
             on_lock: Vec::new(),
             on_durable: VecDeque::new(),
             log: Actor::Idle,
             worker: Actor::Idle,
-            counts: Counts::default(),
-            latency: latency_histogram()?,
+            tally: Tally::new(workload.classes())?,
+            commits: 0,
             is_open: true,
             idle_rounds: 0,
         })
@@ -155,15 +127,22 @@ impl<'r> EventLoop<'r> {
         self.clock.now_ns()
     }
 
-    /// Forgets the latencies so far.
-    pub fn reset_latency(&mut self) {
-        self.latency.reset();
+    /// Durable commits since the loop began.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.commits
     }
 
-    /// Durable commits of each client.
+    /// Forgets what the clients did so far.
+    pub fn reset_tally(&mut self) {
+        self.tally.reset();
+    }
+
+    /// Durable commits of each client since the loop began, by class.
     #[must_use]
-    pub fn acknowledged(&self) -> BTreeMap<u64, u64> {
-        self.clients.iter().map(|client| (client.number(), client.acknowledged())).collect()
+    pub fn acknowledged(&self) -> Acknowledged {
+        let clients = self.clients.iter().zip(0..);
+        clients.map(|(client, number)| (number, client.acknowledged().to_vec())).collect()
     }
 
     /// Runs until `commits` transactions in all are durable.
@@ -173,12 +152,12 @@ impl<'r> EventLoop<'r> {
     /// The engine's error, or a stall.
     pub fn run_until(&mut self, commits: u64) -> Result<(), BenchError> {
         let mut steps_left = STEPS_MAX;
-        let mut before = self.counts.commits;
-        while self.counts.commits < commits {
+        let mut before = self.commits;
+        while self.commits < commits {
             self.step()?;
             steps_left -= 1;
-            if self.counts.commits != before {
-                (before, steps_left) = (self.counts.commits, STEPS_MAX);
+            if self.commits != before {
+                (before, steps_left) = (self.commits, STEPS_MAX);
             } else if steps_left == 0 {
                 return Err(self.stalled());
             }
@@ -226,29 +205,29 @@ impl<'r> EventLoop<'r> {
         if self.idle_rounds > IDLE_ROUNDS_MAX {
             return Err(self.stalled());
         }
-        self.runtime.engine().want_flush();
+        self.engine.want(Wait::Memory);
         self.release_held();
         Ok(())
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), BenchError> {
+    fn handle(&mut self, event: Event<E>) -> Result<(), BenchError> {
         match event {
             Event::Fetched(index, fetched) => {
-                self.runtime.engine().fill(fetched)?;
+                self.engine.fill(fetched)?;
                 self.ready.push_back(index);
             }
             Event::WorkerFetched(fetched) => {
-                self.runtime.engine().fill(fetched)?;
+                self.engine.fill(fetched)?;
                 self.worker = Actor::Idle;
             }
             Event::Flushed(flush) => {
-                self.runtime.flush_end(flush);
+                self.engine.flush_end(flush);
                 self.log = Actor::Idle;
                 self.release_held();
                 self.acknowledge();
             }
             Event::Worked(work) => {
-                self.runtime.work_end(*work);
+                self.engine.work_end(*work);
                 self.worker = Actor::Idle;
                 self.release_held();
             }
@@ -259,20 +238,21 @@ impl<'r> EventLoop<'r> {
 
     /// Runs a client until it has to wait.
     fn run_client(&mut self, index: u32) -> Result<(), BenchError> {
-        let Some(client) = self.clients.get_mut(index as usize) else {
-            return Ok(());
-        };
-        if !client.is_active() && !self.is_open {
-            return Ok(());
-        }
         let now_ns = self.clock.now_ns();
-        let mut engine = self.runtime.engine();
-        let ended = client.run(&mut engine, &self.tables, now_ns, self.durability);
-        drop(engine);
-        self.counts.aborts += u64::from(client.take_aborts());
-        match ended {
-            Ended::Committed(lsn) => self.committed(index, lsn),
-            Ended::Stopped(stop) => self.park(index, stop)?,
+        while let Some(client) = self.clients.get_mut(index as usize)
+            && (client.is_active() || self.is_open)
+        {
+            match client.run(self.engine, now_ns, self.durability) {
+                Ended::Committed(lsn) => {
+                    self.committed(index, lsn);
+                    break;
+                }
+                Ended::Stopped(stop) => return self.park(index, stop),
+                Ended::GaveUp => {
+                    self.tally.aborted(client.class());
+                    client.finish(Outcome::Abort);
+                }
+            }
         }
         Ok(())
     }
@@ -291,16 +271,16 @@ impl<'r> EventLoop<'r> {
         let now_ns = self.clock.now_ns();
         if let Some(client) = self.clients.get_mut(index as usize) {
             let latency_ns = now_ns.saturating_sub(client.started_ns());
-            self.latency.saturating_record(latency_ns);
-            client.finish();
-            self.counts.commits += 1;
+            self.tally.committed(client.class(), latency_ns);
+            client.finish(Outcome::Commit);
+            self.commits += 1;
             self.ready.push_back(index);
         }
     }
 
     /// Ends every commit that has become durable: commits wait in log order.
     fn acknowledge(&mut self) {
-        let durable = self.runtime.engine().durable();
+        let durable = self.engine.durable();
         while let Some(pending) = self.on_durable.front() {
             if pending.lsn > durable {
                 break;
@@ -316,20 +296,23 @@ impl<'r> EventLoop<'r> {
         match stop {
             Stop::Miss(fetch) => {
                 self.at_now();
-                let fetched = self.runtime.read(fetch)?;
+                let fetched = self.engine.read(fetch)?;
                 let end_ns = self.take_end_ns();
                 self.clock.set(end_ns, Event::Fetched(index, fetched));
             }
             Stop::Wait(Wait::Lock) => self.on_lock.push(index),
-            Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group)) => {
+            Stop::Wait(wait) => {
                 self.at_now();
-                self.runtime.supply(wait)?;
-                self.ready.push_back(index);
+                if self.engine.supply(wait)? {
+                    self.ready.push_back(index);
+                } else {
+                    self.engine.want(wait);
+                    self.on_room.push((index, wait));
+                }
             }
-            Stop::Wait(wait) => self.make_way(index, wait),
             Stop::Error(EngineError::Deadlock) => {
-                self.counts.restarts += 1;
                 if let Some(client) = self.clients.get_mut(index as usize) {
+                    self.tally.restarted(client.class());
                     client.restart();
                 }
                 self.ready.push_back(index);
@@ -339,24 +322,13 @@ impl<'r> EventLoop<'r> {
         Ok(())
     }
 
-    /// Sets a client aside until there is room, and asks for what makes room.
-    fn make_way(&mut self, index: u32, wait: Wait) {
-        let mut engine = self.runtime.engine();
-        match wait {
-            Wait::Log => engine.want_checkpoint(),
-            _ => engine.want_flush(),
-        }
-        drop(engine);
-        self.on_room.push((index, wait));
-    }
-
     /// Starts a flush when commits wait and the last flush is done: group commit without a delay.
     fn start_flush(&mut self) -> Result<(), BenchError> {
-        if self.log != Actor::Idle || !self.runtime.engine().is_flush_wanted() {
+        if self.log != Actor::Idle || !self.engine.is_flush_wanted() {
             return Ok(());
         }
         self.at_now();
-        if let Some(flush) = self.runtime.flush_begin()? {
+        if let Some(flush) = self.engine.flush_begin()? {
             let end_ns = self.take_end_ns();
             self.clock.set(end_ns, Event::Flushed(flush));
             self.log = Actor::Busy;
@@ -366,7 +338,7 @@ impl<'r> EventLoop<'r> {
 
     /// Starts background work when there is some and the last is done.
     fn start_work(&mut self) -> Result<(), BenchError> {
-        if self.worker != Actor::Idle || !self.runtime.engine().has_work() {
+        if self.worker != Actor::Idle || !self.engine.has_work() {
             return Ok(());
         }
         self.at_now();
@@ -378,7 +350,7 @@ impl<'r> EventLoop<'r> {
             }
             Ok(None) => {}
             Err(Stop::Miss(fetch)) => {
-                let fetched = self.runtime.read(fetch)?;
+                let fetched = self.engine.read(fetch)?;
                 let end_ns = self.take_end_ns();
                 self.clock.set(end_ns, Event::WorkerFetched(fetched));
                 self.worker = Actor::Busy;
@@ -390,12 +362,10 @@ impl<'r> EventLoop<'r> {
     }
 
     /// Begins work, supplied with what the space floor has to give.
-    fn begin_work(&self) -> Step<Option<Work>> {
+    fn begin_work(&self) -> Step<Option<E::Work>> {
         loop {
-            match self.runtime.work_begin() {
-                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => {
-                    self.runtime.supply(wait)?;
-                }
+            match self.engine.work_begin() {
+                Err(Stop::Wait(wait)) if self.engine.supply(wait)? => {}
                 other => return other,
             }
         }
@@ -414,7 +384,7 @@ impl<'r> EventLoop<'r> {
         if self.on_lock.is_empty() {
             return;
         }
-        for xid in self.runtime.engine().take_woken() {
+        for xid in self.engine.take_woken() {
             let is_woken = |index: &u32| {
                 self.clients.get(*index as usize).is_some_and(|one| one.xid() == Some(xid))
             };
@@ -426,15 +396,12 @@ impl<'r> EventLoop<'r> {
 
     /// Operations issued from here on start no earlier than now (rule L3).
     fn at_now(&self) {
-        let mut space = self.runtime.space();
-        let device = space.device_mut();
-        device.take_end_ns();
-        device.advance_to(self.clock.now_ns());
+        self.engine.at(self.clock.now_ns());
     }
 
     /// When the operations since [`EventLoop::at_now`] end; now, when there were none.
     fn take_end_ns(&self) -> u64 {
-        self.runtime.space().device_mut().take_end_ns().max(self.clock.now_ns())
+        self.engine.take_end_ns().max(self.clock.now_ns())
     }
 
     fn stalled(&self) -> BenchError {
@@ -448,10 +415,4 @@ impl<'r> EventLoop<'r> {
         );
         BenchError::Stalled { now_ns: self.clock.now_ns(), waits }
     }
-}
-
-/// Latencies in nanoseconds up to an hour, to three significant digits.
-pub(crate) fn latency_histogram() -> Result<Histogram<u32>, CreationError> {
-    const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
-    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
 }

@@ -3,7 +3,8 @@
 //! Everything here drives the engine as it is shipped: the same code runs under threads on an
 //! image or a file, and under any number of virtual clients on a simulated chip.
 //!
-//! - [`workload`]: TPC-B as a seeded generator and a restartable transaction.
+//! - [`workload`]: seeded generators and restartable transactions.
+//! - [`store`]: what the lab asks of an engine, so that engines can be exchanged.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
@@ -18,5 +19,7 @@ pub mod quickstart;
 pub mod run;
 pub mod sizing;
 pub mod steady;
+pub mod store;
+pub mod tally;
 pub mod timed;
 pub mod workload;

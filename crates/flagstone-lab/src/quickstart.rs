@@ -15,17 +15,19 @@
 
 use std::path::{Path, PathBuf};
 
-use flagstone::{EngineError, Options};
+use flagstone::{Database, EngineError, Options};
 use flagstone_nand::{Ending, FaultPlan, ImageNand, Nand as _, Profile};
 
 use crate::bench::machine::{Machine, restart};
 use crate::bench::prepare;
 use crate::bench::report::{Measured, compose};
 use crate::bench::threaded::{Stretch, Worker, acknowledged, work};
-use crate::bench::{BenchConfig, BenchDevice, BenchError, Phase, Warmup};
+use crate::bench::{BenchConfig, BenchDevice, BenchError, Job, Phase, Warmup};
 use crate::run::{Recovery, Run, Totals};
 use crate::sizing::Estimate;
 use crate::steady::Steadiness;
+use crate::workload::Workload as _;
+use crate::workload::tpcb::{Tables, Teller, Tpcb};
 
 /// Numbered device operations between the order to cut and the cut, at most.
 const CUT_AFTER_MAX: u64 = 64;
@@ -126,11 +128,13 @@ fn live(
         on_progress(QuickstartProgress { preset: &preset, stage, done, total });
     };
     let bench = config.bench();
+    let workload = bench.tpcb_workload();
+    let job = Job { config: &bench, workload: &workload };
     let image = config.directory.join(format!("{}.nand", options.preset));
-    let mut journey = Journey::begin(&bench, options, &image, &mut tell)?;
-    journey.work_until_cut(&bench, config.seed, &mut tell)?;
-    let (journey, cut) = journey.recover(&bench, &image, &mut tell)?;
-    let run = journey.complete(&bench, &mut tell)?;
+    let mut journey = Journey::begin(job, options, &image, &mut tell)?;
+    journey.work_until_cut(job, config.seed, &mut tell)?;
+    let (journey, cut) = journey.recover(job, &image, &mut tell)?;
+    let run = journey.complete(job, &mut tell)?;
     Ok(Life { run, cut, image })
 }
 
@@ -139,8 +143,8 @@ type Tell<'a> = &'a mut dyn FnMut(Stage, u64, u64);
 
 /// A database on its way through the demonstration.
 struct Journey {
-    machine: Machine<ImageNand>,
-    workers: Vec<Worker>,
+    machine: Machine<Database<ImageNand>, Tables>,
+    workers: Vec<Worker<Teller>>,
     stretch: Stretch,
     /// Counters at the start of this life of the device.
     base: Totals,
@@ -151,40 +155,40 @@ struct Journey {
 
 impl Journey {
     fn begin(
-        bench: &BenchConfig,
+        job: Job<'_, Tpcb>,
         options: &Options,
         image: &Path,
         tell: Tell<'_>,
     ) -> Result<Self, BenchError> {
-        let options = bench.engine_options(options);
-        let (profile, size) = bench.chip(&options, &Estimate::for_clients(bench.clients))?;
+        let clients = job.config.clients;
+        let options = job.engine_options(options);
+        let (profile, size) = job.chip(&options, &Estimate::for_clients(clients))?;
         let device = ImageNand::create(image, &profile)?;
         let mut on_progress = |progress: crate::bench::Progress| {
             debug_assert_eq!(progress.phase, Phase::Load);
             tell(Stage::Load, progress.done, progress.total);
         };
-        let machine = Machine::load(bench, options, size, device, &mut on_progress)?;
-        let tpcb = bench.tpcb_workload();
-        let numbers = 0..u64::from(bench.clients);
-        let workers = numbers.map(|number| Worker::new(&tpcb, number, 0, 0));
+        let machine = Machine::load(job, options, size, device, &mut on_progress)?;
+        let workers = Worker::all(job.workload, machine.tables, clients)?;
         let (base, earlier) = (machine.totals(), Totals::default());
-        let (workers, stretch) = (workers.collect::<Result<_, _>>()?, Stretch::new()?);
+        let stretch = Stretch::new(job.workload)?;
         Ok(Self { machine, workers, stretch, base, earlier, recovery: None })
     }
 
     /// Half of the transactions, then more until the power goes (rule Q1).
     fn work_until_cut(
         &mut self,
-        bench: &BenchConfig,
+        job: Job<'_, Tpcb>,
         seed: u64,
         tell: Tell<'_>,
     ) -> Result<(), BenchError> {
-        let half = bench.txns / 2;
+        let half = job.config.txns / 2;
         let mut on_done = |done| tell(Stage::BeforeCut, done, half);
-        work(&self.machine, &mut self.workers, half, &mut self.stretch, &mut on_done)?;
+        work(&self.machine.database, &mut self.workers, half, &mut self.stretch, &mut on_done)?;
         self.order_cut(seed);
-        let rest = bench.txns - half;
-        let result = work(&self.machine, &mut self.workers, rest, &mut self.stretch, &mut |_| ());
+        let rest = job.config.txns - half;
+        let result =
+            work(&self.machine.database, &mut self.workers, rest, &mut self.stretch, &mut |_| ());
         match result {
             // Whoever was under way learns of the cut in one of these ways.
             Err(BenchError::Engine(
@@ -208,7 +212,7 @@ impl Journey {
     /// Reopens the image as a new process would, and verifies it.
     fn recover(
         self,
-        bench: &BenchConfig,
+        job: Job<'_, Tpcb>,
         image: &Path,
         tell: Tell<'_>,
     ) -> Result<(Self, CutReport), BenchError> {
@@ -219,21 +223,24 @@ impl Journey {
         drop(database);
         let device = ImageNand::open(image)?;
         let base = Totals { device: device.counters(), ..Totals::default() };
-        let (recovery, database) = restart(device, &options)?;
-        let tpcb = bench.tpcb_workload();
+        let (recovery, database) = restart::<Database<_>>(device, &options)?;
+        let tpcb = job.workload;
         let acknowledged = acknowledged(&workers);
-        let sums = prepare::verify(&database, &tpcb, &acknowledged)?;
+        let sums = tpcb.sums(&database)?;
+        sums.verify(&acknowledged)?;
         let cut = CutReport {
-            acknowledged: acknowledged.values().sum(),
+            acknowledged: acknowledged.values().flatten().sum(),
             found: sums.history_rows.values().sum(),
             sum: sums.history,
             recovery,
         };
         let rows = |number: u64| sums.history_rows.get(&number).copied().unwrap_or(0);
-        let numbers = 0..u64::from(bench.clients);
-        let workers = numbers.map(|number| Worker::new(&tpcb, number, rows(number), 1));
+        let tables = prepare::open_tables(&database, tpcb)?;
+        let workers = (0..u64::from(job.config.clients)).map(|number| {
+            let teller = Teller::new(tpcb, tables, number, rows(number), 1);
+            Worker::new(tpcb, number, teller, vec![rows(number)])
+        });
         let workers = workers.collect::<Result<_, _>>()?;
-        let tables = prepare::open_tables(&database)?;
         tell(Stage::Recovery, 1, 1);
         let machine = Machine { database, tables, options, size };
         let recovery = Some(recovery);
@@ -241,29 +248,27 @@ impl Journey {
     }
 
     /// The rest of the transactions, the last check, and the report.
-    fn complete(mut self, bench: &BenchConfig, tell: Tell<'_>) -> Result<Run, BenchError> {
-        let rest = bench.txns.saturating_sub(self.stretch.counts.commits);
+    fn complete(mut self, job: Job<'_, Tpcb>, tell: Tell<'_>) -> Result<Run, BenchError> {
+        let rest = job.config.txns.saturating_sub(self.stretch.tally.counts().commits);
         let mut on_done = |done| tell(Stage::AfterCut, done, rest);
-        work(&self.machine, &mut self.workers, rest, &mut self.stretch, &mut on_done)?;
+        work(&self.machine.database, &mut self.workers, rest, &mut self.stretch, &mut on_done)?;
         let totals = self.machine.totals().since(&self.base).plus(&self.earlier);
         tell(Stage::Verify, 0, 1);
-        let tpcb = bench.tpcb_workload();
-        prepare::verify(&self.machine.database, &tpcb, &acknowledged(&self.workers))?;
+        job.workload.verify(&self.machine.database, &acknowledged(&self.workers))?;
         tell(Stage::Verify, 1, 1);
         let steadiness = Steadiness::default();
         let measured = Measured {
-            counts: self.stretch.counts,
-            latency: self.stretch.latency,
+            tally: self.stretch.tally,
             totals,
             elapsed_s: self.stretch.wall.as_secs_f64(),
             wall_s: self.stretch.wall.as_secs_f64(),
             memory: self.machine.memory(),
             recovery: self.recovery,
             steadiness,
-            observed: self.machine.observe(bench, 0, &steadiness),
+            observed: self.machine.observe(job, 0, &steadiness),
         };
         let space = self.machine.database.runtime().space();
-        Ok(compose(bench, &self.machine.options, space.device(), measured))
+        Ok(compose(job, &self.machine.options, space.device(), measured))
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Run {
     pub steady: bool,
     /// Counters of each region.
     pub by_region: BTreeMap<String, RegionRun>,
+    /// Counters of each class of transactions.
+    pub by_class: BTreeMap<String, ClassRun>,
     /// Everything that shaped the run.
     pub config: RunConfig,
 }
@@ -163,6 +165,19 @@ pub struct RegionRun {
     pub moves: u64,
     /// Pages read.
     pub reads: u64,
+}
+
+/// Counters of one class of transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClassRun {
+    /// Transactions whose commit became durable.
+    pub commits: u64,
+    /// Transactions that ended without a commit.
+    pub aborts: u64,
+    /// Transactions begun again after a deadlock.
+    pub restarts: u64,
+    /// Time from a transaction's first begin to its durable commit.
+    pub latency_us: Latency,
 }
 
 impl Latency {

@@ -10,20 +10,27 @@
 //! - **Z3** A warm-up of three overwrites adds history in proportion to the chip; the chip is the
 //!   fixed point of the two.
 
-use crate::bench::{BenchConfig, Warmup};
-use crate::workload::tpcb::{HISTORY_SIZE, ROW_SIZE, Tpcb};
+use crate::bench::{Job, Warmup};
+use crate::workload::Workload;
 
 /// How often `Warmup::Auto` overwrites the data region.
 pub const OVERWRITES: f64 = 3.0;
 
-/// Bytes of an account, teller or branch entry in a leaf.
-const ROW_ENTRY_SIZE: u32 = 8 + ROW_SIZE as u32;
-/// Bytes of a history entry in a leaf: fences cut a key to its last two bytes.
-const HISTORY_ENTRY_SIZE: u32 = 2 + HISTORY_SIZE as u32;
 /// Bytes of a node's header and its fences.
 const NODE_OVERHEAD: u32 = 20 + 2 * 16;
 /// Bytes of an inner node for each child: 12, in nodes two thirds full.
 const CHILD_SIZE: f64 = 12.0 * 1.5;
+
+/// What one table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of an entry in a leaf.
+    pub entry_size: u32,
+    /// Places at which rows are appended; the last leaf of each is half full on average.
+    pub edges: u32,
+}
 
 /// Shape of the pages on which the workload is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,15 +91,14 @@ impl ChipSize {
         self.data_blocks + self.fixed.log + self.fixed.ring
     }
 
-    /// The chip for `config`, as far as `estimate` is right.
+    /// The chip for a benchmark, as far as `estimate` is right.
     #[must_use]
-    pub fn of(
-        config: &BenchConfig,
+    pub(crate) fn of(
+        Job { config, workload }: Job<'_, impl Workload>,
         shape: &PageShape,
         fixed: FixedBlocks,
         estimate: &Estimate,
     ) -> Self {
-        let tpcb = config.tpcb_workload();
         let txns = |data_pages: f64| match config.warmup {
             Warmup::None => config.txns,
             Warmup::Txns(warmup) => config.txns + warmup,
@@ -104,7 +110,7 @@ impl ChipSize {
         // Rule Z3: each round adds the history of the last one; the steps shrink geometrically.
         const ROUNDS: u32 = 64;
         for _ in 0..ROUNDS {
-            let full = live_pages(&tpcb, shape, size.txns, config.clients);
+            let full = live_pages(&workload.contents(size.txns, config.clients), shape);
             size.live_pages = (full as f64 * estimate.live_ratio) as u64;
             let data_pages = size.live_pages as f64 / config.fill;
             let data_blocks = (data_pages / f64::from(shape.pages_per_block)).ceil() as u32;
@@ -118,15 +124,13 @@ impl ChipSize {
     }
 }
 
-/// Physical pages that hold the rows after `txns` commits of `clients` clients.
+/// Physical pages that hold `contents`.
 #[must_use]
-pub fn live_pages(tpcb: &Tpcb, shape: &PageShape, txns: u64, clients: u32) -> u64 {
-    let accounts = leaves(tpcb.account_count(), ROW_ENTRY_SIZE, shape);
-    let tellers = leaves(tpcb.teller_count(), ROW_ENTRY_SIZE, shape);
-    let branches = leaves(tpcb.branch_count(), ROW_ENTRY_SIZE, shape);
-    // Every client appends at an edge of its own, whose last leaf is half full on average.
-    let history = leaves(txns, HISTORY_ENTRY_SIZE, shape) + u64::from(clients) / 2;
-    let leaf_count = accounts + tellers + branches + history;
+pub fn live_pages(contents: &[Content], shape: &PageShape) -> u64 {
+    let leaf_count: u64 = contents
+        .iter()
+        .map(|one| leaves(one.rows, one.entry_size, shape) + u64::from(one.edges) / 2)
+        .sum();
     let inner = (leaf_count as f64 * CHILD_SIZE / f64::from(shape.payload_size)).ceil() as u64;
     (leaf_count + inner) * u64::from(shape.parts)
 }

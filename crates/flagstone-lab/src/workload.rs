@@ -7,60 +7,107 @@
 //!   read. Equal seeds give equal inputs on every machine.
 //! - **W2** A transaction is a state machine over [`Operations`]: an operation that stops leaves it
 //!   where it was, and the same call made again goes on from there.
+//! - **W3** A workload knows what its database must hold after any number of commits, and can tell
+//!   from the database alone and the commits that returned ([`Workload::verify`]).
 
+mod operations;
+#[cfg(test)]
+pub(crate) mod stuttering;
 pub mod tpcb;
 
-use flagstone::Table;
+use std::collections::BTreeMap;
 
-/// What a workload asks of an engine, inside one transaction.
-///
-/// `Stop` is whatever ends a call early: a wait that the caller resolves before it calls again, or
-/// an error.
-pub trait Operations {
-    /// Why an operation did not complete.
-    type Stop;
+use flagstone::{EngineError, Table};
 
-    /// Reads `size` bytes at `offset` of a value into `out`; `false` when the key is absent.
+use crate::bench::BenchError;
+use crate::sizing::Content;
+use crate::store::Store;
+
+pub use operations::{Intent, Operations, Part, Scan};
+
+/// Tables, rows, clients and the check that belong together.
+pub trait Workload: Send + Sync {
+    /// Handles of its tables.
+    type Tables: Copy + Send + Sync;
+    /// Endless transactions of one client.
+    type Terminal: Terminal + Send;
+
+    /// Name and dialect, such as `tpcb/spec`.
+    fn name(&self) -> String;
+
+    /// Names of the classes of transactions, which are reported apart.
+    fn classes(&self) -> &'static [&'static str];
+
+    /// Opens the tables with `open`, which is given each name.
     ///
     /// # Errors
     ///
-    /// The engine's reason to stop.
-    fn get_part(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        part: Part,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, Self::Stop>;
+    /// Whatever `open` reports first.
+    fn tables<E>(
+        &self,
+        open: impl FnMut(&'static str) -> Result<Table, E>,
+    ) -> Result<Self::Tables, E>;
 
-    /// Writes a whole value.
+    /// Hands the rows of a fresh database to `put`, each table in key order.
     ///
     /// # Errors
     ///
-    /// The engine's reason to stop.
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Self::Stop>;
+    /// Whatever `put` reports first.
+    fn load(&self, tables: Self::Tables, put: Put<'_>) -> Result<(), EngineError>;
 
-    /// Overwrites `bytes` at `offset` of a value that exists.
+    /// How many rows [`Workload::load`] hands over.
+    fn row_count(&self) -> u64;
+
+    /// Bytes of their keys and values.
+    fn loaded_bytes(&self) -> u64;
+
+    /// What the tables hold after `txns` commits of `clients` clients.
+    fn contents(&self, txns: u64, clients: u32) -> Vec<Content>;
+
+    /// Client `number` before its first transaction.
+    fn terminal(&self, tables: Self::Tables, number: u64) -> Self::Terminal;
+
+    /// Checks that the database contradicts neither itself nor the commits that returned.
     ///
     /// # Errors
     ///
-    /// The engine's reason to stop.
-    fn patch(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), Self::Stop>;
+    /// The first contradiction.
+    fn verify<S: Store>(&self, store: &S, acknowledged: &Acknowledged) -> Result<(), BenchError>;
 }
 
-/// A run of bytes within a value.
+/// Takes one row of a fresh database.
+pub type Put<'a> = &'a mut dyn FnMut(Table, &[u8], &[u8]) -> Result<(), EngineError>;
+
+/// Commits that returned: for each client a count a class.
+pub type Acknowledged = BTreeMap<u64, Vec<u64>>;
+
+/// Endless transactions of one client, each a state machine (rule W2).
+pub trait Terminal {
+    /// Class of the transaction under way, as an index into [`Workload::classes`].
+    fn class(&self) -> usize;
+
+    /// Goes on until everything is read and written, or until an operation stops; then it is
+    /// called again once the reason has gone.
+    ///
+    /// # Errors
+    ///
+    /// The engine's reason to stop.
+    fn advance<O: Operations>(&mut self, engine: &mut O) -> Result<Outcome, O::Stop>;
+
+    /// The engine has aborted the transaction: the same one begins again.
+    fn restart(&mut self);
+
+    /// The transaction is over: the next one takes its place.
+    fn next(&mut self, ended: Outcome);
+}
+
+/// How a transaction's operations ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// First byte.
-    pub offset: usize,
-    /// Number of bytes.
-    pub size: usize,
+pub enum Outcome {
+    /// Everything is written: commit.
+    Commit,
+    /// It was meant to fail, or has nothing to do: abort, and do not try again.
+    Abort,
 }
 
 /// Seeded generator of one client: PCG-64 with the client as its stream (rule W1).

@@ -24,7 +24,6 @@ mod checksum;
 mod code;
 mod collect;
 mod error;
-pub mod evidence;
 mod flash;
 mod format;
 mod frontier;

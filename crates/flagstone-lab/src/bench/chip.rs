@@ -3,27 +3,26 @@
 use flagstone::{Database, Options};
 use flagstone_nand::{Nand, Profile, SimNand};
 
-use super::{BenchConfig, BenchError, MemoryBudget};
+use super::{BenchError, Job, MemoryBudget};
 use crate::sizing::{self, ChipSize, Estimate, FixedBlocks, PageShape};
+use crate::workload::Workload;
 
 /// Blocks of the scratch chip that is asked for the shape of its pages.
 const SCRATCH_BLOCKS: u32 = 256;
 
-impl BenchConfig {
+impl<W: Workload> Job<'_, W> {
     /// `options` with the memory and the seed of this configuration.
     pub(crate) fn engine_options(&self, options: &Options) -> Options {
         let mut options = options.clone();
-        options.memory = match self.memory {
+        options.memory = match self.config.memory {
             MemoryBudget::Bytes(bytes) => bytes,
-            MemoryBudget::Share(share) => {
-                (self.tpcb_workload().loaded_bytes() as f64 * share) as usize
-            }
+            MemoryBudget::Share(share) => (self.workload.loaded_bytes() as f64 * share) as usize,
         };
-        if let Some(held_back) = self.held_back {
+        if let Some(held_back) = self.config.held_back {
             let frames = options.memory.saturating_sub(held_back) as f64;
             options.frame_share = frames / options.memory.max(1) as f64;
         }
-        options.seed = self.seed;
+        options.seed = self.config.seed;
         options
     }
 
@@ -34,20 +33,20 @@ impl BenchConfig {
         estimate: &Estimate,
     ) -> Result<(Profile, ChipSize), BenchError> {
         let (shape, fixed) = self.scratch(options)?;
-        let size = ChipSize::of(self, &shape, fixed, estimate);
-        let profile = self.profile.clone().with_block_count(size.block_count())?;
+        let size = ChipSize::of(*self, &shape, fixed, estimate);
+        let profile = self.config.profile.clone().with_block_count(size.block_count())?;
         Ok((profile, size))
     }
 
     /// Physical pages that full leaves would take after `txns` commits.
     pub(crate) fn full_pages(&self, options: &Options, txns: u64) -> Result<u64, BenchError> {
         let (shape, _) = self.scratch(options)?;
-        Ok(sizing::live_pages(&self.tpcb_workload(), &shape, txns, self.clients))
+        Ok(sizing::live_pages(&self.workload.contents(txns, self.config.clients), &shape))
     }
 
     /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.
     fn scratch(&self, options: &Options) -> Result<(PageShape, FixedBlocks), BenchError> {
-        let profile = self.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
+        let profile = self.config.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
         let database = Database::create_on(SimNand::new(&profile, 0), options)?;
         let space = database.runtime().space();
         let geometry = space.device().geometry();

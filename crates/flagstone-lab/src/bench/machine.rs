@@ -1,63 +1,59 @@
 //! A loaded database on a device, whatever the device and whoever drives it.
 
-use std::collections::BTreeMap;
-
-use flagstone::{Database, Options};
-use flagstone_nand::Nand;
+use flagstone::Options;
+use flagstone_nand::Nand as _;
 
 use super::prepare::{self, report};
 use super::report::{Measured, compose, seconds};
-use super::{BenchConfig, BenchError, OnProgress, Phase};
+use super::{BenchError, Job, OnProgress, Phase};
 use crate::run::{Memory, Observed, Recovery, Run, Totals};
 use crate::sizing::{ChipSize, OVERWRITES};
 use crate::steady::Steadiness;
-use crate::workload::tpcb::Tables;
+use crate::store::Store;
+use crate::workload::{Acknowledged, Workload};
 
 /// A loaded database on a device.
-pub(crate) struct Machine<D: Nand> {
-    pub(crate) database: Database<D>,
-    pub(crate) tables: Tables,
+pub(crate) struct Machine<S, T> {
+    pub(crate) database: S,
+    pub(crate) tables: T,
     pub(crate) options: Options,
     pub(crate) size: ChipSize,
 }
 
-impl<D: Nand> Machine<D> {
+impl<S: Store, T: Copy> Machine<S, T> {
     /// Formats `device` and loads the rows.
-    pub(crate) fn load(
-        config: &BenchConfig,
+    pub(crate) fn load<W: Workload<Tables = T>>(
+        job: Job<'_, W>,
         options: Options,
         size: ChipSize,
-        device: D,
+        device: S::Device,
         on_progress: OnProgress<'_>,
     ) -> Result<Self, BenchError> {
-        let database = Database::create_on(device, &options)?;
-        let tables = prepare::load(&database, &config.tpcb_workload(), on_progress)?;
+        let database = S::create(device, &options)?;
+        let tables = prepare::load(&database, job.workload, on_progress)?;
         Ok(Self { database, tables, options, size })
     }
 
     /// Counters as they stand.
     pub(crate) fn totals(&self) -> Totals {
-        let runtime = self.database.runtime();
-        let engine = runtime.engine().stats();
-        let space = runtime.space();
-        Totals::of(space.device(), &space.stats(), &engine)
+        let engine = self.database.stats();
+        self.database.with_space(|space| Totals::of(space.device(), &space.stats(), &engine))
     }
 
     /// Block erases as they stand.
     pub(crate) fn erases(&self) -> u64 {
-        self.database.runtime().space().device().counters().block_erases
+        self.database.with_space(|space| space.device().counters().block_erases)
     }
 
     /// Peaks of memory so far.
     pub(crate) fn memory(&self) -> Memory {
-        let runtime = self.database.runtime();
-        let engine = runtime.engine().stats();
-        Memory::of(&runtime.space().stats(), &engine)
+        let engine = self.database.stats();
+        self.database.with_space(|space| Memory::of(&space.stats(), &engine))
     }
 
     /// Physical pages of the data region.
     fn data_pages(&self) -> u64 {
-        let geometry = self.database.runtime().space().device().geometry();
+        let geometry = self.database.with_space(|space| space.device().geometry());
         u64::from(self.size.data_blocks) * u64::from(geometry.pages_per_block)
     }
 
@@ -73,23 +69,23 @@ impl<D: Nand> Machine<D> {
 
     /// Physical pages that hold data, as they stand.
     pub(crate) fn live_pages(&self) -> u64 {
-        let live = self.database.runtime().space().stats().live_pages;
+        let live = self.database.with_space(|space| space.live_pages());
         u64::from(live) * u64::from(self.options.parts)
     }
 
     /// Circumstances at the end of the window.
     pub(crate) fn observe(
         &self,
-        config: &BenchConfig,
+        job: Job<'_, impl Workload>,
         warmup_txns: u64,
         steadiness: &Steadiness,
     ) -> Observed {
-        let geometry = self.database.runtime().space().device().geometry();
+        let geometry = self.database.with_space(|space| space.device().geometry());
         Observed {
             block_count: geometry.block_count,
             data_block_count: self.size.data_blocks,
             fill: self.fill(),
-            loaded_bytes: config.tpcb_workload().loaded_bytes(),
+            loaded_bytes: job.workload.loaded_bytes(),
             warmup_txns,
             drift: steadiness.drift,
             drift_max: steadiness.drift_max,
@@ -97,38 +93,37 @@ impl<D: Nand> Machine<D> {
         }
     }
 
-    /// A power cut after the window, a restart, and the check of the sums (rule B2); `revive`
+    /// A power cut after the window, a restart, and the check of the database (rule B2); `revive`
     /// gives the device its power back.
     pub(crate) fn finish(
         self,
-        config: &BenchConfig,
+        job: Job<'_, impl Workload>,
         window: Measured,
-        acknowledged: &BTreeMap<u64, u64>,
-        revive: impl FnOnce(&mut D),
+        acknowledged: &Acknowledged,
+        revive: impl FnOnce(&mut S::Device),
         on_progress: OnProgress<'_>,
     ) -> Result<Run, BenchError> {
         report(on_progress, Phase::Verify, 0, 1);
         let mut device = self.database.into_device().ok_or(BenchError::Shared)?;
-        let run = compose(config, &self.options, &device, window);
+        let run = compose(job, &self.options, &device, window);
         revive(&mut device);
-        let (recovery, database) = restart(device, &self.options)?;
-        prepare::verify(&database, &config.tpcb_workload(), acknowledged)?;
+        let (recovery, database) = restart::<S>(device, &self.options)?;
+        job.workload.verify(&database, acknowledged)?;
         report(on_progress, Phase::Verify, 1, 1);
         Ok(Run { recovery: Some(recovery), ..run })
     }
 }
 
 /// Opens the database on `device` again, and reports what that cost.
-pub(crate) fn restart<D: Nand>(
-    device: D,
+pub(crate) fn restart<S: Store>(
+    device: S::Device,
     options: &Options,
-) -> Result<(Recovery, Database<D>), BenchError> {
+) -> Result<(Recovery, S), BenchError> {
     let (before, started_ns) = (device.counters(), device.now_ns());
-    let database = Database::open_on(device, options)?;
+    let database = S::open(device, options)?;
     let log_pages_copied = database.recovery().log_pages_copied;
-    let space = database.runtime().space();
-    let (after, ended_ns) = (space.device().counters(), space.device().now_ns());
-    drop(space);
+    let look = |device: &S::Device| (device.counters(), device.now_ns());
+    let (after, ended_ns) = database.with_space(|space| look(space.device()));
     let programs_before = before.page_programs + before.partial_programs;
     let recovery = Recovery {
         pages_read: after.page_reads - before.page_reads,

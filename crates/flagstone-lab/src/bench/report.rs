@@ -2,19 +2,18 @@
 
 use flagstone::Options;
 use flagstone_nand::Nand;
-use hdrhistogram::Histogram;
 
-use super::{BenchConfig, BenchDevice, Warmup};
-use crate::event_loop::Counts;
+use super::{BenchDevice, Job, Warmup};
 use crate::run::{
-    EraseCount, Latency, Memory, Observed, Recovery, Run, RunConfig, Totals, lifetime_txns, ratio,
+    EraseCount, Memory, Observed, Recovery, Run, RunConfig, Totals, lifetime_txns, ratio,
 };
 use crate::steady::Steadiness;
+use crate::tally::Tally;
+use crate::workload::Workload;
 
 /// What a window measured.
 pub(crate) struct Measured {
-    pub(crate) counts: Counts,
-    pub(crate) latency: Histogram<u32>,
+    pub(crate) tally: Tally,
     pub(crate) totals: Totals,
     pub(crate) elapsed_s: f64,
     pub(crate) wall_s: f64,
@@ -26,12 +25,13 @@ pub(crate) struct Measured {
 
 /// The run object of a window measured on `device`.
 pub(crate) fn compose(
-    config: &BenchConfig,
+    job: Job<'_, impl Workload>,
     options: &Options,
     device: &impl Nand,
     measured: Measured,
 ) -> Run {
-    let Measured { counts, totals, .. } = &measured;
+    let Measured { tally, totals, .. } = &measured;
+    let counts = tally.counts();
     let block_count = device.geometry().block_count;
     let endurance = device.capabilities().endurance;
     let erases = totals.device.block_erases;
@@ -43,7 +43,7 @@ pub(crate) fn compose(
         elapsed_s: measured.elapsed_s,
         wall_s: measured.wall_s,
         tps: per_second(counts.commits, measured.elapsed_s),
-        latency_us: Latency::of(&measured.latency),
+        latency_us: tally.latency(),
         user_bytes: totals.user_bytes,
         log_bytes: totals.log_bytes,
         page_reads: totals.device.page_reads,
@@ -65,13 +65,18 @@ pub(crate) fn compose(
         programs_by_cause: causes,
         steady: measured.steadiness.steady,
         by_region: totals.by_region(),
-        config: run_config(config, options, measured.observed),
+        by_class: tally.by_class(),
+        config: run_config(job, options, measured.observed),
     }
 }
 
-fn run_config(config: &BenchConfig, options: &Options, observed: Observed) -> RunConfig {
+fn run_config(
+    Job { config, workload }: Job<'_, impl Workload>,
+    options: &Options,
+    observed: Observed,
+) -> RunConfig {
     RunConfig {
-        workload: format!("tpcb/{}", config.dialect),
+        workload: workload.name(),
         device: String::from(match config.device {
             BenchDevice::Sim => "sim",
             BenchDevice::Image(_) => "image",

@@ -56,7 +56,10 @@ fn equal_seeds_give_equal_runs_and_equal_device_traces() {
 
 #[test]
 fn shore_kits_aborts_what_finds_no_account() {
-    let run = bench(&BenchConfig { dialect: Dialect::ShoreKits, ..small("flagstone", 2) });
+    let run = bench(&BenchConfig {
+        workload: WorkloadKind::Tpcb(tpcb::Dialect::ShoreKits),
+        ..small("flagstone", 2)
+    });
     let share = run.aborts as f64 / (run.aborts + run.commits) as f64;
     assert!((share - 15.0 / 202.0).abs() < 0.02, "{share}");
 }
@@ -94,6 +97,7 @@ fn the_run_object_has_the_agreed_keys() {
         "programs_by_cause",
         "steady",
         "by_region",
+        "by_class",
         "config",
     ];
     let object = json.as_object().expect("an object");

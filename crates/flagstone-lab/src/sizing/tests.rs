@@ -2,6 +2,7 @@ use flagstone::Options;
 use flagstone_nand::Profile;
 
 use super::*;
+use crate::bench::BenchConfig;
 
 const SHAPE: PageShape = PageShape { payload_size: 2048, parts: 1, pages_per_block: 64 };
 const FIXED: FixedBlocks = FixedBlocks { log: 5, ring: 4 };
@@ -11,10 +12,15 @@ fn config(warmup: Warmup) -> BenchConfig {
     BenchConfig { warmup, ..BenchConfig::tpcb(profile, vec![Options::default()]) }
 }
 
+fn size(config: &BenchConfig) -> ChipSize {
+    let workload = config.tpcb_workload();
+    ChipSize::of(Job { config, workload: &workload }, &SHAPE, FIXED, &Estimate::for_clients(1))
+}
+
 #[test]
 fn the_accounts_of_one_branch_take_their_leaves() {
-    let tpcb = config(Warmup::None).tpcb_workload();
-    let pages = live_pages(&tpcb, &SHAPE, 0, 1);
+    let contents = config(Warmup::None).tpcb_workload().contents(0, 1);
+    let pages = live_pages(&contents, &SHAPE);
     // 18 rows of 108 bytes a leaf: 5556 leaves of accounts, two small tables, inner nodes.
     assert_eq!(pages, 5556 + 1 + 1 + 49);
 }
@@ -23,7 +29,7 @@ fn the_accounts_of_one_branch_take_their_leaves() {
 fn live_pages_are_the_asked_share_of_the_data_region() {
     for warmup in [Warmup::None, Warmup::Txns(10_000), Warmup::Auto] {
         let config = config(warmup);
-        let size = ChipSize::of(&config, &SHAPE, FIXED, &Estimate::for_clients(1));
+        let size = size(&config);
         let data_pages = f64::from(size.data_blocks) * 64.0;
         let fill = size.live_pages as f64 / data_pages;
         assert!((0.79..=0.8).contains(&fill), "{warmup:?}: {fill}");
@@ -33,7 +39,7 @@ fn live_pages_are_the_asked_share_of_the_data_region() {
 
 #[test]
 fn an_automatic_warm_up_is_three_overwrites() {
-    let size = ChipSize::of(&config(Warmup::Auto), &SHAPE, FIXED, &Estimate::for_clients(1));
+    let size = size(&config(Warmup::Auto));
     let warmup = (size.txns - 50_000) as f64;
     let overwrites = warmup * 1.1 / (f64::from(size.data_blocks) * 64.0);
     assert!((2.97..=3.03).contains(&overwrites), "{overwrites}");
@@ -41,8 +47,7 @@ fn an_automatic_warm_up_is_three_overwrites() {
 
 #[test]
 fn history_makes_the_chip_larger() {
-    let short = ChipSize::of(&config(Warmup::None), &SHAPE, FIXED, &Estimate::for_clients(1));
-    let long =
-        ChipSize::of(&config(Warmup::Txns(100_000)), &SHAPE, FIXED, &Estimate::for_clients(1));
+    let short = size(&config(Warmup::None));
+    let long = size(&config(Warmup::Txns(100_000)));
     assert!(long.live_pages > short.live_pages + 100_000 / 40);
 }

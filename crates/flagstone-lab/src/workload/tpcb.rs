@@ -11,20 +11,25 @@
 
 mod rows;
 mod sums;
+mod teller;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
 use std::fmt;
 
-use flagstone::Table;
+use flagstone::{EngineError, Table};
 use serde::{Deserialize, Serialize};
 
-use super::Draws;
+use super::{Acknowledged, Draws, Put, Workload};
+use crate::bench::BenchError;
+use crate::sizing::Content;
+use crate::store::Store;
 
 pub use rows::{HISTORY_SIZE, HistoryKey, HistoryRow, ROW_SIZE, Row, Rows};
 pub use sums::{Sums, SumsFault};
-pub use transfer::{Outcome, Transfer};
+pub use teller::Teller;
+pub use transfer::Transfer;
 
 /// Tellers of a branch.
 pub const TELLERS_PER_BRANCH: u64 = 10;
@@ -137,7 +142,7 @@ impl Tables {
     /// # Errors
     ///
     /// Whatever `open` reports first.
-    pub fn open<E>(mut open: impl FnMut(&str) -> Result<Table, E>) -> Result<Self, E> {
+    pub fn open<E>(mut open: impl FnMut(&'static str) -> Result<Table, E>) -> Result<Self, E> {
         let [account, history, teller, branch] = TABLE_NAMES;
         Ok(Self {
             account: open(account)?,
@@ -204,6 +209,77 @@ impl Tpcb {
         u64::from(self.scale)
     }
 }
+
+impl Tpcb {
+    /// Scans the four tables in one state of the database.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn sums<S: Store>(&self, store: &S) -> Result<Sums, EngineError> {
+        let mut sums = Sums::new(self);
+        store.visit(&TABLE_NAMES, &mut |table, key, value| match table {
+            0 => sums.add_account(value),
+            1 => sums.add_history(key, value),
+            2 => sums.add_teller(value),
+            _ => sums.add_branch(value),
+        })?;
+        Ok(sums)
+    }
+}
+
+impl Workload for Tpcb {
+    type Tables = Tables;
+    type Terminal = Teller;
+
+    fn name(&self) -> String {
+        format!("tpcb/{}", self.dialect)
+    }
+
+    fn classes(&self) -> &'static [&'static str] {
+        &["transfer"]
+    }
+
+    fn tables<E>(&self, open: impl FnMut(&'static str) -> Result<Table, E>) -> Result<Tables, E> {
+        Tables::open(open)
+    }
+
+    fn load(&self, tables: Tables, put: Put<'_>) -> Result<(), EngineError> {
+        self.rows(tables).try_for_each(|row| put(row.table, &row.key, &row.value))
+    }
+
+    fn row_count(&self) -> u64 {
+        self.branch_count() + self.teller_count() + self.account_count()
+    }
+
+    fn loaded_bytes(&self) -> u64 {
+        self.row_count() * (8 + ROW_SIZE as u64)
+    }
+
+    fn contents(&self, txns: u64, clients: u32) -> Vec<Content> {
+        let full = |rows| Content { rows, entry_size: ROW_ENTRY_SIZE, edges: 0 };
+        vec![
+            full(self.account_count()),
+            full(self.teller_count()),
+            full(self.branch_count()),
+            Content { rows: txns, entry_size: HISTORY_ENTRY_SIZE, edges: clients },
+        ]
+    }
+
+    fn terminal(&self, tables: Tables, number: u64) -> Teller {
+        Teller::new(self, tables, number, 0, 0)
+    }
+
+    fn verify<S: Store>(&self, store: &S, acknowledged: &Acknowledged) -> Result<(), BenchError> {
+        self.sums(store)?.verify(acknowledged)?;
+        Ok(())
+    }
+}
+
+/// Bytes of an account, teller or branch entry in a leaf.
+const ROW_ENTRY_SIZE: u32 = 8 + ROW_SIZE as u32;
+/// Bytes of a history entry in a leaf: fences cut a key to its last two bytes.
+const HISTORY_ENTRY_SIZE: u32 = 2 + HISTORY_SIZE as u32;
 
 impl Stream {
     /// Inputs of the next transaction.

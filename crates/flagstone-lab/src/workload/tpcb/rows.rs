@@ -1,6 +1,7 @@
 //! The bytes of the rows, and the rows of a fresh database in key order.
 
 use super::{ACCOUNTS_PER_BRANCH, BalanceKind, Inputs, TELLERS_PER_BRANCH, Table, Tables, Tpcb};
+use crate::workload::Workload as _;
 
 /// Bytes of a branch, teller or account row without its key.
 pub const ROW_SIZE: usize = 100;
@@ -31,18 +32,6 @@ impl Tpcb {
     #[must_use]
     pub fn rows(&self, tables: Tables) -> Rows {
         Rows { tpcb: *self, tables, next: 0 }
-    }
-
-    /// Number of rows that [`Tpcb::rows`] yields.
-    #[must_use]
-    pub fn row_count(&self) -> u64 {
-        self.branch_count() + self.teller_count() + self.account_count()
-    }
-
-    /// Bytes of keys and values that a fresh database holds.
-    #[must_use]
-    pub fn loaded_bytes(&self) -> u64 {
-        self.row_count() * (8 + ROW_SIZE as u64)
     }
 }
 

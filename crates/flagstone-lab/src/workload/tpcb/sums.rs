@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::{BalanceKind, HistoryKey, Tpcb};
+use crate::workload::Acknowledged;
 
 /// What a scan of the four tables found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,12 +119,12 @@ impl Sums {
         *rows += 1;
     }
 
-    /// Checks rule T4, and that every commit of `acknowledged` (one count a client) is there.
+    /// Checks rule T4, and that every commit of `acknowledged` is there.
     ///
     /// # Errors
     ///
     /// The first contradiction.
-    pub fn verify(&self, acknowledged: &BTreeMap<u64, u64>) -> Result<(), SumsFault> {
+    pub fn verify(&self, acknowledged: &Acknowledged) -> Result<(), SumsFault> {
         let Self { branches, tellers, accounts, history, .. } = *self;
         let (found, expected) = (self.account_rows, self.account_rows_expected);
         if found != expected {
@@ -135,7 +136,8 @@ impl Sums {
         if let Some(HistoryKey { client, sequence }) = self.gap {
             return Err(SumsFault::Gap { client, sequence });
         }
-        for (&client, &acknowledged) in acknowledged {
+        for (&client, acknowledged) in acknowledged {
+            let acknowledged = acknowledged.iter().sum();
             let found = self.history_rows.get(&client).copied().unwrap_or(0);
             if found < acknowledged {
                 return Err(SumsFault::Lost { client, found, acknowledged });

@@ -3,11 +3,11 @@
 //! ```text
 //! ReadAccount → PatchAccount → PutHistory → ReadTeller → PatchTeller
 //!      │                                                     ↓
-//!      └─ absent → NoAccount            Done ← PatchBranch ← ReadBranch
+//!      └─ absent → abort                Done ← PatchBranch ← ReadBranch
 //! ```
 
 use super::{BalanceKind, HistoryKey, HistoryRow, Inputs, Table, Tables};
-use crate::workload::{Operations, Part};
+use crate::workload::{Intent, Operations, Outcome, Part};
 
 /// Where a balance stands in its row (rule T3).
 const BALANCE: Part = Part { offset: 0, size: 8 };
@@ -22,15 +22,6 @@ enum Step {
     ReadBranch,
     PatchBranch,
     Done,
-}
-
-/// How a transaction's operations ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Everything is written: commit.
-    Ready,
-    /// The account does not exist, which Shore-Kits provokes: abort, and do not try again.
-    NoAccount,
 }
 
 /// One transaction under way.
@@ -71,7 +62,7 @@ impl Transfer {
     }
 
     /// Goes on until all is written, or until an operation stops; then it is called again once
-    /// the reason has gone.
+    /// the reason has gone. Aborts when the account does not exist, which Shore-Kits provokes.
     ///
     /// # Errors
     ///
@@ -86,7 +77,7 @@ impl Transfer {
             self.step = match self.step {
                 Step::ReadAccount => {
                     if !self.read(engine, tables.account, account)? {
-                        return Ok(Outcome::NoAccount);
+                        return Ok(Outcome::Abort);
                     }
                     Step::PatchAccount
                 }
@@ -114,7 +105,7 @@ impl Transfer {
                     self.patch(engine, tables.branch, branch)?;
                     Step::Done
                 }
-                Step::Done => return Ok(Outcome::Ready),
+                Step::Done => return Ok(Outcome::Commit),
             };
         }
     }
@@ -125,7 +116,7 @@ impl Transfer {
         table: Table,
         key: u64,
     ) -> Result<bool, O::Stop> {
-        engine.get_part(table, &key.to_be_bytes(), BALANCE, &mut self.balance)
+        engine.get_part(table, &key.to_be_bytes(), BALANCE, Intent::Change, &mut self.balance)
     }
 
     /// Patches the row of `key`, whose balance the step before has read.

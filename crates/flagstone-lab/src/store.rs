@@ -1,0 +1,200 @@
+//! A database as the lab needs it, whatever engine is inside.
+//!
+//! Owns the two traits between workloads and engines; never decides what is run or measured.
+//!
+//! - [`Store`]: created, loaded, looked through and reopened on the calling thread.
+//! - [`Driven`]: the same engine driven step by step, by clients on a virtual clock.
+//!
+//! Two rules for those who implement them:
+//!
+//! - **V1** Both sides of one database run the same engine code.
+//! - **V2** A driven engine never waits: an operation completes or returns what is missing, and is
+//!   called again once that has been seen to.
+
+use flagstone::{
+    Database, Durability, EngineError, EngineStats, Fetch, Fetched, OpenError, Options,
+    RecoveryReport, Step, Table, Wait, Xid,
+};
+use flagstone::{Flush, Runtime, Stop, Transaction, Work};
+use flagstone_nand::Nand;
+use flagstone_space::{Lsn, Space};
+
+use crate::timed::Timed;
+use crate::workload::Operations;
+
+mod blocking;
+mod session;
+
+pub use session::Session;
+
+/// A database whose operations run to their end on the calling thread.
+pub trait Store: Sized {
+    /// Device under it.
+    type Device: Nand;
+    /// A read-write transaction, which aborts when it is dropped.
+    type Transaction: Operations<Stop = EngineError>;
+
+    /// Formats `device` and makes an empty database on it.
+    ///
+    /// # Errors
+    ///
+    /// The options do not fit the device, or the device failed.
+    fn create(device: Self::Device, options: &Options) -> Result<Self, OpenError>;
+
+    /// Opens the database on `device`, restarting it if need be.
+    ///
+    /// # Errors
+    ///
+    /// No database, a damaged one, or options that do not fit.
+    fn open(device: Self::Device, options: &Options) -> Result<Self, OpenError>;
+
+    /// Gives the device back as it is, as if power had been cut; none while it is in use.
+    fn into_device(self) -> Option<Self::Device>;
+
+    /// What restart did when the database was opened.
+    fn recovery(&self) -> RecoveryReport;
+
+    /// What the engine counted since it was opened.
+    fn stats(&self) -> EngineStats;
+
+    /// Looks at the space floor and its device.
+    fn with_space<R>(&self, look: impl FnOnce(&mut Space<Self::Device>) -> R) -> R;
+
+    /// Opens a table, creating it durably when it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The device is full or failed.
+    fn table(&self, name: &str) -> Result<Table, EngineError>;
+
+    /// Begins a transaction.
+    fn begin(&self) -> Self::Transaction;
+
+    /// Commits; with anything but `Deferred`, durable when it returns.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is committed, or `OutcomeUnknown`.
+    fn commit(
+        &self,
+        transaction: Self::Transaction,
+        durability: Durability,
+    ) -> Result<(), EngineError>;
+
+    /// Hands every row of the tables called `names` to `on_row`, with the table's place in `names`:
+    /// one state of all of them, each table in key order. A table that is absent has no rows.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    fn visit(&self, names: &[&str], on_row: OnRow<'_>) -> Result<(), EngineError>;
+}
+
+/// Takes a row: the place of its table, key and value.
+pub type OnRow<'a> = &'a mut dyn FnMut(usize, &[u8], &[u8]);
+
+/// An engine that an event loop drives (rule V2).
+pub trait Driven {
+    /// A transaction's operations.
+    type Session<'a>: Operations<Stop = Stop>
+    where
+        Self: 'a;
+    /// A flush of the log whose programs are issued.
+    type Flush;
+    /// Background work whose I/O is issued.
+    type Work;
+
+    /// Begins a transaction.
+    fn begin(&self) -> Xid;
+
+    /// The operations of transaction `xid`.
+    fn session(&self, xid: Xid) -> Self::Session<'_>;
+
+    /// Gives the commit its place in the log; it is durable when [`Driven::durable`] reaches it.
+    ///
+    /// # Errors
+    ///
+    /// The engine's reason to stop.
+    fn commit(&self, xid: Xid, durability: Durability) -> Step<Lsn>;
+
+    /// Undoes the transaction.
+    ///
+    /// # Errors
+    ///
+    /// The engine's reason to stop.
+    fn abort(&self, xid: Xid) -> Step<()>;
+
+    /// Issues the read of a page that was missed.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError>;
+
+    /// Takes a page that has come.
+    ///
+    /// # Errors
+    ///
+    /// The page is damaged.
+    fn fill(&self, fetched: Fetched) -> Result<(), EngineError>;
+
+    /// Gives what `wait` asks for at once; `false` when it takes other work to come.
+    ///
+    /// # Errors
+    ///
+    /// The device is full or failed.
+    fn supply(&self, wait: Wait) -> Result<bool, EngineError>;
+
+    /// Asks for the work that ends `wait`.
+    fn want(&self, wait: Wait);
+
+    /// Every commit up to here is durable.
+    fn durable(&self) -> Lsn;
+
+    /// Transactions that may call their operation again, each named once.
+    fn take_woken(&self) -> Vec<Xid>;
+
+    /// Whether somebody waits for log records that are not being written yet.
+    fn is_flush_wanted(&self) -> bool;
+
+    /// Issues a flush of the log; none when there is nothing to flush.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    fn flush_begin(&self) -> Result<Option<Self::Flush>, EngineError>;
+
+    /// The flush is durable.
+    fn flush_end(&self, flush: Self::Flush);
+
+    /// Whether there is background work to do.
+    fn has_work(&self) -> bool;
+
+    /// Issues a piece of background work; none when there is nothing to do now.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any operation.
+    fn work_begin(&self) -> Step<Option<Self::Work>>;
+
+    /// The background work is done.
+    fn work_end(&self, work: Self::Work);
+
+    /// Device time reached.
+    fn now_ns(&self) -> u64;
+
+    /// Operations issued from here on start no earlier than `now_ns`.
+    fn at(&self, now_ns: u64);
+
+    /// When the last of the operations since [`Driven::at`] ends; 0 when there were none.
+    fn take_end_ns(&self) -> u64;
+}
+
+/// A store whose engine an event loop can drive.
+pub trait Drivable: Store {
+    /// The engine inside.
+    type Engine: Driven;
+
+    /// The engine inside.
+    fn engine(&self) -> &Self::Engine;
+}
