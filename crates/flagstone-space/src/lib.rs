@@ -24,6 +24,7 @@ mod checksum;
 mod code;
 mod collect;
 mod error;
+pub mod evidence;
 mod flash;
 mod format;
 mod frontier;
