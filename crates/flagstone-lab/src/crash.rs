@@ -30,6 +30,7 @@ pub mod fuzz;
 #[cfg(feature = "seeded-bugs")]
 pub mod hunt;
 pub mod ledger;
+pub mod overlay;
 mod parallel;
 #[cfg(test)]
 mod promise;

@@ -78,7 +78,13 @@ impl Contents {
         self.0.is_empty()
     }
 
-    fn apply(&mut self, change: &Change) {
+    /// Pairs in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Address, &[u8])> {
+        self.0.iter().map(|(address, value)| (address, value.as_ref()))
+    }
+
+    /// Carries out a change.
+    pub fn apply(&mut self, change: &Change) {
         for (address, value) in change {
             match value {
                 Some(value) => self.0.insert(address.clone(), Arc::clone(value)),

@@ -19,11 +19,9 @@ use flagstone_space::{
     WriteTag,
 };
 
-use super::script::Direction;
-use super::subject::{Pairs, Setup, Subject};
-use crate::model::{Change, Contents, KeyRange, SlotIndex, TableIndex};
-
-type Address = (TableIndex, Vec<u8>);
+use super::overlay::{Overlay, Store};
+use super::subject::Setup;
+use crate::model::{Address, Change, Contents, TableIndex};
 
 const MAGIC: [u8; 4] = *b"LEDG";
 const RECORD_SIZE: usize = 28;
@@ -31,16 +29,16 @@ const RECORD_SIZE: usize = 28;
 /// Log pages of a ledger: two blocks of a tiny chip and one more.
 const LOG_PAGES: u32 = 24;
 
+/// The store with its transactions.
+pub type Ledger<D> = Overlay<Groups<D>>;
+
 /// The store.
 #[derive(Debug)]
-pub struct Ledger<D: Nand> {
+pub struct Groups<D: Nand> {
     space: Space<D>,
-    contents: BTreeMap<Address, Vec<u8>>,
     /// Logical pages of each key, in the order of the value's parts.
     pages: BTreeMap<Address, Vec<LogicalPage>>,
     sequence: u64,
-    open: BTreeMap<SlotIndex, (Change, Vec<Change>)>,
-    snapshots: BTreeMap<SlotIndex, BTreeMap<Address, Vec<u8>>>,
 }
 
 /// One logical page of a ledger.
@@ -126,16 +124,9 @@ fn decode_record(slot: &[u8]) -> Option<(u64, GroupId)> {
     is_whole.then(|| (u64::from_le_bytes(*sequence), GroupId(u64::from_le_bytes(*group))))
 }
 
-impl<D: Nand> Ledger<D> {
+impl<D: Nand> Groups<D> {
     fn around(space: Space<D>) -> Self {
-        Self {
-            space,
-            contents: BTreeMap::new(),
-            pages: BTreeMap::new(),
-            sequence: 0,
-            open: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
-        }
+        Self { space, pages: BTreeMap::new(), sequence: 0 }
     }
 
     /// Bytes of a value that fit one logical page, whatever its key.
@@ -186,7 +177,7 @@ impl<D: Nand> Ledger<D> {
     }
 
     /// Reads every page back.
-    fn load(&mut self) -> Result<BTreeMap<Address, Vec<u8>>, SpaceError> {
+    fn load(&mut self) -> Result<Contents, SpaceError> {
         let mapped: Vec<_> = self.space.mapped_pages().collect();
         let mut parts: BTreeMap<Address, BTreeMap<u8, (LogicalPage, Part)>> = BTreeMap::new();
         let mut payload = Vec::new();
@@ -198,7 +189,7 @@ impl<D: Nand> Ledger<D> {
             }
         }
         let part_size = self.part_size();
-        let mut contents = BTreeMap::new();
+        let mut contents = Contents::default();
         self.pages.clear();
         for (address, parts) in parts {
             let count = parts.values().next().map_or(0, |(_, first)| first.count);
@@ -212,7 +203,7 @@ impl<D: Nand> Ledger<D> {
             let pages = parts.values().map(|(page, _)| *page).collect();
             self.pages.insert(address.clone(), pages);
             if count > 0 {
-                contents.insert(address, value);
+                contents.insert(address.0, address.1, value);
             }
         }
         Ok(contents)
@@ -299,54 +290,9 @@ impl<D: Nand> Ledger<D> {
         }
         self.pages.retain(|_, pages| !pages.is_empty());
     }
-
-    fn change(
-        &mut self,
-        slot: SlotIndex,
-        address: Address,
-        value: Option<Vec<u8>>,
-    ) -> Result<(), EngineError> {
-        let (change, _) = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
-        change.insert(address, value.map(Into::into));
-        Ok(())
-    }
-
-    fn seen(&self, slot: SlotIndex) -> Result<BTreeMap<Address, Vec<u8>>, EngineError> {
-        let (change, _) = self.open.get(&slot).ok_or(EngineError::Ended)?;
-        Ok(applied(&self.contents, change))
-    }
 }
 
-fn applied(contents: &BTreeMap<Address, Vec<u8>>, change: &Change) -> BTreeMap<Address, Vec<u8>> {
-    let mut contents = contents.clone();
-    for (address, value) in change {
-        match value {
-            Some(value) => contents.insert(address.clone(), value.to_vec()),
-            None => contents.remove(address),
-        };
-    }
-    contents
-}
-
-fn pairs_of(
-    contents: &BTreeMap<Address, Vec<u8>>,
-    range: &KeyRange,
-    direction: Direction,
-) -> Pairs {
-    let inside = |(table, key): &Address| {
-        *table == range.table
-            && *key >= range.low
-            && range.high.as_ref().is_none_or(|high| key < high)
-    };
-    let found = contents.iter().filter(|(address, _)| inside(address));
-    let mut pairs: Pairs = found.map(|((_, key), value)| (key.clone(), value.clone())).collect();
-    if direction == Direction::Backward {
-        pairs.reverse();
-    }
-    pairs
-}
-
-impl<D: Nand> Subject<D> for Ledger<D> {
+impl<D: Nand> Store<D> for Groups<D> {
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
         let options = SpaceOptions {
             parts: setup.options.parts as u8,
@@ -358,146 +304,22 @@ impl<D: Nand> Subject<D> for Ledger<D> {
         Ok(Self::around(space))
     }
 
-    fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        let space = mount(device, setup)?;
-        let mut ledger = Self::around(space);
-        ledger.recover()?;
-        ledger.contents = ledger.load()?;
-        Ok(ledger)
+    fn open(device: D, setup: &Setup) -> Result<(Self, Contents), OpenError> {
+        let mut store = Self::around(mount(device, setup)?);
+        store.recover()?;
+        let contents = store.load()?;
+        Ok((store, contents))
     }
 
-    fn prepare_tables(&mut self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn begin(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
-        self.open.insert(slot, (Change::new(), Vec::new()));
-        Ok(())
-    }
-
-    fn get(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: &[u8],
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        Ok(self.seen(slot)?.remove(&(table, key.to_vec())))
-    }
-
-    fn get_part(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: &[u8],
-        offset: usize,
-        size: usize,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        let whole = self.get(slot, table, key)?;
-        Ok(whole.map(|value| value[offset..offset + size].to_vec()))
-    }
-
-    fn put(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<(), EngineError> {
-        self.change(slot, (table, key.to_vec()), Some(value.to_vec()))
-    }
-
-    fn patch(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: &[u8],
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        let size = bytes.len();
-        let mut value = self.get(slot, table, key)?.unwrap_or_default();
-        let part = value.get_mut(offset..offset + size);
-        part.ok_or(EngineError::PatchOutOfRange { offset, size })?.copy_from_slice(bytes);
-        self.change(slot, (table, key.to_vec()), Some(value))
-    }
-
-    fn delete(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: &[u8],
-    ) -> Result<(), EngineError> {
-        self.change(slot, (table, key.to_vec()), None)
-    }
-
-    fn scan(
-        &mut self,
-        slot: SlotIndex,
-        range: &KeyRange,
-        direction: Direction,
-    ) -> Result<Pairs, EngineError> {
-        Ok(pairs_of(&self.seen(slot)?, range, direction))
-    }
-
-    fn savepoint(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
-        if let Some((change, savepoints)) = self.open.get_mut(&slot) {
-            savepoints.push(change.clone());
-        }
-        Ok(())
-    }
-
-    fn rollback_to(&mut self, slot: SlotIndex, index: usize) -> Result<(), EngineError> {
-        let (change, savepoints) = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
-        change.clone_from(savepoints.get(index).ok_or(EngineError::NoSavepoint)?);
-        savepoints.truncate(index + 1);
-        Ok(())
-    }
-
-    fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
-        let (change, _) = self.open.remove(&slot).ok_or(EngineError::Ended)?;
-        if let Err(error) = self.write(&change) {
+    fn commit(&mut self, change: &Change, _: &Contents, _: Durability) -> Result<(), EngineError> {
+        let written = self.write(change);
+        if written.is_err() {
             self.forget_unwritten();
-            return Err(error.into());
         }
-        self.contents = applied(&self.contents, &change);
-        Ok(())
+        Ok(written?)
     }
 
-    fn abort(&mut self, slot: SlotIndex) {
-        self.open.remove(&slot);
-    }
-
-    fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
-        self.snapshots.insert(slot, self.contents.clone());
-        Ok(())
-    }
-
-    fn snapshot_get(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: &[u8],
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        let snapshot = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
-        Ok(snapshot.get(&(table, key.to_vec())).cloned())
-    }
-
-    fn snapshot_scan(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        direction: Direction,
-    ) -> Result<Pairs, EngineError> {
-        let snapshot = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
-        let range = KeyRange { table, low: Vec::new(), high: None };
-        Ok(pairs_of(snapshot, &range, direction))
-    }
-
-    fn snapshot_close(&mut self, slot: SlotIndex) {
-        self.snapshots.remove(&slot);
-    }
-
-    fn checkpoint(&mut self) -> Result<(), EngineError> {
+    fn checkpoint(&mut self, _: &Contents) -> Result<(), EngineError> {
         Ok(self.pass_log()?)
     }
 
@@ -511,20 +333,12 @@ impl<D: Nand> Subject<D> for Ledger<D> {
         Ok(())
     }
 
-    fn contents(&mut self) -> Result<Contents, EngineError> {
-        let mut contents = Contents::default();
-        for ((table, key), value) in self.load()? {
-            contents.insert(table, key, value);
-        }
-        Ok(contents)
+    fn contents(&mut self, _: &Contents) -> Result<Contents, EngineError> {
+        Ok(self.load()?)
     }
 
     fn check(&mut self) -> Result<Vec<String>, EngineError> {
         let faults = self.space.verify()?;
         Ok(faults.iter().map(|fault| format!("{fault:?}")).collect())
-    }
-
-    fn close(mut self) -> Result<(), EngineError> {
-        Ok(self.pass_log()?)
     }
 }
