@@ -49,6 +49,8 @@ enum Event<E: Driven> {
     Flushed(E::Flush),
     /// The programs of background work are done.
     Worked(Box<E::Work>),
+    /// Commits have waited for company as long as they may.
+    Due,
 }
 
 /// Whether an actor has something under way.
@@ -63,6 +65,7 @@ enum Actor {
 /// A commit that waits to become durable.
 struct Pending {
     lsn: Lsn,
+    since_ns: u64,
     client: u32,
 }
 
@@ -82,6 +85,8 @@ pub struct EventLoop<'e, E: Driven, T> {
     pub tally: Tally,
     /// Durable commits since the loop began.
     commits: u64,
+    /// Whether an [`Event::Due`] is to come.
+    is_due_set: bool,
     /// Whether clients begin further transactions.
     is_open: bool,
     /// Rounds in which nothing was under way and nobody could go on.
@@ -116,6 +121,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
             worker: Actor::Idle,
             tally: Tally::new(workload.classes())?,
             commits: 0,
+            is_due_set: false,
             is_open: true,
             idle_rounds: 0,
         })
@@ -226,6 +232,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
                 self.release_held();
                 self.acknowledge();
             }
+            Event::Due => self.is_due_set = false,
             Event::Worked(work) => {
                 self.engine.work_end(*work);
                 self.worker = Actor::Idle;
@@ -262,7 +269,11 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         if self.durability == Durability::Deferred {
             self.finish(index);
         } else {
-            self.on_durable.push_back(Pending { lsn, client: index });
+            self.on_durable.push_back(Pending {
+                lsn,
+                since_ns: self.clock.now_ns(),
+                client: index,
+            });
         }
     }
 
@@ -322,8 +333,23 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// Starts a flush when commits wait and the last flush is done: group commit without a delay.
+    /// Sees to it that nobody waits for company longer than the engine allows.
+    fn end_company(&mut self) {
+        let Some(delay) = self.engine.company() else { return };
+        let Some(oldest) = self.on_durable.front() else { return };
+        let due_ns = oldest.since_ns.saturating_add(delay.as_nanos() as u64);
+        if due_ns <= self.clock.now_ns() {
+            self.engine.want(Wait::Durable(oldest.lsn));
+        } else if !self.is_due_set {
+            self.clock.set(due_ns, Event::Due);
+            self.is_due_set = true;
+        }
+    }
+
+    /// Starts a flush when commits wait and the last flush is done: group commit without a delay,
+    /// unless the engine wants company.
     fn start_flush(&mut self) -> Result<(), BenchError> {
+        self.end_company();
         if self.log != Actor::Idle || !self.engine.is_flush_wanted() {
             return Ok(());
         }

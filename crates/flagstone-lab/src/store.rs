@@ -11,6 +11,8 @@
 //! - **V2** A driven engine never waits: an operation completes or returns what is missing, and is
 //!   called again once that has been seen to.
 
+use std::time::Duration;
+
 use flagstone::{
     Database, Durability, EngineError, EngineStats, Fetch, Fetched, OpenError, Options,
     RecoveryReport, Step, Table, Wait, Xid,
@@ -156,6 +158,11 @@ pub trait Driven {
 
     /// Whether somebody waits for log records that are not being written yet.
     fn is_flush_wanted(&self) -> bool;
+
+    /// How long commits may wait for company before they are flushed; none when they do not.
+    fn company(&self) -> Option<Duration> {
+        None
+    }
 
     /// Issues a flush of the log; none when there is nothing to flush.
     ///

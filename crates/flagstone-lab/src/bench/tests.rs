@@ -54,6 +54,19 @@ fn equal_seeds_give_equal_runs_and_equal_device_traces() {
     assert_ne!(one.config.observed.trace_hash, other.config.observed.trace_hash);
 }
 
+/// Goal: group commit waits for company, and no longer than it may. Method: the same run with
+/// both commits; what the log costs, and how long a commit takes.
+#[test]
+fn group_commit_trades_latency_for_log_pages() {
+    let (immediate, group) = (bench(&small("otf-immediate", 8)), bench(&small("otf-group", 8)));
+    let (alone, together) = (immediate.programs_by_cause.log, group.programs_by_cause.log);
+    assert!(together * 4 < alone * 3, "{together} log programs together, {alone} at once");
+    let delay_us = Options::default().group_delay.as_micros() as f64;
+    let (alone, together) = (immediate.latency_us.p50, group.latency_us.p50);
+    assert!(together > alone, "{together} us together, {alone} us at once");
+    assert!(together < alone + 2.0 * delay_us, "{together} us together, {alone} us at once");
+}
+
 #[test]
 fn shore_kits_aborts_what_finds_no_account() {
     let run = bench(&BenchConfig {

@@ -1,5 +1,7 @@
 //! The Flagstone engine, driven step by step.
 
+use std::time::Duration;
+
 use flagstone::{Engine, Read};
 use parking_lot::MutexGuard;
 
@@ -74,6 +76,11 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
 
     fn is_flush_wanted(&self) -> bool {
         self.engine().is_flush_wanted()
+    }
+
+    fn company(&self) -> Option<Duration> {
+        let engine = self.engine();
+        engine.awaits_company().then(|| engine.options().group_delay)
     }
 
     fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
