@@ -150,7 +150,7 @@ impl<D: Nand> Space<D> {
     /// # Errors
     ///
     /// `TooLong` when a page cannot hold them; `LogFull` when the budget is used up and no other
-    /// block is free.
+    /// block is free; `WornOut` when that is because blocks failed.
     pub fn log_append(&mut self, bytes: &[u8]) -> Result<LogAddress, SpaceError> {
         self.ready()?;
         let slots = bytes.len().div_ceil(self.log_slot_size()).max(1) as u32;

@@ -180,7 +180,7 @@ impl<D: Nand> Space<D> {
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        Err(SpaceError::NoRoom)
+        Err(if self.lost_blocks() > 0 { SpaceError::WornOut } else { SpaceError::NoRoom })
     }
 
     /// Free blocks that `claim` has to leave alone (W4).

@@ -40,6 +40,12 @@ impl<D: Nand> Space<D> {
         self.map.mapped_count()
     }
 
+    /// Logical pages that have a version or were given out by [`Space::allocate`].
+    #[must_use]
+    pub fn taken_pages(&self) -> u32 {
+        self.map.taken_count()
+    }
+
     /// Memory of the mapping and the block table, in bytes.
     #[must_use]
     pub fn mapping_bytes(&self) -> usize {

@@ -163,7 +163,9 @@ impl<D: Nand> Space<D> {
 
     /// Puts a fresh block in the place of the current one, which failed.
     fn replace_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
-        let fresh = self.take_block(Claim::Reserve, Wear::Most, BlockState::Ring)?;
+        let fresh = self.take_block(Claim::Reserve, Wear::Most, BlockState::Ring);
+        // Without a fresh block nothing more is written: the newest record is in the other one (A2).
+        let fresh = fresh.inspect_err(|_| self.poisoned = true)?;
         let ring = &mut self.ring.halves[half];
         let failed = core::mem::replace(&mut ring.blocks[ring.current], fresh.0);
         ring.next_page = 0;

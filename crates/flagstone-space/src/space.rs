@@ -426,7 +426,8 @@ impl<D: Nand> Space<D> {
     }
 
     /// Blocks that failed: marked bad, or about to be.
-    pub(crate) fn lost_blocks(&self) -> u32 {
+    #[must_use]
+    pub fn lost_blocks(&self) -> u32 {
         self.blocks.count(BlockState::Bad) + self.blocks.count(BlockState::Retired)
     }
 }

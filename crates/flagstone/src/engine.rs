@@ -139,10 +139,12 @@ pub(crate) struct SpaceView {
     pub(crate) log_page_size: usize,
     /// Log pages of an erase block.
     pub(crate) log_block_pages: u64,
-    /// Logical pages that are live.
-    pub(crate) live_pages: u64,
+    /// Logical pages that are live, or taken by the engine.
+    pub(crate) taken_pages: u64,
     /// Logical pages that may be live.
     pub(crate) capacity_pages: u64,
+    /// Blocks are bad: less may be live than when the device was new.
+    pub(crate) has_lost_blocks: bool,
     /// Memory of the mapping.
     pub(crate) mapping_bytes: usize,
 }
@@ -215,7 +217,8 @@ pub struct Engine {
     view: SpaceView,
     /// Log page on which the last durable fragment ended.
     log_page: u64,
-    is_poisoned: bool,
+    /// Why nothing is written any more.
+    fault: Option<EngineError>,
     counts: Counts,
     scratch: Vec<u8>,
     items: ItemBuf,
@@ -281,7 +284,7 @@ impl Engine {
             cycle: checkpoint::Cycle::default(),
             view: SpaceView::default(),
             log_page: 0,
-            is_poisoned: false,
+            fault: None,
             counts: Counts::default(),
             scratch: Vec::new(),
             bugs: Bugs::default(),
@@ -316,7 +319,7 @@ impl Engine {
     /// Whether somebody waits for log records that are not being written yet.
     #[must_use]
     pub fn is_flush_wanted(&self) -> bool {
-        !self.is_poisoned
+        !self.is_poisoned()
             && self.flush_in_flight.is_none()
             && (self.flush_to > self.log.durable() || self.has_company())
             && self.log.pending_bytes() > 0
@@ -326,7 +329,7 @@ impl Engine {
     /// the delay of the options has passed.
     #[must_use]
     pub fn awaits_company(&self) -> bool {
-        !self.is_poisoned && self.company_to > self.log.durable()
+        !self.is_poisoned() && self.company_to > self.log.durable()
     }
 
     /// Whether enough has gathered to end the wait of a group commit.
@@ -361,7 +364,7 @@ impl Engine {
 
     /// Cuts everything pending into a flush, for the runtime to program.
     pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
-        if self.is_poisoned {
+        if self.is_poisoned() {
             return None;
         }
         let flush = self.log.seal(geometry, slots_left)?;
@@ -389,14 +392,15 @@ impl Engine {
         std::mem::take(&mut self.woken)
     }
 
-    /// Whether an earlier device failure made the engine read-only.
+    /// Whether a device failure, or wear, made the engine read-only.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
-        self.is_poisoned
+        self.fault.is_some()
     }
 
     /// Takes logical pages that the space floor reserved for new nodes and values.
-    pub(crate) fn supply_pages(&mut self, pages: impl IntoIterator<Item = LogicalPage>) {
+    pub(crate) fn supply_pages(&mut self, pages: Vec<LogicalPage>) {
+        self.view.taken_pages += pages.len() as u64;
         self.unused_pages.extend(pages);
     }
 
@@ -412,6 +416,9 @@ impl Engine {
 
     /// Takes note of the space floor's state.
     pub(crate) fn observe(&mut self, view: SpaceView) {
+        if view.taken_pages < self.view.taken_pages {
+            self.hand.forget_stuck();
+        }
         self.view = view;
         self.limits = Limits::of(&self.options, self.payload_size).within_log(&view);
     }
@@ -430,10 +437,10 @@ impl Engine {
     }
 
     /// The device failed while the log or a page was written: nothing above the durable frontier
-    /// can be relied on any more (rule D8).
-    pub(crate) fn poison(&mut self) {
+    /// can be relied on any more (rule D8). Whoever writes from now on gets `fault`.
+    pub(crate) fn poison(&mut self, fault: EngineError) {
         let durable = self.durable();
-        self.is_poisoned = true;
+        self.fault.get_or_insert(fault);
         for tree in &mut self.trees {
             tree.deltas.remove_newer(durable);
         }
@@ -441,7 +448,7 @@ impl Engine {
     }
 
     fn require_sound(&self) -> Step<()> {
-        if self.is_poisoned { Err(Stop::Error(EngineError::Poisoned)) } else { Ok(()) }
+        self.fault.clone().map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     /// Recomputes the LSNs at which versions of a key must stay apart.

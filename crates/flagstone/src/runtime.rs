@@ -224,12 +224,15 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// Stops like any operation. `Full` and `WornOut` leave everything as it was.
+    /// Stops like any operation. `Full` leaves everything as it was.
     pub fn work_begin(&self) -> Step<Option<Work>> {
         let job = loop {
             let next = self.engine().next_job();
             match next {
-                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => self.supply(wait)?,
+                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => match self.supply(wait) {
+                    Err(EngineError::Full) if self.engine().go_without_pages() => {}
+                    supplied => supplied?,
+                },
                 other => break other?,
             }
         };
@@ -295,11 +298,14 @@ impl<D: Nand> Runtime<D> {
                 let tag = tag_of(self.engine().durable(), REGION_SYSTEM, Cause::Data);
                 let written =
                     self.write_group(job.group, job.images.iter().map(|(p, i)| (*p, i)), tag);
-                if let Err(error) = written {
-                    self.engine().spill_failed(&job);
-                    return Err(error.into());
+                match written {
+                    Ok(()) => Ok(Done::Spilled(job.xid, job.group)),
+                    Err(EngineError::Full) => {
+                        self.engine().spill_failed(&job);
+                        Ok(Done::Nothing)
+                    }
+                    Err(error) => Err(error.into()),
                 }
-                Ok(Done::Spilled(job.xid, job.group))
             }
             Job::Release(release) => {
                 self.release(release)?;
@@ -444,8 +450,9 @@ impl<D: Nand> Runtime<D> {
             log_budget: space.log_budget_pages(),
             log_block_pages: space.log_block_pages(),
             log_page_size: self.log_page_size(),
-            live_pages: u64::from(space.live_pages()),
+            taken_pages: u64::from(space.taken_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
+            has_lost_blocks: space.lost_blocks() > 0,
             mapping_bytes: space.mapping_bytes(),
         });
     }
@@ -453,14 +460,18 @@ impl<D: Nand> Runtime<D> {
     /// A write did not happen. Where nothing is lost by it the engine goes on.
     fn fail<T>(&self, error: EngineError) -> Result<T, EngineError> {
         match error {
-            EngineError::Full | EngineError::WornOut => Err(error),
+            EngineError::Full => Err(error),
             other => self.poison_for(other),
         }
     }
 
-    /// The device failed in a way that leaves its state unknown (rule D8).
+    /// The device failed in a way that leaves its state unknown (rule D8), or has no spare blocks.
     fn poison_for<T>(&self, error: EngineError) -> Result<T, EngineError> {
-        self.engine().poison();
+        let fault = match error {
+            EngineError::WornOut => EngineError::WornOut,
+            _ => EngineError::Poisoned,
+        };
+        self.engine().poison(fault);
         self.changed.notify_all();
         Err(error)
     }

@@ -379,7 +379,11 @@ pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     trial.campaign("B5", &cases, name, case)
 }
 
-/// B6: blocks die of wear until the chip is read-only; then everything must still be there.
+/// How often a worn-out chip is opened again.
+const WORN_RESTARTS: u32 = 4;
+
+/// B6: blocks die of wear until the chip is read-only; then everything must still be there, also
+/// after it was opened again.
 ///
 /// `chip` in the trial has a low endurance. The steps taken are the campaign's cases.
 #[must_use]
@@ -400,12 +404,22 @@ pub fn worn_out<S: Subject<ChipRig>>(trial: &Trial, steps_max: u64) -> Campaign 
             campaign.cases = runner.trace().steps;
             match ended {
                 Err(Stop::WornOut) => break,
+                // The last block went while the log was written.
+                Err(Stop::Poisoned) => break,
                 other => other?,
             }
             if campaign.cases > steps_max {
                 return Err(Violation::Fault("the chip did not wear out").into());
             }
         }
+        // What was not durable yet is gone (rule D8): reopening tells the model so.
+        runner.check()?;
+        for _ in 0..WORN_RESTARTS {
+            runner.step(Op::PowerLoss)?;
+            runner.verify()?;
+            runner.must_be_worn_out()?;
+        }
+        runner.step(Op::PowerLoss)?;
         runner.verify()
     });
     if let Err(stop) = done {
@@ -452,6 +466,29 @@ pub fn filled<S: Subject<ChipRig>>(
         Ok(runner.model().clone())
     });
     done.map(|model| (rig.device(), model)).map_err(violation_of)
+}
+
+/// Deletes, puts and upkeep in turn: what makes room on a full chip and takes it again.
+#[must_use]
+pub fn churn(rounds: u8) -> Script {
+    let round = |number: u8| {
+        let table = TableIndex(number % TABLE_COUNT);
+        let key = |offset: u8| KeyIndex(number * 2 + offset);
+        let end = match number % 8 {
+            3 => Op::Collect,
+            5 => Op::Checkpoint,
+            _ => Op::Commit(SLOT, Durability::Immediate),
+        };
+        let commit = Op::Commit(SLOT, Durability::Immediate);
+        [
+            Op::Delete(SLOT, table, key(0)),
+            Op::Delete(SLOT, table, key(1)),
+            commit,
+            Op::Put(SLOT, table, key(0), Size(120)),
+            end,
+        ]
+    };
+    Script((0..rounds).flat_map(round).collect())
 }
 
 const SLOT: SlotIndex = SlotIndex(0);

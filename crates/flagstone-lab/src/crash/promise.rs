@@ -4,7 +4,7 @@
 //! a replay line, the seed of a swarm, or the fault of a campaign.
 
 use flagstone::PRESETS;
-use flagstone_nand::{Crashable, SimNand};
+use flagstone_nand::{Crashable, Profile, SimNand};
 
 use super::faults::{self, Campaign, Trial};
 use super::fuzz::{ImageVerdict, image_on_chip};
@@ -13,7 +13,8 @@ use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::{
-    CrashConfig, CrashReport, Flagstone, Limits, RunnerRig, chip, explore, fuzz_image, fuzz_ops,
+    CrashConfig, CrashReport, Flagstone, Limits, RunnerRig, Scenario, chip, explore, fuzz_image,
+    fuzz_ops,
 };
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
@@ -86,7 +87,11 @@ fn every_short_sequence_survives_every_cut() {
 }
 
 fn trial(ops: usize, stride: usize) -> Trial {
-    let chip = chip("tiny", 1).unwrap();
+    trial_on("tiny", ops, stride)
+}
+
+fn trial_on(profile: &str, ops: usize, stride: usize) -> Trial {
+    let chip = chip(profile, 1).unwrap();
     let setup = config("flagstone", "tiny", ops, 1, 1).options(&chip).unwrap().into();
     let stride = stride.div_ceil(effort() as usize);
     Trial { chip, setup, ops, seed: 1, threads: 2, stride }
@@ -117,6 +122,50 @@ fn a_failing_program_or_erase_loses_nothing() {
 #[test]
 fn two_swapped_pages_are_noticed() {
     assert_kept(&faults::swapped_pages::<Engine>(&trial(120, 61)));
+}
+
+/// Goal (C1, rule D7): a full chip can be emptied, key by key, and filled again. Method: sizes of
+/// values that make it run full in a leaf, in a split, and in a value with pages of its own.
+#[test]
+fn a_full_chip_can_be_emptied_and_filled_again() {
+    for profile in ["tiny", "tiny-mlc", "tiny-nospare"] {
+        let trial = trial_on(profile, 0, 1);
+        assert_kept(&faults::full_then_deleted::<Engine>(&trial, &[50, 100, 300, 900]));
+    }
+    let smallest = SimNand::new(&Profile::named("tiny").unwrap(), 1);
+    let trial = Trial { chip: smallest, ..trial(0, 1) };
+    assert_kept(&faults::full_then_deleted::<Engine>(&trial, &[9]));
+}
+
+/// Goal (rule D7): the same with a power cut anywhere. Method: all states of a script that deletes
+/// and puts on a chip that is full.
+#[test]
+fn a_cut_on_a_full_chip_changes_nothing() {
+    let mut lines = Vec::new();
+    for (profile, size) in [("tiny", 100), ("tiny", 900), ("tiny-mlc", 300)] {
+        let trial = trial_on(profile, 0, 1);
+        let (device, model) = faults::filled::<Engine>(&trial, size).unwrap();
+        let script = faults::churn(24);
+        let scenario = Scenario { device, model: Some(model), setup: trial.setup, script };
+        let tally = super::explore::explore::<Engine, _>(&scenario, &Limits::default(), &|_, _| {});
+        assert!(tally.states > 20, "{profile}: only {} states", tally.states);
+        lines.extend(tally.failures.into_iter().map(|failure| {
+            format!("{profile}, values of {size} bytes, {}: {}", failure.path, failure.violation)
+        }));
+    }
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Goal (B6): a chip without spare blocks is read-only, holds everything, and opens like that.
+#[test]
+fn a_worn_out_chip_is_read_only_and_complete() {
+    for seed in 0..2 * effort() {
+        let mut profile = Profile::named("tiny").unwrap().with_block_count(32).unwrap();
+        profile.capabilities.endurance = 30;
+        let chip = SimNand::new(&profile, seed);
+        let trial = Trial { chip, seed, ..trial(200, 1) };
+        assert_kept(&faults::worn_out::<Engine>(&trial, 100_000));
+    }
 }
 
 /// Goal: no configuration that can be drawn breaks the promise. Method: seeds, states sampled.

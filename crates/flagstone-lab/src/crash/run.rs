@@ -139,6 +139,9 @@ pub struct Runner<S, C> {
     trace: Trace,
 }
 
+/// Commits that the last pages of a worn-out device may still take.
+const WORN_COMMITS_MAX: u32 = 200;
+
 /// Bytes of the largest value a script puts.
 const LARGE_SIZE_MAX: usize = 3000;
 
@@ -283,6 +286,29 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             return Err(Violation::Differs(difference).into());
         }
         self.check()
+    }
+
+    /// Commits rows until the device, which is worn out but for its last pages, refuses one: as worn
+    /// out, or as full when what it holds fills the blocks that are left.
+    ///
+    /// # Errors
+    ///
+    /// A violation, or power loss.
+    pub fn must_be_worn_out(&mut self) -> Result<(), Stop> {
+        let slot = SlotIndex(0);
+        let put = Op::Put(slot, TableIndex(0), KeyIndex(1), Size(9));
+        let commit = Op::Commit(slot, flagstone::Durability::Immediate);
+        let full = self.trace.full;
+        for _ in 0..WORN_COMMITS_MAX {
+            if self.trace.full > full {
+                return Ok(());
+            }
+            match self.step(put).and_then(|()| self.step(commit)) {
+                Err(Stop::WornOut | Stop::Poisoned) => return Ok(()),
+                other => other?,
+            }
+        }
+        Err(Violation::Fault("a worn-out device goes on").into())
     }
 
     /// Checks the structure of the image.
@@ -839,7 +865,10 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
 
 /// Whether the engine says that nothing of the commit will ever show.
 fn is_refused_whole(error: &EngineError) -> bool {
-    matches!(error, EngineError::Full | EngineError::Deadlock | EngineError::ReadOnly)
+    matches!(
+        error,
+        EngineError::Full | EngineError::Deadlock | EngineError::ReadOnly | EngineError::WornOut
+    )
 }
 
 /// Bytes of a row: one size in the first table, any size up to a quarter page in the others.

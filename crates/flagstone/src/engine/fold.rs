@@ -158,7 +158,7 @@ impl Engine {
     }
 
     fn folds_on_relocation(&self) -> bool {
-        !self.is_poisoned
+        !self.is_poisoned()
             && self.options.relocation == crate::options::RelocationFolding::Fold
             && !self.holds_images_ahead()
     }

@@ -8,6 +8,9 @@ use crate::lock::Xid;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Growth {
     bytes: usize,
+    /// Something was committed since deltas were last merged to the end: what a merge will make of
+    /// it, growth or shrinking, is not known.
+    is_open: bool,
     /// Commits wait until merging has told real growth from replaced values.
     is_settling: bool,
 }
@@ -16,12 +19,13 @@ impl Growth {
     /// A commit added changes that may grow leaves by `bytes`.
     pub(crate) fn committed(&mut self, bytes: usize) {
         self.bytes += bytes;
+        self.is_open = true;
     }
 
     /// Deltas of `bytes` out of `total` were merged: their share of the growth is real now.
     pub(crate) fn merged(&mut self, bytes: usize, total: usize) {
         if total == 0 || bytes >= total {
-            self.bytes = 0;
+            (self.bytes, self.is_open) = (0, false);
         } else {
             self.bytes -= (self.bytes as u128 * bytes as u128 / total as u128) as usize;
         }
@@ -39,6 +43,9 @@ const LEAF_USE_PERCENT: usize = 65;
 /// Logical pages never given to users: the largest structure change and a checkpoint's inner nodes.
 const PAGES_RESERVED: u64 = 8;
 
+/// One part in this many of the memory for deltas is kept for changes that make leaves shrink.
+const DELETE_SHARE: usize = 4;
+
 /// Share of the log budget, in percent, that users may fill; the rest is for install records and
 /// for the copies of the checkpoint that frees room.
 const LOG_USE_PERCENT: u64 = 90;
@@ -51,7 +58,7 @@ impl Engine {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
         let (size, growth) = self.demand_of(xid);
-        if self.deltas_size + size > self.limits.deltas_hard && self.has_deltas() {
+        if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
         if self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED) {
@@ -61,16 +68,34 @@ impl Engine {
     }
 
     fn admit_growth(&mut self, growth: usize) -> Step<()> {
+        if !self.has_deltas() {
+            self.growth = Growth::default();
+        }
         if growth == 0 || self.has_room_for(self.growth.bytes + growth) {
             self.growth.is_settling = false;
             return Ok(());
         }
-        if self.has_deltas() && self.growth.bytes > 0 {
+        if self.may_settle() {
             self.growth.is_settling = true;
             return Err(Stop::Wait(Wait::Memory));
         }
         self.growth.is_settling = false;
-        Err(Stop::Error(EngineError::Full))
+        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
+        Err(if is_worn { EngineError::WornOut } else { EngineError::Full }.into())
+    }
+
+    /// Whether merging, or what was merged, may still give pages back.
+    fn may_settle(&self) -> bool {
+        let may_merge = self.has_deltas() && self.growth.is_open && !self.is_stuck();
+        may_merge || self.has_release() || !self.installs.is_empty()
+    }
+
+    /// Memory that deltas may take when the next commit makes leaves grow by `growth`. Where leaves
+    /// have no room to split, their deltas stay in memory: what only deletes and replaces may then
+    /// use what is kept for it, since it makes leaves fit again.
+    fn deltas_limit(&self, growth: usize) -> usize {
+        let hard = self.limits.deltas_hard;
+        if growth == 0 && self.is_stuck() { hard + hard / DELETE_SHARE } else { hard }
     }
 
     /// The smaller of a share of the log budget and what is left of it above some blocks.
@@ -90,7 +115,16 @@ impl Engine {
     /// Whether leaves can grow by `bytes` and the reserve stays.
     pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
         let usable = self.payload_size * LEAF_USE_PERCENT / 100;
-        let pages = bytes.div_ceil(usable) as u64 + PAGES_RESERVED;
-        self.view.live_pages + pages <= self.view.capacity_pages
+        self.has_pages_for(bytes.div_ceil(usable) as u64)
+    }
+
+    /// Whether users may take `pages` more and the reserve stays.
+    pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
+        self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
+    }
+
+    /// Pages that hold something, or will once their group is current.
+    fn used_pages(&self) -> u64 {
+        self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
     }
 }

@@ -29,6 +29,7 @@ use super::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
+use hashbrown::HashSet;
 
 /// One piece of background work that does I/O.
 #[derive(Debug)]
@@ -120,6 +121,8 @@ struct Reshape {
     deletes: Vec<Vec<u8>>,
     /// Leaves that merged into their neighbour.
     trims: Vec<LogicalPage>,
+    /// Page numbers taken for it.
+    taken: Vec<LogicalPage>,
     dropped: Vec<Vec<u8>>,
     old: Vec<OldBase>,
     grown: i64,
@@ -167,6 +170,27 @@ pub(crate) struct Hand {
     waiting: Vec<(LogicalPage, Lsn)>,
     /// What a merge freed lately, in bytes: below a share of it a window is passed over.
     freed_average: usize,
+    /// Leaves that must split and found no page for it.
+    stuck: HashSet<LogicalPage>,
+    /// The leaf that the last merge found no page for.
+    short: Option<LogicalPage>,
+    /// Only stuck leaves are left to merge.
+    is_stuck: bool,
+    /// There are no pages that transactions could spill to.
+    has_no_spill: bool,
+}
+
+impl Hand {
+    /// Something shrank: every leaf may be tried again.
+    pub(super) fn forget_stuck(&mut self) {
+        self.stuck.clear();
+        (self.is_stuck, self.has_no_spill) = (false, false);
+    }
+
+    /// Transactions stay in memory until something shrinks.
+    pub(super) fn stop_spilling(&mut self) {
+        self.has_no_spill = true;
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -195,7 +219,7 @@ impl Engine {
     /// Whether there is background work: whether `Runtime::work_begin` would find any.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.is_poisoned
+        !self.is_poisoned()
             && (self.installs.front().is_some_and(|install| self.may_install(install))
                 || self.has_release()
                 || self.snapshots.has_unpins()
@@ -215,7 +239,7 @@ impl Engine {
     /// Stops like any operation: see to it and call again.
     pub(crate) fn next_job(&mut self) -> Step<Option<Job>> {
         for _ in 0..STEPS_MAX {
-            if self.is_poisoned {
+            if self.is_poisoned() {
                 break;
             }
             match self.next_step()? {
@@ -267,12 +291,39 @@ impl Engine {
     }
 
     fn must_spill(&self) -> bool {
-        self.uncommitted_size > self.limits.uncommitted
+        self.uncommitted_size > self.limits.uncommitted && !self.hand.has_no_spill
+    }
+
+    /// Whether transactions cannot grow before something shrinks.
+    pub(super) fn has_no_spill(&self) -> bool {
+        self.hand.has_no_spill
     }
 
     fn must_merge(&self) -> bool {
         let total = self.deltas_size + self.uncommitted_size;
-        (total > self.limits.deltas_soft || self.growth.is_settling()) && self.has_deltas()
+        let is_wanted = total > self.limits.deltas_soft || self.growth.is_settling();
+        is_wanted && self.has_deltas() && !self.is_stuck()
+    }
+
+    /// Whether no leaf can be merged before something shrinks (rule D7).
+    pub(super) fn is_stuck(&self) -> bool {
+        self.hand.is_stuck
+    }
+
+    /// There are no pages for the job that asked for them; false when it cannot be put off.
+    pub(crate) fn go_without_pages(&mut self) -> bool {
+        match self.hand.short.take() {
+            Some(page) => {
+                self.hand.target = None;
+                self.hand.stuck.insert(page)
+            }
+            None => !std::mem::replace(&mut self.hand.has_no_spill, true),
+        }
+    }
+
+    /// Whether nothing that is under way can free a leaf for a merge.
+    fn is_at_rest(&self) -> bool {
+        self.busy.is_empty() && self.installs.is_empty() && self.durable() >= self.committed
     }
 
     fn must_load_runs(&self) -> bool {
@@ -293,6 +344,7 @@ impl Engine {
                 Some(target) => target,
                 None => {
                     // Everything mergeable waits for an install or for the log.
+                    self.hand.is_stuck = !self.hand.stuck.is_empty() && self.is_at_rest();
                     self.want_flush();
                     return Ok(None);
                 }
@@ -368,10 +420,14 @@ impl Engine {
         let key = std::mem::take(&mut self.hand.key);
         let index = self.node_for(table, Seek::At(&key), 1);
         self.hand.key = key;
-        let view = NodeView::trusted(&self.pool.frame(index?).image);
+        let frame = self.pool.frame(index?);
+        let view = NodeView::trusted(&frame.image);
         let deltas = &self.tree(table)?.deltas;
         let next = view.high().map(<[u8]>::to_vec);
         if view.is_leaf() {
+            if self.hand.stuck.contains(&frame.page) {
+                return Ok((None, next));
+            }
             let totals = deltas.range_totals(KeyRange::ALL, durable);
             let score = self.score(totals.bytes);
             return Ok(((score > 0).then(|| (score, Vec::new())), next));
@@ -387,7 +443,7 @@ impl Engine {
                 .sum();
             tally.add(child, size);
         }
-        let busy = |page: &LogicalPage| self.busy.contains(page);
+        let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.stuck.contains(page);
         let best = tally.best(|child| view.child(child).as_ref().is_some_and(busy));
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
         Ok((best.filter(|(score, _)| *score > 0), next))
@@ -487,7 +543,9 @@ impl Engine {
     fn is_underfull(&self, table: Table, page: LogicalPage, built: &Built) -> Step<bool> {
         let used = NodeView::trusted(&built.image).used_bytes();
         let is_small = used * 100 < self.payload_size * UNDERFULL_PERCENT;
-        Ok(is_small && self.root_of(table)? != page && !self.tree(table)?.is_reshaping)
+        // Short of room, the leaf waits for its turn to be merged away.
+        let may_reshape = self.growth.is_settling() || !self.tree(table)?.is_reshaping;
+        Ok(is_small && self.root_of(table)? != page && may_reshape)
     }
 
     /// The frame of a page as a job, so that flash catches up with it.
@@ -603,6 +661,7 @@ impl Engine {
             for page in &reshape.trims {
                 self.busy.remove(page);
             }
+            self.unused_pages.extend(&reshape.taken);
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
             tree.is_reshaping = false;
@@ -838,7 +897,9 @@ impl Engine {
         let merged = node::merge_leaves(&bases, deltas, request, &mut NoOutline)
             .map_err(|_| corrupt(other, "leaf does not merge with its neighbour"))?;
         let used = NodeView::trusted(&merged.pages[0].image).used_bytes();
-        if merged.pages.len() > 1 || used * 100 > self.payload_size * MERGED_PERCENT {
+        let is_crowded = used * 100 > self.payload_size * MERGED_PERCENT;
+        let was_empty = NodeView::trusted(&plan.pages[0].image).count() == 0;
+        if merged.pages.len() > 1 || is_crowded && !was_empty {
             return Ok(None);
         }
         let old = OldBase {
@@ -882,14 +943,42 @@ impl Engine {
         plan: ReshapePlan,
         gone: Option<(Vec<u8>, LogicalPage)>,
     ) -> Step<Option<WriteJob>> {
-        let pages_max = plan.pages.len() + CLIMB_PAGES_MAX;
-        if self.unused_pages.len() < pages_max {
-            return Err(Stop::Wait(Wait::Pages(pages_max)));
+        let mut climb = Climb::default();
+        let page = plan.page;
+        let stop = match self.climb(plan, gone, &mut climb) {
+            Ok((group, reshape)) => {
+                return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
+            }
+            // As many as were taken, and one more.
+            Err(Stop::Wait(Wait::Pages(_))) => {
+                self.hand.short = Some(page);
+                Stop::Wait(Wait::Pages(climb.taken.len() + 1))
+            }
+            Err(stop) => stop,
+        };
+        self.unused_pages.append(&mut climb.taken);
+        Err(stop)
+    }
+
+    fn reshape_job(&mut self, group: GroupId, reshape: Reshape, pages: Vec<PageWrite>) -> WriteJob {
+        self.busy.extend(pages.iter().map(|write| write.page));
+        self.busy.extend(reshape.trims.iter().copied());
+        if let Some(tree) = self.trees.get_mut(reshape.table.id as usize) {
+            tree.is_reshaping = true;
         }
-        let group = self.take_group()?;
+        let outcome = Outcome::Reshaped(reshape);
+        WriteJob { group, pages, cause: Cause::Data, pin: None, outcome }
+    }
+
+    /// Climbs from the leaf to the first node that takes its new separators.
+    fn climb(
+        &mut self,
+        plan: ReshapePlan,
+        gone: Option<(Vec<u8>, LogicalPage)>,
+        climb: &mut Climb,
+    ) -> Step<(GroupId, Reshape)> {
         let table = plan.table;
         let root = self.root_of(table)?;
-        let mut climb = Climb { writes: Vec::new(), written: Vec::new() };
         let mut deletes = Vec::new();
         let mut trims = Vec::new();
         if let Some((separator, page)) = gone {
@@ -904,9 +993,9 @@ impl Engine {
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
         loop {
             if built.len() == 1 || page != root {
-                puts = self.place_siblings(page, built, lsn, &mut climb)?;
+                puts = self.place_siblings(page, built, lsn, climb)?;
             } else {
-                self.grow_root(table, level, built, lsn, root, &mut climb)?;
+                self.grow_root(table, level, built, lsn, root, climb)?;
                 puts = Vec::new();
             }
             if puts.is_empty() && deletes.is_empty() {
@@ -929,34 +1018,29 @@ impl Engine {
             (page, built) = (frame.page, next);
             deletes.clear();
         }
-        for write in &climb.writes {
-            self.busy.insert(write.page);
-        }
-        self.busy.extend(trims.iter().copied());
-        if let Some(tree) = self.trees.get_mut(table.id as usize) {
-            tree.is_reshaping = true;
-        }
+        let group = self.take_group()?;
         let reshape = Reshape {
             table,
             low: plan.low,
             high: plan.high,
             upto: plan.upto,
-            written: climb.written,
+            written: std::mem::take(&mut climb.written),
             level,
             puts,
             deletes,
             trims,
+            taken: std::mem::take(&mut climb.taken),
             dropped: plan.dropped,
             old: plan.old,
             grown: plan.grown,
         };
-        Ok(Some(WriteJob {
-            group,
-            pages: climb.writes,
-            cause: Cause::Data,
-            pin: None,
-            outcome: Outcome::Reshaped(reshape),
-        }))
+        Ok((group, reshape))
+    }
+
+    fn take_page_for(&mut self, climb: &mut Climb) -> Step<LogicalPage> {
+        let page = self.take_page()?;
+        climb.taken.push(page);
+        Ok(page)
     }
 
     /// The first image stays on `page`, the others get pages of their own.
@@ -969,7 +1053,7 @@ impl Engine {
     ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
         let mut puts = Vec::new();
         for (index, built) in built.into_iter().enumerate() {
-            let at = if index == 0 { page } else { self.take_page()? };
+            let at = if index == 0 { page } else { self.take_page_for(climb)? };
             if index > 0 {
                 puts.push((built.low_key, at));
             }
@@ -990,7 +1074,7 @@ impl Engine {
     ) -> Step<()> {
         let mut children = Vec::new();
         for built in built {
-            let at = self.take_page()?;
+            let at = self.take_page_for(climb)?;
             children.push((built.low_key, at));
             climb.writes.push(PageWrite { page: at, image: built.image, lsn });
         }
@@ -1048,11 +1132,11 @@ impl Engine {
     }
 }
 
-/// Pages a climb takes beside the leaves: two for each level that overflows, and a new root.
-const CLIMB_PAGES_MAX: usize = 8;
-
 /// What a climb from a leaf to the root collects.
+#[derive(Default)]
 struct Climb {
+    /// Page numbers taken for it.
+    taken: Vec<LogicalPage>,
     writes: Vec<PageWrite>,
     written: Vec<InnerRange>,
 }

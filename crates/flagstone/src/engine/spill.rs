@@ -324,19 +324,25 @@ impl Engine {
 
     /// Takes the first pages' worth of changes of `xid` out of memory.
     pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
-        if self.unused_pages.len() < SPILL_PAGES {
-            return Err(Stop::Wait(super::Wait::Pages(SPILL_PAGES)));
+        let size = self.payload_size;
+        let bytes = self.transaction(xid)?.writes.bytes();
+        let pages_max = (1 + bytes / size).min(SPILL_PAGES);
+        if !self.has_pages_for(pages_max as u64) {
+            self.hand.stop_spilling();
+            return Ok(None);
+        }
+        if self.unused_pages.len() < pages_max {
+            return Err(Stop::Wait(super::Wait::Pages(pages_max)));
         }
         // Everything that may stop comes before the first change.
         let group = self.group_of(xid)?;
-        let size = self.payload_size;
         let transaction = self.transaction(xid)?;
         let all = transaction.writes.range(KeyRange::ALL);
         let mut versions = all
             .flat_map(|entry| entry.versions().map(move |(lsn, op)| (entry.key(), lsn, op)))
             .peekable();
         let mut built = Vec::new();
-        while built.len() < SPILL_PAGES {
+        while built.len() < pages_max {
             let Some(page) = build_page(&mut versions, size) else { break };
             built.push(page);
         }
@@ -368,14 +374,14 @@ impl Engine {
     /// A spill failed to reach flash: its transaction cannot go on.
     pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
         debug_assert!(!job.run.pages.is_empty(), "a spill writes at least one page");
-        self.abort(job.xid);
+        self.doom(job.xid, EngineError::Full);
     }
 
     /// A spill has reached flash: its transaction may go on.
     pub(crate) fn spilled(&mut self, xid: Xid, group: GroupId) {
         match self.transactions.get_mut(&xid) {
-            Some(transaction) => transaction.is_spilling = false,
-            None => self.trims.discard_group(group),
+            Some(transaction) if transaction.doom.is_none() => transaction.is_spilling = false,
+            _ => self.trims.discard_group(group),
         }
     }
 

@@ -58,7 +58,8 @@ pub(crate) struct Transaction {
     /// Bytes by which it may make leaves grow.
     growth: usize,
     has_read: bool,
-    is_doomed: bool,
+    /// Why it was ended; its owner learns so at its next call.
+    pub(crate) doom: Option<EngineError>,
 }
 
 /// Bytes of a leaf entry beside key and value.
@@ -156,7 +157,7 @@ impl Engine {
     /// Aborts: the changes are forgotten, nothing is written.
     pub fn abort(&mut self, xid: Xid) {
         if let Some(transaction) = self.transactions.get(&xid) {
-            if !transaction.is_doomed {
+            if transaction.doom.is_none() {
                 self.counts.aborts += 1;
             }
             self.end(xid);
@@ -220,9 +221,10 @@ impl Engine {
     pub(crate) fn transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
         match self.transactions.get(&xid) {
             None => return Err(EngineError::Ended.into()),
-            Some(transaction) if transaction.is_doomed => {
+            Some(Transaction { doom: Some(error), .. }) => {
+                let error = error.clone();
                 self.transactions.remove(&xid);
-                return Err(EngineError::Deadlock.into());
+                return Err(error.into());
             }
             Some(_) => {}
         }
@@ -248,7 +250,8 @@ impl Engine {
                 LockOutcome::Granted => return Ok(()),
                 LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
                 LockOutcome::Deadlock { victim } => {
-                    self.doom(victim);
+                    self.counts.deadlocks += 1;
+                    self.doom(victim, EngineError::Deadlock);
                     if victim == xid {
                         self.transactions.remove(&xid);
                         return Err(EngineError::Deadlock.into());
@@ -258,11 +261,10 @@ impl Engine {
         }
     }
 
-    /// Takes everything from a deadlock's victim; it learns so at its next call.
-    fn doom(&mut self, victim: Xid) {
-        self.counts.deadlocks += 1;
+    /// Takes everything from a transaction; it learns why at its next call.
+    pub(crate) fn doom(&mut self, victim: Xid, error: EngineError) {
         self.end(victim);
-        let doomed = Transaction { is_doomed: true, ..Transaction::default() };
+        let doomed = Transaction { doom: Some(error), ..Transaction::default() };
         self.transactions.insert(victim, doomed);
         self.woken.push(victim);
     }
@@ -295,7 +297,11 @@ impl Engine {
             self.pool.shrink(self.frames_max());
             self.frames_exceed()
         };
-        if self.uncommitted_size > self.limits.uncommitted || is_crowded {
+        let is_large = self.uncommitted_size > self.limits.uncommitted;
+        if is_large && self.has_no_spill() {
+            return Err(EngineError::Full.into());
+        }
+        if is_large || is_crowded {
             return Err(Stop::Wait(Wait::Memory));
         }
         Ok(())

@@ -135,7 +135,7 @@ impl Engine {
         let direct_max = (self.inline_value_size_max() - DESCRIPTOR_HEADER_SIZE) / 4;
         let list_count =
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
-        if !self.has_room_for((chunk_count + list_count) * self.payload_size) {
+        if !self.has_pages_for((chunk_count + list_count) as u64) {
             return Err(EngineError::Full.into());
         }
         if self.unused_pages.len() < chunk_count + list_count {

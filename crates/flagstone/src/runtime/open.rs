@@ -121,7 +121,7 @@ impl<D: Nand> Runtime<D> {
         // Restarts take log blocks too: many in a row must not use the log up (rule D7).
         if runtime.engine().must_checkpoint() {
             match runtime.checkpoint_now() {
-                Ok(()) | Err(EngineError::Full) => {}
+                Ok(()) | Err(EngineError::Full | EngineError::WornOut) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -205,7 +205,15 @@ impl<D: Nand> Restart<'_, D> {
             return Err(LOG_HOLE.into());
         }
         let last = end.last_lsn.max(self.master.cutoff);
-        self.continue_log(&end, last, &tail)?;
+        match self.continue_log(&end, last, &tail) {
+            // Nothing can be written any more, but what is there can be read.
+            Err(
+                OpenError::Engine(EngineError::WornOut) | OpenError::Space(SpaceError::WornOut),
+            ) => {
+                self.runtime.engine().poison(EngineError::WornOut);
+            }
+            other => other?,
+        }
         let groups = self.runtime.space().groups();
         for group in groups {
             if !self.has(SeededBug::CommitGroupsAtMount) {
