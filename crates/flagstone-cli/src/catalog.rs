@@ -99,6 +99,7 @@ const fn cell_mode(mode: CellMode) -> &'static str {
         CellMode::OddMlc { .. } => "odd-MLC",
         CellMode::Tlc => "TLC",
         CellMode::File => "file",
+        CellMode::Translated => "translated",
     }
 }
 

@@ -77,6 +77,10 @@ impl<D: Nand> Nand for Timed<D> {
         self.ended(result)
     }
 
+    fn trim(&mut self, page: PhysicalPage) {
+        self.device.trim(page);
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         self.device.is_bad(block)
     }

@@ -167,6 +167,12 @@ pub trait Nand {
     /// `EraseFailed` means that the block has to be retired.
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError>;
 
+    /// Tells a translation layer that the content of `page` is needed no more, power cuts included.
+    /// It may read as erased from now on; where there is no translation layer nothing happens.
+    fn trim(&mut self, page: PhysicalPage) {
+        let _ = page;
+    }
+
     /// Whether the block carries a bad-block mark, from the factory or from [`Nand::mark_bad`].
     ///
     /// # Errors

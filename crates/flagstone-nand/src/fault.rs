@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::{BlockIndex, Capabilities, Nand, PartialCut, PhysicalPage};
+use crate::{BlockIndex, Capabilities, CellMode, Nand, PartialCut, PhysicalPage};
 
 /// A numbered operation, with what decides how it may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,6 +99,11 @@ impl Ending {
             return Self::on_files(kind);
         }
         let mut endings = alloc::vec![Self::Untouched, Self::Complete];
+        if capabilities.cell_mode == CellMode::Translated {
+            // Commands are atomic; a sync that is cut has nothing left to lose.
+            endings.truncate(if kind == OperationKind::Sync { 1 } else { 2 });
+            return endings;
+        }
         match kind {
             OperationKind::Program { code_words, spare, again, paired } => {
                 let units = code_words + u8::from(spare);

@@ -34,6 +34,9 @@ macro_rules! forward {
             fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
                 (**self).erase(block)
             }
+            fn trim(&mut self, page: PhysicalPage) {
+                (**self).trim(page);
+            }
             fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
                 (**self).is_bad(block)
             }

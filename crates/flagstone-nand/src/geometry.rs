@@ -74,6 +74,9 @@ pub enum CellMode {
     Tlc,
     /// Not a NAND chip: a file or a block device.
     File,
+    /// Chips behind a translation layer of their own: pages are rewritten at will, and pages that
+    /// are trimmed take no room ([`crate::Nand::trim`]).
+    Translated,
 }
 
 /// The error-correcting code over the data area: code words of `data_size` bytes each.

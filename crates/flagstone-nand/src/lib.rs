@@ -5,6 +5,7 @@
 //!
 //! - [`SimNand`]: a chip in memory, with virtual time, snapshots and any fault ([`FaultPlan`]).
 //! - [`ImageNand`]: a chip in a file, byte for byte what a dump with spare holds.
+//! - [`SimSsd`]: chips behind a translation layer, seen through a block interface.
 //! - [`SegmentFile`]: a file or a block device, on a [`FileStorage`] or a [`SimStorage`].
 //!
 //! Every device enforces the rules of flash as far as it can: bits only fall, NOP, program order,
@@ -28,6 +29,7 @@ mod rules;
 #[cfg(feature = "std")]
 mod segment;
 mod sim;
+mod ssd;
 #[cfg(feature = "std")]
 mod storage;
 mod timing;
@@ -44,10 +46,11 @@ pub use geometry::{
 };
 #[cfg(feature = "std")]
 pub use image::ImageNand;
-pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError};
+pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError, Translation};
 #[cfg(feature = "std")]
 pub use segment::SegmentFile;
 pub use sim::{PageContent, SimNand};
+pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
 pub use storage::{FileStorage, OpenDeviceError, SimStorage, Storage, StorageError};
 pub use timing::Timing;

@@ -33,10 +33,19 @@ pub struct Profile {
     pub capabilities: Capabilities,
     /// Latencies.
     pub timing: Timing,
+    /// The translation layer that stands before the chips, where the device is an SSD.
+    pub translation: Option<Translation>,
     /// Where the figures come from.
     pub source: String,
     /// How far they can be trusted.
     pub confidence: String,
+}
+
+/// Page-mapping translation layer of an SSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// Share of the chips' pages that the host never sees, in percent.
+    pub reserve_percent: u32,
 }
 
 /// Why a profile cannot be used.

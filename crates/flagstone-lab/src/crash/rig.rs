@@ -258,6 +258,10 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
         self.call(|| DeviceCall::Erase(block), |device| device.erase(block))
     }
 
+    fn trim(&mut self, page: PhysicalPage) {
+        self.state().device.trim(page);
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         let mut state = self.state();
         state.spend_call()?;

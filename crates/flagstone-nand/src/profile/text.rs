@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use toml::{Table, Value};
 
-use super::{Profile, ProfileError};
+use super::{Profile, ProfileError, Translation};
 use crate::{
     Capabilities, CellMode, CodeWord, Geometry, PartialCut, ProgramOrder, SpareRange, Timing,
 };
@@ -38,7 +38,9 @@ shipped!(
     "segment-file",
 );
 
-const TOP_KEYS: &[&str] = &["name", "source", "confidence", "geometry", "time_ns", "rules"];
+const TOP_KEYS: &[&str] =
+    &["name", "source", "confidence", "geometry", "time_ns", "rules", "translation"];
+const TRANSLATION_KEYS: &[&str] = &["reserve_percent"];
 const GEOMETRY_KEYS: &[&str] =
     &["page_size", "spare_size", "pages_per_block", "block_count", "die_count"];
 const TIME_KEYS: &[&str] = &[
@@ -109,6 +111,7 @@ impl Profile {
             geometry: geometry(&top.section("geometry", GEOMETRY_KEYS)?)?,
             timing: timing(&top.section("time_ns", TIME_KEYS)?)?,
             capabilities: capabilities(&top.section("rules", RULE_KEYS)?)?,
+            translation: translation(&top)?,
             source: top.text("source")?,
             confidence: top.text("confidence")?,
         };
@@ -130,6 +133,10 @@ impl Profile {
         timing_lines(&mut text, &self.timing);
         text.push_str("\n[rules]\n");
         rule_lines(&mut text, &self.capabilities);
+        if let Some(translation) = &self.translation {
+            text.push_str("\n[translation]\n");
+            number_lines(&mut text, &[("reserve_percent", translation.reserve_percent)]);
+        }
         text
     }
 }
@@ -210,6 +217,19 @@ impl<'a> Section<'a> {
     }
 }
 
+fn translation(top: &Section<'_>) -> Result<Option<Translation>, ProfileError> {
+    const KEY: &str = "translation";
+    if !top.table.contains_key(KEY) {
+        return Ok(None);
+    }
+    let section = top.section(KEY, TRANSLATION_KEYS)?;
+    let reserve_percent = section.number("reserve_percent")?;
+    if !(1..=50).contains(&reserve_percent) {
+        return Err(section.bad("reserve_percent", "between 1 and 50"));
+    }
+    Ok(Some(Translation { reserve_percent }))
+}
+
 fn geometry(section: &Section<'_>) -> Result<Geometry, ProfileError> {
     Ok(Geometry {
         page_size: section.number("page_size")?,
@@ -273,8 +293,9 @@ fn cell_mode(section: &Section<'_>) -> Result<CellMode, ProfileError> {
         "odd_mlc" => CellMode::OddMlc { distance: section.number("pair_distance")? },
         "tlc" => CellMode::Tlc,
         "file" => CellMode::File,
+        "translated" => CellMode::Translated,
         _ => {
-            let expected = "slc, mlc, pseudo_slc, odd_mlc, tlc or file";
+            let expected = "slc, mlc, pseudo_slc, odd_mlc, tlc, file or translated";
             return Err(section.bad("cell_mode", expected));
         }
     };
@@ -329,6 +350,7 @@ fn rule_lines(text: &mut String, rules: &Capabilities) {
         CellMode::OddMlc { distance } => ("odd_mlc", Some(distance)),
         CellMode::Tlc => ("tlc", None),
         CellMode::File => ("file", None),
+        CellMode::Translated => ("translated", None),
     };
     let partial_cut = match rules.partial_cut {
         PartialCut::Isolated => "isolated",
