@@ -27,9 +27,11 @@
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use flagstone_nand::BlockIndex;
 
+use crate::dead::Dead;
 use crate::mapping::Bits;
 
 /// What a block is used for.
@@ -89,6 +91,8 @@ pub(crate) struct BlockTable {
     changed: Bits,
     /// Blocks in each state.
     counts: [u32; 7],
+    /// What died, where the device wants to be told.
+    pub(crate) dead: Dead,
 }
 
 impl BlockTable {
@@ -111,6 +115,7 @@ impl BlockTable {
             clock: 0,
             changed: Bits::new(block_count as usize),
             counts: [0, 0, 0, 0, 0, 0, block_count],
+            dead: Dead::default(),
         }
     }
 
@@ -201,6 +206,7 @@ impl BlockTable {
         entry.closed_at = clock;
         entry.state = if entry.live == 0 { BlockState::Free } else { BlockState::Closed };
         self.link(block);
+        self.report_block(block);
     }
 
     /// A program failed in the block: it is drained, then marked bad.
@@ -217,6 +223,7 @@ impl BlockTable {
         self.unlink(block);
         self.blocks[block.0 as usize].state = BlockState::Free;
         self.link(block);
+        self.report_block(block);
     }
 
     /// The block is not used again.
@@ -258,10 +265,53 @@ impl BlockTable {
         let entry = &mut self.blocks[block.0 as usize];
         entry.live -= 1;
         entry.stuck = false;
-        if entry.live == 0 && entry.state == BlockState::Closed {
+        let was_closed = entry.state == BlockState::Closed;
+        if entry.live == 0 && was_closed {
             entry.state = BlockState::Free;
         }
+        let is_free = entry.state == BlockState::Free;
         self.link(block);
+        if is_free {
+            self.dead.block(self.pages_of(block));
+        } else if was_closed {
+            self.dead.unit(at, self.pages_of(block).start);
+        }
+    }
+
+    /// Keeps a list of dead pages from now on, of units of `parts` pages, and puts on it what is
+    /// dead already.
+    pub(crate) fn report_dead(&mut self, parts: u32) {
+        self.dead.open(parts);
+        for block in (0..self.len()).map(BlockIndex) {
+            self.report_block(block);
+        }
+    }
+
+    /// Puts the dead pages of a free or closed block on the list.
+    fn report_block(&mut self, block: BlockIndex) {
+        let pages = self.pages_of(block);
+        match self.get(block).state {
+            BlockState::Free => self.dead.block(pages),
+            BlockState::Closed => {
+                let Some(parts) = self.dead.parts() else { return };
+                let units = self.units_per_block() * parts;
+                for at in pages.clone().take(units as usize).step_by(parts as usize) {
+                    if !self.live.get(at) {
+                        self.dead.unit(at, pages.start);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn pages_of(&self, block: BlockIndex) -> Range<u32> {
+        let first = block.0 * self.pages_per_block;
+        first..first + self.pages_per_block
+    }
+
+    fn units_per_block(&self) -> u32 {
+        self.buckets.len() as u32 - 1
     }
 
     /// Live units of a block, by page number.

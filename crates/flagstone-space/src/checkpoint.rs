@@ -211,7 +211,9 @@ impl<D: Nand> Space<D> {
             self.write_record(record)?;
         }
         self.copy_suspects()?;
-        self.checkpoint_own()
+        self.checkpoint_own()?;
+        self.report_dead();
+        Ok(())
     }
 
     /// Moves the reserves without a new checkpoint.

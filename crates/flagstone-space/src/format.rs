@@ -53,6 +53,7 @@ impl<D: Nand> Space<D> {
         let mut space = Self::assemble(flash, *options, blocks, ring, numbers);
         space.session = Session::Begun;
         space.checkpoint(&[])?;
+        space.report_dead();
         Ok(space)
     }
 

@@ -23,6 +23,7 @@ mod checkpoint;
 mod checksum;
 mod code;
 mod collect;
+mod dead;
 mod error;
 pub mod evidence;
 mod flash;

@@ -155,6 +155,7 @@ impl<D: Nand> Space<D> {
         if !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
             self.settle_pairs()?;
         }
+        self.tell_dead();
         let mut claim = claim;
         while self.blocks.free_count() > self.reserved_blocks(claim) {
             let Some(block) = self.blocks.choose_free(wear) else { break };

@@ -252,7 +252,9 @@ fn scan_units<D: Nand>(
     let mut image = Vec::new();
     let mode = flash.layout.capabilities.cell_mode;
     let paired = matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
-    let may_have_holes = flash.layout.capabilities.needs_sync || paired;
+    // A translation layer forgets units that died, wherever in the block they stood.
+    let may_have_holes =
+        flash.layout.capabilities.needs_sync || paired || mode == CellMode::Translated;
     let stale_counts = flash.bugs.has(SpaceBug::StaleSequenceAccepted);
     for unit in from..flash.layout.units_per_block {
         let at = first_page(&flash.layout, block) + unit * flash.layout.parts;

@@ -290,6 +290,7 @@ impl<D: Nand> Space<D> {
         if self.session == Session::Mounted {
             self.begin_session()?;
         }
+        self.tell_dead();
         if self.numbers.are_short() {
             self.reserve_numbers()?;
         }

@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use flagstone_nand::{Crashable, Ending, FaultPlan, Nand};
 
-use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile};
+use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile, ssd};
 use crate::SpaceOptions;
 
 /// How many cuts follow each other.
@@ -133,6 +133,18 @@ fn every_cut_on_every_tiny_profile_recovers() {
 fn every_cut_on_a_file_recovers() {
     let states = explore(file(), &options(), &SHALLOW);
     assert!(states > 500, "{states}");
+}
+
+/// Goal: what the device was told to forget (E1 to E3) is never needed. Method: a forgotten page
+/// reads as erased at once, so a mount that needs one shows an old version or none.
+#[test]
+fn every_cut_on_an_ssd_recovers() {
+    let what = Exploration { warm_up: 300, steps: 120, ..SHALLOW };
+    let states = explore(ssd(28), &options(), &what);
+    assert!(states > 200, "{states}");
+    explore(ssd(44), &SpaceOptions { parts: 2, ..options() }, &what);
+    let twice = Exploration { seed: 4, warm_up: 150, steps: 6, depth: Depth::Two };
+    explore(ssd(28), &options(), &twice);
 }
 
 #[test]

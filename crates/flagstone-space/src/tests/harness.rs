@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-use flagstone_nand::{CellMode, Crashable, Profile, SegmentFile, SimNand, SimStorage};
+use flagstone_nand::{CellMode, Crashable, Profile, SegmentFile, SimNand, SimSsd, SimStorage};
 
 use crate::{
     GroupId, LogRead, LogicalPage, Lsn, MountReport, NoOwner, RegionId, Space, SpaceError,
@@ -44,6 +44,13 @@ pub(super) fn file() -> SegmentFile<SimStorage> {
     profile.capabilities.code_word.data_size = 512;
     let storage = SimStorage::new(profile.timing);
     SegmentFile::create(storage, &profile).unwrap()
+}
+
+/// An SSD of chips like `tiny`, with so few blocks that it collects all the time.
+pub(super) fn ssd(block_count: u32) -> SimSsd {
+    let mut profile = profile("tiny").with_block_count(block_count).unwrap();
+    profile.geometry.die_count = 2;
+    SimSsd::new(&profile, 7, 1)
 }
 
 pub(super) fn options() -> SpaceOptions {
