@@ -70,6 +70,9 @@ pub(crate) enum RawCommand {
     /// in flight besides, nothing else. Depth 2 also cuts each recovery at each of its operations.
     /// A failure prints the one line that replays it.
     Crash(CrashArgs),
+    /// Experiments: reproduce the figures of a paper.
+    #[command(subcommand)]
+    Lab(RawLab),
     /// List the device profiles and what each device can do.
     Profiles(ProfilesArgs),
     /// List the presets, or print one with all its options.
@@ -288,6 +291,45 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "E", requires = "cut")]
     pub(crate) ending: Option<String>,
 }
+
+/// Commands of `lab`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RawLab {
+    /// Run a paper's experiment and say of each of its claims whether it holds here.
+    ///
+    /// Runs every configuration that the figures need, over the cores, and prints for each claim of
+    /// the paper its value, ours, the verdict and the rule behind it. Writes the values, the charts
+    /// and one page that needs no network below DIR/PAPER. Equal seeds write equal bytes.
+    Reproduce(ReproduceArgs),
+}
+
+/// Arguments of `lab reproduce`.
+#[derive(Args, Debug)]
+#[command(after_help = PAPERS_HELP)]
+pub(crate) struct ReproduceArgs {
+    /// Paper, one of the list below.
+    #[arg(value_name = "PAPER")]
+    pub(crate) paper: String,
+    /// One figure or table of it; a wrong name is answered with those that exist [default: all].
+    #[arg(value_name = "FIGURE")]
+    pub(crate) figure: Option<String>,
+    /// Smaller sizes in the same proportions: at most two minutes on two cores.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Directory for the results.
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub(crate) out: String,
+    /// Runs at a time [default: the number of cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: Option<u32>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+const PAPERS_HELP: &str = "\
+Papers: on-the-fly-redo, flag-commit, lazy-update-btree, lazy-split-lru, in-place-appends.
+The rules behind the verdicts are in docs/REPRODUCTION.md.";
 
 /// Arguments of `profiles`.
 #[derive(Args, Debug)]

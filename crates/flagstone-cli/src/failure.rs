@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use flagstone::{EngineError, OpenError, OptionsError};
 use flagstone_lab::bench::BenchError;
 use flagstone_lab::crash::CrashError;
+use flagstone_lab::reproduce::ReproduceError;
 use flagstone_nand::{NandError, OpenDeviceError, ProfileError};
 use flagstone_space::{MountError, SpaceError};
 use serde_json::json;
@@ -92,6 +93,9 @@ pub(crate) enum Failure {
     /// A crash exploration could not begin.
     #[error(transparent)]
     Crash(#[from] CrashError),
+    /// A reproduction gave no result.
+    #[error(transparent)]
+    Reproduce(#[from] ReproduceError),
     /// A count that this machine cannot hold.
     #[error("{0} is too large")]
     TooMany(&'static str),
@@ -166,6 +170,7 @@ impl Failure {
             Self::File { source, .. } => file_exit(source.kind()),
             Self::Bench(error) => bench_exit(error),
             Self::Crash(error) => crash_exit(error),
+            Self::Reproduce(error) => reproduce_exit(error),
             Self::TooMany(_) => Exit::Usage,
             Self::NoMtd => Exit::NotBuilt,
             Self::Temporary(_) | Self::Output(_) | Self::Json(_) => Exit::Failed,
@@ -265,6 +270,16 @@ fn bench_exit(error: &BenchError) -> Exit {
         BenchError::Open(error) => open_exit(error),
         BenchError::Engine(error) => engine_exit(error),
         BenchError::Sums(_) => Exit::PromiseBroken,
+        _ => Exit::Failed,
+    }
+}
+
+fn reproduce_exit(error: &ReproduceError) -> Exit {
+    match error {
+        ReproduceError::UnknownPaper { .. } | ReproduceError::UnknownFigure { .. } => Exit::Usage,
+        ReproduceError::NotBuilt(_) => Exit::NotBuilt,
+        ReproduceError::Run { source, .. } => bench_exit(source),
+        ReproduceError::File { source, .. } => file_exit(source.kind()),
         _ => Exit::Failed,
     }
 }

@@ -14,6 +14,7 @@ mod escape;
 mod exit;
 mod failure;
 mod inspect;
+mod lab;
 mod open;
 mod output;
 mod overrides;
@@ -55,6 +56,7 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Quickstart(args) => return quickstart::quickstart(&args, output),
         RawCommand::Bench(args) => return bench::bench(&args, output),
         RawCommand::Crash(args) => return crash::crash(&args, output),
+        RawCommand::Lab(command) => return lab::lab(&command, output),
         RawCommand::Check(args) => return inspect::check(&args.try_into()?, output),
         RawCommand::Create(args) => rows::create(&args.try_into()?, output)?,
         RawCommand::Put(args) => rows::put(&args.try_into()?, output)?,

@@ -31,7 +31,6 @@ pub mod fuzz;
 pub mod hunt;
 pub mod ledger;
 pub mod overlay;
-mod parallel;
 #[cfg(test)]
 mod promise;
 pub mod rig;

@@ -9,13 +9,16 @@
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
+//! - [`reproduce`]: the experiments of the papers: runs, figures, verdicts, files.
 
 pub mod bench;
 pub mod clock;
 pub mod crash;
 pub mod event_loop;
 pub mod model;
+mod parallel;
 pub mod quickstart;
+pub mod reproduce;
 pub mod run;
 pub mod sizing;
 pub mod steady;

@@ -200,3 +200,13 @@ fn a_file_that_another_process_holds_is_refused() {
         row_is_there(&place);
     }
 }
+
+#[test]
+fn a_paper_that_is_unknown_or_not_built_is_named() {
+    let ran = flagstone(&["lab", "reproduce", "flag-comit"]);
+    assert!(ran.stderr.contains("did you mean `flag-commit`?"), "{}", ran.stderr);
+    ran.fails(2);
+    let ran = flagstone(&["lab", "reproduce", "flag-commit", "--quick"]);
+    assert!(ran.stderr.contains("flag-commit"), "{}", ran.stderr);
+    ran.fails(17);
+}

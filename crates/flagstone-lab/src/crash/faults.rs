@@ -26,12 +26,12 @@ use flagstone_nand::{
 };
 
 use super::explore::{guarded, violation_of};
-use super::parallel::each;
 use super::rig::{Capturing, Rig};
 use super::run::{Damage, Runner, RunnerRig, Stop, Violation};
 use super::script::{KeyIndex, Mix, Op, Script, Size, TABLE_COUNT};
 use super::subject::{Setup, Subject};
 use crate::model::{Contents, Model, SlotIndex, TableIndex};
+use crate::parallel::each;
 
 /// What a campaign found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Calls `work` on every item, on `threads` threads; the results keep the order of the items.
-pub(super) fn each<I: Sync, R: Send>(
+pub(crate) fn each<I: Sync, R: Send>(
     threads: usize,
     items: &[I],
     work: impl Fn(&I) -> R + Sync,

@@ -1,0 +1,72 @@
+//! The command `lab`: experiments of the papers.
+//!
+//! Owns the table on the terminal; runs, verdicts and files are the lab's.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use flagstone_lab::reproduce::rule::Verdict;
+use flagstone_lab::reproduce::{self, Effort, Reproduction, Request};
+
+use crate::args::{RawLab, ReproduceArgs};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Form, Output};
+use crate::progress::Progress;
+use crate::table::{Align, Table};
+
+/// Runs `lab`.
+pub(crate) fn lab(command: &RawLab, output: &mut Output) -> Result<Exit, Failure> {
+    match command {
+        RawLab::Reproduce(args) => reproduce(args, output),
+    }
+}
+
+/// Runs `lab reproduce`: a claim that differs is an answer, not a failure.
+fn reproduce(args: &ReproduceArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let request = Request {
+        paper: args.paper.clone(),
+        figure: args.figure.clone(),
+        effort: if args.quick { Effort::Quick } else { Effort::Full },
+        seed: args.seed,
+        threads: args.threads.map_or_else(cores, |threads| threads as usize),
+    };
+    let reproduction = run(&request, output.form())?;
+    let page = reproduce::write(&reproduction, Path::new(&args.out))?;
+    output.show(&reproduction.summary(), || text(&reproduction, &page))?;
+    Ok(Exit::Ok)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+fn run(request: &Request, form: Form) -> Result<Reproduction, Failure> {
+    let progress = Mutex::new(Progress::new(form));
+    let on_progress = |done, total| {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.report("runs, in thousandths", done, total);
+    };
+    let result = reproduce::reproduce(request, &on_progress);
+    progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+    Ok(result?)
+}
+
+/// The rows as a table, then the reason of each verdict, one line each.
+fn text(reproduction: &Reproduction, page: &Path) -> String {
+    const LEFT: Align = Align::Left;
+    let heads = ["figure", "item", "paper", "ours", "verdict"];
+    let mut table = Table::new(heads.map(|head| (head, LEFT)));
+    let mut reasons = String::new();
+    for row in reproduction.summary().rows {
+        let judgement = &row.judgement;
+        let verdict = match judgement.verdict {
+            Verdict::Holds => "holds",
+            Verdict::Differs => "differs",
+        };
+        let cells = [row.figure, &row.item, &judgement.paper, &judgement.ours, verdict];
+        table.row(cells.map(str::to_owned));
+        reasons += &format!("{}, {}: {}\n", row.figure, row.item, judgement.why);
+    }
+    format!("{table}\n{reasons}\ncharts: {}\n", page.display())
+}

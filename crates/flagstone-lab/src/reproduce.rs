@@ -1,0 +1,224 @@
+//! Reproducing a paper: runs, figures, verdicts, and the files that show them.
+//!
+//! Owns the course of a reproduction: which cells a figure needs, running each once, judging every
+//! row, and what is written. Never measures anything itself: a cell does, and whatever it reports
+//! under a name can be drawn and judged.
+//!
+//! ```text
+//! experiment ─▶ figures ─▶ cells ──(cores)──▶ outcomes ─▶ drawings ─▶ rows, charts, files
+//! ```
+//!
+//! - **X1** A cell runs once, however many figures need it; its outcome depends on its
+//!   configuration alone, so neither threads nor their order change any result.
+//! - **X2** Equal seed and effort give equal bytes in every file: no time of day, no wall time.
+//! - **X3** A claim of the paper has its row, whatever came out ([`rule`]).
+
+pub mod cell;
+mod chart;
+pub mod figure;
+mod files;
+mod page;
+pub mod papers;
+pub mod rule;
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::bench::BenchError;
+use cell::Cell;
+use figure::{Figure, Report, Row};
+
+pub use files::write;
+pub use papers::{PAPERS, Paper};
+
+/// How much of an experiment runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effort {
+    /// The paper's sizes.
+    #[default]
+    Full,
+    /// Smaller sizes in the same proportions: minutes.
+    Quick,
+}
+
+/// What to reproduce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Name of the paper.
+    pub paper: String,
+    /// One figure; none means all.
+    pub figure: Option<String>,
+    /// Sizes.
+    pub effort: Effort,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Runs at a time.
+    pub threads: usize,
+}
+
+/// An experiment: everything of one paper that is reproduced.
+pub struct Experiment {
+    /// Name of the paper on the command line.
+    pub paper: &'static str,
+    /// Title of the paper.
+    pub title: &'static str,
+    /// What was set where the paper is silent, a line each.
+    pub setting: Vec<String>,
+    /// Figures and tables, in the paper's order.
+    pub figures: Vec<Figure>,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// Name of the paper.
+    pub paper: &'static str,
+    /// Title of the paper.
+    pub title: &'static str,
+    /// Settings, a line each.
+    pub setting: Vec<String>,
+    /// Sizes.
+    pub effort: Effort,
+    /// Seed.
+    pub seed: u64,
+    /// Figures with their rows.
+    pub figures: Vec<Report>,
+}
+
+/// The answer in the agreed form: `{"paper", "rows"}`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary<'r> {
+    /// Name of the paper.
+    pub paper: &'r str,
+    /// Every row of every figure.
+    pub rows: Vec<&'r Row>,
+}
+
+/// Why a reproduction gave no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReproduceError {
+    /// No paper has this name.
+    #[error("there is no paper `{name}`; did you mean `{nearest}`?")]
+    UnknownPaper {
+        /// Name asked for.
+        name: String,
+        /// Nearest name that exists.
+        nearest: &'static str,
+    },
+    /// The paper has no figure of this name.
+    #[error("`{paper}` has no figure `{name}`; it has {known}")]
+    UnknownFigure {
+        /// Paper asked for.
+        paper: &'static str,
+        /// Name asked for.
+        name: String,
+        /// Those that exist.
+        known: String,
+    },
+    /// The experiment is not part of this build.
+    #[error("this build has no experiment for `{0}`")]
+    NotBuilt(&'static str),
+    /// A cell failed.
+    #[error("run `{cell}`: {source}")]
+    Run {
+        /// Cell concerned.
+        cell: String,
+        /// Why.
+        source: BenchError,
+    },
+    /// A figure asks for what no run reports: a mistake in the experiment.
+    #[error("no run reports `{value}` of `{cell}`")]
+    Missing {
+        /// Cell concerned.
+        cell: String,
+        /// Value asked for.
+        value: String,
+    },
+    /// A chart could not be drawn.
+    #[error("chart of figure `{figure}`: {message}")]
+    Chart {
+        /// Figure concerned.
+        figure: String,
+        /// What the drawing library said.
+        message: String,
+    },
+    /// A file could not be written.
+    #[error("{path}: {source}")]
+    File {
+        /// File concerned.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A result could not be put into JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+/// Told how far the runs are: done and total, in thousandths of a run.
+pub type OnProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// Reproduces what `request` asks for.
+///
+/// # Errors
+///
+/// The request's mistakes, or the first cell that failed, in the order of the experiment.
+pub fn reproduce(
+    request: &Request,
+    on_progress: OnProgress<'_>,
+) -> Result<Reproduction, ReproduceError> {
+    let experiment = papers::experiment(&request.paper, request.effort, request.seed)?;
+    run(experiment, request, on_progress)
+}
+
+/// Runs an experiment: its cells over the cores, then every figure.
+///
+/// # Errors
+///
+/// As [`reproduce`].
+pub fn run(
+    experiment: Experiment,
+    request: &Request,
+    on_progress: OnProgress<'_>,
+) -> Result<Reproduction, ReproduceError> {
+    let Experiment { paper, title, setting, figures } = experiment;
+    let figures = chosen(paper, figures, request.figure.as_deref())?;
+    let cells: Vec<&Cell> = figures.iter().flat_map(|figure| &figure.cells).collect();
+    let outcomes = cell::run_all(&cells, request.threads, on_progress)?;
+    let reports = figures.iter().map(|figure| figure.report(&outcomes));
+    let figures = reports.collect::<Result<_, _>>()?;
+    Ok(Reproduction { paper, title, setting, effort: request.effort, seed: request.seed, figures })
+}
+
+/// The figures asked for.
+fn chosen(
+    paper: &'static str,
+    figures: Vec<Figure>,
+    name: Option<&str>,
+) -> Result<Vec<Figure>, ReproduceError> {
+    let Some(name) = name else { return Ok(figures) };
+    let known: Vec<&str> = figures.iter().map(|figure| figure.id).collect();
+    let known = known.join(", ");
+    let chosen: Vec<Figure> = figures.into_iter().filter(|figure| figure.id == name).collect();
+    if chosen.is_empty() {
+        return Err(ReproduceError::UnknownFigure { paper, name: name.to_owned(), known });
+    }
+    Ok(chosen)
+}
+
+impl Reproduction {
+    /// The answer in the agreed form.
+    #[must_use]
+    pub fn summary(&self) -> Summary<'_> {
+        let rows = self.figures.iter().flat_map(|figure| &figure.rows).collect();
+        Summary { paper: self.paper, rows }
+    }
+}
+
+#[cfg(test)]
+mod tests;

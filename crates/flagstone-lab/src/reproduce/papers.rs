@@ -1,0 +1,46 @@
+//! The papers, and the experiment of each.
+//!
+//! Owns the list of names. An experiment stands in a module of its own.
+
+use super::{Effort, Experiment, ReproduceError};
+
+type Make = fn(Effort, u64) -> Experiment;
+
+/// A paper that the lab knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Paper {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Title.
+    pub title: &'static str,
+    make: Option<Make>,
+}
+
+/// Every paper.
+pub const PAPERS: &[Paper] = &[
+    Paper { name: "on-the-fly-redo", title: "On-the-fly redo", make: None },
+    Paper { name: "flag-commit", title: "Flag commit", make: None },
+    Paper { name: "lazy-update-btree", title: "Lazy-update B+-tree", make: None },
+    Paper { name: "lazy-split-lru", title: "Lazy-Split LRU", make: None },
+    Paper { name: "in-place-appends", title: "In-Place Appends", make: None },
+];
+
+/// The experiment of the paper called `name`.
+pub(super) fn experiment(
+    name: &str,
+    effort: Effort,
+    seed: u64,
+) -> Result<Experiment, ReproduceError> {
+    let paper = PAPERS.iter().find(|paper| paper.name == name);
+    let paper = paper.ok_or_else(|| ReproduceError::UnknownPaper {
+        name: name.to_owned(),
+        nearest: nearest(name),
+    })?;
+    let make = paper.make.ok_or(ReproduceError::NotBuilt(paper.name))?;
+    Ok(make(effort, seed))
+}
+
+fn nearest(name: &str) -> &'static str {
+    let distance = |paper: &&Paper| strsim::damerau_levenshtein(name, paper.name);
+    PAPERS.iter().min_by_key(distance).map_or("", |paper| paper.name)
+}
