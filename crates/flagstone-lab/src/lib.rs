@@ -5,6 +5,7 @@
 //!
 //! - [`workload`]: seeded generators and restartable transactions.
 //! - [`store`]: what the lab asks of an engine, so that engines can be exchanged.
+//! - [`medium`]: the simulated device of a run, a chip or a drive.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
@@ -15,6 +16,7 @@ pub mod bench;
 pub mod clock;
 pub mod crash;
 pub mod event_loop;
+pub mod medium;
 pub mod model;
 mod parallel;
 pub mod quickstart;

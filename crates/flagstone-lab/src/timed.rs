@@ -5,7 +5,7 @@
 
 use flagstone_nand::{
     BlockIndex, Capabilities, Completion, Counters, Geometry, Nand, NandError, PhysicalPage,
-    ProgramPart, ReadPart,
+    ProgramPart, ReadPart, SsdCounters,
 };
 
 /// A device and the end of its latest operation.
@@ -100,6 +100,10 @@ impl<D: Nand> Nand for Timed<D> {
 
     fn counters(&self) -> Counters {
         self.device.counters()
+    }
+
+    fn translation(&self) -> Option<SsdCounters> {
+        self.device.translation()
     }
 
     fn reset_counters(&mut self) {

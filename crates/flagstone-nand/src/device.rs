@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::{BlockIndex, Capabilities, Geometry, PhysicalPage};
+use crate::{BlockIndex, Capabilities, Geometry, PhysicalPage, SsdCounters};
 
 /// Part of a page that one program or read touches. Empty slices touch nothing.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +200,11 @@ pub trait Nand {
 
     /// Operations counted since the last reset.
     fn counters(&self) -> Counters;
+
+    /// What the device's own translation layer did since the last reset; none where there is none.
+    fn translation(&self) -> Option<SsdCounters> {
+        None
+    }
 
     /// Starts counting anew.
     fn reset_counters(&mut self);

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, Geometry, Nand, NandError, PhysicalPage,
-    ProgramPart, ReadPart,
+    ProgramPart, ReadPart, SsdCounters,
 };
 
 macro_rules! forward {
@@ -51,6 +51,9 @@ macro_rules! forward {
             }
             fn counters(&self) -> Counters {
                 (**self).counters()
+            }
+            fn translation(&self) -> Option<SsdCounters> {
+                (**self).translation()
             }
             fn reset_counters(&mut self) {
                 (**self).reset_counters();

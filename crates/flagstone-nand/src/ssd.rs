@@ -121,12 +121,6 @@ impl SimSsd {
         Ok(())
     }
 
-    /// What the device did, by cause, since it was made or the counters were reset.
-    #[must_use]
-    pub fn ssd_counters(&self) -> SsdCounters {
-        self.counters
-    }
-
     /// Pages that hold data of the host.
     #[must_use]
     pub fn live_pages(&self) -> u32 {
@@ -356,6 +350,10 @@ impl Nand for SimSsd {
 
     fn counters(&self) -> Counters {
         self.chips.counters()
+    }
+
+    fn translation(&self) -> Option<SsdCounters> {
+        Some(self.counters)
     }
 
     fn reset_counters(&mut self) {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flagstone_nand::{
     BlockIndex, Capabilities, Completion, Counters, Crashable, Ending, FaultPlan, Geometry, Nand,
-    NandError, PhysicalPage, ProgramPart, ReadPart,
+    NandError, PhysicalPage, ProgramPart, ReadPart, SsdCounters,
 };
 
 /// An operation that was asked of the device, kept so that it can be asked again.
@@ -256,6 +256,10 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
 
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
         self.call(|| DeviceCall::Erase(block), |device| device.erase(block))
+    }
+
+    fn translation(&self) -> Option<SsdCounters> {
+        self.state().device.translation()
     }
 
     fn trim(&mut self, page: PhysicalPage) {

@@ -71,7 +71,7 @@ fn every_program_of_the_chips_has_a_cause() {
     for number in (0..count).chain((0..2000).map(|_| draw.below(count))) {
         write(&mut ssd, number, 1).unwrap();
     }
-    let (chips, causes) = (ssd.counters(), ssd.ssd_counters());
+    let (chips, causes) = (ssd.counters(), ssd.translation().unwrap());
     assert_eq!(causes.host_writes, u64::from(count) + 2000);
     assert_eq!(chips.page_programs, causes.host_writes + causes.gc_programs);
     assert_eq!(chips.page_reads, causes.gc_programs);
@@ -88,8 +88,8 @@ fn pages_that_die_together_cost_no_move() {
             write(&mut ssd, number, round).unwrap();
         }
     }
-    assert!(ssd.ssd_counters().erases > 50);
-    assert_eq!(ssd.ssd_counters().gc_programs, 0);
+    assert!(ssd.translation().unwrap().erases > 50);
+    assert_eq!(ssd.translation().unwrap().gc_programs, 0);
 }
 
 /// Goal: H2. Method: the same updates in place, and to fresh addresses with trims.
@@ -114,7 +114,7 @@ fn fresh_addresses_with_trims_cost_what_writing_in_place_costs() {
                 places[logical as usize] = new;
             }
         }
-        ssd.ssd_counters().gc_programs
+        ssd.translation().unwrap().gc_programs
     };
     let (in_place, fresh) = (cost(false), cost(true));
     assert!(in_place > 500, "{in_place}: no collection to compare");
@@ -186,11 +186,11 @@ fn a_used_drive_has_no_fresh_block_and_counts_from_zero() {
     let mut ssd = ssd();
     ssd.precondition(1).unwrap();
     assert_eq!((ssd.live_pages(), ssd.counters()), (0, Counters::default()));
-    assert_eq!((ssd.ssd_counters(), ssd.now_ns()), (SsdCounters::default(), 0));
+    assert_eq!((ssd.translation().unwrap(), ssd.now_ns()), (SsdCounters::default(), 0));
     for number in 0..20 {
         write(&mut ssd, number, 1).unwrap();
     }
-    assert!(ssd.ssd_counters().erases > 0, "a fresh drive would not collect yet");
+    assert!(ssd.translation().unwrap().erases > 0, "a fresh drive would not collect yet");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn an_erase_trims_the_block() {
         write(&mut ssd, number, 1).unwrap();
     }
     ssd.erase(BlockIndex(0)).unwrap();
-    assert_eq!((ssd.live_pages(), ssd.ssd_counters().trims), (0, 16));
+    assert_eq!((ssd.live_pages(), ssd.translation().unwrap().trims), (0, 16));
     assert_eq!(read(&mut ssd, 5), [0xFF; 1024]);
     assert_eq!(ssd.counters().block_erases, 0, "nothing wears");
 }
