@@ -2,7 +2,7 @@
 //!
 //! Owns how counters and blocks are printed. Changes no row.
 
-use flagstone::{CheckFault, CheckReport, RecoveryReport, Stats};
+use flagstone::{CheckReport, RecoveryReport, Stats};
 use flagstone_nand::Geometry;
 use flagstone_space::{BlockReport, BlockState, Cause};
 use serde_json::{Value, json};
@@ -175,11 +175,15 @@ pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failur
     let opened = open(target)?;
     let report = opened.run(flagstone::Database::check)?;
     opened.close()?;
-    let faults: Vec<String> = report.faults.iter().map(fault_text).collect();
+    let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     let json = json!({
+        "sound": report.is_sound(),
         "tables": report.tables,
-        "nodes": report.nodes,
-        "entries": report.entries,
+        "rows": report.rows,
+        "leaves": report.leaves,
+        "inner_nodes": report.inner_nodes,
+        "leaf_entries": report.leaf_entries,
+        "pending": report.pending,
         "values": report.values,
         "leaked_pages": report.leaked_pages,
         "faults": faults,
@@ -188,21 +192,15 @@ pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failur
     Ok(if report.is_sound() { Exit::Ok } else { Exit::Damaged })
 }
 
-fn fault_text(fault: &CheckFault) -> String {
-    match fault {
-        CheckFault::Page { page, check } => format!("page {}: {check}", page.0),
-        CheckFault::Space(what) => what.clone(),
-        other => format!("{other:?}"),
-    }
-}
-
 fn check_text(report: &CheckReport, faults: &[String]) -> String {
     let lines: String = faults.iter().map(|fault| format!("{fault}\n")).collect();
-    let verdict = if faults.is_empty() { "sound" } else { "damaged" };
-    let CheckReport { tables, nodes, entries, values, leaked_pages, .. } = report;
+    let verdict = if report.is_sound() { "sound" } else { "damaged" };
+    let CheckReport { tables, rows, leaves, inner_nodes, leaf_entries, pending, .. } = report;
+    let CheckReport { values, leaked_pages, .. } = report;
     format!(
-        "{lines}{verdict}: {tables} tables (catalog included), {nodes} nodes, {entries} entries in leaves, \
-         {values} large values, {leaked_pages} pages leaked\n"
+        "{lines}{verdict}: {tables} tables with {rows} rows, {values} large values\n\
+         \x20 {leaves} leaves with {leaf_entries} entries, {inner_nodes} inner nodes, \
+         {pending} changes pending, {leaked_pages} pages leaked\n"
     )
 }
 

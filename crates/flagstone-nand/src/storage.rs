@@ -89,7 +89,7 @@ pub enum OpenDeviceError {
     #[error("the profile is not one for this kind of device")]
     Unsuitable,
     /// A host call failed.
-    #[error("host error {errno}")]
+    #[error("{}", std::io::Error::from_raw_os_error(*errno))]
     Io {
         /// `errno` of the failed call.
         errno: i32,

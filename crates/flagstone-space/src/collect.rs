@@ -12,6 +12,7 @@
 use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand};
+use thiserror::Error;
 
 use crate::blocks::BlockState;
 use crate::error::{Check, SpaceError};
@@ -407,14 +408,17 @@ impl<D: Nand> Space<D> {
 }
 
 /// What a structural check found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Fault {
     /// The mapping points to a unit that does not count as live.
+    #[error("page {}: mapped to a place that does not count as live", page.0)]
     DeadUnit {
         /// Page concerned.
         page: LogicalPage,
     },
     /// The mapped unit does not hold the page.
+    #[error("page {}: {check}", page.0)]
     Page {
         /// Page concerned.
         page: LogicalPage,
@@ -422,11 +426,13 @@ pub enum Fault {
         check: Check,
     },
     /// A block counts units as live that nothing needs, or counts them wrong.
+    #[error("block {}: counts live pages that nothing needs, or counts them wrong", block.0)]
     LiveCount {
         /// Block concerned.
         block: BlockIndex,
     },
     /// A unit is needed but does not count as live.
+    #[error("physical page {at}: needed, but does not count as live")]
     Freed {
         /// First page of the unit.
         at: u32,

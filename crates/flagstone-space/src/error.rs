@@ -6,32 +6,42 @@ use thiserror::Error;
 use crate::{GroupId, LogicalPage, PinId};
 
 /// Which check of a page fired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Check {
     /// The device's ECC gave up.
+    #[error("more bit errors than the ECC repairs")]
     Ecc,
     /// Nothing is programmed where a page should stand.
+    #[error("nothing is programmed there")]
     Erased,
     /// The metadata do not decode.
+    #[error("its metadata do not decode")]
     Metadata,
     /// Payload and metadata do not fit the checksum.
+    #[error("its bytes do not fit the checksum")]
     Checksum,
     /// A whole page, but not the one that should stand there.
+    #[error("another page stands there")]
     Identity,
 }
 
 /// Option that a device cannot carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum OptionFault {
     /// A logical page has 1 to 8 parts and fits a block.
+    #[error("a logical page has 1 to 8 parts, and fits a block")]
     Parts,
     /// Four blocks at least, an even number, make the anchor ring.
+    #[error("the ring of anchors takes an even number of blocks, four at least")]
     RingBlocks,
     /// The log budget leaves no room for data.
+    #[error("the log would leave no room for data")]
     LogPages,
     /// Too few good blocks for ring, log, reserves and data.
+    #[error("it has too few good blocks for anchors, log, reserves and data")]
     DeviceTooSmall,
     /// Pages are too small for the metadata of this floor.
+    #[error("its pages are too small")]
     PageTooSmall,
 }
 
@@ -46,7 +56,7 @@ pub enum SpaceError {
     #[error("{0:?} is out of range")]
     OutOfRange(LogicalPage),
     /// The page's bytes are damaged; nothing was returned as right.
-    #[error("{page:?} is corrupt: {check:?}")]
+    #[error("physical page {} is corrupt: {check}", page.number())]
     Corrupt {
         /// Physical page concerned.
         page: PhysicalPage,
@@ -89,7 +99,7 @@ pub enum SpaceError {
     #[error("log page {0} is not in the log")]
     LogPageGone(u64),
     /// The options do not fit the device.
-    #[error("options do not fit the device: {0:?}")]
+    #[error("the options do not fit the device: {0}")]
     Options(OptionFault),
     /// The device reported an error that this floor cannot absorb.
     #[error(transparent)]
@@ -97,13 +107,16 @@ pub enum SpaceError {
 }
 
 /// Part of the format that a mount found damaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Structure {
     /// A checkpoint record.
+    #[error("the checkpoint")]
     Anchor,
     /// The directory of mapping pages.
+    #[error("the directory of the mapping")]
     Directory,
     /// A page of the mapping or of the block table.
+    #[error("the mapping")]
     Map,
 }
 
@@ -115,7 +128,7 @@ pub enum MountError {
     #[error("the device holds no Flagstone space")]
     NotFormatted,
     /// The format is of another version.
-    #[error("format version {found} is not {supported}")]
+    #[error("it has format version {found}; this program reads {supported}")]
     Version {
         /// Version found.
         found: u16,
@@ -123,7 +136,7 @@ pub enum MountError {
         supported: u16,
     },
     /// A structure is damaged in a way that no power cut explains.
-    #[error("{what:?} on {page:?} is damaged")]
+    #[error("{what} on physical page {} is damaged", page.number())]
     Damaged {
         /// Structure concerned.
         what: Structure,

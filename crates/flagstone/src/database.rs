@@ -4,11 +4,13 @@
 //! thread. Commits of several threads share a flush: the first one that finds the log free writes
 //! for all.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
 use flagstone_space::{BlockReport, SpaceStats};
+use tracing::{debug, info};
 
 use crate::engine::{EngineStats, Table};
 use crate::error::{EngineError, OpenError};
@@ -46,9 +48,14 @@ const FILE_CAPACITY: u64 = 64 << 20;
 /// assert_eq!(snapshot.get(readings, b"2026-11-20T10:00")?.as_deref(), Some(&b"21.5"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Database<D: Nand = AnyNand> {
     runtime: Arc<Runtime<D>>,
+}
+
+impl<D: Nand> fmt::Debug for Database<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Database").finish_non_exhaustive()
+    }
 }
 
 impl<D: Nand> Clone for Database<D> {
@@ -61,9 +68,21 @@ impl Database<AnyNand> {
     /// Creates a database in a regular file of 64 MiB, zero-written; for other sizes and devices
     /// see [`Database::create_on`].
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options};
+    ///
+    /// let small = Options::default().with_memory(1 << 20);
+    /// Database::create(&path, &small)?.close()?;
+    /// assert!(Database::create(&path, &small).is_err(), "the file is there already");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// The file exists or cannot be written; the options do not fit.
+    /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do
+    /// not fit.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         let profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
         let profile = profile.with_capacity(FILE_CAPACITY).map_err(OpenDeviceError::from)?;
@@ -73,9 +92,28 @@ impl Database<AnyNand> {
 
     /// Opens a database in a file or a NAND image, whichever the path holds.
     ///
+    /// Memory and everything else that `options` say may differ from one opening to the next, but
+    /// for the size of logical pages and of the log, which stay as they were created.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options};
+    ///
+    /// let options = Options::default();
+    /// let db = Database::create(&path, &options)?;
+    /// db.table("t")?;
+    /// assert!(Database::open(&path, &options).is_err(), "one at a time");
+    /// db.close()?;
+    /// assert_eq!(Database::open(&path, &options)?.tables()?, ["t"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// No database, a damaged one, or one that another process has open.
+    /// `Device`: no such file, no device of ours, another version, damaged, locked by another
+    /// process, or read-only. `Mount` or `Corrupt`: no database on it, or a damaged one. `Options`:
+    /// they do not fit the device. Nothing was written.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::open_on(open_device(path.as_ref())?, options)
     }
@@ -94,11 +132,25 @@ fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
 impl<D: Nand> Database<D> {
     /// Formats a device and creates an empty database on it.
     ///
+    /// ```
+    /// use flagstone::{Database, Options};
+    /// use flagstone_nand::{Profile, SimNand};
+    ///
+    /// let profile = Profile::named("slc-2k")?.with_block_count(64)?;
+    /// let db = Database::create_on(SimNand::new(&profile, 1), &Options::default())?;
+    /// db.table("t")?;
+    /// let chip = db.into_device().ok_or("still shared")?; // as if power had been cut
+    /// assert_eq!(Database::open_on(chip, &Options::default())?.tables()?, ["t"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// The options do not fit the device, or the device failed.
     pub fn create_on(device: D, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::over(Runtime::create(device, options)?))
+        let runtime = Runtime::create(device, options)?;
+        info!(preset = options.preset, memory = options.memory, "created");
+        Ok(Self::over(runtime))
     }
 
     /// Opens the database on a device, restarting it if need be.
@@ -107,7 +159,11 @@ impl<D: Nand> Database<D> {
     ///
     /// No database, a damaged one, or options that do not fit.
     pub fn open_on(device: D, options: &Options) -> Result<Self, OpenError> {
-        Ok(Self::over(Runtime::open(device, options)?))
+        let runtime = Runtime::open(device, options)?;
+        let RecoveryReport { commits, pages_read, pages_written, full_scan, time_ns, .. } =
+            runtime.recovery();
+        info!(commits, pages_read, pages_written, full_scan, time_ns, "opened");
+        Ok(Self::over(runtime))
     }
 
     /// A database over a runtime.
@@ -122,13 +178,13 @@ impl<D: Nand> Database<D> {
         &self.runtime
     }
 
-    /// Begins a read-write transaction; dropping it aborts.
+    /// Begins a read-write transaction; dropping it aborts. See [`Transaction`].
     #[must_use]
     pub fn begin(&self) -> Transaction<D> {
         Transaction::begin(Arc::clone(&self.runtime))
     }
 
-    /// Begins a snapshot of everything committed durably.
+    /// Begins a snapshot of everything committed durably. See [`Snapshot`].
     ///
     /// # Errors
     ///
@@ -139,9 +195,19 @@ impl<D: Nand> Database<D> {
 
     /// Opens a table, creating it durably when it does not exist.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let users = db.table("users")?;
+    /// assert_eq!(db.table("users")?, users);
+    /// assert_eq!(db.existing_table("user")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// The name is longer than a key; the device is full or failed.
+    /// `KeyTooLong` when the name is longer than a key; the device is full, read-only or failed.
     pub fn table(&self, name: &str) -> Result<Table, EngineError> {
         if let Some(table) = self.existing_table(name)? {
             return Ok(table);
@@ -176,7 +242,17 @@ impl<D: Nand> Database<D> {
         Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
     }
 
-    /// What the engine counted since it was opened.
+    /// What the engine counted since it was opened, and the sizes it accepts.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let stats = db.stats();
+    /// assert!(stats.limits.value_size_max >= 1 << 20);
+    /// assert_eq!(stats.engine.commits, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         let engine = self.runtime.engine();
@@ -202,13 +278,29 @@ impl<D: Nand> Database<D> {
         self.runtime.recovery()
     }
 
-    /// Checks every node, large value and page.
+    /// Checks every node, large value and page, and reads every row. Writes nothing of its own.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// txn.commit()?;
+    /// let report = db.check()?;
+    /// assert!(report.is_sound(), "{:?}", report.faults);
+    /// assert_eq!((report.tables, report.rows), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// The device failed; contradictions are part of the report.
     pub fn check(&self) -> Result<CheckReport, EngineError> {
-        self.runtime.check()
+        let report = self.runtime.check()?;
+        debug!(rows = report.rows, faults = report.faults.len(), "checked");
+        Ok(report)
     }
 
     /// Makes every commit durable.
@@ -223,6 +315,8 @@ impl<D: Nand> Database<D> {
 
     /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read.
     ///
+    /// A database that is dropped instead loses nothing but commits of [`Durability::Deferred`].
+    ///
     /// # Errors
     ///
     /// The device failed; commits are as durable as they were.
@@ -231,6 +325,7 @@ impl<D: Nand> Database<D> {
         if self.runtime.engine().has_logged() {
             self.runtime.checkpoint_now()?;
         }
+        info!("closed");
         Ok(())
     }
 

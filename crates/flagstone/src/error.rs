@@ -32,12 +32,17 @@ pub enum OpenError {
 
 /// A contradiction found on flash. Names where, and the check that fired.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{check} (page {page:?})")]
+#[error("{check}{}", place(*page))]
 pub struct Corruption {
     /// Logical page concerned, where there is one.
     pub page: Option<LogicalPage>,
     /// The check that fired.
     pub check: &'static str,
+}
+
+/// ` on page N`, where there is a page.
+fn place(page: Option<LogicalPage>) -> String {
+    page.map_or_else(String::new, |page| format!(" on page {}", page.0))
 }
 
 /// Why an operation of a transaction or snapshot failed.
@@ -99,7 +104,7 @@ pub enum EngineError {
     #[error("the outcome of the commit is unknown")]
     OutcomeUnknown,
     /// A page contradicts itself or its neighbours.
-    #[error("corrupt page {page:?}: {check}")]
+    #[error("page {} is corrupt: {check}", page.0)]
     Corrupt {
         /// Logical page concerned.
         page: LogicalPage,

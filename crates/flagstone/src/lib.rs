@@ -1,5 +1,44 @@
 //! Flagstone: an embedded transactional storage engine that treats flash as flash.
+//!
+//! Ordered tables of byte strings, serializable transactions, snapshots, on a file, on the image of
+//! a NAND chip, or on any device that implements [`Nand`](flagstone_nand::Nand).
+//!
+//! ```
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("shop.db");
+//! use flagstone::{Database, Options};
+//!
+//! let db = Database::create(&path, &Options::default())?;
+//! let stock = db.table("stock")?;
+//! let mut txn = db.begin();
+//! txn.put(stock, b"apples", b"12")?;
+//! txn.commit()?; // durable when it returns
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | to | use |
+//! | --- | --- |
+//! | create or open a database | [`Database::create`], [`Database::open`], [`Options`] |
+//! | read and change rows | [`Database::begin`], [`Transaction`] |
+//! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
+//! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
+//! | run on another device | [`Database::create_on`], [`Database::open_on`] |
+//! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
+//! | drive the engine without threads | [`Runtime`], [`Engine`] |
+//!
+//! Keys are at most [`Limits::key_size_max`] bytes: the smaller of 1 KiB and about a quarter of a
+//! logical page. Values may be larger than pages and than the memory budget's share for them.
+//!
+//! # Events
+//!
+//! With a subscriber of `tracing` installed, target `flagstone` says at level INFO what was created,
+//! opened and closed, at DEBUG each checkpoint, check and deadlock, at TRACE each commit, and at WARN
+//! that a failing device has poisoned the database.
 #![warn(missing_docs)]
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 mod bugs;
 mod database;

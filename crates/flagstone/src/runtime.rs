@@ -18,6 +18,7 @@ use flagstone_space::{
     SpaceError, SpaceOptions, Temperature, WriteTag,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tracing::{debug, warn};
 
 use crate::bugs::SeededBug;
 use crate::engine::{
@@ -399,6 +400,7 @@ impl<D: Nand> Runtime<D> {
             self.engine().checkpoint_failed();
             return self.fail(error.into());
         }
+        debug!(log_used = space.log_used_pages(), live = space.live_pages(), "checkpoint written");
         // Rare and cheap beside a checkpoint: what the space floor noticed on the way.
         // A page that cannot be helped now is met again by whoever reads it.
         while let Ok(true) = space.background(&mut Folding(&self.engine)) {}
@@ -467,6 +469,7 @@ impl<D: Nand> Runtime<D> {
 
     /// The device failed in a way that leaves its state unknown (rule D8), or has no spare blocks.
     fn poison_for<T>(&self, error: EngineError) -> Result<T, EngineError> {
+        warn!(%error, "the device failed: nothing is written any more");
         let fault = match error {
             EngineError::WornOut => EngineError::WornOut,
             _ => EngineError::Poisoned,

@@ -1,9 +1,11 @@
 //! Iterating over rows: a batch of one leaf at a time.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use flagstone_nand::Nand;
 
+use super::AnyNand;
 use crate::engine::{Direction, Row, RowValue, ScanRange, SnapshotId, Step, Table};
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -25,14 +27,19 @@ pub(super) enum Reader {
 }
 
 /// Rows of a range. Ends after the first error.
-#[derive(Debug)]
-pub struct Range<'a, D: Nand> {
+pub struct Range<'a, D: Nand = AnyNand> {
     runtime: &'a Runtime<D>,
     reader: Reader,
     table: Table,
     rest: Option<ScanRange>,
     direction: Direction,
     batch: VecDeque<Row>,
+}
+
+impl<D: Nand> fmt::Debug for Range<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range").field("rest", &self.rest).finish_non_exhaustive()
+    }
 }
 
 impl<'a, D: Nand> Range<'a, D> {

@@ -1,10 +1,12 @@
 //! Read-only snapshots of the blocking interface.
 
+use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use flagstone_nand::Nand;
 
+use super::AnyNand;
 use super::rows::{KeyValue, Range, Reader};
 use super::transaction::scan_range;
 use crate::engine::{Read, ScanRange, SnapshotId, Table};
@@ -12,10 +14,39 @@ use crate::error::EngineError;
 use crate::runtime::Runtime;
 
 /// The database as it was at one durable commit. Never waits for transactions.
-#[derive(Debug)]
-pub struct Snapshot<D: Nand> {
+///
+/// Old versions that it needs stay on the device while it lives. When the device needs their space,
+/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`].
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("db");
+/// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+/// let table = db.table("t")?;
+/// let mut txn = db.begin();
+/// txn.put(table, b"a", b"1")?;
+/// txn.commit()?;
+///
+/// let before = db.snapshot()?;
+/// let mut txn = db.begin();
+/// txn.put(table, b"a", b"2")?;
+/// txn.put(table, b"b", b"3")?;
+/// txn.commit()?;
+///
+/// assert_eq!(before.get(table, b"a")?.as_deref(), Some(&b"1"[..]));
+/// assert_eq!(before.len(table)?, 1);
+/// assert_eq!(db.snapshot()?.last(table)?, Some((b"b".to_vec(), b"3".to_vec())));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Snapshot<D: Nand = AnyNand> {
     runtime: Arc<Runtime<D>>,
     id: SnapshotId,
+}
+
+impl<D: Nand> fmt::Debug for Snapshot<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl<D: Nand> Snapshot<D> {

@@ -1,13 +1,15 @@
 //! Read-write transactions of the blocking interface.
 
+use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use flagstone_nand::Nand;
 use flagstone_space::Lsn;
+use tracing::{debug, trace};
 
 use super::rows::{KeyValue, Range, Reader};
-use super::settle;
+use super::{AnyNand, settle};
 use crate::engine::{Descriptor, Read, Savepoint, ScanRange, Step, Table};
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -25,11 +27,43 @@ pub struct Commit {
 ///
 /// An operation may wait for other transactions. When [`EngineError::Deadlock`] comes back the
 /// transaction is gone: begin it again.
-#[derive(Debug)]
-pub struct Transaction<D: Nand> {
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("db");
+/// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+/// use flagstone::{Durability, EngineError};
+///
+/// let accounts = db.table("accounts")?;
+/// let pay = |amount: u64| -> Result<(), EngineError> {
+///     let mut txn = db.begin();
+///     let old = txn.get(accounts, b"ada")?.unwrap_or_default();
+///     let old = String::from_utf8_lossy(&old).parse().unwrap_or(0);
+///     txn.put(accounts, b"ada", (old + amount).to_string().as_bytes())?;
+///     txn.commit_with(Durability::Group)?; // durable, and shares its flush with others
+///     Ok(())
+/// };
+/// while let Err(EngineError::Deadlock) = pay(5) {}
+/// while let Err(EngineError::Deadlock) = pay(7) {}
+///
+/// let mut txn = db.begin();
+/// txn.patch(accounts, b"ada", 1, b"3")?; // one byte of the value
+/// assert_eq!(txn.get(accounts, b"ada")?.as_deref(), Some(&b"13"[..]));
+/// txn.delete(accounts, b"ada")?;
+/// txn.abort();
+/// assert_eq!(db.snapshot()?.get(accounts, b"ada")?.as_deref(), Some(&b"12"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Transaction<D: Nand = AnyNand> {
     runtime: Arc<Runtime<D>>,
     xid: Xid,
     is_over: bool,
+}
+
+impl<D: Nand> fmt::Debug for Transaction<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("xid", &self.xid).finish_non_exhaustive()
+    }
 }
 
 impl<D: Nand> Transaction<D> {
@@ -44,6 +78,7 @@ impl<D: Nand> Transaction<D> {
     ) -> Result<T, EngineError> {
         let result = self.runtime.run(operation);
         if matches!(result, Err(EngineError::Deadlock)) {
+            debug!(xid = ?self.xid, "aborted to end a deadlock");
             self.wake_others();
         }
         result
@@ -165,7 +200,27 @@ impl<D: Nand> Transaction<D> {
         self.run(|engine| engine.delete(xid, table, key))
     }
 
-    /// Rows of a range in ascending order; [`Range::rev`] turns it around.
+    /// Rows of a range in ascending order; [`Range::rev`] turns it around. Rows that are read and
+    /// the gaps between them are locked until the transaction ends.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let fruit = db.table("fruit")?;
+    /// let mut txn = db.begin();
+    /// for name in ["apple", "apricot", "banana", "cherry"] {
+    ///     txn.put(fruit, name.as_bytes(), b"")?;
+    /// }
+    /// let keys = |rows: flagstone::Range<'_>| -> Result<Vec<_>, flagstone::EngineError> {
+    ///     rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
+    /// };
+    /// assert_eq!(keys(txn.range(fruit, &b"b"[..]..))?, ["banana", "cherry"]);
+    /// assert_eq!(keys(txn.range(fruit, ..&b"banana"[..]).rev())?, ["apricot", "apple"]);
+    /// assert_eq!(keys(txn.prefix(fruit, b"ap"))?, ["apple", "apricot"]);
+    /// assert_eq!(txn.len(fruit)?, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
         self.rows(table, scan_range(&bounds))
     }
@@ -214,6 +269,21 @@ impl<D: Nand> Transaction<D> {
 
     /// Marks a point to which the transaction can be rolled back.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"kept", b"")?;
+    /// let savepoint = txn.savepoint()?;
+    /// txn.put(table, b"dropped", b"")?;
+    /// txn.rollback_to(savepoint)?;
+    /// txn.commit()?;
+    /// assert_eq!(db.snapshot()?.len(table)?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// The transaction was aborted to end a deadlock.
@@ -254,6 +324,7 @@ impl<D: Nand> Transaction<D> {
         self.is_over = true;
         self.wake_others();
         settle(&self.runtime, ticket.lsn, durability)?;
+        trace!(lsn = ticket.lsn.0, ?durability, "committed");
         // Work that fails is found again by whoever needs it; the commit stands.
         let _ = self.runtime.work_some();
         Ok(Commit { lsn: ticket.lsn })

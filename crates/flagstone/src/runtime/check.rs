@@ -3,17 +3,19 @@
 use std::collections::BTreeSet;
 
 use flagstone_nand::Nand;
-use flagstone_space::LogicalPage;
+use flagstone_space::{Fault, LogicalPage};
+use thiserror::Error;
 
 use super::Runtime;
-use crate::engine::{Descriptor, NodeOutline};
+use crate::engine::{CATALOG, Descriptor, Direction, NodeOutline, RowValue, ScanRange, Table};
 use crate::error::EngineError;
 
 /// Something that contradicts itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CheckFault {
     /// A page could not be read, or does not say what its place demands.
+    #[error("page {}: {check}", page.0)]
     Page {
         /// Page concerned.
         page: LogicalPage,
@@ -21,18 +23,31 @@ pub enum CheckFault {
         check: String,
     },
     /// The space floor found mapping and pages at odds.
-    Space(String),
+    #[error(transparent)]
+    Space(#[from] Fault),
+    /// The rows of a table do not come in the order of their keys.
+    #[error("tree {tree}: rows are out of order")]
+    Order {
+        /// Number of the tree.
+        tree: u32,
+    },
 }
 
 /// What a check saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Tables, the catalog included.
+    /// Tables; the catalog that names them is checked too, and not counted.
     pub tables: u64,
-    /// Nodes of all trees.
-    pub nodes: u64,
-    /// Entries in leaves.
-    pub entries: u64,
+    /// Rows of these tables, as a reader sees them: leaves with their pending changes.
+    pub rows: u64,
+    /// Leaves of all trees, the catalog's included.
+    pub leaves: u64,
+    /// Nodes above leaves.
+    pub inner_nodes: u64,
+    /// Entries of leaves as they stand on the device.
+    pub leaf_entries: u64,
+    /// Changes that wait in memory and in the log for the next write of their leaf.
+    pub pending: u64,
     /// Large values.
     pub values: u64,
     /// Pages that are mapped but that nothing refers to: lost space, never lost data.
@@ -50,6 +65,25 @@ impl CheckReport {
 
     fn fault(&mut self, page: LogicalPage, check: impl Into<String>) {
         self.faults.push(CheckFault::Page { page, check: check.into() });
+    }
+
+    /// Notes what could not be read on the way to `page`; a failure of the device is an error.
+    fn unreadable(&mut self, page: LogicalPage, error: EngineError) -> Result<(), EngineError> {
+        let at = match &error {
+            EngineError::Corrupt { page, .. } => *page,
+            EngineError::Space(_) => page,
+            _ => return Err(error),
+        };
+        if !self.has_fault_of(at) {
+            self.fault(at, error.to_string());
+        }
+        Ok(())
+    }
+
+    /// Whether a fault of `page` is known already.
+    fn has_fault_of(&self, page: LogicalPage) -> bool {
+        let is_of = |fault: &CheckFault| matches!(fault, CheckFault::Page { page: known, .. } if *known == page);
+        self.faults.iter().any(is_of)
     }
 }
 
@@ -74,9 +108,14 @@ impl<D: Nand> Runtime<D> {
         let mut reached = BTreeSet::new();
         let roots = self.engine().roots();
         for (tree, root) in roots {
-            report.tables += 1;
             self.check_tree(tree, root, &mut reached, &mut report)?;
+            let rows = self.check_rows(tree, root, &mut report)?;
+            if tree != CATALOG.id {
+                report.tables += 1;
+                report.rows += rows;
+            }
         }
+        report.pending = self.engine().stats().deltas;
         let (values, pages) = self.engine().pending_references();
         for value in values {
             self.reach_value(&value, &mut reached);
@@ -85,9 +124,51 @@ impl<D: Nand> Runtime<D> {
         let mut space = self.space();
         let mapped: Vec<LogicalPage> = space.mapped_pages().collect();
         report.leaked_pages = mapped.iter().filter(|page| !reached.contains(page)).count() as u64;
-        let faults = space.verify()?;
-        report.faults.extend(faults.iter().map(|fault| CheckFault::Space(format!("{fault:?}"))));
+        for fault in space.verify()? {
+            if !matches!(fault, Fault::Page { page, .. } if report.has_fault_of(page)) {
+                report.faults.push(fault.into());
+            }
+        }
         Ok(report)
+    }
+
+    /// Reads a tree with its large values as a reader would, counts its rows and compares
+    /// neighbouring keys.
+    fn check_rows(
+        &self,
+        tree: u32,
+        root: LogicalPage,
+        report: &mut CheckReport,
+    ) -> Result<u64, EngineError> {
+        let (mut count, mut last): (u64, Option<Vec<u8>>) = (0, None);
+        let mut rest = Some(ScanRange { low: Vec::new(), high: None });
+        while let Some(range) = rest {
+            let mut rows = Vec::new();
+            let read = self.run(|engine| {
+                rows.clear();
+                engine.scan_committed(Table { id: tree }, &range, Direction::Forward, &mut rows)
+            });
+            rest = match read {
+                Ok(rest) => rest,
+                Err(error) => {
+                    report.unreadable(root, error)?;
+                    None
+                }
+            };
+            count += rows.len() as u64;
+            for row in rows {
+                if last.as_ref().is_some_and(|last| *last >= row.key) {
+                    report.faults.push(CheckFault::Order { tree });
+                }
+                last = Some(row.key);
+                let RowValue::Large(descriptor) = row.value else { continue };
+                report.values += 1;
+                if let Err(error) = self.load_value(&descriptor) {
+                    report.unreadable(root, error)?;
+                }
+            }
+        }
+        Ok(count)
     }
 
     fn check_tree(
@@ -105,14 +186,17 @@ impl<D: Nand> Runtime<D> {
             }
             let outline = match self.run(|engine| engine.outline_of(visit.page)) {
                 Ok(outline) => outline,
-                Err(error @ (EngineError::Corrupt { .. } | EngineError::Space(_))) => {
-                    report.fault(visit.page, error.to_string());
+                Err(error) => {
+                    report.unreadable(visit.page, error)?;
                     continue;
                 }
-                Err(error) => return Err(error),
             };
-            report.nodes += 1;
-            report.entries += outline.entry_count as u64;
+            if outline.level == 0 {
+                report.leaves += 1;
+            } else {
+                report.inner_nodes += 1;
+            }
+            report.leaf_entries += outline.entry_count as u64;
             self.check_node(&visit, &outline, reached, report);
             open.extend(children(&visit, &outline));
         }
@@ -136,11 +220,6 @@ impl<D: Nand> Runtime<D> {
             report.fault(visit.page, "fences differ from the parent's separators");
         }
         for value in &outline.values {
-            report.values += 1;
-            let loaded = Descriptor::decode(value).and_then(|d| self.load_value(&d).map(|_| ()));
-            if let Err(error) = loaded {
-                report.fault(visit.page, format!("large value: {error}"));
-            }
             self.reach_value(value, reached);
         }
         for value in &outline.superseded {
