@@ -3,6 +3,9 @@
 //! Owns the shape of the command line and every word of its help. Never opens a file and never
 //! interprets a value: [`crate::request`] turns these raw arguments into validated ones.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::catalog::exit_table;
@@ -50,7 +53,7 @@ pub(crate) enum RawCommand {
     /// Store VALUE under KEY, as one durable transaction.
     Put(PutArgs),
     /// Print the value under KEY.
-    Get(KeyArgs),
+    Get(GetArgs),
     /// Delete KEY, as one durable transaction.
     Del(KeyArgs),
     /// Print the rows of a table in key order, forwards or backwards.
@@ -114,7 +117,7 @@ pub(crate) struct EngineArgs {
 pub(crate) struct DatabaseArgs {
     /// File of the database: an image or a plain file, recognised by its content.
     #[arg(value_name = "PATH")]
-    pub(crate) path: String,
+    pub(crate) path: PathBuf,
     /// Insist that the device is this one: a profile's name, or a TOML file.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
@@ -124,10 +127,18 @@ pub(crate) struct DatabaseArgs {
 
 /// Arguments of `create`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone create shop.db --capacity 1GiB          a plain file; its bytes are written at once
+  flagstone create chip.nand --profile spi-nand     a NAND image, its profile beside it
+  flagstone create old.nand --profile slc-2k --preset traditional
+  flagstone create own.nand --profile own.toml      from `flagstone profiles slc-2k > own.toml`
+
+Whoever opens the database later names preset and memory anew; the device is read off the file.")]
 pub(crate) struct CreateArgs {
     /// File to create; it must not exist.
     #[arg(value_name = "PATH")]
-    pub(crate) path: String,
+    pub(crate) path: PathBuf,
     /// Kind of device [default: image when --profile names a chip, else file].
     #[arg(long, value_name = "KIND")]
     pub(crate) device: Option<RawDevice>,
@@ -143,6 +154,12 @@ pub(crate) struct CreateArgs {
 
 /// Arguments of `put`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone put shop.db users ada countess
+  flagstone put shop.db users 'k\\x00\\xff' 'two\\x0alines'    bytes as \\xNN, a backslash as \\\\
+  flagstone put shop.db photos ada --file ada.jpg            a value of any bytes, up to the limit
+  date | flagstone put shop.db log today --file -            (`flagstone stats` prints the limits)")]
 pub(crate) struct PutArgs {
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
@@ -151,13 +168,32 @@ pub(crate) struct PutArgs {
     pub(crate) table: String,
     /// Key; bytes outside printable ASCII as \xNN.
     #[arg(value_name = "KEY", allow_hyphen_values = true)]
-    pub(crate) key: String,
+    pub(crate) key: OsString,
     /// Value; bytes outside printable ASCII as \xNN.
-    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
-    pub(crate) value: String,
+    #[arg(value_name = "VALUE", allow_hyphen_values = true, required_unless_present = "file")]
+    pub(crate) value: Option<OsString>,
+    /// Take the value from a file, byte by byte; `-` is standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub(crate) file: Option<PathBuf>,
 }
 
-/// Arguments of `get` and `del`.
+/// Arguments of `get`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone get shop.db users ada
+  flagstone get shop.db photos ada --raw > ada.jpg
+
+Ends with exit code 3 when there is no such key or table.")]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    pub(crate) at: KeyArgs,
+    /// Print the bytes of the value and nothing else; not with --json.
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+/// Arguments of `del`, and those that `get` shares.
 #[derive(Args, Debug)]
 pub(crate) struct KeyArgs {
     #[command(flatten)]
@@ -167,11 +203,18 @@ pub(crate) struct KeyArgs {
     pub(crate) table: String,
     /// Key; bytes outside printable ASCII as \xNN.
     #[arg(value_name = "KEY", allow_hyphen_values = true)]
-    pub(crate) key: String,
+    pub(crate) key: OsString,
 }
 
 /// Arguments of `scan`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone scan shop.db users --from a --to b      keys from `a` up to `b`, without `b`
+  flagstone scan shop.db users --reverse --limit 1  the last row
+  flagstone scan shop.db users --json
+
+A row is its key, a tab and its value, both with bytes outside printable ASCII as \\xNN.")]
 pub(crate) struct ScanArgs {
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
@@ -180,10 +223,10 @@ pub(crate) struct ScanArgs {
     pub(crate) table: String,
     /// First key, inclusive.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
-    pub(crate) from: Option<String>,
+    pub(crate) from: Option<OsString>,
     /// End of the keys, exclusive.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
-    pub(crate) to: Option<String>,
+    pub(crate) to: Option<OsString>,
     /// Print at most this many rows.
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
@@ -194,10 +237,16 @@ pub(crate) struct ScanArgs {
 
 /// Arguments of `quickstart`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone quickstart                        a few seconds; leaves nothing behind
+  flagstone quickstart --dir images           keeps the two images, to look at with:
+  flagstone wear images/flagstone.nand        state, live pages and erases of each block
+  flagstone quickstart --txns 100000 --json   the run objects, as `bench` prints them")]
 pub(crate) struct QuickstartArgs {
     /// Directory for the images [default: a temporary one, removed at the end].
     #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<String>,
+    pub(crate) dir: Option<PathBuf>,
     /// Transactions of each engine, half of them before the power cut.
     #[arg(long, value_name = "N")]
     pub(crate) txns: Option<u64>,
@@ -227,7 +276,7 @@ pub(crate) struct BenchArgs {
     pub(crate) device: RawDevice,
     /// Directory for the file of the devices `image` and `file` [default: a temporary one].
     #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<String>,
+    pub(crate) dir: Option<PathBuf>,
     /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`].
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
@@ -268,6 +317,14 @@ pub(crate) struct BenchArgs {
 
 /// Arguments of `crash`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone crash                                        every cut of 40 operations, every ending
+  flagstone crash --depth 2 --ops 20                     cuts each recovery too
+  flagstone crash --profile tiny-mlc --seed 7 --ops 40
+  flagstone crash --seed 7 --cut 113 --ending torn-1     replays one state
+
+Ends with exit code 16 when a state lost or half-showed a transaction.")]
 pub(crate) struct CrashArgs {
     /// Preset to test.
     #[arg(long, value_name = "NAME", default_value = "flagstone")]
@@ -333,6 +390,10 @@ The rules behind the verdicts are in docs/REPRODUCTION.md.";
 
 /// Arguments of `profiles`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone profiles                     what there is
+  flagstone profiles slc-2k > own.toml   a profile to change, for --profile own.toml")]
 pub(crate) struct ProfilesArgs {
     /// Print this profile as the TOML file that `--profile` takes.
     #[arg(value_name = "NAME")]
@@ -341,6 +402,11 @@ pub(crate) struct ProfilesArgs {
 
 /// Arguments of `presets`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone presets                      what there is
+  flagstone presets traditional          its options, each in the form that --option takes
+  flagstone bench tpcb --preset flagstone --option parts=2")]
 pub(crate) struct PresetsArgs {
     /// Print this preset with all its options, in the form that `--option` takes.
     #[arg(value_name = "NAME")]

@@ -2,12 +2,9 @@
 //!
 //! Owns the way from arguments to a [`BenchConfig`] and the run as text. Measures nothing.
 
-use std::path::PathBuf;
-
 use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, WorkloadKind, run_all};
 use flagstone_lab::run::{Run, Runs};
 use flagstone_lab::workload::tpcb::Dialect;
-use tempfile::TempDir;
 
 use crate::args::{BenchArgs, RawDevice};
 use crate::exit::Exit;
@@ -15,6 +12,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE, SEGMENT_PROFILE, UsageError};
+use crate::scratch::Scratch;
 use crate::size::parse_size;
 use crate::table::{Table, grouped};
 
@@ -24,8 +22,8 @@ struct BenchRequest {
     config: BenchConfig,
     /// Whether figures of a run that is not steady are a failure.
     unsteady: Unsteady,
-    /// Removed when the benchmark is over.
-    _temporary: Option<TempDir>,
+    /// Holds the device's file.
+    _scratch: Option<Scratch>,
 }
 
 /// What an unsteady run means.
@@ -73,7 +71,7 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     if args.workload != "tpcb" {
         return Err(unfit("WORKLOAD", &args.workload, "tpcb").into());
     }
-    let (device, temporary) = device(args)?;
+    let (device, scratch) = device(args)?;
     let default_profile =
         if args.device == RawDevice::File { SEGMENT_PROFILE } else { CHIP_PROFILE };
     let profile = request::profile(args.profile.as_deref().unwrap_or(default_profile))?;
@@ -95,7 +93,7 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.warmup = warmup(&args.warmup)?;
     config.seed = args.seed;
     let unsteady = if config.warmup == Warmup::None { Unsteady::Accepted } else { Unsteady::Fails };
-    Ok(BenchRequest { config, unsteady, _temporary: temporary })
+    Ok(BenchRequest { config, unsteady, _scratch: scratch })
 }
 
 fn unfit(option: &'static str, value: &str, must: &'static str) -> UsageError {
@@ -124,19 +122,16 @@ fn warmup(text: &str) -> Result<Warmup, UsageError> {
     }
 }
 
-/// The device, and the temporary directory that holds it where none was given.
-fn device(args: &BenchArgs) -> Result<(BenchDevice, Option<TempDir>), Failure> {
+/// The device, and the directory that holds it where it is a file.
+fn device(args: &BenchArgs) -> Result<(BenchDevice, Option<Scratch>), Failure> {
     let on_files = match args.device {
         RawDevice::Sim => return Ok((BenchDevice::Sim, None)),
         RawDevice::Mtd => return Err(Failure::NoMtd),
         RawDevice::Image => BenchDevice::Image,
         RawDevice::File => BenchDevice::File,
     };
-    if let Some(dir) = &args.dir {
-        return Ok((on_files(PathBuf::from(dir)), None));
-    }
-    let temporary = TempDir::with_prefix("flagstone-").map_err(Failure::Temporary)?;
-    Ok((on_files(temporary.path().to_owned()), Some(temporary)))
+    let scratch = Scratch::new(args.dir.as_deref())?;
+    Ok((on_files(scratch.path().to_owned()), Some(scratch)))
 }
 
 /// The runs beside each other, one column each.

@@ -3,6 +3,7 @@
 //! Owns the report as text; the exploration is the lab's. A failing state prints one line that
 //! replays it: on the output as text, on the error stream beside JSON.
 
+use std::io::{Write as _, stderr};
 use std::num::TryFromIntError;
 use std::sync::{Mutex, PoisonError};
 
@@ -33,8 +34,10 @@ pub(crate) fn crash(args: &CrashArgs, output: &mut Output) -> Result<Exit, Failu
         _ => explore(&config, output.form())?,
     };
     if output.form() == Form::Json {
+        let mut stream = stderr().lock();
         for line in &report.lines {
-            eprintln!("{line}");
+            // Nobody is left to be told when the error stream itself is gone.
+            let _ = writeln!(stream, "{line}");
         }
     }
     output.show(&report, || text(&report))?;

@@ -41,14 +41,15 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// Bytes for `text`. Characters outside ASCII stand for their UTF-8 bytes.
+/// Bytes for `text`. Bytes outside ASCII stand for themselves, so text for its UTF-8 bytes.
 ///
 /// # Errors
 ///
 /// `BadEscape`, with the position of the backslash that means nothing.
-pub(crate) fn unescape(text: &str) -> Result<Vec<u8>, BadEscape> {
+pub(crate) fn unescape(text: impl AsRef<[u8]>) -> Result<Vec<u8>, BadEscape> {
+    let text = text.as_ref();
     let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some((&first, after)) = rest.split_first() {
         let (byte, used) = match (first, after) {
             (b'\\', [b'\\', ..]) => (b'\\', 1),
@@ -68,8 +69,11 @@ fn hex_byte(text: &[u8]) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-fn bad_escape(text: &str, rest: &[u8]) -> BadEscape {
-    BadEscape { text: text.to_owned(), position: text.len() - rest.len() }
+fn bad_escape(text: &[u8], rest: &[u8]) -> BadEscape {
+    BadEscape {
+        text: String::from_utf8_lossy(text).into_owned(),
+        position: text.len() - rest.len(),
+    }
 }
 
 #[cfg(test)]
@@ -100,5 +104,6 @@ mod tests {
     #[test]
     fn text_outside_ascii_stands_for_its_utf8_bytes() {
         assert_eq!(unescape("é"), Ok(vec![0xc3, 0xa9]));
+        assert_eq!(unescape(b"\xfe\\x01"), Ok(vec![0xfe, 1]));
     }
 }

@@ -22,6 +22,7 @@ mod progress;
 mod quickstart;
 mod request;
 mod rows;
+mod scratch;
 mod size;
 mod table;
 

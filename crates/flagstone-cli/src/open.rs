@@ -21,7 +21,6 @@ pub(crate) struct Opened {
 
 /// Opens the database that `target` names.
 pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
-    require_writable(&target.path)?;
     let result = match &target.profile {
         None => Database::open(&target.path, &target.options),
         Some(profile) => {
@@ -34,17 +33,6 @@ pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
         Ok(database) => Ok(Opened { database, path }),
         Err(source) => Err(Failure::Open { path, source }),
     }
-}
-
-/// Refuses a file that is marked read-only. The system would let the superuser write it all the
-/// same; whoever marked it meant something.
-fn require_writable(path: &Path) -> Result<(), Failure> {
-    let marked = fs::metadata(path).is_ok_and(|data| data.permissions().readonly());
-    if marked {
-        let source = OpenDeviceError::ReadOnly.into();
-        return Err(Failure::Open { path: path.into(), source });
-    }
-    Ok(())
 }
 
 /// Opens the device that `path` holds, if it is what `profile` says.
@@ -136,14 +124,14 @@ impl Opened {
     }
 
     /// A snapshot of everything committed.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot<AnyNand>, Failure> {
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
         self.run(Database::snapshot)
     }
 
     /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again.
     pub(crate) fn change<T>(
         &self,
-        operation: impl Fn(&mut Transaction<AnyNand>) -> Result<T, EngineError>,
+        operation: impl Fn(&mut Transaction) -> Result<T, EngineError>,
     ) -> Result<T, Failure> {
         loop {
             let mut transaction = self.database.begin();

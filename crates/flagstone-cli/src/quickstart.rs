@@ -2,15 +2,12 @@
 //!
 //! Owns the story as text and the comparison; the job itself is the lab's.
 
-use std::path::PathBuf;
-
 use flagstone::Options;
 use flagstone_lab::quickstart::{
     CutReport, Life, QuickstartConfig, QuickstartProgress, Stage, quickstart as run,
 };
 use flagstone_lab::run::Run;
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::args::QuickstartArgs;
 use crate::exit::Exit;
@@ -18,6 +15,7 @@ use crate::failure::Failure;
 use crate::output::{Form, Output};
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE};
+use crate::scratch::Scratch;
 use crate::table::{Table, grouped};
 
 /// Engines that are compared: the one of old, and this one.
@@ -25,10 +23,10 @@ const PRESETS: [&str; 2] = ["traditional", "flagstone"];
 
 /// Runs `quickstart`.
 pub(crate) fn quickstart(args: &QuickstartArgs, output: &mut Output) -> Result<Exit, Failure> {
-    let (directory, _temporary) = directory(args)?;
+    let scratch = Scratch::new(args.dir.as_deref())?;
     let options = PRESETS.map(Options::preset).into_iter().collect::<Result<Vec<_>, _>>()?;
     let profile = request::profile(CHIP_PROFILE)?;
-    let mut config = QuickstartConfig::new(directory, profile, options);
+    let mut config = QuickstartConfig::new(scratch.path().to_owned(), profile, options);
     config.txns = args.txns.unwrap_or(config.txns);
     config.seed = args.seed;
     let lives = live(&config, output.form())?;
@@ -36,18 +34,6 @@ pub(crate) fn quickstart(args: &QuickstartArgs, output: &mut Output) -> Result<E
     let runs: Vec<_> = lives.iter().map(|life| &life.run).collect();
     output.show(&json!({ "runs": runs, "cuts": cuts }), || report(&config, &lives))?;
     Ok(Exit::Ok)
-}
-
-/// The directory of the images, and its guard where it is a temporary one.
-fn directory(args: &QuickstartArgs) -> Result<(PathBuf, Option<TempDir>), Failure> {
-    if let Some(dir) = &args.dir {
-        let dir = PathBuf::from(dir);
-        let created = std::fs::create_dir_all(&dir);
-        created.map_err(|source| Failure::File { path: dir.clone(), source })?;
-        return Ok((dir, None));
-    }
-    let temporary = TempDir::with_prefix("flagstone-").map_err(Failure::Temporary)?;
-    Ok((temporary.path().to_owned(), Some(temporary)))
 }
 
 fn live(config: &QuickstartConfig, form: Form) -> Result<Vec<Life>, Failure> {

@@ -3,6 +3,7 @@
 //! Owns the way from [`crate::args`] to typed values: sizes, bytes, profiles, options. Opens no
 //! database; the only files read here are profiles. A [`UsageError`] means that nothing happened.
 
+use std::ffi::OsString;
 use std::fs;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,9 @@ use flagstone::{Durability, Options, OptionsError};
 use flagstone_nand::{Profile, ProfileError};
 use thiserror::Error;
 
-use crate::args::{CreateArgs, DatabaseArgs, EngineArgs, KeyArgs, PutArgs, RawDevice, ScanArgs};
+use crate::args::{
+    CreateArgs, DatabaseArgs, EngineArgs, GetArgs, KeyArgs, PutArgs, RawDevice, ScanArgs,
+};
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
 use crate::size::{BadQuantity, parse_size};
@@ -118,7 +121,34 @@ pub(crate) struct RowAt {
     /// Where.
     pub(crate) at: KeyAt,
     /// Value.
-    pub(crate) value: Vec<u8>,
+    pub(crate) value: Value,
+}
+
+/// Where a value comes from.
+#[derive(Debug)]
+pub(crate) enum Value {
+    /// The command line.
+    Bytes(Vec<u8>),
+    /// A file; `-` is standard input.
+    File(PathBuf),
+}
+
+/// One value to print.
+#[derive(Debug)]
+pub(crate) struct ValueAt {
+    /// Where.
+    pub(crate) at: KeyAt,
+    /// How it is printed.
+    pub(crate) notation: Notation,
+}
+
+/// How bytes are printed as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notation {
+    /// Printable ASCII, the rest as `\xNN`, and an end of line.
+    Escaped,
+    /// As they are.
+    Raw,
 }
 
 /// Part of a table, in one direction.
@@ -199,7 +229,7 @@ impl TryFrom<DatabaseArgs> for Target {
         Ok(Self {
             profile: args.profile.as_deref().map(profile).transpose()?,
             options: Options::try_from(&args.engine)?,
-            path: args.path.into(),
+            path: args.path,
         })
     }
 }
@@ -236,7 +266,7 @@ impl TryFrom<CreateArgs> for Creation {
             profile = profile.with_capacity(bytes).map_err(UsageError::Capacity)?;
         }
         let options = Options::try_from(&args.engine)?;
-        Ok(Self { path: args.path.into(), kind, profile, options })
+        Ok(Self { path: args.path, kind, profile, options })
     }
 }
 
@@ -261,8 +291,17 @@ impl TryFrom<KeyArgs> for KeyAt {
     type Error = UsageError;
 
     fn try_from(args: KeyArgs) -> Result<Self, UsageError> {
-        let key = unescape(&args.key)?;
+        let key = unescape(args.key.as_encoded_bytes())?;
         Ok(Self { target: args.database.try_into()?, table: args.table, key })
+    }
+}
+
+impl TryFrom<GetArgs> for ValueAt {
+    type Error = UsageError;
+
+    fn try_from(args: GetArgs) -> Result<Self, UsageError> {
+        let notation = if args.raw { Notation::Raw } else { Notation::Escaped };
+        Ok(Self { at: args.at.try_into()?, notation })
     }
 }
 
@@ -270,7 +309,10 @@ impl TryFrom<PutArgs> for RowAt {
     type Error = UsageError;
 
     fn try_from(args: PutArgs) -> Result<Self, UsageError> {
-        let value = unescape(&args.value)?;
+        let value = match (args.file, args.value) {
+            (Some(path), _) => Value::File(path),
+            (None, text) => Value::Bytes(unescape(text.unwrap_or_default().as_encoded_bytes())?),
+        };
         let at = KeyArgs { database: args.database, table: args.table, key: args.key };
         Ok(Self { at: at.try_into()?, value })
     }
@@ -280,7 +322,9 @@ impl TryFrom<ScanArgs> for Scan {
     type Error = UsageError;
 
     fn try_from(args: ScanArgs) -> Result<Self, UsageError> {
-        let key = |text: Option<String>| text.as_deref().map(unescape).transpose();
+        let key = |text: Option<OsString>| {
+            text.as_ref().map(|text| unescape(text.as_encoded_bytes())).transpose()
+        };
         Ok(Self {
             from: key(args.from)?.map_or(Bound::Unbounded, Bound::Included),
             to: key(args.to)?.map_or(Bound::Unbounded, Bound::Excluded),

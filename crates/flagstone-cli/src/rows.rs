@@ -3,17 +3,21 @@
 //! Owns how rows are printed: key and value with a tab between them, each in the notation of
 //! [`crate::escape`]. Every change is one durable transaction.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Read as _, Write};
 use std::ops::Bound;
 
-use flagstone::{AnyNand, EngineError, Table, Transaction};
+use flagstone::{EngineError, Table, Transaction};
 use serde_json::json;
 
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::open::{Opened, create_database, open};
 use crate::output::{Form, Output};
-use crate::request::{Creation, Direction, KeyAt, RowAt, Scan};
+use crate::request::{
+    Creation, Direction, KeyAt, Notation, RowAt, Scan, UsageError, Value, ValueAt,
+};
 use crate::size::format_size;
 
 /// Creates an empty database.
@@ -36,23 +40,48 @@ pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Fai
 
 /// Stores one row.
 pub(crate) fn put(row: &RowAt, output: &mut Output) -> Result<(), Failure> {
-    let (at, value) = (&row.at, row.value.as_slice());
+    let at = &row.at;
     let opened = open(&at.target)?;
+    let value = value_of(&row.value, opened.database().stats().limits.value_size_max)?;
     let table = opened.run(|database| database.table(&at.table))?;
-    opened.change(|transaction| transaction.put(table, &at.key, value))?;
+    opened.change(|transaction| transaction.put(table, &at.key, &value))?;
     opened.close()?;
     let json = json!({ "table": at.table, "key": escape(&at.key), "size": value.len() });
     Ok(output.show(&json, String::new)?)
 }
 
+/// The bytes of a value. Of a file one byte more than the database takes is read, at most.
+fn value_of(value: &Value, size_max: usize) -> Result<Cow<'_, [u8]>, Failure> {
+    let path = match value {
+        Value::Bytes(bytes) => return Ok(Cow::Borrowed(bytes)),
+        Value::File(path) => path,
+    };
+    let limit = (size_max as u64).saturating_add(1);
+    let mut bytes = Vec::new();
+    let read = match path.as_os_str() == "-" {
+        true => io::stdin().lock().take(limit).read_to_end(&mut bytes),
+        false => File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)),
+    };
+    read.map_err(|source| Failure::File { path: path.clone(), source })?;
+    Ok(Cow::Owned(bytes))
+}
+
 /// Prints one value.
-pub(crate) fn get(at: &KeyAt, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn get(value: &ValueAt, output: &mut Output) -> Result<(), Failure> {
+    let at = &value.at;
+    if value.notation == Notation::Raw && output.form() == Form::Json {
+        return Err(UsageError::Conflict("--raw and --json exclude each other").into());
+    }
+    let notation = value.notation;
     let opened = open(&at.target)?;
     let table = opened.table(&at.table)?;
     let value = opened.snapshot()?.get(table, &at.key);
     let value = value.map_err(|source| opened.failure(source))?;
     opened.close()?;
     let value = value.ok_or_else(|| no_key(at))?;
+    if notation == Notation::Raw {
+        return Ok(output.stream().write_all(&value)?);
+    }
     let json = json!({ "table": at.table, "key": escape(&at.key), "value": escape(&value) });
     Ok(output.show(&json, || format!("{}\n", escape(&value)))?)
 }
@@ -82,7 +111,7 @@ enum Presence {
 }
 
 fn delete_key(
-    transaction: &mut Transaction<AnyNand>,
+    transaction: &mut Transaction,
     table: Table,
     key: &[u8],
 ) -> Result<Presence, EngineError> {

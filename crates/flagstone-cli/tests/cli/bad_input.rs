@@ -1,10 +1,11 @@
 //! Bad input: each kind has a typed error and a code of its own, and costs nothing that was stored.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use flagstone::{Database, Options};
 
-use crate::command::{DEVICES, Place, flagstone};
+use crate::command::{DEVICES, Place, flagstone, run};
 
 /// A database with one row, whose survival a test checks at its end.
 fn place_with_a_row(device: &[&str]) -> Place {
@@ -145,10 +146,71 @@ fn a_preset_that_the_device_cannot_carry_is_refused() {
 
 #[test]
 fn keys_and_values_that_are_too_long_are_refused() {
-    let place = place_with_a_row(DEVICES[0]);
-    let key = "k".repeat(5_000);
-    place.run("put", &["t", &key, "v"]).fails(13);
+    for device in DEVICES {
+        let place = place_with_a_row(device);
+        let limits = &place.run("stats", &["--json"]).ok().json()["limits"];
+        let limit = |name: &str| limits[name].as_u64().expect("a size") as usize;
+        let longest = "k".repeat(limit("key_size_max"));
+        place.run("put", &["t", &longest, "v"]).ok();
+        place.run("put", &["t", &format!("{longest}k"), "v"]).fails(13);
+        place.run("get", &["t", &format!("{longest}k")]).fails(13);
+        // A sparse file: nothing of it is stored, and no more of it is read than can be told apart.
+        let long = fs::File::create(place.file("long")).expect("created");
+        long.set_len(limit("value_size_max") as u64 + 10).expect("a sparse file");
+        let ran = place.run("put", &["t", "big", "--file", &place.path("long")]);
+        assert!([11, 13].contains(&ran.code), "{device:?}: {ran:?}");
+        row_is_there(&place);
+    }
+}
+
+#[test]
+fn another_version_of_the_format_is_named() {
+    let place = place_with_a_row(DEVICES[1]);
+    let whole = fs::read(place.file("db")).expect("readable");
+    let mut newer = whole.clone();
+    newer[8] = 2;
+    fs::write(place.file("db"), &newer).expect("written");
+    let error = place.run("put", &["t", "k", "v"]).fails(6).stderr;
+    assert!(error.contains("version 2"), "{error}");
+    assert_eq!(fs::read(place.file("db")).expect("readable"), newer, "nothing was written");
+    fs::write(place.file("db"), &whole).expect("written");
     row_is_there(&place);
+}
+
+#[test]
+fn an_image_whose_description_is_gone_or_wrong_is_refused() {
+    let place = place_with_a_row(DEVICES[0]);
+    let side = place.file("db.toml");
+    let text = fs::read_to_string(&side).expect("readable");
+    for (wrong, code) in [
+        (text.replace("page_size", "page_sise"), 2),
+        (text.replace("block_count = 32", "block_count = 31"), 5),
+        (String::from("not = [toml"), 2),
+    ] {
+        assert_ne!(wrong, text, "the text was changed");
+        fs::write(&side, wrong).expect("written");
+        place.run("put", &["t", "kept", "no"]).fails(code);
+    }
+    fs::remove_file(&side).expect("removed");
+    place.run("put", &["t", "kept", "no"]).fails(4);
+    fs::write(&side, text).expect("written");
+    row_is_there(&place);
+}
+
+/// Goal: a file that cannot be written any more gives a typed error and loses no commit.
+///
+/// Method: the shell forbids the process to write beyond the first 8 KiB of any file.
+#[test]
+fn a_device_that_fails_while_it_is_written_poisons_and_keeps_every_commit() {
+    let place = place_with_a_row(DEVICES[1]);
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 16; exec '{}' put '{}' t other v",
+        env!("CARGO_BIN_EXE_flagstone"),
+        place.path("db")
+    );
+    run(std::process::Command::new("sh").args(["-c", &script])).fails(14);
+    row_is_there(&place);
+    place.run("check", &[]).ok();
 }
 
 #[test]
@@ -186,6 +248,13 @@ fn a_read_only_file_is_refused() {
         fs::set_permissions(&path, permissions).expect("changed");
         place.run("put", &["t", "kept", "no"]).fails(10);
         place.run("stats", &[]).fails(10);
+        let opened = Database::open(&path, &Options::default());
+        let error = opened.expect_err("the library refuses it too");
+        assert_eq!(error.to_string(), "the device cannot be written");
+        let mut permissions = fs::metadata(&path).expect("there").permissions();
+        permissions.set_mode(0o644);
+        fs::set_permissions(&path, permissions).expect("changed");
+        row_is_there(&place);
     }
 }
 

@@ -55,7 +55,12 @@ pub(crate) fn binary(arguments: &[&str]) -> Command {
 
 /// Runs the binary with these arguments.
 pub(crate) fn flagstone(arguments: &[&str]) -> Ran {
-    Ran::of(binary(arguments).output().expect("the binary runs"))
+    run(&mut binary(arguments))
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    Ran::of(command.output().expect("the command runs"))
 }
 
 /// A directory of a test's own, with a database in it.

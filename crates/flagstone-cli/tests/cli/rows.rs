@@ -1,8 +1,10 @@
 //! Rows: what was put is there, in order, in every later process.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::Stdio;
 
-use crate::command::{DEVICES, Place, binary, flagstone};
+use crate::command::{DEVICES, Place, binary, flagstone, run};
 
 #[test]
 fn what_one_process_puts_the_next_one_gets() {
@@ -26,6 +28,72 @@ fn bytes_outside_printable_ascii_go_in_and_come_out_as_hexadecimal() {
     assert_eq!(place.run("scan", &["t"]).ok().stdout, "k\\x00\\xff\t\\\\ \\x0a\n");
     let error = place.run("get", &["t", r"k\n"]).fails(2).stderr;
     assert!(error.contains("position 1"), "{error}");
+}
+
+#[test]
+fn values_go_in_from_files_and_come_out_as_they_are() {
+    let place = Place::with_database(&["--capacity", "32MiB"]);
+    let value: Vec<u8> = (0..1_500_000_u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect();
+    std::fs::write(place.file("value"), &value).expect("written");
+    place.run("put", &["t", "large", "--file", &place.path("value")]).ok();
+    let mut piped = binary(&["put", &place.path("db"), "t", "piped", "--file", "-"]);
+    let input = std::fs::File::open(place.file("value")).expect("there");
+    assert_eq!(run(piped.stdin(input)).code, 0);
+    for key in ["large", "piped"] {
+        let output = binary(&["get", &place.path("db"), "t", key, "--raw"]).output().expect("runs");
+        assert!(output.stdout == value, "{key} comes out as it went in");
+    }
+    let report = place.run("check", &["--json"]).ok().json();
+    assert_eq!((&report["rows"], &report["values"]), (&2.into(), &2.into()), "{report}");
+    place.run("put", &["t", "k", "v", "--file", &place.path("value")]).fails(2);
+    place.run("put", &["t", "k", "--file", &place.path("absent")]).fails(19);
+    place.run("put", &["t", "k"]).fails(2);
+    place.run("get", &["t", "large", "--raw", "--json"]).fails(2);
+}
+
+#[test]
+fn paths_keys_and_values_need_not_be_text() {
+    let place = Place::empty();
+    let bytes = |bytes: &'static [u8]| OsStr::from_bytes(bytes);
+    let path = place.file("").join(bytes(b"caf\xe9.db"));
+    let on = |command: &str| {
+        let mut binary = binary(&[command]);
+        binary.arg(&path);
+        binary
+    };
+    run(on("create").args(["--capacity", "8MiB"]));
+    run(on("put").arg("t").arg(bytes(b"\xff")).arg(bytes(b"\xfe"))).ok();
+    assert_eq!(run(on("get").args(["t", r"\xff"])).ok().stdout, "\\xfe\n");
+}
+
+#[test]
+fn empty_keys_values_and_tables_are_rows_like_any_other() {
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        for (table, key, value) in [("", "", ""), ("", "k", ""), ("t", "", "v"), ("t", "-5", "-7")]
+        {
+            place.run("put", &[table, key, value]).ok();
+            assert_eq!(place.run("get", &[table, key]).ok().stdout, format!("{value}\n"));
+        }
+        assert_eq!(place.run("scan", &["t"]).ok().stdout, "\tv\n-5\t-7\n");
+        place.run("del", &["t", ""]).ok();
+        place.run("get", &["t", ""]).fails(3);
+    }
+}
+
+#[test]
+fn check_counts_rows_that_are_pending_and_rows_in_leaves() {
+    for device in DEVICES {
+        let place = Place::with_database(&[device, &["--memory", "256KiB"]].concat());
+        for key in 0..3 {
+            place.run("put", &["a", &key.to_string(), "v"]).ok();
+        }
+        place.run("put", &["b", "k", "v"]).ok();
+        let report = place.run("check", &["--json"]).ok().json();
+        assert_eq!(report["sound"], true);
+        assert_eq!((&report["tables"], &report["rows"]), (&2.into(), &4.into()), "{report}");
+        assert!(report["pending"].as_u64() >= Some(4), "{report}");
+    }
 }
 
 #[test]
