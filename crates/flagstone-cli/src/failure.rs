@@ -202,7 +202,7 @@ fn usage_exit(error: &UsageError) -> Exit {
 
 const fn options_exit(error: &OptionsError) -> Exit {
     match error {
-        OptionsError::Capability { .. } => Exit::Capability,
+        OptionsError::Capability { .. } | OptionsError::TooFewBlocks { .. } => Exit::Capability,
         _ => Exit::Usage,
     }
 }

@@ -58,9 +58,77 @@ pub(crate) struct Layout {
     units_filled: u32,
 }
 
+/// What a log has to live from on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRoom {
+    /// Log pages of an erase block: fewer than its pages where cells are paired (rule D9).
+    pub pages_per_block: u32,
+    /// Good blocks that log and data share: the device without ring and reserves.
+    pub blocks: u32,
+}
+
+impl LogRoom {
+    /// Room on a device of `good_blocks` blocks that work, whatever `options` say of the log.
+    ///
+    /// # Errors
+    ///
+    /// The device or the options do not fit this floor at all.
+    pub fn of(
+        geometry: Geometry,
+        capabilities: Capabilities,
+        options: &SpaceOptions,
+        good_blocks: u32,
+    ) -> Result<Self, OptionFault> {
+        let layout = Layout::sized(geometry, capabilities, options)?;
+        let blocks = good_blocks.saturating_sub(layout.held_blocks() - layout.log_blocks);
+        Ok(Self { pages_per_block: layout.log_pages_per_block(), blocks })
+    }
+}
+
+/// Good blocks that a device of this kind needs for `pages` live logical pages beside ring, log and
+/// reserves; none when no number of blocks will do.
+///
+/// # Errors
+///
+/// The device or the options do not fit this floor at all.
+pub fn blocks_needed(
+    geometry: Geometry,
+    capabilities: Capabilities,
+    options: &SpaceOptions,
+    pages: u32,
+) -> Result<Option<u32>, OptionFault> {
+    let log_blocks = Layout::sized(geometry, capabilities, options)?.log_blocks;
+    let is_enough = |block_count: &u32| {
+        let geometry = Geometry { block_count: *block_count, ..geometry };
+        let layout = Layout::sized(geometry, capabilities, options);
+        layout.is_ok_and(|layout| layout.capacity(*block_count) >= pages)
+    };
+    Ok((log_blocks..BLOCKS_MAX).find(is_enough))
+}
+
+/// Blocks beyond which no device is looked for.
+const BLOCKS_MAX: u32 = 1 << 20;
+
 impl Layout {
     /// Sizes for a device, or what stands in the way.
     pub(crate) fn new(
+        geometry: Geometry,
+        capabilities: Capabilities,
+        options: &SpaceOptions,
+    ) -> Result<Self, OptionFault> {
+        let layout = Self::sized(geometry, capabilities, options)?;
+        let blocks = geometry.block_count;
+        if layout.logical_pages == 0 {
+            return Err(OptionFault::LogPages);
+        }
+        if layout.capacity(blocks) == 0 {
+            return Err(OptionFault::DeviceTooSmall);
+        }
+        Ok(layout)
+    }
+
+    /// Sizes for a device, which may turn out to have no room for data.
+    fn sized(
         geometry: Geometry,
         capabilities: Capabilities,
         options: &SpaceOptions,
@@ -106,7 +174,7 @@ impl Layout {
             units_filled: 1,
         };
         layout.units_filled = layout.count_filled();
-        layout.count_pages()?;
+        layout.count_pages();
         Ok(layout)
     }
 
@@ -136,12 +204,9 @@ impl Layout {
         })
     }
 
-    fn count_pages(&mut self) -> Result<(), OptionFault> {
+    fn count_pages(&mut self) {
         let blocks = self.geometry.block_count;
         let data_blocks = blocks.saturating_sub(self.ring_blocks + self.log_blocks);
-        if data_blocks == 0 {
-            return Err(OptionFault::LogPages);
-        }
         self.logical_pages = data_blocks * self.units_per_block;
         self.map_pages = self.logical_pages.div_ceil(self.entries_per_page());
         let table_entries = (self.payload_size / BLOCK_ENTRY_SIZE) as u32;
@@ -151,10 +216,6 @@ impl Layout {
             self.directory_pages = leaves.div_ceil(self.entries_per_page());
         }
         self.meta_reserve = self.meta_pages().div_ceil(self.units_filled) + 1;
-        if self.capacity(blocks) == 0 {
-            return Err(OptionFault::DeviceTooSmall);
-        }
-        Ok(())
     }
 
     /// Mapping entries, or directory addresses, of one page.
@@ -174,10 +235,15 @@ impl Layout {
 
     /// Logical pages that may be live when `good_blocks` blocks work (L3).
     pub(crate) fn capacity(&self, good_blocks: u32) -> u32 {
+        let left = good_blocks.saturating_sub(self.held_blocks());
+        (left * self.units_filled).min(self.logical_pages)
+    }
+
+    /// Blocks never given to users.
+    fn held_blocks(&self) -> u32 {
         let meta = (2 * self.meta_pages()).div_ceil(self.units_filled) + 1;
         // Two open streams, and one block's worth of dead pages for the collector to find.
-        let held = self.ring_blocks + self.log_blocks + self.meta_reserve + meta + GC_RESERVE + 3;
-        (good_blocks.saturating_sub(held) * self.units_filled).min(self.logical_pages)
+        self.ring_blocks + self.log_blocks + self.meta_reserve + meta + GC_RESERVE + 3
     }
 
     fn count_filled(&self) -> u32 {

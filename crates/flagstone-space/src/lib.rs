@@ -57,6 +57,7 @@ pub use blocks::BlockState;
 pub use bugs::SpaceBug;
 pub use collect::{Fault, NoOwner, Owner};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
+pub use layout::{LogRoom, blocks_needed};
 pub use log::LogRead;
 pub use mount::MountReport;
 pub use options::{GcPolicy, SpaceOptions};

@@ -127,7 +127,8 @@ pub struct Options {
     pub collection: Collection,
     /// Physical pages of a logical page.
     pub parts: u32,
-    /// Physical pages that the log may occupy; 0 derives it from the memory budget.
+    /// Physical pages that the log may occupy; 0 derives it from the memory budget. Raised to the
+    /// smallest log that works on the device.
     pub log_pages: u32,
     /// How checkpoints treat live deltas.
     pub compaction: Compaction,
@@ -189,6 +190,14 @@ pub enum OptionsError {
         value: String,
         /// What it must be.
         must: &'static str,
+    },
+    /// The device has too few blocks that work for log, reserves and data.
+    #[error("{blocks} good blocks are too few for these options: at least {needed} are needed")]
+    TooFewBlocks {
+        /// Blocks that are not bad.
+        blocks: u32,
+        /// Blocks that must not be bad.
+        needed: u32,
     },
     /// The device lacks a capability that the preset needs.
     #[error("preset `{preset}` needs {capability}, which this device lacks; try `{instead}`")]

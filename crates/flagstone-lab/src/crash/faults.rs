@@ -129,6 +129,24 @@ impl Trial {
         Ok(Base { chip: rig.device(), model, history })
     }
 
+    /// The chip after one more restart that finds what it must, and one commit.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the way.
+    pub fn reopened<S: Subject<ChipRig>>(&self, base: Base) -> Result<Base, Violation> {
+        let rig = self.rig(base.chip);
+        let model = guarded(|| {
+            let mut runner: ChipRunner<S> =
+                Runner::open(rig.clone(), base.model.clone(), &self.setup)?;
+            runner.step(Op::Put(SlotIndex(0), TableIndex(0), KeyIndex(1), Size(9)))?;
+            runner.step(Op::Commit(SlotIndex(0), Durability::Immediate))?;
+            Ok(runner.model().clone())
+        });
+        let model = model.map_err(violation_of)?;
+        Ok(Base { chip: rig.device(), model, history: base.history })
+    }
+
     fn campaign<I: Sync>(
         &self,
         id: &'static str,

@@ -3,11 +3,14 @@
 //! `FLAGSTONE_EFFORT=N` makes them N times as large. Every failure prints how to get there again:
 //! a replay line, the seed of a swarm, or the fault of a campaign.
 
-use flagstone::PRESETS;
-use flagstone_nand::{Crashable, Profile, SimNand};
+use std::sync::Arc;
+
+use flagstone::{Database, OpenError, OptionsError, PRESETS};
+use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SimNand};
 
 use super::faults::{self, Campaign, Trial};
 use super::fuzz::{ImageVerdict, image_on_chip};
+use super::rig::{Capturing, Rig};
 use super::script::value_bytes;
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
@@ -154,6 +157,70 @@ fn a_cut_on_a_full_chip_changes_nothing() {
         }));
     }
     assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Goal (rule D7): whatever is asked of the log, it is large enough to go round, also on the
+/// smallest chip, and leaves room for data. Method: a script on each, then restarts in a row.
+#[test]
+fn a_log_of_any_size_asked_for_leaves_room_and_moves_on() {
+    for (log_pages, block_count) in [(0, 24), (1, 24), (16, 24), (0, 32)] {
+        let profile = Profile::named("tiny").unwrap().with_block_count(block_count).unwrap();
+        let chip = SimNand::new(&profile, 1);
+        let mut options = config("flagstone", "tiny", 0, 1, 1).options(&chip).unwrap();
+        options.log_pages = log_pages;
+        let trial = Trial { chip, setup: options.into(), ..trial(60, 1) };
+        let mut base = trial.after_script::<Engine>().unwrap();
+        for _ in 0..12 {
+            base = trial.reopened::<Engine>(base).unwrap();
+        }
+        assert_kept(&faults::full_then_deleted::<Engine>(&trial, &[100]));
+    }
+}
+
+/// Goal: a device that is too small is refused before anything is written, and the error says how
+/// many blocks it takes. Method: one block fewer, then that many.
+#[test]
+fn a_chip_that_is_too_small_is_refused_with_what_it_takes() {
+    for profile in CHIP_PROFILES {
+        let create = |block_count: u32| {
+            let profile = Profile::named(profile).unwrap().with_block_count(block_count).unwrap();
+            let chip = SimNand::new(&profile, 1);
+            let options = config("flagstone", "tiny", 0, 1, 1).options(&chip).unwrap();
+            Database::create_on(chip, &options)
+        };
+        let Err(OpenError::Options(OptionsError::TooFewBlocks { blocks, needed })) = create(10)
+        else {
+            panic!("{profile}: ten blocks are too few");
+        };
+        assert_eq!(blocks, 10);
+        assert!(create(needed - 1).is_err(), "{profile}: {needed} blocks are not needed");
+        assert!(create(needed).unwrap().table("t").is_ok(), "{profile}: {needed} blocks");
+    }
+}
+
+/// Goal: a format that a cut interrupted leaves no database, not one with a log of some other size.
+/// Method: all states of a creation on paired cells, where no block has a summary.
+#[test]
+fn a_cut_inside_create_leaves_no_other_log() {
+    let report = explored(&config("flagstone", "tiny-mlc", 1, 1, 0));
+    assert!(report.lines.is_empty(), "{}", report.lines.join("\n"));
+    let device = chip("tiny-mlc", 0).unwrap();
+    let options = config("flagstone", "tiny-mlc", 0, 1, 0).options(&device).unwrap();
+    for operation in 0..40 {
+        let mut device = device.clone();
+        device.set_plan(FaultPlan::power_cut(0, operation, Ending::Complete));
+        let rig: RunnerRig<SimNand> = Rig::new(device, Arc::default(), Capturing::Off);
+        let made = Database::create_on(rig.clone(), &options).is_ok();
+        let mut device = rig.device();
+        device.power_cycle();
+        if let Ok(database) = Database::open_on(device, &options) {
+            let budget = database.runtime().space().log_budget_pages();
+            assert!(budget >= u64::from(options.log_pages), "cut {operation}: {budget} pages");
+        }
+        if made {
+            return;
+        }
+    }
 }
 
 /// Goal (B6): a chip without spare blocks is read-only, holds everything, and opens like that.

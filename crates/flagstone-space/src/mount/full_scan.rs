@@ -92,7 +92,16 @@ impl<D: Nand> Mount<D> {
     }
 }
 
-/// Options and sequence floor from any summary, else from any page of a unit.
+/// Log pages assumed where no summary says how many: those of the log found, never more than there
+/// were, so that no logical page loses its number.
+fn log_pages_found<D: Nand>(flash: &Flash<D>, firsts: &[First]) -> u32 {
+    let is_log = |first: &&First| matches!(first, First::Found(meta) if meta.kind == PageKind::Log);
+    let blocks = firsts.iter().filter(is_log).count() as u32;
+    blocks.saturating_sub(1) * flash.layout.log_pages_per_block()
+}
+
+/// Options and sequence floor from any summary, else from any page of a unit. The mapping's own
+/// pages alone prove nothing: a format ends with a record, and a cut before it leaves no space.
 fn find_options<D: Nand>(
     flash: &mut Flash<D>,
     firsts: &[First],
@@ -105,7 +114,8 @@ fn find_options<D: Nand>(
     });
     let mut fallback = None;
     for (block, meta) in metas {
-        let options = SpaceOptions { parts: meta.parts, log_pages: 1, ..SpaceOptions::default() };
+        let log_pages = log_pages_found(flash, firsts).max(1);
+        let options = SpaceOptions { parts: meta.parts, log_pages, ..SpaceOptions::default() };
         let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
         let Ok(layout) = Layout::new(geometry, capabilities, &options) else { continue };
         let probe = core::mem::replace(&mut flash.layout, layout);
@@ -117,7 +127,7 @@ fn find_options<D: Nand>(
             let options = SpaceOptions { log_pages, ring_blocks, ..options };
             return Ok(Some((options, head.sequence_floor)));
         }
-        if whole {
+        if whole && meta.kind == PageKind::Data {
             fallback = fallback.or(Some((options, 0)));
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use flagstone_nand::{Capabilities, CellMode, Geometry};
-use flagstone_space::MountReport;
+use flagstone_space::{LogRoom, MountReport, blocks_needed};
 
 use super::{
     Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
@@ -15,6 +15,7 @@ use crate::engine::{
 };
 use crate::error::Corruption;
 use crate::log::{ChainPoint, LogEnd, LogReader, LogWriter, ReadStart, Record};
+use crate::options::OptionsError;
 
 /// What restart read, wrote and found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,11 +40,22 @@ pub struct RecoveryReport {
 /// the fewer live deltas a checkpoint has to copy for each commit.
 const LOG_MEMORY_RATIO: u64 = 4;
 
-/// The log takes at most one part in this many of the device.
+/// A log whose size the options leave open takes at most one part in this many of the blocks that it
+/// shares with the data.
 const LOG_DEVICE_SHARE: u64 = 4;
 
 /// Log pages of the smallest log: a checkpoint's copies beside the commits that go on.
-const LOG_PAGES_MIN: u64 = 16;
+const LOG_PAGES_MIN: u64 = 24;
+
+/// Blocks of the smallest log: one that takes appends, one that a restart left half used, one with
+/// the copies of a checkpoint, and one for the commits that go on meanwhile.
+const LOG_BLOCKS_MIN: u64 = 4;
+
+/// Log pages beyond which no device is large enough.
+const LOG_PAGES_MAX: u32 = 1 << 24;
+
+/// Logical pages that the smallest database has room for: three times the engine's reserve.
+const PAGES_MIN: u32 = 24;
 
 const NO_MASTER: Corruption = Corruption { page: None, check: "master record does not decode" };
 const LOG_HOLE: Corruption = Corruption { page: None, check: "a complete log page is missing" };
@@ -56,10 +68,11 @@ impl<D: Nand> Runtime<D> {
     /// # Errors
     ///
     /// The options do not fit the device, or the device failed.
-    pub fn create(device: D, options: &Options) -> Result<Self, OpenError> {
+    pub fn create(mut device: D, options: &Options) -> Result<Self, OpenError> {
         options.require(&device)?;
-        let (geometry, capabilities) = (device.geometry(), device.capabilities());
-        let mut space = Space::format(device, &space_options(&geometry, options))?;
+        let capabilities = device.capabilities();
+        let space_options = space_options(&mut device, options)?;
+        let mut space = Space::format(device, &space_options)?;
         space.checkpoint(&Master::default().encode())?;
         let log = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).map_err(|_| EPOCHS)?;
         let runtime = Self::assemble(space, capabilities, options, log)?;
@@ -166,23 +179,43 @@ fn log_geometry<D: Nand>(space: &Space<D>) -> Result<LogGeometry, OpenError> {
     Ok(LogGeometry::new(space.log_slot_size(), slots).ok_or(NO_SLOTS)?)
 }
 
-fn space_options(geometry: &Geometry, options: &Options) -> SpaceOptions {
-    let page_size = u64::from(geometry.page_size);
-    let wanted = match options.log_pages {
-        0 => (LOG_MEMORY_RATIO * options.memory as u64 / page_size).max(LOG_PAGES_MIN),
-        pages => u64::from(pages),
-    };
-    let allowed = u64::from(geometry.page_count()) / LOG_DEVICE_SHARE;
-    let log_pages = if options.log_pages == 0 { wanted.min(allowed) } else { wanted };
-    SpaceOptions {
+/// Options of the space floor, or why the device is too small for them.
+fn space_options(device: &mut impl Nand, options: &Options) -> Result<SpaceOptions, OpenError> {
+    let (geometry, capabilities) = (device.geometry(), device.capabilities());
+    let mut space = SpaceOptions {
         parts: options.parts as u8,
-        log_pages: u32::try_from(log_pages).unwrap_or(u32::MAX),
         gc_policy: match options.collection {
             Collection::Greedy => GcPolicy::Greedy,
             Collection::CostBenefit => GcPolicy::CostBenefit,
         },
         ..SpaceOptions::default()
+    };
+    let mut blocks = 0;
+    for block in geometry.blocks() {
+        blocks += u32::from(!device.is_bad(block).map_err(EngineError::from)?);
     }
+    let room = LogRoom::of(geometry, capabilities, &space, blocks).map_err(SpaceError::Options)?;
+    space.log_pages = log_pages(&geometry, room, options);
+    let needed = blocks_needed(geometry, capabilities, &space, PAGES_MIN);
+    let needed = needed.map_err(SpaceError::Options)?.unwrap_or(u32::MAX);
+    if blocks < needed {
+        return Err(OptionsError::TooFewBlocks { blocks, needed }.into());
+    }
+    Ok(space)
+}
+
+/// Log pages that a database with these options gets.
+fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options) -> u32 {
+    let per_block = u64::from(room.pages_per_block);
+    let least = LOG_PAGES_MIN.max(LOG_BLOCKS_MIN * per_block);
+    let pages = match options.log_pages {
+        0 => {
+            let wanted = LOG_MEMORY_RATIO * options.memory as u64 / u64::from(geometry.page_size);
+            wanted.min(u64::from(room.blocks) / LOG_DEVICE_SHARE * per_block)
+        }
+        pages => u64::from(pages),
+    };
+    u32::try_from(pages.max(least)).unwrap_or(LOG_PAGES_MAX).min(LOG_PAGES_MAX)
 }
 
 /// One restart: see the module `engine::restart` for its steps.
