@@ -5,6 +5,7 @@
 use flagstone_nand::{
     BlockIndex, Capabilities, Completion, Counters, Crashable, Geometry, Nand, NandError,
     PhysicalPage, Profile, ProgramPart, ReadPart, SimNand, SimSsd, SsdCounters, THIN_FACTOR,
+    Translation,
 };
 
 /// A simulated chip or drive. `Clone` takes a snapshot.
@@ -27,18 +28,28 @@ macro_rules! of_either {
 }
 
 impl Medium {
-    /// The device of `profile`: a fresh chip, or a drive that has been used (preconditioned).
+    /// The device of `profile`, as it leaves the factory.
+    #[must_use]
+    pub fn new(profile: &Profile, seed: u64) -> Self {
+        match profile.translation {
+            None => Self::Chip(Box::new(SimNand::new(profile, seed))),
+            Some(Translation { reserve_percent }) => {
+                Self::Ssd(Box::new(SimSsd::new(profile, reserve_percent, seed)))
+            }
+        }
+    }
+
+    /// The device of `profile` for a run: a drive has been used before (preconditioned).
     ///
     /// # Errors
     ///
     /// The drive is too small for its own reserve.
-    pub fn new(profile: &Profile, seed: u64) -> Result<Self, NandError> {
-        let Some(translation) = profile.translation else {
-            return Ok(Self::Chip(Box::new(SimNand::new(profile, seed))));
-        };
-        let mut ssd = SimSsd::new(profile, translation.reserve_percent, seed);
-        ssd.precondition(seed)?;
-        Ok(Self::Ssd(Box::new(ssd)))
+    pub fn used(profile: &Profile, seed: u64) -> Result<Self, NandError> {
+        let mut medium = Self::new(profile, seed);
+        if let Self::Ssd(ssd) = &mut medium {
+            ssd.precondition(seed)?;
+        }
+        Ok(medium)
     }
 
     /// Restores the power.
@@ -138,6 +149,10 @@ impl Nand for Medium {
     fn advance_to(&mut self, now_ns: u64) {
         of_either!(self, device => device.advance_to(now_ns));
     }
+
+    fn resume_at(&mut self, now_ns: u64) {
+        of_either!(self, device => device.resume_at(now_ns));
+    }
 }
 
 #[cfg(test)]
@@ -147,9 +162,9 @@ mod tests {
     #[test]
     fn a_profile_with_a_translation_layer_makes_a_drive() {
         let chip = Profile::named("tiny").unwrap();
-        assert!(matches!(Medium::new(&chip, 1), Ok(Medium::Chip(_))));
+        assert!(matches!(Medium::new(&chip, 1), Medium::Chip(_)));
         let drive = Profile::named("otf-ssd").unwrap().with_block_count(32).unwrap();
-        let medium = Medium::new(&drive, 1).unwrap();
+        let medium = Medium::used(&drive, 1).unwrap();
         assert!(medium.translation().is_some(), "a drive counts its own work");
         let real = real_pages_per_block(&drive, &medium.geometry());
         assert_eq!(real, drive.geometry.pages_per_block);

@@ -74,6 +74,10 @@ pub struct Run {
     pub memory: Memory,
     /// Programs by what they were for.
     pub programs_by_cause: ProgramsByCause,
+    /// What a drive's translation layer did; none on chips. The drive's own page programs, reads
+    /// and erases are those of the fields above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub translation: Option<TranslationRun>,
     /// Whether the window is steady, by the rule of [`crate::steady`].
     pub steady: bool,
     /// Counters of each region.
@@ -120,6 +124,9 @@ pub struct Recovery {
     pub pages_read: u64,
     /// Physical pages written.
     pub pages_written: u64,
+    /// Those of them that are data: what was redone or undone on flash, not the log or the mapping.
+    #[serde(default)]
+    pub data_pages_written: u64,
     /// Log pages copied because they may have been in flight.
     pub log_pages_copied: u64,
     /// Device time in the lab, wall time otherwise.
@@ -154,6 +161,21 @@ pub struct ProgramsByCause {
     pub relocation: u64,
     /// Wear levelling.
     pub wear: u64,
+}
+
+/// Work of a drive's translation layer, in pages of its mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TranslationRun {
+    /// Pages that the host read.
+    pub host_reads: u64,
+    /// Pages that the host wrote.
+    pub host_writes: u64,
+    /// Pages that the host trimmed.
+    pub trims: u64,
+    /// Pages that the drive's collection moved.
+    pub gc_programs: u64,
+    /// Blocks that the drive erased.
+    pub erases: u64,
 }
 
 /// Counters of one region: logical pages.

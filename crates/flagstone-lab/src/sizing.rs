@@ -78,6 +78,8 @@ pub struct ChipSize {
     pub live_pages: u64,
     /// Blocks of the data region.
     pub data_blocks: u32,
+    /// Pages of a block.
+    pub pages_per_block: u32,
     /// Blocks on top.
     pub fixed: FixedBlocks,
     /// Transactions of warm-up and window together, as far as they can be told beforehand.
@@ -85,6 +87,12 @@ pub struct ChipSize {
 }
 
 impl ChipSize {
+    /// Physical pages of the data region.
+    #[must_use]
+    pub fn data_pages(&self) -> u64 {
+        u64::from(self.data_blocks) * u64::from(self.pages_per_block)
+    }
+
     /// Blocks of the chip.
     #[must_use]
     pub fn block_count(&self) -> u32 {
@@ -106,7 +114,9 @@ impl ChipSize {
                 config.txns + (OVERWRITES * data_pages / estimate.programs_per_txn.max(0.05)) as u64
             }
         };
-        let mut size = Self { live_pages: 0, data_blocks: 0, fixed, txns: config.txns };
+        let pages_per_block = shape.pages_per_block;
+        let mut size =
+            Self { live_pages: 0, data_blocks: 0, pages_per_block, fixed, txns: config.txns };
         // Rule Z3: each round adds the history of the last one; the steps shrink geometrically.
         const ROUNDS: u32 = 64;
         for _ in 0..ROUNDS {

@@ -117,4 +117,8 @@ impl<D: Nand> Nand for Timed<D> {
     fn advance_to(&mut self, now_ns: u64) {
         self.device.advance_to(now_ns);
     }
+
+    fn resume_at(&mut self, now_ns: u64) {
+        self.device.resume_at(now_ns);
+    }
 }

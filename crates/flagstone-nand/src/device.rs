@@ -215,4 +215,10 @@ pub trait Nand {
     /// Moves the device's time forward to `now_ns`; the past is left alone. Does nothing on real
     /// devices, whose time is the wall clock.
     fn advance_to(&mut self, now_ns: u64);
+
+    /// Sets the time of the caller, for callers that take turns: what one of them waited for does
+    /// not keep the next one, only the dies do. As [`Nand::advance_to`] on real devices.
+    fn resume_at(&mut self, now_ns: u64) {
+        self.advance_to(now_ns);
+    }
 }

@@ -64,6 +64,9 @@ macro_rules! forward {
             fn advance_to(&mut self, now_ns: u64) {
                 (**self).advance_to(now_ns);
             }
+            fn resume_at(&mut self, now_ns: u64) {
+                (**self).resume_at(now_ns);
+            }
         }
     };
 }

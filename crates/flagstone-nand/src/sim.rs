@@ -435,6 +435,10 @@ impl Nand for SimNand {
     fn advance_to(&mut self, now_ns: u64) {
         self.timeline.advance_to(now_ns);
     }
+
+    fn resume_at(&mut self, now_ns: u64) {
+        self.timeline.resume_at(now_ns);
+    }
 }
 
 impl SimNand {

@@ -369,6 +369,10 @@ impl Nand for SimSsd {
         self.timeline.advance_to(now_ns);
     }
 
+    fn resume_at(&mut self, now_ns: u64) {
+        self.timeline.resume_at(now_ns);
+    }
+
     fn trim(&mut self, page: PhysicalPage) {
         if !self.faults.is_off() {
             self.counters.trims += u64::from(self.ftl.trim(page.number()));

@@ -78,6 +78,11 @@ impl Timeline {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
+    /// Another caller's time, which may be earlier: its operations wait for their dies alone (T2).
+    pub(crate) fn resume_at(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
     /// After a power cycle no die is busy.
     pub(crate) fn idle(&mut self) {
         self.free_at_ns.fill(self.now_ns);
@@ -97,6 +102,16 @@ mod tests {
         assert_eq!(timeline.now_ns(), 0, "posting must not wait");
         assert_eq!(timeline.wait(1, 50).end_ns, 200);
         assert_eq!(timeline.drain(0).end_ns, 200);
+    }
+
+    #[test]
+    fn callers_that_take_turns_wait_for_their_dies_alone() {
+        let mut timeline = Timeline::new(2);
+        assert_eq!(timeline.wait(0, 100).end_ns, 100);
+        timeline.resume_at(10);
+        assert_eq!(timeline.wait(1, 100).end_ns, 110, "the other die is idle");
+        timeline.resume_at(20);
+        assert_eq!(timeline.wait(0, 100).end_ns, 200, "this die is busy until 100");
     }
 
     #[test]

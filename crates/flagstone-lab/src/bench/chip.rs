@@ -1,9 +1,10 @@
 //! From a configuration to the engine's options and the chip that fits.
 
 use flagstone::{Database, Options};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, Job, MemoryBudget};
+use crate::medium::{Medium, real_block_count, real_pages_per_block};
 use crate::sizing::{self, ChipSize, Estimate, FixedBlocks, PageShape};
 use crate::workload::Workload;
 
@@ -34,7 +35,8 @@ impl<W: Workload> Job<'_, W> {
     ) -> Result<(Profile, ChipSize), BenchError> {
         let (shape, fixed) = self.scratch(options)?;
         let size = ChipSize::of(*self, &shape, fixed, estimate);
-        let profile = self.config.profile.clone().with_block_count(size.block_count())?;
+        let blocks = real_block_count(&self.config.profile, size.block_count());
+        let profile = self.config.profile.clone().with_block_count(blocks)?;
         Ok((profile, size))
     }
 
@@ -47,17 +49,18 @@ impl<W: Workload> Job<'_, W> {
     /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.
     fn scratch(&self, options: &Options) -> Result<(PageShape, FixedBlocks), BenchError> {
         let profile = self.config.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
-        let database = Database::create_on(SimNand::new(&profile, 0), options)?;
+        let database = Database::create_on(Medium::new(&profile, 0), options)?;
         let space = database.runtime().space();
         let geometry = space.device().geometry();
         let shape = PageShape {
             payload_size: u32::try_from(space.payload_size()).unwrap_or(u32::MAX),
             parts: options.parts,
-            pages_per_block: geometry.pages_per_block,
+            pages_per_block: real_pages_per_block(&profile, &geometry),
         };
         // A head that stands within a block holds all of it: one block more than the budget.
-        let log_blocks = space.log_budget_pages().div_ceil(u64::from(geometry.pages_per_block)) + 1;
-        let log = u32::try_from(log_blocks).unwrap_or(u32::MAX);
+        let held = geometry.pages_per_block / shape.pages_per_block;
+        let log_blocks = space.log_budget_pages().div_ceil(u64::from(shape.pages_per_block));
+        let log = u32::try_from(log_blocks).unwrap_or(u32::MAX).saturating_add(held);
         Ok((shape, FixedBlocks { log, ring: RING_BLOCKS }))
     }
 }

@@ -51,20 +51,14 @@ impl<S: Store, T: Copy> Machine<S, T> {
         self.database.with_space(|space| Memory::of(&space.stats(), &engine))
     }
 
-    /// Physical pages of the data region.
-    fn data_pages(&self) -> u64 {
-        let geometry = self.database.with_space(|space| space.device().geometry());
-        u64::from(self.size.data_blocks) * u64::from(geometry.pages_per_block)
-    }
-
     /// Programs that make an automatic warm-up.
     pub(crate) fn warmup_programs(&self) -> u64 {
-        (OVERWRITES * self.data_pages() as f64) as u64
+        (OVERWRITES * self.size.data_pages() as f64) as u64
     }
 
     /// Live pages / pages of the data region as they stand.
     fn fill(&self) -> f64 {
-        self.live_pages() as f64 / self.data_pages() as f64
+        self.live_pages() as f64 / self.size.data_pages() as f64
     }
 
     /// Physical pages that hold data, as they stand.
@@ -122,12 +116,16 @@ pub(crate) fn restart<S: Store>(
     let (before, started_ns) = (device.counters(), device.now_ns());
     let database = S::open(device, options)?;
     let log_pages_copied = database.recovery().log_pages_copied;
-    let look = |device: &S::Device| (device.counters(), device.now_ns());
-    let (after, ended_ns) = database.with_space(|space| look(space.device()));
+    let engine = database.stats();
+    let (after, ended_ns, data_pages_written) = database.with_space(|space| {
+        let data = Totals::of(space.device(), &space.stats(), &engine).causes().data;
+        (space.device().counters(), space.device().now_ns(), data)
+    });
     let programs_before = before.page_programs + before.partial_programs;
     let recovery = Recovery {
         pages_read: after.page_reads - before.page_reads,
         pages_written: after.page_programs + after.partial_programs - programs_before,
+        data_pages_written,
         log_pages_copied,
         time_s: seconds(ended_ns.saturating_sub(started_ns)),
     };

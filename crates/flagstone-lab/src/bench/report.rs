@@ -63,6 +63,7 @@ pub(crate) fn compose(
         recovery: measured.recovery,
         memory: measured.memory,
         programs_by_cause: causes,
+        translation: totals.translation_run(),
         steady: measured.steadiness.steady,
         by_region: totals.by_region(),
         by_class: tally.by_class(),

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use flagstone::{Database, Options};
-use flagstone_nand::{Crashable as _, SimNand};
+use flagstone::{Database, EngineError, Options};
 
 use super::machine::Machine;
 use super::prepare::report;
 use super::report::{Measured, seconds};
 use super::{BenchError, Job, OnProgress, Phase, WARMUP_STEP, Warmup};
 use crate::event_loop::EventLoop;
+use crate::medium::Medium;
 use crate::run::Run;
 use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
@@ -23,7 +23,7 @@ const CHIPS_MAX: u32 = 5;
 const FILL_TOLERANCE: f64 = 0.01;
 
 /// Device of these benchmarks.
-type Chip = Timed<SimNand>;
+type Chip = Timed<Medium>;
 
 /// Clients of a machine.
 type Clients<'m, S, W> = EventLoop<'m, <S as Drivable>::Engine, <W as Workload>::Terminal>;
@@ -81,7 +81,8 @@ fn load<S: Store<Device = Chip>, W: Workload>(
 ) -> Result<Machine<S, W::Tables>, BenchError> {
     let options = job.engine_options(options);
     let (profile, size) = job.chip(&options, estimate)?;
-    let device = Timed::new(SimNand::new(&profile, job.config.seed));
+    let medium = Medium::used(&profile, job.config.seed).map_err(EngineError::Device)?;
+    let device = Timed::new(medium);
     Machine::load(job, options, size, device, on_progress)
 }
 

@@ -1,17 +1,19 @@
 //! Counters at one moment, and the report of what lies between two moments.
 
 use flagstone::EngineStats;
-use flagstone_nand::{Counters, Nand};
+use flagstone_nand::{Counters, Nand, SsdCounters};
 use flagstone_space::{Cause, SpaceStats};
 use std::collections::BTreeMap;
 
-use super::{EraseCount, Memory, ProgramsByCause, RegionRun};
+use super::{EraseCount, Memory, ProgramsByCause, RegionRun, TranslationRun};
 
 /// Counters of all floors at one moment, or between two (rule R1).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Counters of the device.
     pub device: Counters,
+    /// What a drive's translation layer did; none on chips.
+    pub translation: Option<SsdCounters>,
     /// Programs by cause, in the order of [`Cause::ALL`].
     pub programs_by_cause: [u64; 7],
     /// Pages moved by collection.
@@ -37,6 +39,7 @@ impl Totals {
         let regions = space.by_region.iter().map(|one| [one.writes, one.moves, one.reads]);
         Self {
             device: device.counters(),
+            translation: device.translation(),
             programs_by_cause: space.programs_by_cause,
             gc_migrations: space.gc_migrations,
             gc_time_ns: space.gc_time_ns,
@@ -86,6 +89,18 @@ impl Totals {
         }
     }
 
+    /// The drive's own work, as reported.
+    #[must_use]
+    pub fn translation_run(&self) -> Option<TranslationRun> {
+        self.translation.map(|counters| TranslationRun {
+            host_reads: counters.host_reads,
+            host_writes: counters.host_writes,
+            trims: counters.trims,
+            gc_programs: counters.gc_programs,
+            erases: counters.erases,
+        })
+    }
+
     /// Regions, as reported: by number.
     #[must_use]
     pub fn by_region(&self) -> BTreeMap<String, RegionRun> {
@@ -102,6 +117,9 @@ impl Totals {
         }
         Self {
             device: combine_device(&self.device, &other.device, &with),
+            translation: self.translation.map(|one| {
+                combine_translation(&one, &other.translation.unwrap_or_default(), &with)
+            }),
             programs_by_cause: zip(self.programs_by_cause, other.programs_by_cause, &with),
             gc_migrations: with(self.gc_migrations, other.gc_migrations),
             gc_time_ns: with(self.gc_time_ns, other.gc_time_ns),
@@ -124,6 +142,20 @@ fn combine_device(one: &Counters, two: &Counters, with: &impl Fn(u64, u64) -> u6
         bytes_read: with(one.bytes_read, two.bytes_read),
         syncs: with(one.syncs, two.syncs),
         corrected_bits: with(one.corrected_bits, two.corrected_bits),
+    }
+}
+
+fn combine_translation(
+    one: &SsdCounters,
+    two: &SsdCounters,
+    with: &impl Fn(u64, u64) -> u64,
+) -> SsdCounters {
+    SsdCounters {
+        host_reads: with(one.host_reads, two.host_reads),
+        host_writes: with(one.host_writes, two.host_writes),
+        trims: with(one.trims, two.trims),
+        gc_programs: with(one.gc_programs, two.gc_programs),
+        erases: with(one.erases, two.erases),
     }
 }
 

@@ -111,7 +111,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
         let mut space = self.space();
         let device = space.device_mut();
         device.take_end_ns();
-        device.advance_to(now_ns);
+        device.resume_at(now_ns);
     }
 
     fn take_end_ns(&self) -> u64 {
