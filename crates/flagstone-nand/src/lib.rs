@@ -6,6 +6,7 @@
 //! - [`SimNand`]: a chip in memory, with virtual time, snapshots and any fault ([`FaultPlan`]).
 //! - [`ImageNand`]: a chip in a file, byte for byte what a dump with spare holds.
 //! - [`SimSsd`]: chips behind a translation layer, seen through a block interface.
+//! - `MtdNand`: a raw NAND chip behind the Linux kernel, `/dev/mtdN`.
 //! - [`SegmentFile`]: a file or a block device, on a [`FileStorage`] or a [`SimStorage`].
 //!
 //! Every device enforces the rules of flash as far as it can: bits only fall, NOP, program order,
@@ -24,6 +25,8 @@ mod geometry;
 #[cfg(feature = "std")]
 mod image;
 mod mix;
+#[cfg(all(feature = "std", target_os = "linux"))]
+mod mtd;
 mod profile;
 mod rules;
 #[cfg(feature = "std")]
@@ -46,6 +49,8 @@ pub use geometry::{
 };
 #[cfg(feature = "std")]
 pub use image::ImageNand;
+#[cfg(all(feature = "std", target_os = "linux"))]
+pub use mtd::MtdNand;
 pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError, Translation};
 #[cfg(feature = "std")]
 pub use segment::SegmentFile;
