@@ -22,7 +22,7 @@ use thiserror::Error;
 use crate::exit::Exit;
 use crate::output::Form;
 use crate::overrides::BadOption;
-use crate::request::{CreationError, UsageError};
+use crate::request::UsageError;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -100,7 +100,7 @@ pub(crate) enum Failure {
     #[error("{0} is too large")]
     TooMany(&'static str),
     /// The device of Linux for raw NAND.
-    #[error("this build has no MTD device; use --device image or file")]
+    #[error("benchmarks do not run on raw NAND yet; use --device sim, image or file")]
     NoMtd,
     /// Standard output.
     #[error("cannot write the output: {0}")]
@@ -113,15 +113,6 @@ pub(crate) enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
-    }
-}
-
-impl From<CreationError> for Failure {
-    fn from(error: CreationError) -> Self {
-        match error {
-            CreationError::Usage(usage) => Self::Usage(usage),
-            CreationError::NoMtd => Self::NoMtd,
-        }
     }
 }
 

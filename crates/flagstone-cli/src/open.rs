@@ -5,13 +5,16 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use flagstone::{AnyNand, Database, EngineError, OpenError, Snapshot, Table, Transaction};
+#[cfg(target_os = "linux")]
+use flagstone_nand::MtdNand;
 use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
 
 use crate::failure::Failure;
-use crate::request::{Creation, FileKind, Target};
+use crate::request::{Creation, NewDevice, Target};
 
 /// An open database and the file it lives in.
 pub(crate) struct Opened {
@@ -39,6 +42,9 @@ pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
 fn open_as(path: &Path, profile: &Profile) -> Result<AnyNand, Failure> {
     let failure =
         |source: OpenDeviceError| Failure::Open { path: path.into(), source: source.into() };
+    if is_node(path) {
+        return open_mtd(path, Some(profile)).map_err(failure);
+    }
     if side_path(path).exists() {
         let image = ImageNand::open(path).map_err(failure)?;
         let found = image.profile().name.clone();
@@ -73,33 +79,73 @@ fn side_path(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// The device of a database that was created.
+pub(crate) struct Created {
+    /// Name of its profile.
+    pub(crate) profile: String,
+    /// Bytes of its data areas.
+    pub(crate) data_size: u64,
+}
+
 /// Creates an empty database; when that fails, no file of it stays behind.
-pub(crate) fn create_database(creation: &Creation) -> Result<(), Failure> {
+pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
-    let device = create_device(creation).map_err(|source| failure(source.into()))?;
-    let created = Database::create_on(device, &creation.options);
-    match created {
+    let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;
+    let data_size = device.geometry().data_size();
+    match Database::create_on(device, &creation.options) {
         Ok(database) => {
             let path = creation.path.clone();
-            database.close().map_err(|source| Failure::Engine { path, source })
+            database.close().map_err(|source| Failure::Engine { path, source })?;
+            Ok(Created { profile, data_size })
         }
         Err(source) => {
-            // The files were made a moment ago and hold nothing; what cannot be removed stays.
-            let _ = fs::remove_file(&creation.path);
-            if creation.kind == FileKind::Image {
-                let _ = fs::remove_file(side_path(&creation.path));
-            }
+            remove_files(creation);
             Err(failure(source))
         }
     }
 }
 
-fn create_device(creation: &Creation) -> Result<AnyNand, OpenDeviceError> {
-    let (path, profile) = (&creation.path, &creation.profile);
-    Ok(match creation.kind {
-        FileKind::Image => Box::new(ImageNand::create(path, profile)?),
-        FileKind::Segments => Box::new(SegmentFile::create(FileStorage::create(path)?, profile)?),
-    })
+/// Removes the files of a database that could not be created: they were made a moment ago and hold
+/// nothing. What cannot be removed stays.
+fn remove_files(creation: &Creation) {
+    if !matches!(creation.device, NewDevice::Mtd(_)) {
+        let _ = fs::remove_file(&creation.path);
+    }
+    if matches!(creation.device, NewDevice::Image(_)) {
+        let _ = fs::remove_file(side_path(&creation.path));
+    }
+}
+
+/// The device, and the name of its profile.
+fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceError> {
+    let path = &creation.path;
+    let (device, profile): (AnyNand, _) = match &creation.device {
+        NewDevice::Image(profile) => (Box::new(ImageNand::create(path, profile)?), Some(profile)),
+        NewDevice::Segments(profile) => {
+            (Box::new(SegmentFile::create(FileStorage::create(path)?, profile)?), Some(profile))
+        }
+        NewDevice::Mtd(profile) => (open_mtd(path, profile.as_ref())?, profile.as_ref()),
+    };
+    Ok((device, profile.map_or_else(|| String::from("mtd"), |profile| profile.name.clone())))
+}
+
+/// Opens raw NAND as `profile` has it, or as its driver describes it.
+#[cfg(target_os = "linux")]
+fn open_mtd(path: &Path, profile: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
+    Ok(Box::new(match profile {
+        Some(profile) => MtdNand::open_as(path, profile)?,
+        None => MtdNand::open(path)?,
+    }))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_mtd(_: &Path, _: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
+    Err(OpenDeviceError::Unsuitable)
+}
+
+/// Whether a path is a device node of the kind that MTD has.
+fn is_node(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
 }
 
 impl Opened {

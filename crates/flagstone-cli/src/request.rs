@@ -82,24 +82,24 @@ pub(crate) struct Target {
     pub(crate) options: Options,
 }
 
-/// Kind of device behind a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileKind {
-    /// Image of a NAND chip.
-    Image,
+/// Device to create a database on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NewDevice {
+    /// Image of a chip, with a side file.
+    Image(Profile),
     /// Plain file.
-    Segments,
+    Segments(Profile),
+    /// Raw NAND of Linux that is there already; its driver describes it when no profile does.
+    Mtd(Option<Profile>),
 }
 
 /// A database to create.
 #[derive(Debug)]
 pub(crate) struct Creation {
-    /// File to create.
+    /// File to create, or node of the device.
     pub(crate) path: PathBuf,
-    /// What the file is.
-    pub(crate) kind: FileKind,
-    /// Device to make.
-    pub(crate) profile: Profile,
+    /// What it is.
+    pub(crate) device: NewDevice,
     /// Options of the database.
     pub(crate) options: Options,
 }
@@ -241,51 +241,43 @@ pub(crate) const SEGMENT_PROFILE: &str = "segment-file";
 pub(crate) const CHIP_PROFILE: &str = "slc-2k";
 
 impl TryFrom<CreateArgs> for Creation {
-    type Error = CreationError;
+    type Error = UsageError;
 
-    fn try_from(args: CreateArgs) -> Result<Self, CreationError> {
+    fn try_from(args: CreateArgs) -> Result<Self, UsageError> {
         let named = args.profile.as_deref();
-        let kind = match (args.device, named) {
-            (Some(RawDevice::Image), _) => FileKind::Image,
-            (Some(RawDevice::File), _) | (None, None | Some(SEGMENT_PROFILE)) => FileKind::Segments,
-            (None, Some(_)) => FileKind::Image,
-            (Some(RawDevice::Mtd), _) => return Err(CreationError::NoMtd),
-            (Some(RawDevice::Sim), _) => {
-                return Err(UsageError::Conflict(SIM_LEAVES_NOTHING).into());
-            }
-        };
-        let default = match kind {
-            FileKind::Image => CHIP_PROFILE,
-            FileKind::Segments => SEGMENT_PROFILE,
-        };
-        let mut profile = profile(named.unwrap_or(default))?;
         let capacity = args.capacity.as_deref().map(parse_size).transpose();
         let capacity = capacity.map_err(UsageError::from)?;
-        let default_capacity = (kind == FileKind::Segments).then_some(FILE_CAPACITY);
-        if let Some(bytes) = capacity.or(default_capacity) {
-            profile = profile.with_capacity(bytes).map_err(UsageError::Capacity)?;
-        }
+        let sized = |name: &str, default: Option<u64>| match capacity.or(default) {
+            Some(bytes) => profile(name)?.with_capacity(bytes).map_err(UsageError::Capacity),
+            None => profile(name),
+        };
+        let image = || sized(named.unwrap_or(CHIP_PROFILE), None).map(NewDevice::Image);
+        let file = || {
+            sized(named.unwrap_or(SEGMENT_PROFILE), Some(FILE_CAPACITY)).map(NewDevice::Segments)
+        };
+        let device = match (args.device, named) {
+            (Some(RawDevice::Image), _) => image()?,
+            (Some(RawDevice::File), _) | (None, None | Some(SEGMENT_PROFILE)) => file()?,
+            (None, Some(_)) => image()?,
+            (Some(RawDevice::Mtd), _) if capacity.is_some() => {
+                return Err(UsageError::Conflict(MTD_HAS_A_SIZE));
+            }
+            (Some(RawDevice::Mtd), _) => NewDevice::Mtd(named.map(profile).transpose()?),
+            (Some(RawDevice::Sim), _) => return Err(UsageError::Conflict(SIM_LEAVES_NOTHING)),
+        };
         let options = Options::try_from(&args.engine)?;
-        Ok(Self { path: args.path, kind, profile, options })
+        Ok(Self { path: args.path, device, options })
     }
 }
 
 /// Size of a plain file when none is given: that of `Database::create`.
 const FILE_CAPACITY: u64 = 64 << 20;
 
+const MTD_HAS_A_SIZE: &str =
+    "--capacity has no meaning with --device mtd; make a partition of the size you want";
+
 const SIM_LEAVES_NOTHING: &str =
     "--device sim lives in memory and leaves nothing behind; use `bench` for it, or --device image";
-
-/// Why a database cannot be created as asked for.
-#[derive(Debug, Error)]
-pub(crate) enum CreationError {
-    /// The command line is wrong.
-    #[error(transparent)]
-    Usage(#[from] UsageError),
-    /// Raw NAND of Linux.
-    #[error("this build has no MTD device; use --device image or file")]
-    NoMtd,
-}
 
 impl TryFrom<KeyArgs> for KeyAt {
     type Error = UsageError;

@@ -22,17 +22,16 @@ use crate::size::format_size;
 
 /// Creates an empty database.
 pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Failure> {
-    create_database(creation)?;
-    let shape = creation.profile.geometry;
+    let created = create_database(creation)?;
     let json = json!({
         "path": creation.path,
-        "profile": creation.profile.name,
-        "data_size": shape.data_size(),
+        "profile": created.profile,
+        "data_size": created.data_size,
         "preset": creation.options.preset,
     });
     let text = || {
-        let (path, profile) = (creation.path.display(), &creation.profile.name);
-        let size = format_size(shape.data_size());
+        let (path, profile) = (creation.path.display(), &created.profile);
+        let size = format_size(created.data_size);
         format!("created {path}: {profile}, {size}, preset {}\n", creation.options.preset)
     };
     Ok(output.show(&json, text)?)

@@ -243,8 +243,10 @@ fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
 
 /// What the kernel says of the chip, and nothing more (rule T1).
 fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
-    let failed = |errno: Errno| OpenDeviceError::Io { errno: errno.raw_os_error() };
-    let info = ioctl::info(file).map_err(failed)?;
+    let info = ioctl::info(file).map_err(|errno| match errno {
+        Errno::NOTTY => OpenDeviceError::Unsuitable,
+        _ => OpenDeviceError::Io { errno: errno.raw_os_error() },
+    })?;
     let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::Unsuitable)?;
     let is_slc = sysfs.kind().map_or(info.kind == KIND_NAND, |kind| kind == "nand");
     if info.kind != KIND_NAND || !is_slc || sysfs.ubi().is_some() {
@@ -283,6 +285,7 @@ fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
             needs_sync: false,
         },
         timing: Timing::default(),
+        translation: None,
         source: String::from("the kernel's description of the device"),
         confidence: String::from("what the driver knows; the chip may do more"),
     };

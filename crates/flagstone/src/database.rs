@@ -5,9 +5,13 @@
 //! for all.
 
 use std::fmt;
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(target_os = "linux")]
+use flagstone_nand::MtdNand;
 use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
 use flagstone_space::{BlockReport, SpaceStats};
 use tracing::{debug, info};
@@ -90,7 +94,8 @@ impl Database<AnyNand> {
         Self::create_on(Box::new(device), options)
     }
 
-    /// Opens a database in a file or a NAND image, whichever the path holds.
+    /// Opens a database in a file, a NAND image or, on Linux, raw NAND (`/dev/mtdN`), whichever the
+    /// path holds.
     ///
     /// Memory and everything else that `options` say may differ from one opening to the next, but
     /// for the size of logical pages and of the log, which stay as they were created.
@@ -121,6 +126,10 @@ impl Database<AnyNand> {
 
 /// Opens the device that a path holds: a NAND image when its profile lies beside it, else a file.
 fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
+    #[cfg(target_os = "linux")]
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
+        return Ok(Box::new(MtdNand::open(path)?));
+    }
     let mut sidecar = path.as_os_str().to_owned();
     sidecar.push(".toml");
     if Path::new(&sidecar).exists() {

@@ -123,7 +123,19 @@ fn values_outside_their_range_are_refused() {
         flagstone(&arguments).fails(2);
     }
     assert!(!place.file("new").exists(), "a refused command creates nothing");
-    flagstone(&["create", &new, "--device", "mtd"]).fails(17);
+    flagstone(&["bench", "tpcb", "--device", "mtd"]).fails(17);
+    flagstone(&["create", &new, "--device", "mtd", "--capacity", "1MiB"]).fails(2);
+}
+
+#[test]
+fn what_is_no_raw_nand_is_refused_and_stays() {
+    let place = Place::empty();
+    let (none, plain) = (place.path("none"), place.path("plain"));
+    flagstone(&["create", &none, "--device", "mtd"]).fails(19);
+    std::fs::write(&plain, b"mine").unwrap();
+    let refused = flagstone(&["create", &plain, "--device", "mtd"]).fails(7);
+    assert!(refused.stderr.contains("not one for this kind of device"), "{}", refused.stderr);
+    assert_eq!(std::fs::read(&plain).unwrap(), b"mine");
 }
 
 #[test]
