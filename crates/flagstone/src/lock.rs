@@ -255,6 +255,12 @@ impl LockTable {
         self.waiting.contains_key(&xid)
     }
 
+    /// Queued requests.
+    #[cfg(test)]
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether no lock is held and no request queued.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {

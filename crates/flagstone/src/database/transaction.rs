@@ -79,7 +79,6 @@ impl<D: Nand> Transaction<D> {
         let result = self.runtime.run(operation);
         if matches!(result, Err(EngineError::Deadlock)) {
             debug!(xid = ?self.xid, "aborted to end a deadlock");
-            self.wake_others();
         }
         result
     }

@@ -349,6 +349,12 @@ impl Engine {
         sized.max_by_key(|(xid, transaction)| (transaction.size, **xid)).map(|(xid, _)| *xid)
     }
 
+    /// Transactions that wait for a lock.
+    #[cfg(test)]
+    pub(crate) fn lock_wait_count(&self) -> usize {
+        self.locks.waiting_count()
+    }
+
     pub(crate) fn count_user_bytes(&mut self, size: usize) {
         self.counts.user_bytes += size as u64;
     }

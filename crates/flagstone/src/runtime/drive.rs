@@ -25,6 +25,10 @@ impl<D: Nand> Runtime<D> {
         loop {
             let mut engine = self.engine();
             let step = operation(&mut engine);
+            if !engine.take_woken().is_empty() {
+                // Whatever ended a transaction here, a deadlock's victim included, let others in.
+                self.changed.notify_all();
+            }
             if matches!(step, Err(Stop::Wait(Wait::Lock))) {
                 // Under the same latch, so that no wake-up is missed.
                 self.changed.wait_for(&mut engine, LOCK_POLL);
@@ -68,7 +72,7 @@ impl<D: Nand> Runtime<D> {
     /// Waits a little for another thread to change something.
     fn await_change(&self) {
         let mut engine = self.engine();
-        self.changed.wait_for(&mut engine, LOCK_POLL);
+        self.changed.wait_for(&mut engine, CHANGE_POLL);
     }
 
     /// Flushes or does one piece of background work; false when there is nothing to do.
@@ -207,5 +211,103 @@ const WORK_AFTER_COMMIT: u32 = 4;
 /// Fruitless rounds after which a wait is given up: the device has no way left to make room.
 const IDLE_COUNT_MAX: u32 = 1_000;
 
-/// How long a thread sleeps before it looks again, should a wake-up be missed.
-const LOCK_POLL: Duration = Duration::from_millis(20);
+/// How long a thread sleeps that waits for a lock or a flush before it looks again. None is woken
+/// by that: long in tests, so that a missed wake-up is seen.
+const LOCK_POLL: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 20 });
+
+/// How long a thread sleeps that another one may have overtaken before it looks again.
+const CHANGE_POLL: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use flagstone_nand::{Profile, SimNand};
+
+    use super::*;
+    use crate::database::{Database, Transaction};
+    use crate::engine::Table;
+    use crate::options::{Durability, Options};
+
+    fn database() -> Database<SimNand> {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(1 << 20);
+        Database::create_on(SimNand::new(&profile, 1), &options).unwrap()
+    }
+
+    /// Locks three of five keys, or scans, in an order of its own: deadlocks are frequent.
+    fn contend(
+        mut transaction: Transaction<SimNand>,
+        table: Table,
+        number: u32,
+    ) -> Result<(), EngineError> {
+        for step in 0..3 {
+            let key = [(number.wrapping_mul(2_654_435_761) >> (8 * step)) as u8 % 5];
+            match number % 4 {
+                0 => transaction.len(table).map(drop)?,
+                1 => transaction.lock_key(table, &key)?,
+                _ => transaction.put(table, &key, &number.to_be_bytes())?,
+            }
+            thread::yield_now();
+        }
+        if number.is_multiple_of(7) {
+            return Ok(());
+        }
+        let deferred = number.is_multiple_of(3);
+        let durability = if deferred { Durability::Deferred } else { Durability::Immediate };
+        transaction.commit_with(durability).map(drop)
+    }
+
+    /// Goal: whoever waits is woken by whoever lets it in, and no clock is needed for that.
+    /// Method: threads that contend for few keys; the poll of this build is a minute.
+    #[test]
+    fn no_wake_up_is_missed() {
+        const THREAD_COUNT: u32 = 6;
+        let database = database();
+        let table = database.table("t").unwrap();
+        let (start, began) = (Barrier::new(THREAD_COUNT as usize), Instant::now());
+        let run = |thread: u32| {
+            start.wait();
+            for number in (0..300).map(|number| number * THREAD_COUNT + thread) {
+                while let Err(error) = contend(database.begin(), table, number) {
+                    assert_eq!(error, EngineError::Deadlock, "transaction {number}");
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let run = &run;
+            (0..THREAD_COUNT).for_each(|thread| drop(scope.spawn(move || run(thread))));
+        });
+        assert!(began.elapsed() < LOCK_POLL, "somebody slept until the poll");
+    }
+
+    /// Goal: a deadlock's victim lets others in at once, even when it is not the one that finds out.
+    /// Method: a bystander waits for the victim; the survivor commits only after the bystander.
+    #[test]
+    fn the_end_of_a_deadlock_wakes_bystanders() {
+        let database = database();
+        let table = database.table("t").unwrap();
+        let (began, [a, b, c]) = (Instant::now(), [b"a", b"b", b"c"]);
+        let old = database.begin();
+        let young = database.begin();
+        old.lock_key(table, a).unwrap();
+        young.lock_key(table, b).unwrap();
+        young.lock_key(table, c).unwrap();
+        let waits = |count| {
+            while database.runtime().engine().lock_wait_count() < count {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            let bystander = scope.spawn(|| database.begin().lock_key(table, c));
+            waits(1);
+            let victim = scope.spawn(|| young.lock_key(table, a));
+            waits(2);
+            assert_eq!(old.lock_key(table, b), Ok(()));
+            assert_eq!(bystander.join().unwrap(), Ok(()));
+            assert_eq!(victim.join().unwrap(), Err(EngineError::Deadlock));
+        });
+        assert!(began.elapsed() < LOCK_POLL, "somebody slept until the poll");
+    }
+}
