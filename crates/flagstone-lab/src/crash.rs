@@ -27,6 +27,7 @@ pub mod engine;
 pub mod explore;
 pub mod faults;
 pub mod fuzz;
+pub mod histories;
 #[cfg(feature = "seeded-bugs")]
 pub mod hunt;
 pub mod ledger;

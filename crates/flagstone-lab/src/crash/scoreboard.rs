@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::explore::Limits;
 use super::faults::{self, Campaign, Trial};
 use super::fuzz::{ImageVerdict, image_on_chip};
+use super::histories::{self, HistoryConfig};
 use super::script::value_bytes;
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
@@ -194,7 +195,7 @@ pub const ROWS: &[Row] = &[
         "E2",
         "random concurrent histories checked for cycles, crashes included",
         "≥ 10⁶ transactions, 0",
-        Way::Nowhere,
+        Way::Here(concurrent),
     ),
     row("E3", "shuffled thread schedules of the concurrent core", "≥ 10⁶, 0", Way::Nowhere),
     row("T1", "seeded bugs found / planted", "all, ≥ 25", Way::Here(planted)),
@@ -282,6 +283,26 @@ fn every_state(effort: u64) -> Result<Outcome, CrashError> {
     let (states, points) = (grouped(outcome.cases), grouped(points));
     outcome.value = format!("{states} states of {points} cuts, {} failures", outcome.failures);
     Ok(outcome)
+}
+
+fn concurrent(effort: u64) -> Result<Outcome, CrashError> {
+    let (mut totals, mut failures) = (histories::Totals::default(), 0);
+    for seed in 0..100 * effort {
+        match histories::run(&HistoryConfig::drawn(seed)?) {
+            Ok(found) => totals.add(&found),
+            Err(failure) => {
+                eprintln!("history of seed {seed}: {failure}");
+                failures += 1;
+            }
+        }
+    }
+    let cases = totals.checked.transactions;
+    let [transactions, edges, cuts] = [cases, totals.checked.edges, totals.cuts].map(grouped);
+    let value = format!(
+        "{transactions} transactions with {edges} dependencies, {cuts} power cuts, {failures} failures"
+    );
+    let is_met = failures == 0 && cases >= 1_000_000;
+    Ok(Outcome { cases, failures, lost: 0, value, is_met })
 }
 
 fn two_deep(effort: u64) -> Result<Outcome, CrashError> {
