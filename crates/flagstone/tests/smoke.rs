@@ -88,6 +88,24 @@ fn many_commits_with_merges_and_checkpoints() {
     }
 }
 
+/// Goal: a change that takes back a larger one of its own transaction makes that smaller.
+#[test]
+fn a_transaction_may_shrink() {
+    let database = Database::create_on(device(64), &Options::default().with_memory(1 << 20));
+    let database = database.unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    for number in 0..100u32 {
+        transaction.put(table, &number.to_be_bytes(), &[7; 400]).unwrap();
+    }
+    for number in 0..100u32 {
+        transaction.delete(table, &number.to_be_bytes()).unwrap();
+    }
+    transaction.put(table, b"kept", b"1").unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(database.begin().len(table).unwrap(), 1);
+}
+
 #[test]
 fn large_values_and_large_transactions() {
     let options = Options::default().with_memory(256 << 10);

@@ -282,9 +282,10 @@ impl Engine {
         let number = Lsn(transaction.sequence);
         let dropped = transaction.writes.insert(&scratch, op, number, &transaction.savepoints);
         transaction.dropped.extend(dropped);
-        let added = transaction.writes.bytes() - before;
-        transaction.size += added;
-        self.uncommitted_size += added;
+        // A change may take back a larger one.
+        let size = (transaction.size + transaction.writes.bytes()).saturating_sub(before);
+        let old_size = std::mem::replace(&mut transaction.size, size);
+        self.uncommitted_size = self.uncommitted_size + size - old_size;
         self.note_memory();
         self.scratch = scratch;
         Ok(())
@@ -339,8 +340,8 @@ impl Engine {
     pub(crate) fn recount(&mut self, xid: Xid) {
         let Some(transaction) = self.transactions.get_mut(&xid) else { return };
         let size = if transaction.writes.is_empty() { 0 } else { transaction.writes.bytes() };
-        self.uncommitted_size = self.uncommitted_size + size - transaction.size;
-        transaction.size = size;
+        let old_size = std::mem::replace(&mut transaction.size, size);
+        self.uncommitted_size = self.uncommitted_size + size - old_size;
     }
 
     /// The running transaction with most changes in memory.
