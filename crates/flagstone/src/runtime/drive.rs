@@ -82,7 +82,15 @@ impl<D: Nand> Runtime<D> {
     /// The device failed.
     pub(crate) fn advance(&self) -> Result<bool, EngineError> {
         let flushed = self.flush_now()?;
-        Ok(self.work_now()? || flushed)
+        if self.work_now()? || flushed {
+            return Ok(true);
+        }
+        // What another thread is programming may be what is waited for.
+        let is_flushing = self.engine().is_flushing();
+        if is_flushing {
+            self.await_change();
+        }
+        Ok(is_flushing)
     }
 
     /// Flushes if somebody wants it and nobody does.
