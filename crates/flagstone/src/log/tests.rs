@@ -42,10 +42,10 @@ impl Pages {
     }
 
     fn program(&mut self, fragment: &Fragment) -> Place {
-        if self.slots_left() == 0 {
+        if fragment.slots > self.slots_left() {
             self.start_page();
         }
-        assert!(fragment.slots <= self.slots_left(), "a fragment fits in what it was cut for");
+        assert!(fragment.slots <= self.slots_left(), "a fragment fits in a page");
         let slot_size = self.geometry.slot_size();
         assert_eq!(fragment.bytes.len(), usize::from(fragment.slots) * slot_size);
         let place =
@@ -158,11 +158,28 @@ fn a_fragment_fills_the_rest_of_a_page_and_goes_on_in_the_next() {
     let mut writer = writer();
     commit(&mut writer, &[1; 600]);
     assert_eq!(pages.flush(&mut writer).len(), 1);
-    commit(&mut writer, &[2; 6000]);
+    commit(&mut writer, &[2; 6500]);
     assert_eq!(writer.pending_fragments(pages.geometry, pages.slots_left()), 4);
     let slots: Vec<u16> = pages.flush(&mut writer).iter().map(|place| place.slots).collect();
-    assert_eq!(slots, [2, 4, 4, 2]);
-    assert_eq!(values(&pages.read()), [&[1; 600][..], &[2; 6000][..]]);
+    assert_eq!(slots, [2, 4, 4, 3]);
+    assert_eq!(values(&pages.read()), [&[1; 600][..], &[2; 6500][..]]);
+}
+
+#[test]
+fn a_flush_starts_a_page_when_the_rest_of_the_last_one_would_cost_a_program() {
+    let mut pages = Pages::new(geometry(512, 4));
+    let mut writer = writer();
+    let mut flush = |size: usize| -> Vec<(usize, u16, u16)> {
+        commit(&mut writer, &vec![1; size]);
+        let places = pages.flush(&mut writer);
+        places.iter().map(|place| (place.page, place.slot, place.slots)).collect()
+    };
+    assert_eq!(flush(1200), [(0, 0, 3)]);
+    assert_eq!(flush(700), [(1, 0, 2)], "one program, and a slot of page 0 stays free");
+    assert_eq!(flush(700), [(1, 2, 2)], "what fits goes on in the page");
+    assert_eq!(flush(1200), [(2, 0, 3)]);
+    assert_eq!(flush(2300), [(2, 3, 1), (3, 0, 4)], "two programs either way");
+    assert_eq!(pages.read().records.len(), 5);
 }
 
 #[test]

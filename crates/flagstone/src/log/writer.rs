@@ -31,7 +31,8 @@ pub(crate) struct Fragment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Flush {
-    /// The fragments. The first goes into the rest of the current page, the others start pages.
+    /// The fragments. The first goes into the rest of the current page if it fits there, the
+    /// others start pages.
     pub fragments: Vec<Fragment>,
     /// Durable LSN once all fragments are.
     pub upto: Lsn,
@@ -142,18 +143,12 @@ impl LogWriter {
     /// Fragments that everything pending would take now.
     #[must_use]
     pub(crate) fn pending_fragments(&self, geometry: LogGeometry, slots_left: u16) -> usize {
-        let mut rest = self.pending.len();
-        let mut room = slots_left;
-        let mut count = 0;
-        while rest > 0 {
-            rest -= cut_size(geometry, room, rest).1;
-            room = 0;
-            count += 1;
-        }
-        count
+        let room = first_room(geometry, slots_left, self.pending.len());
+        fragment_count(geometry, room, self.pending.len())
     }
 
-    /// Cuts everything pending into fragments; `slots_left` slots of the current page are free.
+    /// Cuts everything pending into fragments; `slots_left` slots of the current page are free,
+    /// and left alone when a flush that starts a page takes fewer programs.
     ///
     /// `None` when nothing is pending or a flush is in flight.
     pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
@@ -164,7 +159,7 @@ impl LogWriter {
         let ends = std::mem::take(&mut self.ends);
         let mut cutter = Cutter { ends: &ends, start: 0, done: 0, index: 0 };
         let mut fragments = Vec::new();
-        let mut room = slots_left;
+        let mut room = first_room(geometry, slots_left, pending.len());
         while cutter.start < pending.len() {
             fragments.push(self.cut(&mut cutter, &pending, geometry, room));
             room = 0;
@@ -263,6 +258,24 @@ impl Cutter<'_> {
         let last = self.ends.len() - 1;
         (self.done < last).then(|| self.ends[self.done])
     }
+}
+
+/// Slots of the current page that a flush of `size` bytes uses: none when they only cost it a
+/// program more.
+fn first_room(geometry: LogGeometry, slots_left: u16, size: usize) -> u16 {
+    let is_worth = fragment_count(geometry, slots_left, size) <= fragment_count(geometry, 0, size);
+    if is_worth { slots_left } else { 0 }
+}
+
+/// Fragments that `rest` bytes take when `room` slots of the page are free (0: a new page).
+fn fragment_count(geometry: LogGeometry, mut room: u16, mut rest: usize) -> usize {
+    let mut count = 0;
+    while rest > 0 {
+        rest -= cut_size(geometry, room, rest).1;
+        room = 0;
+        count += 1;
+    }
+    count
 }
 
 /// Slots and payload of the next fragment, when `room` slots of the page are free (0: a new page).
