@@ -95,6 +95,12 @@ pub(crate) enum FillPolicy {
     Balanced,
     /// Full from the left: the next inserts fall behind the last key.
     Append,
+    /// A page ends before entry `end`, and pages are full up to there: the next inserts fall there.
+    /// Evenly when that would take more pages.
+    Behind {
+        /// First entry behind the place where inserts come.
+        end: usize,
+    },
 }
 
 /// A page that was built.

@@ -209,11 +209,32 @@ fn plan(shape: Shape, range: KeyRange<'_>, items: &[Item<'_>]) -> Result<Vec<usi
         return Ok(Vec::new());
     }
     let full = plan_full(shape, range, items)?;
-    let even = match shape.fill {
+    let page_count = full.len() + 1;
+    let other = match shape.fill {
         FillPolicy::Append => None,
-        FillPolicy::Balanced => plan_even(shape, range, items, full.len() + 1),
+        FillPolicy::Balanced => plan_even(shape, range, items, page_count),
+        FillPolicy::Behind { end } => plan_behind(shape, range, items, end, page_count)?
+            .or_else(|| plan_even(shape, range, items, page_count)),
     };
-    Ok(even.unwrap_or(full))
+    Ok(other.unwrap_or(full))
+}
+
+/// Cuts before item `end` and fills the pages on either side from the left; `None` when that takes
+/// more than `page_count` pages.
+fn plan_behind(
+    shape: Shape,
+    range: KeyRange<'_>,
+    items: &[Item<'_>],
+    end: usize,
+    page_count: usize,
+) -> Result<Option<Vec<usize>>, NodeError> {
+    let (Some(left), Some(right)) = (items.get(..end), items.get(end..)) else { return Ok(None) };
+    let fence = fence(items, end);
+    let mut cuts = plan_full(shape, KeyRange { high: Some(fence), ..range }, left)?;
+    cuts.push(end);
+    let behind = plan_full(shape, KeyRange { low: fence, ..range }, right)?;
+    cuts.extend(behind.into_iter().map(|cut| end + cut));
+    Ok((cuts.len() < page_count).then_some(cuts))
 }
 
 /// Fills page after page from the left.

@@ -1,10 +1,27 @@
 //! Base ⊕ deltas: the new image of a leaf, without I/O and without touching the map.
+//!
+//! Owns the choice of how full the pages of a leaf that overflows become. The inserts of one merge
+//! tell where the next ones will fall:
+//!
+//! | inserts of the merge | next inserts | pages |
+//! | --- | --- | --- |
+//! | one run at the right end | behind the last key | full from the left |
+//! | one run that goes on from the entry before it | behind the run | cut behind it, full up to there |
+//! | anything else | anywhere | even |
+//!
+//! The second row is a key space in which several sequences grow, each behind a prefix of its own:
+//! an even cut would part a sequence from its full pages again and again and leave all of them
+//! half full. After the cut the sequence ends its page and goes on as in the first row. A run goes
+//! on from the entry before it when their keys agree as far as those of the run do, and farther
+//! than with the entry behind it; inserts at random places do not. Whatever is cut takes no more
+//! pages than an even cut.
 
 use std::iter::Peekable;
 use std::ops::Range;
 
 use flagstone_space::Lsn;
 
+use super::layout::common_size;
 use super::{Built, FillPolicy, NodeError, NodeView, ValueRef, build_leaves, value_size_max};
 use crate::delta::{self, DeltaMap, KeyRange, Op, Patch, Value, Versions};
 
@@ -188,9 +205,30 @@ struct Rows<'a> {
     rows: Vec<(Range<usize>, RowValue<'a>)>,
     dropped_refs: Vec<Vec<u8>>,
     value_size_max: usize,
-    /// Rows inserted behind the last entry of all bases, and before it.
-    inserted_behind: usize,
-    inserted_before: usize,
+    inserts: Inserts,
+}
+
+/// Where a merge inserted rows.
+#[derive(Default)]
+struct Inserts {
+    /// From the first inserted row to behind the last.
+    span: Range<usize>,
+    count: usize,
+}
+
+impl Inserts {
+    fn add(&mut self, row: usize) {
+        if self.count == 0 {
+            self.span.start = row;
+        }
+        self.span.end = row + 1;
+        self.count += 1;
+    }
+
+    /// Whether no older row lies between two inserted ones.
+    fn are_one_run(&self) -> bool {
+        self.count > 0 && self.count == self.span.len()
+    }
 }
 
 impl<'a> Rows<'a> {
@@ -206,8 +244,7 @@ impl<'a> Rows<'a> {
             rows: Vec::with_capacity(entry_count + 8),
             dropped_refs: Vec::new(),
             value_size_max: value_size_max(request.page_size),
-            inserted_behind: 0,
-            inserted_before: 0,
+            inserts: Inserts::default(),
         };
         let mut changes = deltas.range(request.range).peekable();
         for (index, base) in bases.iter().enumerate() {
@@ -250,15 +287,8 @@ impl<'a> Rows<'a> {
             let start = self.buffer.len();
             self.buffer.extend_from_slice(entry.prefix);
             self.buffer.extend_from_slice(entry.suffix);
-            self.push(start..self.buffer.len(), RowValue::Base(entry.value));
+            self.rows.push((start..self.buffer.len(), RowValue::Base(entry.value)));
         }
-    }
-
-    fn push(&mut self, key: Range<usize>, value: RowValue<'a>) {
-        if let RowValue::Base(_) = value {
-            self.inserted_before += std::mem::take(&mut self.inserted_behind);
-        }
-        self.rows.push((key, value));
     }
 
     /// Applies the versions of one key to the value its base has.
@@ -274,7 +304,7 @@ impl<'a> Rows<'a> {
         let key = self.store(key);
         if versions.peek().is_none() {
             if let Some(value) = was {
-                self.push(key, RowValue::Base(value));
+                self.rows.push((key, RowValue::Base(value)));
             }
             return Ok(());
         }
@@ -321,12 +351,10 @@ impl<'a> Rows<'a> {
             Some(Value::Ref(descriptor)) => RowValue::Ref(self.store(&descriptor)),
             None => return,
         };
-        if is_old {
-            self.inserted_before += std::mem::take(&mut self.inserted_behind);
-        } else {
-            self.inserted_behind += 1;
+        if !is_old {
+            self.inserts.add(self.rows.len());
         }
-        self.push(key, value);
+        self.rows.push((key, value));
     }
 
     fn store(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -335,14 +363,32 @@ impl<'a> Rows<'a> {
         start..self.buffer.len()
     }
 
-    /// Right-edge inserts fill pages from the left; any other growth splits evenly.
+    /// Where the next inserts are likely to fall (see the table above).
     fn fill(&self) -> FillPolicy {
-        let has_base = self.inserted_behind < self.rows.len();
-        if self.inserted_behind > 0 && self.inserted_before == 0 && has_base {
+        let inserts = &self.inserts;
+        let has_base = inserts.count < self.rows.len();
+        if !has_base || !inserts.are_one_run() {
+            FillPolicy::Balanced
+        } else if inserts.span.end == self.rows.len() {
             FillPolicy::Append
+        } else if self.goes_on(&inserts.span) {
+            FillPolicy::Behind { end: inserts.span.end }
         } else {
             FillPolicy::Balanced
         }
+    }
+
+    /// Whether a run of inserts goes on from the row before it, and not towards the row behind it.
+    fn goes_on(&self, run: &Range<usize>) -> bool {
+        let key =
+            |row: usize| self.rows.get(row).map_or(&[][..], |row| &self.buffer[row.0.clone()]);
+        let (Some(before), Some(last)) = (run.start.checked_sub(1), run.end.checked_sub(1)) else {
+            return false;
+        };
+        let joint = common_size(key(before), key(run.start));
+        run.len() > 1
+            && joint >= common_size(key(run.start), key(last))
+            && joint > common_size(key(last), key(run.end))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[u8], ValueRef<'_>)> {

@@ -386,6 +386,60 @@ fn inserts_at_the_right_edge_leave_full_pages_behind() {
     assert_eq!(counts(&inside), [11, 12]);
 }
 
+/// Goal: a sequence that grows in front of another one leaves full pages behind, inserts at random
+/// places fill pages no worse than before.
+///
+/// Method: merges of a few inserts each into a list of leaves, each insert into the leaf that
+/// covers it; then the average share of the pages that is used.
+#[test]
+fn sequences_that_grow_side_by_side_leave_full_pages_behind() {
+    let key = |prefix: u64, number: u64| [prefix.to_be_bytes(), number.to_be_bytes()].concat();
+    let mut leaves = vec![empty_leaf(TREE, 2048)];
+    for batch in 0..200_u64 {
+        for prefix in 0..16 {
+            let keys = (batch * 8..batch * 8 + 8).map(|number| key(prefix, number));
+            insert_batch(&mut leaves, keys.collect());
+        }
+    }
+    assert_eq!(leaves.iter().map(|leaf| NodeView::trusted(leaf).count()).sum::<usize>(), 16 * 1600);
+    assert!(used_share(&leaves) > 0.9, "{}", used_share(&leaves));
+}
+
+/// The share that even cuts come to: 0.69 for single keys, a little less for runs.
+#[test]
+fn inserts_at_random_places_fill_two_thirds_of_the_pages() {
+    for run_size in [1_u64, 3, 8] {
+        let mut leaves = vec![empty_leaf(TREE, 2048)];
+        for batch in 0..8000 / run_size {
+            // A dense key space, filled in an order without a pattern.
+            let start = batch.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 51;
+            let keys = (0..run_size).map(|number| (start * 8 + number).to_be_bytes().to_vec());
+            insert_batch(&mut leaves, keys.collect());
+        }
+        assert!(used_share(&leaves) > 0.6, "runs of {run_size}: {}", used_share(&leaves));
+    }
+}
+
+/// Merges `keys`, neighbours in their order, into the leaf that covers the first of them.
+fn insert_batch(leaves: &mut Vec<Vec<u8>>, keys: Vec<Vec<u8>>) {
+    let at = leaves.partition_point(|leaf| NodeView::trusted(leaf).low() <= &keys[0][..]) - 1;
+    let mut map = DeltaMap::new();
+    for key in &keys {
+        map.insert(key, Op::Put(&[5; 50]), Lsn(1), &[]);
+    }
+    let base = leaves[at].clone();
+    let view = NodeView::trusted(&base);
+    let range = KeyRange { low: view.low(), high: view.high() };
+    let request = MergeRequest { tree: TREE, range, upto: Lsn(1), page_size: 2048 };
+    let merged = merge_leaf(Some(view), &map, request, &mut NoOutline).unwrap();
+    leaves.splice(at..=at, merged.pages.into_iter().map(|page| page.image));
+}
+
+fn used_share(leaves: &[Vec<u8>]) -> f64 {
+    let used: usize = leaves.iter().map(|leaf| NodeView::trusted(leaf).used_bytes()).sum();
+    used as f64 / (leaves.len() * 2048) as f64
+}
+
 #[test]
 fn a_patch_on_an_absent_key_leaves_it_absent() {
     let mut map = DeltaMap::new();
