@@ -189,7 +189,10 @@ impl<D: Nand> Space<D> {
         let reserve = self.layout().meta_reserve + GC_RESERVE;
         match claim {
             Claim::User => {
-                reserve + self.layout().log_blocks.saturating_sub(self.log.block_count())
+                // A log that has used up its budget still finds a block to go on in: a restart
+                // begins one.
+                let left = self.layout().log_blocks.saturating_sub(self.log.block_count());
+                reserve + left.max(1)
             }
             Claim::Surplus => reserve,
             Claim::Reserve => 0,

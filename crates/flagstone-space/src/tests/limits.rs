@@ -10,6 +10,7 @@ use flagstone_nand::{
 use proptest::prelude::*;
 
 use super::harness::{Draw, Pair, REGION, Sight, options, profile, script, sim, spare_profile};
+use crate::place::Claim;
 use crate::{BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
 
 const TAG: WriteTag = WriteTag::data(Lsn(1), REGION);
@@ -46,6 +47,27 @@ fn a_full_space_still_overwrites_and_forgets() {
     assert!(space.trim(LogicalPage(pages[0]), None).unwrap());
     assert!(space.allocate(REGION).is_ok());
     assert_eq!(space.verify().unwrap(), []);
+}
+
+/// Goal: a log that has used up its budget finds a block to go on in, which a restart needs.
+///
+/// Method: the log takes all its blocks; then writes take all others that users may have, and at
+/// no moment is the last block gone that the log may take.
+#[test]
+fn a_log_that_used_its_budget_finds_a_block_to_go_on_in() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    let pages = space.capacity_pages() / 2;
+    let page = vec![7; space.log_slot_size() * space.log_slots_per_page() as usize];
+    for _ in 0..space.log_budget_pages() + space.log_block_pages() {
+        space.log_append(&page).unwrap();
+    }
+    let mut draw = Draw(1);
+    for round in 0..40 * pages {
+        write(&mut space, draw.below(pages.into()) as u32, round).unwrap();
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        assert!(space.blocks.free_count() > space.reserved_blocks(Claim::Surplus), "{round}");
+    }
+    space.log_append(&page).unwrap();
 }
 
 /// Runs a script in which one operation fails, once or for ever, and compares with the model.
