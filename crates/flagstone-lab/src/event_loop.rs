@@ -10,6 +10,8 @@
 //! - **L3** An operation issued at an event starts no earlier than the event's time; dies work in
 //!   parallel, each in turn.
 //! - **L4** Device and counters depend on seed and configuration alone.
+//! - **L5** A run ends with exactly the commits asked for. Where one flush makes more of them
+//!   durable, the others are acknowledged at the same time by the clock, but in the next run.
 //!
 //! ```text
 //!            miss          read done                 commit            flush done
@@ -85,6 +87,8 @@ pub struct EventLoop<'e, E: Driven, T> {
     pub tally: Tally,
     /// Durable commits since the loop began.
     commits: u64,
+    /// Commits at which the run stops: later ones are acknowledged in the next run.
+    goal: u64,
     /// Whether an [`Event::Due`] is to come.
     is_due_set: bool,
     /// Whether clients begin further transactions.
@@ -121,6 +125,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
             worker: Actor::Idle,
             tally: Tally::new(workload.classes())?,
             commits: 0,
+            goal: 0,
             is_due_set: false,
             is_open: true,
             idle_rounds: 0,
@@ -151,7 +156,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         clients.map(|(client, number)| (number, client.acknowledged().to_vec())).collect()
     }
 
-    /// Runs until `commits` transactions in all are durable.
+    /// Runs until exactly `commits` transactions in all are durable and acknowledged (rule L5).
     ///
     /// # Errors
     ///
@@ -159,6 +164,8 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
     pub fn run_until(&mut self, commits: u64) -> Result<(), BenchError> {
         let mut steps_left = STEPS_MAX;
         let mut before = self.commits;
+        self.goal = commits;
+        self.acknowledge();
         while self.commits < commits {
             self.step()?;
             steps_left -= 1;
@@ -178,6 +185,8 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
     /// The engine's error, or a stall.
     pub fn drain(&mut self) -> Result<(), BenchError> {
         self.is_open = false;
+        self.goal = u64::MAX;
+        self.acknowledge();
         while self.clients.iter().any(Client::is_active) {
             self.step()?;
         }
@@ -189,6 +198,9 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         while let Some(index) = self.ready.pop_front() {
             self.run_client(index)?;
             self.wake_locked();
+            if self.commits >= self.goal {
+                return Ok(());
+            }
         }
         self.start_flush()?;
         self.start_work()?;
@@ -289,11 +301,11 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         }
     }
 
-    /// Ends every commit that has become durable: commits wait in log order.
+    /// Ends every commit that has become durable, up to the goal: commits wait in log order.
     fn acknowledge(&mut self) {
         let durable = self.engine.durable();
         while let Some(pending) = self.on_durable.front() {
-            if pending.lsn > durable {
+            if pending.lsn > durable || self.commits >= self.goal {
                 break;
             }
             let client = pending.client;
