@@ -3,6 +3,7 @@
 //! Owns the way from arguments to a [`BenchConfig`] and the run as text. Measures nothing.
 
 use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, WorkloadKind, run_all};
+use flagstone_lab::preset;
 use flagstone_lab::run::{Run, Runs};
 use flagstone_lab::workload::tpcb::Dialect;
 
@@ -103,7 +104,7 @@ fn unfit(option: &'static str, value: &str, must: &'static str) -> UsageError {
 fn presets(args: &BenchArgs) -> Result<Vec<flagstone::Options>, UsageError> {
     let durability = args.durability.as_deref().map(request::durability).transpose()?;
     let options = args.preset.split(',').map(|name| {
-        let mut options = request::engine_options(Some(name.trim()), None, &args.options)?;
+        let mut options = request::changed(preset::options(name.trim())?, None, &args.options)?;
         options.durability = durability.unwrap_or(options.durability);
         Ok(options)
     });

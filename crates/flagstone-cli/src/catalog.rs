@@ -4,7 +4,8 @@
 
 use std::io;
 
-use flagstone::{Options, PRESETS};
+use flagstone::Options;
+use flagstone_lab::preset;
 use flagstone_nand::{CellMode, PartialCut, Profile, ProgramOrder};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -128,11 +129,11 @@ struct PresetRow {
 /// Lists the presets, or prints the options of one.
 pub(crate) fn presets(name: Option<&str>, output: &mut Output) -> Result<(), Failure> {
     if let Some(name) = name {
-        return preset(&Options::preset(name)?, output);
+        return preset_options(&preset::options(name)?, output);
     }
     let mut rows = Vec::new();
-    for preset in PRESETS {
-        let options = overrides::fields(&Options::preset(preset.name)?)?;
+    for preset in preset::all() {
+        let options = overrides::fields(&preset::options(preset.name)?)?;
         rows.push(PresetRow { name: preset.name, summary: preset.summary, options });
     }
     let text = || {
@@ -145,7 +146,7 @@ pub(crate) fn presets(name: Option<&str>, output: &mut Output) -> Result<(), Fai
     Ok(output.show(&json!({ "presets": rows }), text)?)
 }
 
-fn preset(options: &Options, output: &mut Output) -> Result<(), Failure> {
+fn preset_options(options: &Options, output: &mut Output) -> Result<(), Failure> {
     let fields = overrides::fields(options)?;
     let text = || {
         let lines =

@@ -191,7 +191,16 @@ pub(crate) fn engine_options(
     memory: Option<&str>,
     changes: &[String],
 ) -> Result<Options, UsageError> {
-    let mut options = preset.map_or_else(|| Ok(Options::default()), Options::preset)?;
+    let options = preset.map_or_else(|| Ok(Options::default()), Options::preset)?;
+    changed(options, memory, changes)
+}
+
+/// `options` with `memory` and `changes` on top.
+pub(crate) fn changed(
+    mut options: Options,
+    memory: Option<&str>,
+    changes: &[String],
+) -> Result<Options, UsageError> {
     if let Some(memory) = memory {
         options.memory = size("--memory", memory)?;
     }

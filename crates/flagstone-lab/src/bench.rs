@@ -21,6 +21,7 @@ use flagstone::{EngineError, OpenError, Options};
 use flagstone_nand::Profile;
 use thiserror::Error;
 
+use crate::preset::{self, EngineKind};
 use crate::run::{Run, Runs};
 use crate::workload::Workload;
 use crate::workload::tpcb::{self, SumsFault, Tpcb};
@@ -188,6 +189,7 @@ pub fn run(
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
     config.require()?;
+    config.require_device_for(options)?;
     match config.workload {
         WorkloadKind::Tpcb(_) => {
             let workload = config.tpcb_workload();
@@ -248,6 +250,14 @@ impl BenchConfig {
     pub(crate) fn tpcb_workload(&self) -> Tpcb {
         let WorkloadKind::Tpcb(dialect) = self.workload;
         Tpcb { dialect, scale: self.scale, seed: self.seed }
+    }
+
+    /// Classic engines run on the virtual clock only.
+    fn require_device_for(&self, options: &Options) -> Result<(), BenchError> {
+        match (preset::engine_of(options), &self.device) {
+            (EngineKind::Flagstone, _) | (_, BenchDevice::Sim) => Ok(()),
+            _ => Err(BenchError::Config { option: "device", must: "sim for a classic engine" }),
+        }
     }
 
     fn require(&self) -> Result<(), BenchError> {

@@ -23,6 +23,7 @@ use flagstone_nand::{
 };
 use serde::Serialize;
 
+pub mod classic;
 pub mod engine;
 pub mod explore;
 pub mod faults;
@@ -46,10 +47,12 @@ mod tests;
 #[cfg(test)]
 mod toy;
 
+pub use classic::Classic;
 pub use engine::Flagstone;
 pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
 pub use run::{RunnerRig, Violation};
 
+use crate::preset::{self, EngineKind};
 use script::{Mix, Script};
 
 /// What `flagstone crash` is asked for.
@@ -128,6 +131,9 @@ const BLOCK_COUNT: u32 = 32;
 /// Log pages of an explored database: little, so that the log's head has to move.
 const LOG_PAGES: u32 = 24;
 
+/// Log pages of a classic engine: it logs what undoes a change too, and keeps room to undo.
+const CLASSIC_LOG_PAGES: u32 = 56;
+
 /// Logical pages that fit the memory of an explored database: little, so that pages move.
 const MEMORY_PAGES: usize = 32;
 
@@ -145,7 +151,7 @@ impl CrashConfig {
     ///
     /// When there is no such preset.
     pub fn options(&self, device: &impl Nand) -> Result<Options, OptionsError> {
-        let options = Options::preset(&self.preset)?.with_seed(self.seed);
+        let options = preset::options(&self.preset)?.with_seed(self.seed);
         let options = small(options, device);
         options.require(device)?;
         Ok(options)
@@ -189,7 +195,14 @@ impl CrashConfig {
         let started = Instant::now();
         let scenario = self.scenario(device)?;
         let limits = self.limits();
-        let tally = explore::explore::<Flagstone<RunnerRig<C>>, C>(&scenario, &limits, progress);
+        let tally = match preset::engine_of(&scenario.setup.options) {
+            EngineKind::Flagstone => {
+                explore::explore::<Flagstone<RunnerRig<C>>, C>(&scenario, &limits, progress)
+            }
+            EngineKind::Classic(_) => {
+                explore::explore::<Classic<RunnerRig<C>>, C>(&scenario, &limits, progress)
+            }
+        };
         Ok(self.report(tally, started))
     }
 
@@ -199,7 +212,14 @@ impl CrashConfig {
     {
         let started = Instant::now();
         let scenario = self.scenario(device)?;
-        let outcome = explore::replay::<Flagstone<RunnerRig<C>>, C>(&scenario, path, self.seed)?;
+        let outcome = match preset::engine_of(&scenario.setup.options) {
+            EngineKind::Flagstone => {
+                explore::replay::<Flagstone<RunnerRig<C>>, C>(&scenario, path, self.seed)?
+            }
+            EngineKind::Classic(_) => {
+                explore::replay::<Classic<RunnerRig<C>>, C>(&scenario, path, self.seed)?
+            }
+        };
         let mut tally = Tally { points: 1, states: 1, ..Tally::default() };
         if let Err(violation) = outcome {
             tally.fail(Failure { path: path.clone(), violation });
@@ -212,7 +232,10 @@ impl CrashConfig {
 #[must_use]
 pub fn small(mut options: Options, device: &impl Nand) -> Options {
     let page_size = device.geometry().page_size as usize * options.parts as usize;
-    options.log_pages = LOG_PAGES;
+    options.log_pages = match preset::engine_of(&options) {
+        EngineKind::Flagstone => LOG_PAGES,
+        EngineKind::Classic(_) => CLASSIC_LOG_PAGES,
+    };
     options.frame_share = FRAME_SHARE;
     options.with_memory(MEMORY_PAGES * page_size)
 }

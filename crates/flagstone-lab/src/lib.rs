@@ -8,17 +8,20 @@
 //! - [`medium`]: the simulated device of a run, a chip or a drive.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
+//! - [`classic`]: an ARIES engine on the same floors, to compare with.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
 //! - [`reproduce`]: the experiments of the papers: runs, figures, verdicts, files.
 
 pub mod bench;
+pub mod classic;
 pub mod clock;
 pub mod crash;
 pub mod event_loop;
 pub mod medium;
 pub mod model;
 mod parallel;
+pub mod preset;
 pub mod quickstart;
 pub mod reproduce;
 pub mod run;

@@ -25,8 +25,10 @@ use crate::timed::Timed;
 use crate::workload::Operations;
 
 mod blocking;
+mod classic;
 mod session;
 
+pub use classic::{ClassicSession, ClassicStore, ClassicTransaction};
 pub use session::Session;
 
 /// A database whose operations run to their end on the calling thread.

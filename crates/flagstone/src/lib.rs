@@ -50,6 +50,8 @@ mod lock;
 mod log;
 mod node;
 mod options;
+#[cfg(feature = "parts")]
+pub mod parts;
 mod runtime;
 
 pub use bugs::SeededBug;

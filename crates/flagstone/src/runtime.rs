@@ -37,6 +37,8 @@ mod values;
 
 pub use check::{CheckFault, CheckReport};
 pub use open::RecoveryReport;
+#[cfg(feature = "parts")]
+pub(crate) use open::space_options;
 
 /// Counters of system pages: the catalog, and spilled changes.
 pub const REGION_SYSTEM: RegionId = RegionId(0);

@@ -10,10 +10,11 @@ use super::report::{Measured, seconds};
 use super::{BenchError, Job, OnProgress, Phase, WARMUP_STEP, Warmup};
 use crate::event_loop::EventLoop;
 use crate::medium::Medium;
+use crate::preset::{self, EngineKind};
 use crate::run::Run;
 use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
-use crate::store::{Drivable, Store};
+use crate::store::{ClassicStore, Drivable, Store};
 use crate::timed::Timed;
 use crate::workload::Workload;
 
@@ -40,7 +41,10 @@ pub(super) fn run<W: Workload>(
     options: &Options,
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
-    run_on::<Database<Chip>, W>(job, options, on_progress)
+    match preset::engine_of(options) {
+        EngineKind::Flagstone => run_on::<Database<Chip>, W>(job, options, on_progress),
+        EngineKind::Classic(_) => run_on::<ClassicStore<Chip>, W>(job, options, on_progress),
+    }
 }
 
 /// Runs the benchmark on the engine of `S`.

@@ -168,12 +168,16 @@ impl LogReader {
     ///
     /// To keep memory low, take all there are after each page.
     pub(crate) fn next_record(&mut self) -> Option<Result<(Lsn, Record<'_>), LogError>> {
-        let extent = self.extents.pop_front()?;
-        let body = self.stream.get(extent.body..extent.end).unwrap_or(&[]);
-        let lsn = extent.lsn;
+        let (lsn, body) = self.next_bytes()?;
         Some(
             Record::decode(body).map(|r| (lsn, r)).map_err(|fault| LogError::Record { lsn, fault }),
         )
+    }
+
+    /// As [`LogReader::next_record`], undecoded.
+    pub(crate) fn next_bytes(&mut self) -> Option<(Lsn, &[u8])> {
+        let extent = self.extents.pop_front()?;
+        Some((extent.lsn, self.stream.get(extent.body..extent.end).unwrap_or(&[])))
     }
 
     /// Fragments of the last flush and of the last page, in order.

@@ -88,10 +88,15 @@ impl LogWriter {
 
     /// Adds a record to the tail in memory and gives it the next LSN.
     pub(crate) fn append(&mut self, record: &Record<'_>) -> Lsn {
+        self.append_with(|out| record.encode(out))
+    }
+
+    /// Adds a record that `encode` writes.
+    pub(crate) fn append_with(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         self.counter += 1;
         self.scratch.clear();
         put_varint(&mut self.scratch, self.counter);
-        record.encode(&mut self.scratch);
+        encode(&mut self.scratch);
         put_varint(&mut self.pending, self.scratch.len() as u64);
         self.pending.extend_from_slice(&self.scratch);
         self.ends.push(self.pending.len());
@@ -107,6 +112,12 @@ impl LogWriter {
     #[must_use]
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// Counter of the last record appended.
+    #[cfg(feature = "parts")]
+    pub(crate) fn counter(&self) -> u64 {
+        self.counter
     }
 
     /// Whether any record was appended in this epoch.

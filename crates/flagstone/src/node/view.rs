@@ -50,7 +50,7 @@ impl<'a> NodeView<'a> {
         &self.header
     }
 
-    pub(super) fn bytes(&self) -> &'a [u8] {
+    pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
@@ -166,6 +166,12 @@ impl<'a> NodeView<'a> {
         let value = self.bytes.get(parts.value)?;
         let value = if parts.is_ref { ValueRef::Ref(value) } else { ValueRef::Inline(value) };
         Some(Entry { prefix: self.prefix(), suffix, value })
+    }
+
+    /// Where the value of entry `index` of a leaf lies in the page.
+    #[cfg(feature = "parts")]
+    pub(crate) fn value_range(&self, index: usize) -> Option<Range<usize>> {
+        (index < self.count() && self.is_leaf()).then(|| self.parts(index).value)
     }
 
     /// The entries of a leaf, ascending.

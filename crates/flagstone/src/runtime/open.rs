@@ -180,7 +180,10 @@ fn log_geometry<D: Nand>(space: &Space<D>) -> Result<LogGeometry, OpenError> {
 }
 
 /// Options of the space floor, or why the device is too small for them.
-fn space_options(device: &mut impl Nand, options: &Options) -> Result<SpaceOptions, OpenError> {
+pub(crate) fn space_options(
+    device: &mut impl Nand,
+    options: &Options,
+) -> Result<SpaceOptions, OpenError> {
     let (geometry, capabilities) = (device.geometry(), device.capabilities());
     let mut space = SpaceOptions {
         parts: options.parts as u8,

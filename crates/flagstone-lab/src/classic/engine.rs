@@ -1,0 +1,708 @@
+//! State of the engine, transactions, and what it tells its driver.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail};
+use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
+use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
+use flagstone::{Table, Xid};
+use flagstone_space::{LogicalPage, Lsn};
+
+use super::checkpoint::Checkpoint;
+use super::pool::Pool;
+use super::record::{Edit, Record};
+use super::{Config, Locking};
+
+/// Tree of tables: name to number and root.
+pub(super) const CATALOG: u32 = 0;
+/// Tree of the chunks of long values.
+pub(super) const CHUNKS: u32 = 1;
+/// Number of the first table.
+pub(super) const TABLES: u32 = 2;
+
+/// Frames that stay however much memory other things take.
+const FRAMES_MIN: usize = 12;
+
+/// Pages at the end of the pool's order that are written ahead of need, so that a read seldom waits.
+const CLEAN_AHEAD: usize = 4;
+
+/// Bytes of a compensation record beside the key and the bytes it puts back.
+const CLR_OVERHEAD: usize = 40;
+
+/// Bytes in a checkpoint record for each dirty page or running transaction, at most.
+const CHECKPOINT_ENTRY: usize = 12;
+
+/// What the engine knows of the space floor.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct View {
+    pub(super) log_used: u64,
+    pub(super) log_budget: u64,
+    pub(super) log_block_pages: u64,
+    pub(super) log_page_size: usize,
+    pub(super) mapping_bytes: usize,
+}
+
+/// How a change is undone.
+#[derive(Clone, Debug)]
+pub(super) struct Undo {
+    pub(super) lsn: Lsn,
+    pub(super) tree: u32,
+    pub(super) key: Vec<u8>,
+    pub(super) edit: Edit,
+}
+
+impl Undo {
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.edit.size()
+    }
+
+    /// Bytes of log that undoing it takes.
+    fn debt(&self) -> usize {
+        CLR_OVERHEAD + self.key.len() + self.edit.size()
+    }
+}
+
+/// A running transaction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transaction {
+    /// First record; zero before there is one.
+    pub(super) first: Lsn,
+    /// Last record.
+    pub(super) last: Lsn,
+    /// What is to be undone, oldest first.
+    pub(super) undo: Vec<Undo>,
+    /// Whether it is being rolled back to its beginning.
+    pub(super) is_ending: bool,
+    /// The chunks of a value that are being written.
+    pub(super) filling: Option<super::value::Filling>,
+}
+
+/// Reads of one page that are under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outstanding {
+    count: u32,
+    /// The page was written or freed since: what these reads bring is thrown away.
+    is_stale: bool,
+}
+
+/// What is owed to the transactions that run (A7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Debts {
+    /// Memory of what is to be undone.
+    memory: usize,
+    /// Bytes of log that undoing takes.
+    log: usize,
+    /// Bytes by which undoing makes leaves grow.
+    growth: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) commits: u64,
+    pub(super) aborts: u64,
+    pub(super) deadlocks: u64,
+    pub(super) user_bytes: u64,
+    pub(super) log_bytes: u64,
+    pub(super) splits: u64,
+    pub(super) checkpoints: u64,
+    pub(super) undone: u64,
+}
+
+/// State above the space floor. Never does I/O.
+#[derive(Debug)]
+pub struct Engine {
+    pub(super) config: Config,
+    pub(super) page_size: usize,
+    pub(super) pool: Pool,
+    pub(super) locks: Locks,
+    /// Root page of each tree.
+    pub(super) trees: BTreeMap<u32, LogicalPage>,
+    pub(super) transactions: BTreeMap<Xid, Transaction>,
+    pub(super) debts: Debts,
+    pub(super) xid_next: u64,
+    /// Ended by a deadlock; their owners do not know yet.
+    doomed: BTreeSet<Xid>,
+    /// Transactions to be rolled back.
+    pub(super) rollbacks: VecDeque<Xid>,
+    woken: Vec<Xid>,
+    pub(super) log: LogTail,
+    /// First record of each flush, and where it stands.
+    pub(super) places: VecDeque<(Lsn, LogPlace)>,
+    /// First record that is not in a flush yet.
+    unsealed: Lsn,
+    /// Log page on which the last durable fragment ended.
+    log_page: u64,
+    flush_to: Lsn,
+    /// Commits up to here wait for company.
+    company_to: Lsn,
+    is_flushing: bool,
+    pub(super) last_commit: Lsn,
+    reads: HashMap<LogicalPage, Outstanding>,
+    unused: Vec<LogicalPage>,
+    /// Pages given up, with the record that did it.
+    pub(super) freed: VecDeque<(Lsn, LogicalPage)>,
+    pub(super) checkpoint: Checkpoint,
+    /// Somebody waits for a frame.
+    is_crowded: bool,
+    pub(super) view: View,
+    pub(super) counts: Counts,
+    undo_peak: usize,
+    is_poisoned: bool,
+}
+
+/// A flush of the log.
+#[derive(Debug)]
+pub(super) struct Sealed(LogFlush);
+
+impl Sealed {
+    pub(super) fn fragments(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.fragments()
+    }
+}
+
+impl Engine {
+    /// An empty engine over pages of `page_size` bytes, whose log goes on at `place`.
+    pub(super) fn new(config: Config, page_size: usize, log: LogTail, place: LogPlace) -> Self {
+        let roots = [(CATALOG, LogicalPage(0)), (CHUNKS, LogicalPage(1))];
+        Self {
+            pool: Pool::new(page_size),
+            page_size,
+            config,
+            locks: Locks::default(),
+            trees: BTreeMap::from(roots),
+            transactions: BTreeMap::new(),
+            debts: Debts::default(),
+            xid_next: 1,
+            doomed: BTreeSet::new(),
+            rollbacks: VecDeque::new(),
+            woken: Vec::new(),
+            unsealed: log.next(),
+            log,
+            places: VecDeque::from([(Lsn::ZERO, place)]),
+            log_page: place.page(),
+            flush_to: Lsn::ZERO,
+            company_to: Lsn::ZERO,
+            is_flushing: false,
+            last_commit: Lsn::ZERO,
+            reads: HashMap::new(),
+            unused: Vec::new(),
+            freed: VecDeque::new(),
+            checkpoint: Checkpoint::default(),
+            is_crowded: false,
+            view: View::default(),
+            counts: Counts::default(),
+            undo_peak: 0,
+            is_poisoned: false,
+        }
+    }
+
+    /// Bytes of the longest key.
+    #[must_use]
+    pub fn key_size_max(&self) -> usize {
+        parts::key_size_max(self.page_size)
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&mut self) -> Xid {
+        let xid = Xid(self.xid_next);
+        self.xid_next += 1;
+        self.transactions.insert(xid, Transaction::default());
+        xid
+    }
+
+    /// Gives the commit its place in the log: durable when [`Engine::durable`] reaches it. Locks go
+    /// now (rule D8), so a reader's own end waits for the commits that it may have read.
+    ///
+    /// # Errors
+    ///
+    /// `Deadlock` when the transaction was chosen to end one; `Ended`.
+    pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Lsn> {
+        let transaction = self.transaction(xid)?;
+        let previous = transaction.last;
+        if previous != Lsn::ZERO {
+            self.last_commit = self.append(&Record::Commit { xid, previous });
+            self.counts.commits += 1;
+            self.checkpoint.count_commit();
+        }
+        self.forget(xid);
+        match durability {
+            Durability::Deferred => {}
+            Durability::Group => self.company_to = self.last_commit,
+            Durability::Immediate => self.flush_to = self.flush_to.max(self.last_commit),
+        }
+        Ok(self.last_commit)
+    }
+
+    /// Takes the transaction back; the background work undoes it, and then its locks go.
+    pub fn abort(&mut self, xid: Xid) {
+        if self.doomed.remove(&xid) {
+            return;
+        }
+        let Some(transaction) = self.transactions.get(&xid) else { return };
+        if transaction.is_ending {
+            return;
+        }
+        self.counts.aborts += 1;
+        self.end(xid);
+    }
+
+    /// Begins the rollback of a transaction.
+    pub(super) fn end(&mut self, xid: Xid) {
+        let Some(transaction) = self.transactions.get_mut(&xid) else { return };
+        transaction.is_ending = true;
+        let previous = transaction.last;
+        if previous == Lsn::ZERO {
+            self.forget(xid);
+            return;
+        }
+        let lsn = self.append(&Record::Abort { xid, previous });
+        self.link(xid, lsn);
+        self.rollbacks.push_back(xid);
+    }
+
+    /// Drops what is kept of a transaction that has ended, and its locks.
+    pub(super) fn forget(&mut self, xid: Xid) {
+        if let Some(transaction) = self.transactions.remove(&xid) {
+            transaction.undo.iter().for_each(|undo| self.debts.pay(undo));
+        }
+        let woken = self.locks.release_all(xid);
+        self.woken.extend(woken);
+    }
+
+    /// Whether a transaction has not been undone yet.
+    #[must_use]
+    pub fn is_running(&self, xid: Xid) -> bool {
+        self.transactions.contains_key(&xid)
+    }
+
+    pub(super) fn transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
+        if self.is_poisoned {
+            return Err(EngineError::Poisoned.into());
+        }
+        if self.doomed.remove(&xid) {
+            return Err(EngineError::Deadlock.into());
+        }
+        let transaction = self.transactions.get_mut(&xid);
+        transaction.filter(|it| !it.is_ending).ok_or(Stop::Error(EngineError::Ended))
+    }
+
+    /// The record `lsn` is the last of the transaction.
+    pub(super) fn link(&mut self, xid: Xid, lsn: Lsn) {
+        if let Some(transaction) = self.transactions.get_mut(&xid) {
+            if transaction.first == Lsn::ZERO {
+                transaction.first = lsn;
+            }
+            transaction.last = lsn;
+        }
+    }
+
+    /// Last record of a transaction.
+    pub(super) fn last_of(&self, xid: Xid) -> Lsn {
+        self.transactions.get(&xid).map_or(Lsn::ZERO, |transaction| transaction.last)
+    }
+
+    pub(super) fn push_undo(&mut self, xid: Xid, undo: Undo) {
+        let Some(transaction) = self.transactions.get_mut(&xid) else { return };
+        self.debts.take(&undo);
+        self.undo_peak = self.undo_peak.max(self.debts.memory);
+        transaction.undo.push(undo);
+    }
+
+    pub(super) fn pop_undo(&mut self, xid: Xid) {
+        let Some(transaction) = self.transactions.get_mut(&xid) else { return };
+        if let Some(undo) = transaction.undo.pop() {
+            self.debts.pay(&undo);
+        }
+    }
+
+    /// What is to be undone next of a transaction.
+    pub(super) fn top_undo(&self, xid: Xid) -> Option<&Undo> {
+        self.transactions.get(&xid)?.undo.last()
+    }
+
+    /// The transaction whose next change to be undone is the latest of all.
+    pub(super) fn latest_loser(&self) -> Option<Xid> {
+        let next = |it: &Transaction| it.undo.last().map_or(Lsn::ZERO, |undo| undo.lsn);
+        self.transactions.iter().max_by_key(|(_, it)| next(it)).map(|(xid, _)| *xid)
+    }
+
+    /// Acquires a lock or says why not; ends the youngest transaction of a deadlock.
+    pub(super) fn lock(&mut self, xid: Xid, on: LockOn<'_>, mode: LockMode) -> Step<()> {
+        self.transaction(xid)?;
+        loop {
+            match self.locks.acquire(xid, on, mode) {
+                LockAnswer::Granted => return Ok(()),
+                LockAnswer::Wait => return Err(Stop::Wait(Wait::Lock)),
+                LockAnswer::Deadlock(victim) => {
+                    self.doom(victim);
+                    if victim == xid {
+                        self.doomed.remove(&xid);
+                        return Err(EngineError::Deadlock.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a deadlock's victim; it learns so at its next call. Its locks go when it is undone.
+    fn doom(&mut self, victim: Xid) {
+        self.counts.deadlocks += 1;
+        let woken = self.locks.cancel_wait(victim);
+        self.woken.extend(woken);
+        self.doomed.insert(victim);
+        self.woken.push(victim);
+        self.end(victim);
+    }
+
+    /// Locks what holds the entry of `key`: the entry itself, or its page.
+    pub(super) fn lock_entry(
+        &mut self,
+        xid: Xid,
+        tree: u32,
+        key: &[u8],
+        mode: LockMode,
+    ) -> Step<()> {
+        if key.len() > self.key_size_max() {
+            let size_max = self.key_size_max();
+            return Err(EngineError::KeyTooLong { size: key.len(), size_max }.into());
+        }
+        match self.config.locking {
+            Locking::Record => self.lock(xid, LockOn::Record { tree, key }, mode),
+            Locking::Page => {
+                self.transaction(xid)?;
+                let page = self.leaf_of(tree, key)?;
+                self.lock(xid, LockOn::Page(page), mode)
+            }
+        }
+    }
+}
+
+impl Debts {
+    fn take(&mut self, undo: &Undo) {
+        self.memory += undo.size();
+        self.log += undo.debt();
+        self.growth += undo.edit.growth(&undo.key);
+    }
+
+    fn pay(&mut self, undo: &Undo) {
+        self.memory -= undo.size();
+        self.log -= undo.debt();
+        self.growth -= undo.edit.growth(&undo.key);
+    }
+}
+
+/// The log.
+impl Engine {
+    pub(super) fn append(&mut self, record: &Record) -> Lsn {
+        let before = self.log.pending_bytes();
+        let lsn = self.log.append(&record.encode());
+        self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
+        lsn
+    }
+
+    /// Every record up to here is durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.log.durable()
+    }
+
+    /// The newest commit, durable or not.
+    #[must_use]
+    pub fn last_commit(&self) -> Lsn {
+        self.last_commit
+    }
+
+    /// Whether somebody waits for log records that are not being written yet.
+    #[must_use]
+    pub fn is_flush_wanted(&self) -> bool {
+        !self.is_poisoned
+            && !self.is_flushing
+            && (self.flush_to > self.log.durable() || self.has_company())
+            && self.log.pending_bytes() > 0
+    }
+
+    /// How long commits may wait for company before they are flushed; none when none waits.
+    #[must_use]
+    pub fn company(&self) -> Option<Duration> {
+        let awaits = !self.is_poisoned && self.company_to > self.log.durable();
+        awaits.then_some(self.config.options.group_delay)
+    }
+
+    /// Whether enough has gathered to end the wait of a group commit.
+    fn has_company(&self) -> bool {
+        let enough = self.view.log_page_size as f64 * self.config.options.group_fill;
+        self.company_to > self.log.durable() && self.log.pending_bytes() as f64 >= enough
+    }
+
+    /// Asks for everything in the log to become durable.
+    pub fn want_flush(&mut self) {
+        self.flush_to = self.log.appended();
+    }
+
+    /// Asks for the log to become durable up to `lsn`.
+    pub(super) fn want_durable(&mut self, lsn: Lsn) {
+        self.flush_to = self.flush_to.max(lsn);
+    }
+
+    /// Bytes of log records that wait for a flush.
+    #[must_use]
+    pub fn pending_log_size(&self) -> usize {
+        self.log.pending_bytes()
+    }
+
+    /// Cuts everything pending into a flush.
+    pub(super) fn seal(&mut self, shape: LogShape, slots_left: u16) -> Option<Sealed> {
+        if self.is_poisoned {
+            return None;
+        }
+        let place = self.log.place(self.log_page);
+        let flush = self.log.seal(shape, slots_left)?;
+        self.places.push_back((self.unsealed, place));
+        self.unsealed = Lsn(flush.upto().0 + 1);
+        self.is_flushing = true;
+        Some(Sealed(flush))
+    }
+
+    /// The flush is durable; its last fragment lies on `log_page`.
+    pub(super) fn flushed(&mut self, flush: Sealed, log_page: u64) {
+        self.log.completed(flush.0);
+        self.log_page = log_page;
+        self.is_flushing = false;
+    }
+
+    /// The last durable fragment that restart found lies on this page.
+    pub(super) fn resume_log(&mut self, page: u64) {
+        self.log_page = page;
+    }
+
+    /// Where the log has to be read from to see the record `lsn`.
+    pub(super) fn place_of(&self, lsn: Lsn) -> LogPlace {
+        let after = self.places.partition_point(|(first, _)| *first <= lsn);
+        let place = after.checked_sub(1).and_then(|index| self.places.get(index));
+        place.map_or_else(LogPlace::default, |(_, place)| *place)
+    }
+
+    /// Whether the log has room for `size` bytes beside what is owed (A7).
+    pub(super) fn admit_log(&mut self, size: usize) -> Step<()> {
+        let page_size = self.page_size.max(1);
+        let tables = CHECKPOINT_ENTRY * (self.pool.dirty_count() + self.transactions.len());
+        let bytes = size + self.log.pending_bytes() + self.debts.log + 2 * tables;
+        // A restart may leave a block half used; a shape change while undoing takes a page.
+        let reserve = self.view.log_block_pages + 4;
+        let needed = self.view.log_used + bytes.div_ceil(page_size) as u64 + reserve;
+        if needed <= self.view.log_budget {
+            return Ok(());
+        }
+        if self.place_of(self.oldest_record()).page() <= self.checkpoint.head_page() {
+            // A transaction keeps the head where it is: no checkpoint can move it.
+            return Err(EngineError::Full.into());
+        }
+        Err(Stop::Wait(Wait::Log))
+    }
+
+    /// First record of the oldest transaction that runs; the next record when there is none.
+    pub(super) fn oldest_record(&self) -> Lsn {
+        let firsts = self.transactions.values().map(|transaction| transaction.first);
+        firsts.filter(|first| *first != Lsn::ZERO).min().unwrap_or(self.log.next())
+    }
+}
+
+/// Pages.
+impl Engine {
+    /// The image of a page, or a miss that is noted as under way.
+    pub(super) fn image(&mut self, page: LogicalPage) -> Step<&[u8]> {
+        if self.pool.peek(page).is_none() {
+            return Err(self.miss(page));
+        }
+        let frame = self.pool.get(page);
+        frame.map(|frame| frame.image.as_slice()).ok_or(Stop::Wait(Wait::Memory))
+    }
+
+    fn miss(&mut self, page: LogicalPage) -> Stop {
+        if !self.reads.contains_key(&page) {
+            if let Err(stop) = self.make_room(1) {
+                return stop;
+            }
+            self.pool.misses += 1;
+        }
+        self.reads.entry(page).or_default().count += 1;
+        Stop::Miss(Fetch::Page(page))
+    }
+
+    /// Makes room for `count` frames beside those that are being read.
+    pub(super) fn make_room(&mut self, count: usize) -> Step<()> {
+        let wanted = (self.reads.len() + count) * self.pool.frame_size();
+        if self.pool.shrink(self.frames_limit().saturating_sub(wanted)) {
+            self.is_crowded = false;
+            return Ok(());
+        }
+        self.is_crowded = true;
+        Err(Stop::Wait(Wait::Memory))
+    }
+
+    /// Memory that frames may take: what undo and the log's tail leave of the budget.
+    fn frames_limit(&self) -> usize {
+        let others = self.debts.memory + self.log.pending_bytes();
+        let rest = self.config.options.memory.saturating_sub(others);
+        rest.max(FRAMES_MIN * self.pool.frame_size())
+    }
+
+    /// Takes a page that was read for a miss.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when the page is not what its address says.
+    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        let Fetch::Page(page) = fetched.fetch else { return Ok(()) };
+        if self.end_read(page) {
+            return Ok(());
+        }
+        let (lsn, image) = match fetched.found {
+            Some((info, image)) => {
+                let check = "node does not parse";
+                parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
+                (info.lsn, image)
+            }
+            None => (Lsn::ZERO, self.absent(page)?),
+        };
+        self.pool.fill(page, lsn, image);
+        Ok(())
+    }
+
+    /// A page that was never written: only the two first roots may be.
+    pub(super) fn absent(&self, page: LogicalPage) -> Result<Vec<u8>, EngineError> {
+        let roots = [CATALOG, CHUNKS];
+        let tree = roots.into_iter().find(|tree| self.trees.get(tree) == Some(&page));
+        let check = "page is referred to but was never written";
+        let tree = tree.ok_or(EngineError::Corrupt { page, check })?;
+        Ok(parts::empty_leaf(tree, self.page_size))
+    }
+
+    /// A read that was asked for failed: nothing will come.
+    pub(super) fn fetch_failed(&mut self, fetch: Fetch) {
+        if let Fetch::Page(page) = fetch {
+            self.end_read(page);
+        }
+    }
+
+    /// Ends one read of `page`; true when what it brought is stale.
+    fn end_read(&mut self, page: LogicalPage) -> bool {
+        let Some(read) = self.reads.get_mut(&page) else { return true };
+        let is_stale = read.is_stale;
+        read.count = read.count.saturating_sub(1);
+        if read.count == 0 {
+            self.reads.remove(&page);
+        }
+        is_stale
+    }
+
+    /// Reads of the page that are under way bring an old version.
+    pub(super) fn mark_stale(&mut self, page: LogicalPage) {
+        if let Some(read) = self.reads.get_mut(&page) {
+            read.is_stale = true;
+        }
+    }
+
+    /// Dirty pages that should be written now: the pool's oldest, when it is nearly full.
+    pub(super) fn crowding_pages(&self) -> Vec<LogicalPage> {
+        let ahead = CLEAN_AHEAD * self.pool.frame_size();
+        if !self.is_crowded && self.pool.bytes() + ahead < self.frames_limit() {
+            return Vec::new();
+        }
+        self.pool.old_dirty(CLEAN_AHEAD).collect()
+    }
+
+    /// Takes page numbers that the space floor reserved.
+    pub(super) fn supply_pages(&mut self, pages: Vec<LogicalPage>) {
+        self.unused.extend(pages);
+    }
+
+    /// How many unused page numbers are at hand.
+    pub(super) fn unused_count(&self) -> usize {
+        self.unused.len()
+    }
+
+    /// Whether `count` page numbers are at hand, beside those that undoing may need (A7).
+    pub(super) fn admit_pages(&self, count: usize, is_undo: bool) -> Step<()> {
+        const RESERVE: usize = 4;
+        let reserve =
+            if is_undo { 0 } else { RESERVE + 2 * self.debts.growth / self.page_size.max(1) };
+        match self.unused.len() >= count + reserve {
+            true => Ok(()),
+            false => Err(Stop::Wait(Wait::Pages(count + reserve))),
+        }
+    }
+
+    /// The page number that is taken next.
+    pub(super) fn peek_page(&self) -> Step<LogicalPage> {
+        self.unused.first().copied().ok_or(Stop::Wait(Wait::Pages(1)))
+    }
+
+    /// Takes a page number that was looked at before.
+    pub(super) fn take_this(&mut self, page: LogicalPage) -> Step<LogicalPage> {
+        let place = self.unused.iter().position(|unused| *unused == page);
+        let place = place.ok_or(Stop::Wait(Wait::Pages(1)))?;
+        Ok(self.unused.remove(place))
+    }
+
+    pub(super) fn take_page(&mut self) -> Step<LogicalPage> {
+        self.unused.pop().ok_or(Stop::Wait(Wait::Pages(1)))
+    }
+}
+
+/// What the driver asks.
+impl Engine {
+    /// Transactions that may call their operation again, each named once.
+    pub fn take_woken(&mut self) -> Vec<Xid> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Whether an earlier device failure made the engine read-only.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.is_poisoned
+    }
+
+    /// The device failed while the log or a page was written.
+    pub(super) fn poison(&mut self) {
+        self.is_poisoned = true;
+        self.woken.extend(self.transactions.keys().copied());
+    }
+
+    pub(super) fn observe(&mut self, view: View) {
+        self.view = view;
+    }
+
+    /// Whether a table with this number exists.
+    pub(super) fn root(&self, tree: u32) -> Step<LogicalPage> {
+        self.trees.get(&tree).copied().ok_or(Stop::Error(EngineError::NoTable))
+    }
+
+    pub(super) fn tree_of(table: Table) -> u32 {
+        parts::table_id(table)
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        let counts = &self.counts;
+        EngineStats {
+            commits: counts.commits,
+            aborts: counts.aborts,
+            deadlocks: counts.deadlocks,
+            user_bytes: counts.user_bytes,
+            log_bytes: counts.log_bytes,
+            pool_hits: self.pool.hits,
+            pool_misses: self.pool.misses,
+            reshapes: counts.splits,
+            checkpoints: counts.checkpoints,
+            memory: Memory {
+                bases: self.pool.bytes_peak(),
+                deltas: self.undo_peak,
+                mapping: self.view.mapping_bytes,
+            },
+            ..EngineStats::default()
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! The engine on a device: reads, flushes, page writes, and operations run to their end.
+//!
+//! Owns the two latches (space before engine, never held across a call from outside) and the order
+//! of device operations. Adds no rule of its own but A1's: a page is written once its LSN is durable.
+
+use flagstone::parts::LogShape;
+use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
+use flagstone_nand::Nand;
+use flagstone_space::{
+    Cause, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, Temperature, WriteTag,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::engine::{Engine, Sealed, View};
+
+/// Region of tables and their inner nodes.
+const REGION_TABLES: RegionId = RegionId(1);
+
+/// Unused page numbers that the engine gets at a time, when the device has that many.
+const PAGES_AT_HAND: usize = 16;
+
+/// Page writes issued together.
+const WRITES_MAX: usize = 4;
+
+/// Rollback steps done in one piece of work.
+const UNDO_STEPS_MAX: usize = 64;
+
+/// Pieces of background work that a commit does on behalf of all, at most.
+const WORK_AFTER_COMMIT: u32 = 4;
+
+/// Fruitless rounds after which a wait is given up.
+const IDLE_COUNT_MAX: u32 = 1_000;
+
+/// What a device asks of the machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceNeeds {
+    /// A flush is durable only after a sync.
+    pub(super) needs_sync: bool,
+    /// Log pages that the options ask for.
+    pub(super) log_pages: u64,
+}
+
+/// A classic engine on a device.
+#[derive(Debug)]
+pub struct Machine<D: Nand> {
+    engine: Mutex<Engine>,
+    space: Mutex<Space<D>>,
+    pub(super) shape: LogShape,
+    needs_sync: bool,
+    /// Log pages that the options ask for.
+    log_pages: u64,
+    pub(super) recovery: RecoveryReport,
+    pub(super) restarted: Restarted,
+}
+
+/// What restart did to pages and transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restarted {
+    /// Changes repeated.
+    pub redone: u64,
+    /// Changes undone, with a compensation each.
+    pub undone: u64,
+    /// Transactions undone.
+    pub losers: u64,
+    /// Data pages read for redo and undo.
+    pub pages_read: u64,
+    /// Data pages written because redo needed their frames.
+    pub pages_written: u64,
+}
+
+/// A flush whose programs are issued.
+#[derive(Debug)]
+pub struct Flush {
+    sealed: Sealed,
+    log_page: u64,
+}
+
+/// Background work whose I/O is issued.
+#[derive(Debug)]
+pub enum Work {
+    /// Pages are written.
+    Written(Vec<LogicalPage>),
+    /// A checkpoint is saved.
+    Saved,
+    /// Something that needs no I/O is done.
+    Nothing,
+}
+
+impl<D: Nand> Machine<D> {
+    pub(super) fn around(
+        engine: Engine,
+        space: Space<D>,
+        shape: LogShape,
+        device: DeviceNeeds,
+    ) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            space: Mutex::new(space),
+            shape,
+            needs_sync: device.needs_sync,
+            log_pages: device.log_pages,
+            recovery: RecoveryReport::default(),
+            restarted: Restarted::default(),
+        }
+    }
+
+    /// The engine. Do not hold it across calls of the machine.
+    pub fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock()
+    }
+
+    /// The space floor with its device. Do not hold it across calls of the machine.
+    pub fn space(&self) -> MutexGuard<'_, Space<D>> {
+        self.space.lock()
+    }
+
+    /// What restart read, wrote and found.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.recovery
+    }
+
+    /// What restart repeated and undid.
+    #[must_use]
+    pub fn restarted(&self) -> Restarted {
+        self.restarted
+    }
+
+    /// Gives the device back as it is: nothing is flushed.
+    #[must_use]
+    pub fn into_device(self) -> D {
+        self.space.into_inner().into_device()
+    }
+
+    /// Reads a page that an operation missed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the space floor; the engine has been told that nothing comes.
+    pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
+        let Fetch::Page(page) = fetch else { return Ok(Fetched { fetch, found: None }) };
+        let mut image = Vec::new();
+        let read = self.space().read(page, &mut image);
+        match read {
+            Ok(info) => Ok(Fetched { fetch, found: Some((info, image)) }),
+            Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None }),
+            Err(error) => {
+                self.engine().fetch_failed(fetch);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Cuts what is pending in the log into a flush and programs it; none when nothing is pending
+    /// or a flush is in flight.
+    ///
+    /// # Errors
+    ///
+    /// The device failed: the engine is poisoned.
+    pub fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
+        let mut space = self.space();
+        self.ensure_room(&mut space, 1)?;
+        let slots_left = u16::try_from(space.log_slots_left()).unwrap_or(u16::MAX);
+        let Some(sealed) = self.engine().seal(self.shape, slots_left) else { return Ok(None) };
+        let mut log_page = 0;
+        for fragment in sealed.fragments() {
+            match space.log_append(fragment) {
+                Ok(address) => log_page = address.page,
+                Err(error) => return self.poison_for(error.into()),
+            }
+        }
+        if self.needs_sync
+            && let Err(error) = space.sync()
+        {
+            return self.poison_for(error.into());
+        }
+        self.observe(&space);
+        Ok(Some(Flush { sealed, log_page }))
+    }
+
+    /// A flush is durable: commits up to it are acknowledged.
+    pub fn flush_end(&self, flush: Flush) {
+        self.engine().flushed(flush.sealed, flush.log_page);
+    }
+
+    /// Gives the log its reserve back, and room for `pages` pages. A device full of data keeps
+    /// the reserve: the log still has room.
+    pub(super) fn ensure_room(&self, space: &mut Space<D>, pages: u32) -> Result<(), EngineError> {
+        match space.ensure_room(pages, &mut NoOwner) {
+            Ok(()) | Err(SpaceError::Full) => Ok(()),
+            Err(error) => self.poison_for(error.into()),
+        }
+    }
+
+    /// Whether there is background work to do.
+    pub fn has_work(&self) -> bool {
+        let engine = self.engine();
+        let durable = engine.durable();
+        !engine.is_poisoned()
+            && (!engine.rollbacks.is_empty()
+                || engine.must_checkpoint()
+                || engine.freed.front().is_some_and(|(lsn, _)| *lsn <= durable)
+                || !engine.crowding_pages().is_empty())
+    }
+
+    /// Does the I/O of one piece of background work; none when there is nothing to do now.
+    ///
+    /// # Errors
+    ///
+    /// Stops like any operation.
+    pub fn work_begin(&self) -> Step<Option<Work>> {
+        if self.engine().is_poisoned() {
+            return Ok(None);
+        }
+        let crowding = self.engine().crowding_pages();
+        if let Some(work) = self.write(&crowding)? {
+            return Ok(Some(work));
+        }
+        if let Some(work) = self.roll_back()? {
+            return Ok(Some(work));
+        }
+        if let Some(work) = self.trim()? {
+            return Ok(Some(work));
+        }
+        if let Some(work) = self.go_on_with_checkpoint()? {
+            return Ok(Some(work));
+        }
+        // What is left waits for the log.
+        let durable = self.engine().durable();
+        if self.engine().is_flush_wanted() {
+            Err(Stop::Wait(Wait::Durable(durable)))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Background work is done.
+    pub fn work_end(&self, work: Work) {
+        let mut engine = self.engine();
+        match work {
+            Work::Written(pages) => {
+                pages.into_iter().for_each(|page| engine.pool.write_ended(page))
+            }
+            Work::Saved => engine.checkpoint_done(),
+            Work::Nothing => {}
+        }
+    }
+
+    /// Writes those of the pages whose last record is durable (A1); asks for a flush for the rest.
+    fn write(&self, pages: &[LogicalPage]) -> Result<Option<Work>, EngineError> {
+        let mut space = self.space();
+        let mut engine = self.engine();
+        let mut written = Vec::new();
+        for page in pages.iter().take(WRITES_MAX) {
+            let Some(frame) = engine.pool.peek(*page) else { continue };
+            let (lsn, image) = (frame.lsn, frame.image.clone());
+            if lsn > engine.durable() {
+                engine.want_durable(lsn);
+                continue;
+            }
+            engine.pool.write_begun(*page);
+            engine.mark_stale(*page);
+            if let Err(error) = write_page(&mut space, *page, lsn, &image) {
+                engine.pool.write_failed(*page);
+                written.into_iter().for_each(|page| engine.pool.write_ended(page));
+                drop(engine);
+                return self.fail(error.into());
+            }
+            written.push(*page);
+        }
+        drop(engine);
+        self.observe(&space);
+        Ok((!written.is_empty()).then_some(Work::Written(written)))
+    }
+
+    /// Undoes some changes of the first transaction that is being rolled back.
+    fn roll_back(&self) -> Step<Option<Work>> {
+        for _ in 0..UNDO_STEPS_MAX {
+            let mut engine = self.engine();
+            let Some(xid) = engine.rollbacks.front().copied() else { break };
+            let step = engine.roll_back(xid);
+            if matches!(step, Ok(true)) {
+                engine.rollbacks.pop_front();
+                return Ok(Some(Work::Nothing));
+            }
+            drop(engine);
+            match step {
+                Ok(_) => {}
+                Err(Stop::Wait(wait @ Wait::Pages(_))) => self.supply(wait)?,
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok((!self.engine().rollbacks.is_empty()).then_some(Work::Nothing))
+    }
+
+    /// Forgets pages whose freeing is durable.
+    fn trim(&self) -> Result<Option<Work>, EngineError> {
+        let mut space = self.space();
+        let mut work = None;
+        loop {
+            let mut engine = self.engine();
+            let durable = engine.durable();
+            let Some((_, page)) = engine.freed.front().copied().filter(|(lsn, _)| *lsn <= durable)
+            else {
+                break;
+            };
+            engine.freed.pop_front();
+            drop(engine);
+            if space.is_mapped(page) {
+                space.trim(page, None)?;
+            } else {
+                space.release(page);
+            }
+            work = Some(Work::Nothing);
+        }
+        Ok(work)
+    }
+
+    fn go_on_with_checkpoint(&self) -> Step<Option<Work>> {
+        if !self.engine().must_checkpoint() {
+            return Ok(None);
+        }
+        let old = self.engine().old_page();
+        if let Some(page) = old {
+            return Ok(self.write(&[page])?);
+        }
+        if self.engine().checkpoint_step() {
+            return Ok(Some(Work::Nothing));
+        }
+        let Some((master, head)) = self.engine().save_job() else { return Ok(None) };
+        self.save(&master, head).map(|()| Some(Work::Saved)).map_err(Stop::Error)
+    }
+
+    fn save(&self, master: &[u8], head: u64) -> Result<(), EngineError> {
+        let mut space = self.space();
+        space.log_release(head);
+        if let Err(error) = space.checkpoint(master) {
+            self.engine().checkpoint_failed();
+            return self.fail(error.into());
+        }
+        // As in the engine that this one is compared with: what the space floor noticed on the way.
+        while let Ok(true) = space.background(&mut NoOwner) {}
+        self.observe(&space);
+        Ok(())
+    }
+
+    /// Gives the engine unused page numbers.
+    ///
+    /// # Errors
+    ///
+    /// `Full` when no page is free.
+    pub fn supply(&self, wait: Wait) -> Result<(), EngineError> {
+        let Wait::Pages(count) = wait else { return Ok(()) };
+        let mut space = self.space();
+        let have = self.engine().unused_count();
+        let mut pages = Vec::new();
+        let mut outcome = Ok(());
+        while have + pages.len() < count.max(PAGES_AT_HAND) {
+            match space.allocate(REGION_TABLES) {
+                Ok(page) => pages.push(page),
+                Err(_) if have + pages.len() >= count => break,
+                Err(error) => {
+                    outcome = Err(error.into());
+                    break;
+                }
+            }
+        }
+        self.engine().supply_pages(pages);
+        outcome
+    }
+
+    /// Tells the engine how the space floor stands.
+    pub(super) fn observe(&self, space: &Space<D>) {
+        self.engine().observe(View {
+            log_used: space.log_used_pages(),
+            // A space whose records did not read does not know its options any more.
+            log_budget: space.log_budget_pages().max(self.log_pages),
+            log_block_pages: space.log_block_pages(),
+            log_page_size: self.shape.page_size(),
+            mapping_bytes: space.mapping_bytes(),
+        });
+    }
+
+    /// A write did not happen. Where nothing is lost by it the engine goes on.
+    fn fail<T>(&self, error: EngineError) -> Result<T, EngineError> {
+        match error {
+            EngineError::Full | EngineError::WornOut => Err(error),
+            other => self.poison_for(other),
+        }
+    }
+
+    fn poison_for<T>(&self, error: EngineError) -> Result<T, EngineError> {
+        self.engine().poison();
+        Err(error)
+    }
+}
+
+/// Writes a page by itself: whole, out of place.
+pub(super) fn write_page<D: Nand>(
+    space: &mut Space<D>,
+    page: LogicalPage,
+    lsn: Lsn,
+    image: &[u8],
+) -> Result<(), SpaceError> {
+    space.ensure_room(1, &mut NoOwner)?;
+    let (region, cause) = (REGION_TABLES, Cause::Data);
+    let tag = WriteTag { lsn, region, cause, temperature: Temperature::Hot };
+    space.write(page, image, &tag).map(drop)
+}
+
+/// Operations on the calling thread.
+impl<D: Nand> Machine<D> {
+    /// Runs an operation to its end; none when it has to wait for another transaction's lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation; `Full` when no wait makes room.
+    pub fn attempt<T>(
+        &self,
+        mut operation: impl FnMut(&mut Engine) -> Step<T>,
+    ) -> Result<Option<T>, EngineError> {
+        let mut idle_count = 0;
+        while idle_count <= IDLE_COUNT_MAX {
+            let step = operation(&mut self.engine());
+            let progress = match step {
+                Ok(value) => return Ok(Some(value)),
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::Wait(Wait::Lock)) => {
+                    if self.engine().rollbacks.is_empty() {
+                        return Ok(None);
+                    }
+                    self.advance()?
+                }
+                Err(stop) => self.resolve(stop)?,
+            };
+            idle_count = if progress { 0 } else { idle_count + 1 };
+        }
+        Err(EngineError::Full)
+    }
+
+    /// As [`Machine::attempt`], where nobody else holds locks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Machine::attempt`]; `Deadlock` when somebody does.
+    pub fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
+        self.attempt(operation)?.ok_or(EngineError::Deadlock)
+    }
+
+    /// Sees to what an operation stopped for; false when there was nothing to do.
+    fn resolve(&self, stop: Stop) -> Result<bool, EngineError> {
+        match stop {
+            Stop::Miss(fetch) => {
+                let fetched = self.read(fetch)?;
+                self.engine().fill(fetched)?;
+                return Ok(true);
+            }
+            Stop::Wait(wait @ Wait::Pages(_)) => {
+                if let Err(error) = self.supply(wait) {
+                    return self.free_pages(error);
+                }
+                return Ok(true);
+            }
+            Stop::Wait(wait) => self.want(wait),
+            Stop::Error(error) => return Err(error),
+        }
+        self.advance()
+    }
+
+    /// Pages given up come back once that is durable.
+    fn free_pages(&self, error: EngineError) -> Result<bool, EngineError> {
+        if error != EngineError::Full || self.engine().freed.is_empty() {
+            return Err(error);
+        }
+        self.engine().want_flush();
+        self.flush_now()?;
+        self.trim()?;
+        Ok(true)
+    }
+
+    /// Asks for what ends a wait.
+    pub fn want(&self, wait: Wait) {
+        match wait {
+            Wait::Log => self.engine().want_log_room(),
+            Wait::Durable(lsn) => self.engine().want_durable(lsn),
+            _ => {}
+        }
+    }
+
+    /// Flushes or does one piece of background work; false when there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn advance(&self) -> Result<bool, EngineError> {
+        let is_wanted = self.engine().is_flush_wanted();
+        let flushed = is_wanted && self.flush_now()?;
+        let worked = match self.work_begin() {
+            Ok(Some(work)) => {
+                self.work_end(work);
+                true
+            }
+            Err(Stop::Miss(fetch)) => {
+                let fetched = self.read(fetch)?;
+                self.engine().fill(fetched)?;
+                true
+            }
+            Ok(None) | Err(Stop::Wait(_)) => false,
+            Err(Stop::Error(error)) => return Err(error),
+        };
+        Ok(worked || flushed)
+    }
+
+    /// Flushes what is pending.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn flush_now(&self) -> Result<bool, EngineError> {
+        let Some(flush) = self.flush_begin()? else { return Ok(false) };
+        self.flush_end(flush);
+        Ok(true)
+    }
+
+    /// Commits, durably unless deferred.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is committed, or `OutcomeUnknown`.
+    pub fn commit(&self, xid: Xid, durability: Durability) -> Result<(), EngineError> {
+        let lsn = self.run(|engine| engine.commit(xid, durability))?;
+        if durability != Durability::Deferred {
+            self.wait_durable(lsn)?;
+        }
+        self.work_some()
+    }
+
+    /// Does background work until little is left to do, but not for long.
+    fn work_some(&self) -> Result<(), EngineError> {
+        for _ in 0..WORK_AFTER_COMMIT {
+            if !self.has_work() || !self.advance()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every dirty page, those of running transactions too, and does what work there is.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn clean_all(&self) -> Result<(), EngineError> {
+        self.engine().want_flush();
+        self.flush_now()?;
+        let dirty: Vec<LogicalPage> = self.engine().pool.dirty().map(|(page, _)| page).collect();
+        for page in dirty {
+            if let Some(work) = self.write(&[page])? {
+                self.work_end(work);
+            }
+        }
+        while self.has_work() && self.advance()? {}
+        Ok(())
+    }
+
+    /// Waits until every record up to `lsn` is durable.
+    ///
+    /// # Errors
+    ///
+    /// `OutcomeUnknown` when the device failed.
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), EngineError> {
+        while self.engine().durable() < lsn {
+            match self.flush_now() {
+                Ok(true) => {}
+                _ => return Err(EngineError::OutcomeUnknown),
+            }
+        }
+        Ok(())
+    }
+
+    /// Aborts, and undoes before it returns.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn abort(&self, xid: Xid) -> Result<(), EngineError> {
+        self.engine().abort(xid);
+        let mut idle_count = 0;
+        while self.engine().is_running(xid) && idle_count <= IDLE_COUNT_MAX {
+            if self.engine().is_poisoned() {
+                return Err(EngineError::Poisoned);
+            }
+            let progress = self.advance()?;
+            idle_count = if progress { 0 } else { idle_count + 1 };
+        }
+        Ok(())
+    }
+
+    /// Writes everything and moves the log's head as far as it goes.
+    ///
+    /// # Errors
+    ///
+    /// The device failed, or has no room for the checkpoint.
+    pub fn checkpoint_now(&self) -> Result<(), EngineError> {
+        self.engine().want_checkpoint();
+        let mut idle_count = 0;
+        while self.engine().is_checkpointing() {
+            let progress = self.advance()?;
+            idle_count = if progress { 0 } else { idle_count + 1 };
+            if idle_count > IDLE_COUNT_MAX {
+                return Err(EngineError::Full);
+            }
+        }
+        Ok(())
+    }
+}

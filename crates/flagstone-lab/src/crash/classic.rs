@@ -1,0 +1,323 @@
+//! The classic engine under test, driven by one thread.
+//!
+//! A snapshot is a copy of all tables, read under shared locks: where a writer is in the way it
+//! counts as too old from the start, since nothing here may wait. Scripts count on locks on records:
+//! presets with locks on pages run with those.
+
+use std::collections::BTreeMap;
+
+use flagstone::{Durability, EngineError, OpenError, Row, RowValue, ScanRange, Table, Xid};
+use flagstone_nand::Nand;
+
+use super::script::{Direction, TABLE_COUNT};
+use super::subject::{Pairs, Setup, Subject};
+use crate::classic::{Config, Locking, Machine};
+use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
+
+/// A classic engine, its tables, and what is open.
+#[derive(Debug)]
+pub struct Classic<D: Nand> {
+    open: BTreeMap<SlotIndex, Open>,
+    snapshots: BTreeMap<SlotIndex, Option<Contents>>,
+    tables: BTreeMap<TableIndex, Table>,
+    machine: Machine<D>,
+}
+
+#[derive(Debug)]
+struct Open {
+    xid: Xid,
+    savepoints: Vec<usize>,
+}
+
+/// Rows of a scan's piece.
+const ROWS_MAX: usize = 1_000;
+
+fn config(setup: &Setup) -> Config {
+    Config { locking: Locking::Record, ..Config::of(&setup.options) }
+}
+
+fn direction_of(direction: Direction) -> flagstone::Direction {
+    match direction {
+        Direction::Forward => flagstone::Direction::Forward,
+        Direction::Backward => flagstone::Direction::Backward,
+    }
+}
+
+fn pair(row: Row) -> (Vec<u8>, Vec<u8>) {
+    match row.value {
+        RowValue::Inline(value) => (row.key, value),
+        // This engine gives every value whole.
+        RowValue::Large(_) => (row.key, Vec::new()),
+    }
+}
+
+impl<D: Nand> Classic<D> {
+    fn around(machine: Machine<D>) -> Self {
+        let (open, snapshots, tables) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { open, snapshots, tables, machine }
+    }
+
+    fn xid(&self, slot: SlotIndex) -> Result<Xid, EngineError> {
+        self.open.get(&slot).map(|open| open.xid).ok_or(EngineError::Ended)
+    }
+
+    fn table(&self, table: TableIndex) -> Result<Table, EngineError> {
+        self.tables.get(&table).copied().ok_or(EngineError::NoTable)
+    }
+
+    /// Pairs of a range; none when a lock is in the way.
+    fn pairs(
+        &self,
+        xid: Xid,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Option<Pairs>, EngineError> {
+        let table = self.table(range.table)?;
+        let mut rest = Some(ScanRange { low: range.low.clone(), high: range.high.clone() });
+        let mut pairs = Pairs::new();
+        while let Some(part) = rest {
+            let mut rows = Vec::new();
+            let direction = direction_of(direction);
+            let scan = self
+                .machine
+                .attempt(|engine| engine.scan(xid, table, &part, direction, ROWS_MAX, &mut rows))?;
+            let Some(left) = scan else { return Ok(None) };
+            rest = left;
+            pairs.extend(rows.into_iter().map(pair));
+        }
+        Ok(Some(pairs))
+    }
+
+    /// Everything there is, read by one transaction; none when a lock is in the way.
+    fn copy(&self) -> Result<Option<Contents>, EngineError> {
+        let xid = self.machine.engine().begin();
+        let copied = self.copy_as(xid);
+        self.machine.engine().abort(xid);
+        copied
+    }
+
+    fn copy_as(&self, xid: Xid) -> Result<Option<Contents>, EngineError> {
+        let mut contents = Contents::default();
+        for index in self.tables.keys() {
+            let all = KeyRange { table: *index, low: Vec::new(), high: None };
+            let Some(pairs) = self.pairs(xid, &all, Direction::Forward)? else { return Ok(None) };
+            pairs.into_iter().for_each(|(key, value)| contents.insert(*index, key, value));
+        }
+        Ok(Some(contents))
+    }
+
+    fn find_table(&self, index: TableIndex) -> Result<Option<Table>, EngineError> {
+        let xid = self.machine.engine().begin();
+        let found = self.machine.run(|engine| engine.open_table(xid, &index.name()));
+        self.machine.engine().abort(xid);
+        found
+    }
+
+    fn make_table(&self, index: TableIndex) -> Result<Table, EngineError> {
+        let xid = self.machine.engine().begin();
+        let made = self.machine.run(|engine| engine.create_table(xid, &index.name()));
+        match made {
+            Ok(table) => self.machine.commit(xid, Durability::Immediate).map(|()| table),
+            Err(error) => self.machine.abort(xid).and(Err(error)),
+        }
+    }
+}
+
+impl<D: Nand> Subject<D> for Classic<D> {
+    fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        Ok(Self::around(Machine::create(device, &config(setup))?))
+    }
+
+    fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let mut subject = Self::around(Machine::open(device, &config(setup))?);
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            if let Some(table) = subject.find_table(index)? {
+                subject.tables.insert(index, table);
+            }
+        }
+        Ok(subject)
+    }
+
+    fn prepare_tables(&mut self) -> Result<(), EngineError> {
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            let table = self.make_table(index)?;
+            self.tables.insert(index, table);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let xid = self.machine.engine().begin();
+        self.open.insert(slot, Open { xid, savepoints: Vec::new() });
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.get_part(slot, table, key, 0, usize::MAX)
+    }
+
+    fn get_part(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        size: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        let mut value = Vec::new();
+        let get = self
+            .machine
+            .run(|engine| engine.get_part(xid, table, key, offset, size, &mut value))?;
+        Ok(get.then_some(value))
+    }
+
+    fn put(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.machine.run(|engine| engine.put(xid, table, key, value))
+    }
+
+    fn patch(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.machine.run(|engine| engine.patch(xid, table, key, offset, bytes))
+    }
+
+    fn delete(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.machine.run(|engine| engine.delete(xid, table, key))
+    }
+
+    fn scan(
+        &mut self,
+        slot: SlotIndex,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        self.pairs(self.xid(slot)?, range, direction)?.ok_or(EngineError::Deadlock)
+    }
+
+    fn savepoint(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let open = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
+        open.savepoints.push(self.machine.run(|engine| engine.savepoint(open.xid))?);
+        Ok(())
+    }
+
+    fn rollback_to(&mut self, slot: SlotIndex, index: usize) -> Result<(), EngineError> {
+        let open = self.open.get_mut(&slot).ok_or(EngineError::Ended)?;
+        let savepoint = *open.savepoints.get(index).ok_or(EngineError::NoSavepoint)?;
+        self.machine.run(|engine| engine.rollback_to(open.xid, savepoint))?;
+        open.savepoints.truncate(index + 1);
+        Ok(())
+    }
+
+    fn commit(&mut self, slot: SlotIndex, durability: Durability) -> Result<(), EngineError> {
+        let open = self.open.remove(&slot).ok_or(EngineError::Ended)?;
+        self.machine.commit(open.xid, durability)
+    }
+
+    fn abort(&mut self, slot: SlotIndex) {
+        if let Some(open) = self.open.remove(&slot) {
+            // A device that fails here fails the next operation too.
+            let _ = self.machine.abort(open.xid);
+        }
+    }
+
+    fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let copy = self.copy()?;
+        self.snapshots.insert(slot, copy);
+        Ok(())
+    }
+
+    fn snapshot_get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
+        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
+        Ok(copy.get(&(table, key.to_vec())).map(<[u8]>::to_vec))
+    }
+
+    fn snapshot_scan(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
+        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
+        let owned = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
+        let mut pairs: Pairs = copy.range(table, b"", None).into_iter().map(owned).collect();
+        if direction == Direction::Backward {
+            pairs.reverse();
+        }
+        Ok(pairs)
+    }
+
+    fn snapshot_close(&mut self, slot: SlotIndex) {
+        self.snapshots.remove(&slot);
+    }
+
+    fn could_lock(
+        &mut self,
+        range: &KeyRange,
+        access: Access,
+    ) -> Result<Option<bool>, EngineError> {
+        let table = self.table(range.table)?;
+        let xid = self.machine.engine().begin();
+        let probed = match access {
+            Access::Write => self.machine.attempt(|engine| engine.lock_key(xid, table, &range.low)),
+            Access::Read => self.pairs(xid, range, Direction::Forward).map(|pairs| pairs.map(drop)),
+        };
+        self.machine.engine().abort(xid);
+        Ok(Some(probed?.is_some()))
+    }
+
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        self.machine.checkpoint_now()
+    }
+
+    fn collect(&mut self) -> Result<(), EngineError> {
+        self.machine.clean_all()
+    }
+
+    fn contents(&mut self) -> Result<Contents, EngineError> {
+        self.copy()?.ok_or(EngineError::Deadlock)
+    }
+
+    fn check(&mut self) -> Result<Vec<String>, EngineError> {
+        self.machine.check().map(|report| report.faults)
+    }
+
+    fn close(mut self) -> Result<(), EngineError> {
+        let open: Vec<SlotIndex> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|slot| self.abort(slot));
+        self.machine.engine().want_flush();
+        self.machine.flush_now()?;
+        self.machine.checkpoint_now()
+    }
+}

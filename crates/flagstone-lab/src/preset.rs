@@ -1,0 +1,84 @@
+//! Presets of every engine that the lab can run: one table for `bench`, `crash` and `presets`.
+//!
+//! The engine's own presets come first, as they are. Those of classic engines live here, since
+//! only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
+//! from the preset's name, which they carry.
+
+use flagstone::{Options, OptionsError, PRESETS};
+
+use crate::classic::Locking;
+
+/// The engine that a preset is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The shipped one.
+    Flagstone,
+    /// ARIES, with locks on records or on pages.
+    Classic(Locking),
+}
+
+/// A preset: its name, what it is for, and its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+    /// Engine that it is for.
+    pub engine: EngineKind,
+}
+
+const CLASSIC: &[Preset] = &[
+    Preset {
+        name: "berkeley-original",
+        summary: "ARIES: steal, no-force, undo and redo log, whole pages, LRU, eager splits (lab)",
+        engine: EngineKind::Classic(Locking::Record),
+    },
+    Preset {
+        name: "berkeley-page-locks",
+        summary: "as berkeley-original, with locks on pages (lab)",
+        engine: EngineKind::Classic(Locking::Page),
+    },
+];
+
+/// Every preset, the default one first.
+pub fn all() -> impl Iterator<Item = Preset> {
+    let own = PRESETS.iter().map(|preset| Preset {
+        name: preset.name,
+        summary: preset.summary,
+        engine: EngineKind::Flagstone,
+    });
+    own.chain(CLASSIC.iter().copied())
+}
+
+/// The engine that options are for.
+#[must_use]
+pub fn engine_of(options: &Options) -> EngineKind {
+    let preset = CLASSIC.iter().find(|preset| preset.name == options.preset);
+    preset.map_or(EngineKind::Flagstone, |preset| preset.engine)
+}
+
+/// Options of the preset called `name`.
+///
+/// # Errors
+///
+/// `UnknownPreset`, with the nearest name.
+pub fn options(name: &str) -> Result<Options, OptionsError> {
+    match CLASSIC.iter().find(|preset| preset.name == name) {
+        Some(preset) => Ok(Options { preset: preset.name.to_owned(), ..Options::default() }),
+        None => Options::preset(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_found_by_its_name_and_leads_to_its_engine() {
+        for preset in all() {
+            assert_eq!(engine_of(&options(preset.name).unwrap()), preset.engine);
+        }
+        assert!(options("berkeley").is_err());
+    }
+}

@@ -1,0 +1,361 @@
+//! The classic engine, behind both interfaces.
+
+use std::sync::Arc;
+
+use flagstone::{Row, RowValue, ScanRange};
+use parking_lot::MutexGuard;
+
+use super::{
+    Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand,
+    OnRow, OpenError, Operations, Options, RecoveryReport, Space, Step, Stop, Store, Table, Timed,
+    Wait, Xid,
+};
+use crate::classic::{Config, Engine, Flush, Machine, Work};
+use crate::workload::{Intent, Part, Scan};
+
+/// A classic engine as a database.
+#[derive(Debug)]
+pub struct ClassicStore<D: Nand>(Arc<Machine<D>>);
+
+/// A transaction on the calling thread; dropping it aborts.
+#[derive(Debug)]
+pub struct ClassicTransaction<D: Nand> {
+    machine: Arc<Machine<D>>,
+    xid: Xid,
+}
+
+/// Operations of one transaction; holds the engine's latch.
+#[derive(Debug)]
+pub struct ClassicSession<'e> {
+    engine: MutexGuard<'e, Engine>,
+    xid: Xid,
+}
+
+impl<D: Nand> ClassicStore<D> {
+    /// What drives the engine.
+    #[must_use]
+    pub fn machine(&self) -> &Machine<D> {
+        &self.0
+    }
+
+    /// Runs `operation` as a transaction of its own.
+    fn alone<T>(
+        &self,
+        mut operation: impl FnMut(&mut Engine, Xid) -> Step<T>,
+    ) -> Result<T, EngineError> {
+        let transaction = self.begin();
+        let done = self.0.run(|engine| operation(engine, transaction.xid))?;
+        self.commit(transaction, Durability::Immediate).map(|()| done)
+    }
+
+    fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
+        self.alone(|engine, xid| engine.open_table(xid, name))
+    }
+}
+
+impl<D: Nand> Drop for ClassicTransaction<D> {
+    fn drop(&mut self) {
+        // A device that fails here fails the next operation too.
+        let _ = self.machine.abort(self.xid);
+    }
+}
+
+impl<D: Nand> Store for ClassicStore<D> {
+    type Device = D;
+    type Transaction = ClassicTransaction<D>;
+
+    fn create(device: D, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self(Arc::new(Machine::create(device, &Config::of(options))?)))
+    }
+
+    fn open(device: D, options: &Options) -> Result<Self, OpenError> {
+        Ok(Self(Arc::new(Machine::open(device, &Config::of(options))?)))
+    }
+
+    fn into_device(self) -> Option<D> {
+        Arc::into_inner(self.0).map(Machine::into_device)
+    }
+
+    fn recovery(&self) -> RecoveryReport {
+        self.0.recovery()
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.0.engine().stats()
+    }
+
+    fn with_space<R>(&self, look: impl FnOnce(&mut Space<D>) -> R) -> R {
+        look(&mut self.0.space())
+    }
+
+    fn table(&self, name: &str) -> Result<Table, EngineError> {
+        self.alone(|engine, xid| engine.create_table(xid, name))
+    }
+
+    fn begin(&self) -> ClassicTransaction<D> {
+        ClassicTransaction { machine: Arc::clone(&self.0), xid: self.0.engine().begin() }
+    }
+
+    fn commit(
+        &self,
+        transaction: ClassicTransaction<D>,
+        durability: Durability,
+    ) -> Result<(), EngineError> {
+        self.0.commit(transaction.xid, durability)
+    }
+
+    fn visit(&self, names: &[&str], on_row: OnRow<'_>) -> Result<(), EngineError> {
+        // Range locks kept to the end make it one state of all tables.
+        let mut reader = self.begin();
+        for (place, name) in names.iter().enumerate() {
+            let Some(table) = self.existing_table(name)? else { continue };
+            let mut rest = Some(ScanRange { low: Vec::new(), high: None });
+            while let Some(range) = rest {
+                let mut rows = Vec::new();
+                rest = reader.rows(
+                    table,
+                    &range,
+                    flagstone::Direction::Forward,
+                    usize::MAX,
+                    &mut rows,
+                )?;
+                for row in rows {
+                    if let RowValue::Inline(value) = row.value {
+                        on_row(place, &row.key, &value);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: Nand> ClassicTransaction<D> {
+    fn rows(
+        &mut self,
+        table: Table,
+        range: &ScanRange,
+        direction: flagstone::Direction,
+        limit: usize,
+        rows: &mut Vec<Row>,
+    ) -> Result<Option<ScanRange>, EngineError> {
+        let xid = self.xid;
+        self.machine.run(|engine| engine.scan(xid, table, range, direction, limit, rows))
+    }
+
+    fn lock_for(&self, table: Table, key: &[u8], intent: Intent) -> Result<(), EngineError> {
+        match intent {
+            Intent::Read => Ok(()),
+            Intent::Change => self.machine.run(|engine| engine.lock_key(self.xid, table, key)),
+        }
+    }
+}
+
+impl<D: Nand> Operations for ClassicTransaction<D> {
+    type Stop = EngineError;
+
+    fn get(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        intent: Intent,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, EngineError> {
+        self.lock_for(table, key, intent)?;
+        self.machine.run(|engine| engine.get(self.xid, table, key, out))
+    }
+
+    fn get_part(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        part: Part,
+        intent: Intent,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, EngineError> {
+        self.lock_for(table, key, intent)?;
+        let (offset, size) = (part.offset, part.size);
+        self.machine.run(|engine| engine.get_part(self.xid, table, key, offset, size, out))
+    }
+
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        self.machine.run(|engine| engine.put(self.xid, table, key, value))
+    }
+
+    fn patch(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        self.machine.run(|engine| engine.patch(self.xid, table, key, offset, bytes))
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
+        self.machine.run(|engine| engine.delete(self.xid, table, key))
+    }
+
+    fn scan(&mut self, table: Table, scan: &mut Scan) -> Result<(), EngineError> {
+        while scan
+            .step(|range, direction, limit, rows| self.rows(table, range, direction, limit, rows))?
+        {
+        }
+        Ok(())
+    }
+}
+
+impl<D: Nand> Drivable for ClassicStore<Timed<D>> {
+    type Engine = Machine<Timed<D>>;
+
+    fn engine(&self) -> &Self::Engine {
+        &self.0
+    }
+}
+
+impl<D: Nand> Driven for Machine<Timed<D>> {
+    type Session<'a>
+        = ClassicSession<'a>
+    where
+        D: 'a;
+    type Flush = Flush;
+    type Work = Work;
+
+    fn begin(&self) -> Xid {
+        self.engine().begin()
+    }
+
+    fn session(&self, xid: Xid) -> ClassicSession<'_> {
+        ClassicSession { engine: self.engine(), xid }
+    }
+
+    fn commit(&self, xid: Xid, durability: Durability) -> Step<Lsn> {
+        self.engine().commit(xid, durability)
+    }
+
+    fn abort(&self, xid: Xid) -> Step<()> {
+        self.engine().abort(xid);
+        Ok(())
+    }
+
+    fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
+        Self::read(self, fetch)
+    }
+
+    fn fill(&self, fetched: Fetched) -> Result<(), EngineError> {
+        self.engine().fill(fetched)
+    }
+
+    fn supply(&self, wait: Wait) -> Result<bool, EngineError> {
+        let is_at_hand = matches!(wait, Wait::Pages(_));
+        if is_at_hand {
+            Self::supply(self, wait)?;
+        }
+        Ok(is_at_hand)
+    }
+
+    fn want(&self, wait: Wait) {
+        Self::want(self, wait);
+    }
+
+    fn durable(&self) -> Lsn {
+        self.engine().durable()
+    }
+
+    fn take_woken(&self) -> Vec<Xid> {
+        self.engine().take_woken()
+    }
+
+    fn is_flush_wanted(&self) -> bool {
+        self.engine().is_flush_wanted()
+    }
+
+    fn company(&self) -> Option<Duration> {
+        self.engine().company()
+    }
+
+    fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
+        Self::flush_begin(self)
+    }
+
+    fn flush_end(&self, flush: Flush) {
+        Self::flush_end(self, flush);
+    }
+
+    fn has_work(&self) -> bool {
+        Self::has_work(self)
+    }
+
+    fn work_begin(&self) -> Step<Option<Work>> {
+        Self::work_begin(self)
+    }
+
+    fn work_end(&self, work: Work) {
+        Self::work_end(self, work);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.space().device().now_ns()
+    }
+
+    fn at(&self, now_ns: u64) {
+        let mut space = self.space();
+        let device = space.device_mut();
+        device.take_end_ns();
+        device.advance_to(now_ns);
+    }
+
+    fn take_end_ns(&self) -> u64 {
+        self.space().device_mut().take_end_ns()
+    }
+}
+
+impl ClassicSession<'_> {
+    fn lock_for(&mut self, table: Table, key: &[u8], intent: Intent) -> Step<()> {
+        match intent {
+            Intent::Read => Ok(()),
+            Intent::Change => self.engine.lock_key(self.xid, table, key),
+        }
+    }
+}
+
+impl Operations for ClassicSession<'_> {
+    type Stop = Stop;
+
+    fn get(&mut self, table: Table, key: &[u8], intent: Intent, out: &mut Vec<u8>) -> Step<bool> {
+        self.lock_for(table, key, intent)?;
+        self.engine.get(self.xid, table, key, out)
+    }
+
+    fn get_part(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        part: Part,
+        intent: Intent,
+        out: &mut Vec<u8>,
+    ) -> Step<bool> {
+        self.lock_for(table, key, intent)?;
+        self.engine.get_part(self.xid, table, key, part.offset, part.size, out)
+    }
+
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
+        self.engine.put(self.xid, table, key, value)
+    }
+
+    fn patch(&mut self, table: Table, key: &[u8], offset: usize, bytes: &[u8]) -> Step<()> {
+        self.engine.patch(self.xid, table, key, offset, bytes)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> Step<()> {
+        self.engine.delete(self.xid, table, key)
+    }
+
+    fn scan(&mut self, table: Table, scan: &mut Scan) -> Step<()> {
+        let (engine, xid) = (&mut self.engine, self.xid);
+        while scan.step(|range, direction, limit, rows| {
+            engine.scan(xid, table, range, direction, limit, rows)
+        })? {}
+        Ok(())
+    }
+}
