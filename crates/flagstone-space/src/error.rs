@@ -71,6 +71,9 @@ pub enum SpaceError {
         /// Bytes that fit.
         limit: usize,
     },
+    /// The page had a version that a mount did not find any more: damage took it.
+    #[error("the version of {0:?} is lost")]
+    Lost(LogicalPage),
     /// No free block for this write: the caller did not call `ensure_room` for enough pages.
     #[error("no room was ensured for this write")]
     NoRoom,

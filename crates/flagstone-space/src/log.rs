@@ -15,7 +15,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use flagstone_nand::{BlockIndex, Nand, NandError};
+use flagstone_nand::{BlockIndex, Nand, NandError, PhysicalPage};
 
 use crate::blocks::{BlockState, Wear};
 use crate::error::SpaceError;
@@ -52,6 +52,8 @@ pub enum LogRead {
     Present {
         /// Bit `i` is set when slot `i` is damaged.
         damaged_slots: u64,
+        /// The page is the first of its block: those before it may lie on another die.
+        opens_block: bool,
     },
     /// The number was skipped: no page ever had it.
     Skipped,
@@ -246,6 +248,14 @@ impl<D: Nand> Space<D> {
         self.flash.program_slots(at, self.log.next_slot, bytes, meta)
     }
 
+    /// Where log page `page` stands; `None` outside the log and for a number that was skipped.
+    #[must_use]
+    pub fn log_place(&self, page: u64) -> Option<PhysicalPage> {
+        let block = self.log.find(page)?;
+        let at = self.log_page_at(block, (page - block.first) as u32);
+        self.layout().geometry.page_from_number(at)
+    }
+
     fn log_page_at(&self, block: LogBlock, index: u32) -> u32 {
         let layout = self.layout();
         let position = layout.log_positions.get(index as usize).copied().unwrap_or(0);
@@ -284,18 +294,20 @@ impl<D: Nand> Space<D> {
         }
         let Some(block) = self.log.find(page) else { return Ok(LogRead::Skipped) };
         let at = self.log_page_at(block, (page - block.first) as u32);
+        let opens_block = page == block.first;
         out.resize(self.layout().geometry.page_size as usize, 0);
         for _ in 0..2 {
             match self.flash.read_slots(at, 0, out) {
-                Ok(()) => return Ok(LogRead::Present { damaged_slots: 0 }),
+                Ok(()) => return Ok(LogRead::Present { damaged_slots: 0, opens_block }),
                 Err(ReadFault::Bad(_)) => {}
                 Err(ReadFault::Device(error)) => return Err(SpaceError::Device(error)),
             }
         }
-        self.log_read_slots(at, out)
+        let damaged_slots = self.log_read_slots(at, out)?;
+        Ok(LogRead::Present { damaged_slots, opens_block })
     }
 
-    fn log_read_slots(&mut self, at: u32, out: &mut [u8]) -> Result<LogRead, SpaceError> {
+    fn log_read_slots(&mut self, at: u32, out: &mut [u8]) -> Result<u64, SpaceError> {
         let mut damaged_slots = 0;
         let slot_size = self.log_slot_size();
         for (slot, target) in out.chunks_mut(slot_size).enumerate() {
@@ -308,7 +320,7 @@ impl<D: Nand> Space<D> {
                 Err(ReadFault::Device(error)) => return Err(SpaceError::Device(error)),
             }
         }
-        Ok(LogRead::Present { damaged_slots })
+        Ok(damaged_slots)
     }
 
     /// The caller needs no log page below `before` any more. Blocks are freed once a checkpoint

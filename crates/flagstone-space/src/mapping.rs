@@ -4,7 +4,9 @@
 //! reads a device and never decides which version wins.
 //!
 //! P1. A mapped number is taken; a taken number need not be mapped (it is reserved).
-//! P2. A mapping page is dirty when one of its entries differs from its copy on flash.
+//! P2. A page whose version damage took stays taken and known as lost, across checkpoints, until it
+//!     is written again or forgotten: it is never taken for one that was never written.
+//! P3. A mapping page is dirty when one of its entries differs from its copy on flash.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,6 +15,13 @@ use crate::LogicalPage;
 
 /// Entry of a logical page without a version.
 pub(crate) const UNMAPPED: u32 = u32::MAX;
+
+/// Entry of a logical page that had a version which a mount did not find any more (P2).
+pub(crate) const LOST: u32 = u32::MAX - 1;
+
+const fn is_unit(at: u32) -> bool {
+    at < LOST
+}
 
 /// One bit a thing.
 #[derive(Clone, Debug, Default)]
@@ -94,18 +103,33 @@ impl Mapping {
 
     /// First page of the unit that holds the newest valid version.
     pub(crate) fn get(&self, page: LogicalPage) -> Option<u32> {
-        self.entries.get(page.0 as usize).copied().filter(|at| *at != UNMAPPED)
+        self.entries.get(page.0 as usize).copied().filter(|at| is_unit(*at))
+    }
+
+    /// Whether the page had a version that is gone (P2).
+    pub(crate) fn is_lost(&self, page: LogicalPage) -> bool {
+        self.entries.get(page.0 as usize) == Some(&LOST)
+    }
+
+    /// Takes note that the version of an unmapped page is gone (P2).
+    pub(crate) fn lose(&mut self, page: LogicalPage) {
+        debug_assert!(self.get(page).is_none(), "a version that is found is not lost");
+        self.reserve(page);
+        if let Some(entry) = self.entries.get_mut(page.0 as usize) {
+            *entry = LOST;
+            self.dirty.insert(page.0 / self.entries_per_page);
+        }
     }
 
     /// Moves the entry and returns the unit it pointed to.
     pub(crate) fn set(&mut self, page: LogicalPage, at: u32) -> Option<u32> {
-        debug_assert!(at != UNMAPPED, "clear() forgets a page");
+        debug_assert!(is_unit(at), "clear() forgets a page");
         let old = core::mem::replace(&mut self.entries[page.0 as usize], at);
         self.dirty.insert(page.0 / self.entries_per_page);
         if self.taken.insert(page.0) {
             self.taken_count += 1;
         }
-        if old == UNMAPPED {
+        if !is_unit(old) {
             self.mapped_count += 1;
             return None;
         }
@@ -122,6 +146,9 @@ impl Mapping {
             return None;
         }
         self.dirty.insert(page.0 / self.entries_per_page);
+        if old == LOST {
+            return None;
+        }
         self.mapped_count -= 1;
         Some(old)
     }
@@ -145,7 +172,8 @@ impl Mapping {
 
     /// Frees a number that is taken but not mapped.
     pub(crate) fn release(&mut self, page: LogicalPage) {
-        if page.0 < self.len() && self.get(page).is_none() && self.taken.remove(page.0) {
+        let is_unused = self.entries.get(page.0 as usize) == Some(&UNMAPPED);
+        if is_unused && self.taken.remove(page.0) {
             self.taken_count -= 1;
         }
     }
@@ -160,7 +188,7 @@ impl Mapping {
 
     /// Every mapped page with its unit, in order of numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LogicalPage, u32)> + '_ {
-        let mapped = self.entries.iter().enumerate().filter(|(_, at)| **at != UNMAPPED);
+        let mapped = self.entries.iter().enumerate().filter(|(_, at)| is_unit(**at));
         mapped.map(|(page, at)| (LogicalPage(page as u32), *at))
     }
 
@@ -186,18 +214,31 @@ impl Mapping {
         }
     }
 
-    /// Entries of one mapping page from flash, those that `accept` lets in.
-    pub(crate) fn load(&mut self, map_page: u32, bytes: &[u8], accept: impl Fn(u32) -> bool) {
+    /// Entries of one mapping page from flash, those that `accept` lets in; the other pages.
+    pub(crate) fn load(
+        &mut self,
+        map_page: u32,
+        bytes: &[u8],
+        accept: impl Fn(u32) -> bool,
+    ) -> Vec<LogicalPage> {
+        let mut refused = Vec::new();
         let first = map_page * self.entries_per_page;
         for (index, entry) in bytes.chunks_exact(4).take(self.entries_per_page as usize).enumerate()
         {
             let page = first + index as u32;
             let at = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-            if page < self.len() && at != UNMAPPED && accept(at) {
-                self.set(LogicalPage(page), at);
+            if page >= self.len() || at == UNMAPPED {
+                continue;
+            }
+            let page = LogicalPage(page);
+            match at {
+                LOST => self.lose(page),
+                at if accept(at) => drop(self.set(page, at)),
+                _ => refused.push(page),
             }
         }
         self.mark_clean(map_page);
+        refused
     }
 
     /// Bytes of memory.

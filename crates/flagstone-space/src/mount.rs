@@ -7,7 +7,8 @@
 //!     older than the recorded one.
 //! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
 //! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11).
-//! U5. On a device that needs syncs a mount reads the ring, the mapping, one page of each block, and
+//! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
+//! U6. On a device that needs syncs a mount reads the ring, the mapping, one page of each block, and
 //!     the blocks taken or open since the record; of a free block no second page.
 //!
 //! ```text
@@ -40,10 +41,12 @@ use crate::meta::{PageKind, PageMeta, get_uint};
 use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Ring;
-use crate::scan::{First, FoundRecord, find_life, find_record, is_whole, read_firsts};
+use crate::scan::{
+    First, FoundRecord, find_life, find_record, is_second_erased, is_whole, read_firsts,
+};
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
-use crate::{GroupId, LogicalPage, SpaceBug, Version};
+use crate::{GroupId, LogicalPage, Lsn, SpaceBug, Version};
 
 /// What a mount found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +72,10 @@ pub struct MountReport {
     pub damaged_units: u32,
     /// Units that may have been in flight: kept in memory until they are copied.
     pub suspects: u32,
+    /// Pages whose version is gone without a newer one in its place: no power cut explains them.
+    pub lost_pages: u32,
+    /// Highest LSN among the units found since the record: the log must reach as far (rule D1).
+    pub lsn_max: Lsn,
 }
 
 /// What the record says about a block, against what the block says about itself.
@@ -106,6 +113,9 @@ struct Mount<D> {
     overtaken: Vec<(LogicalPage, Version)>,
     report: MountReport,
     version_max: u64,
+    /// Pages whose recorded unit is gone. A cut explains it only where a newer version is found, or
+    /// waits in an open group: what was forgotten stays until a record says so.
+    dropped: Vec<LogicalPage>,
 }
 
 impl<D: Nand> Space<D> {
@@ -156,6 +166,7 @@ impl<D: Nand> Mount<D> {
             overtaken: Vec::new(),
             report: MountReport::default(),
             version_max: 0,
+            dropped: Vec::new(),
         }
     }
 
@@ -344,8 +355,14 @@ impl<D: Nand> Mount<D> {
         }
         let flash = &mut self.space.flash;
         match first {
-            First::Erased if flash.layout.capabilities.needs_sync => {}
-            First::Bad | First::Erased => return Ok(first),
+            First::Bad => return Ok(first),
+            First::Erased if !flash.layout.capabilities.needs_sync => {
+                // A page lost later looks as one that was never written: the next one tells.
+                if is_second_erased(flash, block)? {
+                    return Ok(first);
+                }
+            }
+            First::Erased => {}
             First::Damaged => {}
             First::Found(meta) => {
                 let as_recorded = meta.sequence == entry.sequence && meta.kind != PageKind::Log;
@@ -434,7 +451,7 @@ impl<D: Nand> Mount<D> {
             let Some(bytes) = self.read_meta_page(page as usize, Structure::Map)? else { continue };
             let layout = self.space.flash.layout.clone();
             let classes = &self.classes;
-            self.space.map.load(page, &bytes, |at| {
+            let refused = self.space.map.load(page, &bytes, |at| {
                 let block = at / layout.geometry.pages_per_block;
                 let offset = at % layout.geometry.pages_per_block;
                 let unit = offset / layout.parts;
@@ -442,6 +459,7 @@ impl<D: Nand> Mount<D> {
                 let class = classes.get(block as usize).copied().unwrap_or(Class::Drop);
                 aligned && !matches!(class, Class::Drop | Class::Scan)
             });
+            self.dropped.extend(refused);
         }
         Ok(())
     }
@@ -464,7 +482,10 @@ impl<D: Nand> Mount<D> {
                 Err((_, ReadFault::Device(error))) => return Err(error),
                 // The page is lost, and reads will say so.
                 Err((_, ReadFault::Bad(Check::Ecc | Check::Checksum | Check::Metadata))) => {}
-                Ok(_) | Err(_) => drop(self.space.map.clear(page)),
+                Ok(_) | Err(_) => {
+                    self.space.map.clear(page);
+                    self.dropped.push(page);
+                }
             }
         }
         Ok(())
@@ -515,7 +536,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Log pages of the last block that hold anything, as far as reading tells.
+    /// Log pages of the last block that hold anything, as far as reading tells: one erased page
+    /// among them is a lost one.
     fn count_written(&mut self, block: LogBlock) -> Result<u32, NandError> {
         if self.space.layout().capabilities.needs_sync {
             // Old bytes may stand behind the written part: the chain of fragments tells.
@@ -528,7 +550,11 @@ impl<D: Nand> Mount<D> {
         let mut written = 0;
         for (index, position) in (0..block.limit).zip(positions) {
             match self.space.flash.read_slots(first + position, 0, &mut page) {
-                Ok(()) if page.iter().all(|byte| *byte == 0xFF) => break,
+                Ok(()) if page.iter().all(|byte| *byte == 0xFF) => {
+                    if index > written {
+                        break;
+                    }
+                }
                 Err(ReadFault::Device(error)) => return Err(error),
                 Ok(()) | Err(ReadFault::Bad(_)) => written = index + 1,
             }

@@ -180,12 +180,21 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `Unmapped` without a version; `Corrupt` when its bytes cannot be trusted.
+    /// `Unmapped` without a version, `Lost` when damage took it; `Corrupt` when its bytes cannot be
+    /// trusted.
     pub fn read(&mut self, page: LogicalPage, out: &mut Vec<u8>) -> Result<PageInfo, SpaceError> {
-        let at = self.map.get(page).ok_or(SpaceError::Unmapped(page))?;
+        let at = self.map.get(page).ok_or_else(|| self.absent(page))?;
         let meta = self.read_at(at, page, out)?;
         self.flash.tally.region(meta.region).reads += 1;
         Ok(info_of(&meta))
+    }
+
+    /// Why there is no version of a page.
+    fn absent(&self, page: LogicalPage) -> SpaceError {
+        match self.map.is_lost(page) {
+            true => SpaceError::Lost(page),
+            false => SpaceError::Unmapped(page),
+        }
     }
 
     /// Writes a new version of `page`, out of place, valid by itself. Shorter payloads are padded.

@@ -50,6 +50,7 @@ impl<D: Nand> Mount<D> {
     fn take_unit(&mut self, unit: &FoundUnit) {
         let meta = &unit.meta;
         self.version_max = self.version_max.max(meta.version.0);
+        self.report.lsn_max = self.report.lsn_max.max(meta.lsn);
         let in_range = meta.page.0 < self.space.map.len();
         if meta.kind != PageKind::Data || !in_range || meta.standing == Standing::History {
             return;
@@ -79,6 +80,7 @@ impl<D: Nand> Mount<D> {
                 recorded.into_iter().chain(versions.iter().map(|(_, at)| *at)).collect();
             losers.insert(page, older);
         }
+        self.note_lost();
         let space = &mut self.space;
         let mapped = space.map.iter().map(|(_, at)| at);
         let grouped = space.groups.iter().map(|page| page.at);
@@ -88,6 +90,16 @@ impl<D: Nand> Mount<D> {
         }
         self.keep_suspects(&losers);
         self.free_empty_blocks();
+    }
+
+    /// Recorded versions that are gone without a newer one (U5). One in an open group may yet count.
+    fn note_lost(&mut self) {
+        let mut dropped = core::mem::take(&mut self.dropped);
+        dropped.retain(|page| self.space.map.get(*page).is_none());
+        dropped.iter().for_each(|page| self.space.map.lose(*page));
+        let grouped: BTreeSet<_> = self.space.groups.iter().map(|page| page.page).collect();
+        let lost = dropped.iter().filter(|page| !grouped.contains(page));
+        self.report.lost_pages = lost.count() as u32;
     }
 
     /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded

@@ -9,7 +9,7 @@ use crate::{
     GroupId, LogicalPage, Lsn, MountError, NoOwner, Owner, PageInfo, Space, SpaceError,
     SpaceOptions, WriteTag,
 };
-use flagstone_nand::{Crashable, Nand, Profile, SimNand};
+use flagstone_nand::{Crashable, Nand, PageContent, Profile, SimNand};
 
 fn tag(lsn: u64) -> WriteTag {
     WriteTag::data(Lsn(lsn), REGION)
@@ -297,4 +297,31 @@ fn the_device_sees_no_allocation_of_time_from_reads_of_memory() {
     space.release(LogicalPage(0));
     assert!(space.reserve(LogicalPage(0)));
     assert!(!space.reserve(LogicalPage(0)));
+}
+
+/// Goal: an erased page is not taken for one that was never written, and that stays so.
+#[test]
+fn a_page_whose_only_version_was_erased_is_lost() {
+    let mut space = tiny_space();
+    space.ensure_room(1, &mut NoOwner).unwrap();
+    space.write(LogicalPage(3), b"only", &tag(1)).unwrap();
+    let at = space.map.get(LogicalPage(3)).unwrap();
+    space.checkpoint(b"").unwrap();
+    let mut device = space.into_device();
+    let page = device.geometry().page_from_number(at).unwrap();
+    device.poke(page, &PageContent { data: Vec::new(), spare: Vec::new() });
+    for _ in 0..2 {
+        let (mut space, report) = Space::mount(device).unwrap();
+        let read = space.read(LogicalPage(3), &mut Vec::new());
+        assert_eq!(read, Err(SpaceError::Lost(LogicalPage(3))), "{report:?}");
+        assert_eq!(space.allocate(REGION).unwrap(), LogicalPage(0), "its number is taken");
+        space.checkpoint(b"").unwrap();
+        device = space.into_device();
+    }
+    let (mut space, _) = Space::mount(device).unwrap();
+    space.ensure_room(1, &mut NoOwner).unwrap();
+    space.write(LogicalPage(3), b"again", &tag(2)).unwrap();
+    let mut read = Vec::new();
+    space.read(LogicalPage(3), &mut read).unwrap();
+    assert_eq!(read[..5], *b"again");
 }

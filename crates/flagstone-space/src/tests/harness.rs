@@ -325,6 +325,7 @@ impl<D: Crashable> Pair<D> {
     pub(super) fn recover(mut device: D, mut model: Model) -> Self {
         device.power_cycle();
         let (space, report) = mount(device, &model);
+        assert_eq!(report.lost_pages, 0, "a cut loses no page");
         let mut pair = Self { space, model: Model::default() };
         for group in report.open_groups {
             if model.proven.contains(&group) {
@@ -348,7 +349,8 @@ impl<D: Crashable> Pair<D> {
     }
 
     /// Mounts a damaged device: every answer is a version since the last checkpoint, or an error.
-    /// A page of a block whose first page is gone may be reported as unmapped.
+    /// A page of a block whose first page is gone may be reported as unmapped where no checkpoint
+    /// knew of it.
     pub(super) fn check_damaged(&self, mut device: D, what: &str) {
         device.power_cycle();
         let Ok((mut space, report)) = Space::mount(device) else { return };
@@ -363,7 +365,9 @@ impl<D: Crashable> Pair<D> {
         for (page, allowed) in &self.model.recent {
             let seen = match space.read(LogicalPage(*page), &mut bytes) {
                 Ok(_) => Some(u64::from_le_bytes(bytes[..8].try_into().unwrap())),
-                Err(SpaceError::Corrupt { .. } | SpaceError::Unmapped(_)) => continue,
+                Err(SpaceError::Corrupt { .. } | SpaceError::Lost(_) | SpaceError::Unmapped(_)) => {
+                    continue;
+                }
                 Err(error) => panic!("{what}: {error}"),
             };
             assert!(allowed.contains(&seen), "{what}: page {page}: {seen:?} not in {allowed:?}");
