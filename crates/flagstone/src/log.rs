@@ -29,7 +29,8 @@
 //! - **I4** The reader gives out a record only when no later fragment can take it back: after the
 //!   next flush or epoch has been seen, or at the end.
 //! - **I5** A missing fragment that was complete is never taken for the end: it is a
-//!   [`LogFault`], because no power cut explains it.
+//!   [`LogFault`], because no power cut explains it. A later flush proves it; where programs of a
+//!   block reach flash in order, so does any later fragment of the block.
 //! - **I6** Decoding any bytes gives a value or an error, never a panic.
 //! - **I7** An LSN is `epoch << 32 | counter`; counters rise by one from 1 in each epoch (rule D3).
 
@@ -48,7 +49,7 @@ use flagstone_space::Lsn;
 pub(crate) use self::codec::Item;
 pub(crate) use self::codec::{Cursor, ItemBuf, Items, RecordFault};
 pub(crate) use self::fragment::HEADER_SIZE;
-pub(crate) use self::reader::{LogEnd, LogReader, ReadStart};
+pub(crate) use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors};
 pub(crate) use self::record::{Blob, CopiedDelta, Install, LoggedDelta, Record, Separator};
 pub(crate) use self::writer::{Flush, LogWriter};
 

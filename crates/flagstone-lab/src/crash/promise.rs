@@ -248,6 +248,17 @@ fn a_worn_out_chip_is_read_only_and_complete() {
     }
 }
 
+#[test]
+fn a_block_that_misbehaves_loses_nothing_or_is_reported() {
+    assert_kept(&faults::misbehaving_blocks::<Engine>(&trial(120, 1)));
+}
+
+/// Goal (D3): damage that no power cut explains is never taken for an older state.
+#[test]
+fn changed_pages_are_noticed() {
+    assert_kept(&faults::changed_images::<Engine>(&trial(120, 1), 300 * effort()));
+}
+
 /// Goal: no configuration that can be drawn breaks the promise. Method: seeds, states sampled.
 #[test]
 fn the_swarm_finds_nothing() {

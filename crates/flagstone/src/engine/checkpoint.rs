@@ -100,10 +100,14 @@ pub(crate) struct Master {
     pub(crate) begin: LogPosition,
     /// Epoch of the engine that wrote it.
     pub(crate) epoch: u32,
-    /// Logical payload size and format options the engine was created with.
+    /// Durable frontier: a log that ends before it is damaged.
+    pub(crate) durable: Lsn,
+    /// Rows of each tree, in the order of their numbers.
     pub(crate) entry_counts: Vec<i64>,
     pub(crate) runs: Vec<MasterRun>,
     pub(crate) values: Vec<(Lsn, Vec<u8>)>,
+    /// Pages of runs that nobody needs any more, once this record is durable.
+    pub(crate) pages: Vec<(Lsn, GroupId, Vec<LogicalPage>)>,
 }
 
 /// A run as the master record names it.
@@ -114,12 +118,12 @@ pub(crate) struct MasterRun {
     pub(crate) rolled_back: Vec<(u64, u64)>,
 }
 
-const MASTER_VERSION: u8 = 1;
+const MASTER_VERSION: u8 = 2;
 
 impl Master {
     /// ```text
-    /// 1 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
-    ///   | epoch u32 | counts | runs | values          lists: count u32, then elements
+    /// 2 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
+    ///   | epoch u32 | durable u64 | counts | runs | values | pages        lists: count u32, then elements
     /// ```
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![MASTER_VERSION];
@@ -130,6 +134,7 @@ impl Master {
         out.extend(self.begin.chain.epoch.to_le_bytes());
         out.extend(self.begin.chain.predecessor.to_le_bytes());
         out.extend(self.epoch.to_le_bytes());
+        out.extend(self.durable.0.to_le_bytes());
         out.extend((self.entry_counts.len() as u32).to_le_bytes());
         for count in &self.entry_counts {
             out.extend(count.to_le_bytes());
@@ -142,6 +147,13 @@ impl Master {
         for (lsn, value) in &self.values {
             out.extend(lsn.0.to_le_bytes());
             put_sized(&mut out, value);
+        }
+        out.extend((self.pages.len() as u32).to_le_bytes());
+        for (lsn, group, pages) in &self.pages {
+            out.extend(lsn.0.to_le_bytes());
+            out.extend(group.0.to_le_bytes());
+            out.extend((pages.len() as u32).to_le_bytes());
+            pages.iter().for_each(|page| out.extend(page.0.to_le_bytes()));
         }
         out
     }
@@ -158,6 +170,7 @@ impl Master {
         master.begin.chain.epoch = input.u32()?;
         master.begin.chain.predecessor = input.u32()?;
         master.epoch = input.u32()?;
+        master.durable = Lsn(input.u64()?);
         for _ in 0..input.u32()? {
             master.entry_counts.push(input.u64()? as i64);
         }
@@ -167,6 +180,14 @@ impl Master {
         for _ in 0..input.u32()? {
             let lsn = Lsn(input.u64()?);
             master.values.push((lsn, input.sized()?.to_vec()));
+        }
+        for _ in 0..input.u32()? {
+            let (lsn, group) = (Lsn(input.u64()?), GroupId(input.u64()?));
+            let mut pages = Vec::new();
+            for _ in 0..input.u32()? {
+                pages.push(LogicalPage(input.u32()?));
+            }
+            master.pages.push((lsn, group, pages));
         }
         input.0.is_empty().then_some(master)
     }
@@ -409,6 +430,14 @@ impl Engine {
             Release::Value(descriptor) => Some((lsn, descriptor.clone())),
             _ => None,
         };
+        let pages = |(lsn, release): (Lsn, &Release)| match release {
+            Release::Pages(group, pages) => Some((lsn, *group, pages.clone())),
+            _ => None,
+        };
+        let covered = self.cycle.loaded.iter().map(|covered| {
+            let pages = covered.run.pages.iter().map(|(_, page)| *page).collect();
+            (covered.lsn, covered.run.group, pages)
+        });
         let run = |run: &CommittedRun| MasterRun {
             lsn: run.lsn,
             run: run.run.clone(),
@@ -419,9 +448,11 @@ impl Engine {
             cutoff: self.cycle.cutoff,
             begin: self.cycle.begin,
             epoch: self.log.epoch(),
+            durable: self.durable(),
             entry_counts: self.trees.iter().map(|tree| tree.entry_count).collect(),
             runs: self.runs.unfinished().map(run).collect(),
             values: self.trims.deferred().filter_map(value).collect(),
+            pages: self.trims.deferred().filter_map(pages).chain(covered).collect(),
         }
     }
 

@@ -46,6 +46,7 @@ impl Engine {
             runs.push(Blob(&scratch));
         }
         transaction.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
+        self.log.open();
         self.log.skip(transaction.runs.len() as u64);
         let lsn = self.log.append(&Record::Commit {
             xid,
@@ -69,6 +70,7 @@ impl Engine {
         parts.deletes.iter().for_each(|key| deletes.push(Blob(key)));
         parts.trims.iter().for_each(|page| trims.push(*page));
         parts.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
+        self.log.open();
         let lsn = self.log.append(&Record::Install(Install {
             group: parts.group,
             tree: parts.tree,
@@ -116,6 +118,7 @@ pub(crate) fn append_copies(
         }
     }
     if count > 0 {
+        log.open();
         log.append(&Record::Copy { cycle, tree: tree.id, deltas: items.items() });
     }
     (count, last.filter(|_| more))

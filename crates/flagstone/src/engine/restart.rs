@@ -65,6 +65,9 @@ impl Engine {
         for (lsn, descriptor) in &master.values {
             self.trims.add(*lsn, descriptor.clone());
         }
+        for (lsn, group, pages) in &master.pages {
+            self.trims.add_pages(*lsn, *group, pages.clone());
+        }
         self.refresh_floors();
     }
 
@@ -190,8 +193,7 @@ impl Engine {
 
     /// Appends the marker of a new epoch: nothing is answered before it is durable.
     pub(crate) fn append_open(&mut self) {
-        let epoch = self.log.epoch();
-        self.log.append(&Record::Open { epoch });
+        self.log.open();
         self.want_flush();
     }
 

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | continues the chain, same or later epoch | accepted | `accept` |
 //! | later epoch, continues from inside the last flush | what it replaces is dropped, then accepted | `roll_back` |
-//! | proves that a complete fragment is missing | the log ends with a fault (I5) | `proves_hole` |
+//! | proves that a complete fragment is missing | the log ends with a fault (I5) | `proves_hole`, `leaves_gap` |
 //! | anything else: dead, a copy, left over from an older use of the block | skipped | `judge` |
 //!
 //! Accepted fragments are held back until their flush is over (I4); then their payload joins the
@@ -28,6 +28,37 @@ pub(crate) enum ReadStart {
     Chain(ChainPoint),
     /// At the first fragment that is found, whatever came before it.
     Anywhere,
+}
+
+/// What a cut may leave of the programs that were in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Survivors {
+    /// Programs of one block reach flash in order: what comes later proves what comes before.
+    Prefix,
+    /// Any subset of what was not synced.
+    AnySubset,
+}
+
+/// A page of the log as it was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogPage<'a> {
+    /// Its number.
+    pub number: u64,
+    /// Whether it is the first of its block.
+    pub opens_block: bool,
+    /// All its slots.
+    pub bytes: &'a [u8],
+}
+
+/// What was read of the block so far, from the page on at which reading began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Above {
+    /// No page.
+    Nothing,
+    /// Pages without a whole fragment.
+    Unreadable,
+    /// A whole fragment last, with this sequence and checksum.
+    Fragment(u64, u32),
 }
 
 /// Where the log ends.
@@ -80,6 +111,9 @@ struct Extent {
 #[derive(Debug)]
 pub(crate) struct LogReader {
     geometry: LogGeometry,
+    survivors: Survivors,
+    above: Above,
+    first_page: Option<u64>,
     /// `None` until a first fragment is found.
     chain: Option<ChainPoint>,
     last_page: Option<u64>,
@@ -109,13 +143,16 @@ enum Fate {
 impl LogReader {
     /// A reader of pages of this geometry.
     #[must_use]
-    pub(crate) fn new(geometry: LogGeometry, start: ReadStart) -> Self {
+    pub(crate) fn new(geometry: LogGeometry, start: ReadStart, survivors: Survivors) -> Self {
         let chain = match start {
             ReadStart::Chain(point) => Some(point),
             ReadStart::Anywhere => None,
         };
         Self {
             geometry,
+            survivors,
+            above: Above::Nothing,
+            first_page: None,
             chain,
             last_page: None,
             held: VecDeque::new(),
@@ -135,9 +172,13 @@ impl LogReader {
     /// Slots are used from front to back, and a page is left for good when a cut may have torn one:
     /// nothing after the first slot without a fragment counts. So the inside of a torn fragment is
     /// never taken for a fragment.
-    pub(crate) fn feed(&mut self, page: u64, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, page: LogPage<'_>) {
         self.compact();
-        let slot_size = self.geometry.slot_size();
+        self.first_page.get_or_insert(page.number);
+        if page.opens_block {
+            self.above = Above::Nothing;
+        }
+        let (bytes, slot_size) = (page.bytes, self.geometry.slot_size());
         let mut slot = 0;
         while let Some(parsed) = bytes.get(slot * slot_size..).and_then(parse) {
             if self.fault.is_some() || self.is_finished {
@@ -146,8 +187,39 @@ impl LogReader {
             let slots = (HEADER_SIZE + parsed.payload.len()).div_ceil(slot_size);
             let end = bytes.len().min((slot + slots) * slot_size);
             let raw = bytes.get(slot * slot_size..end).unwrap_or(&[]);
-            self.take_in(page, slot as u16, raw, &parsed);
+            self.take_in(page.number, slot as u16, raw, &parsed);
+            self.above = Above::Fragment(parsed.header.sequence, parsed.crc);
             slot += slots;
+        }
+        if self.above == Above::Nothing {
+            self.above = Above::Unreadable;
+        }
+        let behind = bytes.get((slot + 1) * slot_size..).unwrap_or(&[]);
+        self.look_behind(page.number, behind);
+    }
+
+    /// Whole flushes behind a slot without one prove that it held one (I5).
+    ///
+    /// What looks like a fragment may be bytes of a caller inside a torn one: it counts only with a
+    /// sequence that the missing slots explain.
+    fn look_behind(&mut self, page: u64, behind: &[u8]) {
+        let Some(chain) = self.chain.filter(|_| self.survivors == Survivors::Prefix) else {
+            return;
+        };
+        let known = self.last_page.or(self.first_page).unwrap_or(page);
+        let slots = u64::from(self.geometry.slots_per_page());
+        let missing_max = page.saturating_sub(known).saturating_add(1).saturating_mul(slots);
+        let proves = |slot: &[u8]| {
+            parse(slot).is_some_and(|Parsed { header, .. }| {
+                let missing = header.sequence.checked_sub(chain.next_sequence);
+                proves_hole(&chain, &header)
+                    && header.flush_index == 0
+                    && missing.is_some_and(|missing| missing <= missing_max)
+            })
+        };
+        let starts = (0..behind.len()).step_by(self.geometry.slot_size());
+        if self.fault.is_none() && starts.map(|start| &behind[start..]).any(proves) {
+            self.fault = Some(LogFault::Missing { sequence: chain.next_sequence, page });
         }
     }
 
@@ -216,10 +288,23 @@ impl LogReader {
         {
             return Fate::RollBack(count);
         }
-        if proves_hole(&chain, header) {
+        if proves_hole(&chain, header) || self.leaves_gap(&chain, header) {
             return Fate::Fault(LogFault::Missing { sequence: chain.next_sequence, page });
         }
         Fate::Skip
+    }
+
+    /// Whether a program before this one, in the same block, is missing.
+    fn leaves_gap(&self, chain: &ChainPoint, header: &Header) -> bool {
+        let is_gap = match self.above {
+            Above::Nothing => false,
+            Above::Unreadable => true,
+            Above::Fragment(sequence, crc) => {
+                header.sequence != sequence.saturating_add(1) || header.predecessor != crc
+            }
+        };
+        let is_later = header.epoch >= chain.epoch && header.sequence > chain.next_sequence;
+        self.survivors == Survivors::Prefix && is_gap && is_later
     }
 
     /// Whether the index within the flush fits what came before.

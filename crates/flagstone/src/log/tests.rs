@@ -78,10 +78,14 @@ impl Pages {
     }
 
     fn read_from(&self, start: ReadStart, first_page: usize) -> Reading {
-        let mut reader = LogReader::new(self.geometry, start);
+        self.read_with(start, Survivors::AnySubset, first_page)
+    }
+
+    fn read_with(&self, start: ReadStart, survivors: Survivors, first_page: usize) -> Reading {
+        let mut reader = LogReader::new(self.geometry, start, survivors);
         let mut records = Vec::new();
         for (number, page) in self.pages.iter().enumerate().skip(first_page) {
-            reader.feed(number as u64, page);
+            reader.feed(log_page(number, page));
             drain(&mut reader, &mut records);
         }
         let end = reader.finish();
@@ -101,6 +105,14 @@ struct Reading {
     end: LogEnd,
     tail: Vec<TailFragment>,
 }
+
+/// A page of a log whose blocks have this many.
+fn log_page(number: usize, bytes: &[u8]) -> LogPage<'_> {
+    let opens_block = number.is_multiple_of(PAGES_PER_BLOCK);
+    LogPage { number: number as u64, opens_block, bytes }
+}
+
+const PAGES_PER_BLOCK: usize = 4;
 
 fn drain(reader: &mut LogReader, records: &mut Vec<(Lsn, Vec<u8>)>) {
     while let Some(next) = reader.next_record() {
@@ -205,6 +217,152 @@ fn a_record_is_durable_with_its_last_byte() {
     let flush = writer.seal(geometry(512, 1), 0).expect("two records are pending");
     let upto: Vec<Lsn> = flush.fragments.iter().map(|fragment| fragment.upto).collect();
     assert_eq!(upto, [first, first, second]);
+}
+
+fn all_records(pages: &Pages) -> Vec<Lsn> {
+    let start = ReadStart::Chain(ChainPoint::START);
+    let mut reader = LogReader::new(pages.geometry, start, Survivors::Prefix);
+    let mut lsns = Vec::new();
+    for (number, page) in pages.pages.iter().enumerate() {
+        reader.feed(log_page(number, page));
+        while let Some(next) = reader.next_record() {
+            lsns.push(next.expect("the checksum holds").0);
+        }
+    }
+    assert_eq!(reader.finish().fault, None);
+    while let Some(next) = reader.next_record() {
+        lsns.push(next.expect("the checksum holds").0);
+    }
+    lsns
+}
+
+/// Goal (D3): a marker that a cut tore and a later restart writes again is the same fragment.
+#[test]
+fn an_epoch_begins_with_a_flush_of_its_marker_alone() {
+    let mut fragments = Vec::new();
+    for value in [b"lost", b"kept"] {
+        let mut pages = Pages::new(geometry(256, 2));
+        let mut writer = writer();
+        writer.open();
+        let lsn = commit(&mut writer, value);
+        let marker = writer.seal(pages.geometry, 0).expect("two records are pending");
+        assert_eq!((marker.fragments.len(), marker.upto), (1, self::lsn(1, 1)));
+        fragments.push(marker.fragments[0].clone());
+        pages.program(&marker.fragments[0]);
+        writer.completed(marker);
+        pages.flush(&mut writer);
+        assert_eq!((writer.durable(), all_records(&pages)), (lsn, vec![self::lsn(1, 1), lsn]));
+    }
+    assert_eq!(fragments[0], fragments[1]);
+}
+
+#[test]
+fn an_epoch_ends_before_its_counters_run_out() {
+    let mut pages = Pages::new(geometry(256, 2));
+    let mut writer = writer();
+    writer.open();
+    let mut written = vec![writer.appended()];
+    writer.skip((1 << 32) - 5);
+    for number in 0..6_u8 {
+        let epoch = writer.epoch();
+        writer.open();
+        written.extend((number == 3).then(|| writer.appended()));
+        written.push(commit(&mut writer, &[number; 20]));
+        assert_eq!(u32::from(number > 2) + 1, epoch);
+        while number > 1
+            && let Some(flush) = writer.seal(pages.geometry, pages.slots_left())
+        {
+            for fragment in &flush.fragments {
+                pages.program(fragment);
+            }
+            writer.completed(flush);
+        }
+    }
+    assert!(written.is_sorted_by(|a, b| a < b), "{written:?}");
+    assert_eq!(all_records(&pages), written);
+    assert_eq!(writer.durable(), *written.last().expect("records were written"));
+}
+
+/// A log of one slot a page: `before`, then one flush over the other pages of the first block.
+fn one_flush_over_a_block() -> (Pages, Vec<Place>) {
+    let mut pages = Pages::new(geometry(256, 1));
+    let mut writer = writer();
+    commit(&mut writer, b"before");
+    pages.flush(&mut writer);
+    commit(&mut writer, &[7; 900]);
+    let places = pages.flush(&mut writer);
+    assert!(pages.pages.len() > PAGES_PER_BLOCK, "the flush reaches the next block");
+    (pages, places)
+}
+
+#[test]
+fn a_page_lost_before_a_whole_one_of_its_block_is_damage() {
+    let (mut pages, places) = one_flush_over_a_block();
+    pages.tear(places[1]);
+    let start = ReadStart::Chain(ChainPoint::START);
+    let damaged = pages.read_with(start, Survivors::Prefix, 0);
+    assert_eq!(damaged.end.fault, Some(LogFault::Missing { sequence: 2, page: 3 }));
+    let cut = pages.read_with(start, Survivors::AnySubset, 0);
+    assert_eq!(cut.end.fault, None, "some of what was not synced may survive");
+    assert_eq!(values(&cut), [b"before"]);
+}
+
+#[test]
+fn a_page_lost_at_the_end_of_a_block_may_have_been_in_flight() {
+    let (mut pages, places) = one_flush_over_a_block();
+    let last = places.iter().rfind(|place| place.page < PAGES_PER_BLOCK).copied();
+    pages.tear(last.expect("the flush begins in the first block"));
+    let reading = pages.read_with(ReadStart::Chain(ChainPoint::START), Survivors::Prefix, 0);
+    assert_eq!(reading.end.fault, None, "the next block may lie on another die");
+    assert_eq!(values(&reading), [b"before"]);
+}
+
+#[test]
+fn a_lost_first_page_of_a_block_is_damage() {
+    let (mut pages, _) = one_flush_over_a_block();
+    pages.pages[0].fill(0xFF);
+    let reading = pages.read_with(ReadStart::Chain(ChainPoint::START), Survivors::Prefix, 0);
+    assert!(matches!(reading.end.fault, Some(LogFault::Missing { sequence: 0, .. })));
+}
+
+#[test]
+fn a_slot_lost_before_a_whole_one_is_damage() {
+    let mut pages = Pages::new(geometry(512, 4));
+    let mut writer = writer();
+    let mut places = Vec::new();
+    for number in 0..3 {
+        commit(&mut writer, &[number; 100]);
+        places.extend(pages.flush(&mut writer));
+    }
+    pages.tear(places[1]);
+    let start = ReadStart::Chain(ChainPoint::START);
+    let reading = pages.read_with(start, Survivors::Prefix, 0);
+    assert_eq!(reading.end.fault, Some(LogFault::Missing { sequence: 1, page: 0 }));
+    pages.tear(places[2]);
+    let reading = pages.read_with(start, Survivors::Prefix, 0);
+    assert_eq!(reading.end.fault, None, "nothing behind it proves anything");
+}
+
+#[test]
+fn a_fragment_among_the_bytes_of_a_torn_one_proves_nothing() {
+    let mut other = writer();
+    for number in 0..200_u8 {
+        commit(&mut other, &[number; 10]);
+        let flush = other.seal(geometry(512, 4), 0).expect("a record is pending");
+        other.completed(flush);
+    }
+    commit(&mut other, b"stored as a value");
+    let fake = other.seal(geometry(512, 4), 0).expect("a record is pending").fragments.remove(0);
+    let mut pages = Pages::new(geometry(512, 4));
+    let mut writer = writer();
+    commit(&mut writer, b"before");
+    pages.flush(&mut writer);
+    commit(&mut writer, &[1; 1200]);
+    let place = pages.flush(&mut writer)[0];
+    pages.tear(place);
+    pages.bytes_mut(place)[512..1024].copy_from_slice(&fake.bytes);
+    let reading = pages.read_with(ReadStart::Chain(ChainPoint::START), Survivors::Prefix, 0);
+    assert_eq!((reading.end.fault, values(&reading)), (None, vec![&b"before"[..]]));
 }
 
 #[test]

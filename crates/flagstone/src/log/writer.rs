@@ -5,6 +5,11 @@
 //!  pending ◀────── record,  ───────▶ Flush in flight ───────────▶ durable
 //!                             one at a time: commits that arrive meanwhile gather for the next
 //! ```
+//!
+//! An epoch begins with a flush that holds its marker and nothing else. So long as that is not
+//! durable nothing of the epoch is, and a restart that does not find it writes the same bytes again:
+//! no number ever names two records (rule D3). Long before its counters run out an epoch ends, and
+//! the next one begins behind it.
 
 use flagstone_space::Lsn;
 
@@ -38,6 +43,9 @@ pub(crate) struct Flush {
     pub upto: Lsn,
 }
 
+/// Records after which an epoch ends: far below what a counter holds, for what is pending at a time.
+const EPOCH_RECORDS: u64 = 1 << 31;
+
 /// Buffers kept from completed flushes.
 const SPARE_COUNT_MAX: usize = 4;
 
@@ -55,6 +63,9 @@ pub(crate) struct LogWriter {
     chain: ChainPoint,
     in_flight: Option<Lsn>,
     durable: Lsn,
+    /// The marker of the epoch waits for a flush of its own.
+    is_opening: bool,
+    has_appended: bool,
     spare: Vec<Vec<u8>>,
 }
 
@@ -82,8 +93,18 @@ impl LogWriter {
             chain: ChainPoint { epoch, ..after },
             in_flight: None,
             durable,
+            is_opening: false,
+            has_appended: false,
             spare: Vec::new(),
         })
+    }
+
+    /// Appends the marker of the epoch, unless that was done: before any other record.
+    pub(crate) fn open(&mut self) {
+        if self.counter == 0 {
+            self.append(&Record::Open { epoch: self.epoch });
+            self.is_opening = true;
+        }
     }
 
     /// Adds a record to the tail in memory and gives it the next LSN.
@@ -94,6 +115,7 @@ impl LogWriter {
     /// Adds a record that `encode` writes.
     pub(crate) fn append_with(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         self.counter += 1;
+        self.has_appended = true;
         self.scratch.clear();
         put_varint(&mut self.scratch, self.counter);
         encode(&mut self.scratch);
@@ -120,10 +142,10 @@ impl LogWriter {
         self.counter
     }
 
-    /// Whether any record was appended in this epoch.
+    /// Whether any record was appended here.
     #[must_use]
     pub(crate) fn has_appended(&self) -> bool {
-        self.counter > 0
+        self.has_appended
     }
 
     /// Bytes appended and not yet cut.
@@ -141,7 +163,8 @@ impl LogWriter {
     /// The LSN that is durable once everything appended is.
     #[must_use]
     pub(crate) fn appended(&self) -> Lsn {
-        if self.counter == 0 { self.durable } else { lsn(self.epoch, self.counter) }
+        let before = self.in_flight.unwrap_or(self.durable);
+        if self.counter == 0 { before } else { lsn(self.epoch, self.counter) }
     }
 
     /// Where the next flush continues the chain: a place to read from for a checkpoint.
@@ -159,27 +182,46 @@ impl LogWriter {
     }
 
     /// Cuts everything pending into fragments; `slots_left` slots of the current page are free,
-    /// and left alone when a flush that starts a page takes fewer programs.
+    /// and left alone when a flush that starts a page takes fewer programs. The marker of an epoch
+    /// is cut alone.
     ///
     /// `None` when nothing is pending or a flush is in flight.
     pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
         if self.in_flight.is_some() || self.pending.is_empty() {
             return None;
         }
-        let pending = std::mem::take(&mut self.pending);
-        let ends = std::mem::take(&mut self.ends);
-        let mut cutter = Cutter { ends: &ends, start: 0, done: 0, index: 0 };
+        let mut pending = std::mem::take(&mut self.pending);
+        let mut ends = std::mem::take(&mut self.ends);
+        let last = if std::mem::take(&mut self.is_opening) {
+            self.put_back_behind_marker(&mut pending, &mut ends);
+            1
+        } else {
+            self.counter
+        };
+        let mut cutter = Cutter { ends: &ends, last, start: 0, done: 0, index: 0 };
         let mut fragments = Vec::new();
         let mut room = first_room(geometry, slots_left, pending.len());
         while cutter.start < pending.len() {
             fragments.push(self.cut(&mut cutter, &pending, geometry, room));
             room = 0;
         }
-        let upto = lsn(self.epoch, self.counter);
+        let upto = lsn(self.epoch, last);
         debug_assert_eq!(fragments.last().map(|last| last.upto), Some(upto), "I2: whole records");
         self.in_flight = Some(upto);
         self.keep(pending, ends);
+        if self.counter >= EPOCH_RECORDS && self.epoch < EPOCH_MAX && self.pending.is_empty() {
+            (self.epoch, self.counter) = (self.epoch + 1, 0);
+        }
         Some(Flush { fragments, upto })
+    }
+
+    /// Leaves the first record to be cut: the others stay pending.
+    fn put_back_behind_marker(&mut self, pending: &mut Vec<u8>, ends: &mut Vec<usize>) {
+        let Some(marker_end) = ends.first().copied() else { return };
+        self.pending.extend_from_slice(&pending[marker_end..]);
+        self.ends.extend(ends[1..].iter().map(|end| end - marker_end));
+        pending.truncate(marker_end);
+        ends.truncate(1);
     }
 
     /// Notes that every fragment of the flush in flight is on flash, and returns the durable LSN.
@@ -222,17 +264,20 @@ impl LogWriter {
             predecessor: self.chain.predecessor,
         };
         self.chain.predecessor = write_header(&mut bytes, &header);
+        self.chain.epoch = self.epoch;
         self.chain.next_sequence += 1;
         let open_count = (cutter.ends.len() - cutter.done) as u64;
-        Fragment { bytes, slots, upto: self.complete_to(cutter.done, open_count) }
+        let is_none_whole = cutter.done == 0;
+        let upto =
+            if is_none_whole { self.durable } else { lsn(self.epoch, cutter.last - open_count) };
+        Fragment { bytes, slots, upto }
     }
 
-    /// The last of the pending records that is complete when `open_count` of them are not.
-    fn complete_to(&self, done_count: usize, open_count: u64) -> Lsn {
-        if done_count == 0 { self.durable } else { lsn(self.epoch, self.counter - open_count) }
-    }
-
+    /// Keeps the memory of what was cut, unless records wait in other memory.
     fn keep(&mut self, mut pending: Vec<u8>, mut ends: Vec<usize>) {
+        if !self.pending.is_empty() {
+            return;
+        }
         pending.clear();
         ends.clear();
         self.pending = pending;
@@ -244,6 +289,8 @@ impl LogWriter {
 struct Cutter<'a> {
     /// Where each record ends.
     ends: &'a [usize],
+    /// Counter of the last record.
+    last: u64,
     /// First byte not cut.
     start: usize,
     /// Records that end before `start`.

@@ -3,7 +3,8 @@
 use flagstone_space::Lsn;
 
 use crate::log::{
-    ChainPoint, Cursor, Flush, LogGeometry, LogPosition, LogReader, LogWriter, ReadStart,
+    ChainPoint, Cursor, Flush, LogGeometry, LogPage, LogPosition, LogReader, LogWriter, ReadStart,
+    Survivors,
 };
 
 /// How log pages are divided.
@@ -182,12 +183,12 @@ impl LogScan {
     #[must_use]
     pub fn new(shape: LogShape, start: Option<LogPlace>) -> Self {
         let start = start.map_or(ReadStart::Anywhere, |place| ReadStart::Chain(place.0.chain));
-        Self(LogReader::new(shape.0, start))
+        Self(LogReader::new(shape.0, start, Survivors::AnySubset))
     }
 
     /// Takes in one log page. Pages come in the order of their numbers.
     pub fn feed(&mut self, page: u64, bytes: &[u8]) {
-        self.0.feed(page, bytes);
+        self.0.feed(LogPage { number: page, opens_block: false, bytes });
     }
 
     /// Ends reading; more records may follow from it.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use flagstone_nand::{Capabilities, CellMode, Geometry};
-use flagstone_space::{LogRoom, MountReport, blocks_needed};
+use flagstone_space::{LogRead, LogRoom, MountReport, blocks_needed};
 
 use super::{
     Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
@@ -14,7 +14,7 @@ use crate::engine::{
     CATALOG, CATALOG_ROOT, Direction, Engine, Master, Replay, ReplayEffects, RowValue, ScanRange,
 };
 use crate::error::Corruption;
-use crate::log::{ChainPoint, LogEnd, LogReader, LogWriter, ReadStart, Record};
+use crate::log::{ChainPoint, LogEnd, LogPage, LogReader, LogWriter, ReadStart, Record, Survivors};
 use crate::options::OptionsError;
 
 /// What restart read, wrote and found.
@@ -59,6 +59,8 @@ const PAGES_MIN: u32 = 24;
 
 const NO_MASTER: Corruption = Corruption { page: None, check: "master record does not decode" };
 const LOG_HOLE: Corruption = Corruption { page: None, check: "a complete log page is missing" };
+const LOG_SHORT: Corruption =
+    Corruption { page: None, check: "the log ends before what other pages prove durable" };
 const EPOCHS: Corruption = Corruption { page: None, check: "restart epochs are used up" };
 const NO_SLOTS: Corruption = Corruption { page: None, check: "log slots are too small" };
 
@@ -241,6 +243,9 @@ impl<D: Nand> Restart<'_, D> {
             return Err(LOG_HOLE.into());
         }
         let last = end.last_lsn.max(self.master.cutoff);
+        if last < self.master.durable.max(self.mount.lsn_max) {
+            return Err(LOG_SHORT.into());
+        }
         match self.continue_log(&end, last, &tail) {
             // Nothing can be written any more, but what is there can be read.
             Err(
@@ -288,18 +293,20 @@ impl<D: Nand> Restart<'_, D> {
             true => ReadStart::Anywhere,
             false => ReadStart::Chain(self.master.begin.chain),
         };
-        let mut reader = LogReader::new(self.geometry, start);
+        let survivors = match self.runtime.needs_sync {
+            true => Survivors::AnySubset,
+            false => Survivors::Prefix,
+        };
+        let mut reader = LogReader::new(self.geometry, start, survivors);
         let first = self.master.begin.page.max(self.mount.log_pages.start);
         let mut bytes = Vec::new();
         // A second reading takes the copies of the tail too: the tail itself may not read any more.
         let end = self.mount.log_pages.end.max(self.runtime.space().log_range().end);
         for page in first..end {
             let read = self.runtime.space().log_read(page, &mut bytes)?;
-            if matches!(read, flagstone_space::LogRead::Skipped) {
-                continue;
-            }
+            let LogRead::Present { opens_block, .. } = read else { continue };
             self.report.log_pages_read += 1;
-            reader.feed(page, &bytes);
+            reader.feed(LogPage { number: page, opens_block, bytes: &bytes });
             self.drain(&mut reader, &mut phase)?;
         }
         let end = reader.finish();

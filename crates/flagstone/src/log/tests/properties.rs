@@ -103,9 +103,9 @@ proptest! {
         pages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..600), 0..5),
     ) {
         for start in [ReadStart::Anywhere, ReadStart::Chain(ChainPoint::START)] {
-            let mut reader = LogReader::new(geometry, start);
+            let mut reader = LogReader::new(geometry, start, Survivors::Prefix);
             for (number, page) in pages.iter().enumerate() {
-                reader.feed(number as u64, page);
+                reader.feed(log_page(number, page));
                 while reader.next_record().is_some() {}
             }
             reader.finish();
@@ -139,9 +139,9 @@ proptest! {
             write_header(bytes, &header);
         }
         let start = if start_anywhere { ReadStart::Anywhere } else { ReadStart::Chain(ChainPoint::START) };
-        let mut reader = LogReader::new(written.pages.geometry, start);
+        let mut reader = LogReader::new(written.pages.geometry, start, Survivors::Prefix);
         for (number, page) in written.pages.pages.iter().enumerate() {
-            reader.feed(number as u64, page);
+            reader.feed(log_page(number, page));
             while let Some(next) = reader.next_record() {
                 if let Ok((_, Record::Commit { deltas, runs, .. })) = next {
                     let _ = (walk(deltas), walk(runs));

@@ -1,0 +1,101 @@
+//! What a restart gives back, and what it must not leave behind.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
+
+use flagstone::{Database, Options, Table};
+use flagstone_nand::{Profile, SimNand};
+
+const MEMORY: usize = 96 << 10;
+
+fn options() -> Options {
+    Options::default().with_memory(MEMORY)
+}
+
+fn created() -> (Database<SimNand>, Table) {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let database = Database::create_on(SimNand::new(&profile, 1), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    (database, table)
+}
+
+fn opened_again(database: Database<SimNand>) -> (Database<SimNand>, Table) {
+    let database = Database::open_on(database.into_device().unwrap(), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    (database, table)
+}
+
+/// Commits one transaction that is larger than memory.
+fn spill(database: &Database<SimNand>, table: Table) {
+    let mut transaction = database.begin();
+    for number in 0..2_000_u32 {
+        transaction.put(table, &number.to_be_bytes(), &[number as u8; 150]).unwrap();
+    }
+    transaction.commit().unwrap();
+    assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
+}
+
+/// Does background work a piece at a time until a checkpoint more is complete.
+fn work_to_checkpoint(database: &Database<SimNand>) {
+    let runtime = database.runtime();
+    let before = database.stats().engine.checkpoints;
+    runtime.engine().want_checkpoint();
+    while database.stats().engine.checkpoints == before {
+        if runtime.engine().is_flush_wanted()
+            && let Some(flush) = runtime.flush_begin().unwrap()
+        {
+            runtime.flush_end(flush);
+        }
+        match runtime.work_begin() {
+            Ok(Some(work)) => runtime.work_end(work),
+            Ok(None) | Err(flagstone::Stop::Wait(_)) => {}
+            Err(flagstone::Stop::Miss(fetch)) => {
+                let fetched = runtime.read(fetch).unwrap();
+                runtime.engine().fill(fetched).unwrap();
+            }
+            Err(flagstone::Stop::Error(error)) => panic!("{error}"),
+        }
+    }
+}
+
+/// Goal: power that goes between a checkpoint and the trims that it allows leaks no page.
+#[test]
+fn pages_of_a_spill_are_freed_after_a_cut() {
+    let (database, table) = created();
+    spill(&database, table);
+    for _ in 0..2 {
+        work_to_checkpoint(&database);
+    }
+    let (database, table) = opened_again(database);
+    database.runtime().checkpoint_now().unwrap();
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    assert_eq!(report.leaked_pages, 0, "{report:?}");
+    assert_eq!(database.begin().len(table).unwrap(), 2_000);
+}
+
+/// Goal: a key with more versions than a page holds, kept apart by savepoints, has its last value
+/// after the transaction has left memory.
+#[test]
+fn versions_of_a_key_may_outgrow_a_spilled_page() {
+    let (database, table) = created();
+    let mut transaction = database.begin();
+    transaction.put(table, b"many", &[0; 400]).unwrap();
+    for version in 0..300_u16 {
+        transaction.savepoint().unwrap();
+        let at = usize::from(version % 40) * 10;
+        transaction.patch(table, b"many", at, &[version.to_le_bytes()[0]; 10]).unwrap();
+        transaction.put(table, &version.to_be_bytes(), &[1; 300]).unwrap();
+    }
+    let expected: Vec<u8> = transaction.get(table, b"many").unwrap().unwrap();
+    for part in 0..40_u16 {
+        let last = (0..300_u16).rfind(|version| version % 40 == part).unwrap();
+        let start = usize::from(part) * 10;
+        assert_eq!(expected[start..start + 10], [last.to_le_bytes()[0]; 10], "part {part}");
+    }
+    transaction.commit().unwrap();
+    assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
+    assert_eq!(database.begin().get(table, b"many").unwrap().unwrap(), expected);
+    let (database, table) = opened_again(database);
+    assert_eq!(database.begin().get(table, b"many").unwrap().unwrap(), expected);
+    database.runtime().checkpoint_now().unwrap();
+    assert_eq!(database.begin().get(table, b"many").unwrap().unwrap(), expected);
+}
