@@ -169,7 +169,9 @@ impl<D: Nand> Runtime<D> {
         };
         match read {
             Ok(info) => Ok(Fetched { fetch, found: Some((info, image)) }),
-            Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None }),
+            Err(SpaceError::Unmapped(_) | SpaceError::UnknownPin(_)) => {
+                Ok(Fetched { fetch, found: None })
+            }
             Err(error) => {
                 self.engine().fetch_failed(fetch);
                 Err(error.into())

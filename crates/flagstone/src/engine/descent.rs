@@ -113,11 +113,12 @@ impl Engine {
                     None => self.fill_absent(page),
                 }
             }
-            Fetch::Grouped(_, page) => {
-                let (info, image) = fetched.found.ok_or(missing(page))?;
-                self.fill_run(page, info, image)
-            }
+            Fetch::Grouped(group, page) => self.fill_run(group, page, fetched.found),
             Fetch::Pinned(pin, page) => {
+                if !self.retains(pin) {
+                    // The last snapshot that needed it has ended meanwhile: its reader learns so.
+                    return Ok(());
+                }
                 let (info, image) = fetched.found.ok_or(missing(page))?;
                 NodeView::parse(&image)
                     .map_err(|_| EngineError::Corrupt { page, check: "old leaf does not parse" })?;
@@ -151,9 +152,6 @@ impl Engine {
         info: PageInfo,
         image: Vec<u8>,
     ) -> Result<(), EngineError> {
-        if super::spill::is_run_page(&image) {
-            return self.fill_run(page, info, image);
-        }
         let fault = |_| EngineError::Corrupt { page, check: "node does not parse" };
         let view = NodeView::parse(&image).map_err(fault)?;
         let (tree, level) = (view.tree(), view.level());
@@ -220,6 +218,6 @@ pub(crate) fn corrupt(page: LogicalPage, check: &'static str) -> Stop {
     Stop::Error(EngineError::Corrupt { page, check })
 }
 
-fn missing(page: LogicalPage) -> EngineError {
+pub(super) fn missing(page: LogicalPage) -> EngineError {
     EngineError::Corrupt { page, check: "page is referred to but was never written" }
 }

@@ -271,6 +271,12 @@ impl Engine {
         Ok((old, clipped))
     }
 
+    /// Whether some old leaf lies on this pin.
+    pub(crate) fn retains(&self, pin: PinId) -> bool {
+        let mut leaves = self.trees.iter().flat_map(|tree| &tree.retained.leaves);
+        leaves.any(|leaf| leaf.pin.is_some_and(|(other, _)| other == pin))
+    }
+
     /// Whether a merge up to `upto` buries what some snapshot reads.
     pub(crate) fn buries(&self, upto: Lsn) -> bool {
         self.snapshots.oldest().is_some_and(|oldest| oldest < upto)

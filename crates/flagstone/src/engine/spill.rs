@@ -21,9 +21,10 @@ use std::ops::Bound;
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
 
+use super::descent::missing;
 use super::pool::Class;
 use super::scan::{Direction, ScanRange};
-use super::transaction::{private_key, split_private_key};
+use super::transaction::{Transaction, private_key, split_private_key};
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Op, put_varint, take_varint};
@@ -68,11 +69,6 @@ impl OwnVersion {
     pub(crate) fn is_whole(&self) -> bool {
         !matches!(self.op(), Ok(Op::Patch(_)) | Err(_))
     }
-}
-
-/// Whether `image` is a page of a run.
-pub(crate) fn is_run_page(image: &[u8]) -> bool {
-    image.first() == Some(&RUN_MAGIC)
 }
 
 /// Whether no key has two versions.
@@ -308,18 +304,36 @@ impl Engine {
         }
     }
 
+    /// Takes a page of a run that was read, unless its changes have found their way meanwhile: its
+    /// number may have another owner by now (rule D15).
     pub(crate) fn fill_run(
         &mut self,
+        group: GroupId,
         page: LogicalPage,
-        info: PageInfo,
-        image: Vec<u8>,
+        found: Option<(PageInfo, Vec<u8>)>,
     ) -> Result<(), EngineError> {
+        if !self.wants_run_page(group, page) {
+            return Ok(());
+        }
+        let (info, image) = found.ok_or(missing(page))?;
         let is_sound = entries(&image).is_some_and(|mut all| all.all(|entry| entry.is_some()));
         if !is_sound {
             return Err(fault(page));
         }
         self.place(page, info.lsn, image, Class::Leaf);
         Ok(())
+    }
+
+    /// Whether somebody still has to read a page of a run.
+    fn wants_run_page(&self, group: GroupId, page: LogicalPage) -> bool {
+        let place = |run: &Run| {
+            let index = run.pages.iter().position(|(_, other)| *other == page);
+            index.filter(|_| run.group == group)
+        };
+        let is_open =
+            |run: &CommittedRun| place(&run.run).is_some_and(|index| !run.is_loaded[index]);
+        let is_own = |own: &Transaction| own.runs.iter().any(|run| place(run).is_some());
+        self.runs.open.iter().any(is_open) || self.transactions.values().any(is_own)
     }
 
     /// Takes the first pages' worth of changes of `xid` out of memory.
