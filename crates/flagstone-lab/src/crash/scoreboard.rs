@@ -448,8 +448,12 @@ fn damaged_images(effort: u64) -> Result<Outcome, CrashError> {
 #[cfg(feature = "seeded-bugs")]
 fn planted(effort: u64) -> Result<Outcome, CrashError> {
     use super::hunt::{Quarry, hunt, table};
-    let hunted: Vec<_> =
-        Quarry::all().into_iter().map(|quarry| hunt(quarry, effort)).collect::<Result<_, _>>()?;
+    let mut hunted = Vec::new();
+    for quarry in Quarry::all() {
+        let found = hunt(quarry, effort)?;
+        eprint!("{}", table(std::slice::from_ref(&found)));
+        hunted.push(found);
+    }
     println!("{}", table(&hunted));
     let found = hunted.iter().filter(|found| found.by.is_some()).count();
     let cases = hunted.iter().map(|found| found.states).sum();
