@@ -80,6 +80,45 @@ pub struct Config {
     pub locking: Locking,
     /// Commits between two checkpoints; 0 leaves it to the fill of the log.
     pub checkpoint_commits: u64,
+    /// A deliberate mistake that the crash explorer has to find; has no effect where bugs cannot be
+    /// planted.
+    pub mistake: Mistake,
+}
+
+/// A rule broken on purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mistake {
+    /// None.
+    #[default]
+    None,
+    /// Pages are written before the log is durable up to their LSN (A1).
+    WriteBeforeLog,
+    /// Commits return before their record is durable (A2).
+    AcknowledgeEarly,
+    /// Restart undoes again what a compensation has undone (A4).
+    UndoAgain,
+    /// The log's head passes what dirty pages and running transactions need (A6).
+    HeadTooFar,
+    /// Restart does not repeat history.
+    SkipRedo,
+    /// Restart leaves losers as they are.
+    SkipUndo,
+    /// Restart relies on what may have been in flight (rule D11).
+    TailNotCopied,
+}
+
+impl Mistake {
+    /// Every mistake, none of them first.
+    pub const ALL: [Self; 8] = [
+        Self::None,
+        Self::WriteBeforeLog,
+        Self::AcknowledgeEarly,
+        Self::UndoAgain,
+        Self::HeadTooFar,
+        Self::SkipRedo,
+        Self::SkipUndo,
+        Self::TailNotCopied,
+    ];
 }
 
 /// Commits between two checkpoints of the presets: what the experiments of on-the-fly redo take.
@@ -93,6 +132,16 @@ impl Config {
             EngineKind::Classic(locking) => locking,
             EngineKind::Flagstone => Locking::default(),
         };
-        Self { options: options.clone(), locking, checkpoint_commits: CHECKPOINT_COMMITS }
+        Self {
+            options: options.clone(),
+            locking,
+            checkpoint_commits: CHECKPOINT_COMMITS,
+            mistake: Mistake::None,
+        }
+    }
+
+    /// Whether a mistake is made.
+    fn makes(&self, mistake: Mistake) -> bool {
+        cfg!(any(test, feature = "seeded-bugs")) && self.mistake == mistake
     }
 }

@@ -21,6 +21,7 @@ use flagstone::Xid;
 use flagstone::parts::LogPlace;
 use flagstone_space::{LogicalPage, Lsn};
 
+use super::Mistake;
 use super::engine::Engine;
 use super::record::{Active, Record};
 
@@ -252,7 +253,10 @@ impl Engine {
         let firsts = dirty.iter().map(|(_, first)| *first);
         let freed = self.freed.iter().map(|(lsn, _)| *lsn);
         let oldest = [begin, self.oldest_record()];
-        let head = firsts.chain(freed).chain(oldest).min().unwrap_or(begin);
+        let head = match self.config.makes(Mistake::HeadTooFar) {
+            true => begin,
+            false => firsts.chain(freed).chain(oldest).min().unwrap_or(begin),
+        };
         let end = self.append(&Record::Checkpoint { begin, dirty, active });
         self.want_durable(end);
         self.checkpoint.phase = Phase::Logged { begin, end, head };

@@ -11,6 +11,7 @@ use flagstone_space::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
+use super::Mistake;
 use super::engine::{Engine, Sealed, View};
 
 /// Region of tables and their inner nodes.
@@ -254,7 +255,7 @@ impl<D: Nand> Machine<D> {
         for page in pages.iter().take(WRITES_MAX) {
             let Some(frame) = engine.pool.peek(*page) else { continue };
             let (lsn, image) = (frame.lsn, frame.image.clone());
-            if lsn > engine.durable() {
+            if lsn > engine.durable() && !engine.config.makes(Mistake::WriteBeforeLog) {
                 engine.want_durable(lsn);
                 continue;
             }
@@ -529,7 +530,8 @@ impl<D: Nand> Machine<D> {
     /// Nothing is committed, or `OutcomeUnknown`.
     pub fn commit(&self, xid: Xid, durability: Durability) -> Result<(), EngineError> {
         let lsn = self.run(|engine| engine.commit(xid, durability))?;
-        if durability != Durability::Deferred {
+        let is_early = self.engine().config.makes(Mistake::AcknowledgeEarly);
+        if durability != Durability::Deferred && !is_early {
             self.wait_durable(lsn)?;
         }
         self.work_some()

@@ -20,12 +20,12 @@ use flagstone_space::{
     LogRead, LogicalPage, Lsn, MountError, MountReport, NoOwner, Space, SpaceOptions,
 };
 
-use super::Config;
 use super::checkpoint::Master;
 use super::engine::{CATALOG, CHUNKS, Engine, Undo};
 use super::machine::{DeviceNeeds, Machine, Restarted, write_page};
 use super::page::{self, Edited};
 use super::record::{Edit, Part, Record};
+use super::{Config, Mistake};
 
 const NO_MASTER: Corruption = Corruption { page: None, check: "master record does not decode" };
 const LOG_HOLE: Corruption = Corruption { page: None, check: "a complete log page is missing" };
@@ -173,7 +173,7 @@ impl Restart {
         }
         let machine = self.go_on(space, config, needs, &scan, &end)?;
         self.redo(&machine, end.last_lsn)?;
-        self.undo(&machine)?;
+        self.undo(&machine, config)?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7).
         if machine.engine().must_checkpoint() {
             match machine.checkpoint_now() {
@@ -291,7 +291,7 @@ impl Restart {
         engine.xid_next = self.xid_next;
         engine.last_commit = end.last_lsn;
         engine.resume_log(if end.is_empty { self.master.begin.page() } else { end.place.page() });
-        if !end.is_empty {
+        if !end.is_empty && !config.makes(Mistake::TailNotCopied) {
             for fragment in scan.tail() {
                 let _ = space.ensure_room(1, &mut NoOwner);
                 space.log_append(fragment)?;
@@ -346,7 +346,7 @@ impl Restart {
                 let (tree, key) = (place.tree, place.key.clone());
                 engine.push_undo(xid, Undo { lsn, tree, key, edit: change.undo() });
             }
-            Record::Clr { undo_next, .. } => {
+            Record::Clr { undo_next, .. } if !engine.config.makes(Mistake::UndoAgain) => {
                 let is_undone = |undo: &Undo| undo.lsn > *undo_next;
                 while engine.top_undo(xid).is_some_and(is_undone) {
                     engine.pop_undo(xid);
@@ -364,6 +364,9 @@ impl Restart {
         lsn: Lsn,
         record: Record,
     ) -> Result<(), OpenError> {
+        if engine.config.makes(Mistake::SkipRedo) {
+            return Ok(());
+        }
         match record {
             Record::Update { place, change, .. } => {
                 self.repeat_edit(engine, space, lsn, place.page, &place.key, &change.redo())
@@ -497,11 +500,15 @@ impl Restart {
     }
 
     /// Third pass: undoes the losers, the largest LSN first.
-    fn undo<D: Nand>(&mut self, machine: &Machine<D>) -> Result<(), OpenError> {
+    fn undo<D: Nand>(&mut self, machine: &Machine<D>, config: &Config) -> Result<(), OpenError> {
         machine.run(Engine::load_trees)?;
         self.done.losers = machine.engine().transactions.len() as u64;
         loop {
             let Some(xid) = machine.engine().latest_loser() else { break };
+            if config.makes(Mistake::SkipUndo) {
+                machine.engine().forget(xid);
+                continue;
+            }
             machine.run(|engine| engine.roll_back(xid))?;
         }
         self.done.undone = machine.engine().counts.undone;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use flagstone::{Direction, Durability, Options, Row, RowValue, ScanRange, Table, Xid};
 use flagstone_nand::{Crashable, Profile, SimNand};
 
-use super::{Config, Locking, Machine};
+use super::{Config, Locking, Machine, Mistake};
 use crate::workload::Draws;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -18,7 +18,7 @@ fn chip() -> SimNand {
 fn config(locking: Locking) -> Config {
     let mut options = Options::default().with_memory(32 * 512);
     options.log_pages = 128;
-    Config { options, locking, checkpoint_commits: 0 }
+    Config { options, locking, checkpoint_commits: 0, mistake: Mistake::None }
 }
 
 fn created(locking: Locking) -> (Machine<SimNand>, Table) {

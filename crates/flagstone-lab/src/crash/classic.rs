@@ -11,12 +11,13 @@ use flagstone_nand::Nand;
 
 use super::script::{Direction, TABLE_COUNT};
 use super::subject::{Pairs, Setup, Subject};
-use crate::classic::{Config, Locking, Machine};
+use crate::classic::{Config, Locking, Machine, Mistake};
 use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 
-/// A classic engine, its tables, and what is open.
+/// A classic engine, its tables, and what is open; `MISTAKE` is the place of a [`Mistake`] in
+/// [`Mistake::ALL`].
 #[derive(Debug)]
-pub struct Classic<D: Nand> {
+pub struct Classic<D: Nand, const MISTAKE: usize = 0> {
     open: BTreeMap<SlotIndex, Open>,
     snapshots: BTreeMap<SlotIndex, Option<Contents>>,
     tables: BTreeMap<TableIndex, Table>,
@@ -32,8 +33,9 @@ struct Open {
 /// Rows of a scan's piece.
 const ROWS_MAX: usize = 1_000;
 
-fn config(setup: &Setup) -> Config {
-    Config { locking: Locking::Record, ..Config::of(&setup.options) }
+fn config(setup: &Setup, mistake: usize) -> Config {
+    let mistake = Mistake::ALL.get(mistake).copied().unwrap_or_default();
+    Config { locking: Locking::Record, mistake, ..Config::of(&setup.options) }
 }
 
 fn direction_of(direction: Direction) -> flagstone::Direction {
@@ -51,7 +53,7 @@ fn pair(row: Row) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-impl<D: Nand> Classic<D> {
+impl<D: Nand, const MISTAKE: usize> Classic<D, MISTAKE> {
     fn around(machine: Machine<D>) -> Self {
         let (open, snapshots, tables) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { open, snapshots, tables, machine }
@@ -123,13 +125,13 @@ impl<D: Nand> Classic<D> {
     }
 }
 
-impl<D: Nand> Subject<D> for Classic<D> {
+impl<D: Nand, const MISTAKE: usize> Subject<D> for Classic<D, MISTAKE> {
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        Ok(Self::around(Machine::create(device, &config(setup))?))
+        Ok(Self::around(Machine::create(device, &config(setup, MISTAKE))?))
     }
 
     fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        let mut subject = Self::around(Machine::open(device, &config(setup))?);
+        let mut subject = Self::around(Machine::open(device, &config(setup, MISTAKE))?);
         for index in (0..TABLE_COUNT).map(TableIndex) {
             if let Some(table) = subject.find_table(index)? {
                 subject.tables.insert(index, table);
@@ -319,5 +321,49 @@ impl<D: Nand> Subject<D> for Classic<D> {
         self.machine.engine().want_flush();
         self.machine.flush_now()?;
         self.machine.checkpoint_now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::SimNand;
+
+    use super::*;
+    use crate::crash::explore::{Limits, Scenario, explore};
+    use crate::crash::script::{Mix, Script};
+    use crate::crash::{RunnerRig, chip, small};
+    use crate::preset;
+
+    /// Whether the explorer finds the mistake in one of the first seeds.
+    fn is_found<const MISTAKE: usize>() -> bool {
+        (0..6).any(|seed| {
+            let device = chip("tiny", seed).unwrap();
+            let options = preset::options("berkeley-original").unwrap().with_seed(seed);
+            let setup = Setup::from(small(options, &device));
+            let script = Script::seeded(seed, 100, &Mix::default());
+            let scenario = Scenario { device, model: None, setup, script };
+            let limits = Limits { failures_max: 1, seed, ..Limits::default() };
+            let tally =
+                explore::<Classic<RunnerRig<SimNand>, MISTAKE>, _>(&scenario, &limits, &|_, _| {});
+            tally.failure_count > 0
+        })
+    }
+
+    /// Goal: the explorer sees each rule that this engine may break. Method: break it.
+    #[test]
+    fn every_planted_mistake_is_found() {
+        let found = [
+            is_found::<1>(),
+            is_found::<2>(),
+            is_found::<3>(),
+            is_found::<4>(),
+            is_found::<5>(),
+            is_found::<6>(),
+            is_found::<7>(),
+        ];
+        let missed = found.iter().zip(&Mistake::ALL[1..]).filter(|(found, _)| !**found);
+        let missed: Vec<_> = missed.map(|(_, mistake)| *mistake).collect();
+        assert_eq!(missed, [], "mistakes that no state shows");
+        assert!(!is_found::<0>(), "the engine without a mistake has no bad state");
     }
 }
