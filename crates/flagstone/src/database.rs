@@ -267,7 +267,7 @@ impl<D: Nand> Database<D> {
         let engine = self.runtime.engine();
         let limits = Limits {
             key_size_max: engine.key_size_max(),
-            inline_value_size_max: engine.inline_value_size_max(),
+            inline_value_size_max: engine.inline_value_size_max(engine.key_size_max()),
             value_size_max: engine.value_size_max(),
         };
         let stats = engine.stats();
@@ -350,7 +350,8 @@ impl<D: Nand> Database<D> {
 pub struct Limits {
     /// Longest key.
     pub key_size_max: usize,
-    /// Longest value that lies inside a leaf; longer ones get pages of their own.
+    /// Longest value that lies inside a leaf under any key; longer ones get pages of their own.
+    /// A key shorter than the longest leaves room for a value that is longer by as much.
     pub inline_value_size_max: usize,
     /// Longest value.
     pub value_size_max: usize,

@@ -298,10 +298,10 @@ impl Engine {
         node::key_size_max(self.payload_size)
     }
 
-    /// Bytes of the longest value that is stored inside a leaf.
+    /// Bytes of the longest value that is stored inside a leaf, under a key of `key_size` bytes.
     #[must_use]
-    pub fn inline_value_size_max(&self) -> usize {
-        node::value_size_max(self.payload_size)
+    pub fn inline_value_size_max(&self, key_size: usize) -> usize {
+        node::value_size_max(self.payload_size, key_size)
     }
 
     /// Options the engine runs with.

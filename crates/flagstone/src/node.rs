@@ -28,7 +28,8 @@
 //! - N4: `NodeView::parse` accepts only pages that keep N1 to N3 and stay inside their bytes; after
 //!   it no access can fail. On other bytes access gives empty slices, never a panic.
 //! - N5: any entry within `key_size_max` and `value_size_max` fits an empty page under any fences,
-//!   and so do two children: a build always ends.
+//!   and so do two children: a build always ends. Each fence may take a quarter of the page, key
+//!   and value together the half.
 
 mod build;
 mod check;
@@ -54,15 +55,24 @@ pub(crate) const PAGE_SIZE_MAX: usize = 32_768;
 /// What a quarter page keeps back for header and bookkeeping (N5).
 const QUARTER_RESERVE: usize = 8;
 
-/// Longest key a page of `page_size` takes, in bytes.
-pub(crate) const fn key_size_max(page_size: usize) -> usize {
-    let quarter = value_size_max(page_size);
-    if quarter < 1024 { quarter } else { 1024 }
+/// A quarter of a page of `page_size`, less its share of header and bookkeeping.
+const fn quarter(page_size: usize) -> usize {
+    (page_size / 4).saturating_sub(QUARTER_RESERVE)
 }
 
-/// Longest inline value (or descriptor) a page of `page_size` takes, in bytes.
-pub(crate) const fn value_size_max(page_size: usize) -> usize {
-    (page_size / 4).saturating_sub(QUARTER_RESERVE)
+/// Longest key a page of `page_size` takes, in bytes.
+pub(crate) const fn key_size_max(page_size: usize) -> usize {
+    if quarter(page_size) < 1024 { quarter(page_size) } else { 1024 }
+}
+
+/// Longest inline value that a page of `page_size` takes under a key of `key_size`, in bytes.
+pub(crate) const fn value_size_max(page_size: usize, key_size: usize) -> usize {
+    (2 * quarter(page_size)).saturating_sub(key_size)
+}
+
+/// Longest descriptor that a page of `page_size` takes under any key, in bytes.
+pub(crate) const fn descriptor_size_max(page_size: usize) -> usize {
+    quarter(page_size)
 }
 
 const _: () = assert!(
@@ -135,7 +145,7 @@ pub(crate) enum NodeError {
     ValueTooLarge {
         /// Its size.
         size: usize,
-        /// `value_size_max` of the page.
+        /// `value_size_max` of the page under its key, or `descriptor_size_max`.
         size_max: usize,
     },
     /// A patch meets an out-of-line value that nobody could read.

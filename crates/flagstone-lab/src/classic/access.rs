@@ -129,7 +129,7 @@ impl Engine {
     /// Sets or removes an entry. Called again after a stop, it goes on.
     fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
         self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
-        let size_max = parts::value_size_max(self.page_size);
+        let size_max = parts::value_size_max(self.page_size, key.len());
         let new = match value {
             Some(value) if value.len() > size_max => Some(self.write_long(xid, tree, key, value)?),
             Some(value) => Some(OwnCell { bytes: value.to_vec(), is_ref: false }),

@@ -63,7 +63,8 @@ impl Long {
 
 impl Engine {
     fn chunk_size(&self) -> usize {
-        flagstone::parts::value_size_max(self.page_size)
+        let key_size_max = flagstone::parts::key_size_max(self.page_size);
+        flagstone::parts::value_size_max(self.page_size, key_size_max)
     }
 
     /// Bytes of the longest value: a quarter of the memory, since it is put together there.

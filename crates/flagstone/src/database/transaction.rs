@@ -151,7 +151,7 @@ impl<D: Nand> Transaction<D> {
     /// See [`EngineError`].
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
         let xid = self.xid;
-        if value.len() <= self.runtime.engine().inline_value_size_max() {
+        if value.len() <= self.runtime.engine().inline_value_size_max(key.len()) {
             return self.run(|engine| engine.put(xid, table, key, value));
         }
         let descriptor = self.store(value)?;

@@ -94,7 +94,7 @@ impl Engine {
     /// Stops for locks and memory; `KeyTooLong`, `ValueTooLong` (values above
     /// [`Engine::inline_value_size_max`] are stored first, then put by descriptor).
     pub fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
-        let size_max = self.inline_value_size_max();
+        let size_max = self.inline_value_size_max(key.len());
         if value.len() > size_max {
             return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
         }

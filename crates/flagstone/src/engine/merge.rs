@@ -949,10 +949,9 @@ impl Engine {
             Ok((group, reshape)) => {
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
             }
-            // As many as were taken, and one more.
-            Err(Stop::Wait(Wait::Pages(_))) => {
+            Err(stop @ Stop::Wait(Wait::Pages(_))) => {
                 self.hand.short = Some(page);
-                Stop::Wait(Wait::Pages(climb.taken.len() + 1))
+                stop
             }
             Err(stop) => stop,
         };
@@ -1037,6 +1036,14 @@ impl Engine {
         Ok((group, reshape))
     }
 
+    /// Asks for all pages of a level at once: a climb that stops is done again from its start.
+    fn require_pages(&self, count: usize, climb: &Climb) -> Step<()> {
+        if self.unused_pages.len() >= count {
+            return Ok(());
+        }
+        Err(Stop::Wait(Wait::Pages(climb.taken.len() + count)))
+    }
+
     fn take_page_for(&mut self, climb: &mut Climb) -> Step<LogicalPage> {
         let page = self.take_page()?;
         climb.taken.push(page);
@@ -1052,6 +1059,7 @@ impl Engine {
         climb: &mut Climb,
     ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
         let mut puts = Vec::new();
+        self.require_pages(built.len() - 1, climb)?;
         for (index, built) in built.into_iter().enumerate() {
             let at = if index == 0 { page } else { self.take_page_for(climb)? };
             if index > 0 {
@@ -1073,6 +1081,7 @@ impl Engine {
         climb: &mut Climb,
     ) -> Step<()> {
         let mut children = Vec::new();
+        self.require_pages(built.len(), climb)?;
         for built in built {
             let at = self.take_page_for(climb)?;
             children.push((built.low_key, at));

@@ -17,6 +17,7 @@ use flagstone_space::{GroupId, LogicalPage, Lsn};
 use super::{Engine, Step};
 use crate::error::EngineError;
 use crate::lock::Xid;
+use crate::node;
 
 /// First byte of a page that holds part of a value; nodes and spilled pages start otherwise.
 pub(crate) const VALUE_PAGE_MAGIC: u8 = b'V';
@@ -119,7 +120,7 @@ impl Engine {
     #[must_use]
     pub fn value_size_max(&self) -> usize {
         let chunk_size = self.payload_size - VALUE_PAGE_HEADER_SIZE;
-        let lists = (self.inline_value_size_max() - DESCRIPTOR_HEADER_SIZE) / 4;
+        let lists = (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
         lists.saturating_mul(chunk_size / 4).saturating_mul(chunk_size).min(VALUE_SIZE_MAX)
     }
 
@@ -132,7 +133,8 @@ impl Engine {
         self.require_sound()?;
         let chunk_size = self.payload_size - VALUE_PAGE_HEADER_SIZE;
         let chunk_count = size.div_ceil(chunk_size);
-        let direct_max = (self.inline_value_size_max() - DESCRIPTOR_HEADER_SIZE) / 4;
+        let direct_max =
+            (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
         let list_count =
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
         if !self.has_pages_for((chunk_count + list_count) as u64) {

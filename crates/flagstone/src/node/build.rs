@@ -6,8 +6,8 @@ use super::layout::{
     CHILD_SIZE, HEADER_SIZE, Header, LAYOUT_OFFSET, Layout, SLOT_SIZE, common_size,
 };
 use super::{
-    Built, FillPolicy, NodeError, PAGE_SIZE_MAX, PAGE_SIZE_MIN, Payload, ValueRef, key_size_max,
-    value_size_max,
+    Built, FillPolicy, NodeError, PAGE_SIZE_MAX, PAGE_SIZE_MIN, Payload, ValueRef,
+    descriptor_size_max, key_size_max, value_size_max,
 };
 use crate::delta::{KeyRange, put_varint, varint_size};
 
@@ -99,12 +99,14 @@ fn check_sizes(page_size: usize, range: KeyRange<'_>, items: &[Item<'_>]) -> Res
     if let Some(size) = longest.filter(|size| *size > size_max) {
         return Err(NodeError::KeyTooLarge { size, size_max });
     }
-    let size_max = value_size_max(page_size);
-    let largest = items.iter().map(|item| payload_size(&item.1)).max();
-    match largest.filter(|size| *size > size_max) {
-        Some(size) => Err(NodeError::ValueTooLarge { size, size_max }),
-        None => Ok(()),
-    }
+    items.iter().try_for_each(|(key, payload)| {
+        let size_max = match payload {
+            Payload::Value(ValueRef::Inline(_)) => value_size_max(page_size, key.len()),
+            Payload::Value(ValueRef::Ref(_)) | Payload::Child(_) => descriptor_size_max(page_size),
+        };
+        let size = payload_size(payload);
+        if size > size_max { Err(NodeError::ValueTooLarge { size, size_max }) } else { Ok(()) }
+    })
 }
 
 fn payload_size(payload: &Payload<'_>) -> usize {

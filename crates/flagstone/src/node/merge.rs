@@ -204,6 +204,7 @@ struct Rows<'a> {
     buffer: Vec<u8>,
     rows: Vec<(Range<usize>, RowValue<'a>)>,
     dropped_refs: Vec<Vec<u8>>,
+    /// Under the shortest key; a build looks at each.
     value_size_max: usize,
     inserts: Inserts,
 }
@@ -243,7 +244,7 @@ impl<'a> Rows<'a> {
             buffer: Vec::with_capacity(request.page_size),
             rows: Vec::with_capacity(entry_count + 8),
             dropped_refs: Vec::new(),
-            value_size_max: value_size_max(request.page_size),
+            value_size_max: value_size_max(request.page_size, 0),
             inserts: Inserts::default(),
         };
         let mut changes = deltas.range(request.range).peekable();

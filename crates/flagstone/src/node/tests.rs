@@ -319,8 +319,10 @@ proptest! {
             key[(size - 1) * place / 2] = last;
             key
         };
-        let value = vec![1; value_size_max(page_size)];
-        let value = if is_ref { Value::Ref(value) } else { Value::Inline(value) };
+        let value = match is_ref {
+            true => Value::Ref(vec![1; descriptor_size_max(page_size)]),
+            false => Value::Inline(vec![1; value_size_max(page_size, size)]),
+        };
         let model: Model = shapes
             .into_iter()
             .map(|(first, place, last)| (key_of(first + 2, place, last + 2), value.clone()))
@@ -455,14 +457,22 @@ fn a_patch_on_an_absent_key_leaves_it_absent() {
 
 #[test]
 fn what_a_page_cannot_take_is_refused_with_its_limit() {
-    let build = |key: &[u8], value: &[u8], page_size| {
-        let entries = [(key, ValueRef::Inline(value))].into_iter();
+    let build_value = |key: &[u8], value: ValueRef<'_>, page_size| {
+        let entries = [(key, value)].into_iter();
         build_leaves(TREE, KeyRange::ALL, entries, page_size, FillPolicy::Balanced)
     };
+    let build =
+        |key: &[u8], value: &[u8], page_size| build_value(key, ValueRef::Inline(value), page_size);
     let size_max = 120;
     assert_eq!(build(&[1; 121], b"", 512), Err(NodeError::KeyTooLarge { size: 121, size_max }));
-    let large = vec![0; 121];
-    assert_eq!(build(b"k", &large, 512), Err(NodeError::ValueTooLarge { size: 121, size_max }));
+    let descriptor = build_value(b"k", ValueRef::Ref(&[0; 121]), 512);
+    assert_eq!(descriptor, Err(NodeError::ValueTooLarge { size: 121, size_max }));
+    for key_size in [1, 120] {
+        let (size, size_max) = (241 - key_size, 240 - key_size);
+        let refused = build(&vec![1; key_size], &vec![0; size], 512);
+        assert_eq!(refused, Err(NodeError::ValueTooLarge { size, size_max }));
+        assert!(build(&vec![1; key_size], &vec![0; size_max], 512).is_ok());
+    }
     assert_eq!(build(b"k", b"", 100), Err(NodeError::PageSize { page_size: 100 }));
     let mut map = DeltaMap::new();
     map.insert(b"k", Op::PutRef(b"descriptor"), Lsn(1), &[]);
@@ -474,4 +484,12 @@ fn what_a_page_cannot_take_is_refused_with_its_limit() {
     let children = [(&b"a"[..], LogicalPage(1))].into_iter();
     let orphan = build_inner((TREE, 1), KeyRange::ALL, children, 512, FillPolicy::Balanced);
     assert_eq!(orphan, Err(NodeError::LowUncovered));
+}
+
+/// A row of TPC-C's largest table under its short key needs no pages of its own on a common chip.
+#[test]
+fn a_value_may_take_what_its_key_leaves_of_half_a_page() {
+    assert_eq!(value_size_max(2048, 5) + 5, value_size_max(2048, 500) + 500);
+    assert!(value_size_max(2048, 5) >= 655);
+    assert!(descriptor_size_max(2048) < 655, "beside a key and two fences of the longest size");
 }

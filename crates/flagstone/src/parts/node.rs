@@ -13,10 +13,10 @@ pub fn key_size_max(page_size: usize) -> usize {
     node::key_size_max(page_size)
 }
 
-/// Longest value that a leaf of `page_size` bytes takes.
+/// Longest value that a leaf of `page_size` bytes takes under a key of `key_size` bytes.
 #[must_use]
-pub fn value_size_max(page_size: usize) -> usize {
-    node::value_size_max(page_size)
+pub fn value_size_max(page_size: usize, key_size: usize) -> usize {
+    node::value_size_max(page_size, key_size)
 }
 
 /// A value as a leaf holds it.
