@@ -261,14 +261,16 @@ pub(crate) struct QuickstartArgs {
 Examples:
   flagstone bench tpcb --profile slc-2k --memory 1MiB --txns 30000
   flagstone bench tpcb --preset flagstone,traditional --clients 16 --json
+  flagstone bench tpcc --preset otf-group --profile slc-2k --scale 1 --clients 16 --json
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
 collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
 pub(crate) struct BenchArgs {
-    /// Workload: tpcb.
+    /// Workload: tpcb or tpcc.
     #[arg(value_name = "WORKLOAD")]
     pub(crate) workload: String,
-    /// Dialect of the workload: spec, shore-kits or shore-kits-local.
+    /// Dialect of the workload: spec; of tpcb also shore-kits and shore-kits-local; of tpcc also
+    /// dbt2.
     #[arg(long, value_name = "NAME", default_value = "spec")]
     pub(crate) dialect: String,
     /// Kind of device.
@@ -286,7 +288,7 @@ pub(crate) struct BenchArgs {
     /// Change one option of the presets; may be repeated.
     #[arg(short, long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
-    /// Scale: branches of TPC-B.
+    /// Scale: branches of TPC-B, warehouses of TPC-C.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) scale: u32,
     /// Clients without think time; threads off the simulator.

@@ -5,7 +5,7 @@
 use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, WorkloadKind, run_all};
 use flagstone_lab::preset;
 use flagstone_lab::run::{Run, Runs};
-use flagstone_lab::workload::tpcb::Dialect;
+use flagstone_lab::workload::{tpcb, tpcc};
 
 use crate::args::{BenchArgs, RawDevice};
 use crate::exit::Exit;
@@ -69,18 +69,17 @@ fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
 }
 
 fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
-    if args.workload != "tpcb" {
-        return Err(unfit("WORKLOAD", &args.workload, "tpcb").into());
-    }
+    let workload = workload(args)?;
     let (device, scratch) = device(args)?;
     let default_profile =
         if args.device == RawDevice::File { SEGMENT_PROFILE } else { CHIP_PROFILE };
     let profile = request::profile(args.profile.as_deref().unwrap_or(default_profile))?;
-    let mut config = BenchConfig::tpcb(profile, presets(args)?);
+    let mut config = match workload {
+        WorkloadKind::Tpcb(_) => BenchConfig::tpcb(profile, presets(args)?),
+        WorkloadKind::Tpcc { .. } => BenchConfig::tpcc(profile, presets(args)?),
+    };
+    config.workload = workload;
     config.device = device;
-    let dialect = Dialect::named(&args.dialect)
-        .ok_or_else(|| unfit("--dialect", &args.dialect, "spec, shore-kits or shore-kits-local"))?;
-    config.workload = WorkloadKind::Tpcb(dialect);
     config.scale = args.scale;
     config.clients = args.clients;
     config.txns = args.txns;
@@ -95,6 +94,24 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.seed = args.seed;
     let unsteady = if config.warmup == Warmup::None { Unsteady::Accepted } else { Unsteady::Fails };
     Ok(BenchRequest { config, unsteady, _scratch: scratch })
+}
+
+/// Workload and dialect.
+fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {
+    let dialect = &args.dialect;
+    match args.workload.as_str() {
+        "tpcb" => tpcb::Dialect::named(dialect)
+            .map(WorkloadKind::Tpcb)
+            .ok_or_else(|| unfit("--dialect", dialect, "spec, shore-kits or shore-kits-local")),
+        "tpcc" => tpcc::Dialect::named(dialect)
+            .map(|dialect| WorkloadKind::Tpcc {
+                dialect,
+                delivery: tpcc::DeliveryUnit::default(),
+                cardinality: tpcc::Cardinality::SPEC,
+            })
+            .ok_or_else(|| unfit("--dialect", dialect, "spec or dbt2")),
+        other => Err(unfit("WORKLOAD", other, "tpcb or tpcc")),
+    }
 }
 
 fn unfit(option: &'static str, value: &str, must: &'static str) -> UsageError {
@@ -149,6 +166,13 @@ pub(crate) fn run_table(runs: &[Run]) -> String {
         let latency = run.latency_us;
         format!("{:.0} / {:.0} / {:.0}", latency.p50, latency.p99, latency.p999)
     });
+    for class in classes(runs) {
+        line(&format!("  {class}: commits, p50 / p99, us"), &|run| {
+            let one = run.by_class.get(class).copied().unwrap_or_default();
+            let latency = one.latency_us;
+            format!("{}, {:.0} / {:.0}", grouped(one.commits), latency.p50, latency.p99)
+        });
+    }
     line("programs a transaction", &|run| format!("{:.3}", run.programs_per_commit()));
     line("reads a transaction", &|run| format!("{:.3}", run.reads_per_commit()));
     line("erases a thousand transactions", &|run| format!("{:.2}", run.erases_per_thousand()));
@@ -176,6 +200,12 @@ pub(crate) fn run_table(runs: &[Run]) -> String {
     line("wall time, s", &|run| format!("{:.3}", run.wall_s));
     let heads = runs.iter().map(|run| run.config.preset.as_str());
     Table::with_rows(std::iter::once("").chain(heads), rows).to_string()
+}
+
+/// Classes of transactions, where there are several.
+fn classes(runs: &[Run]) -> Vec<&str> {
+    let first = runs.first().map(|run| &run.by_class).filter(|classes| classes.len() > 1);
+    first.into_iter().flat_map(|classes| classes.keys().map(String::as_str)).collect()
 }
 
 /// Transactions that the chip's rated cycles carry.

@@ -9,6 +9,7 @@
 //! - **B3** On the simulator nothing depends on the host but `wall_s`.
 
 mod chip;
+mod images;
 pub(crate) mod machine;
 pub(crate) mod prepare;
 pub(crate) mod report;
@@ -16,15 +17,21 @@ mod simulated;
 pub(crate) mod threaded;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use flagstone::{EngineError, OpenError, Options};
 use flagstone_nand::Profile;
 use thiserror::Error;
 
+use crate::medium::Medium;
 use crate::preset::{self, EngineKind};
 use crate::run::{Run, Runs};
+use crate::timed::Timed;
 use crate::workload::Workload;
 use crate::workload::tpcb::{self, SumsFault, Tpcb};
+use crate::workload::tpcc::{self, Setting, Tpcc};
+
+pub use images::Images;
 
 /// Commits between two looks at an automatic warm-up.
 const WARMUP_STEP: u64 = 500;
@@ -41,7 +48,7 @@ pub struct BenchConfig {
     /// Options of each engine, run one after the other. Memory and seed are replaced by those
     /// of this configuration.
     pub options: Vec<Options>,
-    /// Scale of the workload: branches of TPC-B.
+    /// Scale of the workload: branches of TPC-B, warehouses of TPC-C.
     pub scale: u32,
     /// Clients of the simulator, threads elsewhere.
     pub clients: u32,
@@ -53,6 +60,8 @@ pub struct BenchConfig {
     pub held_back: Option<usize>,
     /// Live pages / pages of the data region at the end of the run.
     pub fill: f64,
+    /// What a run on the simulator begins with.
+    pub start: Start,
     /// What runs before the window.
     pub warmup: Warmup,
     /// Seed of workload and engine.
@@ -64,6 +73,24 @@ pub struct BenchConfig {
 pub enum WorkloadKind {
     /// TPC-B.
     Tpcb(tpcb::Dialect),
+    /// TPC-C.
+    Tpcc {
+        /// Whose habits to follow.
+        dialect: tpcc::Dialect,
+        /// What a Delivery delivers.
+        delivery: tpcc::DeliveryUnit,
+        /// Rows to begin with.
+        cardinality: tpcc::Cardinality,
+    },
+}
+
+/// What a run on the simulator begins with.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// An empty chip, which the engine that is measured loads.
+    Load,
+    /// An image, loaded once for all runs that share these.
+    Image(Arc<Images>),
 }
 
 /// Device of a benchmark.
@@ -146,6 +173,9 @@ pub enum BenchError {
     /// The database is wrong: a transaction is lost or half there.
     #[error("the database is wrong after the run: {0}")]
     Sums(#[from] SumsFault),
+    /// The database is wrong: a transaction is lost or half there.
+    #[error("the database is wrong: {0}")]
+    Conditions(#[from] tpcc::Fault),
     /// The database is still in use when its device is wanted back.
     #[error("the database is still in use")]
     Shared,
@@ -191,9 +221,16 @@ pub fn run(
     config.require()?;
     config.require_device_for(options)?;
     match config.workload {
-        WorkloadKind::Tpcb(_) => {
-            let workload = config.tpcb_workload();
-            run_job(Job { config, workload: &workload }, options, on_progress)
+        WorkloadKind::Tpcb(dialect) => {
+            let workload = &config.tpcb_of(dialect);
+            run_job(Job { config, workload }, options, on_progress)
+        }
+        WorkloadKind::Tpcc { dialect, delivery, cardinality } => {
+            let scale = u16::try_from(config.scale).unwrap_or(u16::MAX);
+            let setting =
+                Setting { delivery, cardinality, ..Setting::new(dialect, scale, config.seed) };
+            let workload = &Tpcc::new(setting);
+            run_job(Job { config, workload }, options, on_progress)
         }
     }
 }
@@ -208,6 +245,9 @@ fn run_job<W: Workload>(
         BenchDevice::Image(_) | BenchDevice::File(_) => threaded::run(job, options, on_progress),
     }
 }
+
+/// Device of benchmarks on the simulator.
+type Chip = Timed<Medium>;
 
 /// A configuration with its workload.
 #[derive(Debug)]
@@ -240,15 +280,28 @@ impl BenchConfig {
             memory: MemoryBudget::Share(0.1),
             held_back: None,
             fill: 0.8,
+            start: Start::Load,
             warmup: Warmup::Auto,
             seed: 1,
         }
     }
 
+    /// TPC-C with one warehouse on the simulated chip of `profile`: memory a tenth of the data,
+    /// fill 0.8, warmed up, from an image.
+    #[must_use]
+    pub fn tpcc(profile: Profile, options: Vec<Options>) -> Self {
+        let workload = WorkloadKind::Tpcc {
+            dialect: tpcc::Dialect::Spec,
+            delivery: tpcc::DeliveryUnit::default(),
+            cardinality: tpcc::Cardinality::SPEC,
+        };
+        let start = Start::Image(Arc::default());
+        Self { workload, start, clients: 16, ..Self::tpcb(profile, options) }
+    }
+
     /// TPC-B at the scale and with the seed of this configuration.
     #[must_use]
-    pub(crate) fn tpcb_workload(&self) -> Tpcb {
-        let WorkloadKind::Tpcb(dialect) = self.workload;
+    pub(crate) fn tpcb_of(&self, dialect: tpcb::Dialect) -> Tpcb {
         Tpcb { dialect, scale: self.scale, seed: self.seed }
     }
 

@@ -27,7 +27,7 @@ use crate::run::{Recovery, Run, Totals};
 use crate::sizing::Estimate;
 use crate::steady::Steadiness;
 use crate::workload::Workload as _;
-use crate::workload::tpcb::{Tables, Teller, Tpcb};
+use crate::workload::tpcb::{Dialect, Tables, Teller, Tpcb};
 
 /// Numbered device operations between the order to cut and the cut, at most.
 const CUT_AFTER_MAX: u64 = 64;
@@ -128,7 +128,7 @@ fn live(
         on_progress(QuickstartProgress { preset: &preset, stage, done, total });
     };
     let bench = config.bench();
-    let workload = bench.tpcb_workload();
+    let workload = bench.tpcb_of(Dialect::Spec);
     let job = Job { config: &bench, workload: &workload };
     let image = config.directory.join(format!("{}.nand", options.preset));
     let mut journey = Journey::begin(job, options, &image, &mut tell)?;

@@ -64,6 +64,14 @@ pub trait Store: Sized {
     /// Looks at the space floor and its device.
     fn with_space<R>(&self, look: impl FnOnce(&mut Space<Self::Device>) -> R) -> R;
 
+    /// Makes every commit durable and brings the database to rest, so that opening it again has
+    /// next to nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// The device is full or failed.
+    fn settle(&self) -> Result<(), EngineError>;
+
     /// Opens a table, creating it durably when it does not exist.
     ///
     /// # Errors

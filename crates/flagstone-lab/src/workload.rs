@@ -14,13 +14,14 @@ mod operations;
 #[cfg(test)]
 pub(crate) mod stuttering;
 pub mod tpcb;
+pub mod tpcc;
 
 use std::collections::BTreeMap;
 
 use flagstone::{EngineError, Table};
 
 use crate::bench::BenchError;
-use crate::sizing::Content;
+use crate::sizing::{Content, Estimate};
 use crate::store::Store;
 
 pub use operations::{Intent, Operations, Part, Scan};
@@ -34,6 +35,9 @@ pub trait Workload: Send + Sync {
 
     /// Name and dialect, such as `tpcb/spec`.
     fn name(&self) -> String;
+
+    /// All that its fresh database depends on.
+    fn identity(&self) -> String;
 
     /// Names of the classes of transactions, which are reported apart.
     fn classes(&self) -> &'static [&'static str];
@@ -64,8 +68,22 @@ pub trait Workload: Send + Sync {
     /// What the tables hold after `txns` commits of `clients` clients.
     fn contents(&self, txns: u64, clients: u32) -> Vec<Content>;
 
+    /// What its first chip is sized by; the figures of a first run replace it.
+    fn first_estimate(&self, clients: u32) -> Estimate {
+        Estimate::for_clients(clients)
+    }
+
     /// Client `number` before its first transaction.
     fn terminal(&self, tables: Self::Tables, number: u64) -> Self::Terminal;
+
+    /// Checks the database right after the load.
+    ///
+    /// # Errors
+    ///
+    /// The first contradiction.
+    fn verify_loaded<S: Store>(&self, _store: &S) -> Result<(), BenchError> {
+        Ok(())
+    }
 
     /// Checks that the database contradicts neither itself nor the commits that returned.
     ///

@@ -34,6 +34,18 @@ impl<S: Store, T: Copy> Machine<S, T> {
         Ok(Self { database, tables, options, size })
     }
 
+    /// Opens `device`, which holds the rows already.
+    pub(crate) fn open<W: Workload<Tables = T>>(
+        job: Job<'_, W>,
+        options: Options,
+        size: ChipSize,
+        device: S::Device,
+    ) -> Result<Self, BenchError> {
+        let database = S::open(device, &options)?;
+        let tables = prepare::open_tables(&database, job.workload)?;
+        Ok(Self { database, tables, options, size })
+    }
+
     /// Counters as they stand.
     pub(crate) fn totals(&self) -> Totals {
         let engine = self.database.stats();

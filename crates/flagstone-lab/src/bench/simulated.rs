@@ -7,7 +7,7 @@ use flagstone::{Database, EngineError, Options};
 use super::machine::Machine;
 use super::prepare::report;
 use super::report::{Measured, seconds};
-use super::{BenchError, Job, OnProgress, Phase, WARMUP_STEP, Warmup};
+use super::{BenchError, Chip, Job, OnProgress, Phase, Start, WARMUP_STEP, Warmup};
 use crate::event_loop::EventLoop;
 use crate::medium::Medium;
 use crate::preset::{self, EngineKind};
@@ -22,9 +22,6 @@ use crate::workload::Workload;
 const CHIPS_MAX: u32 = 5;
 /// Fill that may be missed.
 const FILL_TOLERANCE: f64 = 0.01;
-
-/// Device of these benchmarks.
-type Chip = Timed<Medium>;
 
 /// Clients of a machine.
 type Clients<'m, S, W> = EventLoop<'m, <S as Drivable>::Engine, <W as Workload>::Terminal>;
@@ -54,10 +51,10 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
     let config = job.config;
-    let mut estimate = Estimate::for_clients(config.clients);
+    let mut estimate = job.workload.first_estimate(config.clients);
     let mut chips = 1;
     loop {
-        let machine: Machine<S, _> = load(job, options, &estimate, on_progress)?;
+        let machine: Machine<S, _> = begin(job, options, &estimate, on_progress)?;
         let mut clients = clients(&machine, job)?;
         let warmup = warm_up(&machine, job, &mut clients, on_progress)?;
         let window = measure(&machine, job, &mut clients, &warmup, on_progress)?;
@@ -77,7 +74,8 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
     }
 }
 
-fn load<S: Store<Device = Chip>, W: Workload>(
+/// A machine with the rows of a fresh database.
+fn begin<S: Store<Device = Chip>, W: Workload>(
     job: Job<'_, W>,
     options: &Options,
     estimate: &Estimate,
@@ -85,9 +83,15 @@ fn load<S: Store<Device = Chip>, W: Workload>(
 ) -> Result<Machine<S, W::Tables>, BenchError> {
     let options = job.engine_options(options);
     let (profile, size) = job.chip(&options, estimate)?;
-    let medium = Medium::used(&profile, job.config.seed).map_err(EngineError::Device)?;
-    let device = Timed::new(medium);
-    Machine::load(job, options, size, device, on_progress)
+    let new = || Medium::used(&profile, job.config.seed).map_err(EngineError::Device);
+    match &job.config.start {
+        Start::Load => Machine::load(job, options, size, Timed::new(new()?), on_progress),
+        Start::Image(images) => {
+            let key = (&profile, size.block_count());
+            let image = images.get::<S, W>(job, &options, key, new, on_progress)?;
+            Machine::open(job, options, size, Timed::new(image))
+        }
+    }
 }
 
 fn clients<'m, S: Drivable, W: Workload>(

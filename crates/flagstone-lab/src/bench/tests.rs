@@ -166,3 +166,54 @@ fn threaded_runs_end_with_equal_sums() {
         assert_eq!(run.commits, 300);
     }
 }
+
+/// A small TPC-C run from an image.
+fn small_tpcc(presets: &[&str], dialect: tpcc::Dialect) -> BenchConfig {
+    let profile = Profile::named("slc-2k").expect("the profile exists");
+    let options = presets.iter().map(|name| Options::preset(name).expect("the preset exists"));
+    let workload = WorkloadKind::Tpcc {
+        dialect,
+        delivery: tpcc::DeliveryUnit::default(),
+        cardinality: tpcc::Cardinality::SMALL,
+    };
+    BenchConfig {
+        workload,
+        clients: 8,
+        txns: 1_000,
+        memory: MemoryBudget::Share(0.25),
+        fill: 0.15,
+        warmup: Warmup::Txns(200),
+        ..BenchConfig::tpcc(profile, options.collect())
+    }
+}
+
+/// Goal: simulated TPC-C runs end with all conditions, after a restart too, and report the classes
+/// apart. Method: small runs of several presets; the conditions are checked within.
+#[test]
+fn tpcc_runs_end_with_all_conditions() {
+    for dialect in tpcc::Dialect::ALL {
+        let config = small_tpcc(&["flagstone", "traditional", "otf-group"], dialect);
+        let runs = run_all(&config, &mut |_| ()).expect("the runs succeed").runs;
+        for run in &runs {
+            let commits: u64 = run.by_class.values().map(|class| class.commits).sum();
+            assert_eq!(commits, run.commits);
+            let new_order = run.by_class["new-order"];
+            let share = new_order.commits as f64 / commits as f64;
+            assert!((share - 0.45).abs() < 0.06, "{}: {share}", run.config.preset);
+            assert!(new_order.latency_us.p50 > 0.0);
+        }
+        let failed: u64 = runs.iter().map(|run| run.by_class["new-order"].aborts).sum();
+        assert!(failed > 0, "one New-Order in a hundred must fail");
+    }
+}
+
+#[test]
+fn a_tpcc_run_is_the_same_whoever_loaded_its_image() {
+    let config = small_tpcc(&["flagstone", "otf-immediate"], tpcc::Dialect::Spec);
+    let mut runs = run_all(&config, &mut |_| ()).expect("the runs succeed").runs;
+    let alone = BenchConfig { options: vec![config.options[1].clone()], ..config };
+    let (mut one, two) = (bench(&alone), runs.remove(1));
+    one.wall_s = two.wall_s;
+    assert_eq!(one, two);
+    assert_ne!(one.config.observed.trace_hash, 0);
+}

@@ -3,6 +3,7 @@ use flagstone_nand::Profile;
 
 use super::*;
 use crate::bench::BenchConfig;
+use crate::workload::tpcb::Dialect;
 
 const SHAPE: PageShape = PageShape { payload_size: 2048, parts: 1, pages_per_block: 64 };
 const FIXED: FixedBlocks = FixedBlocks { log: 5, ring: 4 };
@@ -13,13 +14,13 @@ fn config(warmup: Warmup) -> BenchConfig {
 }
 
 fn size(config: &BenchConfig) -> ChipSize {
-    let workload = config.tpcb_workload();
+    let workload = config.tpcb_of(Dialect::Spec);
     ChipSize::of(Job { config, workload: &workload }, &SHAPE, FIXED, &Estimate::for_clients(1))
 }
 
 #[test]
 fn the_accounts_of_one_branch_take_their_leaves() {
-    let contents = config(Warmup::None).tpcb_workload().contents(0, 1);
+    let contents = config(Warmup::None).tpcb_of(Dialect::Spec).contents(0, 1);
     let pages = live_pages(&contents, &SHAPE);
     // 18 rows of 108 bytes a leaf: 5556 leaves of accounts, two small tables, inner nodes.
     assert_eq!(pages, 5556 + 1 + 1 + 49);

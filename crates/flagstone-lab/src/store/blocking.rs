@@ -36,6 +36,11 @@ impl<D: Nand> Store for Database<D> {
         look(&mut self.runtime().space())
     }
 
+    fn settle(&self) -> Result<(), EngineError> {
+        self.flush()?;
+        self.runtime().checkpoint_now()
+    }
+
     fn table(&self, name: &str) -> Result<Table, EngineError> {
         Self::table(self, name)
     }

@@ -88,6 +88,11 @@ impl<D: Nand> Store for ClassicStore<D> {
         look(&mut self.0.space())
     }
 
+    fn settle(&self) -> Result<(), EngineError> {
+        self.0.clean_all()?;
+        self.0.checkpoint_now()
+    }
+
     fn table(&self, name: &str) -> Result<Table, EngineError> {
         self.alone(|engine, xid| engine.create_table(xid, name))
     }

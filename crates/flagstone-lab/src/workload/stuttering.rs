@@ -23,6 +23,11 @@ pub(crate) struct Stuttering {
 pub(crate) struct Again;
 
 impl Stuttering {
+    /// An engine that holds `tables`.
+    pub(crate) fn of(tables: HashMap<Table, Map>) -> Self {
+        Self { tables, ..Self::default() }
+    }
+
     /// Puts a row of a fresh database.
     pub(crate) fn load(&mut self, table: Table, key: &[u8], value: &[u8]) {
         self.tables.entry(table).or_default().insert(key.to_vec(), value.to_vec());

@@ -236,6 +236,10 @@ impl Workload for Tpcb {
         format!("tpcb/{}", self.dialect)
     }
 
+    fn identity(&self) -> String {
+        format!("{self:?}")
+    }
+
     fn classes(&self) -> &'static [&'static str] {
         &["transfer"]
     }

@@ -1,0 +1,86 @@
+//! Loaded databases, kept so that later runs begin with the same image.
+//!
+//! Owns the images; never runs a workload on one.
+//!
+//! - **G1** An image depends on the workload and on what is decided at the load alone: chip, page
+//!   size, log and seed. It is loaded by one preset whatever preset asks for it, so that runs begin
+//!   alike and in any order.
+//! - **G2** An image is checked and brought to rest before anybody gets it.
+//! - **G3** Each run gets a copy of its own; blocks are shared until either side changes them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flagstone::{EngineError, Options};
+use flagstone_nand::Profile;
+
+use super::{BenchError, Chip, Job, OnProgress, prepare};
+use crate::medium::Medium;
+use crate::store::Store;
+use crate::timed::Timed;
+use crate::workload::Workload;
+
+/// Images by what they depend on.
+#[derive(Debug, Default)]
+pub struct Images(Mutex<BTreeMap<String, Arc<Mutex<Option<Medium>>>>>);
+
+impl Images {
+    /// A copy of the image for `job` under `options` on a chip of so many blocks, loaded onto a
+    /// `new` one when there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// The load failed, or its database is wrong.
+    pub(super) fn get<S: Store<Device = Chip>, W: Workload>(
+        &self,
+        job: Job<'_, W>,
+        options: &Options,
+        (profile, block_count): (&Profile, u32),
+        new: impl FnOnce() -> Result<Medium, EngineError>,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Medium, BenchError> {
+        let options = loader(options);
+        let key = format!(
+            "{} {} {} {block_count} {options:?}",
+            std::any::type_name::<S>(),
+            job.workload.identity(),
+            profile.name,
+        );
+        let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = Arc::clone(images.entry(key).or_default());
+        drop(images);
+        // Whoever comes while it is loaded waits for it; other images are not held up.
+        let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(image) = &*image {
+            return Ok(image.clone());
+        }
+        let loaded = load::<S, W>(job, &options, Timed::new(new()?), on_progress)?;
+        Ok(image.insert(loaded.into_inner()).clone())
+    }
+}
+
+/// Options that load an image for runs with `options` (rule G1).
+fn loader(options: &Options) -> Options {
+    Options {
+        memory: options.memory,
+        parts: options.parts,
+        log_pages: options.log_pages,
+        collection: options.collection,
+        seed: options.seed,
+        ..Options::default()
+    }
+}
+
+/// A loaded device (rule G2).
+fn load<S: Store, W: Workload>(
+    job: Job<'_, W>,
+    options: &Options,
+    device: S::Device,
+    on_progress: OnProgress<'_>,
+) -> Result<S::Device, BenchError> {
+    let store = S::create(device, options)?;
+    prepare::load(&store, job.workload, on_progress)?;
+    job.workload.verify_loaded(&store)?;
+    store.settle()?;
+    store.into_device().ok_or(BenchError::Shared)
+}
