@@ -105,18 +105,14 @@ impl Figure {
         Self { id, title, cells, draw: Box::new(draw) }
     }
 
-    /// Computes the figure; runs that were not steady are named in every row's reason.
+    /// Computes the figure; every row's reason says how many runs were not steady.
     pub(super) fn report(&self, outcomes: &Outcomes) -> Result<Report, ReproduceError> {
         let Drawing { panels, rows } = (self.draw)(outcomes)?;
         let runs = outcomes.of(&self.cells);
-        let unsteady: Vec<&str> = runs
-            .iter()
-            .filter(|(_, run)| run.steady == Some(false))
-            .map(|(name, _)| &**name)
-            .collect();
-        let note = match unsteady.as_slice() {
-            [] => String::new(),
-            names => format!("; not steady: {}", names.join(", ")),
+        let unsteady = runs.values().filter(|run| run.steady == Some(false)).count();
+        let note = match unsteady {
+            0 => String::new(),
+            count => format!("; not steady: {count} of {} runs", runs.len()),
         };
         let row = |(item, mut judgement): (String, Judgement)| {
             judgement.why.push_str(&note);
