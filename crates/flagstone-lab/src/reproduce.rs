@@ -24,6 +24,8 @@ pub mod rule;
 use std::io;
 use std::path::PathBuf;
 
+use flagstone::OptionsError;
+use flagstone_nand::ProfileError;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -139,6 +141,12 @@ pub enum ReproduceError {
         /// Value asked for.
         value: String,
     },
+    /// A profile of the experiment cannot be used.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A preset of the experiment cannot be used.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
     /// A chart could not be drawn.
     #[error("chart of figure `{figure}`: {message}")]
     Chart {

@@ -127,6 +127,9 @@ pub struct Recovery {
     /// Those of them that are data: what was redone or undone on flash, not the log or the mapping.
     #[serde(default)]
     pub data_pages_written: u64,
+    /// Changes undone.
+    #[serde(default)]
+    pub changes_undone: u64,
     /// Log pages copied because they may have been in flight.
     pub log_pages_copied: u64,
     /// Device time in the lab, wall time otherwise.

@@ -58,6 +58,11 @@ pub trait Store: Sized {
     /// What restart did when the database was opened.
     fn recovery(&self) -> RecoveryReport;
 
+    /// Changes that restart undid; an engine that logs no undo has none to undo.
+    fn changes_undone(&self) -> u64 {
+        0
+    }
+
     /// What the engine counted since it was opened.
     fn stats(&self) -> EngineStats;
 

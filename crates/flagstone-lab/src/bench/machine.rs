@@ -138,6 +138,7 @@ pub(crate) fn restart<S: Store>(
         pages_read: after.page_reads - before.page_reads,
         pages_written: after.page_programs + after.partial_programs - programs_before,
         data_pages_written,
+        changes_undone: database.changes_undone(),
         log_pages_copied,
         time_s: seconds(ended_ns.saturating_sub(started_ns)),
     };

@@ -49,6 +49,12 @@ pub struct Outcome {
 pub struct Outcomes(BTreeMap<String, Outcome>);
 
 impl Cell {
+    /// Name, under which its outcome is found.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// A cell called `name` that does `work`.
     pub fn new(
         name: impl Into<String>,
@@ -140,6 +146,12 @@ impl Outcomes {
         let names: BTreeSet<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
         let found = self.0.iter().filter(|(name, _)| names.contains(name.as_str()));
         found.map(|(name, outcome)| (name.clone(), outcome.clone())).collect()
+    }
+}
+
+impl FromIterator<(String, Outcome)> for Outcomes {
+    fn from_iter<I: IntoIterator<Item = (String, Outcome)>>(named: I) -> Self {
+        Self(named.into_iter().collect())
     }
 }
 

@@ -106,7 +106,7 @@ impl Figure {
     }
 
     /// Computes the figure; every row's reason says how many runs were not steady.
-    pub(super) fn report(&self, outcomes: &Outcomes) -> Result<Report, ReproduceError> {
+    pub(crate) fn report(&self, outcomes: &Outcomes) -> Result<Report, ReproduceError> {
         let Drawing { panels, rows } = (self.draw)(outcomes)?;
         let runs = outcomes.of(&self.cells);
         let unsteady = runs.values().filter(|run| run.steady == Some(false)).count();

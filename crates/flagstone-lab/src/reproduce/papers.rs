@@ -2,9 +2,11 @@
 //!
 //! Owns the list of names. An experiment stands in a module of its own.
 
+mod on_the_fly_redo;
+
 use super::{Effort, Experiment, ReproduceError};
 
-type Make = fn(Effort, u64) -> Experiment;
+type Make = fn(Effort, u64) -> Result<Experiment, ReproduceError>;
 
 /// A paper that the lab knows.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +20,11 @@ pub struct Paper {
 
 /// Every paper.
 pub const PAPERS: &[Paper] = &[
-    Paper { name: "on-the-fly-redo", title: "On-the-fly redo", make: None },
+    Paper {
+        name: "on-the-fly-redo",
+        title: "On-the-fly redo",
+        make: Some(on_the_fly_redo::experiment),
+    },
     Paper { name: "flag-commit", title: "Flag commit", make: None },
     Paper { name: "lazy-update-btree", title: "Lazy-update B+-tree", make: None },
     Paper { name: "lazy-split-lru", title: "Lazy-Split LRU", make: None },
@@ -37,7 +43,7 @@ pub(super) fn experiment(
         nearest: nearest(name),
     })?;
     let make = paper.make.ok_or(ReproduceError::NotBuilt(paper.name))?;
-    Ok(make(effort, seed))
+    make(effort, seed)
 }
 
 fn nearest(name: &str) -> &'static str {

@@ -111,7 +111,10 @@ impl Claim {
             }
             Self::Exactly(paper) => {
                 let why = String::from("the rule asks for equality");
-                self.conclude(number(ours[0]), ours.iter().all(|value| *value == paper), why)
+                let away = |value: &f64| (value - paper).abs();
+                let worst = ours.iter().copied().max_by(|one, two| away(one).total_cmp(&away(two)));
+                let worst = worst.unwrap_or(paper);
+                self.conclude(number(worst), worst == paper, why)
             }
         }
     }
@@ -301,6 +304,12 @@ mod tests {
         assert_eq!(verdict(Claim::ShareBelow(0.1), &[0.2]), Differs);
         assert_eq!(verdict(Claim::Exactly(0.0), &[0.0, 0.0]), Holds);
         assert_eq!(verdict(Claim::Exactly(0.0), &[0.0, 1.0]), Differs);
+    }
+
+    #[test]
+    fn an_exact_claim_shows_the_count_that_breaks_it() {
+        let judgement = Claim::Exactly(0.0).judge(&[0.0, 7.0, 3.0]);
+        assert_eq!((judgement.ours.as_str(), judgement.verdict), ("7", Differs));
     }
 
     #[test]

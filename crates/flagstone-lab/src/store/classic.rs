@@ -80,6 +80,10 @@ impl<D: Nand> Store for ClassicStore<D> {
         self.0.recovery()
     }
 
+    fn changes_undone(&self) -> u64 {
+        self.0.restarted().undone
+    }
+
     fn stats(&self) -> EngineStats {
         self.0.engine().stats()
     }
