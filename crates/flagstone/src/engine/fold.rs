@@ -158,7 +158,9 @@ impl Engine {
     }
 
     fn folds_on_relocation(&self) -> bool {
+        // What restart put back may stand in a log page that is not safe yet (rule D11).
         !self.is_poisoned()
+            && self.replay_cutoff.is_none()
             && self.options.relocation == crate::options::RelocationFolding::Fold
             && !self.holds_images_ahead()
     }

@@ -41,6 +41,13 @@ pub(crate) struct ReplayEffects {
     pub(crate) trims: Vec<LogicalPage>,
 }
 
+impl ReplayEffects {
+    /// Whether the space floor stays as it is.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.group.is_none() && self.trims.is_empty()
+    }
+}
+
 const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
 
 impl Engine {

@@ -130,6 +130,7 @@ impl<D: Nand> Runtime<D> {
             mount,
             geometry,
             report: RecoveryReport::default(),
+            effects: Vec::new(),
             freed: RefCell::default(),
         };
         restart.run()?;
@@ -230,6 +231,9 @@ struct Restart<'a, D: Nand> {
     mount: MountReport,
     geometry: LogGeometry,
     report: RecoveryReport,
+    /// What replayed records ask of the space floor, with their LSNs: nothing of it is done before
+    /// the log's tail, where those records may stand, is safe (rule D11).
+    effects: Vec<(Lsn, ReplayEffects)>,
     /// Page numbers that replayed records gave up.
     freed: RefCell<Vec<LogicalPage>>,
 }
@@ -254,6 +258,9 @@ impl<D: Nand> Restart<'_, D> {
                 self.runtime.engine().poison(EngineError::WornOut);
             }
             other => other?,
+        }
+        for (lsn, effects) in std::mem::take(&mut self.effects) {
+            self.apply(lsn, effects)?;
         }
         let groups = self.runtime.space().groups();
         for group in groups {
@@ -323,7 +330,9 @@ impl<D: Nand> Restart<'_, D> {
                 self.report.commits += 1;
             }
             let effects = self.runtime.engine().replay(&self.master, *phase, lsn, &record)?;
-            self.apply(lsn, effects)?;
+            if !effects.is_empty() {
+                self.effects.push((lsn, effects));
+            }
             let overflows = self.runtime.engine().replay_overflows();
             match phase {
                 Replay::All if overflows => {
