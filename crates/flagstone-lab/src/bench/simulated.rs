@@ -56,15 +56,25 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
     loop {
         let machine: Machine<S, _> = begin(job, options, &estimate, on_progress)?;
         let mut clients = clients(&machine, job)?;
-        let warmup = warm_up(&machine, job, &mut clients, on_progress)?;
-        let window = measure(&machine, job, &mut clients, &warmup, on_progress)?;
+        let may_try_again = chips < CHIPS_MAX && config.warmup == Warmup::Auto;
+        chips += 1;
+        let ran = warm_up(&machine, job, &mut clients, on_progress).and_then(|warmup| {
+            measure(&machine, job, &mut clients, &warmup, on_progress).map(|run| (warmup, run))
+        });
+        let (warmup, window) = match ran {
+            Err(BenchError::Engine(EngineError::Full)) if may_try_again => {
+                // Transactions program less than guessed, so that more of them fill the chip.
+                estimate.programs_per_txn /= 2.0;
+                continue;
+            }
+            other => other?,
+        };
         let miss = (window.observed.fill - config.fill).abs();
-        if chips < CHIPS_MAX && miss > FILL_TOLERANCE && config.warmup == Warmup::Auto {
+        if may_try_again && miss > FILL_TOLERANCE {
             // The warm-up was longer, or leaves emptier, than the chip was sized for (rule Z3).
             let full = job.full_pages(&machine.options, warmup.txns + config.txns)?;
             let live_ratio = machine.live_pages() as f64 / full.max(1) as f64;
             estimate = Estimate { programs_per_txn: warmup.programs_per_txn, live_ratio };
-            chips += 1;
             continue;
         }
         let acknowledged = clients.acknowledged();

@@ -61,8 +61,8 @@ use load::Volume;
 use random::NonUniform;
 pub use terminal::{Output, Terminal};
 
-/// Programs of a transaction of the mix, roughly: most of 17 changed rows lie in pages of their own.
-const PROGRAMS_PER_TXN: f64 = 4.0;
+/// Programs of a transaction of the mix, as a first guess: rows added meanwhile must find room.
+const PROGRAMS_PER_TXN: f64 = 2.0;
 /// Districts of a warehouse.
 pub const DISTRICTS: u8 = 10;
 /// Most lines of an order.
