@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::explore::{Limits, Scenario, Tally, explore};
 use super::faults::{Campaign, Trial, changed_images, full_then_deleted, swapped_pages};
+use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
 use super::script::{Mix, Script};
@@ -114,18 +115,20 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 12] = [
+const WAYS: [Way; 14] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, DEFERRED, 1)),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, LARGE, 1)),
-    ("simulated file, one cut", on_file),
+    ("simulated file, one cut", |target, seed| on_file(target, seed, 150, Mix::default())),
     ("full chip", when_full),
     ("damaged image", when_damaged),
     ("space floor, two cuts", |target, seed| on_space(target, seed, 25, 2)),
     ("short script, two cuts", |target, seed| on_chip(target, seed, 15, Mix::default(), 2)),
     ("space floor, tight", |target, seed| on_space(target, seed, 2000, 1)),
     ("large values, tight", |target, seed| on_chip(target, seed, 1500, LARGE, 1)),
+    ("simulated file, tight", |target, seed| on_file(target, seed, 1500, LARGE)),
+    ("concurrent histories", in_histories),
     ("swarm", in_swarm),
 ];
 
@@ -210,10 +213,10 @@ fn on_chip(
     explored::<Flagstone<_>>(target, seed, ops, mix, depth)
 }
 
-fn on_file(target: Target, seed: u64) -> Result<Look, CrashError> {
+fn on_file(target: Target, seed: u64, ops: usize, mix: Mix) -> Result<Look, CrashError> {
     let device = file("segment-file")?;
     let setup = target.setup(small(Options::default().with_seed(seed), &device));
-    let script = Script::seeded(seed, 150, &Mix::default());
+    let script = Script::seeded(seed, ops, &mix);
     let scenario = Scenario { device, model: None, setup, script };
     let tally = match target.quarry {
         Quarry::Engine(_) => explore::<Flagstone<_>, _>(&scenario, &limits(seed, 1), &|_, _| {}),
@@ -245,6 +248,23 @@ fn when_damaged(target: Target, seed: u64) -> Result<Look, CrashError> {
     let swapped = swapped_pages::<Ledger<_>>(&Trial { stride: 7, ..trial });
     let (more, seen) = look_at(&swapped);
     Ok((cases + more, seen))
+}
+
+/// Transactions of several clients at once, with pages that come late.
+fn in_histories(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let mut transactions = 0;
+    if matches!(target.quarry, Quarry::Space(_)) {
+        return Ok((0, None));
+    }
+    for seed in seed * 24..seed * 24 + 24 {
+        let mut config = HistoryConfig::drawn(seed)?;
+        config.setup = target.setup(config.setup.options);
+        match histories::run(&config) {
+            Ok(totals) => transactions += totals.checked.transactions,
+            Err(failure) => return Ok((transactions, Some(failure.to_string()))),
+        }
+    }
+    Ok((transactions, None))
 }
 
 fn in_swarm(target: Target, seed: u64) -> Result<Look, CrashError> {
