@@ -61,6 +61,7 @@ pub use layout::{LogRoom, blocks_needed};
 pub use log::LogRead;
 pub use mount::MountReport;
 pub use options::{GcPolicy, SpaceOptions};
+pub use record::OPEN_GROUP_PAGE_SIZE;
 pub use space::Space;
 pub use stats::{BlockReport, EraseCounts, ReadPurpose, RegionStats, SpaceStats};
 pub use types::{

@@ -21,8 +21,11 @@ const MAGIC: &[u8; 4] = b"FLAG";
 /// Version of everything this floor writes.
 pub(crate) const FORMAT_VERSION: u16 = 1;
 
+/// Bytes of an open group's page in the record.
+pub const OPEN_GROUP_PAGE_SIZE: usize = 24;
+
 /// Bytes in front of the lists.
-const HEAD_SIZE: usize = 104;
+pub(crate) const HEAD_SIZE: usize = 104;
 
 /// Block that was open when the record was made, and how far it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

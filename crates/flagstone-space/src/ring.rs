@@ -15,7 +15,7 @@ use crate::blocks::{BlockState, Wear};
 use crate::error::SpaceError;
 use crate::meta::{PageKind, PageMeta};
 use crate::place::Claim;
-use crate::record::Record;
+use crate::record::{HEAD_SIZE, Record};
 use crate::space::Space;
 use crate::{Cause, LogicalPage, SpaceBug, Version};
 
@@ -63,6 +63,20 @@ impl Ring {
 }
 
 impl<D: Nand> Space<D> {
+    /// Bytes that a record has for the caller's blob and the pages of open groups.
+    #[must_use]
+    pub fn record_room(&self) -> usize {
+        let layout = self.layout();
+        let roots = match layout.directory_pages {
+            0 => layout.map_pages + layout.table_pages,
+            pages => pages,
+        };
+        let lists = 4 * (usize::from(self.options.ring_blocks) + roots as usize)
+            + 16 * self.frontiers.len();
+        let limit = layout.chunk_size * layout.geometry.pages_per_block as usize;
+        limit.saturating_sub(HEAD_SIZE + lists + size_of::<u32>())
+    }
+
     /// Writes both copies of a record and makes them durable (A1).
     pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
         let reserves = self.numbers.next_reserves();

@@ -456,6 +456,7 @@ impl<D: Nand> Runtime<D> {
             log_budget: space.log_budget_pages(),
             log_block_pages: space.log_block_pages(),
             log_page_size: self.log_page_size(),
+            record_room: space.record_room(),
             taken_pages: u64::from(space.taken_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
             has_lost_blocks: space.lost_blocks() > 0,

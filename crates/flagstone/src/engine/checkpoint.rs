@@ -23,7 +23,7 @@
 
 use std::ops::Bound;
 
-use flagstone_space::{GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use super::descent::Seek;
 use super::merge::{Job, Next};
@@ -119,6 +119,12 @@ pub(crate) struct MasterRun {
 }
 
 const MASTER_VERSION: u8 = 2;
+
+/// Bytes of a master record without the elements of its lists.
+const MASTER_HEAD_SIZE: usize = 65;
+
+/// Bytes of a deferred release beside what it releases, at most.
+const RELEASE_SIZE: usize = 20;
 
 impl Master {
     /// ```text
@@ -227,6 +233,12 @@ impl Run {
         }
     }
 
+    /// Bytes that the run takes in a master record, with so many ranges rolled back.
+    pub(crate) fn encoded_size(&self, rolled_back: usize) -> usize {
+        let pages: usize = self.pages.iter().map(|(first, _)| 8 + first.len()).sum();
+        28 + self.last.len() + pages + 16 * rolled_back
+    }
+
     pub(crate) fn decode(input: &mut Input<'_>) -> Option<Self> {
         let group = GroupId(input.u64()?);
         let last = input.sized()?.to_vec();
@@ -285,9 +297,11 @@ impl Engine {
         }
         match self.cycle.phase {
             Phase::Idle => {
+                let is_full =
+                    self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS);
                 self.cycle.is_wanted
                     || self.is_checkpoint_due()
-                    || self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
+                    || (is_full || self.is_record_filling())
                         && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
             Phase::Merging { .. } => true,
@@ -414,6 +428,10 @@ impl Engine {
         if is_waiting || is_reshaping || self.trims.has_groups() {
             return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
+        if self.record_size() > self.view.record_room && self.end_oldest_snapshot() {
+            // The values that only it could read go first.
+            return Ok(None);
+        }
         self.cycle.phase = Phase::Saving;
         let master = self.master().encode();
         let release_before = self.cycle.begin.page;
@@ -423,6 +441,20 @@ impl Engine {
     fn is_reshaping_anywhere(&self) -> bool {
         let cutoff = self.cycle.cutoff;
         self.trees.iter().any(|tree| tree.structure.first_until(cutoff).is_some())
+    }
+
+    /// Bytes that the record of a checkpoint may come to need for what is unfinished: the master
+    /// record, and the pages of open groups.
+    pub(crate) fn record_size(&self) -> usize {
+        let run = |run: &CommittedRun| run.run.encoded_size(run.rolled_back.len());
+        let runs = self.runs.unfinished().chain(&self.cycle.loaded).map(run);
+        let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
+        let installs = self.installs.iter().map(|job| job.page_count() * OPEN_GROUP_PAGE_SIZE);
+        let open = self.transactions.values().map(|transaction| {
+            transaction.named_size() + transaction.pages.len() * OPEN_GROUP_PAGE_SIZE
+        });
+        let lists = runs.chain(releases).chain(installs).chain(open).sum::<usize>();
+        MASTER_HEAD_SIZE + self.trees.len() * 8 + lists
     }
 
     pub(crate) fn master(&self) -> Master {
@@ -481,5 +513,27 @@ impl Engine {
     pub(crate) fn entry_estimate(&self, table: Table) -> u64 {
         let Some(tree) = self.trees.get(table.id as usize) else { return 0 };
         u64::try_from(tree.entry_count).unwrap_or(0) + tree.deltas.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal (rule D7): what bounds a master record is what it takes. Method: one of each list.
+    #[test]
+    fn sizes_are_those_of_the_encoding() {
+        let pages = vec![(b"first".to_vec(), LogicalPage(7)), (b"next".to_vec(), LogicalPage(8))];
+        let run = Run { group: GroupId(3), pages, last: b"the last".to_vec() };
+        let named = MasterRun { lsn: Lsn(9), run: run.clone(), rolled_back: vec![(1, 2), (4, 6)] };
+        let mut bytes = Vec::new();
+        named.encode(&mut bytes);
+        assert_eq!(bytes.len(), run.encoded_size(2));
+        assert_eq!(Master::default().encode().len(), MASTER_HEAD_SIZE);
+        let values = vec![(Lsn(1), vec![0; 17])];
+        let pages = vec![(Lsn(1), GroupId(2), vec![LogicalPage(1); 3])];
+        let master = Master { values, pages, ..Master::default() };
+        assert!(master.encode().len() <= MASTER_HEAD_SIZE + 2 * RELEASE_SIZE + 17 + 4 * 3);
+        assert_eq!(Master::decode(&master.encode()), Some(master));
     }
 }

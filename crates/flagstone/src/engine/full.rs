@@ -1,5 +1,8 @@
 //! Admission of commits: room in memory, in the log and on the device (rule D7).
 
+use flagstone_space::OPEN_GROUP_PAGE_SIZE;
+
+use super::transaction::Transaction;
 use super::{Engine, Step, Stop, Wait};
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -53,6 +56,13 @@ const LOG_USE_PERCENT: u64 = 90;
 /// Log blocks kept for a restart, which begins a block of its own, and for the copies of the
 /// checkpoint that follows it.
 const LOG_BLOCKS_RESERVED: u64 = 2;
+
+/// Share of a checkpoint's record, in percent, up to which transactions may write before their
+/// commit; the rest is for values whose release waits for a snapshot.
+const RECORD_USE_PERCENT: usize = 50;
+
+/// The runs of one transaction take at most one part in this many of the log.
+const COMMIT_LOG_SHARE: usize = 16;
 
 impl Engine {
     /// Whether the commit of `xid` may be appended now.
@@ -121,6 +131,22 @@ impl Engine {
     /// Whether users may take `pages` more and the reserve stays.
     pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
         self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
+    }
+
+    /// Whether `xid` may write `pages` more before its commit: the record of a checkpoint has to
+    /// name them all, and one record in the log the runs.
+    pub(crate) fn can_name_more(&self, xid: Xid, pages: usize) -> bool {
+        let needed = self.record_size() + pages * OPEN_GROUP_PAGE_SIZE;
+        let log_size = self.view.log_budget as usize * self.view.log_page_size;
+        let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
+        needed * 100 <= self.view.record_room * RECORD_USE_PERCENT
+            && commit_size <= log_size / COMMIT_LOG_SHARE
+    }
+
+    /// Whether committed runs take so much of a checkpoint's record that the next one has to come.
+    pub(crate) fn is_record_filling(&self) -> bool {
+        self.runs.unfinished().next().is_some()
+            && self.record_size() * 200 > self.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Pages that hold something, or will once their group is current.

@@ -148,6 +148,11 @@ pub(crate) struct InstallJob {
 }
 
 impl InstallJob {
+    /// Pages of its group.
+    pub(crate) fn page_count(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Pages to be trimmed with the install.
     pub(crate) fn trims(&self) -> &[LogicalPage] {
         &self.reshape.trims
@@ -185,6 +190,11 @@ impl Hand {
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
         (self.is_stuck, self.has_no_spill) = (false, false);
+    }
+
+    /// What a transaction has spilled is spilled no more, or committed.
+    pub(super) fn allow_spilling(&mut self) {
+        self.has_no_spill = false;
     }
 
     /// Transactions stay in memory until something shrinks.

@@ -71,6 +71,38 @@ impl OwnVersion {
     }
 }
 
+/// Tells one state of a transaction from the next.
+pub(crate) type Stamp = (u64, usize, usize);
+
+/// A change that left memory.
+#[derive(Clone, Debug)]
+struct SpilledChange {
+    key: Vec<u8>,
+    number: u64,
+    version: OwnVersion,
+}
+
+/// What was read so far of a transaction's spilled changes in a range of private keys.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering {
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    stamp: Stamp,
+    page_count: usize,
+    changes: Vec<SpilledChange>,
+}
+
+impl Gathering {
+    fn begin(range: KeyRange<'_>, stamp: Stamp) -> Self {
+        let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
+        Self { low, high, stamp, ..Self::default() }
+    }
+
+    fn is_of(&self, range: KeyRange<'_>, stamp: Stamp) -> bool {
+        self.low == range.low && self.high.as_deref() == range.high && self.stamp == stamp
+    }
+}
+
 /// Whether no key has two versions.
 pub(crate) fn keys_are_unique(map: &DeltaMap) -> bool {
     map.range(KeyRange::ALL).all(|entry| entry.versions().count() == 1)
@@ -341,7 +373,7 @@ impl Engine {
         let size = self.payload_size;
         let bytes = self.transaction(xid)?.writes.bytes();
         let pages_max = (1 + bytes / size).min(SPILL_PAGES);
-        if !self.has_pages_for(pages_max as u64) {
+        if !self.has_pages_for(pages_max as u64) || !self.can_name_more(xid, 0) {
             self.hand.stop_spilling();
             return Ok(None);
         }
@@ -401,30 +433,52 @@ impl Engine {
 
     /// Changes of `xid` to the private key `key` that left memory, oldest first.
     pub(crate) fn spilled_versions(&mut self, xid: Xid, key: &[u8]) -> Step<Vec<OwnVersion>> {
+        let high = [key, &[0]].concat();
+        let mut changes = self.spilled_changes(xid, KeyRange { low: key, high: Some(&high) })?;
+        changes.sort_by_key(|change| change.number);
+        Ok(changes.into_iter().map(|change| change.version).collect())
+    }
+
+    /// Changes of `xid` in a range of private keys that left memory. Gathered a page at a time: the
+    /// pages of many runs need not fit in memory together (rule D7).
+    fn spilled_changes(&mut self, xid: Xid, range: KeyRange<'_>) -> Step<Vec<SpilledChange>> {
         let transaction = self.settled_transaction(xid)?;
         if transaction.runs.is_empty() {
             return Ok(Vec::new());
         }
-        let range = KeyRange { low: key, high: None };
-        let holders: Vec<(GroupId, LogicalPage)> = transaction
-            .runs
-            .iter()
-            .flat_map(|run| pages_in(run, range))
-            .filter(|(_, _, first)| *first <= key)
-            .map(|(group, page, _)| (group, page))
-            .collect();
+        let stamp = transaction.stamp();
+        let known = transaction.gathering.take().filter(|known| known.is_of(range, stamp));
+        let mut gathering = known.unwrap_or_else(|| Gathering::begin(range, stamp));
+        let pages = transaction.runs.iter().flat_map(|run| pages_in(run, range));
+        let pages: Vec<(GroupId, LogicalPage)> =
+            pages.map(|(group, page, _)| (group, page)).collect();
         let rolled_back = transaction.rolled_back.clone();
-        let mut versions = Vec::new();
-        for (group, page) in holders {
+        let gathered = self.gather(&mut gathering, &pages, range, &rolled_back);
+        let changes = gathered.map(|()| gathering.changes.clone());
+        self.transaction(xid)?.gathering = Some(gathering);
+        changes
+    }
+
+    fn gather(
+        &mut self,
+        gathering: &mut Gathering,
+        pages: &[(GroupId, LogicalPage)],
+        range: KeyRange<'_>,
+        rolled_back: &[(u64, u64)],
+    ) -> Step<()> {
+        while let Some((group, page)) = pages.get(gathering.page_count).copied() {
             let frame = self.run_frame(group, page)?;
-            for entry in entries(&frame).ok_or(fault(page))?.flatten() {
-                if entry.key == key && !is_rolled_back(&rolled_back, entry.number) {
-                    versions.push((entry.number, OwnVersion::of(entry.op)));
-                }
-            }
+            let own = entries(&frame).ok_or(fault(page))?.flatten().filter(|entry| {
+                range.contains(entry.key) && !is_rolled_back(rolled_back, entry.number)
+            });
+            gathering.changes.extend(own.map(|entry| SpilledChange {
+                key: entry.key.to_vec(),
+                number: entry.number,
+                version: OwnVersion::of(entry.op),
+            }));
+            gathering.page_count += 1;
         }
-        versions.sort_by_key(|(number, _)| *number);
-        Ok(versions.into_iter().map(|(_, version)| version).collect())
+        Ok(())
     }
 
     /// Shortens a part of a scan so that few own changes lie in it, at most a page of each run.
@@ -498,21 +552,9 @@ impl Engine {
                 own.insert(split_private_key(entry.key()).1, op, number, &[]);
             }
         }
-        let rolled_back = transaction.rolled_back.clone();
-        let spilled: Vec<(GroupId, LogicalPage)> = transaction
-            .runs
-            .iter()
-            .flat_map(|run| pages_in(run, inside))
-            .map(|(group, page, _)| (group, page))
-            .collect();
-        for (group, page) in spilled {
-            let frame = self.run_frame(group, page)?;
-            for entry in entries(&frame).ok_or(fault(page))?.flatten() {
-                if inside.contains(entry.key) && !is_rolled_back(&rolled_back, entry.number) {
-                    let key = split_private_key(entry.key).1;
-                    own.insert(key, entry.op, Lsn(entry.number), &[]);
-                }
-            }
+        for change in self.spilled_changes(xid, inside)? {
+            let key = split_private_key(&change.key).1;
+            own.insert(key, change.version.op()?, Lsn(change.number), &[]);
         }
         Ok(own)
     }

@@ -11,7 +11,7 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
-use super::spill::{self, OwnVersion, Run};
+use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
 use super::{Engine, Step, Stop, Table, Wait};
 use crate::delta::{DeltaMap, DroppedRefs, Entry, KeyRange, Op};
 use crate::error::EngineError;
@@ -51,6 +51,8 @@ pub(crate) struct Transaction {
     pub(crate) dropped: DroppedRefs,
     /// Page numbers it took for its group.
     pub(crate) pages: Vec<LogicalPage>,
+    /// What a scan or a read has gathered of the changes that left memory.
+    pub(crate) gathering: Option<Gathering>,
     /// Some of its changes are on their way to flash: neither here nor there.
     pub(crate) is_spilling: bool,
     /// Memory of `writes` as counted in the engine's total.
@@ -60,6 +62,19 @@ pub(crate) struct Transaction {
     has_read: bool,
     /// Why it was ended; its owner learns so at its next call.
     pub(crate) doom: Option<EngineError>,
+}
+
+impl Transaction {
+    /// Bytes of what its commit record names: runs, and values that it drops.
+    pub(crate) fn named_size(&self) -> usize {
+        let run = |run: &Run| run.encoded_size(self.rolled_back.len());
+        self.runs.iter().map(run).chain(self.dropped.iter().map(|value| 20 + value.len())).sum()
+    }
+
+    /// Changes with each of its changes, and with each savepoint that it goes back to.
+    pub(crate) fn stamp(&self) -> Stamp {
+        (self.sequence, self.runs.len(), self.rolled_back.len())
+    }
 }
 
 /// Bytes of a leaf entry beside key and value.
@@ -214,6 +229,7 @@ impl Engine {
     }
 
     fn release(&mut self, xid: Xid) {
+        self.hand.allow_spilling();
         let woken = self.locks.release_all(xid);
         self.woken.extend(woken);
     }

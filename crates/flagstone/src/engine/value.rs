@@ -137,11 +137,12 @@ impl Engine {
             (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
         let list_count =
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
-        if !self.has_pages_for((chunk_count + list_count) as u64) {
+        let page_count = chunk_count + list_count;
+        if !self.has_pages_for(page_count as u64) || !self.can_name_more(xid, page_count) {
             return Err(EngineError::Full.into());
         }
-        if self.unused_pages.len() < chunk_count + list_count {
-            return Err(super::Stop::Wait(super::Wait::Pages(chunk_count + list_count)));
+        if self.unused_pages.len() < page_count {
+            return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
         }
         let group = self.group_of(xid)?;
         let taken = self.unused_pages.len() - chunk_count - list_count;
@@ -180,6 +181,17 @@ pub(crate) enum Release {
     Value(Vec<u8>),
     /// Spilled pages whose content has reached the leaves.
     Pages(GroupId, Vec<LogicalPage>),
+}
+
+impl Release {
+    /// Bytes of what is released, in a master record.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Value(descriptor) => descriptor.len(),
+            Self::Pages(_, pages) => 4 * pages.len(),
+            Self::CommitGroup(_) | Self::DiscardGroup(_) => 0,
+        }
+    }
 }
 
 /// Work that waits for a commit to be durable and for snapshots to end.
