@@ -24,8 +24,11 @@ pub(super) const TABLES: u32 = 2;
 /// Frames that stay however much memory other things take.
 const FRAMES_MIN: usize = 12;
 
-/// Pages at the end of the pool's order that are written ahead of need, so that a read seldom waits.
-const CLEAN_AHEAD: usize = 4;
+/// Pages at the end of the pool's order that are written ahead of need, so that a read seldom waits:
+/// a share of the pool, within bounds.
+const CLEAN_SHARE: usize = 8;
+const CLEAN_MIN: usize = 4;
+const CLEAN_MAX: usize = 32;
 
 /// Bytes of a compensation record beside the key and the bytes it puts back.
 const CLR_OVERHEAD: usize = 40;
@@ -604,13 +607,17 @@ impl Engine {
         }
     }
 
-    /// Dirty pages that should be written now: the pool's oldest, when it is nearly full.
+    /// Dirty pages that should be written now: the pool's oldest, when it is nearly full. They are
+    /// left until half of them are dirty, unless somebody waits: written together, they use every
+    /// die.
     pub(super) fn crowding_pages(&self) -> Vec<LogicalPage> {
-        let ahead = CLEAN_AHEAD * self.pool.frame_size();
-        if !self.is_crowded && self.pool.bytes() + ahead < self.frames_limit() {
+        let (limit, size) = (self.frames_limit(), self.pool.frame_size());
+        let ahead = (limit / size / CLEAN_SHARE).clamp(CLEAN_MIN, CLEAN_MAX);
+        if !self.is_crowded && self.pool.bytes() + ahead * size < limit {
             return Vec::new();
         }
-        self.pool.old_dirty(CLEAN_AHEAD).collect()
+        let due: Vec<LogicalPage> = self.pool.old_dirty(ahead).collect();
+        if self.is_crowded || due.len() * 2 >= ahead { due } else { Vec::new() }
     }
 
     /// Takes page numbers that the space floor reserved.

@@ -21,7 +21,7 @@ const REGION_TABLES: RegionId = RegionId(1);
 const PAGES_AT_HAND: usize = 16;
 
 /// Page writes issued together.
-const WRITES_MAX: usize = 4;
+const WRITES_MAX: usize = 32;
 
 /// Rollback steps done in one piece of work.
 const UNDO_STEPS_MAX: usize = 64;
