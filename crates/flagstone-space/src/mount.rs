@@ -4,7 +4,7 @@
 //!
 //! U1. An entry of the recorded mapping holds only while its block still lives the recorded life.
 //! U2. Of the versions written since the record the newest valid one wins (rule D6); it is never
-//!     older than the recorded one.
+//!     older than the recorded one. Of two copies of it one that reads whole wins.
 //! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
 //! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11).
 //! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
@@ -42,7 +42,7 @@ use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Ring;
 use crate::scan::{
-    First, FoundRecord, find_life, find_record, is_second_erased, is_whole, read_firsts,
+    First, FoundRecord, find_life, find_record, is_second_of_log, is_whole, read_firsts,
 };
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
@@ -209,7 +209,7 @@ impl<D: Nand> Mount<D> {
         self.verify_entries()?;
         self.load_groups(record)?;
         self.scan_new_blocks()?;
-        self.settle();
+        self.settle()?;
         self.load_log(log, record.log_head, record.log_next)?;
         Ok(())
     }
@@ -356,14 +356,14 @@ impl<D: Nand> Mount<D> {
         let flash = &mut self.space.flash;
         match first {
             First::Bad => return Ok(first),
+            // A page of the log lost later looks as one that was never written: the next one tells.
+            // An erase that a cut interrupts leaves the same of other blocks, and there it counts.
             First::Erased if !flash.layout.capabilities.needs_sync => {
-                // A page lost later looks as one that was never written: the next one tells.
-                if is_second_erased(flash, block)? {
+                if !is_second_of_log(flash, block)? {
                     return Ok(first);
                 }
             }
-            First::Erased => {}
-            First::Damaged => {}
+            First::Erased | First::Damaged => {}
             First::Found(meta) => {
                 let as_recorded = meta.sequence == entry.sequence && meta.kind != PageKind::Log;
                 let trusted = as_recorded && entry.state != stored::FREE;

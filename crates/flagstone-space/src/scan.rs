@@ -105,15 +105,14 @@ pub(crate) fn find_life<D: Nand>(
     Ok(None)
 }
 
-/// Whether the page that is programmed after a block's first one reads as erased: the next one of
-/// the log, for a block may belong to it.
-pub(crate) fn is_second_erased<D: Nand>(
+/// Whether the page that the log programs after the first one of a block is a page of the log.
+pub(crate) fn is_second_of_log<D: Nand>(
     flash: &mut Flash<D>,
     block: BlockIndex,
 ) -> Result<bool, NandError> {
     let next = flash.layout.log_positions.iter().copied().find(|position| *position > 0);
     let at = first_page(&flash.layout, block) + next.unwrap_or(1);
-    Ok(flash.peek(at)? == RawMeta::Erased)
+    Ok(matches!(flash.peek(at)?, RawMeta::Found(meta, _) if meta.kind == PageKind::Log))
 }
 
 /// Copy of a record.

@@ -60,7 +60,7 @@ impl<D: Nand> Mount<D> {
             }
         }
         self.scan_new_blocks()?;
-        self.settle();
+        self.settle()?;
         let head = log.iter().map(|block| block.first).min().unwrap_or(0);
         self.load_log(log, head, head)?;
         self.number_after_scan(sequence_max, record_max);

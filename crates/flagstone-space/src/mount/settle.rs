@@ -10,11 +10,13 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use super::{Class, Mount};
 use crate::blocks::BlockState;
+use crate::flash::ReadFault;
 use crate::groups::{GroupPage, Rank};
 use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, Standing};
 use crate::scan::{BlockScan, FoundUnit, scan_block};
 use crate::space::Suspect;
+use crate::stats::ReadPurpose;
 use crate::{GroupId, LogicalPage, PinId, SpaceBug, Version};
 
 impl<D: Nand> Mount<D> {
@@ -28,12 +30,12 @@ impl<D: Nand> Mount<D> {
             let block = BlockIndex(index as u32);
             let sequence = self.space.blocks.get(block).sequence;
             let scan = scan_block(&mut self.space.flash, block, from, sequence)?;
-            self.take_scan(scan);
+            self.take_scan(scan)?;
         }
         Ok(())
     }
 
-    fn take_scan(&mut self, scan: BlockScan) {
+    fn take_scan(&mut self, scan: BlockScan) -> Result<(), NandError> {
         self.report.blocks_scanned += 1;
         self.report.torn_units += scan.torn_units;
         self.report.damaged_units += scan.damaged_units;
@@ -41,40 +43,46 @@ impl<D: Nand> Mount<D> {
             let (at, meta) = (unit.at, unit.meta);
             self.suspects.push(Suspect { at, meta, image, fallbacks: Vec::new() });
         }
-        for unit in &scan.units {
-            self.take_unit(unit);
-        }
+        scan.units.iter().try_for_each(|unit| self.take_unit(unit))
     }
 
-    /// Sorts a unit into valid versions and open groups (U3).
-    fn take_unit(&mut self, unit: &FoundUnit) {
+    /// Sorts a unit into valid versions and open groups (U2, U3).
+    fn take_unit(&mut self, unit: &FoundUnit) -> Result<(), NandError> {
         let meta = &unit.meta;
         self.version_max = self.version_max.max(meta.version.0);
         self.report.lsn_max = self.report.lsn_max.max(meta.lsn);
         let in_range = meta.page.0 < self.space.map.len();
         if meta.kind != PageKind::Data || !in_range || meta.standing == Standing::History {
-            return;
+            return Ok(());
         }
         let decided = meta.group == GroupId::NONE || meta.standing == Standing::Committed;
         if decided || self.space.flash.bugs.has(SpaceBug::OpenGroupCounts) {
             self.found.entry(meta.page).or_default().push((meta.version, unit.at));
-            return;
+            return Ok(());
         }
         let older = self.space.groups.get(meta.group, meta.page);
-        if older.is_none_or(|older| older.version <= meta.version) {
+        let is_newer = match older {
+            Some(older) if older.version == meta.version => {
+                !self.reads_whole(older.at, meta.page, meta.version)?
+            }
+            Some(older) => older.version < meta.version,
+            None => true,
+        };
+        if is_newer {
             let entry = GroupPage { at: unit.at, version: meta.version, rank: Rank::Newest };
             self.space.groups.insert(meta.group, meta.page, entry);
         }
+        Ok(())
     }
 
     /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle(&mut self) -> Result<(), NandError> {
         let found = core::mem::take(&mut self.found);
         self.rank_groups(&found);
         let mut losers = BTreeMap::new();
         for (page, mut versions) in found {
             versions.sort_unstable();
-            let Some((_, at)) = versions.pop() else { continue };
+            let Some(at) = self.take_newest(page, &mut versions)? else { continue };
             let recorded = self.space.map.set(page, at);
             let older: Vec<u32> =
                 recorded.into_iter().chain(versions.iter().map(|(_, at)| *at)).collect();
@@ -90,6 +98,27 @@ impl<D: Nand> Mount<D> {
         }
         self.keep_suspects(&losers);
         self.free_empty_blocks();
+        Ok(())
+    }
+
+    /// Takes out the newest version. A relocation leaves two copies of one, and a cut may have
+    /// interrupted the erase of the older one's block, whose summary still lists it (U2).
+    fn take_newest(
+        &mut self,
+        page: LogicalPage,
+        versions: &mut Vec<(Version, u32)>,
+    ) -> Result<Option<u32>, NandError> {
+        let Some((newest, _)) = versions.last().copied() else { return Ok(None) };
+        let mut chosen = versions.len() - 1;
+        let is_copy = |(version, _): &&(Version, u32)| *version == newest;
+        let copies = versions.iter().rev().take_while(is_copy).count();
+        for index in (versions.len() - copies..versions.len()).rev().filter(|_| copies > 1) {
+            if self.reads_whole(versions[index].1, page, newest)? {
+                chosen = index;
+                break;
+            }
+        }
+        Ok(Some(versions.remove(chosen).1))
     }
 
     /// Recorded versions that are gone without a newer one (U5). One in an open group may yet count.
@@ -100,6 +129,20 @@ impl<D: Nand> Mount<D> {
         let grouped: BTreeSet<_> = self.space.groups.iter().map(|page| page.page).collect();
         let lost = dropped.iter().filter(|page| !grouped.contains(page));
         self.report.lost_pages = lost.count() as u32;
+    }
+
+    fn reads_whole(
+        &mut self,
+        at: u32,
+        page: LogicalPage,
+        version: Version,
+    ) -> Result<bool, NandError> {
+        let mut buffer = Vec::new();
+        match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
+            Ok(read) => Ok((read.meta.page, read.meta.version) == (page, version)),
+            Err((_, ReadFault::Bad(_))) => Ok(false),
+            Err((_, ReadFault::Device(error))) => Err(error),
+        }
     }
 
     /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded
