@@ -518,6 +518,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spill::Runs;
     use super::*;
 
     /// Goal (rule D7): what bounds a master record is what it takes. Method: one of each list.
@@ -535,5 +536,16 @@ mod tests {
         let master = Master { values, pages, ..Master::default() };
         assert!(master.encode().len() <= MASTER_HEAD_SIZE + 2 * RELEASE_SIZE + 17 + 4 * 3);
         assert_eq!(Master::decode(&master.encode()), Some(master));
+    }
+
+    /// Goal (R3): a run that both the master record and the log name is loaded and freed once.
+    #[test]
+    fn a_run_that_is_named_twice_is_taken_once() {
+        let pages = vec![(b"first".to_vec(), LogicalPage(7))];
+        let run = Run { group: GroupId(3), pages, last: b"the last".to_vec() };
+        let mut runs = Runs::default();
+        runs.restore(CommittedRun::new(Lsn(8), run.clone(), Vec::new()));
+        runs.commit(Lsn(9), &[run], &[]);
+        assert_eq!(runs.unfinished().count(), 1);
     }
 }

@@ -224,11 +224,14 @@ impl Runs {
     }
 
     /// The runs of a commit at `lsn`, oldest first: each gets an LSN of its own just below, which
-    /// the log has skipped, so that later changes of a key win.
+    /// the log has skipped, so that later changes of a key win. A run that the master record named
+    /// already is not taken twice: one of the two would outlive its pages.
     pub(crate) fn commit(&mut self, lsn: Lsn, runs: &[Run], rolled_back: &[(u64, u64)]) {
         for (index, run) in runs.iter().enumerate() {
             let own = Lsn(lsn.0 - (runs.len() - index) as u64);
-            self.open.push(CommittedRun::new(own, run.clone(), rolled_back.to_vec()));
+            if !self.unfinished().any(|known| known.run == *run) {
+                self.open.push(CommittedRun::new(own, run.clone(), rolled_back.to_vec()));
+            }
         }
     }
 
