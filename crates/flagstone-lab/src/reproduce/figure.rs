@@ -1,6 +1,6 @@
 //! Figures: what is drawn and what is judged, computed from the outcomes of the runs.
 //!
-//! Owns the form of panels and rows. Never draws ([`super::chart`]) and never decides a verdict
+//! Owns the form of panels and rows. Never draws (`chart` does) and never decides a verdict
 //! ([`super::rule`]).
 
 use std::collections::BTreeMap;
