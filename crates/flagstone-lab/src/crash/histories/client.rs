@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 
 use flagstone::{
-    Direction, Durability, Engine, Fetched, Read, Row, RowValue, Savepoint, ScanRange, SnapshotId,
-    Stop, Table, Ticket, Xid,
+    Direction, Durability, Engine, Fetch, Fetched, Read, Row, RowValue, Savepoint, ScanRange,
+    SnapshotId, Stop, Table, Ticket, Xid,
 };
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -65,7 +65,17 @@ pub(super) enum Waiting {
     Nothing,
     Lock,
     Room,
+    /// A page that is not read yet; slowly, when it is overtaken by much.
+    Read(Fetch, Pace),
+    /// A page that was read and not handed over yet.
     Page(Fetched),
+}
+
+/// How soon a page is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    AtTheNextTurn,
+    Slow,
 }
 
 /// Why a turn ended before its step was done.

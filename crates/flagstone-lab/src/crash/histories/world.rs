@@ -10,7 +10,9 @@ use flagstone_space::Lsn;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 
-use super::client::{Client, Halt, Handle, LIST_COUNT, Turn, Waiting, below, key_of, list_of};
+use super::client::{
+    Client, Halt, Handle, LIST_COUNT, Pace, Turn, Waiting, below, key_of, list_of,
+};
 use super::graph::{History, ListKey, Lists, NodeIndex, Reader};
 use super::{Failure, HistoryConfig, Totals};
 
@@ -28,6 +30,12 @@ const SNAPSHOT_SHARE: u64 = 6;
 
 /// Turns between checkpoints that nobody needs.
 const TURNS_PER_CHECKPOINT: u64 = 3_000;
+
+/// Of so many reads of a page one is slow.
+const SLOW_SHARE: u64 = 24;
+
+/// Turns of its client that a slow read takes, on average.
+const SLOW_TURNS: u64 = 300;
 
 /// Everything of a run.
 pub(super) struct World<'c> {
@@ -158,10 +166,16 @@ impl<'c> World<'c> {
         let Some(mut client) = self.clients[index].take() else {
             return Ok(self.begin(index));
         };
+        let ends_slowness = below(&mut self.random, SLOW_TURNS) == 0;
         let runtime = self.database.runtime();
         match std::mem::replace(&mut client.waiting, Waiting::Nothing) {
             Waiting::Nothing => {}
             Waiting::Page(fetched) => runtime.engine().fill(fetched)?,
+            Waiting::Read(fetch, pace) if pace == Pace::AtTheNextTurn || ends_slowness => {
+                client.waiting = Waiting::Page(runtime.read(fetch)?);
+                self.clients[index] = Some(client);
+                return Ok(true);
+            }
             other => {
                 client.waiting = other;
                 self.clients[index] = Some(client);
@@ -203,7 +217,10 @@ impl<'c> World<'c> {
     fn park(&mut self, mut client: Client, stop: Stop) -> Result<Option<Client>, Failure> {
         let runtime = self.database.runtime();
         client.waiting = match stop {
-            Stop::Miss(fetch) => Waiting::Page(runtime.read(fetch)?),
+            Stop::Miss(fetch) => match below(&mut self.random, SLOW_SHARE) {
+                0 => Waiting::Read(fetch, Pace::Slow),
+                _ => Waiting::Read(fetch, Pace::AtTheNextTurn),
+            },
             Stop::Wait(Wait::Lock) => {
                 self.totals.lock_waits += 1;
                 Waiting::Lock
