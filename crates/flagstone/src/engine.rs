@@ -103,13 +103,18 @@ pub enum Wait {
 /// A page to read from the space floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fetch {
-    /// The current version of a page.
-    Page(LogicalPage),
+    /// The current version of a page, asked for as this read.
+    Page(LogicalPage, ReadNumber),
     /// The version that an open group wrote.
     Grouped(GroupId, LogicalPage),
     /// An old version that a snapshot keeps.
     Pinned(PinId, LogicalPage),
 }
+
+/// Order in which reads of pages were asked for: what was asked for before a page changed brings
+/// nothing (rule D15), and what was asked for later is not held up by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadNumber(u64);
 
 /// A page that was read; `found` is none for a page that was never written.
 #[derive(Debug)]
@@ -124,8 +129,8 @@ pub struct Fetched {
 #[derive(Clone, Copy, Debug, Default)]
 struct Outstanding {
     count: u32,
-    /// The page changed meanwhile: what these reads bring is thrown away (rule D15).
-    is_stale: bool,
+    /// The page changed: what reads asked for before this one bring is thrown away (rule D15).
+    fresh: ReadNumber,
 }
 
 /// What the engine knows of the space floor; refreshed by the runtime.
@@ -207,6 +212,7 @@ pub struct Engine {
     growth: full::Growth,
     snapshots: snapshot::Snapshots,
     reads: HashMap<LogicalPage, Outstanding>,
+    read_next: ReadNumber,
     unused_pages: Vec<LogicalPage>,
     unused_groups: Vec<GroupId>,
     busy: HashSet<LogicalPage>,
@@ -274,6 +280,7 @@ impl Engine {
             growth: full::Growth::default(),
             snapshots: snapshot::Snapshots::default(),
             reads: HashMap::new(),
+            read_next: ReadNumber::default(),
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),
             busy: HashSet::new(),
@@ -507,7 +514,7 @@ impl Engine {
 
     fn mark_stale(&mut self, page: LogicalPage) {
         if let Some(read) = self.reads.get_mut(&page) {
-            read.is_stale = true;
+            read.fresh = self.read_next;
         }
     }
 

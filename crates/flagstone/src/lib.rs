@@ -59,8 +59,8 @@ pub use database::{
     AnyNand, Commit, Database, KeyValue, Limits, Range, Snapshot, Stats, Transaction,
 };
 pub use engine::{
-    Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, Row, RowValue,
-    Savepoint, ScanRange, SnapshotId, Step, Stop, Table, Ticket, Wait,
+    Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,
+    RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop, Table, Ticket, Wait,
 };
 pub use error::{Corruption, EngineError, OpenError};
 pub use lock::Xid;

@@ -159,7 +159,7 @@ impl<D: Nand> Runtime<D> {
         let read = {
             let mut space = self.space();
             match fetch {
-                Fetch::Page(page) => space.read(page, &mut image),
+                Fetch::Page(page, _) => space.read(page, &mut image),
                 Fetch::Pinned(pin, _) => space.read_pinned(pin, &mut image),
                 Fetch::Grouped(group, page) => match space.read_in_group(group, page, &mut image) {
                     Err(SpaceError::NotInGroup(..)) => space.read(page, &mut image),

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail};
 use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
-use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
+use flagstone::{
+    Durability, EngineError, EngineStats, Fetch, Fetched, Memory, ReadNumber, Step, Stop, Wait,
+};
 use flagstone::{Table, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
@@ -530,7 +532,7 @@ impl Engine {
             self.pool.misses += 1;
         }
         self.reads.entry(page).or_default().count += 1;
-        Stop::Miss(Fetch::Page(page))
+        Stop::Miss(Fetch::Page(page, ReadNumber::default()))
     }
 
     /// Makes room for `count` frames beside those that are being read.
@@ -557,7 +559,7 @@ impl Engine {
     ///
     /// `Corrupt` when the page is not what its address says.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
-        let Fetch::Page(page) = fetched.fetch else { return Ok(()) };
+        let Fetch::Page(page, _) = fetched.fetch else { return Ok(()) };
         if self.end_read(page) {
             return Ok(());
         }
@@ -584,7 +586,7 @@ impl Engine {
 
     /// A read that was asked for failed: nothing will come.
     pub(super) fn fetch_failed(&mut self, fetch: Fetch) {
-        if let Fetch::Page(page) = fetch {
+        if let Fetch::Page(page, _) = fetch {
             self.end_read(page);
         }
     }

@@ -139,7 +139,7 @@ impl<D: Nand> Machine<D> {
     ///
     /// Those of the space floor; the engine has been told that nothing comes.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
-        let Fetch::Page(page) = fetch else { return Ok(Fetched { fetch, found: None }) };
+        let Fetch::Page(page, _) = fetch else { return Ok(Fetched { fetch, found: None }) };
         let mut image = Vec::new();
         let read = self.space().read(page, &mut image);
         match read {
