@@ -69,6 +69,7 @@ impl Engine {
                 super::spill::CommittedRun::new(run.lsn, run.run.clone(), run.rolled_back.clone());
             self.runs.restore(restored);
         }
+        self.runs.note_recovered();
         for (lsn, descriptor) in &master.values {
             self.trims.add(*lsn, descriptor.clone());
         }
@@ -161,6 +162,7 @@ impl Engine {
             list.push(run.run);
         }
         self.runs.commit(lsn, &list, &rolled_back);
+        self.runs.note_recovered();
         self.refresh_floors();
         Ok(())
     }

@@ -16,6 +16,8 @@
 //! - **R2** Versions of a key on both sides of a run that is not loaded are never folded: the run's
 //!   own change comes between them.
 //! - **R3** A run stays in the master record until a checkpoint that began after it was loaded.
+//! - **R4** A base that restart finds may hold a run that is loaded only later, and what was committed
+//!   after it: the run's change, older than the base, is not folded into a newer one.
 
 use std::ops::Bound;
 
@@ -215,6 +217,9 @@ pub(crate) struct Runs {
     open: Vec<CommittedRun>,
     /// Loaded; trimmed when a checkpoint that began later has finished.
     loaded: Vec<CommittedRun>,
+    /// LSNs of runs that restart found: a base may have held them before they are loaded, so that
+    /// their changes are never folded with later ones (R4).
+    recovered: Vec<Lsn>,
 }
 
 impl Runs {
@@ -235,9 +240,17 @@ impl Runs {
         }
     }
 
-    /// LSNs at which changes will still arrive.
+    /// LSNs at which changes will still arrive, or must stay apart from later ones.
     pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
         floors.extend(self.open.iter().map(|run| run.lsn));
+        floors.extend(&self.recovered);
+    }
+
+    /// Restart put runs back.
+    pub(crate) fn note_recovered(&mut self) {
+        self.recovered.extend(self.open.iter().map(|run| run.lsn));
+        self.recovered.sort_unstable();
+        self.recovered.dedup();
     }
 
     /// A checkpoint failed: its runs are still needed.
