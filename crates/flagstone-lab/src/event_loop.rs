@@ -286,6 +286,8 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
                 since_ns: self.clock.now_ns(),
                 client: index,
             });
+            // Who only read what is durable waits for no flush, and perhaps none comes.
+            self.acknowledge();
         }
     }
 

@@ -113,7 +113,7 @@ fn values_outside_their_range_are_refused() {
         vec!["create", &new, "-o", "frames=sideways"],
         vec!["create", &new, "-o", "frame_share=2"],
         vec!["create", &new, "--device", "sim"],
-        vec!["bench", "tpcc"],
+        vec!["bench", "tpch"],
         vec!["bench", "tpcb", "--fill", "7"],
         vec!["bench", "tpcb", "--warmup", "some"],
         vec!["bench", "tpcb", "--clients", "0"],

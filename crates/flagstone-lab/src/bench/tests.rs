@@ -207,6 +207,14 @@ fn tpcc_runs_end_with_all_conditions() {
     }
 }
 
+/// Goal: a transaction that only read what is durable waits for no flush. Method: one client, so
+/// that nobody else's flush wakes it.
+#[test]
+fn a_lone_client_goes_on_after_reading() {
+    let config = BenchConfig { clients: 1, ..small_tpcc(&["flagstone"], tpcc::Dialect::Spec) };
+    assert_eq!(bench(&config).commits, config.txns);
+}
+
 #[test]
 fn a_tpcc_run_is_the_same_whoever_loaded_its_image() {
     let config = small_tpcc(&["flagstone", "otf-immediate"], tpcc::Dialect::Spec);
