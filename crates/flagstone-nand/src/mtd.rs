@@ -1,11 +1,11 @@
 //! Raw NAND under Linux: `/dev/mtdN` with the kernel's ECC.
 //!
-//! Owns the open device and what was programmed in this session. Never computes ECC: the kernel or
+//! Owns the open device and what was programmed since it was opened. Never computes ECC: the kernel or
 //! the chip does.
 //!
 //! - **T1** A page is programmed in steps that the kernel's ECC allows: whole sub-pages, each once.
 //!   What the profile says the chip can do, within what the kernel can.
-//! - **T2** Rules are enforced for blocks erased in this session; of others nothing is known.
+//! - **T2** Rules are enforced for blocks erased since the device was opened; of others nothing is known.
 //! - **T3** One process a device: it is locked as long as it is open, and refused while UBI is
 //!   attached to it.
 //! - **T4** A read that the ECC gave up on is an error, never data: `MEMREAD` says so, and before
@@ -46,7 +46,7 @@ enum Reading {
     Watched,
 }
 
-/// What this session knows of a block that it erased.
+/// What is known of a block that was erased since the device was opened.
 #[derive(Clone, Debug)]
 struct BlockState {
     pages: Vec<PageState>,
@@ -133,7 +133,7 @@ impl MtdNand {
         Completion { end_ns: self.now_ns(), corrected_bits_max }
     }
 
-    /// Judges a program of a block that this session erased (rule T2).
+    /// Judges a program of a block whose state is known (rule T2).
     fn judge(&self, page: PhysicalPage, part: &ProgramPart<'_>) -> Result<Option<Span>, NandError> {
         let geometry = self.profile.geometry;
         let broken = |rule| NandError::Rule { page, rule };
