@@ -175,23 +175,23 @@ impl SimNand {
             span.after.words |= block.state(place.index).words;
             return Ok(span);
         }
-        let (data, spare) = block.page(&self.geometry, place.index);
+        let spare = block.spare(&self.geometry, place.index);
         let state = block.state(place.index);
         let span = self.rules.judge(place.index, state, block.frontier, part, spare)?;
-        if span.rewritten != 0 && !self.keeps_bytes(span.rewritten, part, data) {
+        if span.rewritten != 0 && !self.keeps_bytes(span.rewritten, part, block, place.index) {
             return Err(FlashRule::CodeWordReuse);
         }
         Ok(span)
     }
 
     /// Whether `part` leaves the code words `words` as they are.
-    fn keeps_bytes(&self, words: u64, part: &ProgramPart<'_>, data: &[u8]) -> bool {
-        let size = self.rules.word_size() as usize;
-        let start = part.data_offset as usize;
-        let old = &data[start..start + part.data.len()];
-        let pairs = part.data.chunks(size).zip(old.chunks(size));
-        let first = start / size;
-        pairs.enumerate().all(|(index, (new, old))| words >> (first + index) & 1 == 0 || new == old)
+    fn keeps_bytes(&self, words: u64, part: &ProgramPart<'_>, block: &Block, index: u32) -> bool {
+        let size = self.rules.word_size();
+        let offsets = (part.data_offset..).step_by(size as usize);
+        offsets.zip(part.data.chunks(size as usize)).all(|(offset, new)| {
+            let is_free = words >> (offset / size) & 1 == 0;
+            is_free || block.has_data(&self.geometry, index, offset, new)
+        })
     }
 
     fn program_kind(&self, place: Place, span: &Span, part: &ProgramPart<'_>) -> OperationKind {

@@ -6,6 +6,8 @@
 //! - **B1** Bytes of a code word that was not programmed mean nothing: reads give `0xFF`. So an
 //!   erase touches no bytes.
 //! - **B2** Spare bytes mean something as soon as anything of the page was programmed.
+//! - **B3** A page that repeats one word of eight bytes costs that word: a chip full of cold data
+//!   fits into memory whatever its size.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -14,10 +16,22 @@ use alloc::vec::Vec;
 use crate::rules::{PageState, Rules, Span};
 use crate::{Geometry, ProgramPart};
 
+/// Data of a page.
+#[derive(Clone, Copy, Debug)]
+enum Lane {
+    /// One word of eight bytes, over and over (B3).
+    Filled([u8; 8]),
+    /// A page of the block's bytes, by number.
+    At(u32),
+}
+
 /// Bytes and state of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
-    bytes: Vec<u8>,
+    lanes: Vec<Lane>,
+    /// Data of the pages that have bytes of their own, in the order in which they got them.
+    data: Vec<u8>,
+    spare: Vec<u8>,
     pages: Vec<PageState>,
     /// One more than the highest page programmed.
     pub(super) frontier: u32,
@@ -29,7 +43,9 @@ impl Block {
     pub(super) fn new(geometry: &Geometry) -> Self {
         let page_count = geometry.pages_per_block as usize;
         Self {
-            bytes: vec![0; page_count * stride(geometry)],
+            lanes: vec![BLANK; page_count],
+            data: Vec::new(),
+            spare: vec![0; page_count * geometry.spare_size as usize],
             pages: vec![PageState::default(); page_count],
             frontier: 0,
             stale: false,
@@ -39,6 +55,8 @@ impl Block {
     /// Forgets everything (B1).
     pub(super) fn erase(&mut self) {
         self.pages.fill(PageState::default());
+        self.lanes.fill(BLANK);
+        self.data.clear();
         self.frontier = 0;
         self.stale = false;
     }
@@ -57,17 +75,51 @@ impl Block {
         }
     }
 
-    /// Data and spare bytes of a page, as stored: what was not programmed is arbitrary (B1).
+    /// Whether the data bytes from `offset` on, as stored, are `bytes`.
+    pub(super) fn has_data(
+        &self,
+        geometry: &Geometry,
+        index: u32,
+        offset: u32,
+        bytes: &[u8],
+    ) -> bool {
+        match self.lanes[index as usize] {
+            Lane::Filled(word) => bytes.chunks(word.len()).all(|chunk| word.starts_with(chunk)),
+            Lane::At(number) => {
+                let start = number as usize * geometry.page_size as usize + offset as usize;
+                self.data[start..start + bytes.len()] == *bytes
+            }
+        }
+    }
+
+    /// Data bytes of a page, which has bytes of its own from now on (B1).
+    pub(super) fn data_mut(&mut self, geometry: &Geometry, index: u32) -> &mut [u8] {
+        let size = geometry.page_size as usize;
+        let number = match self.lanes[index as usize] {
+            Lane::At(number) => number,
+            Lane::Filled(word) => {
+                let start = self.data.len();
+                self.data.resize(start + size, 0);
+                fill(&mut self.data[start..], word);
+                (start / size) as u32
+            }
+        };
+        self.lanes[index as usize] = Lane::At(number);
+        let start = number as usize * size;
+        &mut self.data[start..start + size]
+    }
+
+    /// Spare bytes of a page, as stored (B2).
     #[inline]
-    pub(super) fn page(&self, geometry: &Geometry, index: u32) -> (&[u8], &[u8]) {
-        let start = index as usize * stride(geometry);
-        self.bytes[start..start + stride(geometry)].split_at(geometry.page_size as usize)
+    pub(super) fn spare(&self, geometry: &Geometry, index: u32) -> &[u8] {
+        let size = geometry.spare_size as usize;
+        &self.spare[index as usize * size..][..size]
     }
 
     #[inline]
-    pub(super) fn page_mut(&mut self, geometry: &Geometry, index: u32) -> (&mut [u8], &mut [u8]) {
-        let start = index as usize * stride(geometry);
-        self.bytes[start..start + stride(geometry)].split_at_mut(geometry.page_size as usize)
+    pub(super) fn spare_mut(&mut self, geometry: &Geometry, index: u32) -> &mut [u8] {
+        let size = geometry.spare_size as usize;
+        &mut self.spare[index as usize * size..][..size]
     }
 
     /// Stores a legal program.
@@ -80,9 +132,18 @@ impl Block {
         part: &ProgramPart<'_>,
     ) {
         let before = self.state(index);
-        let (data, spare) = self.page_mut(geometry, index);
-        let start = part.data_offset as usize;
-        data[start..start + part.data.len()].copy_from_slice(part.data);
+        match uniform_word(part.data) {
+            Some(word) if part.data.len() == geometry.page_size as usize => {
+                self.lanes[index as usize] = Lane::Filled(word);
+            }
+            _ if part.data.is_empty() => {}
+            _ => {
+                let start = part.data_offset as usize;
+                let data = self.data_mut(geometry, index);
+                data[start..start + part.data.len()].copy_from_slice(part.data);
+            }
+        }
+        let spare = self.spare_mut(geometry, index);
         if before.is_erased() {
             spare.fill(0xFF);
         }
@@ -109,9 +170,13 @@ impl Block {
             target.fill(0xFF);
             return;
         }
-        let (data, _) = self.page(geometry, index);
-        let start = offset as usize;
-        target.copy_from_slice(&data[start..start + target.len()]);
+        match self.lanes[index as usize] {
+            Lane::Filled(word) => fill(target, word),
+            Lane::At(number) => {
+                let start = number as usize * geometry.page_size as usize + offset as usize;
+                target.copy_from_slice(&self.data[start..start + target.len()]);
+            }
+        }
         if programmed == words {
             return;
         }
@@ -136,14 +201,27 @@ impl Block {
             target.fill(0xFF);
             return;
         }
-        let (_, spare) = self.page(geometry, index);
+        let spare = self.spare(geometry, index);
         let start = offset as usize;
         target.copy_from_slice(&spare[start..start + target.len()]);
     }
 }
 
-const fn stride(geometry: &Geometry) -> usize {
-    geometry.page_size as usize + geometry.spare_size as usize
+const BLANK: Lane = Lane::Filled([0; 8]);
+
+/// The word that fills `data` (B3).
+#[inline]
+fn uniform_word(data: &[u8]) -> Option<[u8; 8]> {
+    let word = *data.first_chunk::<8>()?;
+    let (words, rest) = data.as_chunks::<8>();
+    (rest.is_empty() && words.iter().all(|other| *other == word)).then_some(word)
+}
+
+/// Fills `target`, which begins at the beginning of a word.
+fn fill(target: &mut [u8], word: [u8; 8]) {
+    for chunk in target.chunks_mut(word.len()) {
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
 }
 
 /// Erased blocks kept for reuse, so that a busy simulation does not allocate.

@@ -119,7 +119,7 @@ impl SimNand {
         }
         let mut draw = Draw::new(self.faults.seed(), 4);
         let geometry = self.geometry;
-        let (_, spare) = self.block_mut(place.block).page_mut(&geometry, place.index);
+        let spare = self.block_mut(place.block).spare_mut(&geometry, place.index);
         for byte in spare {
             *byte &= (draw.bits() | draw.bits()) as u8;
         }
@@ -173,9 +173,8 @@ impl SimNand {
         let geometry = self.geometry;
         let block = self.block_mut(place.block);
         block.set_state(place.index, SPENT);
-        let (data, spare) = block.page_mut(&geometry, place.index);
-        data.fill(0xFF);
-        spare.fill(0xFF);
+        block.data_mut(&geometry, place.index).fill(0xFF);
+        block.spare_mut(&geometry, place.index).fill(0xFF);
         let number = place.page.number();
         self.damage.erase(number, number + 1);
     }
@@ -184,9 +183,9 @@ impl SimNand {
     fn spoil(&mut self, place: Place, draw: &mut Draw) {
         self.blank(place);
         let geometry = self.geometry;
-        let (data, spare) = self.block_mut(place.block).page_mut(&geometry, place.index);
-        draw.fill(data);
-        draw.fill(spare);
+        let block = self.block_mut(place.block);
+        draw.fill(block.data_mut(&geometry, place.index));
+        draw.fill(block.spare_mut(&geometry, place.index));
         if draw.coin() {
             for word in bits(self.rules.all_words()) {
                 self.damage.word(place.page.number(), word, WordDamage::Lost);
@@ -203,7 +202,7 @@ impl SimNand {
         let mut doubtful = alloc::vec![0; self.geometry.spare_size as usize];
         Draw::new(self.faults.seed(), u64::from(number)).fill(&mut doubtful);
         let geometry = self.geometry;
-        let (_, spare) = self.block_mut(place.block).page_mut(&geometry, place.index);
+        let spare = self.block_mut(place.block).spare_mut(&geometry, place.index);
         for (byte, bits) in spare.iter_mut().zip(&doubtful) {
             *byte &= !bits;
         }

@@ -45,9 +45,8 @@ impl SimNand {
         let after = self.derived_state(content, state);
         self.damage.erase(page.number(), page.number() + 1);
         let block = self.block_mut(place.block);
-        let (data, spare) = block.page_mut(&geometry, place.index);
-        replace(data, &content.data);
-        replace(spare, &content.spare);
+        replace(block.data_mut(&geometry, place.index), &content.data);
+        replace(block.spare_mut(&geometry, place.index), &content.spare);
         block.set_state(place.index, after);
     }
 
@@ -78,7 +77,7 @@ impl SimNand {
             return;
         }
         let geometry = self.geometry;
-        let (_, spare) = self.block_mut(place.block).page_mut(&geometry, place.index);
+        let spare = self.block_mut(place.block).spare_mut(&geometry, place.index);
         replace(spare, &content.spare);
     }
 
