@@ -1,7 +1,8 @@
 //! The event loop: any number of clients on one thread, in device time, on the engine's own code.
 //!
 //! Owns the virtual clock, the clients and the two actors beside them: the log, which is flushed
-//! whenever the device has taken the last flush, and the background worker. Never waits and never
+//! whenever the device has taken the last flush (an engine without a log has several commits under
+//! way), and the background worker. Never waits and never
 //! looks at the wall clock.
 //!
 //! - **L1** An operation that finds all it needs in memory takes no device time.
@@ -81,7 +82,8 @@ pub struct EventLoop<'e, E: Driven, T> {
     on_room: Vec<(u32, Wait)>,
     on_lock: Vec<u32>,
     on_durable: VecDeque<Pending>,
-    log: Actor,
+    /// Flushes under way.
+    flushes: usize,
     worker: Actor,
     /// What the clients did since [`EventLoop::reset_tally`], by class.
     pub tally: Tally,
@@ -121,7 +123,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
             on_room: Vec::new(),
             on_lock: Vec::new(),
             on_durable: VecDeque::new(),
-            log: Actor::Idle,
+            flushes: 0,
             worker: Actor::Idle,
             tally: Tally::new(workload.classes())?,
             commits: 0,
@@ -240,7 +242,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
             }
             Event::Flushed(flush) => {
                 self.engine.flush_end(flush);
-                self.log = Actor::Idle;
+                self.flushes -= 1;
                 self.release_held();
                 self.acknowledge();
             }
@@ -303,16 +305,21 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         }
     }
 
-    /// Ends every commit that has become durable, up to the goal: commits wait in log order.
+    /// Ends every commit that has become durable, up to the goal, in the order of their places.
     fn acknowledge(&mut self) {
-        let durable = self.engine.durable();
-        while let Some(pending) = self.on_durable.front() {
-            if pending.lsn > durable || self.commits >= self.goal {
+        let mut place = 0;
+        while let Some(pending) = self.on_durable.get(place)
+            && self.commits < self.goal
+        {
+            let client = pending.client;
+            if self.engine.is_durable(pending.lsn) {
+                self.on_durable.remove(place);
+                self.finish(client);
+            } else if self.engine.flushes_max() > 1 {
+                place += 1;
+            } else {
                 break;
             }
-            let client = pending.client;
-            self.on_durable.pop_front();
-            self.finish(client);
         }
     }
 
@@ -364,14 +371,12 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
     /// unless the engine wants company.
     fn start_flush(&mut self) -> Result<(), BenchError> {
         self.end_company();
-        if self.log != Actor::Idle || !self.engine.is_flush_wanted() {
-            return Ok(());
-        }
-        self.at_now();
-        if let Some(flush) = self.engine.flush_begin()? {
+        while self.flushes < self.engine.flushes_max() && self.engine.is_flush_wanted() {
+            self.at_now();
+            let Some(flush) = self.engine.flush_begin()? else { break };
             let end_ns = self.take_end_ns();
             self.clock.set(end_ns, Event::Flushed(flush));
-            self.log = Actor::Busy;
+            self.flushes += 1;
         }
         Ok(())
     }
@@ -446,11 +451,11 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
 
     fn stalled(&self) -> BenchError {
         let waits = format!(
-            "{:?} for room, {} for locks, {} for a flush; log {:?}, worker {:?}",
+            "{:?} for room, {} for locks, {} for a flush; {} flushes, worker {:?}",
             self.on_room,
             self.on_lock.len(),
             self.on_durable.len(),
-            self.log,
+            self.flushes,
             self.worker,
         );
         BenchError::Stalled { now_ns: self.clock.now_ns(), waits }

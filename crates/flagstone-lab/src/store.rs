@@ -19,7 +19,7 @@ use flagstone::{
 };
 use flagstone::{Flush, Runtime, Stop, Transaction, Work};
 use flagstone_nand::Nand;
-use flagstone_space::{Lsn, Space};
+use flagstone_space::{Lsn, SpaceStats};
 
 use crate::timed::Timed;
 use crate::workload::Operations;
@@ -66,8 +66,11 @@ pub trait Store: Sized {
     /// What the engine counted since it was opened.
     fn stats(&self) -> EngineStats;
 
-    /// Looks at the space floor and its device.
-    fn with_space<R>(&self, look: impl FnOnce(&mut Space<Self::Device>) -> R) -> R;
+    /// Looks at the device.
+    fn with_device<R>(&self, look: impl FnOnce(&mut Self::Device) -> R) -> R;
+
+    /// What the space floor counted since it was mounted.
+    fn space_stats(&self) -> SpaceStats;
 
     /// Makes every commit durable and brings the database to rest, so that opening it again has
     /// next to nothing to do.
@@ -167,6 +170,16 @@ pub trait Driven {
 
     /// Every commit up to here is durable.
     fn durable(&self) -> Lsn;
+
+    /// Whether the commit `lsn` is durable.
+    fn is_durable(&self, lsn: Lsn) -> bool {
+        lsn <= self.durable()
+    }
+
+    /// Flushes that may be under way at a time.
+    fn flushes_max(&self) -> usize {
+        1
+    }
 
     /// Transactions that may call their operation again, each named once.
     fn take_woken(&self) -> Vec<Xid>;

@@ -49,18 +49,18 @@ impl<S: Store, T: Copy> Machine<S, T> {
     /// Counters as they stand.
     pub(crate) fn totals(&self) -> Totals {
         let engine = self.database.stats();
-        self.database.with_space(|space| Totals::of(space.device(), &space.stats(), &engine))
+        let space = self.database.space_stats();
+        self.database.with_device(|device| Totals::of(device, &space, &engine))
     }
 
     /// Block erases as they stand.
     pub(crate) fn erases(&self) -> u64 {
-        self.database.with_space(|space| space.device().counters().block_erases)
+        self.database.with_device(|device| device.counters().block_erases)
     }
 
     /// Peaks of memory so far.
     pub(crate) fn memory(&self) -> Memory {
-        let engine = self.database.stats();
-        self.database.with_space(|space| Memory::of(&space.stats(), &engine))
+        Memory::of(&self.database.space_stats(), &self.database.stats())
     }
 
     /// Programs that make an automatic warm-up.
@@ -75,8 +75,7 @@ impl<S: Store, T: Copy> Machine<S, T> {
 
     /// Physical pages that hold data, as they stand.
     pub(crate) fn live_pages(&self) -> u64 {
-        let live = self.database.with_space(|space| space.live_pages());
-        u64::from(live) * u64::from(self.options.parts)
+        u64::from(self.database.space_stats().live_pages) * u64::from(self.options.parts)
     }
 
     /// Circumstances at the end of the window.
@@ -86,7 +85,7 @@ impl<S: Store, T: Copy> Machine<S, T> {
         warmup_txns: u64,
         steadiness: &Steadiness,
     ) -> Observed {
-        let geometry = self.database.with_space(|space| space.device().geometry());
+        let geometry = self.database.with_device(|device| device.geometry());
         Observed {
             block_count: geometry.block_count,
             data_block_count: self.size.data_blocks,
@@ -129,9 +128,10 @@ pub(crate) fn restart<S: Store>(
     let database = S::open(device, options)?;
     let log_pages_copied = database.recovery().log_pages_copied;
     let engine = database.stats();
-    let (after, ended_ns, data_pages_written) = database.with_space(|space| {
-        let data = Totals::of(space.device(), &space.stats(), &engine).causes().data;
-        (space.device().counters(), space.device().now_ns(), data)
+    let space = database.space_stats();
+    let (after, ended_ns, data_pages_written) = database.with_device(|device| {
+        let data = Totals::of(device, &space, &engine).causes().data;
+        (device.counters(), device.now_ns(), data)
     });
     let programs_before = before.page_programs + before.partial_programs;
     let recovery = Recovery {

@@ -160,7 +160,7 @@ fn measure<S: Drivable + Store<Device = Chip>, W: Workload>(
     let wall_s = started.elapsed().as_secs_f64();
     let steadiness = Steadiness::of(&slices);
     let mut observed = machine.observe(job, warmup.txns, &steadiness);
-    observed.trace_hash = machine.database.with_space(|space| space.device().inner().trace_hash());
+    observed.trace_hash = machine.database.with_device(|device| device.inner().trace_hash());
     Ok(Measured {
         tally: clients.tally.clone(),
         totals: machine.totals().since(&totals),

@@ -4,7 +4,7 @@ use flagstone::{Direction, Row, RowValue, ScanRange};
 
 use super::{
     Database, Drivable, Durability, EngineError, EngineStats, Nand, OnRow, OpenError, Operations,
-    Options, RecoveryReport, Runtime, Space, Store, Table, Timed, Transaction,
+    Options, RecoveryReport, Runtime, SpaceStats, Store, Table, Timed, Transaction,
 };
 use crate::workload::{Intent, Part, Scan};
 
@@ -32,8 +32,12 @@ impl<D: Nand> Store for Database<D> {
         self.runtime().engine().stats()
     }
 
-    fn with_space<R>(&self, look: impl FnOnce(&mut Space<D>) -> R) -> R {
-        look(&mut self.runtime().space())
+    fn with_device<R>(&self, look: impl FnOnce(&mut D) -> R) -> R {
+        look(self.runtime().space().device_mut())
+    }
+
+    fn space_stats(&self) -> SpaceStats {
+        self.runtime().space().stats()
     }
 
     fn settle(&self) -> Result<(), EngineError> {

@@ -7,8 +7,8 @@ use parking_lot::MutexGuard;
 
 use super::{
     Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand,
-    OnRow, OpenError, Operations, Options, RecoveryReport, Space, Step, Stop, Store, Table, Timed,
-    Wait, Xid,
+    OnRow, OpenError, Operations, Options, RecoveryReport, SpaceStats, Step, Stop, Store, Table,
+    Timed, Wait, Xid,
 };
 use crate::classic::{Config, Engine, Flush, Machine, Work};
 use crate::workload::{Intent, Part, Scan};
@@ -88,8 +88,12 @@ impl<D: Nand> Store for ClassicStore<D> {
         self.0.engine().stats()
     }
 
-    fn with_space<R>(&self, look: impl FnOnce(&mut Space<D>) -> R) -> R {
-        look(&mut self.0.space())
+    fn with_device<R>(&self, look: impl FnOnce(&mut D) -> R) -> R {
+        look(self.0.space().device_mut())
+    }
+
+    fn space_stats(&self) -> SpaceStats {
+        self.0.space().stats()
     }
 
     fn settle(&self) -> Result<(), EngineError> {
@@ -311,7 +315,7 @@ impl<D: Nand> Driven for Machine<Timed<D>> {
         let mut space = self.space();
         let device = space.device_mut();
         device.take_end_ns();
-        device.advance_to(now_ns);
+        device.resume_at(now_ns);
     }
 
     fn take_end_ns(&self) -> u64 {
