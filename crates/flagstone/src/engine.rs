@@ -497,7 +497,7 @@ impl Engine {
             return self.limits.frames;
         }
         let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
-        self.options.memory.saturating_sub(taken).max(self.limits.frames)
+        self.options.memory.saturating_sub(taken).max(FRAMES_MIN * self.payload_size)
     }
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {

@@ -61,7 +61,8 @@ pub enum Budget {
     /// Frames have their share, deltas the rest.
     #[default]
     Divided,
-    /// Frames have their share and whatever deltas do not take at the moment.
+    /// Frames have whatever deltas do not take at the moment: their share at least, but after a
+    /// restart that put more back.
     Shared,
 }
 

@@ -41,6 +41,10 @@ const BEGIN_PERCENT: u64 = 60;
 /// Log blocks that must be left when a cycle begins, for logs of few blocks.
 const BEGIN_BLOCKS: u64 = 3;
 
+/// One part in this many of the memory that restart may fill is the tail of the log at which a cycle
+/// that merges begins.
+const TAIL_SHARE: usize = 2;
+
 /// What a cycle is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -68,6 +72,11 @@ pub(crate) struct Cycle {
     is_wanted: bool,
     /// Commits counted when the last cycle began.
     begin_commits: u64,
+    /// Memory that the changes committed since then took, however little of it they take by now:
+    /// restart puts all of them back.
+    tail_size: usize,
+    /// The same of those that the cycle under way is about to cut off the log.
+    old_tail_size: usize,
     /// Runs that were loaded before this cycle began.
     loaded: Vec<CommittedRun>,
 }
@@ -80,6 +89,21 @@ impl Cycle {
 
     pub(crate) fn resume(&mut self, number: u32) {
         self.number = number;
+    }
+
+    /// What a restart now would put back.
+    fn replay_size(&self) -> usize {
+        self.tail_size + self.old_tail_size
+    }
+
+    /// A commit put changes of `size` bytes into the log's tail.
+    pub(crate) fn count_committed(&mut self, size: usize) {
+        self.tail_size += size;
+    }
+
+    /// Restart put the log's tail back, which took `size` bytes.
+    pub(crate) fn count_replayed(&mut self, size: usize) {
+        self.tail_size = size;
     }
 }
 
@@ -301,6 +325,7 @@ impl Engine {
                     self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS);
                 self.cycle.is_wanted
                     || self.is_checkpoint_due()
+                    || self.is_tail_long()
                     || (is_full || self.is_record_filling())
                         && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
@@ -319,6 +344,21 @@ impl Engine {
     fn is_checkpoint_due(&self) -> bool {
         let every = self.options.checkpoint_commits;
         every > 0 && self.counts.commits - self.cycle.begin_commits >= every
+    }
+
+    /// Whether the log's tail should be cut, or restart would have to merge (rule D11): another as
+    /// long may come before the cycle ends. Copying would not shorten it.
+    fn is_tail_long(&self) -> bool {
+        self.options.compaction == Compaction::Merge
+            && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
+    }
+
+    /// Whether a commit with `size` bytes of changes has to wait for the end of a cycle that merges:
+    /// restart could not put back all of the log's tail (rule D11).
+    pub(super) fn is_tail_full(&self, size: usize) -> bool {
+        self.options.compaction == Compaction::Merge
+            && self.cycle.phase != Phase::Idle
+            && self.cycle.replay_size() + size > self.replay_size_max()
     }
 
     /// Copies gather until they fill this much: dense pages, small bursts.
@@ -353,6 +393,7 @@ impl Engine {
         self.cycle.cutoff = self.durable();
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
+        self.cycle.old_tail_size = std::mem::take(&mut self.cycle.tail_size);
         self.cycle.phase = match self.options.compaction {
             Compaction::Copy => Phase::Copying { tree: 0, after: None },
             Compaction::Merge => Phase::Merging { tree: 0, from: Vec::new() },
@@ -491,6 +532,7 @@ impl Engine {
     /// The checkpoint is durable: the log's head has moved.
     pub(crate) fn checkpoint_done(&mut self) {
         self.cycle.phase = Phase::Idle;
+        self.cycle.old_tail_size = 0;
         self.counts.checkpoints += 1;
         self.cycle.end_page = Some(self.log_page);
         for run in std::mem::take(&mut self.cycle.loaded) {
@@ -503,6 +545,7 @@ impl Engine {
     /// The checkpoint could not be written; the next one starts anew.
     pub(crate) fn checkpoint_failed(&mut self) {
         self.cycle.phase = Phase::Idle;
+        self.cycle.tail_size += std::mem::take(&mut self.cycle.old_tail_size);
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }

@@ -71,10 +71,15 @@ impl Engine {
         if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
-        if self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED) {
+        if self.is_log_full() || self.is_tail_full(size) {
             return Err(Stop::Wait(Wait::Log));
         }
         self.admit_growth(growth)
+    }
+
+    /// Whether the log has no room for users before a checkpoint frees some.
+    pub(crate) fn is_log_full(&self) -> bool {
+        self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
     }
 
     fn admit_growth(&mut self, growth: usize) -> Step<()> {

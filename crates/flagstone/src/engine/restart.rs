@@ -14,11 +14,12 @@ use flagstone_space::{GroupId, LogicalPage, Lsn};
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
 use super::spill::Run;
-use super::{Engine, Table};
+use super::{Engine, FRAMES_MIN, MERGE_PAGES, Table};
 use crate::bugs::SeededBug;
 use crate::delta::decode_delta;
 use crate::error::Corruption;
 use crate::log::{Cursor, Install, Items, LogWriter, LoggedDelta, Record};
+use crate::options::Compaction;
 
 /// How far restart has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,7 +217,19 @@ impl Engine {
 
     /// Whether what was put back so far exceeds the budget.
     pub(crate) fn replay_overflows(&self) -> bool {
-        self.deltas_size > self.limits.deltas_soft
+        self.deltas_size > self.replay_size_max()
+    }
+
+    /// Memory that restart may fill: no frame needs its share yet. What a checkpoint would have to
+    /// copy is held to the share of deltas all the same, since the log has no room for more.
+    pub(super) fn replay_size_max(&self) -> usize {
+        match self.options.compaction {
+            Compaction::Copy => self.limits.deltas_soft,
+            Compaction::Merge => {
+                let frames = (FRAMES_MIN + MERGE_PAGES) * self.payload_size;
+                self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
+            }
+        }
     }
 
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.
@@ -233,6 +246,7 @@ impl Engine {
     /// Restart is complete.
     pub(crate) fn end_replay(&mut self) {
         self.replaying = None;
+        self.cycle.count_replayed(self.deltas_size);
         self.refresh_floors();
     }
 }

@@ -162,6 +162,7 @@ impl Engine {
             transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
         }
         let lsn = self.append_commit(xid, &transaction);
+        self.cycle.count_committed(transaction.size);
         self.apply_commit(&transaction, lsn);
         self.committed = lsn;
         self.counts.commits += 1;

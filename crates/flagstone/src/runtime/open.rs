@@ -134,8 +134,9 @@ impl<D: Nand> Runtime<D> {
             freed: RefCell::default(),
         };
         restart.run()?;
-        // Restarts take log blocks too: many in a row must not use the log up (rule D7).
-        if runtime.engine().must_checkpoint() {
+        // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
+        // that can wait is background work: it may write pages, and the halt is not the time for it.
+        if runtime.engine().is_log_full() {
             match runtime.checkpoint_now() {
                 Ok(()) | Err(EngineError::Full | EngineError::WornOut) => {}
                 Err(error) => return Err(error.into()),
