@@ -44,18 +44,18 @@ use flagstone::Options;
 
 use crate::preset::{self, EngineKind};
 
-mod access;
+pub(crate) mod access;
 mod check;
 mod checkpoint;
 mod engine;
 mod machine;
-mod page;
-mod pool;
-mod record;
+pub(crate) mod page;
+pub(crate) mod pool;
+pub(crate) mod record;
 mod restart;
 #[cfg(test)]
 mod tests;
-mod tree;
+pub(crate) mod tree;
 mod value;
 
 pub use engine::Engine;

@@ -27,9 +27,11 @@ use crate::workload::Operations;
 mod blocking;
 mod classic;
 mod session;
+mod stopping;
 
 pub use classic::{ClassicSession, ClassicStore, ClassicTransaction};
 pub use session::Session;
+pub use stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 
 /// A database whose operations run to their end on the calling thread.
 pub trait Store: Sized {

@@ -11,7 +11,7 @@ use super::record::{Change, OwnCell, Part, Record};
 use super::tree::{How, Seek, corrupt};
 
 /// A row as a leaf holds it.
-type RawRow = (Vec<u8>, OwnCell);
+pub(crate) type RawRow = (Vec<u8>, OwnCell);
 
 impl Engine {
     /// Locks `key` for a change that depends on its value.
@@ -257,31 +257,7 @@ impl Engine {
         };
         let path = self.path_to(tree, seek)?;
         let leaf = path.last().copied().ok_or(Stop::Error(EngineError::NoTable))?;
-        let node = Node::trusted(self.image(leaf)?);
-        let (Ok(first) | Err(first)) = node.search(&range.low);
-        let end = range.high.as_deref().map_or(node.count(), |high| {
-            let (Ok(end) | Err(end)) = node.search(high);
-            end
-        });
-        let indexes: Vec<usize> = match direction {
-            Direction::Forward => (first..end).collect(),
-            Direction::Backward => (first..end).rev().collect(),
-        };
-        let mut found: Vec<RawRow> = Vec::new();
-        let mut is_cut = false;
-        for index in indexes {
-            let is_alone = found.last().is_some_and(|(_, cell)| cell.is_ref);
-            let Some(cell) = node.cell(index) else { break };
-            if found.len() >= limit || is_alone || (cell.is_ref && !found.is_empty()) {
-                is_cut = true;
-                break;
-            }
-            let mut key = Vec::new();
-            node.key_into(index, &mut key);
-            found.push((key, OwnCell { bytes: cell.bytes.to_vec(), is_ref: cell.is_ref }));
-        }
-        let is_cut = is_cut || found.len() >= limit;
-        let rest = rest_of(range, &node, direction, found.last().filter(|_| is_cut));
+        let (found, rest) = rows_of(self.image(leaf)?, range, direction, limit);
         Ok((found, rest, leaf))
     }
 
@@ -343,6 +319,42 @@ impl Engine {
     }
 }
 
+/// The rows of a leaf at the near end of the range, and what is left then; one whose value lies
+/// elsewhere comes alone.
+pub(crate) fn rows_of(
+    leaf: &[u8],
+    range: &ScanRange,
+    direction: Direction,
+    limit: usize,
+) -> (Vec<RawRow>, Option<ScanRange>) {
+    let node = Node::trusted(leaf);
+    let (Ok(first) | Err(first)) = node.search(&range.low);
+    let end = range.high.as_deref().map_or(node.count(), |high| {
+        let (Ok(end) | Err(end)) = node.search(high);
+        end
+    });
+    let indexes: Vec<usize> = match direction {
+        Direction::Forward => (first..end).collect(),
+        Direction::Backward => (first..end).rev().collect(),
+    };
+    let mut found: Vec<RawRow> = Vec::new();
+    let mut is_cut = false;
+    for index in indexes {
+        let is_alone = found.last().is_some_and(|(_, cell)| cell.is_ref);
+        let Some(cell) = node.cell(index) else { break };
+        if found.len() >= limit || is_alone || (cell.is_ref && !found.is_empty()) {
+            is_cut = true;
+            break;
+        }
+        let mut key = Vec::new();
+        node.key_into(index, &mut key);
+        found.push((key, OwnCell { bytes: cell.bytes.to_vec(), is_ref: cell.is_ref }));
+    }
+    let is_cut = is_cut || found.len() >= limit;
+    let rest = rest_of(range, &node, direction, found.last().filter(|_| is_cut));
+    (found, rest)
+}
+
 /// What is left of a range behind the leaf, or behind the row `cut`.
 fn rest_of(
     range: &ScanRange,
@@ -381,11 +393,13 @@ fn read_part<'a>(
     }
 }
 
-fn encode_entry(tree: u32, root: LogicalPage) -> Vec<u8> {
+/// Entry of the catalog: tree and root.
+pub(crate) fn encode_entry(tree: u32, root: LogicalPage) -> Vec<u8> {
     [tree.to_le_bytes(), root.0.to_le_bytes()].concat()
 }
 
-fn decode_entry(bytes: &[u8]) -> Option<(u32, LogicalPage)> {
+/// Tree and root of an entry of the catalog.
+pub(crate) fn decode_entry(bytes: &[u8]) -> Option<(u32, LogicalPage)> {
     let (tree, root) = bytes.split_first_chunk::<4>()?;
     let root = u32::from_le_bytes(root.try_into().ok()?);
     Some((u32::from_le_bytes(*tree), LogicalPage(root)))

@@ -9,7 +9,7 @@ use super::record::{Edit, OwnCell, Part};
 
 /// What an edit makes of a leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Edited {
+pub(crate) enum Edited {
     /// These bytes of the image change.
     Bytes(usize, Vec<u8>),
     /// A new image.
@@ -18,7 +18,7 @@ pub(super) enum Edited {
 
 /// Why an edit is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NoEdit {
+pub(crate) enum NoEdit {
     /// The leaf has to be split first.
     TooFull,
     /// The leaf does not hold what the edit changes.
@@ -29,14 +29,14 @@ pub(super) enum NoEdit {
 const WHOLE_SEPARATOR_SIZE_MAX: usize = 16;
 
 /// The value of `key` in a leaf.
-pub(super) fn cell_of(image: &[u8], key: &[u8]) -> Option<OwnCell> {
+pub(crate) fn cell_of(image: &[u8], key: &[u8]) -> Option<OwnCell> {
     let node = Node::trusted(image);
     let cell = node.cell(node.search(key).ok()?)?;
     Some(OwnCell { bytes: cell.bytes.to_vec(), is_ref: cell.is_ref })
 }
 
 /// Applies an edit to the entry of `key`.
-pub(super) fn edit(image: &[u8], key: &[u8], edit: &Edit) -> Result<Edited, NoEdit> {
+pub(crate) fn edit(image: &[u8], key: &[u8], edit: &Edit) -> Result<Edited, NoEdit> {
     let node = Node::trusted(image);
     let place = node.search(key);
     let (index, cell) = match (place, edit) {
@@ -103,7 +103,7 @@ fn with_cell(
 }
 
 /// The node with other fences, and the entries inside them; none when it needs more than a page.
-pub(super) fn with_fences(image: &[u8], low: &[u8], high: Option<&[u8]>) -> Option<Vec<u8>> {
+pub(crate) fn with_fences(image: &[u8], low: &[u8], high: Option<&[u8]>) -> Option<Vec<u8>> {
     let node = Node::trusted(image);
     let keys = Keys::of(&node);
     let inside = |index: &usize| {
@@ -117,16 +117,16 @@ pub(super) fn with_fences(image: &[u8], low: &[u8], high: Option<&[u8]>) -> Opti
 
 /// Two halves of a leaf.
 #[derive(Debug)]
-pub(super) struct Halves {
+pub(crate) struct Halves {
     /// First key of the right one.
-    pub(super) separator: Vec<u8>,
-    pub(super) left: Vec<u8>,
-    pub(super) right: Vec<u8>,
+    pub(crate) separator: Vec<u8>,
+    pub(crate) left: Vec<u8>,
+    pub(crate) right: Vec<u8>,
 }
 
 /// Splits a leaf for an entry of `key`: behind its last entry when the key comes after all of
 /// them, else in the middle of its bytes.
-pub(super) fn split(image: &[u8], key: &[u8]) -> Option<Halves> {
+pub(crate) fn split(image: &[u8], key: &[u8]) -> Option<Halves> {
     let node = Node::trusted(image);
     let keys = Keys::of(&node);
     let count = node.count();
@@ -171,7 +171,7 @@ fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
 }
 
 /// An inner node with separators removed, then children set; several when one is too small.
-pub(super) fn with_children(
+pub(crate) fn with_children(
     image: &[u8],
     deletes: &[Vec<u8>],
     puts: &[(Vec<u8>, LogicalPage)],
@@ -183,7 +183,7 @@ pub(super) fn with_children(
 
 /// Repeats one page's part of a change of shape; `image` is what the page holds. None when the
 /// page does not hold what the part changes.
-pub(super) fn reshape(image: &[u8], part: &Part, page_size: usize) -> Option<Vec<u8>> {
+pub(crate) fn reshape(image: &[u8], part: &Part, page_size: usize) -> Option<Vec<u8>> {
     match part {
         Part::Image { image, .. } => {
             let mut whole = image.clone();
@@ -202,7 +202,7 @@ pub(super) fn reshape(image: &[u8], part: &Part, page_size: usize) -> Option<Vec
 }
 
 /// An image without the 0xFF that fill it up.
-pub(super) fn trimmed(image: &[u8]) -> Vec<u8> {
+pub(crate) fn trimmed(image: &[u8]) -> Vec<u8> {
     image[..Node::trusted(image).used_bytes().min(image.len())].to_vec()
 }
 

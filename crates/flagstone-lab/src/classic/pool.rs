@@ -11,12 +11,12 @@ use std::collections::HashMap;
 
 /// One page in memory.
 #[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) image: Vec<u8>,
+pub(crate) struct Frame {
+    pub(crate) image: Vec<u8>,
     /// Last record applied.
-    pub(super) lsn: Lsn,
+    pub(crate) lsn: Lsn,
     /// First record that flash lacks; none for a clean frame.
-    pub(super) rec_lsn: Option<Lsn>,
+    pub(crate) rec_lsn: Option<Lsn>,
     write: Write,
     page: LogicalPage,
     previous: u32,
@@ -40,7 +40,7 @@ const FRAME_OVERHEAD: usize = size_of::<Frame>() + 2 * size_of::<(LogicalPage, u
 
 /// The frames of an engine.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     index: HashMap<LogicalPage, u32>,
     frames: Vec<Frame>,
     free: Vec<u32>,
@@ -49,13 +49,13 @@ pub(super) struct Pool {
     frame_size: usize,
     dirty_count: usize,
     bytes_peak: usize,
-    pub(super) hits: u64,
-    pub(super) misses: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
 }
 
 impl Pool {
     /// A pool of frames for pages of `page_size` bytes.
-    pub(super) fn new(page_size: usize) -> Self {
+    pub(crate) fn new(page_size: usize) -> Self {
         Self {
             index: HashMap::new(),
             frames: Vec::new(),
@@ -71,27 +71,27 @@ impl Pool {
     }
 
     /// Memory of one frame.
-    pub(super) fn frame_size(&self) -> usize {
+    pub(crate) fn frame_size(&self) -> usize {
         self.frame_size
     }
 
     /// Memory of all frames.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.index.len() * self.frame_size
     }
 
     /// Largest memory of all frames so far.
-    pub(super) fn bytes_peak(&self) -> usize {
+    pub(crate) fn bytes_peak(&self) -> usize {
         self.bytes_peak
     }
 
     /// Frames that flash lacks something of.
-    pub(super) fn dirty_count(&self) -> usize {
+    pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count
     }
 
     /// The frame of a page, which becomes the most recently used.
-    pub(super) fn get(&mut self, page: LogicalPage) -> Option<&Frame> {
+    pub(crate) fn get(&mut self, page: LogicalPage) -> Option<&Frame> {
         let index = *self.index.get(&page)?;
         if self.head != index {
             self.unlink(index);
@@ -101,19 +101,19 @@ impl Pool {
     }
 
     /// The frame of a page, its place in the order unchanged.
-    pub(super) fn peek(&self, page: LogicalPage) -> Option<&Frame> {
+    pub(crate) fn peek(&self, page: LogicalPage) -> Option<&Frame> {
         self.index.get(&page).map(|index| &self.frames[*index as usize])
     }
 
     /// Puts a page that was read in memory, unless it is there.
-    pub(super) fn fill(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
+    pub(crate) fn fill(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
         if !self.index.contains_key(&page) {
             self.add(page, lsn, image);
         }
     }
 
     /// Replaces the image of a page, or makes the page: the record `lsn` did it.
-    pub(super) fn change(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
+    pub(crate) fn change(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
         match self.index.get(&page).copied() {
             Some(index) => self.frames[index as usize].image = image,
             None => self.add(page, lsn, image),
@@ -122,7 +122,7 @@ impl Pool {
     }
 
     /// Changes bytes of an image in place: the record `lsn` did it.
-    pub(super) fn patch(&mut self, page: LogicalPage, lsn: Lsn, offset: usize, bytes: &[u8]) {
+    pub(crate) fn patch(&mut self, page: LogicalPage, lsn: Lsn, offset: usize, bytes: &[u8]) {
         if let Some(index) = self.index.get(&page) {
             let image = &mut self.frames[*index as usize].image;
             if let Some(target) = image.get_mut(offset..offset + bytes.len()) {
@@ -147,14 +147,14 @@ impl Pool {
     }
 
     /// The image goes to flash: a later change is told from those it holds (P2).
-    pub(super) fn write_begun(&mut self, page: LogicalPage) {
+    pub(crate) fn write_begun(&mut self, page: LogicalPage) {
         if let Some(index) = self.index.get(&page) {
             self.frames[*index as usize].write = Write::Current;
         }
     }
 
     /// The image is on flash.
-    pub(super) fn write_ended(&mut self, page: LogicalPage) {
+    pub(crate) fn write_ended(&mut self, page: LogicalPage) {
         let Some(index) = self.index.get(&page) else { return };
         let frame = &mut self.frames[*index as usize];
         match std::mem::replace(&mut frame.write, Write::None) {
@@ -168,14 +168,14 @@ impl Pool {
     }
 
     /// The write failed and left flash as it was.
-    pub(super) fn write_failed(&mut self, page: LogicalPage) {
+    pub(crate) fn write_failed(&mut self, page: LogicalPage) {
         if let Some(index) = self.index.get(&page) {
             self.frames[*index as usize].write = Write::None;
         }
     }
 
     /// Drops a frame, whatever it holds.
-    pub(super) fn remove(&mut self, page: LogicalPage) {
+    pub(crate) fn remove(&mut self, page: LogicalPage) {
         let Some(index) = self.index.remove(&page) else { return };
         self.unlink(index);
         let frame = &mut self.frames[index as usize];
@@ -186,7 +186,7 @@ impl Pool {
 
     /// Drops clean frames, least recently used first, until at most `bytes_max` remain; whether it
     /// got there. A dirty frame at the end of the order stops it (P1).
-    pub(super) fn shrink(&mut self, bytes_max: usize) -> bool {
+    pub(crate) fn shrink(&mut self, bytes_max: usize) -> bool {
         while self.bytes() > bytes_max {
             let Some(frame) = self.frames.get(self.tail as usize) else { return false };
             if frame.rec_lsn.is_some() {
@@ -198,7 +198,7 @@ impl Pool {
     }
 
     /// Dirty pages not being written among the `depth` least recently used.
-    pub(super) fn old_dirty(&self, depth: usize) -> impl Iterator<Item = LogicalPage> + '_ {
+    pub(crate) fn old_dirty(&self, depth: usize) -> impl Iterator<Item = LogicalPage> + '_ {
         let mut index = self.tail;
         let order = std::iter::from_fn(move || {
             let frame = self.frames.get(index as usize)?;
@@ -210,13 +210,13 @@ impl Pool {
     }
 
     /// Dirty pages with the first record that flash lacks of each.
-    pub(super) fn dirty(&self) -> impl Iterator<Item = (LogicalPage, Lsn)> + '_ {
+    pub(crate) fn dirty(&self) -> impl Iterator<Item = (LogicalPage, Lsn)> + '_ {
         // In the order of the frames, which is the same in every run.
         self.frames.iter().filter_map(|frame| frame.rec_lsn.map(|lsn| (frame.page, lsn)))
     }
 
     /// Whether an image of the page is on its way to flash.
-    pub(super) fn is_writing(&self, page: LogicalPage) -> bool {
+    pub(crate) fn is_writing(&self, page: LogicalPage) -> bool {
         self.peek(page).is_some_and(|frame| frame.write != Write::None)
     }
 

@@ -20,15 +20,15 @@ use flagstone_space::{LogicalPage, Lsn};
 
 /// A value as a leaf holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OwnCell {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct OwnCell {
+    pub(crate) bytes: Vec<u8>,
     /// The bytes describe a value that lies in chunks.
-    pub(super) is_ref: bool,
+    pub(crate) is_ref: bool,
 }
 
 /// What happens to one entry, with all that undoes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     Insert(OwnCell),
     Remove(OwnCell),
     Replace {
@@ -45,7 +45,7 @@ pub(super) enum Change {
 
 /// What happens to one entry: redo only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Edit {
+pub(crate) enum Edit {
     Insert(OwnCell),
     Remove,
     Replace(OwnCell),
@@ -54,7 +54,7 @@ pub(super) enum Edit {
 
 impl Change {
     /// The change from one value to another; none when they are equal.
-    pub(super) fn between(old: Option<OwnCell>, new: Option<OwnCell>) -> Option<Self> {
+    pub(crate) fn between(old: Option<OwnCell>, new: Option<OwnCell>) -> Option<Self> {
         match (old, new) {
             (None, None) => None,
             (None, Some(new)) => Some(Self::Insert(new)),
@@ -66,7 +66,7 @@ impl Change {
     }
 
     /// Its redo part.
-    pub(super) fn redo(&self) -> Edit {
+    pub(crate) fn redo(&self) -> Edit {
         match self {
             Self::Insert(cell) => Edit::Insert(cell.clone()),
             Self::Remove(_) => Edit::Remove,
@@ -78,7 +78,7 @@ impl Change {
     }
 
     /// Its undo part.
-    pub(super) fn undo(&self) -> Edit {
+    pub(crate) fn undo(&self) -> Edit {
         match self {
             Self::Insert(_) => Edit::Remove,
             Self::Remove(cell) => Edit::Insert(cell.clone()),
@@ -90,7 +90,7 @@ impl Change {
     }
 
     /// Bytes that it carries.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         match self {
             Self::Insert(cell) | Self::Remove(cell) => cell.bytes.len(),
             Self::Replace { old, new } => old.bytes.len() + new.bytes.len(),
@@ -101,7 +101,7 @@ impl Change {
 
 impl Edit {
     /// Bytes that it carries.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         match self {
             Self::Insert(cell) | Self::Replace(cell) => cell.bytes.len(),
             Self::Remove => 0,
@@ -110,7 +110,7 @@ impl Edit {
     }
 
     /// Bytes by which a leaf may grow by it.
-    pub(super) fn growth(&self, key: &[u8]) -> usize {
+    pub(crate) fn growth(&self, key: &[u8]) -> usize {
         match self {
             Self::Insert(cell) => key.len() + cell.bytes.len(),
             Self::Replace(cell) => cell.bytes.len(),
@@ -131,7 +131,7 @@ fn splice(old: &[u8], new: &[u8]) -> Change {
 
 /// One page's part of a change of shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// The page begins anew with this image, whose rest is 0xFF.
     Image { page: LogicalPage, image: Vec<u8> },
     /// The page has other fences; entries outside them are gone.

@@ -20,7 +20,7 @@ use super::record::{Change, Edit, Part, Place, Record};
 
 /// Where a search wants to arrive.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Seek<'a> {
+pub(crate) enum Seek<'a> {
     /// The leaf whose range holds the key.
     At(&'a [u8]),
     /// The leaf that holds the largest keys below the bound, or of all.
@@ -37,10 +37,10 @@ pub(super) enum How {
 }
 
 /// Levels of the deepest tree that is believed.
-const DEPTH_MAX: usize = 24;
+pub(crate) const DEPTH_MAX: usize = 24;
 
 /// Splits after which any entry fits.
-const SPLITS_MAX: usize = 8;
+pub(crate) const SPLITS_MAX: usize = 8;
 
 /// Bytes of a record beside key and values, at most.
 const RECORD_OVERHEAD: usize = 48;
@@ -48,19 +48,21 @@ const RECORD_OVERHEAD: usize = 48;
 /// A change of shape: what is logged of each page, and its image afterwards.
 type Shape = Vec<(Part, Vec<u8>)>;
 
-pub(super) fn corrupt(page: LogicalPage, check: &'static str) -> Stop {
+pub(crate) fn corrupt(page: LogicalPage, check: &'static str) -> Stop {
     Stop::Error(EngineError::Corrupt { page, check })
 }
 
 impl Seek<'_> {
-    fn child(self, node: &Node<'_>) -> Option<LogicalPage> {
+    /// Where the search goes on from an inner node.
+    pub(crate) fn child(self, node: &Node<'_>) -> Option<LogicalPage> {
         match self {
             Seek::At(key) => node.child_for(key).map(|(_, child)| child),
             Seek::Below(bound) => node.child_below(bound).map(|(_, child)| child),
         }
     }
 
-    fn fits(self, node: &Node<'_>) -> bool {
+    /// Whether the search may pass through the node.
+    pub(crate) fn fits(self, node: &Node<'_>) -> bool {
         match self {
             Seek::At(key) => node.low() <= key && node.high().is_none_or(|high| key < high),
             Seek::Below(None) => node.high().is_none(),

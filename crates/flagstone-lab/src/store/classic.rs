@@ -2,34 +2,25 @@
 
 use std::sync::Arc;
 
-use flagstone::{Row, RowValue, ScanRange};
-use parking_lot::MutexGuard;
+use flagstone::{Direction, Row, ScanRange};
 
+use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
     Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand,
-    OnRow, OpenError, Operations, Options, RecoveryReport, SpaceStats, Step, Stop, Store, Table,
-    Timed, Wait, Xid,
+    OnRow, OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
 };
 use crate::classic::{Config, Engine, Flush, Machine, Work};
-use crate::workload::{Intent, Part, Scan};
+use crate::workload::Part;
 
 /// A classic engine as a database.
 #[derive(Debug)]
 pub struct ClassicStore<D: Nand>(Arc<Machine<D>>);
 
-/// A transaction on the calling thread; dropping it aborts.
-#[derive(Debug)]
-pub struct ClassicTransaction<D: Nand> {
-    machine: Arc<Machine<D>>,
-    xid: Xid,
-}
+/// A transaction on the calling thread.
+pub type ClassicTransaction<D> = EngineTransaction<Machine<D>>;
 
 /// Operations of one transaction; holds the engine's latch.
-#[derive(Debug)]
-pub struct ClassicSession<'e> {
-    engine: MutexGuard<'e, Engine>,
-    xid: Xid,
-}
+pub type ClassicSession<'e> = LatchedSession<'e, Engine>;
 
 impl<D: Nand> ClassicStore<D> {
     /// What drives the engine.
@@ -46,17 +37,6 @@ impl<D: Nand> ClassicStore<D> {
         let transaction = self.begin();
         let done = self.0.run(|engine| operation(engine, transaction.xid))?;
         self.commit(transaction, Durability::Immediate).map(|()| done)
-    }
-
-    fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        self.alone(|engine, xid| engine.open_table(xid, name))
-    }
-}
-
-impl<D: Nand> Drop for ClassicTransaction<D> {
-    fn drop(&mut self) {
-        // A device that fails here fails the next operation too.
-        let _ = self.machine.abort(self.xid);
     }
 }
 
@@ -118,103 +98,72 @@ impl<D: Nand> Store for ClassicStore<D> {
     }
 
     fn visit(&self, names: &[&str], on_row: OnRow<'_>) -> Result<(), EngineError> {
-        // Range locks kept to the end make it one state of all tables.
-        let mut reader = self.begin();
-        for (place, name) in names.iter().enumerate() {
-            let Some(table) = self.existing_table(name)? else { continue };
-            let mut rest = Some(ScanRange { low: Vec::new(), high: None });
-            while let Some(range) = rest {
-                let mut rows = Vec::new();
-                rest = reader.rows(
-                    table,
-                    &range,
-                    flagstone::Direction::Forward,
-                    usize::MAX,
-                    &mut rows,
-                )?;
-                for row in rows {
-                    if let RowValue::Inline(value) = row.value {
-                        on_row(place, &row.key, &value);
-                    }
-                }
-            }
-        }
-        Ok(())
+        self.begin().visit(names, on_row)
     }
 }
 
-impl<D: Nand> ClassicTransaction<D> {
-    fn rows(
-        &mut self,
-        table: Table,
-        range: &ScanRange,
-        direction: flagstone::Direction,
-        limit: usize,
-        rows: &mut Vec<Row>,
-    ) -> Result<Option<ScanRange>, EngineError> {
-        let xid = self.xid;
-        self.machine.run(|engine| engine.scan(xid, table, range, direction, limit, rows))
-    }
-
-    fn lock_for(&self, table: Table, key: &[u8], intent: Intent) -> Result<(), EngineError> {
-        match intent {
-            Intent::Read => Ok(()),
-            Intent::Change => self.machine.run(|engine| engine.lock_key(self.xid, table, key)),
-        }
-    }
-}
-
-impl<D: Nand> Operations for ClassicTransaction<D> {
-    type Stop = EngineError;
-
-    fn get(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        intent: Intent,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, EngineError> {
-        self.lock_for(table, key, intent)?;
-        self.machine.run(|engine| engine.get(self.xid, table, key, out))
+impl Stopping for Engine {
+    fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        Self::lock_key(self, xid, table, key)
     }
 
     fn get_part(
         &mut self,
+        xid: Xid,
         table: Table,
         key: &[u8],
         part: Part,
-        intent: Intent,
         out: &mut Vec<u8>,
-    ) -> Result<bool, EngineError> {
-        self.lock_for(table, key, intent)?;
-        let (offset, size) = (part.offset, part.size);
-        self.machine.run(|engine| engine.get_part(self.xid, table, key, offset, size, out))
+    ) -> Step<bool> {
+        Self::get_part(self, xid, table, key, part.offset, part.size, out)
     }
 
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        self.machine.run(|engine| engine.put(self.xid, table, key, value))
+    fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
+        Self::put(self, xid, table, key, value)
     }
 
     fn patch(
         &mut self,
+        xid: Xid,
         table: Table,
         key: &[u8],
         offset: usize,
         bytes: &[u8],
-    ) -> Result<(), EngineError> {
-        self.machine.run(|engine| engine.patch(self.xid, table, key, offset, bytes))
+    ) -> Step<()> {
+        Self::patch(self, xid, table, key, offset, bytes)
     }
 
-    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
-        self.machine.run(|engine| engine.delete(self.xid, table, key))
+    fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        Self::delete(self, xid, table, key)
     }
 
-    fn scan(&mut self, table: Table, scan: &mut Scan) -> Result<(), EngineError> {
-        while scan
-            .step(|range, direction, limit, rows| self.rows(table, range, direction, limit, rows))?
-        {
-        }
-        Ok(())
+    fn scan(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        range: &ScanRange,
+        direction: Direction,
+        limit: usize,
+        rows: &mut Vec<Row>,
+    ) -> Step<Option<ScanRange>> {
+        Self::scan(self, xid, table, range, direction, limit, rows)
+    }
+
+    fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
+        Self::open_table(self, xid, name)
+    }
+}
+
+impl<D: Nand> Machinery for Machine<D> {
+    type Engine = Engine;
+
+    fn complete<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
+        self.run(operation)
+    }
+
+    fn take_back(&self, xid: Xid) {
+        // A device that fails here fails the next operation too.
+        let _ = self.abort(xid);
     }
 }
 
@@ -320,55 +269,5 @@ impl<D: Nand> Driven for Machine<Timed<D>> {
 
     fn take_end_ns(&self) -> u64 {
         self.space().device_mut().take_end_ns()
-    }
-}
-
-impl ClassicSession<'_> {
-    fn lock_for(&mut self, table: Table, key: &[u8], intent: Intent) -> Step<()> {
-        match intent {
-            Intent::Read => Ok(()),
-            Intent::Change => self.engine.lock_key(self.xid, table, key),
-        }
-    }
-}
-
-impl Operations for ClassicSession<'_> {
-    type Stop = Stop;
-
-    fn get(&mut self, table: Table, key: &[u8], intent: Intent, out: &mut Vec<u8>) -> Step<bool> {
-        self.lock_for(table, key, intent)?;
-        self.engine.get(self.xid, table, key, out)
-    }
-
-    fn get_part(
-        &mut self,
-        table: Table,
-        key: &[u8],
-        part: Part,
-        intent: Intent,
-        out: &mut Vec<u8>,
-    ) -> Step<bool> {
-        self.lock_for(table, key, intent)?;
-        self.engine.get_part(self.xid, table, key, part.offset, part.size, out)
-    }
-
-    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
-        self.engine.put(self.xid, table, key, value)
-    }
-
-    fn patch(&mut self, table: Table, key: &[u8], offset: usize, bytes: &[u8]) -> Step<()> {
-        self.engine.patch(self.xid, table, key, offset, bytes)
-    }
-
-    fn delete(&mut self, table: Table, key: &[u8]) -> Step<()> {
-        self.engine.delete(self.xid, table, key)
-    }
-
-    fn scan(&mut self, table: Table, scan: &mut Scan) -> Step<()> {
-        let (engine, xid) = (&mut self.engine, self.xid);
-        while scan.step(|range, direction, limit, rows| {
-            engine.scan(xid, table, range, direction, limit, rows)
-        })? {}
-        Ok(())
     }
 }
