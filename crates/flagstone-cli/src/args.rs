@@ -294,6 +294,9 @@ pub(crate) struct BenchArgs {
     /// Clients without think time; threads off the simulator.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) clients: u32,
+    /// Share of the transactions that abort where they would commit (simulator).
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub(crate) abort_ratio: f64,
     /// Transactions of the measured window.
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) txns: u64,

@@ -82,6 +82,7 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.device = device;
     config.scale = args.scale;
     config.clients = args.clients;
+    config.abort_ratio = args.abort_ratio;
     config.txns = args.txns;
     config.memory = match &args.memory {
         Some(text) => MemoryBudget::Bytes(request::size("--memory", text)?),

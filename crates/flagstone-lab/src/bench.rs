@@ -18,6 +18,7 @@ pub(crate) mod threaded;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flagstone::{EngineError, OpenError, Options};
 use flagstone_nand::Profile;
@@ -52,6 +53,10 @@ pub struct BenchConfig {
     pub scale: u32,
     /// Clients of the simulator, threads elsewhere.
     pub clients: u32,
+    /// Share of the transactions that abort where they would commit; simulator only.
+    pub abort_ratio: f64,
+    /// Longest random wait of a deadlock's victim before it begins again; simulator only.
+    pub backoff: Duration,
     /// Commits of the measured window.
     pub txns: u64,
     /// Memory budget.
@@ -276,6 +281,8 @@ impl BenchConfig {
             options,
             scale: 1,
             clients: 1,
+            abort_ratio: 0.0,
+            backoff: Duration::ZERO,
             txns: 50_000,
             memory: MemoryBudget::Share(0.1),
             held_back: None,
@@ -320,6 +327,12 @@ impl BenchConfig {
         }
         if self.clients == 0 || self.clients > 100_000 {
             return refuse("clients", "between 1 and 100,000");
+        }
+        if !(0.0..1.0).contains(&self.abort_ratio) {
+            return refuse("abort-ratio", "at least 0 and below 1");
+        }
+        if self.abort_ratio > 0.0 && self.device != BenchDevice::Sim {
+            return refuse("abort-ratio", "0 on anything but the simulator");
         }
         if self.txns == 0 {
             return refuse("txns", "at least 1");

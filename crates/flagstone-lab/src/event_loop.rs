@@ -35,6 +35,8 @@ use crate::tally::Tally;
 use crate::workload::{Acknowledged, Outcome, Terminal, Workload};
 use client::{Client, Ended};
 
+pub use client::Manners;
+
 /// Steps without a commit after which a run counts as stalled: thousands a client are far beyond
 /// what any back-pressure takes.
 const STEPS_MAX: u32 = 2_000_000;
@@ -54,6 +56,8 @@ enum Event<E: Driven> {
     Worked(Box<E::Work>),
     /// Commits have waited for company as long as they may.
     Due,
+    /// A deadlock's victim has waited long enough.
+    Retry(u32),
 }
 
 /// Whether an actor has something under way.
@@ -111,9 +115,13 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         tables: W::Tables,
         client_count: u32,
         durability: Durability,
+        manners: Manners,
     ) -> Result<Self, BenchError> {
         let class_count = workload.classes().len();
-        let client = |index| Client::new(workload.terminal(tables, u64::from(index)), class_count);
+        let client = |index| {
+            let terminal = workload.terminal(tables, u64::from(index));
+            Client::new(terminal, class_count, index, manners)
+        };
         Ok(Self {
             engine,
             durability,
@@ -247,6 +255,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
                 self.acknowledge();
             }
             Event::Due => self.is_due_set = false,
+            Event::Retry(index) => self.ready.push_back(index),
             Event::Worked(work) => {
                 self.engine.work_end(*work);
                 self.worker = Actor::Idle;
@@ -343,11 +352,13 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
                 }
             }
             Stop::Error(EngineError::Deadlock) => {
-                if let Some(client) = self.clients.get_mut(index as usize) {
-                    self.tally.restarted(client.class());
-                    client.restart();
+                let Some(client) = self.clients.get_mut(index as usize) else { return Ok(()) };
+                self.tally.restarted(client.class());
+                client.restart();
+                match client.backoff_ns() {
+                    0 => self.ready.push_back(index),
+                    wait => self.clock.set(self.clock.now_ns() + wait, Event::Retry(index)),
                 }
-                self.ready.push_back(index);
             }
             Stop::Error(error) => return Err(error.into()),
         }

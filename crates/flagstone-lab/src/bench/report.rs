@@ -87,6 +87,8 @@ fn run_config(
         preset: options.preset.clone(),
         scale: config.scale,
         clients: config.clients,
+        abort_ratio: config.abort_ratio,
+        backoff_us: config.backoff.as_micros() as u64,
         txns: config.txns,
         memory: options.memory,
         held_back: held_back(options),

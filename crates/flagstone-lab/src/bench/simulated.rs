@@ -8,7 +8,7 @@ use super::machine::Machine;
 use super::prepare::report;
 use super::report::{Measured, seconds};
 use super::{BenchError, Chip, Job, OnProgress, Phase, Start, WARMUP_STEP, Warmup};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Manners};
 use crate::medium::Medium;
 use crate::preset::{self, EngineKind};
 use crate::run::Run;
@@ -110,7 +110,12 @@ fn clients<'m, S: Drivable, W: Workload>(
 ) -> Result<Clients<'m, S, W>, BenchError> {
     let durability = machine.options.durability;
     let engine = machine.database.engine();
-    EventLoop::new(engine, workload, machine.tables, config.clients, durability)
+    let manners = Manners {
+        abort_ratio: config.abort_ratio,
+        backoff_ns: config.backoff.as_nanos() as u64,
+        seed: config.seed,
+    };
+    EventLoop::new(engine, workload, machine.tables, config.clients, durability, manners)
 }
 
 fn warm_up<S: Drivable, W: Workload>(

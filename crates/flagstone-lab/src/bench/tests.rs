@@ -230,3 +230,14 @@ fn a_tpcc_run_is_the_same_whoever_loaded_its_image() {
     assert_eq!(one, two);
     assert_ne!(one.config.observed.trace_hash, 0);
 }
+
+/// Goal: a share of the transactions aborts where it would commit. Method: a tenth of many; the
+/// sums, checked within, show that nothing of them stays.
+#[test]
+fn a_share_of_the_transactions_is_made_to_abort() {
+    for preset in ["flagstone", "berkeley-original"] {
+        let run = bench(&BenchConfig { abort_ratio: 0.1, ..small(preset, 4) });
+        let share = run.aborts as f64 / (run.aborts + run.commits) as f64;
+        assert!((0.08..0.12).contains(&share), "{preset}: {share}");
+    }
+}

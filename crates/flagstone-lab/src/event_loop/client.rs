@@ -4,7 +4,25 @@ use flagstone::{Durability, Stop, Xid};
 use flagstone_space::Lsn;
 
 use crate::store::Driven;
-use crate::workload::{Outcome, Terminal};
+use crate::workload::{Draws, Outcome, Terminal};
+
+/// Stream of draws of client 0; the terminals' streams count up from 0.
+const DRAWS_STREAM: u64 = 1 << 40;
+
+/// Granularity of shares that are drawn.
+const SHARE_UNITS: u64 = 1 << 32;
+
+/// What clients do beside their transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Manners {
+    /// Share of the transactions that abort where they would commit.
+    pub abort_ratio: f64,
+    /// Longest wait of a deadlock's victim before it begins again; the wait is drawn evenly. 0 lets
+    /// it begin at once.
+    pub backoff_ns: u64,
+    /// Seed of both draws.
+    pub seed: u64,
+}
 
 /// A client and its transaction.
 pub(super) struct Client<T> {
@@ -16,6 +34,10 @@ pub(super) struct Client<T> {
     started_ns: u64,
     /// Commits acknowledged, by class.
     acknowledged: Vec<u64>,
+    manners: Manners,
+    draws: Draws,
+    /// The transaction aborts where it would commit; drawn once for each.
+    must_abort: bool,
 }
 
 /// Why a client's run ended.
@@ -29,9 +51,25 @@ pub(super) enum Ended {
 }
 
 impl<T: Terminal> Client<T> {
-    pub(super) fn new(terminal: T, class_count: usize) -> Self {
-        let acknowledged = vec![0; class_count];
-        Self { terminal, xid: None, is_active: false, outcome: None, started_ns: 0, acknowledged }
+    /// Client `number`, before its first transaction.
+    pub(super) fn new(terminal: T, class_count: usize, number: u32, manners: Manners) -> Self {
+        let stream = DRAWS_STREAM + u64::from(number);
+        Self {
+            terminal,
+            xid: None,
+            is_active: false,
+            outcome: None,
+            started_ns: 0,
+            acknowledged: vec![0; class_count],
+            manners,
+            draws: Draws::new(manners.seed, stream),
+            must_abort: false,
+        }
+    }
+
+    /// How long the victim of a deadlock waits.
+    pub(super) fn backoff_ns(&mut self) -> u64 {
+        self.draws.below(self.manners.backoff_ns)
     }
 
     pub(super) fn xid(&self) -> Option<Xid> {
@@ -66,6 +104,8 @@ impl<T: Terminal> Client<T> {
         if !self.is_active {
             self.is_active = true;
             self.started_ns = now_ns;
+            let share = self.draws.below(SHARE_UNITS) as f64 / SHARE_UNITS as f64;
+            self.must_abort = share < self.manners.abort_ratio;
         }
         match self.advance(engine, durability) {
             Ok(ended) => ended,
@@ -79,6 +119,7 @@ impl<T: Terminal> Client<T> {
             Some(outcome) => outcome,
             None => {
                 let outcome = self.terminal.advance(&mut engine.session(xid))?;
+                let outcome = if self.must_abort { Outcome::Abort } else { outcome };
                 *self.outcome.insert(outcome)
             }
         };

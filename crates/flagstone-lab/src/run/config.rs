@@ -18,6 +18,12 @@ pub struct RunConfig {
     pub scale: u32,
     /// Clients, which are threads off the simulator.
     pub clients: u32,
+    /// Share of the transactions that were made to abort.
+    #[serde(default)]
+    pub abort_ratio: f64,
+    /// Longest random wait of a deadlock's victim, in microseconds.
+    #[serde(default)]
+    pub backoff_us: u64,
     /// Commits of the window.
     pub txns: u64,
     /// Memory budget in bytes.

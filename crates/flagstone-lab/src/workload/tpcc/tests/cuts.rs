@@ -5,7 +5,7 @@ use flagstone_nand::{Crashable as _, Ending, FaultPlan};
 
 use super::*;
 use crate::bench::{BenchError, prepare};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Manners};
 use crate::store::{Drivable as _, Store as _};
 use crate::timed::Timed;
 
@@ -55,7 +55,8 @@ fn run_until_cut(
     let tables = prepare::open_tables(&store, tpcc).expect("the tables are there");
     let durability = options(preset).durability;
     let mut clients =
-        EventLoop::new(store.engine(), tpcc, tables, CLIENTS, durability).expect("histograms fit");
+        EventLoop::new(store.engine(), tpcc, tables, CLIENTS, durability, Manners::default())
+            .expect("histograms fit");
     let cut = clients.run_until(u64::MAX);
     let is_cut = matches!(
         cut,
