@@ -248,6 +248,12 @@ impl Intentions {
         }
     }
 
+    /// Whether the `next` of a record is a version of `page`.
+    #[must_use]
+    pub fn are_named(&self, page: LogicalPage) -> bool {
+        !self.naming(page).is_empty()
+    }
+
     fn own(&self, page: LogicalPage) -> &[Intention] {
         self.0.get(&page).map_or(&[], |filed| &filed.own)
     }

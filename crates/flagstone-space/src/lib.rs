@@ -44,6 +44,7 @@ mod record;
 mod report;
 mod ring;
 mod scan;
+pub mod shadow;
 mod space;
 mod stats;
 mod summary;

@@ -4,6 +4,6 @@ mod basics;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
 mod cuts;
-mod harness;
+pub(crate) mod harness;
 mod limits;
 mod mount_cost;

@@ -59,10 +59,10 @@ pub(super) fn options() -> SpaceOptions {
 
 /// Seeded numbers, the same on every machine (SplitMix64).
 #[derive(Clone, Debug)]
-pub(super) struct Draw(pub(super) u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -70,7 +70,7 @@ impl Draw {
         mixed ^ mixed >> 31
     }
 
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }

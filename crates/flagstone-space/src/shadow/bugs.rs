@@ -1,0 +1,54 @@
+//! Deliberate bugs that the crash exploration must find. Compiled in only with `seeded-bugs`.
+
+/// A bug of the store, and the rule it breaks.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ShadowBug {
+    /// A link counts whatever stands where it leads (E1).
+    LinkNotChecked,
+    /// A transaction with heads of both kinds counts as aborted (E2).
+    HalfFlaggedAborts,
+    /// Restart does not finish the flags of such a transaction (E3).
+    FlagsNotFinished,
+    /// The stale copy of a running transaction's page is not erased (E4).
+    StaleCopyKept,
+    /// Pages that go with one erase rely on each other (E5).
+    PagesReclaimedAlone,
+    /// A flag counts as set without being read back (F2).
+    FlagNotVerified,
+    /// A version that a record names is given again (BPCC).
+    NamedVersionReused,
+    /// A record is reclaimed that straddles one that did not commit (BPCC).
+    StraddlerReclaimed,
+    /// What names a page is not erased before the page is written (SCC).
+    NamingNotErased,
+    /// What may have been in flight at a cut is relied on (H5).
+    SuspectsKept,
+}
+
+/// The planted bug.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bugs {
+    #[cfg(feature = "seeded-bugs")]
+    planted: Option<ShadowBug>,
+}
+
+impl Bugs {
+    #[cfg(feature = "seeded-bugs")]
+    pub(super) const fn plant(&mut self, bug: ShadowBug) {
+        self.planted = Some(bug);
+    }
+
+    /// Whether the bug is planted; never without the feature.
+    #[cfg(feature = "seeded-bugs")]
+    pub(super) fn has(self, bug: ShadowBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Whether the bug is planted; never without the feature.
+    #[cfg(not(feature = "seeded-bugs"))]
+    #[expect(clippy::unused_self, reason = "same form as with the feature")]
+    pub(super) const fn has(self, _bug: ShadowBug) -> bool {
+        false
+    }
+}

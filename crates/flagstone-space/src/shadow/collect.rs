@@ -1,0 +1,320 @@
+//! Garbage collection: what stays is moved, flags are handed on, the block is erased.
+//!
+//! Owns the order of a collection (H3, H4). What has to be handed on is decided by
+//! [`crate::evidence`].
+//!
+//! V1. Flags first, while nothing has changed: a flag that cannot be set leaves the block as it was.
+//! V2. A victim is taken only when the free room holds all that stays, so it is always finished.
+//! V3. A flag that is set although the page which links to it still stands may have been in flight:
+//!     it is programmed again.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, Nand};
+
+use super::bugs::ShadowBug;
+use super::flash::{Fault, Work};
+use super::note::{Kind, NOWHERE, Note};
+use super::options::Evidence;
+use super::place::Line;
+use super::table::{Grain, Standing, Written};
+use super::{ShadowError, ShadowProtocol, ShadowStore, summary};
+use crate::evidence::{Flag, Flags};
+use crate::{Check, GroupId};
+
+/// What a unit in a victim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Running(GroupId),
+    /// The committed version of its page.
+    Current,
+    /// Kept for another one (BPCC).
+    Held,
+    Mark,
+    Dead,
+}
+
+impl<D: Nand> ShadowStore<D> {
+    /// Collects the best victim; whether there was something to gain.
+    pub(super) fn collect_one(&mut self) -> Result<bool, ShadowError> {
+        for _ in 0..super::place::ATTEMPTS {
+            let Some(victim) = self.blocks.victim() else { return Ok(false) };
+            if self.blocks.live(victim) >= self.flash.sizes.units_per_block {
+                return Ok(false);
+            }
+            if self.collect(victim)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Empties and erases a closed block; when the erase is complete. `None` when it holds what
+    /// cannot be read or flagged, or there is no room (V2): it is left as it was.
+    pub(super) fn collect(&mut self, block: BlockIndex) -> Result<Option<u64>, ShadowError> {
+        if self.blocks.live(block) > self.moved_room() {
+            return Ok(None);
+        }
+        let issued_ns = self.flash.now();
+        let (first, end) = self.flash.sizes.range_of(block);
+        let runners = self.table.runners_in(first, end);
+        let work = self.flash.work;
+        if work == Work::Host {
+            self.flash.work = Work::Collection;
+        }
+        let result = self.empty_and_erase(block);
+        self.flash.work = work;
+        match result {
+            Ok(end_ns) => {
+                self.table.settled(&runners, Some(end_ns));
+                self.counts.collections += 1;
+                self.counts.collection_ns += self.flash.now().saturating_sub(issued_ns);
+                // Collections occupy dies; who asked for room waits for those alone.
+                self.flash.device.resume_at(issued_ns);
+                Ok(Some(end_ns))
+            }
+            Err(ShadowError::Corrupt { .. } | ShadowError::FlagRefused(_)) => {
+                self.table.settled(&runners, None);
+                self.blocks.set_stuck(block);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn empty_and_erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
+        let units = self.units_in(block)?;
+        self.hand_on(block, &units)?;
+        let mut end_ns = 0;
+        for unit in &units {
+            end_ns = end_ns.max(self.move_out(unit)?);
+        }
+        self.flash.wait(end_ns);
+        self.erase_empty(block)
+    }
+
+    /// Erases a block whose units were moved out, and forgets those that were not.
+    fn erase_empty(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
+        let (first, end) = self.flash.sizes.range_of(block);
+        debug_assert_eq!(self.blocks.live(block), 0, "what stays was moved out");
+        debug_assert!(self.table.runners_in(first, end).is_empty(), "rule E4");
+        let end_ns = self.erase(block)?;
+        let gone = self.table.erased(first, end);
+        if matches!(self.evidence, Evidence::Cycle(_)) {
+            self.forget_erased(&gone);
+        }
+        Ok(end_ns)
+    }
+
+    /// Units of a closed block, as they were first written.
+    pub(super) fn units_in(&mut self, block: BlockIndex) -> Result<Vec<Written>, ShadowError> {
+        let sizes = self.flash.sizes;
+        let notes = match self.read_summary(block)? {
+            Some(notes) => sizes.units_of(block).zip(notes).collect(),
+            None => {
+                let mut notes = Vec::new();
+                for at in sizes.units_of(block) {
+                    notes.extend(self.flash.peek_first(at)?.map(|(note, _)| (at, note)));
+                }
+                notes
+            }
+        };
+        let written = |(at, note): (u32, Note)| Written { at, note, flag: note.initial };
+        Ok(notes.into_iter().map(written).collect())
+    }
+
+    /// Notes in a block's summary, if it has one that reads.
+    pub(super) fn read_summary(
+        &mut self,
+        block: BlockIndex,
+    ) -> Result<Option<Vec<Note>>, ShadowError> {
+        let at = self.flash.sizes.summary_of(block);
+        let mut data = alloc::vec![0; self.flash.sizes.geometry.page_size as usize];
+        match self.flash.read_page(at, &mut data) {
+            Ok(note) if note.kind == Kind::Summary => Ok(summary::decode(&data)),
+            Ok(_) | Err(Fault::Bad(..)) => Ok(None),
+            Err(Fault::Device(error)) => Err(self.fail(error)),
+        }
+    }
+
+    fn place_of(&self, unit: &Written) -> Place {
+        match self.table.owner(unit.at) {
+            Some((xid, Standing::Running)) => Place::Running(xid),
+            Some((_, Standing::Aborted)) => Place::Dead,
+            None if self.mark_at == Some(unit.at) => Place::Mark,
+            None if unit.note.kind != Kind::Data => Place::Dead,
+            None if self.map.get(unit.note.page.0 as usize) == Some(&unit.at) => Place::Current,
+            None if self.cycles.is_held(unit.at) => Place::Held,
+            None => Place::Dead,
+        }
+    }
+
+    /// Moves a unit that stays; when its copy is complete.
+    pub(super) fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
+        let place = self.place_of(unit);
+        match place {
+            Place::Dead => return Ok(0),
+            Place::Mark => {
+                self.write_mark()?;
+                return Ok(self.end_ns);
+            }
+            Place::Running(_) | Place::Current | Place::Held => {}
+        }
+        let mut image = core::mem::take(&mut self.buffer);
+        let result = self.copy(unit, place, &mut image);
+        self.buffer = image;
+        let (copy, end_ns) = result?;
+        match place {
+            Place::Running(xid) => self.table.moved(xid, unit.at, copy, end_ns),
+            Place::Held => self.cycles.moved(unit.at, copy.at),
+            _ => self.map[unit.note.page.0 as usize] = copy.at,
+        }
+        self.drop_live(unit.at);
+        self.counts.relocations += 1;
+        Ok(end_ns)
+    }
+
+    fn copy(
+        &mut self,
+        unit: &Written,
+        place: Place,
+        image: &mut [u8],
+    ) -> Result<(Written, u64), ShadowError> {
+        let note = self.flash.read_unit(unit.at, image)?;
+        if (note.page, note.version) != (unit.note.page, unit.note.version) {
+            return Err(self.corrupt(unit.at, Check::Identity));
+        }
+        let note = match self.evidence {
+            Evidence::Cycle(_) => note,
+            Evidence::Chain(flags) => self.copied_note(flags, unit, note, place),
+        };
+        self.put(Line::Moved, image, |_, _| Ok(note))
+    }
+
+    /// Note of a copy: what committed needs no chain any more, and gets its final flag.
+    fn copied_note(&self, flags: Flags, unit: &Written, note: Note, place: Place) -> Note {
+        let is_committed = !matches!(place, Place::Running(_));
+        let own = match place {
+            Place::Running(xid) => self.table.get(xid),
+            _ => None,
+        };
+        let now = own.and_then(|own| own.written.iter().find(|own| own.at == unit.at));
+        let now = now.unwrap_or(unit);
+        let keeps_link = !is_committed && self.grain == Grain::Page;
+        Note {
+            initial: flags.relocated(&now.shadow(), is_committed),
+            link: if keeps_link { note.link } else { NOWHERE },
+            mark: self.floor(),
+            ..note
+        }
+    }
+
+    /// Programs the flags that the pages of a victim leave to others (V1, rule E5).
+    fn hand_on(&mut self, block: BlockIndex, units: &[Written]) -> Result<(), ShadowError> {
+        match self.options.protocol {
+            ShadowProtocol::Cfc => self.hand_on_committed(block, units),
+            ShadowProtocol::Afc => self.hand_on_aborted(block),
+            ShadowProtocol::Scc | ShadowProtocol::Bpcc => Ok(()),
+        }
+    }
+
+    /// CFC: what a committed transaction's pages link to becomes `True`.
+    fn hand_on_committed(
+        &mut self,
+        block: BlockIndex,
+        units: &[Written],
+    ) -> Result<(), ShadowError> {
+        let mut going: BTreeMap<GroupId, Vec<Written>> = BTreeMap::new();
+        for unit in units.iter().filter(|unit| unit.note.kind == Kind::Data) {
+            // Not the unit's entry: what was torn has none, but its transaction may.
+            if self.table.get(unit.note.xid()).is_none() {
+                going.entry(unit.note.xid()).or_default().push(*unit);
+            }
+        }
+        for (xid, going) in going {
+            let links: BTreeSet<u32> = going.iter().map(|unit| unit.note.link).collect();
+            let mut stay = Vec::new();
+            for link in links {
+                let is_outside = link != NOWHERE && self.flash.sizes.block_of(link) != block;
+                if is_outside {
+                    stay.extend(self.linked(xid, link)?);
+                }
+            }
+            if !stay.is_empty() {
+                self.flag_heirs(Flags::Cfc, xid, &stay, &going, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The unit that a link leads to, if it is one of the transaction.
+    fn linked(&mut self, xid: GroupId, link: u32) -> Result<Option<Written>, ShadowError> {
+        let found = self.flash.peek_first(link).map_err(|error| self.fail(error))?;
+        let ignores = self.flash.bugs.has(ShadowBug::LinkNotChecked);
+        let own = found.filter(|(note, _)| note.kind == Kind::Data);
+        let own = own.filter(|(note, _)| note.xid() == xid || ignores);
+        Ok(own.map(|(note, flag)| {
+            let note = if ignores { Note { owner: xid.0, order: 0, ..note } } else { note };
+            // V3.
+            let flag = if note.initial == Flag::First { Flag::First } else { flag };
+            Written { at: link, note, flag }
+        }))
+    }
+
+    /// AFC: another page of an aborted transaction becomes `False`.
+    fn hand_on_aborted(&mut self, block: BlockIndex) -> Result<(), ShadowError> {
+        let (first, end) = self.flash.sizes.range_of(block);
+        for xid in self.table.aborted_in(first, end) {
+            let Some(own) = self.table.get(xid) else { continue };
+            let is_going = |unit: &&Written| (first..end).contains(&unit.at);
+            let (going, stay): (Vec<_>, Vec<_>) = own.written.iter().partition(is_going);
+            if stay.is_empty() {
+                continue;
+            }
+            if self.flash.bugs.has(ShadowBug::PagesReclaimedAlone) {
+                self.flag_one_by_one(xid, &stay, &going)?;
+                continue;
+            }
+            self.flag_heirs(Flags::Afc, xid, &stay, &going, false)?;
+        }
+        Ok(())
+    }
+
+    /// Without rule E5: pages that go together rely on each other.
+    fn flag_one_by_one(
+        &mut self,
+        xid: GroupId,
+        stay: &[Written],
+        going: &[Written],
+    ) -> Result<(), ShadowError> {
+        for page in going.iter().filter(|page| page.flag != Flag::True) {
+            let others = going.iter().filter(|other| other.at != page.at);
+            let stay: Vec<Written> = stay.iter().chain(others).copied().collect();
+            self.flag_heirs(Flags::Afc, xid, &stay, &[*page], false)?;
+        }
+        Ok(())
+    }
+
+    fn flag_heirs(
+        &mut self,
+        flags: Flags,
+        xid: GroupId,
+        stay: &[Written],
+        going: &[Written],
+        is_committed: bool,
+    ) -> Result<(), ShadowError> {
+        let (stay_nodes, going_nodes) =
+            (self.grain.nodes(flags, stay), self.grain.nodes(flags, going));
+        for (node, flag) in flags.before_reclaim(&stay_nodes, &going_nodes, is_committed) {
+            let heirs = stay.iter().filter(|unit| self.grain.node(unit.at) == node);
+            let Some(heir) = heirs.max_by_key(|unit| unit.note.order) else { continue };
+            self.counts.flags_collection += 1;
+            if !self.set_flag(heir.at, flag)? {
+                return Err(ShadowError::FlagRefused(xid));
+            }
+            self.note_flag(xid, heir.at, flag);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! Restart: what is on flash, and what has to be put right before anything else happens.
+//!
+//! Owns the order of a restart. What is committed is decided in `judge`.
+//!
+//! 1. Every block is looked at: its spare areas, or its summary. A block without a summary was
+//!    open; its pages are read whole.
+//! 2. Transactions are judged, the mapping and the transaction table are built.
+//! 3. The last unit of each open block may have been in flight: where it counts, it is copied.
+//! 4. Flags of transactions that were committing are finished (rule E3).
+//! 5. Blocks that were open, or have a flag that may have been in flight, are emptied (H5).
+//! 6. A mark reserves new numbers, and says that all flags below are complete.
+//!
+//! A restart that is cut starts again from what it finds; nothing before step 6 raises the floor.
+
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use flagstone_nand::{BlockIndex, Nand};
+
+use super::blocks::State;
+use super::bugs::ShadowBug;
+use super::flash::{Fault, Work};
+use super::note::{Kind, RawNote};
+use super::place::Mark;
+use super::table::Written;
+use super::{ShadowError, ShadowOptions, ShadowStore};
+use crate::GroupId;
+use crate::evidence::Flag;
+
+/// From what a restart learns which pages there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Restart {
+    /// From the spare area of every page.
+    Scan,
+    /// From the summary of every block; flags are read where they decide.
+    Summaries,
+}
+
+/// What a restart did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RestartReport {
+    /// Pages read whole.
+    pub page_reads: u64,
+    /// Spare areas read.
+    pub spare_reads: u64,
+    /// Device time from the first read to the last program.
+    pub device_ns: u64,
+    /// Device time of the reads alone: the mapping stands.
+    pub judged_ns: u64,
+    /// Transactions that the pages prove committed (records, for cyclic protocols).
+    pub committed: u64,
+    /// Transactions with pages on flash that did not commit (records, for cyclic protocols).
+    pub uncommitted: u64,
+    /// Flags of committing transactions that were finished.
+    pub flags_finished: u64,
+    /// Blocks emptied because something in them may have been in flight.
+    pub blocks_emptied: u64,
+}
+
+/// What a block holds.
+pub(super) enum Look {
+    Free,
+    /// It has a summary: all its units were complete.
+    Sealed(Vec<Written>),
+    /// It was open, or half erased.
+    Open(Vec<Written>),
+}
+
+/// What the first step found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) units: Vec<Written>,
+    marks: Vec<Written>,
+    /// Blocks that were open, each with its last unit.
+    open: Vec<(BlockIndex, Option<Written>)>,
+}
+
+/// What has to be done before the store is used.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    /// Flags to be finished.
+    pub(super) flags: Vec<(GroupId, u32, Flag)>,
+    /// Blocks with flags that may have been in flight.
+    pub(super) doubtful: BTreeSet<BlockIndex>,
+}
+
+/// Dies that are read side by side, each with its own time.
+#[derive(Debug)]
+pub(super) struct Dies(Vec<u64>);
+
+impl Dies {
+    /// Does what concerns one block in the time of its die.
+    pub(super) fn on<D: Nand, T>(
+        &mut self,
+        store: &mut ShadowStore<D>,
+        block: BlockIndex,
+        act: impl FnOnce(&mut ShadowStore<D>) -> T,
+    ) -> T {
+        let die = store.flash.sizes.geometry.die_of(block) as usize;
+        if let Some(time) = self.0.get(die) {
+            store.flash.device.resume_at(*time);
+        }
+        let result = act(store);
+        if let Some(time) = self.0.get_mut(die) {
+            *time = store.flash.now();
+        }
+        result
+    }
+
+    fn join<D: Nand>(self, store: &mut ShadowStore<D>) {
+        let end_ns = self.0.into_iter().max().unwrap_or_default();
+        store.flash.wait(end_ns);
+    }
+}
+
+impl<D: Nand> ShadowStore<D> {
+    /// Opens the store that is on a device.
+    ///
+    /// # Errors
+    ///
+    /// `NotFormatted`, `OtherOptions`, or what the device reports.
+    pub fn mount(device: D, options: ShadowOptions, how: Restart) -> Result<Self, ShadowError> {
+        Self::empty(device, options)?.restart(how)
+    }
+
+    /// As [`ShadowStore::mount`], with a bug planted before the first read.
+    #[cfg(feature = "seeded-bugs")]
+    #[doc(hidden)]
+    pub fn mount_planted(
+        device: D,
+        options: ShadowOptions,
+        how: Restart,
+        bug: ShadowBug,
+    ) -> Result<Self, ShadowError> {
+        let mut store = Self::empty(device, options)?;
+        store.plant(bug);
+        store.restart(how)
+    }
+
+    /// Plants a deliberate bug.
+    #[cfg(feature = "seeded-bugs")]
+    #[doc(hidden)]
+    pub fn plant(&mut self, bug: ShadowBug) {
+        self.flash.bugs.plant(bug);
+    }
+
+    /// What the restart did that opened this store; all zero after a format.
+    #[must_use]
+    pub const fn restart_report(&self) -> &RestartReport {
+        &self.report
+    }
+
+    fn restart(mut self, how: Restart) -> Result<Self, ShadowError> {
+        let issued_ns = self.flash.now();
+        self.flash.work = Work::Restart;
+        let mut dies = Dies(vec![issued_ns; self.flash.sizes.geometry.die_count as usize]);
+        let mut found = self.look_around(how, &mut dies)?;
+        self.read_mark(&mut found.marks)?;
+        let units = core::mem::take(&mut found.units);
+        let repairs = self.judge(units, how, &mut dies)?;
+        dies.join(&mut self);
+        self.report.judged_ns = self.flash.now() - issued_ns;
+        self.repair(&found, &repairs)?;
+        let tally = self.flash.tally(Work::Restart);
+        self.report.page_reads = tally.page_reads;
+        self.report.spare_reads = tally.spare_reads;
+        self.flash.wait(self.end_ns);
+        self.report.device_ns = self.flash.now() - issued_ns;
+        self.flash.work = Work::Host;
+        Ok(self)
+    }
+
+    /// Step 1.
+    fn look_around(&mut self, how: Restart, dies: &mut Dies) -> Result<Found, ShadowError> {
+        let mut found = Found::default();
+        for block in self.flash.sizes.geometry.blocks() {
+            if self.flash.device.is_bad(block)? {
+                continue;
+            }
+            let erases = self.flash.device.erase_count(block);
+            self.blocks.erased(block, erases);
+            let units = match dies.on(self, block, |store| store.look(block, how))? {
+                Look::Free => {
+                    self.blocks.set_state(block, State::Free { clean: false });
+                    continue;
+                }
+                Look::Sealed(units) => units,
+                Look::Open(units) => {
+                    found.open.push((block, units.last().copied()));
+                    units
+                }
+            };
+            self.blocks.set_state(block, State::Closed);
+            for unit in units {
+                match unit.note.kind {
+                    Kind::Data => found.units.push(unit),
+                    Kind::Mark => found.marks.push(unit),
+                    Kind::Summary => {}
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn look(&mut self, block: BlockIndex, how: Restart) -> Result<Look, ShadowError> {
+        let (first, last) = (self.flash.sizes.first_of(block), self.flash.sizes.summary_of(block));
+        if how == Restart::Summaries
+            && let Some(notes) = self.read_summary(block)?
+        {
+            let places = self.flash.sizes.units_of(block).zip(notes);
+            let units = places.map(|(at, note)| Written { at, note, flag: note.initial });
+            return Ok(Look::Sealed(units.collect()));
+        }
+        match self.flash.peek(last)? {
+            RawNote::Found(note, ..) if note.kind == Kind::Summary => {
+                Ok(Look::Sealed(self.peek_units(block)?))
+            }
+            RawNote::Erased if self.flash.peek(first)? == RawNote::Erased => Ok(Look::Free),
+            _ => Ok(Look::Open(self.read_units(block)?)),
+        }
+    }
+
+    /// Units of a block that was sealed, from their spare areas.
+    fn peek_units(&mut self, block: BlockIndex) -> Result<Vec<Written>, ShadowError> {
+        let mut units = Vec::new();
+        for at in self.flash.sizes.units_of(block) {
+            let unit = self.flash.peek_unit(at)?;
+            units.extend(unit.map(|(note, flag)| Written { at, note, flag }));
+        }
+        Ok(units)
+    }
+
+    /// Units of a block that was open: those that read whole.
+    fn read_units(&mut self, block: BlockIndex) -> Result<Vec<Written>, ShadowError> {
+        let mut units = Vec::new();
+        let mut image = core::mem::take(&mut self.buffer);
+        for at in self.flash.sizes.units_of(block) {
+            match self.flash.read_unit(at, &mut image) {
+                Ok(note) => {
+                    let flag = self.flash.peek_first(at)?.map_or(note.initial, |(_, flag)| flag);
+                    units.push(Written { at, note, flag });
+                }
+                Err(Fault::Bad(..)) => {}
+                Err(Fault::Device(error)) => return Err(self.fail(error)),
+            }
+        }
+        self.buffer = image;
+        Ok(units)
+    }
+
+    /// Finds the newest mark that reads whole, and checks what the store was made with.
+    fn read_mark(&mut self, marks: &mut [Written]) -> Result<(), ShadowError> {
+        marks.sort_unstable_by_key(|unit| core::cmp::Reverse(unit.note.version));
+        let mut image = vec![0; self.page_size()];
+        for unit in marks.iter() {
+            let Ok(note) = self.flash.read_unit(unit.at, &mut image) else { continue };
+            if note.version != unit.note.version {
+                continue;
+            }
+            let mark = Mark::decode(&image).ok_or(ShadowError::OtherOptions)?;
+            let options = &self.options;
+            let is_same = mark.protocol == options.protocol.number()
+                && mark.block_flags == options.block_flags
+                && mark.unit_pages == options.unit_pages;
+            if !is_same {
+                return Err(ShadowError::OtherOptions);
+            }
+            self.set_page_count(mark.page_count);
+            self.next_xid = mark.xid_bound;
+            self.mark_at = Some(unit.at);
+            self.add_live(unit.at);
+            self.version = self.version.max(note.version.0);
+            self.restart_floor = Some(note.mark);
+            return Ok(());
+        }
+        Err(ShadowError::NotFormatted)
+    }
+
+    /// Steps 3 to 6.
+    fn repair(&mut self, found: &Found, repairs: &Repairs) -> Result<(), ShadowError> {
+        let keeps = self.flash.bugs.has(ShadowBug::SuspectsKept);
+        if !keeps {
+            for suspect in found.open.iter().filter_map(|(_, last)| last.as_ref()) {
+                let end_ns = self.move_out(suspect)?;
+                self.flash.wait(end_ns);
+            }
+        }
+        if !self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
+            for (xid, at, flag) in &repairs.flags {
+                self.counts.flags_restart += 1;
+                self.report.flags_finished += 1;
+                if !self.set_flag(*at, *flag)? {
+                    return Err(ShadowError::FlagRefused(*xid));
+                }
+            }
+        }
+        let open = found.open.iter().map(|(block, _)| *block);
+        let blocks: BTreeSet<BlockIndex> = open.chain(repairs.doubtful.iter().copied()).collect();
+        self.empty_all(if keeps { BTreeSet::new() } else { blocks })?;
+        self.restart_floor = None;
+        self.write_mark()
+    }
+
+    /// Step 5: the emptiest first, so that there is room for the others.
+    fn empty_all(&mut self, blocks: BTreeSet<BlockIndex>) -> Result<(), ShadowError> {
+        let mut blocks: Vec<BlockIndex> = blocks.into_iter().collect();
+        blocks.sort_by_key(|block| (self.blocks.live(*block), *block));
+        for block in blocks {
+            if self.collect(block)?.is_none() && self.blocks.live(block) > self.moved_room() {
+                return Err(ShadowError::Full);
+            }
+            self.report.blocks_emptied += 1;
+        }
+        Ok(())
+    }
+}
