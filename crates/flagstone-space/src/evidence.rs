@@ -23,6 +23,9 @@
 //! - **E5** A block is reclaimed as a whole: what one page of a transaction leaves to another counts
 //!   only when that one stays. Two pages of an aborted AFC transaction that are not `True`, in one
 //!   block, would each rely on the other.
+//! - **E6** An erase that is cut leaves any of the block's pages. When all pages of an aborted AFC
+//!   transaction go with one erase, those that are `True` become `False` first, or one of them might
+//!   be left alone and prove the transaction committed.
 //!
 //! Sources: On et al., "Flag Commit", TKDE 24(9), 2012; Prabhakaran et al., "Transactional Flash",
 //! OSDI 2008.
@@ -135,7 +138,7 @@ impl Flags {
     }
 
     /// What must be programmed before the pages `going` of one transaction go, all with one erase
-    /// (rule E5); `stay` are its other pages on flash.
+    /// (rules E5 and E6); `stay` are its other pages on flash.
     #[must_use]
     pub fn before_reclaim<A: Copy + Ord>(
         self,
@@ -150,6 +153,10 @@ impl Flags {
                 let heirs: BTreeSet<A> =
                     heirs.filter(|heir| !is_true(heir)).map(|heir| heir.at).collect();
                 heirs.into_iter().map(|heir| (heir, Flag::True)).collect()
+            }
+            Self::Afc if !is_committed && stay.is_empty() => {
+                let alone = going.iter().filter(|shadow| is_true(shadow));
+                alone.map(|shadow| (shadow.at, Flag::False)).collect()
             }
             Self::Afc if !is_committed && stay.iter().all(is_true) => {
                 // The half toward the last page gets one.

@@ -100,6 +100,8 @@ pub struct ShadowStore<D> {
     restart_floor: Option<u64>,
     end_ns: u64,
     poisoned: bool,
+    /// Collections within collections.
+    nested: u32,
     counts: Counts,
     report: RestartReport,
     buffer: Vec<u8>,
@@ -156,6 +158,7 @@ impl<D: Nand> ShadowStore<D> {
             restart_floor: None,
             end_ns: 0,
             poisoned: false,
+            nested: 0,
             counts: Counts::default(),
             report: RestartReport::default(),
             buffer: vec![0; sizes.image_size],

@@ -4,7 +4,7 @@
 //! cuts is walked breadth first, with two transactions at once and several pages a block. After
 //! every step the recovery is compared with what a correct store must hold: each acknowledged
 //! transaction whole, one whose commit is in flight whole or not at all, nothing else. The
-//! variants without one of the rules E1 to E4 must fail: they prove that the models see.
+//! variants without one of the rules E1 to E6 must fail: they prove that the models see.
 //!
 //! `FLAGSTONE_EFFORT=N` walks N times as far.
 

@@ -14,6 +14,8 @@ pub enum ShadowBug {
     StaleCopyKept,
     /// Pages that go with one erase rely on each other (E5).
     PagesReclaimedAlone,
+    /// A cut erase is believed to leave nothing (E6).
+    CutEraseIgnored,
     /// A flag counts as set without being read back (F2).
     FlagNotVerified,
     /// A version that a record names is given again (BPCC).

@@ -17,7 +17,7 @@ use super::bugs::ShadowBug;
 use super::flash::{Fault, Work};
 use super::note::{Kind, NOWHERE, Note};
 use super::options::Evidence;
-use super::place::Line;
+use super::place::{ATTEMPTS, Line};
 use super::table::{Grain, Standing, Written};
 use super::{ShadowError, ShadowProtocol, ShadowStore, summary};
 use crate::evidence::{Flag, Flags};
@@ -35,10 +35,18 @@ enum Place {
     Dead,
 }
 
+/// What became of the flags that a victim leaves to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    All,
+    /// A page of the block does not take one.
+    Refused(GroupId, BlockIndex),
+}
+
 impl<D: Nand> ShadowStore<D> {
     /// Collects the best victim; whether there was something to gain.
     pub(super) fn collect_one(&mut self) -> Result<bool, ShadowError> {
-        for _ in 0..super::place::ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             let Some(victim) = self.blocks.victim() else { return Ok(false) };
             if self.blocks.live(victim) >= self.flash.sizes.units_per_block {
                 return Ok(false);
@@ -74,7 +82,9 @@ impl<D: Nand> ShadowStore<D> {
                 self.flash.device.resume_at(issued_ns);
                 Ok(Some(end_ns))
             }
-            Err(ShadowError::Corrupt { .. } | ShadowError::FlagRefused(_)) => {
+            Err(
+                ShadowError::Corrupt { .. } | ShadowError::FlagRefused(_) | ShadowError::Full,
+            ) => {
                 self.table.settled(&runners, None);
                 self.blocks.set_stuck(block);
                 Ok(None)
@@ -85,13 +95,30 @@ impl<D: Nand> ShadowStore<D> {
 
     fn empty_and_erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         let units = self.units_in(block)?;
-        self.hand_on(block, &units)?;
+        for depth in 0.. {
+            let Handed::Refused(xid, heir) = self.hand_on(block, &units)? else { break };
+            // What stands there leaves its evidence to others, and the link leads nowhere then.
+            let is_hopeless = depth == ATTEMPTS || self.nested == ATTEMPTS || heir == block;
+            if is_hopeless || self.collect_heir(heir)?.is_none() {
+                return Err(ShadowError::FlagRefused(xid));
+            }
+        }
+        if self.blocks.live(block) > self.moved_room() {
+            return Err(ShadowError::Full);
+        }
         let mut end_ns = 0;
         for unit in &units {
             end_ns = end_ns.max(self.move_out(unit)?);
         }
         self.flash.wait(end_ns);
         self.erase_empty(block)
+    }
+
+    fn collect_heir(&mut self, heir: BlockIndex) -> Result<Option<u64>, ShadowError> {
+        self.nested += 1;
+        let result = self.close(heir).and_then(|()| self.collect(heir));
+        self.nested -= 1;
+        result
     }
 
     /// Erases a block whose units were moved out, and forgets those that were not.
@@ -151,7 +178,24 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Moves a unit that stays; when its copy is complete.
-    pub(super) fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
+    fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
+        if matches!(self.place_of(unit), Place::Dead | Place::Mark) {
+            return self.write_again(unit, &[]);
+        }
+        let mut image = core::mem::take(&mut self.buffer);
+        let result = self.flash.read_unit(unit.at, &mut image).map_err(ShadowError::from);
+        let result = result.and_then(|note| {
+            if (note.page, note.version) != (unit.note.page, unit.note.version) {
+                return Err(self.corrupt(unit.at, Check::Identity));
+            }
+            self.write_again(&Written { note, ..*unit }, &image)
+        });
+        self.buffer = image;
+        result
+    }
+
+    /// Writes a unit that stays elsewhere, with what it held; when the copy is complete.
+    pub(super) fn write_again(&mut self, unit: &Written, image: &[u8]) -> Result<u64, ShadowError> {
         let place = self.place_of(unit);
         match place {
             Place::Dead => return Ok(0),
@@ -161,10 +205,11 @@ impl<D: Nand> ShadowStore<D> {
             }
             Place::Running(_) | Place::Current | Place::Held => {}
         }
-        let mut image = core::mem::take(&mut self.buffer);
-        let result = self.copy(unit, place, &mut image);
-        self.buffer = image;
-        let (copy, end_ns) = result?;
+        let note = match self.evidence {
+            Evidence::Cycle(_) => unit.note,
+            Evidence::Chain(flags) => self.copied_note(flags, unit, place),
+        };
+        let (copy, end_ns) = self.put(Line::Moved, image, |_, _| Ok(note))?;
         match place {
             Place::Running(xid) => self.table.moved(xid, unit.at, copy, end_ns),
             Place::Held => self.cycles.moved(unit.at, copy.at),
@@ -175,25 +220,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(end_ns)
     }
 
-    fn copy(
-        &mut self,
-        unit: &Written,
-        place: Place,
-        image: &mut [u8],
-    ) -> Result<(Written, u64), ShadowError> {
-        let note = self.flash.read_unit(unit.at, image)?;
-        if (note.page, note.version) != (unit.note.page, unit.note.version) {
-            return Err(self.corrupt(unit.at, Check::Identity));
-        }
-        let note = match self.evidence {
-            Evidence::Cycle(_) => note,
-            Evidence::Chain(flags) => self.copied_note(flags, unit, note, place),
-        };
-        self.put(Line::Moved, image, |_, _| Ok(note))
-    }
-
     /// Note of a copy: what committed needs no chain any more, and gets its final flag.
-    fn copied_note(&self, flags: Flags, unit: &Written, note: Note, place: Place) -> Note {
+    fn copied_note(&self, flags: Flags, unit: &Written, place: Place) -> Note {
         let is_committed = !matches!(place, Place::Running(_));
         let own = match place {
             Place::Running(xid) => self.table.get(xid),
@@ -204,18 +232,18 @@ impl<D: Nand> ShadowStore<D> {
         let keeps_link = !is_committed && self.grain == Grain::Page;
         Note {
             initial: flags.relocated(&now.shadow(), is_committed),
-            link: if keeps_link { note.link } else { NOWHERE },
+            link: if keeps_link { unit.note.link } else { NOWHERE },
             mark: self.floor(),
-            ..note
+            ..unit.note
         }
     }
 
     /// Programs the flags that the pages of a victim leave to others (V1, rule E5).
-    fn hand_on(&mut self, block: BlockIndex, units: &[Written]) -> Result<(), ShadowError> {
+    fn hand_on(&mut self, block: BlockIndex, units: &[Written]) -> Result<Handed, ShadowError> {
         match self.options.protocol {
             ShadowProtocol::Cfc => self.hand_on_committed(block, units),
             ShadowProtocol::Afc => self.hand_on_aborted(block),
-            ShadowProtocol::Scc | ShadowProtocol::Bpcc => Ok(()),
+            ShadowProtocol::Scc | ShadowProtocol::Bpcc => Ok(Handed::All),
         }
     }
 
@@ -224,7 +252,7 @@ impl<D: Nand> ShadowStore<D> {
         &mut self,
         block: BlockIndex,
         units: &[Written],
-    ) -> Result<(), ShadowError> {
+    ) -> Result<Handed, ShadowError> {
         let mut going: BTreeMap<GroupId, Vec<Written>> = BTreeMap::new();
         for unit in units.iter().filter(|unit| unit.note.kind == Kind::Data) {
             // Not the unit's entry: what was torn has none, but its transaction may.
@@ -241,11 +269,12 @@ impl<D: Nand> ShadowStore<D> {
                     stay.extend(self.linked(xid, link)?);
                 }
             }
-            if !stay.is_empty() {
-                self.flag_heirs(Flags::Cfc, xid, &stay, &going, true)?;
+            let handed = self.flag_heirs(Flags::Cfc, xid, &stay, &going, true)?;
+            if handed != Handed::All {
+                return Ok(handed);
             }
         }
-        Ok(())
+        Ok(Handed::All)
     }
 
     /// The unit that a link leads to, if it is one of the transaction.
@@ -263,22 +292,21 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// AFC: another page of an aborted transaction becomes `False`.
-    fn hand_on_aborted(&mut self, block: BlockIndex) -> Result<(), ShadowError> {
+    fn hand_on_aborted(&mut self, block: BlockIndex) -> Result<Handed, ShadowError> {
         let (first, end) = self.flash.sizes.range_of(block);
         for xid in self.table.aborted_in(first, end) {
             let Some(own) = self.table.get(xid) else { continue };
             let is_going = |unit: &&Written| (first..end).contains(&unit.at);
             let (going, stay): (Vec<_>, Vec<_>) = own.written.iter().partition(is_going);
-            if stay.is_empty() {
-                continue;
+            let handed = match self.flash.bugs.has(ShadowBug::PagesReclaimedAlone) {
+                true => self.flag_one_by_one(xid, &stay, &going)?,
+                false => self.flag_heirs(Flags::Afc, xid, &stay, &going, false)?,
+            };
+            if handed != Handed::All {
+                return Ok(handed);
             }
-            if self.flash.bugs.has(ShadowBug::PagesReclaimedAlone) {
-                self.flag_one_by_one(xid, &stay, &going)?;
-                continue;
-            }
-            self.flag_heirs(Flags::Afc, xid, &stay, &going, false)?;
         }
-        Ok(())
+        Ok(Handed::All)
     }
 
     /// Without rule E5: pages that go together rely on each other.
@@ -287,13 +315,13 @@ impl<D: Nand> ShadowStore<D> {
         xid: GroupId,
         stay: &[Written],
         going: &[Written],
-    ) -> Result<(), ShadowError> {
+    ) -> Result<Handed, ShadowError> {
         for page in going.iter().filter(|page| page.flag != Flag::True) {
             let others = going.iter().filter(|other| other.at != page.at);
             let stay: Vec<Written> = stay.iter().chain(others).copied().collect();
             self.flag_heirs(Flags::Afc, xid, &stay, &[*page], false)?;
         }
-        Ok(())
+        Ok(Handed::All)
     }
 
     fn flag_heirs(
@@ -303,18 +331,20 @@ impl<D: Nand> ShadowStore<D> {
         stay: &[Written],
         going: &[Written],
         is_committed: bool,
-    ) -> Result<(), ShadowError> {
-        let (stay_nodes, going_nodes) =
-            (self.grain.nodes(flags, stay), self.grain.nodes(flags, going));
+    ) -> Result<Handed, ShadowError> {
+        // AFC's rules look at pages one by one: a cut erase leaves any of them (rule E6).
+        let grain = if flags == Flags::Afc { Grain::Page } else { self.grain };
+        let (stay_nodes, going_nodes) = (grain.nodes(flags, stay), grain.nodes(flags, going));
+        let going = if self.flash.bugs.has(ShadowBug::CutEraseIgnored) { &[] } else { going };
         for (node, flag) in flags.before_reclaim(&stay_nodes, &going_nodes, is_committed) {
-            let heirs = stay.iter().filter(|unit| self.grain.node(unit.at) == node);
+            let heirs = stay.iter().chain(going).filter(|unit| grain.node(unit.at) == node);
             let Some(heir) = heirs.max_by_key(|unit| unit.note.order) else { continue };
             self.counts.flags_collection += 1;
             if !self.set_flag(heir.at, flag)? {
-                return Err(ShadowError::FlagRefused(xid));
+                return Ok(Handed::Refused(xid, self.flash.sizes.block_of(heir.at)));
             }
             self.note_flag(xid, heir.at, flag);
         }
-        Ok(())
+        Ok(Handed::All)
     }
 }

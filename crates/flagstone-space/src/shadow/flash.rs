@@ -10,7 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Completion, Geometry, Nand, NandError, PhysicalPage, ProgramPart,
+    BlockIndex, Capabilities, Completion, FlashRule, Geometry, Nand, NandError, PhysicalPage, ProgramPart,
     ReadPart,
 };
 
@@ -278,7 +278,8 @@ impl<D: Nand> Flash<D> {
         Ok(Some((note, flag)))
     }
 
-    /// Programs a flag; whether it reads as programmed afterwards (F2).
+    /// Programs a flag; whether it reads as programmed afterwards (F2). A page that takes no more
+    /// programs does not.
     pub(super) fn program_flag(&mut self, at: u32, flag: Flag) -> Result<bool, NandError> {
         let page = self.page(at)?;
         let cells = flag_cells(flag);
@@ -286,7 +287,9 @@ impl<D: Nand> Flash<D> {
         let issued_ns = self.now();
         let part = ProgramPart { data_offset: 0, data: &[], spare_offset, spare: &cells };
         let done = match self.device.program(page, part) {
-            Err(NandError::ProgramFailed { .. }) => return Ok(false),
+            // A page of a block whose erase was cut may take no more programs, and does not say so.
+            Err(NandError::ProgramFailed { .. })
+            | Err(NandError::Rule { rule: FlashRule::SparePrograms, .. }) => return Ok(false),
             result => result?,
         };
         self.count(self.sizes.block_of(at), issued_ns, done).flag_programs += 1;

@@ -63,8 +63,8 @@ pub(super) enum Look {
     Free,
     /// It has a summary: all its units were complete.
     Sealed(Vec<Written>),
-    /// It was open, or half erased.
-    Open(Vec<Written>),
+    /// It was open, or half erased. What its last unit holds was read once, and may not read again.
+    Open(Vec<Written>, Vec<u8>),
 }
 
 /// What the first step found.
@@ -72,8 +72,10 @@ pub(super) enum Look {
 pub(super) struct Found {
     pub(super) units: Vec<Written>,
     marks: Vec<Written>,
-    /// Blocks that were open, each with its last unit.
-    open: Vec<(BlockIndex, Option<Written>)>,
+    /// Blocks that were open.
+    open: Vec<BlockIndex>,
+    /// Their last units, with what they held.
+    suspects: Vec<(Written, Vec<u8>)>,
 }
 
 /// What has to be done before the store is used.
@@ -186,8 +188,9 @@ impl<D: Nand> ShadowStore<D> {
                     continue;
                 }
                 Look::Sealed(units) => units,
-                Look::Open(units) => {
-                    found.open.push((block, units.last().copied()));
+                Look::Open(units, image) => {
+                    found.open.push(block);
+                    found.suspects.extend(units.last().map(|last| (*last, image)));
                     units
                 }
             };
@@ -217,7 +220,7 @@ impl<D: Nand> ShadowStore<D> {
                 Ok(Look::Sealed(self.peek_units(block)?))
             }
             RawNote::Erased if self.flash.peek(first)? == RawNote::Erased => Ok(Look::Free),
-            _ => Ok(Look::Open(self.read_units(block)?)),
+            _ => self.read_units(block),
         }
     }
 
@@ -232,21 +235,21 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Units of a block that was open: those that read whole.
-    fn read_units(&mut self, block: BlockIndex) -> Result<Vec<Written>, ShadowError> {
+    fn read_units(&mut self, block: BlockIndex) -> Result<Look, ShadowError> {
         let mut units = Vec::new();
-        let mut image = core::mem::take(&mut self.buffer);
+        let (mut image, mut last) = (vec![0; self.page_size()], Vec::new());
         for at in self.flash.sizes.units_of(block) {
             match self.flash.read_unit(at, &mut image) {
                 Ok(note) => {
                     let flag = self.flash.peek_first(at)?.map_or(note.initial, |(_, flag)| flag);
                     units.push(Written { at, note, flag });
+                    last.clone_from(&image);
                 }
                 Err(Fault::Bad(..)) => {}
                 Err(Fault::Device(error)) => return Err(self.fail(error)),
             }
         }
-        self.buffer = image;
-        Ok(units)
+        Ok(Look::Open(units, last))
     }
 
     /// Finds the newest mark that reads whole, and checks what the store was made with.
@@ -281,8 +284,8 @@ impl<D: Nand> ShadowStore<D> {
     fn repair(&mut self, found: &Found, repairs: &Repairs) -> Result<(), ShadowError> {
         let keeps = self.flash.bugs.has(ShadowBug::SuspectsKept);
         if !keeps {
-            for suspect in found.open.iter().filter_map(|(_, last)| last.as_ref()) {
-                let end_ns = self.move_out(suspect)?;
+            for (suspect, image) in &found.suspects {
+                let end_ns = self.write_again(suspect, image)?;
                 self.flash.wait(end_ns);
             }
         }
@@ -290,12 +293,13 @@ impl<D: Nand> ShadowStore<D> {
             for (xid, at, flag) in &repairs.flags {
                 self.counts.flags_restart += 1;
                 self.report.flags_finished += 1;
-                if !self.set_flag(*at, *flag)? {
+                let block = self.flash.sizes.block_of(*at);
+                if !self.set_flag(*at, *flag)? && self.collect(block)?.is_none() {
                     return Err(ShadowError::FlagRefused(*xid));
                 }
             }
         }
-        let open = found.open.iter().map(|(block, _)| *block);
+        let open = found.open.iter().copied();
         let blocks: BTreeSet<BlockIndex> = open.chain(repairs.doubtful.iter().copied()).collect();
         self.empty_all(if keeps { BTreeSet::new() } else { blocks })?;
         self.restart_floor = None;

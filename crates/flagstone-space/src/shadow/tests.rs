@@ -4,4 +4,5 @@
 //! that was not, except that one whose commit was in flight at a cut is there whole or not at all.
 
 mod basics;
+mod cuts;
 mod harness;

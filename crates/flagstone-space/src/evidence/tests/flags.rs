@@ -25,6 +25,8 @@ enum Without {
     Settle,
     /// E5.
     WholeBlock,
+    /// E6.
+    CutErase,
 }
 
 /// What is walked.
@@ -57,6 +59,8 @@ struct Chip {
     /// Transactions begun.
     begun: usize,
     runs: Vec<Run>,
+    /// The power went in an erase: the next step is a cut.
+    is_off: bool,
     /// Transaction that each page's content must come from.
     truth: BTreeMap<u32, GroupId>,
 }
@@ -68,6 +72,7 @@ impl Chip {
             slots: vec![None; usize::from(scope.block_count * scope.pages_per_block)],
             begun: 0,
             runs: Vec::new(),
+            is_off: false,
             truth: pages.iter().map(|page| (*page, GroupId(0))).collect(),
             scope,
         };
@@ -176,6 +181,7 @@ impl Chip {
         let mut next = self.clone();
         next.truth = self.recovered();
         next.runs.clear();
+        next.is_off = false;
         next
     }
 
@@ -300,6 +306,11 @@ impl Chip {
                     });
                     gone.flat_map(alone).collect()
                 }
+                Without::CutErase => {
+                    let flags = self.scope.protocol.before_reclaim(&stay, &gone, is_committed);
+                    let stays = |at: u8| stay.iter().any(|page| page.at == at);
+                    flags.into_iter().filter(|(at, _)| stays(*at)).collect()
+                }
                 _ => self.scope.protocol.before_reclaim(&stay, &gone, is_committed),
             }
         });
@@ -320,10 +331,21 @@ impl Chip {
             if pages.is_empty() || pages.iter().any(keeps) {
                 continue;
             }
-            out.push(match self.before_reclaim(&pages) {
-                Some((at, flag)) => self.program_flag(at, flag),
-                None => pages.iter().fold(self.clone(), |chip, page| chip.set(page.at, None)),
-            });
+            match self.before_reclaim(&pages) {
+                Some((at, flag)) => out.push(self.program_flag(at, flag)),
+                None => self.erase(&pages, out),
+            }
+        }
+    }
+
+    /// An erase, and all that it leaves when it is cut.
+    fn erase(&self, pages: &[&Page], out: &mut Vec<Self>) {
+        for taken in 1..1_u32 << pages.len() {
+            let is_taken = |index: usize| taken >> index & 1 == 1;
+            let gone = pages.iter().enumerate().filter(|(index, _)| is_taken(*index));
+            let mut next = gone.fold(self.clone(), |chip, (_, page)| chip.set(page.at, None));
+            next.is_off = taken + 1 != 1 << pages.len();
+            out.push(next);
         }
     }
 
@@ -371,6 +393,9 @@ impl State for Chip {
     }
 
     fn next(&self) -> Vec<Self> {
+        if self.is_off {
+            return vec![self.cut()];
+        }
         let unfinished = self.unfinished();
         if !unfinished.is_empty() {
             return unfinished.iter().map(|(at, flag)| self.program_flag(*at, *flag)).collect();
@@ -420,6 +445,7 @@ fn flags_fail_without_any_of_their_rules() {
         (Flags::Cfc, Without::Finish, THREE, (5, 1)),
         (Flags::Afc, Without::Settle, TWO, (5, 1)),
         (Flags::Afc, Without::WholeBlock, THREE, (4, 2)),
+        (Flags::Afc, Without::CutErase, THREE, (4, 2)),
     ] {
         let at_once = 1;
         let scope =

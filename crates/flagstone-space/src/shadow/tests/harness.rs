@@ -218,7 +218,7 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    pub(super) fn mount(self, device: SimNand) -> Result<ShadowStore<SimNand>, ShadowError> {
+    pub(super) fn mount<D: Nand>(self, device: D) -> Result<ShadowStore<D>, ShadowError> {
         #[cfg(feature = "seeded-bugs")]
         if let Some(bug) = self.bug {
             return ShadowStore::mount_planted(device, self.options, self.how, bug);
