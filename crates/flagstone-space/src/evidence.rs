@@ -37,6 +37,8 @@ use crate::{GroupId, LogicalPage, Version};
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::effort;
 
 /// Commit flag of a shadow page. Bits only fall: `First` (11) to `True` (10) to `False` (00).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

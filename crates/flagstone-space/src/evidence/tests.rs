@@ -40,7 +40,7 @@ trait State: Clone + Eq + Hash {
     fn next(&self) -> Vec<Self>;
 }
 
-fn effort() -> usize {
+pub(crate) fn effort() -> usize {
     std::env::var("FLAGSTONE_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 

@@ -82,9 +82,7 @@ impl<D: Nand> ShadowStore<D> {
                 self.flash.device.resume_at(issued_ns);
                 Ok(Some(end_ns))
             }
-            Err(
-                ShadowError::Corrupt { .. } | ShadowError::FlagRefused(_) | ShadowError::Full,
-            ) => {
+            Err(ShadowError::Corrupt { .. } | ShadowError::FlagRefused(_) | ShadowError::Full) => {
                 self.table.settled(&runners, None);
                 self.blocks.set_stuck(block);
                 Ok(None)
@@ -106,12 +104,14 @@ impl<D: Nand> ShadowStore<D> {
         if self.blocks.live(block) > self.moved_room() {
             return Err(ShadowError::Full);
         }
+        let (first, end) = self.flash.sizes.range_of(block);
+        let has_runners = !self.table.runners_in(first, end).is_empty();
         let mut end_ns = 0;
         for unit in &units {
             end_ns = end_ns.max(self.move_out(unit)?);
         }
         self.flash.wait(end_ns);
-        self.erase_empty(block)
+        self.erase_empty(block, has_runners)
     }
 
     fn collect_heir(&mut self, heir: BlockIndex) -> Result<Option<u64>, ShadowError> {
@@ -122,10 +122,14 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Erases a block whose units were moved out, and forgets those that were not.
-    fn erase_empty(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
+    fn erase_empty(&mut self, block: BlockIndex, has_runners: bool) -> Result<u64, ShadowError> {
         let (first, end) = self.flash.sizes.range_of(block);
         debug_assert_eq!(self.blocks.live(block), 0, "what stays was moved out");
         debug_assert!(self.table.runners_in(first, end).is_empty(), "rule E4");
+        if has_runners && self.flash.bugs.has(ShadowBug::StaleCopyKept) {
+            self.blocks.set_stuck(block);
+            return Ok(self.flash.now());
+        }
         let end_ns = self.erase(block)?;
         let gone = self.table.erased(first, end);
         if matches!(self.evidence, Evidence::Cycle(_)) {

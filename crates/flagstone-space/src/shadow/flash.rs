@@ -10,8 +10,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Completion, FlashRule, Geometry, Nand, NandError, PhysicalPage, ProgramPart,
-    ReadPart,
+    BlockIndex, Capabilities, Completion, FlashRule, Geometry, Nand, NandError, PhysicalPage,
+    ProgramPart, ReadPart,
 };
 
 use super::bugs::Bugs;

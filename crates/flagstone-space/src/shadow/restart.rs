@@ -299,8 +299,12 @@ impl<D: Nand> ShadowStore<D> {
                 }
             }
         }
-        let open = found.open.iter().copied();
-        let blocks: BTreeSet<BlockIndex> = open.chain(repairs.doubtful.iter().copied()).collect();
+        let mut blocks = repairs.doubtful.clone();
+        // Where flags are finished late, they are not moved either.
+        if self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
+            blocks.clear();
+        }
+        blocks.extend(found.open.iter().copied());
         self.empty_all(if keeps { BTreeSet::new() } else { blocks })?;
         self.restart_floor = None;
         self.write_mark()

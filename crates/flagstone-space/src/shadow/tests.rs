@@ -4,5 +4,8 @@
 //! that was not, except that one whose commit was in flight at a cut is there whole or not at all.
 
 mod basics;
+#[cfg(feature = "seeded-bugs")]
+mod bugs;
 mod cuts;
+mod faults;
 mod harness;

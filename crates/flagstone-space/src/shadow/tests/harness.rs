@@ -100,6 +100,13 @@ impl Pair {
         Self { store, model: Model::default(), bug: None }
     }
 
+    #[cfg(feature = "seeded-bugs")]
+    pub(super) fn planted(mut self, bug: ShadowBug) -> Self {
+        self.store.plant(bug);
+        self.bug = Some(bug);
+        self
+    }
+
     /// Does a step to both. A page that another transaction wrote is left alone; what does not fit
     /// is aborted.
     pub(super) fn apply(&mut self, step: &Step) -> Result<(), ShadowError> {
