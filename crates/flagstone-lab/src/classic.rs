@@ -78,8 +78,6 @@ pub struct Config {
     pub options: Options,
     /// What locks are on.
     pub locking: Locking,
-    /// Commits between two checkpoints; 0 leaves it to the fill of the log.
-    pub checkpoint_commits: u64,
     /// A deliberate mistake that the crash explorer has to find; has no effect where bugs cannot be
     /// planted.
     pub mistake: Mistake,
@@ -121,9 +119,6 @@ impl Mistake {
     ];
 }
 
-/// Commits between two checkpoints of the presets: what the experiments of on-the-fly redo take.
-const CHECKPOINT_COMMITS: u64 = 5_000;
-
 impl Config {
     /// How an engine with these options runs; what locks are on follows from their preset.
     #[must_use]
@@ -132,12 +127,7 @@ impl Config {
             EngineKind::Classic(locking) => locking,
             EngineKind::Flagstone => Locking::default(),
         };
-        Self {
-            options: options.clone(),
-            locking,
-            checkpoint_commits: CHECKPOINT_COMMITS,
-            mistake: Mistake::None,
-        }
+        Self { options: options.clone(), locking, mistake: Mistake::None }
     }
 
     /// Whether a mistake is made.

@@ -41,6 +41,9 @@ const CLASSIC: &[Preset] = &[
     },
 ];
 
+/// Commits between two checkpoints of a classic engine: as in the presets of on-the-fly redo.
+const CHECKPOINT_COMMITS: u64 = 5_000;
+
 /// Every preset, the default one first.
 pub fn all() -> impl Iterator<Item = Preset> {
     let own = PRESETS.iter().map(|preset| Preset {
@@ -65,7 +68,11 @@ pub fn engine_of(options: &Options) -> EngineKind {
 /// `UnknownPreset`, with the nearest name.
 pub fn options(name: &str) -> Result<Options, OptionsError> {
     match CLASSIC.iter().find(|preset| preset.name == name) {
-        Some(preset) => Ok(Options { preset: preset.name.to_owned(), ..Options::default() }),
+        Some(preset) => Ok(Options {
+            preset: preset.name.to_owned(),
+            checkpoint_commits: CHECKPOINT_COMMITS,
+            ..Options::default()
+        }),
         None => Options::preset(name),
     }
 }

@@ -168,7 +168,7 @@ impl Engine {
         if self.checkpoint.wanted.is_some() {
             return self.checkpoint.wanted;
         }
-        let every = self.config.checkpoint_commits;
+        let every = self.config.options.checkpoint_commits;
         if every > 0 && self.checkpoint.commits >= every {
             return Some(Reach::Half);
         }
@@ -218,25 +218,28 @@ impl Engine {
         self.places.get(after).map_or(self.log.next(), |(first, _)| *first)
     }
 
-    /// The next page that the checkpoint has to write.
-    pub(super) fn old_page(&mut self) -> Option<LogicalPage> {
-        let Phase::Writing { target } = self.checkpoint.phase else { return None };
+    /// The next pages that the checkpoint has to write, the oldest first, at most so many: written
+    /// together, they use every die.
+    pub(super) fn old_pages(&mut self, count_max: usize) -> Vec<LogicalPage> {
+        let Phase::Writing { target } = self.checkpoint.phase else { return Vec::new() };
         if self.checkpoint.queue.is_empty() {
-            self.checkpoint.queue = self.old_pages(target);
+            self.checkpoint.queue = self.dirty_before(target);
         }
-        while let Some(page) = self.checkpoint.queue.last() {
-            let frame = self.pool.peek(*page);
+        let mut old = Vec::new();
+        while old.len() < count_max
+            && let Some(page) = self.checkpoint.queue.pop()
+        {
+            let frame = self.pool.peek(page);
             let is_old = frame.and_then(|it| it.rec_lsn).is_some_and(|first| first < target);
-            if is_old && !self.pool.is_writing(*page) {
-                return Some(*page);
+            if is_old && !self.pool.is_writing(page) {
+                old.push(page);
             }
-            self.checkpoint.queue.pop();
         }
-        None
+        old
     }
 
     /// Dirty pages whose first record is below `target`, the oldest last.
-    fn old_pages(&self, target: Lsn) -> Vec<LogicalPage> {
+    fn dirty_before(&self, target: Lsn) -> Vec<LogicalPage> {
         let old = self.pool.dirty().filter(|(_, first)| *first < target);
         let mut old: Vec<_> = old.map(|(page, first)| (first, page)).collect();
         old.sort_unstable_by(|one, two| two.cmp(one));

@@ -321,9 +321,9 @@ impl<D: Nand> Machine<D> {
         if !self.engine().must_checkpoint() {
             return Ok(None);
         }
-        let old = self.engine().old_page();
-        if let Some(page) = old {
-            return Ok(self.write(&[page])?);
+        let old = self.engine().old_pages(WRITES_MAX);
+        if !old.is_empty() {
+            return Ok(self.write(&old)?);
         }
         if self.engine().checkpoint_step() {
             return Ok(Some(Work::Nothing));

@@ -18,7 +18,7 @@ fn chip() -> SimNand {
 fn config(locking: Locking) -> Config {
     let mut options = Options::default().with_memory(32 * 512);
     options.log_pages = 128;
-    Config { options, locking, checkpoint_commits: 0, mistake: Mistake::None }
+    Config { options, locking, mistake: Mistake::None }
 }
 
 fn created(locking: Locking) -> (Machine<SimNand>, Table) {
