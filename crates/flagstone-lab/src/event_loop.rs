@@ -2,8 +2,8 @@
 //!
 //! Owns the virtual clock, the clients and the two actors beside them: the log, which is flushed
 //! whenever the device has taken the last flush (an engine without a log has several commits under
-//! way), and the background worker. Never waits and never
-//! looks at the wall clock.
+//! way), and the background worker, which has as many pieces of work under way as the engine allows.
+//! Never waits and never looks at the wall clock.
 //!
 //! - **L1** An operation that finds all it needs in memory takes no device time.
 //! - **L2** A client waits for exactly one thing: a read of its own, room, a lock, or its commit to
@@ -60,11 +60,12 @@ enum Event<E: Driven> {
     Retry(u32),
 }
 
-/// Whether an actor has something under way.
+/// Whether the worker can begin something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
     Idle,
-    Busy,
+    /// Waits for a page.
+    Reading,
     /// Could not go on; tries again after the next event that may have changed that.
     Held,
 }
@@ -88,6 +89,8 @@ pub struct EventLoop<'e, E: Driven, T> {
     on_durable: VecDeque<Pending>,
     /// Flushes under way.
     flushes: usize,
+    /// Pieces of background work under way.
+    works: usize,
     worker: Actor,
     /// What the clients did since [`EventLoop::reset_tally`], by class.
     pub tally: Tally,
@@ -132,6 +135,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
             on_lock: Vec::new(),
             on_durable: VecDeque::new(),
             flushes: 0,
+            works: 0,
             worker: Actor::Idle,
             tally: Tally::new(workload.classes())?,
             commits: 0,
@@ -258,7 +262,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
             Event::Retry(index) => self.ready.push_back(index),
             Event::Worked(work) => {
                 self.engine.work_end(*work);
-                self.worker = Actor::Idle;
+                self.works -= 1;
                 self.release_held();
             }
         }
@@ -392,27 +396,29 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// Starts background work when there is some and the last is done.
+    /// Starts background work while there is some, as much of it at a time as the engine allows.
     fn start_work(&mut self) -> Result<(), BenchError> {
-        if self.worker != Actor::Idle || !self.engine.has_work() {
-            return Ok(());
-        }
-        self.at_now();
-        match self.begin_work() {
-            Ok(Some(work)) => {
-                let end_ns = self.take_end_ns();
-                self.clock.set(end_ns, Event::Worked(Box::new(work)));
-                self.worker = Actor::Busy;
+        while self.worker == Actor::Idle
+            && self.works < self.engine.works_max()
+            && self.engine.has_work()
+        {
+            self.at_now();
+            match self.begin_work() {
+                Ok(Some(work)) => {
+                    let end_ns = self.take_end_ns();
+                    self.clock.set(end_ns, Event::Worked(Box::new(work)));
+                    self.works += 1;
+                }
+                Ok(None) => break,
+                Err(Stop::Miss(fetch)) => {
+                    let fetched = self.engine.read(fetch)?;
+                    let end_ns = self.take_end_ns();
+                    self.clock.set(end_ns, Event::WorkerFetched(fetched));
+                    self.worker = Actor::Reading;
+                }
+                Err(Stop::Wait(_)) => self.worker = Actor::Held,
+                Err(Stop::Error(error)) => return Err(error.into()),
             }
-            Ok(None) => {}
-            Err(Stop::Miss(fetch)) => {
-                let fetched = self.engine.read(fetch)?;
-                let end_ns = self.take_end_ns();
-                self.clock.set(end_ns, Event::WorkerFetched(fetched));
-                self.worker = Actor::Busy;
-            }
-            Err(Stop::Wait(_)) => self.worker = Actor::Held,
-            Err(Stop::Error(error)) => return Err(error.into()),
         }
         Ok(())
     }
@@ -462,11 +468,12 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
 
     fn stalled(&self) -> BenchError {
         let waits = format!(
-            "{:?} for room, {} for locks, {} for a flush; {} flushes, worker {:?}",
+            "{:?} for room, {} for locks, {} for a flush; {} flushes, {} works, worker {:?}",
             self.on_room,
             self.on_lock.len(),
             self.on_durable.len(),
             self.flushes,
+            self.works,
             self.worker,
         );
         BenchError::Stalled { now_ns: self.clock.now_ns(), waits }

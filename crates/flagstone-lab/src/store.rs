@@ -183,6 +183,11 @@ pub trait Driven {
         1
     }
 
+    /// Pieces of background work that may be under way at a time.
+    fn works_max(&self) -> usize {
+        1
+    }
+
     /// Transactions that may call their operation again, each named once.
     fn take_woken(&self) -> Vec<Xid>;
 

@@ -71,6 +71,8 @@ pub(super) struct Checkpoint {
     head: LogPlace,
     /// Pages still to be looked at.
     queue: Vec<LogicalPage>,
+    /// The last of them that was found to be old.
+    awaited: Option<LogicalPage>,
 }
 
 /// What the mapping checkpoint carries for restart.
@@ -157,7 +159,12 @@ impl Engine {
     pub(super) fn must_checkpoint(&self) -> bool {
         match self.checkpoint.phase {
             Phase::Idle => self.due_checkpoint().is_some(),
-            Phase::Writing { .. } => true,
+            // With all of them under way, the next look is worth it when one of them is done.
+            Phase::Writing { .. } => {
+                let awaited = self.checkpoint.awaited;
+                !self.checkpoint.queue.is_empty()
+                    || awaited.is_none_or(|page| !self.pool.is_writing(page))
+            }
             Phase::Logged { end, .. } => end <= self.durable(),
             Phase::Saving { .. } => false,
         }
@@ -218,24 +225,23 @@ impl Engine {
         self.places.get(after).map_or(self.log.next(), |(first, _)| *first)
     }
 
-    /// The next pages that the checkpoint has to write, the oldest first, at most so many: written
-    /// together, they use every die.
-    pub(super) fn old_pages(&mut self, count_max: usize) -> Vec<LogicalPage> {
-        let Phase::Writing { target } = self.checkpoint.phase else { return Vec::new() };
+    /// The next page that the checkpoint has to write.
+    pub(super) fn old_page(&mut self) -> Option<LogicalPage> {
+        let Phase::Writing { target } = self.checkpoint.phase else { return None };
         if self.checkpoint.queue.is_empty() {
             self.checkpoint.queue = self.dirty_before(target);
         }
-        let mut old = Vec::new();
-        while old.len() < count_max
-            && let Some(page) = self.checkpoint.queue.pop()
-        {
+        while let Some(page) = self.checkpoint.queue.pop() {
             let frame = self.pool.peek(page);
             let is_old = frame.and_then(|it| it.rec_lsn).is_some_and(|first| first < target);
-            if is_old && !self.pool.is_writing(page) {
-                old.push(page);
+            if is_old {
+                self.checkpoint.awaited = Some(page);
+                if !self.pool.is_writing(page) {
+                    return Some(page);
+                }
             }
         }
-        old
+        None
     }
 
     /// Dirty pages whose first record is below `target`, the oldest last.

@@ -12,9 +12,9 @@ use flagstone::{Table, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::checkpoint::Checkpoint;
-use super::pool::Pool;
+use super::pool::{Frame, Pool};
 use super::record::{Edit, Record};
-use super::{Config, Locking};
+use super::{Config, Locking, Mistake};
 
 /// Tree of tables: name to number and root.
 pub(super) const CATALOG: u32 = 0;
@@ -609,17 +609,31 @@ impl Engine {
         }
     }
 
-    /// Dirty pages that should be written now: the pool's oldest, when it is nearly full. They are
+    /// The page that should be written now: of the pool's oldest, when it is nearly full. These are
     /// left until half of them are dirty, unless somebody waits: written together, they use every
-    /// die.
-    pub(super) fn crowding_pages(&self) -> Vec<LogicalPage> {
+    /// die. A page whose log is not durable yet comes after the others (A1).
+    pub(super) fn crowding_page(&self) -> Option<LogicalPage> {
         let (limit, size) = (self.frames_limit(), self.pool.frame_size());
         let ahead = (limit / size / CLEAN_SHARE).clamp(CLEAN_MIN, CLEAN_MAX);
         if !self.is_crowded && self.pool.bytes() + ahead * size < limit {
-            return Vec::new();
+            return None;
         }
-        let due: Vec<LogicalPage> = self.pool.old_dirty(ahead).collect();
-        if self.is_crowded || due.len() * 2 >= ahead { due } else { Vec::new() }
+        let (mut dirty_count, mut due, mut early) = (0, None, None);
+        for (page, frame) in self.pool.old_dirty(ahead) {
+            dirty_count += 1;
+            match frame.is_writing() {
+                true => {}
+                false if self.may_write(frame) => due = due.or(Some(page)),
+                false => early = early.or(Some(page)),
+            }
+        }
+        let is_time = self.is_crowded || dirty_count * 2 >= ahead;
+        due.or(early).filter(|_| is_time)
+    }
+
+    /// Whether the frame may be written now (A1).
+    pub(super) fn may_write(&self, frame: &Frame) -> bool {
+        frame.lsn <= self.durable() || self.config.makes(Mistake::WriteBeforeLog)
     }
 
     /// Takes page numbers that the space floor reserved.

@@ -20,9 +20,6 @@ const REGION_TABLES: RegionId = RegionId(1);
 /// Unused page numbers that the engine gets at a time, when the device has that many.
 const PAGES_AT_HAND: usize = 16;
 
-/// Page writes issued together.
-const WRITES_MAX: usize = 32;
-
 /// Rollback steps done in one piece of work.
 const UNDO_STEPS_MAX: usize = 64;
 
@@ -79,8 +76,8 @@ pub struct Flush {
 /// Background work whose I/O is issued.
 #[derive(Debug)]
 pub enum Work {
-    /// Pages are written.
-    Written(Vec<LogicalPage>),
+    /// A page is written.
+    Written(LogicalPage),
     /// A checkpoint is saved.
     Saved,
     /// Something that needs no I/O is done.
@@ -201,7 +198,7 @@ impl<D: Nand> Machine<D> {
             && (!engine.rollbacks.is_empty()
                 || engine.must_checkpoint()
                 || engine.freed.front().is_some_and(|(lsn, _)| *lsn <= durable)
-                || !engine.crowding_pages().is_empty())
+                || engine.crowding_page().is_some())
     }
 
     /// Does the I/O of one piece of background work; none when there is nothing to do now.
@@ -213,8 +210,10 @@ impl<D: Nand> Machine<D> {
         if self.engine().is_poisoned() {
             return Ok(None);
         }
-        let crowding = self.engine().crowding_pages();
-        if let Some(work) = self.write(&crowding)? {
+        let crowding = self.engine().crowding_page();
+        if let Some(page) = crowding
+            && let Some(work) = self.write(page)?
+        {
             return Ok(Some(work));
         }
         if let Some(work) = self.roll_back()? {
@@ -239,39 +238,34 @@ impl<D: Nand> Machine<D> {
     pub fn work_end(&self, work: Work) {
         let mut engine = self.engine();
         match work {
-            Work::Written(pages) => {
-                pages.into_iter().for_each(|page| engine.pool.write_ended(page))
-            }
+            Work::Written(page) => engine.pool.write_ended(page),
             Work::Saved => engine.checkpoint_done(),
             Work::Nothing => {}
         }
     }
 
-    /// Writes those of the pages whose last record is durable (A1); asks for a flush for the rest.
-    fn write(&self, pages: &[LogicalPage]) -> Result<Option<Work>, EngineError> {
+    /// Writes a page if its last record is durable (A1); asks for a flush if not.
+    fn write(&self, page: LogicalPage) -> Result<Option<Work>, EngineError> {
         let mut space = self.space();
         let mut engine = self.engine();
-        let mut written = Vec::new();
-        for page in pages.iter().take(WRITES_MAX) {
-            let Some(frame) = engine.pool.peek(*page) else { continue };
-            let (lsn, image) = (frame.lsn, frame.image.clone());
-            if lsn > engine.durable() && !engine.config.makes(Mistake::WriteBeforeLog) {
-                engine.want_durable(lsn);
-                continue;
-            }
-            engine.pool.write_begun(*page);
-            engine.mark_stale(*page);
-            if let Err(error) = write_page(&mut space, *page, lsn, &image) {
-                engine.pool.write_failed(*page);
-                written.into_iter().for_each(|page| engine.pool.write_ended(page));
-                drop(engine);
-                return self.fail(error.into());
-            }
-            written.push(*page);
+        let Some(frame) = engine.pool.peek(page) else { return Ok(None) };
+        let lsn = frame.lsn;
+        if !engine.may_write(frame) {
+            engine.want_durable(lsn);
+            return Ok(None);
+        }
+        let image = frame.image.clone();
+        engine.pool.write_begun(page);
+        engine.mark_stale(page);
+        let written = write_page(&mut space, page, lsn, &image);
+        if let Err(error) = written {
+            engine.pool.write_failed(page);
+            drop(engine);
+            return self.fail(error.into());
         }
         drop(engine);
         self.observe(&space);
-        Ok((!written.is_empty()).then_some(Work::Written(written)))
+        Ok(Some(Work::Written(page)))
     }
 
     /// Undoes some changes of the first transaction that is being rolled back.
@@ -321,9 +315,9 @@ impl<D: Nand> Machine<D> {
         if !self.engine().must_checkpoint() {
             return Ok(None);
         }
-        let old = self.engine().old_pages(WRITES_MAX);
-        if !old.is_empty() {
-            return Ok(self.write(&old)?);
+        let old = self.engine().old_page();
+        if let Some(page) = old {
+            return Ok(self.write(page)?);
         }
         if self.engine().checkpoint_step() {
             return Ok(Some(Work::Nothing));
@@ -557,7 +551,7 @@ impl<D: Nand> Machine<D> {
         self.flush_now()?;
         let dirty: Vec<LogicalPage> = self.engine().pool.dirty().map(|(page, _)| page).collect();
         for page in dirty {
-            if let Some(work) = self.write(&[page])? {
+            if let Some(work) = self.write(page)? {
                 self.work_end(work);
             }
         }

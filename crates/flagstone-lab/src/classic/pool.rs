@@ -53,6 +53,13 @@ pub(crate) struct Pool {
     pub(crate) misses: u64,
 }
 
+impl Frame {
+    /// Whether an image of it is on its way to flash.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.write != Write::None
+    }
+}
+
 impl Pool {
     /// A pool of frames for pages of `page_size` bytes.
     pub(crate) fn new(page_size: usize) -> Self {
@@ -148,16 +155,15 @@ impl Pool {
 
     /// The image goes to flash: a later change is told from those it holds (P2).
     pub(crate) fn write_begun(&mut self, page: LogicalPage) {
-        if let Some(index) = self.index.get(&page) {
-            self.frames[*index as usize].write = Write::Current;
-        }
+        self.set_write(page, Write::Current);
     }
 
     /// The image is on flash.
     pub(crate) fn write_ended(&mut self, page: LogicalPage) {
+        let before = self.set_write(page, Write::None);
         let Some(index) = self.index.get(&page) else { return };
         let frame = &mut self.frames[*index as usize];
-        match std::mem::replace(&mut frame.write, Write::None) {
+        match before {
             Write::None => {}
             Write::Overtaken(lsn) => frame.rec_lsn = Some(lsn),
             Write::Current => {
@@ -169,9 +175,13 @@ impl Pool {
 
     /// The write failed and left flash as it was.
     pub(crate) fn write_failed(&mut self, page: LogicalPage) {
-        if let Some(index) = self.index.get(&page) {
-            self.frames[*index as usize].write = Write::None;
-        }
+        self.set_write(page, Write::None);
+    }
+
+    /// What the frame's write was before.
+    fn set_write(&mut self, page: LogicalPage, write: Write) -> Write {
+        let Some(index) = self.index.get(&page) else { return Write::None };
+        std::mem::replace(&mut self.frames[*index as usize].write, write)
     }
 
     /// Drops a frame, whatever it holds.
@@ -197,16 +207,18 @@ impl Pool {
         true
     }
 
-    /// Dirty pages not being written among the `depth` least recently used.
-    pub(crate) fn old_dirty(&self, depth: usize) -> impl Iterator<Item = LogicalPage> + '_ {
+    /// Dirty frames among the `depth` least recently used, with their pages.
+    pub(crate) fn old_dirty(
+        &self,
+        depth: usize,
+    ) -> impl Iterator<Item = (LogicalPage, &Frame)> + '_ {
         let mut index = self.tail;
         let order = std::iter::from_fn(move || {
             let frame = self.frames.get(index as usize)?;
             index = frame.previous;
             Some(frame)
         });
-        let is_due = |frame: &&Frame| frame.rec_lsn.is_some() && frame.write == Write::None;
-        order.take(depth).filter(is_due).map(|frame| frame.page)
+        order.take(depth).filter(|frame| frame.rec_lsn.is_some()).map(|frame| (frame.page, frame))
     }
 
     /// Dirty pages with the first record that flash lacks of each.
@@ -217,7 +229,7 @@ impl Pool {
 
     /// Whether an image of the page is on its way to flash.
     pub(crate) fn is_writing(&self, page: LogicalPage) -> bool {
-        self.peek(page).is_some_and(|frame| frame.write != Write::None)
+        self.peek(page).is_some_and(Frame::is_writing)
     }
 
     fn add(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
@@ -289,7 +301,7 @@ mod tests {
         let mut pool = pool_of(2);
         pool.patch(LogicalPage(1), Lsn(5), 0, &[1]);
         assert!(!pool.shrink(pool.frame_size()));
-        assert_eq!(pool.old_dirty(1).collect::<Vec<_>>(), [LogicalPage(1)]);
+        assert_eq!(pool.old_dirty(1).map(|(page, _)| page).collect::<Vec<_>>(), [LogicalPage(1)]);
         pool.write_begun(LogicalPage(1));
         pool.write_ended(LogicalPage(1));
         assert!(pool.shrink(pool.frame_size()));

@@ -488,8 +488,7 @@ impl Restart {
         space: &mut Space<D>,
     ) -> Result<(), OpenError> {
         while engine.make_room(1).is_err() {
-            let Some(page) = engine.pool.old_dirty(1).next() else { break };
-            let Some(frame) = engine.pool.peek(page) else { break };
+            let Some((page, frame)) = engine.pool.old_dirty(1).next() else { break };
             let (lsn, image) = (frame.lsn, frame.image.clone());
             write_page(space, page, lsn, &image)?;
             self.done.pages_written += 1;

@@ -12,6 +12,10 @@ use super::{
 use crate::classic::{Config, Engine, Flush, Machine, Work};
 use crate::workload::Part;
 
+/// Pages that are written at a time: as many as clients that would each write the page whose frame
+/// they take, where there are as many.
+const WRITES_MAX: usize = 16;
+
 /// A classic engine as a database.
 #[derive(Debug)]
 pub struct ClassicStore<D: Nand>(Arc<Machine<D>>);
@@ -242,6 +246,10 @@ impl<D: Nand> Driven for Machine<Timed<D>> {
 
     fn flush_end(&self, flush: Flush) {
         Self::flush_end(self, flush);
+    }
+
+    fn works_max(&self) -> usize {
+        WRITES_MAX
     }
 
     fn has_work(&self) -> bool {
