@@ -112,7 +112,7 @@ impl Figure {
         let unsteady = runs.values().filter(|run| run.steady == Some(false)).count();
         let note = match unsteady {
             0 => String::new(),
-            count => format!("; not steady: {count} of {} runs", runs.len()),
+            count => format!("; not steady: {count} of {} runs", runs.len()) + &drift(&runs),
         };
         let row = |(item, mut judgement): (String, Judgement)| {
             judgement.why.push_str(&note);
@@ -121,6 +121,16 @@ impl Figure {
         let rows = rows.into_iter().map(row).collect();
         Ok(Report { figure: self.id, title: self.title, panels, rows, runs })
     }
+}
+
+/// How far the halves of the runs that were not steady lie apart.
+fn drift(runs: &BTreeMap<String, Outcome>) -> String {
+    let unsteady = runs.values().filter(|run| run.steady == Some(false));
+    let drifts = unsteady.filter_map(|run| run.config["observed"]["drift"].as_f64());
+    let largest = drifts.max_by(f64::total_cmp);
+    largest.map_or_else(String::new, |drift| {
+        format!(", erases a commit of their halves up to {:.0} % apart", 100.0 * drift)
+    })
 }
 
 impl Drawing {

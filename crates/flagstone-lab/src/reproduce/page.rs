@@ -66,7 +66,9 @@ fn figure(out: &mut String, report: &Report, svg: &str) {
          <th scope=\"col\">Why</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n\
          <details>\n<summary>Values and runs</summary>\n{panels}<div class=\"wide\" role=\"region\" \
          aria-label=\"Runs\" tabindex=\"0\">\n<table>\n<caption>Runs</caption>\n<thead><tr>\
-         <th scope=\"col\">Run</th><th scope=\"col\">Steady</th></tr></thead>\n<tbody>\n{runs}\
+         <th scope=\"col\">Run</th><th scope=\"col\">Steady</th>\
+         <th scope=\"col\">Halves apart</th><th scope=\"col\">Fill at the end</th></tr></thead>\n\
+         <tbody>\n{runs}\
          </tbody>\n</table>\n</div>\n</details>\n</section>\n"
     );
 }
@@ -117,7 +119,17 @@ fn run_row((name, outcome): (&String, &Outcome)) -> String {
         Some(false) => "no",
         None => "does not apply",
     };
-    format!("<tr><th scope=\"row\">{}</th><td>{steady}</td></tr>\n", escape(name))
+    let observed = &outcome.config["observed"];
+    let share = |value: &str| {
+        observed[value].as_f64().map_or_else(String::new, |share| format!("{:.1} %", 100.0 * share))
+    };
+    format!(
+        "<tr><th scope=\"row\">{}</th><td>{steady}</td><td class=\"number\">{}</td>\
+         <td class=\"number\">{}</td></tr>\n",
+        escape(name),
+        share("drift"),
+        share("fill"),
+    )
 }
 
 /// Text with the characters that HTML and SVG reserve written out.

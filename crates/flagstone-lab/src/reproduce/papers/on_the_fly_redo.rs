@@ -32,6 +32,11 @@ const WRITES_MOST: f64 = -0.30;
 
 const WAREHOUSES: u32 = 2;
 const CLIENTS: u32 = 16;
+/// Share of the drive that holds data when the original's run ends.
+const FILL: f64 = 0.8;
+/// Pages that the original takes for each that full leaves would take: eager splits leave them
+/// emptier. Every preset gets the drive that this makes.
+const PAGES_OF_ORIGINAL: f64 = 1.12;
 /// Chips' pages of a database page: 8 KiB of 4 KiB pages.
 const PARTS: u32 = 2;
 
@@ -138,6 +143,7 @@ fn cell(
     config.txns = sizes.txns;
     config.warmup = Warmup::Txns(sizes.warmup);
     config.memory = MemoryBudget::Bytes(sizes.memory_kb[at] * 1000);
+    config.fill = FILL / PAGES_OF_ORIGINAL;
     config.start = Start::Image(Arc::clone(images));
     config.seed = seed;
     let options = Options {
