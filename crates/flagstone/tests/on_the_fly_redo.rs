@@ -120,17 +120,17 @@ fn restart_puts_redo_back_and_writes_no_page() {
 }
 
 /// Goal (rule D11): restart writes no page at whatever moment the power fails, however many commits
-/// lie between checkpoints. Method: values of many times the memory, and restarts at all stages of
-/// a checkpoint and of the log's fill.
+/// are to lie between checkpoints. Method: values of many times the memory, and restarts at all
+/// stages of a checkpoint and of the log's fill.
 #[test]
 fn restart_writes_no_page_however_long_the_log() {
     let options = options("otf-immediate");
     let (mut database, mut table) = loaded(&options);
     let (mut number, mut redo_max) = (0u32, 0);
     for round in 0..40 {
-        for _ in 0..30 + 3 * round {
+        for _ in 0..60 + 6 * round {
             let mut transaction = database.begin();
-            for _ in 0..10 {
+            for _ in 0..5 {
                 let key = (number.wrapping_mul(2_654_435_761) % ROWS).to_be_bytes();
                 transaction.put(table, &key, &[number as u8; 150]).unwrap();
                 number += 1;

@@ -75,8 +75,6 @@ pub(crate) struct Cycle {
     /// Memory that the changes committed since then took, however little of it they take by now:
     /// restart puts all of them back.
     tail_size: usize,
-    /// The same of those that the cycle under way is about to cut off the log.
-    old_tail_size: usize,
     /// Runs that were loaded before this cycle began.
     loaded: Vec<CommittedRun>,
 }
@@ -89,11 +87,6 @@ impl Cycle {
 
     pub(crate) fn resume(&mut self, number: u32) {
         self.number = number;
-    }
-
-    /// What a restart now would put back.
-    fn replay_size(&self) -> usize {
-        self.tail_size + self.old_tail_size
     }
 
     /// A commit put changes of `size` bytes into the log's tail.
@@ -303,9 +296,11 @@ impl<'a> Input<'a> {
 }
 
 impl Engine {
-    /// Asks for a checkpoint, whatever the log holds.
+    /// Asks for a checkpoint, whatever the log holds. What is pending may have to be flushed before
+    /// the cycle goes on, and who asks may be the only one who waits (rule D1).
     pub fn want_checkpoint(&mut self) {
         self.cycle.is_wanted = true;
+        self.want_flush();
     }
 
     /// Whether a checkpoint was asked for and is not finished.
@@ -346,19 +341,11 @@ impl Engine {
         every > 0 && self.counts.commits - self.cycle.begin_commits >= every
     }
 
-    /// Whether the log's tail should be cut, or restart would have to merge (rule D11): another as
-    /// long may come before the cycle ends. Copying would not shorten it.
+    /// Whether the log's tail should be cut, or restart may have to merge (rule D11): another as long
+    /// may come before the cycle ends. Copying would not shorten it.
     fn is_tail_long(&self) -> bool {
         self.options.compaction == Compaction::Merge
             && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
-    }
-
-    /// Whether a commit with `size` bytes of changes has to wait for the end of a cycle that merges:
-    /// restart could not put back all of the log's tail (rule D11).
-    pub(super) fn is_tail_full(&self, size: usize) -> bool {
-        self.options.compaction == Compaction::Merge
-            && self.cycle.phase != Phase::Idle
-            && self.cycle.replay_size() + size > self.replay_size_max()
     }
 
     /// Copies gather until they fill this much: dense pages, small bursts.
@@ -393,7 +380,7 @@ impl Engine {
         self.cycle.cutoff = self.durable();
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
-        self.cycle.old_tail_size = std::mem::take(&mut self.cycle.tail_size);
+        self.cycle.tail_size = 0;
         self.cycle.phase = match self.options.compaction {
             Compaction::Copy => Phase::Copying { tree: 0, after: None },
             Compaction::Merge => Phase::Merging { tree: 0, from: Vec::new() },
@@ -532,7 +519,6 @@ impl Engine {
     /// The checkpoint is durable: the log's head has moved.
     pub(crate) fn checkpoint_done(&mut self) {
         self.cycle.phase = Phase::Idle;
-        self.cycle.old_tail_size = 0;
         self.counts.checkpoints += 1;
         self.cycle.end_page = Some(self.log_page);
         for run in std::mem::take(&mut self.cycle.loaded) {
@@ -545,7 +531,6 @@ impl Engine {
     /// The checkpoint could not be written; the next one starts anew.
     pub(crate) fn checkpoint_failed(&mut self) {
         self.cycle.phase = Phase::Idle;
-        self.cycle.tail_size += std::mem::take(&mut self.cycle.old_tail_size);
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }

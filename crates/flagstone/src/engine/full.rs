@@ -71,7 +71,7 @@ impl Engine {
         if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
-        if self.is_log_full() || self.is_tail_full(size) {
+        if self.is_log_full() {
             return Err(Stop::Wait(Wait::Log));
         }
         self.admit_growth(growth)
