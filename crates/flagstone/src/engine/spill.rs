@@ -18,6 +18,8 @@
 //! - **R3** A run stays in the master record until a checkpoint that began after it was loaded.
 //! - **R4** A base that restart finds may hold a run that is loaded only later, and what was committed
 //!   after it: the run's change, older than the base, is not folded into a newer one.
+//! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: only pages
+//!   that begin with the same key share it, they are loaded in order, and the last one adds the sum.
 
 use std::ops::Bound;
 
@@ -37,7 +39,8 @@ const RUN_MAGIC: u8 = b'R';
 const RUN_VERSION: u8 = 1;
 const RUN_HEADER_SIZE: usize = 4;
 
-/// Pages that one job writes: bounds the memory a spill takes beside the changes themselves.
+/// Pages that one job writes, unless a single key takes more: bounds the memory a spill takes beside
+/// the changes themselves.
 const SPILL_PAGES: usize = 8;
 
 /// Sorted pages of changes, in key order.
@@ -142,37 +145,76 @@ fn take_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(size as usize)
 }
 
-/// Fills one page of at most `size` bytes; returns its first and last key and the image.
+/// A change to a private key: its number in the transaction, and what it does.
+type Version<'a> = (&'a [u8], Lsn, Op<'a>);
+
+/// Fills one page of `size` bytes with the first of `versions`; returns the image and how many.
 ///
-/// The versions of one key stay on one page, unless a page is too small for them.
-fn build_page<'a>(
-    versions: &mut std::iter::Peekable<impl Iterator<Item = (&'a [u8], Lsn, Op<'a>)>>,
-    size: usize,
-) -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-    let first = versions.peek()?.0.to_vec();
-    let mut last = first.clone();
+/// The versions of one key stay on one page, unless a page is too small for them: then they begin
+/// a page, and those that they go on to begin with the same key (R5).
+fn build_page(versions: &[Version<'_>], size: usize) -> (Vec<u8>, usize) {
     let mut image = vec![RUN_MAGIC, RUN_VERSION, 0, 0];
-    let mut count = 0u16;
-    let mut entry = Vec::new();
-    while let Some((key, number, op)) = versions.peek() {
-        entry.clear();
-        put_varint(&mut entry, key.len() as u32);
-        entry.extend_from_slice(key);
-        put_varint(&mut entry, number.0 as u32);
-        put_varint(&mut entry, op.encoded_size() as u32);
-        op.encode(&mut entry);
-        if image.len() + entry.len() > size || count == u16::MAX {
+    let mut count = 0;
+    for of_key in versions.chunk_by(|one, other| one.0 == other.0) {
+        let (begin, mut end) = (image.len(), count);
+        for version in of_key {
+            let entry_begin = image.len();
+            put_entry(&mut image, version);
+            if image.len() > size || end == usize::from(u16::MAX) {
+                image.truncate(entry_begin);
+                break;
+            }
+            end += 1;
+        }
+        let is_cut = end < count + of_key.len();
+        if is_cut && count > 0 {
+            image.truncate(begin);
             break;
         }
-        image.extend_from_slice(&entry);
-        last.clear();
-        last.extend_from_slice(key);
-        count += 1;
-        versions.next();
+        count = end;
+        if is_cut {
+            break;
+        }
     }
-    image[2..4].copy_from_slice(&count.to_le_bytes());
+    image[2..4].copy_from_slice(&(count as u16).to_le_bytes());
     image.resize(size, 0);
-    Some((first, last, image))
+    (image, count)
+}
+
+/// The first pages' worth of a transaction's changes.
+struct BuiltPages {
+    /// First key and image of each.
+    pages: Vec<(Vec<u8>, Vec<u8>)>,
+    last: Vec<u8>,
+    /// First key that stays.
+    rest: Option<Vec<u8>>,
+}
+
+/// Fills [`SPILL_PAGES`] pages, and as many more as the last key goes on.
+fn build_pages(writes: &DeltaMap, size: usize) -> Option<BuiltPages> {
+    let all = writes.range(KeyRange::ALL);
+    let versions: Vec<Version<'_>> = all
+        .flat_map(|entry| entry.versions().map(move |(lsn, op)| (entry.key(), lsn, op)))
+        .collect();
+    let mut pages = Vec::new();
+    let mut count = 0;
+    let goes_on = |count: usize| count > 0 && versions[count - 1].0 == versions[count].0;
+    while count < versions.len() && (pages.len() < SPILL_PAGES || goes_on(count)) {
+        let (image, taken) = build_page(&versions[count..], size);
+        pages.push((versions[count].0.to_vec(), image));
+        count += taken;
+    }
+    let last = versions[..count].last()?.0.to_vec();
+    let rest = versions.get(count).map(|(key, ..)| key.to_vec());
+    Some(BuiltPages { pages, last, rest })
+}
+
+fn put_entry(image: &mut Vec<u8>, (key, number, op): &Version<'_>) {
+    put_varint(image, key.len() as u32);
+    image.extend_from_slice(key);
+    put_varint(image, number.0 as u32);
+    put_varint(image, op.encoded_size() as u32);
+    op.encode(image);
 }
 
 /// Pages of a spill on their way to flash.
@@ -191,23 +233,59 @@ pub(crate) struct CommittedRun {
     pub(crate) run: Run,
     pub(crate) rolled_back: Vec<(u64, u64)>,
     is_loaded: Vec<bool>,
+    /// Changes to keys that go on beyond their first page, from the pages loaded so far (R5).
+    carried: DeltaMap,
 }
 
 impl CommittedRun {
     pub(crate) fn new(lsn: Lsn, run: Run, rolled_back: Vec<(u64, u64)>) -> Self {
         let is_loaded = vec![false; run.pages.len()];
-        Self { lsn, run, rolled_back, is_loaded }
+        Self { lsn, run, rolled_back, is_loaded, carried: DeltaMap::new() }
     }
 
-    /// First page not loaded that may hold private keys in `[low, high]`.
+    /// The key that the pages before and after `index` share, if it goes on behind the page.
+    fn key_beyond(&self, index: usize) -> Option<&[u8]> {
+        let pages = &self.run.pages;
+        let next = pages.get(index + 1)?;
+        (next.0 == pages[index].0).then_some(next.0.as_slice())
+    }
+
+    /// What the page at `index` adds to the pages loaded before it, to be added to the trees: a
+    /// change that goes on behind the page is kept for the next one.
+    fn take_page(&mut self, index: usize, mut changes: DeltaMap) -> DeltaMap {
+        let Some(key) = self.key_beyond(index).map(<[u8]>::to_vec) else { return changes };
+        for (number, op) in changes.versions(&key) {
+            self.carried.insert(&key, op, number, &[]);
+        }
+        let end = [key.as_slice(), &[0]].concat();
+        changes.remove_range(KeyRange { low: &key, high: Some(&end) }, Lsn(u64::MAX));
+        changes
+    }
+
+    /// What the pages before `index` hold of the key that it begins with.
+    fn carried_to(&self, index: usize) -> DeltaMap {
+        let key = &self.run.pages[index].0;
+        let mut changes = DeltaMap::new();
+        for (number, op) in self.carried.versions(key) {
+            changes.insert(key, op, number, &[]);
+        }
+        changes
+    }
+
+    /// First page not loaded that may hold private keys in `[low, high]`, or a page before it that
+    /// has older versions of its first key (R5).
     fn next_in(&self, low: &[u8], high: Option<&[u8]>) -> Option<usize> {
         let pages = &self.run.pages;
-        (0..pages.len()).find(|index| {
+        let mut found = (0..pages.len()).find(|index| {
             let end = pages.get(index + 1).map_or(self.run.last.as_slice(), |next| &next.0);
             !self.is_loaded[*index]
                 && end >= low
                 && high.is_none_or(|high| pages[*index].0.as_slice() <= high)
-        })
+        })?;
+        while found > 0 && pages[found - 1].0 == pages[found].0 && !self.is_loaded[found - 1] {
+            found -= 1;
+        }
+        Some(found)
     }
 }
 
@@ -325,13 +403,14 @@ impl Engine {
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
         // Savepoints kept versions of a key apart; under the run's one LSN only their sum counts.
-        let mut changes = DeltaMap::new();
+        let mut changes = self.runs.open[number].carried_to(index);
         for entry in entries(&frame).ok_or(fault(page))? {
             let entry = entry.ok_or(fault(page))?;
             if !is_rolled_back(&rolled_back, entry.number) {
                 changes.insert(entry.key, entry.op, Lsn(entry.number), &[]);
             }
         }
+        let changes = self.runs.open[number].take_page(index, changes);
         for entry in changes.range(KeyRange::ALL) {
             self.add_entry(&entry, lsn);
         }
@@ -387,38 +466,25 @@ impl Engine {
     /// Takes the first pages' worth of changes of `xid` out of memory.
     pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
         let size = self.payload_size;
-        let bytes = self.transaction(xid)?.writes.bytes();
-        let pages_max = (1 + bytes / size).min(SPILL_PAGES);
-        if !self.has_pages_for(pages_max as u64) || !self.can_name_more(xid, 0) {
+        let Some(built) = build_pages(&self.transaction(xid)?.writes, size) else {
+            return Ok(None);
+        };
+        let count = built.pages.len();
+        if !self.has_pages_for(count as u64) || !self.can_name_more(xid, 0) {
             self.hand.stop_spilling();
             return Ok(None);
         }
-        if self.unused_pages.len() < pages_max {
-            return Err(Stop::Wait(super::Wait::Pages(pages_max)));
+        if self.unused_pages.len() < count {
+            return Err(Stop::Wait(super::Wait::Pages(count)));
         }
         // Everything that may stop comes before the first change.
         let group = self.group_of(xid)?;
-        let transaction = self.transaction(xid)?;
-        let all = transaction.writes.range(KeyRange::ALL);
-        let mut versions = all
-            .flat_map(|entry| entry.versions().map(move |(lsn, op)| (entry.key(), lsn, op)))
-            .peekable();
-        let mut built = Vec::new();
-        while built.len() < pages_max {
-            let Some(page) = build_page(&mut versions, size) else { break };
-            built.push(page);
-        }
-        // A key whose versions were cut apart by the page limit stays in memory as well: applied
-        // twice, in order, absolute changes give the same value.
-        let rest = versions.peek().map(|(key, _, _)| key.to_vec());
-        drop(versions);
-        let Some(last) = built.last().map(|page| page.1.clone()) else { return Ok(None) };
-        let range = KeyRange { low: &[], high: rest.as_deref() };
-        transaction.writes.remove_range(range, Lsn(u64::MAX));
+        let range = KeyRange { low: &[], high: built.rest.as_deref() };
+        self.transaction(xid)?.writes.remove_range(range, Lsn(u64::MAX));
         self.recount(xid);
-        let mut run = Run { group, pages: Vec::new(), last };
+        let mut run = Run { group, pages: Vec::new(), last: built.last };
         let mut images = Vec::new();
-        for (first, _, image) in built {
+        for (first, image) in built.pages {
             let page = self.take_page()?;
             run.pages.push((first, page));
             images.push((page, image));
