@@ -52,7 +52,7 @@ pub use catalog::Table;
 pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree};
 pub(crate) use checkpoint::{CheckpointJob, Master};
 pub(crate) use merge::{InstallJob, Job, WriteJob};
-use pool::Pool;
+use pool::{LEAVES_MIN, Pool, frame_size};
 pub(crate) use restart::{Replay, ReplayEffects};
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
@@ -184,6 +184,8 @@ pub struct Engine {
     limits: Limits,
     trees: Vec<Tree>,
     pool: Pool,
+    /// Levels of the tallest tree that was seen.
+    height: usize,
     transactions: HashMap<Xid, Transaction>,
     xid_next: u64,
     locks: LockTable,
@@ -254,12 +256,13 @@ struct Counts {
 impl Engine {
     /// An engine over a space floor whose logical pages carry `payload_size` bytes.
     pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
-        let limits = Limits::of(&options, payload_size);
+        let limits = Limits::of(&options, payload_size, HEIGHT_MIN);
         Self {
             limits,
             payload_size,
             trees: vec![Tree::catalog()],
             pool: Pool::new(),
+            height: 1,
             transactions: HashMap::new(),
             xid_next: 1,
             locks: LockTable::new(),
@@ -429,7 +432,21 @@ impl Engine {
             self.hand.forget_stuck();
         }
         self.view = view;
-        self.limits = Limits::of(&self.options, self.payload_size).within_log(&view);
+        self.refresh_limits();
+    }
+
+    fn refresh_limits(&mut self) {
+        let limits = Limits::of(&self.options, self.payload_size, self.height);
+        self.limits = limits.within_log(&self.view);
+    }
+
+    /// A node of this level was seen: its tree has one level more than that.
+    fn note_level(&mut self, level: u8) {
+        let height = usize::from(level) + 1;
+        if height > self.height {
+            self.height = height;
+            self.refresh_limits();
+        }
     }
 
     /// Takes a group number that was never used before (rule D3).
@@ -494,10 +511,17 @@ impl Engine {
     /// What frames may take now.
     fn frames_max(&self) -> usize {
         if self.options.budget == Budget::Divided {
-            return self.limits.frames;
+            return self.limits.frames.max(self.frames_min());
         }
         let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
-        self.options.memory.saturating_sub(taken).max(FRAMES_MIN * self.payload_size)
+        self.options.memory.saturating_sub(taken).max(self.frames_min())
+    }
+
+    /// What frames take at least: what was read for the next job stays beside what operations need, or
+    /// each would read what the other has dropped (rule D7).
+    fn frames_min(&self) -> usize {
+        let count = frame_count_min(self.height) + self.hand.held_count();
+        count * frame_size(self.payload_size)
     }
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {
@@ -524,15 +548,15 @@ impl Engine {
 }
 
 impl Limits {
-    fn of(options: &Options, payload_size: usize) -> Self {
+    fn of(options: &Options, payload_size: usize, height: usize) -> Self {
         let memory = options.memory;
         let share = |of: f64| (memory as f64 * of) as usize;
         let frame_share = match options.frames {
             FrameKind::Base => options.frame_share,
             FrameKind::Ahead => 1.0 - options.frame_share,
         };
-        // A root-to-leaf path and a merge with its siblings always fit (rule D7).
-        let frames = share(frame_share).max(FRAMES_MIN * payload_size);
+        let frames_min = frame_count_min(height) * frame_size(payload_size);
+        let frames = share(frame_share).max(frames_min);
         let deltas = memory.saturating_sub(frames).saturating_sub(MERGE_PAGES * payload_size);
         Self {
             frames,
@@ -561,8 +585,15 @@ impl Limits {
 /// Share of the log's budget, in percent, that live deltas may take.
 const DELTAS_LOG_PERCENT: usize = 30;
 
-/// Frames of the smallest pool: a path of four levels, twice, for a reader beside a merge.
-const FRAMES_MIN: usize = 8;
+/// Levels of the lowest tree that memory is planned for.
+const HEIGHT_MIN: usize = 4;
+
+/// Frames of the smallest pool: a root-to-leaf path beside the leaves that stay, those of a merge
+/// with its siblings among them (rule D7).
+const fn frame_count_min(height: usize) -> usize {
+    let levels = if height > HEIGHT_MIN { height } else { HEIGHT_MIN };
+    levels + LEAVES_MIN
+}
 
 /// Images a merge holds while it is being prepared and written: the new leaf and its neighbours.
 const MERGE_PAGES: usize = 4;

@@ -186,6 +186,10 @@ impl Engine {
     }
 
     pub(crate) fn place(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>, class: Class) {
+        if class == Class::Inner {
+            self.note_level(NodeView::trusted(&image).level());
+        }
+        self.touch_held();
         self.pool.insert(page, lsn, image, class);
         self.pool.shrink(self.frames_max());
     }

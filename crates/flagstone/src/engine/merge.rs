@@ -25,7 +25,7 @@ use super::journal::InstallParts;
 use super::pool::Class;
 use super::spill::SpillJob;
 use super::value::Release;
-use super::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
+use super::{Engine, Fetch, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
@@ -115,7 +115,8 @@ struct Reshape {
     upto: Lsn,
     /// Inner nodes written with it: their structure deltas are in their images.
     written: Vec<InnerRange>,
-    /// Level of the node that `puts` and `deletes` change.
+    /// Node that `puts` and `deletes` change, and its level.
+    parent: Option<LogicalPage>,
     level: u8,
     puts: Vec<(Vec<u8>, LogicalPage)>,
     deletes: Vec<Vec<u8>>,
@@ -175,6 +176,10 @@ pub(crate) struct Hand {
     waiting: Vec<(LogicalPage, Lsn)>,
     /// What a merge freed lately, in bytes: below a share of it a window is passed over.
     freed_average: usize,
+    /// The search under way.
+    search: Search,
+    /// Pages read for the next job: they stay in memory until it is prepared (rule D7).
+    held: Vec<LogicalPage>,
     /// Leaves that must split and found no page for it.
     stuck: HashSet<LogicalPage>,
     /// The leaf that the last merge found no page for.
@@ -185,7 +190,35 @@ pub(crate) struct Hand {
     has_no_spill: bool,
 }
 
+/// A search for a victim, as far as it has come. It is kept while a page is read for it: the nodes
+/// of all its windows need not fit in memory together (rule D7).
+#[derive(Debug, Default)]
+struct Search {
+    best: Option<(usize, Target)>,
+    window_count: usize,
+    /// Trees that the hand has come to the end of.
+    tree_count: usize,
+}
+
 impl Hand {
+    /// Pages that were read for the next job.
+    pub(super) fn held_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The search for a job came to `next`: what was read for it stays until it is found.
+    fn hold_for<T>(&mut self, next: &Step<T>) {
+        match next {
+            Err(Stop::Miss(Fetch::Page(page, _) | Fetch::Grouped(_, page))) => {
+                if !self.held.contains(page) {
+                    self.held.push(*page);
+                }
+            }
+            Err(Stop::Wait(_)) => {}
+            _ => self.held.clear(),
+        }
+    }
+
     /// Something shrank: every leaf may be tried again.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
@@ -248,6 +281,12 @@ impl Engine {
     ///
     /// Stops like any operation: see to it and call again.
     pub(crate) fn next_job(&mut self) -> Step<Option<Job>> {
+        let next = self.search_job();
+        self.hand.hold_for(&next);
+        next
+    }
+
+    fn search_job(&mut self) -> Step<Option<Job>> {
         for _ in 0..STEPS_MAX {
             if self.is_poisoned() {
                 break;
@@ -372,38 +411,52 @@ impl Engine {
 
     /// The leaf whose merge frees most bytes a page among the next windows.
     fn choose_leaf(&mut self) -> Step<Option<Target>> {
-        let mut best: Option<(usize, Target)> = None;
-        let mut seen = 0;
-        let mut windows = 0;
-        while seen <= self.trees.len() && windows < WINDOWS_MAX {
-            if !self.skip_empty_trees() {
-                break;
-            }
-            let table = Table { id: self.hand.tree as u32 };
-            let (found, next) = self.best_below(table)?;
-            windows += 1;
-            if let Some((score, key)) = found
-                && best.as_ref().is_none_or(|(best, _)| score > *best)
-            {
-                best = Some((score, Target { table, key, reason: Reason::Memory }));
-            }
-            match next {
-                Some(key) => self.hand.key = key,
-                None => {
-                    self.hand.tree += 1;
-                    self.hand.key.clear();
-                    seen += 1;
-                }
-            }
-            let is_good = |score: usize| score * 2 >= self.hand.freed_average && score > 0;
-            if best.as_ref().is_some_and(|(score, _)| is_good(*score)) {
+        while self.hand.search.tree_count <= self.trees.len()
+            && self.hand.search.window_count < WINDOWS_MAX
+            && self.skip_empty_trees()
+        {
+            self.search_window()?;
+            let average = self.hand.freed_average;
+            let best = self.hand.search.best.as_ref();
+            if best.is_some_and(|(score, _)| *score > 0 && score * 2 >= average) {
                 break;
             }
         }
+        let best = std::mem::take(&mut self.hand.search).best;
         if let Some((score, _)) = &best {
             self.hand.freed_average = (self.hand.freed_average * 15 + *score) / 16;
         }
         Ok(best.map(|(_, target)| target))
+    }
+
+    /// Looks at the window below the hand and moves the hand to the next one.
+    fn search_window(&mut self) -> Step<()> {
+        let table = Table { id: self.hand.tree as u32 };
+        let (found, next) = self.best_below(table)?;
+        self.hand.held.clear();
+        let search = &mut self.hand.search;
+        search.window_count += 1;
+        if let Some((score, key)) = found
+            && search.best.as_ref().is_none_or(|(best, _)| score > *best)
+        {
+            search.best = Some((score, Target { table, key, reason: Reason::Memory }));
+        }
+        match next {
+            Some(key) => self.hand.key = key,
+            None => {
+                search.tree_count += 1;
+                self.hand.tree += 1;
+                self.hand.key.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// What was read for the next job counts as used last.
+    pub(super) fn touch_held(&mut self) {
+        for page in &self.hand.held {
+            self.pool.get(*page);
+        }
     }
 
     /// Moves the hand to a tree that has deltas; false when none has.
@@ -731,22 +784,12 @@ impl Engine {
         self.counts.splits += 1;
     }
 
-    /// Brings the frame of the node that a reshape changed up to date, if it is in memory.
+    /// Brings the frame of the node that a reshape changed up to date, if it is in memory: it may be
+    /// there without its ancestors. Else its next reader applies the structure deltas.
     fn refresh_parent(&mut self, table: Table, reshape: &Reshape) {
-        if reshape.puts.is_empty() && reshape.deletes.is_empty() {
-            return;
-        }
-        let stale = match self.node_for(table, Seek::At(&reshape.low), reshape.level) {
-            Ok(index) => index,
-            Err(Stop::Miss(fetch)) => {
-                // Its next reader applies the structure deltas.
-                self.fetch_failed(fetch);
-                return;
-            }
-            Err(_) => return,
-        };
-        let frame = self.pool.frame(stale);
-        let page = frame.page;
+        let Some(page) = reshape.parent else { return };
+        let Some(index) = self.pool.peek(page) else { return };
+        let frame = self.pool.frame(index);
         let structure = &self.trees[table.id as usize].structure;
         if let Some((image, lsn)) = structure.apply(&frame.image, frame.lsn) {
             self.place(page, lsn, image, Class::Inner);
@@ -1000,7 +1043,7 @@ impl Engine {
         // Every structure change up to the durable LSN is installed: one reshape a tree at a time.
         let lsn = plan.upto;
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
-        loop {
+        let parent = loop {
             if built.len() == 1 || page != root {
                 puts = self.place_siblings(page, built, lsn, climb)?;
             } else {
@@ -1008,7 +1051,7 @@ impl Engine {
                 puts = Vec::new();
             }
             if puts.is_empty() && deletes.is_empty() {
-                break;
+                break None;
             }
             level += 1;
             let index = self.node_for(table, Seek::At(&plan.low), level)?;
@@ -1020,13 +1063,13 @@ impl Engine {
             let next = node::inner_with(&view, &put_refs, &delete_refs, self.payload_size)
                 .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
             if next.len() == 1 {
-                break;
+                break Some(frame.page);
             }
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
             climb.written.push((level, low, high, lsn));
             (page, built) = (frame.page, next);
             deletes.clear();
-        }
+        };
         let group = self.take_group()?;
         let reshape = Reshape {
             table,
@@ -1034,6 +1077,7 @@ impl Engine {
             high: plan.high,
             upto: plan.upto,
             written: std::mem::take(&mut climb.written),
+            parent,
             level,
             puts,
             deletes,

@@ -56,7 +56,12 @@ const NONE: u32 = u32::MAX;
 const FRAME_OVERHEAD: usize = size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>();
 
 /// Leaves that stay however many inner nodes there are: one a reader and a merge with its siblings.
-const LEAVES_MIN: usize = 4;
+pub(crate) const LEAVES_MIN: usize = 4;
+
+/// Memory of a frame whose image has `image_size` bytes.
+pub(crate) const fn frame_size(image_size: usize) -> usize {
+    image_size + FRAME_OVERHEAD
+}
 
 #[derive(Clone, Copy, Debug)]
 struct List {
@@ -166,7 +171,7 @@ impl Pool {
         class: Class,
     ) -> FrameIndex {
         self.remove(page);
-        self.bytes += image.capacity() + FRAME_OVERHEAD;
+        self.bytes += frame_size(image.capacity());
         self.bytes_peak = self.bytes_peak.max(self.bytes);
         let frame = Frame { page, lsn, image, ahead: None, class, previous: NONE, next: NONE };
         let index = if let Some(index) = self.free.pop() {
@@ -188,7 +193,7 @@ impl Pool {
         self.unlink(index);
         self.counts[self.frames[index as usize].class as usize] -= 1;
         let image = core::mem::take(&mut self.frames[index as usize].image);
-        self.bytes -= image.capacity() + FRAME_OVERHEAD;
+        self.bytes -= frame_size(image.capacity());
         self.free.push(index);
         true
     }

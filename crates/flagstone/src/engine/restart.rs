@@ -14,7 +14,7 @@ use flagstone_space::{GroupId, LogicalPage, Lsn};
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
 use super::spill::Run;
-use super::{Engine, FRAMES_MIN, MERGE_PAGES, Table};
+use super::{Engine, MERGE_PAGES, Table};
 use crate::bugs::SeededBug;
 use crate::delta::decode_delta;
 use crate::error::Corruption;
@@ -226,7 +226,7 @@ impl Engine {
         match self.options.compaction {
             Compaction::Copy => self.limits.deltas_soft,
             Compaction::Merge => {
-                let frames = (FRAMES_MIN + MERGE_PAGES) * self.payload_size;
+                let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
                 self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
             }
         }

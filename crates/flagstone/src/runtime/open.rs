@@ -396,6 +396,10 @@ impl<D: Nand> Restart<'_, D> {
         let log = LogWriter::new(epoch, after, last).map_err(|_| EPOCHS)?;
         self.runtime.engine().continue_log(log, end.last_page);
         if end.last_page.is_none() {
+            // Nothing behind the master record's position is needed: what sessions that left no
+            // record have taken of the log goes with the next checkpoint (rule D7).
+            let next = self.runtime.space().log_range().end;
+            self.runtime.engine().note_log_page(next);
             return Ok(());
         }
         if !self.has(SeededBug::SkipTailCopy) {

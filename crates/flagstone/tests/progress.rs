@@ -1,0 +1,171 @@
+//! Rule D7: whatever waits comes to its end, with as little memory and log as there may be.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
+
+use flagstone::{Database, Durability, Options, Stop, Table};
+use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, Profile, SimNand};
+
+const PAGE_SIZE: usize = 512;
+
+/// The smallest memory that an engine takes.
+fn options(preset: &str) -> Options {
+    Options::preset(preset).unwrap().with_memory(24 * PAGE_SIZE)
+}
+
+fn created(profile: &str, block_count: u32, options: &Options) -> Database<SimNand> {
+    let profile = Profile::named(profile).unwrap().with_block_count(block_count).unwrap();
+    Database::create_on(SimNand::new(&profile, 1), options).unwrap()
+}
+
+fn read_count(database: &Database<SimNand>) -> u64 {
+    database.runtime().space().device().counters().page_reads
+}
+
+/// Bytes without a pattern.
+fn scrambled(number: u32, size: usize) -> Vec<u8> {
+    let mut state = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..size).map(|_| next()).collect()
+}
+
+/// Keys that share long beginnings, each with some others, so that nodes have few children and the
+/// tree is tall.
+fn tall_key(database: &Database<SimNand>, number: u32) -> Vec<u8> {
+    let size_max = database.stats().limits.key_size_max;
+    let mut key = scrambled(number / 24 + 1, size_max - 1);
+    key.push(number as u8);
+    key
+}
+
+fn put_row(database: &Database<SimNand>, table: Table, key: &[u8], value: u8) {
+    let mut transaction = database.begin();
+    transaction.put(table, key, &[value; 60]).unwrap();
+    transaction.commit_with(Durability::Deferred).unwrap();
+}
+
+/// Goal: a search reads no more than the nodes of one path, each once.
+#[test]
+fn the_path_of_a_tall_tree_fits_the_smallest_memory() {
+    let database = created("tiny", 400, &options("flagstone"));
+    let table = database.table("t").unwrap();
+    let count = 3_000;
+    (0..count).for_each(|number| put_row(&database, table, &tall_key(&database, number), 1));
+    database.runtime().checkpoint_now().unwrap();
+    for number in (0..count).step_by(17) {
+        let before = read_count(&database);
+        let value = database.begin().get(table, &tall_key(&database, number)).unwrap();
+        assert_eq!(value.as_deref(), Some(&[1; 60][..]), "row {number}");
+        let reads = read_count(&database) - before;
+        assert!(reads <= 24, "{reads} reads for row {number}");
+    }
+}
+
+/// Does background work until there is none, with `between` before each piece.
+fn work_off(database: &Database<SimNand>, mut between: impl FnMut(u32)) {
+    let runtime = database.runtime();
+    for step in 0.. {
+        assert!(step < 1_000, "work goes round in circles");
+        if runtime.engine().is_flush_wanted()
+            && let Some(flush) = runtime.flush_begin().unwrap()
+        {
+            runtime.flush_end(flush);
+        }
+        if !runtime.engine().has_work() {
+            return;
+        }
+        match runtime.work_begin() {
+            Ok(Some(work)) => runtime.work_end(work),
+            Ok(None) | Err(Stop::Wait(_)) => {}
+            Err(Stop::Miss(fetch)) => {
+                let fetched = runtime.read(fetch).unwrap();
+                runtime.engine().fill(fetched).unwrap();
+            }
+            Err(Stop::Error(error)) => panic!("{error}"),
+        }
+        between(step);
+    }
+}
+
+/// Goal: work comes to its end although the nodes that its search looks at do not fit in memory
+/// together, and although readers fill the memory with others meanwhile. Method: trees that are tall,
+/// and changes scattered over them.
+#[test]
+fn work_ends_in_the_smallest_memory_beside_readers() {
+    for preset in ["flagstone", "traditional"] {
+        let database = created("tiny", 400, &options(preset));
+        let tables = ["a", "b", "c", "d"].map(|name| database.table(name).unwrap());
+        let count = 600;
+        for number in 0..count * 4 {
+            let key = tall_key(&database, number / 4);
+            put_row(&database, tables[number as usize % 4], &key, 1);
+        }
+        for number in 0..400_u32 {
+            let key = tall_key(&database, number.wrapping_mul(2_654_435_761) % count);
+            put_row(&database, tables[number as usize % 4], &key, 2);
+            database.runtime().engine().want_checkpoint();
+            work_off(&database, |step| {
+                for table in tables {
+                    let key = tall_key(&database, step.wrapping_mul(40_503) % count);
+                    database.begin().get(table, &key).unwrap();
+                }
+            });
+        }
+    }
+}
+
+/// Commits one row; whether the power lasted.
+fn commit_row(device: SimNand, options: &Options, number: u8) -> (SimNand, bool) {
+    let database = Database::open_on(device, options).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    let mut transaction = database.begin();
+    let is_put = transaction.put(table, &[number], b"value").is_ok();
+    let is_done = is_put && transaction.commit().is_ok();
+    (database.into_device().unwrap(), is_done)
+}
+
+/// The device after a session that took room in the log for its first commit, and was cut off before
+/// a record was in it.
+fn after_a_session_without_a_record(device: &SimNand, options: &Options) -> SimNand {
+    let opened = Database::open_on(device.clone(), options).unwrap().into_device().unwrap();
+    let end = commit_row(device.clone(), options, 0).0.operation_count();
+    let cut_at = |operation: u64| {
+        let mut device = device.clone();
+        device.set_plan(FaultPlan::power_cut(1, operation, Ending::RandomBits));
+        let (mut device, is_done) = commit_row(device, options, 0);
+        device.power_cycle();
+        device.set_plan(FaultPlan::default());
+        (!is_done).then_some(device)
+    };
+    let leaves_no_record = |device: &SimNand| {
+        let opened = Database::open_on(device.clone(), options).unwrap();
+        opened.recovery().log_pages_copied == 0
+    };
+    let operations = opened.operation_count()..end;
+    operations.rev().filter_map(cut_at).find(leaves_no_record).unwrap()
+}
+
+/// Goal: sessions that took room in the log and left no record in it do not use it up. Method: cuts
+/// within the first program of many sessions in a row.
+#[test]
+fn sessions_without_a_record_leave_the_log_its_room() {
+    let options = Options { log_pages: 24, ..options("traditional") };
+    let database = created("tiny-nospare", 40, &options);
+    database.table("t").unwrap();
+    database.runtime().checkpoint_now().unwrap();
+    let mut device = database.into_device().unwrap();
+    for session in 0..6 {
+        device = after_a_session_without_a_record(&device, &options);
+        let database = Database::open_on(device.clone(), &options).unwrap();
+        let used = database.runtime().space().log_used_pages();
+        assert!(used <= 12, "{used} log pages hold nothing after session {session}");
+    }
+    for number in 0..20 {
+        let (after, is_done) = commit_row(device, &options, number);
+        assert!(is_done);
+        device = after;
+    }
+}
