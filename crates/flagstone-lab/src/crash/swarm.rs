@@ -5,7 +5,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{Collection, Options, RelocationFolding};
+use flagstone::{Collection, OpenError, Options, OptionsError, RelocationFolding, parts};
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
@@ -22,7 +22,7 @@ pub const CHIP_PROFILES: [&str; 6] =
 pub struct Draw {
     /// Chip.
     pub profile: &'static str,
-    /// Blocks of the chip.
+    /// Blocks of the chip, unless the options need more.
     pub block_count: u32,
     /// Options of the database.
     pub options: Options,
@@ -84,6 +84,26 @@ impl Draw {
         }
     }
 
+    /// The chip that was drawn, with as many good blocks as the options need.
+    ///
+    /// # Errors
+    ///
+    /// When the profile is not there.
+    pub fn device(&self) -> Result<SimNand, ProfileError> {
+        let chip = |block_count| {
+            let profile = Profile::named(self.profile)?.with_block_count(block_count)?;
+            let chip = SimNand::new(&profile, self.limits.seed);
+            Ok(chip.with_bad_block_count(self.bad_block_count))
+        };
+        let mut device = chip(self.block_count)?;
+        match parts::space_options(&mut device, &self.options) {
+            Err(OpenError::Options(OptionsError::TooFewBlocks { needed, .. })) => {
+                chip(needed + self.bad_block_count)
+            }
+            _ => Ok(device),
+        }
+    }
+
     /// Explores what was drawn.
     ///
     /// # Errors
@@ -105,9 +125,7 @@ impl Draw {
     where
         S: Subject<RunnerRig<SimNand>>,
     {
-        let profile = Profile::named(self.profile)?.with_block_count(self.block_count)?;
-        let device = SimNand::new(&profile, self.limits.seed);
-        let device = device.with_bad_block_count(self.bad_block_count);
+        let device = self.device()?;
         let script = Script::seeded(self.limits.seed, self.ops, &self.mix);
         let scenario = Scenario { device, model: None, setup, script };
         Ok(explore::<S, SimNand>(&scenario, &self.limits, &|_, _| {}))
