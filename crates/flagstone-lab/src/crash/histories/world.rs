@@ -113,12 +113,28 @@ impl<'c> World<'c> {
         let finals = self.lists()?;
         let checked = std::mem::take(&mut self.history).check(&finals)?;
         self.totals.checked.add(&checked);
+        let keys: Vec<ListKey> = finals.keys().copied().collect();
+        Ok(self.clear(&keys)?)
+    }
+
+    /// Deletes lists: as many in a transaction as the log can name, at least one (rule D7).
+    fn clear(&self, keys: &[ListKey]) -> Result<(), EngineError> {
+        match self.delete_at_once(keys) {
+            Err(EngineError::Full) if keys.len() > 1 => {
+                let (low, high) = keys.split_at(keys.len() / 2);
+                self.clear(low)?;
+                self.clear(high)
+            }
+            done => done,
+        }
+    }
+
+    fn delete_at_once(&self, keys: &[ListKey]) -> Result<(), EngineError> {
         let mut transaction = self.database.begin();
-        for key in finals.keys() {
+        for key in keys {
             transaction.delete(self.table, &key_of(*key))?;
         }
-        transaction.commit()?;
-        Ok(())
+        transaction.commit().map(drop)
     }
 
     fn lists(&self) -> Result<Lists, Failure> {
