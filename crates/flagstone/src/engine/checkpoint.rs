@@ -217,6 +217,12 @@ impl Master {
 }
 
 impl MasterRun {
+    /// A run that has no pages any more, but whose changes stay apart from later ones.
+    fn bare(lsn: Lsn) -> Self {
+        let run = Run { group: GroupId::NONE, pages: Vec::new(), last: Vec::new() };
+        Self { lsn, run, rolled_back: Vec::new() }
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.lsn.0.to_le_bytes());
         self.run.encode(out);
@@ -386,6 +392,7 @@ impl Engine {
             Compaction::Merge => Phase::Merging { tree: 0, from: Vec::new() },
         };
         self.cycle.loaded = self.runs.take_loaded(self.cycle.cutoff);
+        self.forget_met_runs();
         self.refresh_floors();
     }
 
@@ -481,7 +488,8 @@ impl Engine {
         let open = self.transactions.values().map(|transaction| {
             transaction.named_size() + transaction.pages.len() * OPEN_GROUP_PAGE_SIZE
         });
-        let lists = runs.chain(releases).chain(installs).chain(open).sum::<usize>();
+        let bare = self.runs.bare_lsns().map(|lsn| MasterRun::bare(lsn).run.encoded_size(0));
+        let lists = runs.chain(releases).chain(installs).chain(open).chain(bare).sum::<usize>();
         MASTER_HEAD_SIZE + self.trees.len() * 8 + lists
     }
 
@@ -503,6 +511,7 @@ impl Engine {
             run: run.run.clone(),
             rolled_back: run.rolled_back.clone(),
         };
+        let bare = self.runs.bare_lsns().map(MasterRun::bare);
         Master {
             cycle: self.cycle.number,
             cutoff: self.cycle.cutoff,
@@ -510,7 +519,7 @@ impl Engine {
             epoch: self.log.epoch(),
             durable: self.durable(),
             entry_counts: self.trees.iter().map(|tree| tree.entry_count).collect(),
-            runs: self.runs.unfinished().map(run).collect(),
+            runs: self.runs.unfinished().map(run).chain(bare).collect(),
             values: self.trims.deferred().filter_map(value).collect(),
             pages: self.trims.deferred().filter_map(pages).chain(covered).collect(),
         }

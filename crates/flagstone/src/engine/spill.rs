@@ -17,7 +17,8 @@
 //!   own change comes between them.
 //! - **R3** A run stays in the master record until a checkpoint that began after it was loaded.
 //! - **R4** A base that restart finds may hold a run that is loaded only later, and what was committed
-//!   after it: the run's change, older than the base, is not folded into a newer one.
+//!   after it: the run's change, older than the base, is not folded into a newer one. A checkpoint
+//!   copies such a change, so its master record names the run, without pages, while any is unmerged.
 //! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: only pages
 //!   that begin with the same key share it, they are loaded in order, and the last one adds the sum.
 
@@ -336,10 +337,19 @@ impl Runs {
         self.loaded.push(run);
     }
 
+    /// Takes a run that the master record names: without pages it is but an LSN to keep apart (R4).
     pub(crate) fn restore(&mut self, run: CommittedRun) {
-        if !self.open.iter().any(|open| open.run.pages == run.run.pages) {
+        if run.run.pages.is_empty() {
+            self.recovered.push(run.lsn);
+        } else if !self.open.iter().any(|open| open.run.pages == run.run.pages) {
             self.open.push(run);
         }
+    }
+
+    /// LSNs of recovered runs that the master record must go on naming although the runs are gone.
+    pub(crate) fn bare_lsns(&self) -> impl Iterator<Item = Lsn> + '_ {
+        let is_named = |lsn: &Lsn| self.unfinished().any(|run| run.lsn == *lsn);
+        self.recovered.iter().copied().filter(move |lsn| !is_named(lsn))
     }
 
     /// Runs that the master record must name.
@@ -355,6 +365,19 @@ impl Runs {
 }
 
 impl Engine {
+    /// Forgets recovered runs of which no change is left in memory, or will be (R4).
+    pub(crate) fn forget_met_runs(&mut self) {
+        let trees = &self.trees;
+        let is_pending = |lsn: Lsn| {
+            let mut old = trees.iter().flat_map(|tree| {
+                tree.deltas.older_than(Lsn(lsn.0 + 1), Bound::Unbounded).map(|(_, at, _)| at)
+            });
+            old.any(|at| at == lsn)
+        };
+        let gone: Vec<Lsn> = self.runs.bare_lsns().filter(|lsn| !is_pending(*lsn)).collect();
+        self.runs.recovered.retain(|lsn| !gone.contains(lsn));
+    }
+
     /// Loads the run pages that may change `[low, high)` into the tree's deltas.
     pub(crate) fn load_runs(&mut self, table: Table, range: KeyRange<'_>) -> Step<()> {
         if self.runs.is_empty() {
