@@ -82,6 +82,13 @@ impl Engine {
         self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
     }
 
+    /// Whether a checkpoint cannot wait: the log is full, or what each restart takes of the device
+    /// beyond the log's own would soon leave no room to write one.
+    pub(crate) fn is_checkpoint_urgent(&self) -> bool {
+        let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
+        self.is_log_full() || self.must_checkpoint() && !self.has_pages_for(taken)
+    }
+
     fn admit_growth(&mut self, growth: usize) -> Step<()> {
         if !self.has_deltas() {
             self.growth = Growth::default();

@@ -136,7 +136,7 @@ impl<D: Nand> Runtime<D> {
         restart.run()?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
         // that can wait is background work: it may write pages, and the halt is not the time for it.
-        if runtime.engine().is_log_full() {
+        if runtime.engine().is_checkpoint_urgent() {
             match runtime.checkpoint_now() {
                 Ok(()) | Err(EngineError::Full | EngineError::WornOut) => {}
                 Err(error) => return Err(error.into()),
