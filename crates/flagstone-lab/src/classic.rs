@@ -125,7 +125,7 @@ impl Config {
     pub fn of(options: &Options) -> Self {
         let locking = match preset::engine_of(options) {
             EngineKind::Classic(locking) => locking,
-            EngineKind::Flagstone => Locking::default(),
+            EngineKind::Flagstone | EngineKind::Shadow(..) => Locking::default(),
         };
         Self { options: options.clone(), locking, mistake: Mistake::None }
     }

@@ -122,6 +122,9 @@ pub enum CrashError {
     /// The cut names no state.
     #[error(transparent)]
     Cut(#[from] BadCut),
+    /// Scripts hold several transactions open whose keys share pages.
+    #[error("preset `{0}` locks pages, which scripts of several transactions do not fit")]
+    LocksPages(String),
 }
 
 /// Blocks of an explored device: enough for the log, the reserves and some data, and no more, so
@@ -202,6 +205,9 @@ impl CrashConfig {
             EngineKind::Classic(_) => {
                 explore::explore::<Classic<RunnerRig<C>>, C>(&scenario, &limits, progress)
             }
+            EngineKind::Shadow(..) => {
+                return Err(CrashError::LocksPages(scenario.setup.options.preset));
+            }
         };
         Ok(self.report(tally, started))
     }
@@ -219,6 +225,9 @@ impl CrashConfig {
             EngineKind::Classic(_) => {
                 explore::replay::<Classic<RunnerRig<C>>, C>(&scenario, path, self.seed)?
             }
+            EngineKind::Shadow(..) => {
+                return Err(CrashError::LocksPages(scenario.setup.options.preset));
+            }
         };
         let mut tally = Tally { points: 1, states: 1, ..Tally::default() };
         if let Err(violation) = outcome {
@@ -233,7 +242,7 @@ impl CrashConfig {
 pub fn small(mut options: Options, device: &impl Nand) -> Options {
     let page_size = device.geometry().page_size as usize * options.parts as usize;
     options.log_pages = match preset::engine_of(&options) {
-        EngineKind::Flagstone => LOG_PAGES,
+        EngineKind::Flagstone | EngineKind::Shadow(..) => LOG_PAGES,
         EngineKind::Classic(_) => CLASSIC_LOG_PAGES,
     };
     options.frame_share = FRAME_SHARE;

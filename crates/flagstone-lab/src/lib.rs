@@ -9,6 +9,7 @@
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
 //! - [`classic`]: an ARIES engine on the same floors, to compare with.
+//! - [`shadow`]: an engine of shadow pages with commit flags or cycles, to compare with.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
 //! - [`reproduce`]: the experiments of the papers: runs, figures, verdicts, files.
@@ -25,6 +26,7 @@ pub mod preset;
 pub mod quickstart;
 pub mod reproduce;
 pub mod run;
+pub mod shadow;
 pub mod sizing;
 pub mod steady;
 pub mod store;

@@ -1,10 +1,12 @@
 //! Presets of every engine that the lab can run: one table for `bench`, `crash` and `presets`.
 //!
-//! The engine's own presets come first, as they are. Those of classic engines live here, since
+//! The engine's own presets come first, as they are. Those of the lab's engines live here, since
 //! only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
 //! from the preset's name, which they carry.
 
 use flagstone::{Options, OptionsError, PRESETS};
+
+use flagstone_space::shadow::ShadowProtocol;
 
 use crate::classic::Locking;
 
@@ -15,6 +17,8 @@ pub enum EngineKind {
     Flagstone,
     /// ARIES, with locks on records or on pages.
     Classic(Locking),
+    /// Shadow pages under a protocol; whether its flags stand for clusters of a block.
+    Shadow(ShadowProtocol, bool),
 }
 
 /// A preset: its name, what it is for, and its engine.
@@ -28,7 +32,7 @@ pub struct Preset {
     pub engine: EngineKind,
 }
 
-const CLASSIC: &[Preset] = &[
+const LAB: &[Preset] = &[
     Preset {
         name: "berkeley-original",
         summary: "ARIES: steal, no-force, undo and redo log, whole pages, LRU, eager splits (lab)",
@@ -38,6 +42,36 @@ const CLASSIC: &[Preset] = &[
         name: "berkeley-page-locks",
         summary: "as berkeley-original, with locks on pages (lab)",
         engine: EngineKind::Classic(Locking::Page),
+    },
+    Preset {
+        name: "cfc",
+        summary: "commit-based flags in shadow pages, by block: steal, force, page locks (lab)",
+        engine: EngineKind::Shadow(ShadowProtocol::Cfc, true),
+    },
+    Preset {
+        name: "afc",
+        summary: "abort-based flags in shadow pages, by block: steal, force, page locks (lab)",
+        engine: EngineKind::Shadow(ShadowProtocol::Afc, true),
+    },
+    Preset {
+        name: "cfc-pages",
+        summary: "as cfc, with chains of pages instead of clusters of a block (lab)",
+        engine: EngineKind::Shadow(ShadowProtocol::Cfc, false),
+    },
+    Preset {
+        name: "afc-pages",
+        summary: "as afc, with chains of pages instead of clusters of a block (lab)",
+        engine: EngineKind::Shadow(ShadowProtocol::Afc, false),
+    },
+    Preset {
+        name: "scc",
+        summary: "simple cyclic commit in shadow pages: steal, force, page locks (lab)",
+        engine: EngineKind::Shadow(ShadowProtocol::Scc, false),
+    },
+    Preset {
+        name: "bpcc",
+        summary: "cyclic commit with back pointers: steal, force, page locks (lab)",
+        engine: EngineKind::Shadow(ShadowProtocol::Bpcc, false),
     },
 ];
 
@@ -51,13 +85,13 @@ pub fn all() -> impl Iterator<Item = Preset> {
         summary: preset.summary,
         engine: EngineKind::Flagstone,
     });
-    own.chain(CLASSIC.iter().copied())
+    own.chain(LAB.iter().copied())
 }
 
 /// The engine that options are for.
 #[must_use]
 pub fn engine_of(options: &Options) -> EngineKind {
-    let preset = CLASSIC.iter().find(|preset| preset.name == options.preset);
+    let preset = LAB.iter().find(|preset| preset.name == options.preset);
     preset.map_or(EngineKind::Flagstone, |preset| preset.engine)
 }
 
@@ -67,7 +101,7 @@ pub fn engine_of(options: &Options) -> EngineKind {
 ///
 /// `UnknownPreset`, with the nearest name.
 pub fn options(name: &str) -> Result<Options, OptionsError> {
-    match CLASSIC.iter().find(|preset| preset.name == name) {
+    match LAB.iter().find(|preset| preset.name == name) {
         Some(preset) => Ok(Options {
             preset: preset.name.to_owned(),
             checkpoint_commits: CHECKPOINT_COMMITS,

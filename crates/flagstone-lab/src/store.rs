@@ -27,10 +27,12 @@ use crate::workload::Operations;
 mod blocking;
 mod classic;
 mod session;
+mod shadow;
 mod stopping;
 
 pub use classic::{ClassicSession, ClassicStore, ClassicTransaction};
 pub use session::Session;
+pub use shadow::ShadowDatabase;
 pub use stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 
 /// A database whose operations run to their end on the calling thread.

@@ -38,6 +38,7 @@ mod full;
 mod journal;
 mod merge;
 mod pool;
+pub(crate) mod reads;
 mod restart;
 mod scan;
 mod snapshot;
@@ -53,6 +54,8 @@ pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree};
 pub(crate) use checkpoint::{CheckpointJob, Master};
 pub(crate) use merge::{InstallJob, Job, WriteJob};
 use pool::{LEAVES_MIN, Pool, frame_size};
+pub use reads::ReadNumber;
+use reads::Reads;
 pub(crate) use restart::{Replay, ReplayEffects};
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
@@ -111,11 +114,6 @@ pub enum Fetch {
     Pinned(PinId, LogicalPage),
 }
 
-/// Order in which reads of pages were asked for: what was asked for before a page changed brings
-/// nothing (rule D15), and what was asked for later is not held up by it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReadNumber(u64);
-
 /// A page that was read; `found` is none for a page that was never written.
 #[derive(Debug)]
 pub struct Fetched {
@@ -123,14 +121,6 @@ pub struct Fetched {
     pub fetch: Fetch,
     /// Metadata and payload.
     pub found: Option<(PageInfo, Vec<u8>)>,
-}
-
-/// Reads of one page that are under way.
-#[derive(Clone, Copy, Debug, Default)]
-struct Outstanding {
-    count: u32,
-    /// The page changed: what reads asked for before this one bring is thrown away (rule D15).
-    fresh: ReadNumber,
 }
 
 /// What the engine knows of the space floor; refreshed by the runtime.
@@ -213,8 +203,7 @@ pub struct Engine {
     uncommitted_size: usize,
     growth: full::Growth,
     snapshots: snapshot::Snapshots,
-    reads: HashMap<LogicalPage, Outstanding>,
-    read_next: ReadNumber,
+    reads: Reads,
     unused_pages: Vec<LogicalPage>,
     unused_groups: Vec<GroupId>,
     busy: HashSet<LogicalPage>,
@@ -282,8 +271,7 @@ impl Engine {
             uncommitted_size: 0,
             growth: full::Growth::default(),
             snapshots: snapshot::Snapshots::default(),
-            reads: HashMap::new(),
-            read_next: ReadNumber::default(),
+            reads: Reads::default(),
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),
             busy: HashSet::new(),
@@ -537,9 +525,7 @@ impl Engine {
     }
 
     fn mark_stale(&mut self, page: LogicalPage) {
-        if let Some(read) = self.reads.get_mut(&page) {
-            read.fresh = self.read_next;
-        }
+        self.reads.mark_stale(page);
     }
 
     fn holds_images_ahead(&self) -> bool {

@@ -15,6 +15,8 @@ pub use node::{
     Cell, Node, Part, empty_leaf, inner, inner_with, key_size_max, leaf, value_size_max,
 };
 
+pub use crate::engine::reads::Reads;
+
 use flagstone_nand::Nand;
 use flagstone_space::SpaceOptions;
 

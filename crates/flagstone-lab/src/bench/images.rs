@@ -16,6 +16,7 @@ use flagstone_nand::Profile;
 
 use super::{BenchError, Chip, Job, OnProgress, prepare};
 use crate::medium::Medium;
+use crate::preset::{self, EngineKind};
 use crate::store::Store;
 use crate::timed::Timed;
 use crate::workload::Workload;
@@ -61,7 +62,13 @@ impl Images {
 
 /// Options that load an image for runs with `options` (rule G1).
 fn loader(options: &Options) -> Options {
+    // A store of shadow pages is of its protocol from the start.
+    let preset = match preset::engine_of(options) {
+        EngineKind::Shadow(..) => options.preset.clone(),
+        EngineKind::Flagstone | EngineKind::Classic(_) => Options::default().preset,
+    };
     Options {
+        preset,
         memory: options.memory,
         parts: options.parts,
         log_pages: options.log_pages,

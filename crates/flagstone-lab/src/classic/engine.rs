@@ -1,13 +1,11 @@
 //! State of the engine, transactions, and what it tells its driver.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail};
+use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Reads};
 use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
-use flagstone::{
-    Durability, EngineError, EngineStats, Fetch, Fetched, Memory, ReadNumber, Step, Stop, Wait,
-};
+use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
 use flagstone::{Table, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
@@ -83,14 +81,6 @@ pub(super) struct Transaction {
     pub(super) filling: Option<super::value::Filling>,
 }
 
-/// Reads of one page that are under way.
-#[derive(Clone, Copy, Debug, Default)]
-struct Outstanding {
-    count: u32,
-    /// The page was written or freed since: what these reads bring is thrown away.
-    is_stale: bool,
-}
-
 /// What is owed to the transactions that run (A7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Debts {
@@ -143,7 +133,7 @@ pub struct Engine {
     company_to: Lsn,
     is_flushing: bool,
     pub(super) last_commit: Lsn,
-    reads: HashMap<LogicalPage, Outstanding>,
+    reads: Reads,
     unused: Vec<LogicalPage>,
     /// Pages given up, with the record that did it.
     pub(super) freed: VecDeque<(Lsn, LogicalPage)>,
@@ -190,7 +180,7 @@ impl Engine {
             company_to: Lsn::ZERO,
             is_flushing: false,
             last_commit: Lsn::ZERO,
-            reads: HashMap::new(),
+            reads: Reads::default(),
             unused: Vec::new(),
             freed: VecDeque::new(),
             checkpoint: Checkpoint::default(),
@@ -525,19 +515,18 @@ impl Engine {
     }
 
     fn miss(&mut self, page: LogicalPage) -> Stop {
-        if !self.reads.contains_key(&page) {
+        if !self.reads.contains(page) {
             if let Err(stop) = self.make_room(1) {
                 return stop;
             }
             self.pool.misses += 1;
         }
-        self.reads.entry(page).or_default().count += 1;
-        Stop::Miss(Fetch::Page(page, ReadNumber::default()))
+        Stop::Miss(Fetch::Page(page, self.reads.begin(page)))
     }
 
     /// Makes room for `count` frames beside those that are being read.
     pub(super) fn make_room(&mut self, count: usize) -> Step<()> {
-        let wanted = (self.reads.len() + count) * self.pool.frame_size();
+        let wanted = (self.reads.page_count() + count) * self.pool.frame_size();
         if self.pool.shrink(self.frames_limit().saturating_sub(wanted)) {
             self.is_crowded = false;
             return Ok(());
@@ -559,8 +548,8 @@ impl Engine {
     ///
     /// `Corrupt` when the page is not what its address says.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
-        let Fetch::Page(page, _) = fetched.fetch else { return Ok(()) };
-        if self.end_read(page) {
+        let Fetch::Page(page, number) = fetched.fetch else { return Ok(()) };
+        if self.reads.end(page, number) {
             return Ok(());
         }
         let (lsn, image) = match fetched.found {
@@ -586,27 +575,14 @@ impl Engine {
 
     /// A read that was asked for failed: nothing will come.
     pub(super) fn fetch_failed(&mut self, fetch: Fetch) {
-        if let Fetch::Page(page, _) = fetch {
-            self.end_read(page);
+        if let Fetch::Page(page, number) = fetch {
+            self.reads.end(page, number);
         }
-    }
-
-    /// Ends one read of `page`; true when what it brought is stale.
-    fn end_read(&mut self, page: LogicalPage) -> bool {
-        let Some(read) = self.reads.get_mut(&page) else { return true };
-        let is_stale = read.is_stale;
-        read.count = read.count.saturating_sub(1);
-        if read.count == 0 {
-            self.reads.remove(&page);
-        }
-        is_stale
     }
 
     /// Reads of the page that are under way bring an old version.
     pub(super) fn mark_stale(&mut self, page: LogicalPage) {
-        if let Some(read) = self.reads.get_mut(&page) {
-            read.is_stale = true;
-        }
+        self.reads.mark_stale(page);
     }
 
     /// The page that should be written now: of the pool's oldest, when it is nearly full. These are

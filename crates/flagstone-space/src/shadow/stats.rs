@@ -4,6 +4,7 @@ use flagstone_nand::Nand;
 
 use super::flash::{Work, WorkTally};
 use super::{ShadowStore, note::NOWHERE};
+use crate::LogicalPage;
 
 /// Events that the tallies of operations do not tell.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,5 +102,13 @@ impl<D: Nand> ShadowStore<D> {
             transaction_table_size,
             block_table_size: self.blocks.size(),
         }
+    }
+}
+
+impl<D: Nand> ShadowStore<D> {
+    /// Logical pages with a committed version, ascending.
+    pub fn mapped_pages(&self) -> impl Iterator<Item = LogicalPage> + '_ {
+        let numbered = (0..).zip(&self.map);
+        numbered.filter(|(_, at)| **at != NOWHERE).map(|(number, _)| LogicalPage(number))
     }
 }

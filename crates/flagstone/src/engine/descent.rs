@@ -3,7 +3,7 @@
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 
 use super::pool::{Class, FrameIndex};
-use super::{Engine, Fetch, Fetched, ReadNumber, Step, Stop, Table};
+use super::{Engine, Fetch, Fetched, Step, Stop, Table};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::error::EngineError;
@@ -93,10 +93,7 @@ impl Engine {
             return Ok(index);
         }
         self.pool.misses += 1;
-        self.reads.entry(page).or_default().count += 1;
-        let number = self.read_next;
-        self.read_next = ReadNumber(number.0 + 1);
-        Err(Stop::Miss(Fetch::Page(page, number)))
+        Err(Stop::Miss(Fetch::Page(page, self.reads.begin(page))))
     }
 
     /// Takes a page that was read for a miss.
@@ -107,7 +104,9 @@ impl Engine {
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
         match fetched.fetch {
             Fetch::Page(page, number) => {
-                if self.end_read(page, number) || self.pool.peek(page).is_some() {
+                let is_stale = self.reads.end(page, number);
+                let is_stale = is_stale && !self.bugs.has(SeededBug::KeepStaleReads);
+                if is_stale || self.pool.peek(page).is_some() {
                     return Ok(());
                 }
                 match fetched.found {
@@ -133,19 +132,8 @@ impl Engine {
     /// A read that was asked for failed: nothing will come.
     pub fn fetch_failed(&mut self, fetch: Fetch) {
         if let Fetch::Page(page, number) = fetch {
-            self.end_read(page, number);
+            self.reads.end(page, number);
         }
-    }
-
-    /// Ends one read of `page`; true when what it brought is stale.
-    fn end_read(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
-        let Some(read) = self.reads.get_mut(&page) else { return false };
-        let is_stale = number < read.fresh && !self.bugs.has(SeededBug::KeepStaleReads);
-        read.count = read.count.saturating_sub(1);
-        if read.count == 0 {
-            self.reads.remove(&page);
-        }
-        is_stale
     }
 
     fn fill_page(

@@ -1,0 +1,208 @@
+//! Operations of transactions.
+
+use flagstone::parts::{self, LockMode};
+use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone_space::LogicalPage;
+
+use super::engine::{CATALOG, Engine, TABLES};
+use crate::classic::access::{decode_entry, encode_entry, rows_of};
+use crate::classic::page;
+use crate::classic::record::{Change, OwnCell};
+use crate::classic::tree::{DEPTH_MAX, Seek, corrupt};
+
+impl Engine {
+    /// Locks the page of `key` for a change that depends on its value.
+    ///
+    /// # Errors
+    ///
+    /// Stops for locks and pages; `Deadlock` when the transaction was chosen to end one.
+    pub fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        self.leaf_of(xid, Self::tree_of(table), key, LockMode::Exclusive).map(|_| ())
+    }
+
+    fn leaf_of(&mut self, xid: Xid, tree: u32, key: &[u8], mode: LockMode) -> Step<LogicalPage> {
+        self.check(xid)?;
+        let size_max = self.key_size_max();
+        if key.len() > size_max {
+            return Err(EngineError::KeyTooLong { size: key.len(), size_max }.into());
+        }
+        self.leaf_to(xid, tree, Seek::At(key), mode)
+    }
+
+    /// Reads up to `size` bytes at `offset` of the value of `key` into `out`; false when there is
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::lock_key`].
+    pub fn get_part(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        key: &[u8],
+        (offset, size): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> Step<bool> {
+        out.clear();
+        let leaf = self.leaf_of(xid, Self::tree_of(table), key, LockMode::Shared)?;
+        let node = parts::Node::trusted(self.image(leaf)?);
+        let Some(cell) = node.search(key).ok().and_then(|index| node.cell(index)) else {
+            return Ok(false);
+        };
+        let end = offset.saturating_add(size).min(cell.bytes.len());
+        out.extend_from_slice(cell.bytes.get(offset..end).unwrap_or(&[]));
+        Ok(true)
+    }
+
+    /// Sets the value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// Stops for locks and pages; `KeyTooLong`, `ValueTooLong`, `Full`, `Deadlock`.
+    pub fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
+        let size_max = parts::value_size_max(self.page_size, key.len());
+        if key.len() <= self.key_size_max() && value.len() > size_max {
+            return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
+        }
+        self.set(xid, Self::tree_of(table), key, Some(value))?;
+        self.counts.user_bytes += (key.len() + value.len()) as u64;
+        Ok(())
+    }
+
+    /// Removes `key`, whether it exists or not.
+    ///
+    /// # Errors
+    ///
+    /// Stops for locks and pages; `Full`, `Deadlock`.
+    pub fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        self.set(xid, Self::tree_of(table), key, None)?;
+        self.counts.user_bytes += key.len() as u64;
+        Ok(())
+    }
+
+    /// Overwrites `bytes` at `offset` of a value that exists.
+    ///
+    /// # Errors
+    ///
+    /// Stops like a put; `PatchOutOfRange` when the key is absent or the value too short.
+    pub fn patch_value(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Step<()> {
+        let tree = Self::tree_of(table);
+        let leaf = self.leaf_of(xid, tree, key, LockMode::Exclusive)?;
+        let out_of_range = EngineError::PatchOutOfRange { offset, size: bytes.len() };
+        let Some(old) = page::cell_of(self.image(leaf)?, key) else {
+            return Err(out_of_range.into());
+        };
+        let mut new = old.clone();
+        let end = offset.saturating_add(bytes.len());
+        let target = new.bytes.get_mut(offset..end).ok_or(Stop::Error(out_of_range))?;
+        target.copy_from_slice(bytes);
+        if let Some(change) = Change::between(Some(old), Some(new)) {
+            self.perform(xid, tree, key, &change.redo())?;
+        }
+        self.counts.user_bytes += (key.len() + bytes.len()) as u64;
+        Ok(())
+    }
+
+    fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
+        let leaf = self.leaf_of(xid, tree, key, LockMode::Exclusive)?;
+        let old = page::cell_of(self.image(leaf)?, key);
+        let new = value.map(|value| OwnCell { bytes: value.to_vec(), is_ref: false });
+        match Change::between(old, new) {
+            Some(change) => self.perform(xid, tree, key, &change.redo()),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the next rows of `range` into `rows`, at most `limit`; what is left of the range.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::lock_key`]; rows are then as they were.
+    pub fn scan(
+        &mut self,
+        xid: Xid,
+        table: Table,
+        range: &ScanRange,
+        direction: Direction,
+        limit: usize,
+        rows: &mut Vec<Row>,
+    ) -> Step<Option<ScanRange>> {
+        self.check(xid)?;
+        if range.high.as_ref().is_some_and(|high| *high <= range.low) {
+            return Ok(None);
+        }
+        let seek = match direction {
+            Direction::Forward => Seek::At(&range.low),
+            Direction::Backward => Seek::Below(range.high.as_deref()),
+        };
+        let leaf = self.leaf_to(xid, Self::tree_of(table), seek, LockMode::Shared)?;
+        let (found, rest) = rows_of(self.image(leaf)?, range, direction, limit);
+        let row =
+            |(key, cell): (Vec<u8>, OwnCell)| Row { key, value: RowValue::Inline(cell.bytes) };
+        rows.extend(found.into_iter().map(row));
+        Ok(rest)
+    }
+
+    /// Opens a table if it exists.
+    ///
+    /// # Errors
+    ///
+    /// Stops for locks and pages.
+    pub fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
+        let mut entry = Vec::new();
+        let catalog = parts::table(CATALOG);
+        if !self.get_part(xid, catalog, name.as_bytes(), (0, usize::MAX), &mut entry)? {
+            return Ok(None);
+        }
+        let (tree, root) = decode_entry(&entry)
+            .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
+        self.trees.insert(tree, root);
+        Ok(Some(parts::table(tree)))
+    }
+
+    /// Opens a table, creating it when it does not exist: with the transaction's commit it is there.
+    ///
+    /// # Errors
+    ///
+    /// As a put.
+    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+        self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
+        if let Some(table) = self.open_table(xid, name)? {
+            return Ok(table);
+        }
+        let tree = self.trees.keys().last().map_or(TABLES, |last| (last + 1).max(TABLES));
+        self.make_room(2)?;
+        // The numbers in front of the root's are left to a split of the catalog, and nothing can
+        // stop the creation once the catalog names the root.
+        let root = self.next_pages(DEPTH_MAX)?.pop().ok_or(Stop::Error(EngineError::Full))?;
+        self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
+        self.lock(xid, root, LockMode::Exclusive)?;
+        self.take_page(xid, root);
+        self.add_tree(xid, tree, root);
+        self.change(xid, root, parts::empty_leaf(tree, self.page_size));
+        Ok(parts::table(tree))
+    }
+
+    /// Learns every tree that the catalog names; only while nobody else is at work.
+    pub(super) fn load_trees(&mut self, xid: Xid) -> Step<()> {
+        let mut range = Some(ScanRange { low: Vec::new(), high: None });
+        while let Some(part) = range {
+            let leaf = self.leaf_to(xid, CATALOG, Seek::At(&part.low), LockMode::Shared)?;
+            let (found, rest) = rows_of(self.image(leaf)?, &part, Direction::Forward, usize::MAX);
+            for (_, cell) in found {
+                let entry = decode_entry(&cell.bytes);
+                let (tree, root) = entry.ok_or_else(|| corrupt(leaf, "catalog does not decode"))?;
+                self.trees.insert(tree, root);
+            }
+            range = rest;
+        }
+        Ok(())
+    }
+}
