@@ -40,6 +40,7 @@ pub mod run;
 pub mod scoreboard;
 pub mod script;
 pub mod sequences;
+pub mod shadow;
 pub mod subject;
 pub mod swarm;
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub use classic::Classic;
 pub use engine::Flagstone;
 pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
 pub use run::{RunnerRig, Violation};
+pub use shadow::Shadow;
 
 use crate::preset::{self, EngineKind};
 use script::{Mix, Script};
@@ -122,9 +124,6 @@ pub enum CrashError {
     /// The cut names no state.
     #[error(transparent)]
     Cut(#[from] BadCut),
-    /// Scripts hold several transactions open whose keys share pages.
-    #[error("preset `{0}` locks pages, which scripts of several transactions do not fit")]
-    LocksPages(String),
 }
 
 /// Blocks of an explored device: enough for the log, the reserves and some data, and no more, so
@@ -187,7 +186,12 @@ impl CrashConfig {
 
     fn scenario<C: Nand>(&self, device: C) -> Result<Scenario<C>, CrashError> {
         let options = self.options(&device)?;
-        let script = Script::seeded(self.seed, self.ops, &Mix::default());
+        let mix = match preset::engine_of(&options) {
+            // Shadow pages have neither savepoints nor values longer than a leaf takes.
+            EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, ..Mix::default() },
+            EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
+        };
+        let script = Script::seeded(self.seed, self.ops, &mix);
         Ok(Scenario { device, model: None, setup: options.into(), script })
     }
 
@@ -206,7 +210,7 @@ impl CrashConfig {
                 explore::explore::<Classic<RunnerRig<C>>, C>(&scenario, &limits, progress)
             }
             EngineKind::Shadow(..) => {
-                return Err(CrashError::LocksPages(scenario.setup.options.preset));
+                explore::explore::<Shadow<RunnerRig<C>>, C>(&scenario, &limits, progress)
             }
         };
         Ok(self.report(tally, started))
@@ -226,7 +230,7 @@ impl CrashConfig {
                 explore::replay::<Classic<RunnerRig<C>>, C>(&scenario, path, self.seed)?
             }
             EngineKind::Shadow(..) => {
-                return Err(CrashError::LocksPages(scenario.setup.options.preset));
+                explore::replay::<Shadow<RunnerRig<C>>, C>(&scenario, path, self.seed)?
             }
         };
         let mut tally = Tally { points: 1, states: 1, ..Tally::default() };

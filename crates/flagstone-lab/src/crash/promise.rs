@@ -20,7 +20,7 @@ use super::{
     fuzz_ops,
 };
 
-use crate::preset;
+use crate::preset::{self, EngineKind};
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
 
@@ -60,7 +60,11 @@ fn every_power_cut_of_every_preset_recovers() {
     let mut lines = Vec::new();
     for preset in preset::all() {
         for seed in 0..effort() {
-            lines.extend(explored(&config(preset.name, "tiny", 120, 1, seed)).lines);
+            let profile = match preset.engine {
+                EngineKind::Shadow(..) => "tiny-flags",
+                EngineKind::Flagstone | EngineKind::Classic(_) => "tiny",
+            };
+            lines.extend(explored(&config(preset.name, profile, 120, 1, seed)).lines);
         }
     }
     assert!(lines.is_empty(), "{}", lines.join("\n"));

@@ -35,6 +35,7 @@ shipped!(
     "tiny-risk",
     "tiny-nospare",
     "tiny-mlc",
+    "tiny-flags",
     "segment-file",
 );
 

@@ -1,0 +1,280 @@
+//! The shadow engine under test, driven by one thread.
+//!
+//! Its locks are on pages: where one is in the way although the keys differ, the step counts as
+//! refused for want of room, and nothing is claimed of locks. A snapshot is a copy of all tables,
+//! read under shared locks, and too old from the start where a writer is in the way.
+
+use std::collections::BTreeMap;
+
+use flagstone::{Durability, EngineError, OpenError, RowValue, ScanRange, Step, Table, Xid};
+use flagstone_nand::Nand;
+
+use super::script::{Direction, TABLE_COUNT};
+use super::subject::{Pairs, Setup, Subject};
+use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
+use crate::shadow::{Config, Engine, Machine};
+
+/// A shadow engine, its tables, and what is open.
+#[derive(Debug)]
+pub struct Shadow<D: Nand> {
+    open: BTreeMap<SlotIndex, Xid>,
+    snapshots: BTreeMap<SlotIndex, Option<Contents>>,
+    tables: BTreeMap<TableIndex, Table>,
+    machine: Machine<D>,
+}
+
+/// Rows of a scan's piece.
+const ROWS_MAX: usize = 1_000;
+
+impl<D: Nand> Shadow<D> {
+    fn around(machine: Machine<D>) -> Self {
+        let (open, snapshots, tables) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { open, snapshots, tables, machine }
+    }
+
+    fn xid(&self, slot: SlotIndex) -> Result<Xid, EngineError> {
+        self.open.get(&slot).copied().ok_or(EngineError::Ended)
+    }
+
+    fn table(&self, table: TableIndex) -> Result<Table, EngineError> {
+        self.tables.get(&table).copied().ok_or(EngineError::NoTable)
+    }
+
+    /// Runs an operation; a lock in the way counts as no room.
+    fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
+        match self.machine.attempt(operation) {
+            Ok(done) => done.ok_or(EngineError::Full),
+            Err(EngineError::Deadlock) => Err(EngineError::Full),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn pairs(
+        &self,
+        xid: Xid,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let table = self.table(range.table)?;
+        let direction = match direction {
+            Direction::Forward => flagstone::Direction::Forward,
+            Direction::Backward => flagstone::Direction::Backward,
+        };
+        let mut rest = Some(ScanRange { low: range.low.clone(), high: range.high.clone() });
+        let mut pairs = Pairs::new();
+        while let Some(part) = rest {
+            let mut rows = Vec::new();
+            rest =
+                self.run(|engine| engine.scan(xid, table, &part, direction, ROWS_MAX, &mut rows))?;
+            for row in rows {
+                if let RowValue::Inline(value) = row.value {
+                    pairs.push((row.key, value));
+                }
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// Everything there is, read by one transaction.
+    fn copy(&self) -> Result<Contents, EngineError> {
+        let xid = self.machine.engine().begin();
+        let mut contents = Contents::default();
+        let mut outcome = Ok(());
+        for index in self.tables.keys() {
+            let all = KeyRange { table: *index, low: Vec::new(), high: None };
+            match self.pairs(xid, &all, Direction::Forward) {
+                Ok(pairs) => {
+                    pairs.into_iter().for_each(|(key, value)| contents.insert(*index, key, value));
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        self.machine.abort(xid);
+        outcome.map(|()| contents)
+    }
+}
+
+impl<D: Nand> Subject<D> for Shadow<D> {
+    fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        Ok(Self::around(Machine::create(device, &Config::of(&setup.options))?))
+    }
+
+    fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let mut subject = Self::around(Machine::open(device, &Config::of(&setup.options))?);
+        let xid = subject.machine.engine().begin();
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            if let Some(table) = subject.run(|engine| engine.open_table(xid, &index.name()))? {
+                subject.tables.insert(index, table);
+            }
+        }
+        subject.machine.abort(xid);
+        Ok(subject)
+    }
+
+    fn prepare_tables(&mut self) -> Result<(), EngineError> {
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            let xid = self.machine.engine().begin();
+            let table = self.run(|engine| engine.create_table(xid, &index.name()));
+            let table = table.inspect_err(|_| self.machine.abort(xid))?;
+            self.machine.commit(xid)?;
+            self.tables.insert(index, table);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let xid = self.machine.engine().begin();
+        self.open.insert(slot, xid);
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.get_part(slot, table, key, 0, usize::MAX)
+    }
+
+    fn get_part(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        size: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        let mut value = Vec::new();
+        let is_there =
+            self.run(|engine| engine.get_part(xid, table, key, (offset, size), &mut value))?;
+        Ok(is_there.then_some(value))
+    }
+
+    fn put(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.run(|engine| engine.put(xid, table, key, value))
+    }
+
+    fn patch(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.run(|engine| engine.patch_value(xid, table, key, offset, bytes))
+    }
+
+    fn delete(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.run(|engine| engine.delete(xid, table, key))
+    }
+
+    fn scan(
+        &mut self,
+        slot: SlotIndex,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        self.pairs(self.xid(slot)?, range, direction)
+    }
+
+    /// The protocols have none: scripts for them draw none.
+    fn savepoint(&mut self, _: SlotIndex) -> Result<(), EngineError> {
+        Err(EngineError::NoSavepoint)
+    }
+
+    fn rollback_to(&mut self, _: SlotIndex, _: usize) -> Result<(), EngineError> {
+        Err(EngineError::NoSavepoint)
+    }
+
+    fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
+        let xid = self.open.remove(&slot).ok_or(EngineError::Ended)?;
+        self.machine.commit(xid)
+    }
+
+    fn abort(&mut self, slot: SlotIndex) {
+        if let Some(xid) = self.open.remove(&slot) {
+            self.machine.abort(xid);
+        }
+    }
+
+    fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let copy = match self.copy() {
+            Ok(copy) => Some(copy),
+            Err(EngineError::Full) => None,
+            Err(error) => return Err(error),
+        };
+        self.snapshots.insert(slot, copy);
+        Ok(())
+    }
+
+    fn snapshot_get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
+        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
+        Ok(copy.get(&(table, key.to_vec())).map(<[u8]>::to_vec))
+    }
+
+    fn snapshot_scan(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
+        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
+        let owned = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
+        let mut pairs: Pairs = copy.range(table, b"", None).into_iter().map(owned).collect();
+        if direction == Direction::Backward {
+            pairs.reverse();
+        }
+        Ok(pairs)
+    }
+
+    fn snapshot_close(&mut self, slot: SlotIndex) {
+        self.snapshots.remove(&slot);
+    }
+
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<(), EngineError> {
+        self.machine.advance().map(drop)
+    }
+
+    fn contents(&mut self) -> Result<Contents, EngineError> {
+        self.copy()
+    }
+
+    /// Every node of every table has been parsed and fenced by reading all of it.
+    fn check(&mut self) -> Result<Vec<String>, EngineError> {
+        self.copy().map(|_| Vec::new())
+    }
+
+    fn close(mut self) -> Result<(), EngineError> {
+        let open: Vec<SlotIndex> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|slot| self.abort(slot));
+        Ok(())
+    }
+}
