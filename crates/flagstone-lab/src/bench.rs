@@ -65,6 +65,8 @@ pub struct BenchConfig {
     pub held_back: Option<usize>,
     /// Live pages / pages of the data region at the end of the run.
     pub fill: f64,
+    /// Size of the chip, and what else is on it.
+    pub chip: ChipUse,
     /// What a run on the simulator begins with.
     pub start: Start,
     /// What runs before the window.
@@ -87,6 +89,17 @@ pub enum WorkloadKind {
         /// Rows to begin with.
         cardinality: tpcc::Cardinality,
     },
+}
+
+/// Size of a run's chip on the simulator, and what else is on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChipUse {
+    /// As large as the workload needs to fill it as asked.
+    #[default]
+    Fitted,
+    /// As large as its profile says; what the workload leaves free holds cold pages, which nobody
+    /// reads or writes. The number of warm-up transactions must be known.
+    Prefilled,
 }
 
 /// What a run on the simulator begins with.
@@ -287,6 +300,7 @@ impl BenchConfig {
             memory: MemoryBudget::Share(0.1),
             held_back: None,
             fill: 0.8,
+            chip: ChipUse::Fitted,
             start: Start::Load,
             warmup: Warmup::Auto,
             seed: 1,
@@ -333,6 +347,9 @@ impl BenchConfig {
         }
         if self.abort_ratio > 0.0 && self.device != BenchDevice::Sim {
             return refuse("abort-ratio", "0 on anything but the simulator");
+        }
+        if self.chip == ChipUse::Prefilled && matches!(self.warmup, Warmup::Auto) {
+            return refuse("warmup", "a number of transactions on a prefilled chip");
         }
         if self.txns == 0 {
             return refuse("txns", "at least 1");

@@ -99,6 +99,15 @@ impl ChipSize {
         self.data_blocks + self.fixed.log + self.fixed.ring
     }
 
+    /// A chip that is used as it is.
+    #[must_use]
+    pub(crate) fn whole(block_count: u32, shape: &PageShape, txns: u64) -> Self {
+        let pages_per_block = shape.pages_per_block;
+        let fixed = FixedBlocks { log: 0, ring: 0 };
+        let live_pages = u64::from(block_count) * u64::from(pages_per_block);
+        Self { live_pages, data_blocks: block_count, pages_per_block, fixed, txns }
+    }
+
     /// The chip for a benchmark, as far as `estimate` is right.
     #[must_use]
     pub(crate) fn of(

@@ -26,6 +26,7 @@ use crate::workload::Operations;
 
 mod blocking;
 mod classic;
+mod cold;
 mod session;
 mod shadow;
 mod stopping;
@@ -83,6 +84,14 @@ pub trait Store: Sized {
     ///
     /// The device is full or failed.
     fn settle(&self) -> Result<(), EngineError>;
+
+    /// Fills the logical pages that nobody uses with cold ones, but for `spare_count`: each repeats
+    /// a word, and nobody reads or writes it again.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    fn prefill(&self, spare_count: u32) -> Result<(), EngineError>;
 
     /// Opens a table, creating it durably when it does not exist.
     ///

@@ -3,9 +3,10 @@
 use flagstone::{Database, Options};
 use flagstone_nand::{Nand, Profile};
 
-use super::{BenchError, Job, MemoryBudget};
+use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};
 use crate::medium::{Medium, real_block_count, real_pages_per_block};
 use crate::sizing::{self, ChipSize, Estimate, FixedBlocks, PageShape};
+use crate::store::Store;
 use crate::workload::Workload;
 
 /// Blocks of the scratch chip that is asked for the shape of its pages.
@@ -34,10 +35,29 @@ impl<W: Workload> Job<'_, W> {
         estimate: &Estimate,
     ) -> Result<(Profile, ChipSize), BenchError> {
         let (shape, fixed) = self.scratch(options)?;
+        if self.config.chip == ChipUse::Prefilled {
+            let profile = self.config.profile.clone();
+            let size = ChipSize::whole(profile.geometry.block_count, &shape, self.config.txns);
+            return Ok((profile, size));
+        }
         let size = ChipSize::of(*self, &shape, fixed, estimate);
         let blocks = real_block_count(&self.config.profile, size.block_count());
         let profile = self.config.profile.clone().with_block_count(blocks)?;
         Ok((profile, size))
+    }
+
+    /// Fills what the workload leaves free, where the configuration asks for it.
+    pub(crate) fn prefill(&self, store: &impl Store, options: &Options) -> Result<(), BenchError> {
+        if self.config.chip != ChipUse::Prefilled {
+            return Ok(());
+        }
+        let warmup = if let Warmup::Txns(txns) = self.config.warmup { txns } else { 0 };
+        let loaded = self.full_pages(options, 0)?;
+        let grown = self.full_pages(options, warmup + self.config.txns)?;
+        let pages = grown.saturating_sub(loaded) / u64::from(options.parts.max(1));
+        // Leaves that split are half full.
+        let spare_count = u32::try_from(2 * pages).unwrap_or(u32::MAX);
+        Ok(store.prefill(spare_count.saturating_add(SPARE_PAGES_MIN))?)
     }
 
     /// Physical pages that full leaves would take after `txns` commits.
@@ -64,6 +84,9 @@ impl<W: Workload> Job<'_, W> {
         Ok((shape, FixedBlocks { log, ring: RING_BLOCKS }))
     }
 }
+
+/// Logical pages that stay free on a prefilled chip whatever the workload needs.
+const SPARE_PAGES_MIN: u32 = 64;
 
 /// Blocks of the anchor ring.
 const RING_BLOCKS: u32 = 4;

@@ -42,10 +42,11 @@ impl Images {
     ) -> Result<Medium, BenchError> {
         let options = loader(options);
         let key = format!(
-            "{} {} {} {block_count} {options:?}",
+            "{} {} {} {block_count} {:?} {options:?}",
             std::any::type_name::<S>(),
             job.workload.identity(),
             profile.name,
+            job.config.chip,
         );
         let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let image = Arc::clone(images.entry(key).or_default());
@@ -89,5 +90,6 @@ fn load<S: Store, W: Workload>(
     prepare::load(&store, job.workload, on_progress)?;
     job.workload.verify_loaded(&store)?;
     store.settle()?;
+    job.prefill(&store, options)?;
     store.into_device().ok_or(BenchError::Shared)
 }

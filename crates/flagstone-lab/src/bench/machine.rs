@@ -31,6 +31,7 @@ impl<S: Store, T: Copy> Machine<S, T> {
     ) -> Result<Self, BenchError> {
         let database = S::create(device, &options)?;
         let tables = prepare::load(&database, job.workload, on_progress)?;
+        job.prefill(&database, &options)?;
         Ok(Self { database, tables, options, size })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns the list of names. An experiment stands in a module of its own.
 
+mod flag_commit;
 mod on_the_fly_redo;
 
 use super::{Effort, Experiment, ReproduceError};
@@ -25,7 +26,7 @@ pub const PAPERS: &[Paper] = &[
         title: "On-the-fly redo",
         make: Some(on_the_fly_redo::experiment),
     },
-    Paper { name: "flag-commit", title: "Flag commit", make: None },
+    Paper { name: "flag-commit", title: "Flag commit", make: Some(flag_commit::experiment) },
     Paper { name: "lazy-update-btree", title: "Lazy-update B+-tree", make: None },
     Paper { name: "lazy-split-lru", title: "Lazy-Split LRU", make: None },
     Paper { name: "in-place-appends", title: "In-Place Appends", make: None },

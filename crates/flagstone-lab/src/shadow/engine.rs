@@ -245,10 +245,11 @@ impl Engine {
         }
     }
 
-    /// Waits until the page carries no change of another transaction (H2).
-    pub(super) fn see(&mut self, xid: Xid, page: LogicalPage) -> Step<()> {
+    /// Waits until the page carries no change of another transaction (H2), for the lock `mode`: who
+    /// will need it exclusively asks for no less, or two who waited would wait for each other.
+    pub(super) fn see(&mut self, xid: Xid, page: LogicalPage, mode: LockMode) -> Step<()> {
         match self.owners.get(&page) {
-            Some(owner) if *owner != xid => self.lock(xid, page, LockMode::Shared),
+            Some(owner) if *owner != xid => self.lock(xid, page, mode),
             _ => Ok(()),
         }
     }
@@ -279,6 +280,13 @@ impl Engine {
     /// The page numbers that would be taken next.
     pub(super) fn next_pages(&self, count: usize) -> Step<Vec<LogicalPage>> {
         self.numbers.peek(count).ok_or(Stop::Error(EngineError::Full))
+    }
+
+    /// Keeps `spare_count` page numbers and gives up those behind them; the first of these.
+    pub(super) fn give_up_pages(&mut self, spare_count: u32) -> u32 {
+        let numbers = &mut self.numbers;
+        numbers.end = numbers.next.saturating_add(spare_count).min(numbers.end);
+        numbers.end
     }
 
     /// Takes a page number, until the transaction ends.
@@ -386,7 +394,7 @@ impl Engine {
             let owner = self.owners.get(page).and_then(|owner| self.transactions.get(owner));
             owner.is_some_and(|owner| !owner.is_committing)
         };
-        self.pool.old_dirty(depth).filter(is_idle).collect()
+        self.pool.old_dirty(depth).map(|(page, _)| page).filter(is_idle).collect()
     }
 }
 

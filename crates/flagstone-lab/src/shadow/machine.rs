@@ -21,6 +21,9 @@ use parking_lot::{Mutex, MutexGuard};
 use super::Config;
 use super::engine::Engine;
 
+/// Tag of cold pages.
+const COLD_TAG: u64 = 0xC01D;
+
 /// Fruitless rounds after which a wait is given up.
 const IDLE_COUNT_MAX: u32 = 1_000;
 
@@ -36,9 +39,9 @@ pub struct Machine<D: Nand> {
 #[derive(Debug)]
 pub struct Flush(Xid);
 
-/// Pages whose writes are issued.
+/// A page whose write is issued.
 #[derive(Debug)]
-pub struct Work(Vec<LogicalPage>);
+pub struct Work(LogicalPage);
 
 impl<D: Nand> Machine<D> {
     /// Formats `device` and makes an empty database on it.
@@ -94,6 +97,18 @@ impl<D: Nand> Machine<D> {
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
         self.recovery
+    }
+
+    /// Fills the page numbers behind the last one in use, but for `spare_count`, with cold pages.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn prefill(&self, spare_count: u32) -> Result<(), EngineError> {
+        let mut store = self.store();
+        let end = store.page_count();
+        let first = self.engine().give_up_pages(spare_count);
+        store.prefill(first..end, COLD_TAG).map_err(of_engine)
     }
 
     /// What the engine counted.
@@ -168,7 +183,7 @@ impl<D: Nand> Machine<D> {
         !engine.is_poisoned() && !engine.crowding_pages().is_empty()
     }
 
-    /// Writes the oldest dirty pages (steal); none when there are none.
+    /// Writes the oldest dirty page (steal); none when there is none.
     ///
     /// # Errors
     ///
@@ -177,32 +192,28 @@ impl<D: Nand> Machine<D> {
         let mut store = self.store();
         self.forget_aborted(&mut store);
         let mut engine = self.engine();
-        let mut written = Vec::new();
-        for page in engine.crowding_pages() {
-            let Some((xid, group)) = engine.owner(page) else { continue };
-            let Some(image) = engine.pool.peek(page).map(|frame| frame.image.clone()) else {
-                continue;
-            };
-            let group = group.unwrap_or_else(|| store.begin());
-            engine.named(xid, group);
-            if let Err(error) = store.write(group, page, &image) {
-                drop(engine);
-                written.into_iter().for_each(|page| self.engine().pool.write_ended(page));
-                return match error {
-                    ShadowError::Full => Err(EngineError::Full.into()),
-                    error => self.poison_for(error).map_err(Stop::Error),
-                };
+        let Some(page) = engine.crowding_pages().into_iter().next() else { return Ok(None) };
+        let owner = engine.owner(page);
+        let image = engine.pool.peek(page).map(|frame| frame.image.clone());
+        let (Some((xid, group)), Some(image)) = (owner, image) else { return Ok(None) };
+        let group = group.unwrap_or_else(|| store.begin());
+        engine.named(xid, group);
+        match store.write(group, page, &image) {
+            Ok(()) => {
+                engine.pool.write_begun(page);
+                Ok(Some(Work(page)))
             }
-            engine.pool.write_begun(page);
-            written.push(page);
+            Err(ShadowError::Full) => Err(EngineError::Full.into()),
+            Err(error) => {
+                drop(engine);
+                self.poison_for(error).map_err(Stop::Error)
+            }
         }
-        Ok((!written.is_empty()).then_some(Work(written)))
     }
 
-    /// The pages are on flash.
+    /// The page is on flash.
     pub fn work_end(&self, work: Work) {
-        let mut engine = self.engine();
-        work.0.into_iter().for_each(|page| engine.pool.write_ended(page));
+        self.engine().pool.write_ended(work.0);
     }
 
     /// Tells the store what was aborted.

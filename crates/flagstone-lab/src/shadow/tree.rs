@@ -33,18 +33,21 @@ impl Plan {
 }
 
 impl Engine {
-    /// The pages from the root of a tree to a leaf, none of them changed by anybody else (H2).
+    /// The pages from the root of a tree to a leaf, none of them changed by anybody else (H2); the
+    /// leaf is about to be locked as `mode`.
     pub(super) fn path_to(
         &mut self,
         xid: Xid,
         tree: u32,
         seek: Seek<'_>,
+        mode: LockMode,
     ) -> Step<Vec<LogicalPage>> {
         let mut page = self.root(tree)?;
         let mut path = Vec::with_capacity(4);
+        let mut is_leaf = self.is_leaf_in_memory(page);
         while path.len() < DEPTH_MAX {
             path.push(page);
-            self.see(xid, page)?;
+            self.see(xid, page, if is_leaf { mode } else { LockMode::Shared })?;
             self.pool.hits += u64::from(self.pool.peek(page).is_some());
             let node = Node::trusted(self.image(page)?);
             if node.tree() != tree || !seek.fits(&node) {
@@ -53,9 +56,15 @@ impl Engine {
             if node.level() == 0 {
                 return Ok(path);
             }
+            is_leaf = node.level() == 1;
             page = seek.child(&node).ok_or_else(|| corrupt(page, "inner node has no child"))?;
         }
         Err(corrupt(page, "tree is deeper than any tree can be"))
+    }
+
+    /// Whether a page is in memory and a leaf; its content may be another transaction's.
+    fn is_leaf_in_memory(&self, page: LogicalPage) -> bool {
+        self.pool.peek(page).is_some_and(|frame| Node::trusted(&frame.image).level() == 0)
     }
 
     /// The leaf where a search arrives, locked.
@@ -66,7 +75,7 @@ impl Engine {
         seek: Seek<'_>,
         mode: LockMode,
     ) -> Step<LogicalPage> {
-        let path = self.path_to(xid, tree, seek)?;
+        let path = self.path_to(xid, tree, seek, mode)?;
         let leaf = path.last().copied().ok_or(Stop::Error(EngineError::NoTable))?;
         self.lock(xid, leaf, mode)?;
         Ok(leaf)
@@ -96,9 +105,9 @@ impl Engine {
 
     /// Splits the leaf of `key`, which is locked, so that an entry may fit.
     fn split(&mut self, xid: Xid, tree: u32, key: &[u8]) -> Step<()> {
-        let depth = self.path_to(xid, tree, Seek::At(key))?.len();
+        let depth = self.path_to(xid, tree, Seek::At(key), LockMode::Exclusive)?.len();
         self.make_room(depth + 2)?;
-        let path = self.path_to(xid, tree, Seek::At(key))?;
+        let path = self.path_to(xid, tree, Seek::At(key), LockMode::Exclusive)?;
         let plan = self.plan(tree, key, &path)?;
         for (page, _) in &plan.changed {
             self.lock(xid, *page, LockMode::Exclusive)?;

@@ -4,7 +4,7 @@ use flagstone::{Direction, Row, RowValue, ScanRange};
 
 use super::{
     Database, Drivable, Durability, EngineError, EngineStats, Nand, OnRow, OpenError, Operations,
-    Options, RecoveryReport, Runtime, SpaceStats, Store, Table, Timed, Transaction,
+    Options, RecoveryReport, Runtime, SpaceStats, Store, Table, Timed, Transaction, cold,
 };
 use crate::workload::{Intent, Part, Scan};
 
@@ -43,6 +43,10 @@ impl<D: Nand> Store for Database<D> {
     fn settle(&self) -> Result<(), EngineError> {
         self.flush()?;
         self.runtime().checkpoint_now()
+    }
+
+    fn prefill(&self, spare_count: u32) -> Result<(), EngineError> {
+        cold::prefill(&mut self.runtime().space(), spare_count)
     }
 
     fn table(&self, name: &str) -> Result<Table, EngineError> {

@@ -8,6 +8,7 @@ use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
     Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand,
     OnRow, OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
+    cold,
 };
 use crate::classic::{Config, Engine, Flush, Machine, Work};
 use crate::workload::Part;
@@ -83,6 +84,10 @@ impl<D: Nand> Store for ClassicStore<D> {
     fn settle(&self) -> Result<(), EngineError> {
         self.0.clean_all()?;
         self.0.checkpoint_now()
+    }
+
+    fn prefill(&self, spare_count: u32) -> Result<(), EngineError> {
+        cold::prefill(&mut self.0.space(), spare_count)
     }
 
     fn table(&self, name: &str) -> Result<Table, EngineError> {

@@ -15,6 +15,9 @@ use crate::workload::Part;
 /// Commits whose pages are on their way at a time: no client of an experiment waits for another.
 const FLUSHES_MAX: usize = 256;
 
+/// Page writes under way at a time beside them.
+const WORKS_MAX: usize = 32;
+
 /// A shadow engine as a database.
 #[derive(Debug)]
 pub struct ShadowDatabase<D: Nand>(Arc<Machine<D>>);
@@ -62,6 +65,10 @@ impl<D: Nand> Store for ShadowDatabase<D> {
     fn settle(&self) -> Result<(), EngineError> {
         while self.0.advance()? {}
         Ok(())
+    }
+
+    fn prefill(&self, spare_count: u32) -> Result<(), EngineError> {
+        self.0.prefill(spare_count)
     }
 
     fn table(&self, name: &str) -> Result<Table, EngineError> {
@@ -204,6 +211,10 @@ impl<D: Nand> Driven for Machine<Timed<D>> {
 
     fn flushes_max(&self) -> usize {
         FLUSHES_MAX
+    }
+
+    fn works_max(&self) -> usize {
+        WORKS_MAX
     }
 
     fn take_woken(&self) -> Vec<Xid> {
