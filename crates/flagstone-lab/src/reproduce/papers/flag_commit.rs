@@ -340,7 +340,7 @@ fn memory(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
     let mb = |name: &str| -> Result<f64, ReproduceError> {
         Ok(one(outcomes, name, ABORTS, "memory.mapping")? / 1e6)
     };
-    drawing.panel(bars("Memory of the tables", "megabytes", "tables", each(|name| mb(name))?));
+    drawing.panel(bars("Memory of the tables", "megabytes", "tables", each(mb)?));
     for (name, paper) in TABLE_MB.into_iter().filter(|(name, _)| *name != "cfc") {
         let (paper, ours) = (paper - TABLE_MB[0].1, mb(name)? - mb("cfc")?);
         let claim = if paper == 0.0 { Claim::Exactly(0.0) } else { Claim::Value(paper, "MB") };
