@@ -1,0 +1,172 @@
+//! Installing: what a written job means for the engine; no I/O, one short latch.
+
+use flagstone_space::{GroupId, PinId};
+
+use super::{InstallJob, Outcome, PageWrite, Reshape, WriteJob};
+use crate::delta::KeyRange;
+use crate::engine::journal::InstallParts;
+use crate::engine::pool::Class;
+use crate::engine::{Engine, Table};
+use crate::node::NodeView;
+
+impl Engine {
+    /// The pages of a job are on flash.
+    pub(crate) fn written(&mut self, job: WriteJob, pin: Option<PinId>) {
+        let is_buried = job.pin.is_some();
+        let WriteJob { group, mut pages, outcome, .. } = job;
+        for write in &pages {
+            self.busy.remove(&write.page);
+        }
+        match outcome {
+            Outcome::Merged { table, low, high, upto, grown, base_lsn } => {
+                let Some(write) = pages.pop() else { return };
+                let range = KeyRange { low: &low, high: high.as_deref() };
+                if is_buried {
+                    let pin = pin.map(|pin| (pin, write.page));
+                    self.retain_leaf(table, range, pin, base_lsn, upto);
+                }
+                self.remove_deltas(table, range, upto);
+                self.count_entries(table, grown);
+                self.replace_leaf(write);
+            }
+            Outcome::CaughtUp => {
+                for write in pages {
+                    self.caught_up(&write);
+                }
+            }
+            Outcome::InnerWritten { table, level, low, high, upto } => {
+                let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+                tree.structure.forget(level, &low, high.as_deref(), upto);
+                tree.is_reshaping = false;
+            }
+            Outcome::Reshaped(reshape) => {
+                for write in &pages {
+                    self.busy.insert(write.page);
+                }
+                let lsn = self.append_install_record(&InstallParts {
+                    group,
+                    tree: reshape.table.id,
+                    level: reshape.level,
+                    puts: &reshape.puts,
+                    deletes: &reshape.deletes,
+                    trims: &reshape.trims,
+                    dropped: &reshape.dropped,
+                });
+                self.installs.push_back(InstallJob { group, lsn, pages, reshape });
+                if self.must_merge() || self.is_checkpointing() {
+                    // Memory or the checkpoint waits for the install, nobody else may ever flush.
+                    self.want_flush();
+                }
+            }
+        }
+    }
+
+    /// A job's pages could not be written: everything is as before.
+    pub(crate) fn write_failed(&mut self, job: &WriteJob) {
+        for write in &job.pages {
+            self.busy.remove(&write.page);
+        }
+        let table = match &job.outcome {
+            Outcome::Reshaped(reshape) => Some(reshape.table),
+            Outcome::InnerWritten { table, .. } => Some(*table),
+            _ => None,
+        };
+        if let Outcome::Reshaped(reshape) = &job.outcome {
+            for page in &reshape.trims {
+                self.busy.remove(page);
+            }
+            self.unused_pages.extend(&reshape.taken);
+        }
+        if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
+            tree.is_reshaping = false;
+        }
+        if job.group != GroupId::NONE {
+            self.trims.discard_group(job.group);
+        }
+    }
+
+    /// Whether snapshots need what an install replaces.
+    pub(crate) fn must_pin(&self, job: &InstallJob) -> bool {
+        self.buries(job.reshape.upto)
+    }
+
+    /// The group's pages have become current: the engine follows.
+    pub(crate) fn install(&mut self, job: InstallJob, pins: &[Option<PinId>]) {
+        let InstallJob { lsn, pages, reshape, .. } = job;
+        let table = reshape.table;
+        let range = KeyRange { low: &reshape.low, high: reshape.high.as_deref() };
+        if self.buries(reshape.upto) {
+            for (old, pin) in reshape.old.iter().zip(pins) {
+                let range = KeyRange { low: &old.low, high: old.high.as_deref() };
+                let pin = pin.map(|pin| (pin, old.page));
+                self.retain_leaf(table, range, pin, old.lsn, reshape.upto);
+            }
+        }
+        self.remove_deltas(table, range, reshape.upto);
+        self.count_entries(table, reshape.grown);
+        for page in &reshape.trims {
+            self.busy.remove(page);
+            self.forget_page(*page);
+        }
+        for write in pages {
+            self.busy.remove(&write.page);
+            let class =
+                if NodeView::trusted(&write.image).is_leaf() { Class::Leaf } else { Class::Inner };
+            self.mark_stale(write.page);
+            self.pool.remove(write.page);
+            self.place(write.page, write.lsn, write.image, class);
+        }
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            for (level, low, high, upto) in &reshape.written {
+                tree.structure.forget(*level, low, high.as_deref(), *upto);
+            }
+            for key in &reshape.deletes {
+                tree.structure.note(reshape.level, key, lsn, None);
+            }
+            for (key, child) in &reshape.puts {
+                tree.structure.note(reshape.level, key, lsn, Some(*child));
+            }
+            tree.is_reshaping = false;
+        }
+        self.refresh_parent(table, &reshape);
+        for descriptor in reshape.dropped {
+            self.trims.add(reshape.upto, descriptor);
+        }
+        self.counts.splits += 1;
+    }
+
+    /// Brings the frame of the node that a reshape changed up to date, if it is in memory: it may be
+    /// there without its ancestors. Else its next reader applies the structure deltas.
+    fn refresh_parent(&mut self, table: Table, reshape: &Reshape) {
+        let Some(page) = reshape.parent else { return };
+        let Some(index) = self.pool.peek(page) else { return };
+        let frame = self.pool.frame(index);
+        let structure = &self.trees[table.id as usize].structure;
+        if let Some((image, lsn)) = structure.apply(&frame.image, frame.lsn) {
+            self.place(page, lsn, image, Class::Inner);
+        }
+    }
+
+    fn replace_leaf(&mut self, write: PageWrite) {
+        self.mark_stale(write.page);
+        if self.pool.peek(write.page).is_some() {
+            self.place(write.page, write.lsn, write.image, Class::Leaf);
+        }
+    }
+
+    /// Flash holds a frame's image; what was committed meanwhile is in the deltas.
+    fn caught_up(&mut self, write: &PageWrite) {
+        self.mark_stale(write.page);
+        if let Some(index) = self.pool.peek(write.page) {
+            debug_assert_eq!(self.pool.frame(index).lsn, write.lsn, "a busy frame does not change");
+            self.pool.mark_clean(index);
+        }
+        self.absorb(write.page);
+    }
+
+    fn count_entries(&mut self, table: Table, grown: i64) {
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            tree.entry_count += grown;
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Preparing: the images of a merge, of a frame that flash lags behind, and of an inner node.
+
+use flagstone_space::{Cause, GroupId, LogicalPage, Lsn};
+
+use super::{
+    OldBase, Outcome, PageWrite, Reason, ReshapePlan, Target, UNDERFULL_PERCENT, WriteJob,
+};
+use crate::bugs::SeededBug;
+use crate::delta::KeyRange;
+use crate::engine::descent::{Seek, corrupt};
+use crate::engine::{Engine, MERGE_PAGES, Step, Table};
+use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
+
+impl Engine {
+    /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
+    pub(crate) fn merge_at(&mut self, table: Table, key: Vec<u8>) -> Step<Option<WriteJob>> {
+        self.prepare_merge(&Target { table, key, reason: Reason::Memory })
+    }
+
+    /// Builds the new images of the leaf that holds `target`'s key.
+    pub(super) fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
+        let table = target.table;
+        let index = self.leaf_for(table, Seek::At(&target.key))?;
+        let frame = self.pool.frame(index);
+        let (page, base_lsn) = (frame.page, frame.lsn);
+        if self.busy.contains(&page) {
+            return Ok(None);
+        }
+        if frame.ahead.is_some() {
+            // The image derives from commits up to its LSN, and snapshots read its page on flash.
+            return self.catch_up(page);
+        }
+        let upto = self.merge_lsn();
+        let view = NodeView::trusted(&frame.image);
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        self.load_runs(table, range)?;
+        let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        if self.recovered > Lsn::ZERO {
+            // Put back after the frame was read.
+            self.remove_deltas(table, range, base_lsn);
+        }
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let deltas = &self.tree(table)?.deltas;
+        if deltas.range_totals(range, upto).count == 0 {
+            if target.reason == Reason::Eager
+                && deltas.range_totals(range, self.committed).count > 0
+            {
+                // What did not fit is not durable yet.
+                self.want_flush();
+                self.hand.target = Some(target.clone());
+            }
+            return Ok(None);
+        }
+        let request = MergeRequest { tree: table.id, range, upto, page_size: self.payload_size };
+        let before = view.count() as i64;
+        let merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
+            .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
+        let grown = merged.entry_count as i64 - before;
+        self.counts.merged_deltas += deltas.range_totals(range, upto).count as u64;
+        self.counts.merges += 1;
+        let is_single = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
+        if is_single && !self.is_underfull(table, page, &merged.pages[0])? {
+            let pin = self.buries(upto).then_some(page);
+            self.busy.insert(page);
+            let image = merged.pages.into_iter().next().map(|built| built.image);
+            let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
+                true => Lsn(upto.0 + 8),
+                false => upto,
+            };
+            let pages = vec![PageWrite { page, image: image.unwrap_or_default(), lsn }];
+            let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
+            let cause = Cause::Data;
+            return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));
+        }
+        let old = OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn };
+        let plan = ReshapePlan {
+            table,
+            page,
+            low,
+            high,
+            upto,
+            pages: merged.pages,
+            dropped: merged.dropped_refs,
+            old: vec![old],
+            grown,
+        };
+        self.reshape(plan)
+    }
+
+    /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in
+    /// the tree's deltas or its base.
+    pub(in crate::engine) fn merge_lsn(&self) -> Lsn {
+        if self.bugs.has(SeededBug::MergeBeforeDurable) {
+            self.committed
+        } else {
+            self.replaying.unwrap_or(self.durable())
+        }
+    }
+
+    pub(super) fn is_underfull(
+        &self,
+        table: Table,
+        page: LogicalPage,
+        built: &Built,
+    ) -> Step<bool> {
+        let used = NodeView::trusted(&built.image).used_bytes();
+        let is_small = used * 100 < self.payload_size * UNDERFULL_PERCENT;
+        // Short of room, the leaf waits for its turn to be merged away.
+        let may_reshape = self.growth.is_settling() || !self.tree(table)?.is_reshaping;
+        Ok(is_small && self.root_of(table)? != page && may_reshape)
+    }
+
+    /// The frame of a page as a job, so that flash catches up with it.
+    fn catch_up(&mut self, page: LogicalPage) -> Step<Option<WriteJob>> {
+        let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        let frame = self.pool.frame(index);
+        if frame.lsn > self.durable() {
+            // Commits go to the deltas meanwhile, so that the frame's LSN stays and is reached.
+            let lsn = frame.lsn;
+            self.busy.insert(page);
+            self.hand.waiting.push((page, lsn));
+            self.want_flush();
+            return Ok(None);
+        }
+        let write = PageWrite { page, image: frame.image.clone(), lsn: frame.lsn };
+        self.busy.insert(page);
+        Ok(Some(WriteJob {
+            group: GroupId::NONE,
+            pages: vec![write],
+            cause: Cause::Data,
+            pin: None,
+            outcome: Outcome::CaughtUp,
+        }))
+    }
+
+    /// A page whose frame is ahead and has to leave memory, or holds back the log.
+    pub(super) fn evict_job(&mut self) -> Step<Option<WriteJob>> {
+        let durable = self.durable();
+        if let Some(index) = self.hand.waiting.iter().position(|(_, lsn)| *lsn <= durable) {
+            let (page, _) = self.hand.waiting.swap_remove(index);
+            self.busy.remove(&page);
+            return self.catch_up(page);
+        }
+        match self.pool.shrink(self.frames_max()) {
+            Some(page) if !self.busy.contains(&page) => self.catch_up(page),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether frames that are ahead of flash take more than their share and what is kept for
+    /// merges: whoever wants to change more waits until some are written.
+    pub(crate) fn frames_exceed(&self) -> bool {
+        self.pool.bytes() > self.frames_max() + MERGE_PAGES * self.payload_size
+    }
+
+    pub(super) fn must_evict(&self) -> bool {
+        self.pool.bytes() > self.frames_max()
+            || self.hand.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
+    }
+
+    /// Inner nodes as jobs: the log's head may pass their structure changes afterwards.
+    pub(crate) fn inner_job(&mut self, cutoff: Lsn) -> Step<Option<WriteJob>> {
+        for number in 0..self.trees.len() {
+            let tree = &self.trees[number];
+            if tree.structure.is_empty() {
+                continue;
+            }
+            let Some((level, key)) = tree.structure.first_until(cutoff) else { continue };
+            if tree.is_reshaping {
+                self.want_flush();
+                return Ok(None);
+            }
+            let table = Table { id: number as u32 };
+            let index = self.node_for(table, Seek::At(&key), level)?;
+            let frame = self.pool.frame(index);
+            let view = NodeView::trusted(&frame.image);
+            if view.level() != level {
+                return Err(corrupt(frame.page, "structure change of a level the tree lacks"));
+            }
+            let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+            let (page, upto) = (frame.page, frame.lsn);
+            let write = PageWrite { page, image: frame.image.clone(), lsn: upto };
+            let outcome = Outcome::InnerWritten { table, level, low, high, upto };
+            self.trees[number].is_reshaping = true;
+            let (group, cause, pages) = (GroupId::NONE, Cause::Data, vec![write]);
+            return Ok(Some(WriteJob { group, pages, cause, pin: None, outcome }));
+        }
+        Ok(None)
+    }
+
+    /// A frame that is ahead since `cutoff` or before, as a job.
+    pub(crate) fn old_frame_job(&mut self, cutoff: Lsn) -> Step<(bool, Option<WriteJob>)> {
+        let old: Vec<LogicalPage> = self.pool.ahead_since(cutoff).collect();
+        let free = old.iter().find(|page| !self.busy.contains(*page)).copied();
+        match free {
+            Some(page) => Ok((true, self.catch_up(page)?)),
+            None => Ok((!old.is_empty(), None)),
+        }
+    }
+}
