@@ -25,7 +25,9 @@
 //!   block, would each rely on the other.
 //! - **E6** An erase that is cut leaves any of the block's pages. When all pages of an aborted AFC
 //!   transaction go with one erase, those that are `True` become `False` first, or one of them might
-//!   be left alone and prove the transaction committed.
+//!   be left alone and prove the transaction committed. And a CFC head that is left may never have
+//!   been one while its transaction was whole: before a restart takes a transaction for uncommitted
+//!   it reads all its flags, not those of its heads alone, as the paper has it.
 //!
 //! Sources: On et al., "Flag Commit", TKDE 24(9), 2012; Prabhakaran et al., "Transactional Flash",
 //! OSDI 2008.

@@ -14,8 +14,8 @@
 //!   stays are complete.
 //! - **H4** A stale copy of a running transaction's page is erased before that transaction commits
 //!   (rule E4): a collection ends with the erase.
-//! - **H5** What may have been in flight at a cut is not relied on: restart empties every block
-//!   that was open, and every block with a flag that may have been.
+//! - **H5** What may have been in flight at a cut is not relied on: restart programs such flags
+//!   again, and empties every block that was open.
 //! - **H6** Hosts leave `RESERVE` blocks to collection, which therefore always finishes.
 //!
 //! ```text
@@ -273,7 +273,7 @@ impl<D: Nand> ShadowStore<D> {
             return Ok(false);
         }
         self.counts.host_reads += 1;
-        let note = self.flash.read_unit(at, target).map_err(ShadowError::from)?;
+        let (note, _) = self.flash.read_unit(at, target).map_err(ShadowError::from)?;
         if note.page != page {
             return Err(self.corrupt(at, crate::Check::Identity));
         }
@@ -438,6 +438,10 @@ impl<D: Nand> ShadowStore<D> {
 
     /// An error of the device after which nothing is known for certain.
     fn fail(&mut self, error: NandError) -> ShadowError {
+        debug_assert!(
+            !matches!(error, NandError::Rule { .. }),
+            "this store breaks no rule: {error}"
+        );
         self.poisoned = true;
         ShadowError::Device(error)
     }

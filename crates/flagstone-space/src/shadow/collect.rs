@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand};
 
+use super::blocks::State;
 use super::bugs::ShadowBug;
 use super::flash::{Fault, Work};
 use super::note::{Kind, NOWHERE, Note};
@@ -33,6 +34,15 @@ enum Place {
     Held,
     Mark,
     Dead,
+}
+
+/// What is known of a unit that is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copied {
+    /// It was complete.
+    Settled,
+    /// It may have been in flight at a cut, and others of its transaction too.
+    Suspect,
 }
 
 /// What became of the flags that a victim leaves to others.
@@ -61,7 +71,8 @@ impl<D: Nand> ShadowStore<D> {
     /// Empties and erases a closed block; when the erase is complete. `None` when it holds what
     /// cannot be read or flagged, or there is no room (V2): it is left as it was.
     pub(super) fn collect(&mut self, block: BlockIndex) -> Result<Option<u64>, ShadowError> {
-        if self.blocks.live(block) > self.moved_room() {
+        if self.blocks.state(block) != State::Closed || self.blocks.live(block) > self.moved_room()
+        {
             return Ok(None);
         }
         let issued_ns = self.flash.now();
@@ -143,10 +154,16 @@ impl<D: Nand> ShadowStore<D> {
         let sizes = self.flash.sizes;
         let notes = match self.read_summary(block)? {
             Some(notes) => sizes.units_of(block).zip(notes).collect(),
+            // Whatever was torn there is no unit, whatever its note says.
             None => {
+                let mut image = alloc::vec![0; sizes.image_size];
                 let mut notes = Vec::new();
                 for at in sizes.units_of(block) {
-                    notes.extend(self.flash.peek_first(at)?.map(|(note, _)| (at, note)));
+                    match self.flash.read_unit(at, &mut image) {
+                        Ok((note, _)) => notes.push((at, note)),
+                        Err(Fault::Bad(..)) => {}
+                        Err(Fault::Device(error)) => return Err(self.fail(error)),
+                    }
                 }
                 notes
             }
@@ -163,7 +180,7 @@ impl<D: Nand> ShadowStore<D> {
         let at = self.flash.sizes.summary_of(block);
         let mut data = alloc::vec![0; self.flash.sizes.geometry.page_size as usize];
         match self.flash.read_page(at, &mut data) {
-            Ok(note) if note.kind == Kind::Summary => Ok(summary::decode(&data)),
+            Ok((note, _)) if note.kind == Kind::Summary => Ok(summary::decode(&data)),
             Ok(_) | Err(Fault::Bad(..)) => Ok(None),
             Err(Fault::Device(error)) => Err(self.fail(error)),
         }
@@ -184,33 +201,41 @@ impl<D: Nand> ShadowStore<D> {
     /// Moves a unit that stays; when its copy is complete.
     fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
         if matches!(self.place_of(unit), Place::Dead | Place::Mark) {
-            return self.write_again(unit, &[]);
+            return Ok(self.write_again(unit, &[], Copied::Settled)?.1);
         }
         let mut image = core::mem::take(&mut self.buffer);
         let result = self.flash.read_unit(unit.at, &mut image).map_err(ShadowError::from);
-        let result = result.and_then(|note| {
+        let result = result.and_then(|(note, _)| {
             if (note.page, note.version) != (unit.note.page, unit.note.version) {
                 return Err(self.corrupt(unit.at, Check::Identity));
             }
-            self.write_again(&Written { note, ..*unit }, &image)
+            self.write_again(&Written { note, ..*unit }, &image, Copied::Settled)
         });
         self.buffer = image;
-        result
+        Ok(result?.1)
     }
 
     /// Writes a unit that stays elsewhere, with what it held; when the copy is complete.
-    pub(super) fn write_again(&mut self, unit: &Written, image: &[u8]) -> Result<u64, ShadowError> {
+    pub(super) fn write_again(
+        &mut self,
+        unit: &Written,
+        image: &[u8],
+        copied: Copied,
+    ) -> Result<(Option<Written>, u64), ShadowError> {
         let place = self.place_of(unit);
         match place {
-            Place::Dead => return Ok(0),
+            Place::Dead => return Ok((None, 0)),
             Place::Mark => {
                 self.write_mark()?;
-                return Ok(self.end_ns);
+                return Ok((None, self.end_ns));
             }
             Place::Running(_) | Place::Current | Place::Held => {}
         }
         let note = match self.evidence {
             Evidence::Cycle(_) => unit.note,
+            Evidence::Chain(_) if copied == Copied::Suspect && unit.flag != Flag::True => {
+                Note { initial: Flag::First, mark: self.floor(), ..unit.note }
+            }
             Evidence::Chain(flags) => self.copied_note(flags, unit, place),
         };
         let (copy, end_ns) = self.put(Line::Moved, image, |_, _| Ok(note))?;
@@ -221,7 +246,7 @@ impl<D: Nand> ShadowStore<D> {
         }
         self.drop_live(unit.at);
         self.counts.relocations += 1;
-        Ok(end_ns)
+        Ok((Some(copy), end_ns))
     }
 
     /// Note of a copy: what committed needs no chain any more, and gets its final flag.

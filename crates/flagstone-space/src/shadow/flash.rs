@@ -198,13 +198,23 @@ impl<D: Nand> Flash<D> {
         Ok(end_ns)
     }
 
-    /// Reads one page with its note.
-    pub(super) fn read_page(&mut self, number: u32, target: &mut [u8]) -> Result<Note, Fault> {
+    /// Spare bytes that a read takes: with the flag, where there is one.
+    const fn spare_size(&self) -> usize {
+        if self.sizes.has_flags { NOTE_SIZE_WITH_FLAG } else { NOTE_SIZE }
+    }
+
+    /// Reads one page with its note and its flag, at once: they may not read a second time.
+    pub(super) fn read_page(
+        &mut self,
+        number: u32,
+        target: &mut [u8],
+    ) -> Result<(Note, Flag), Fault> {
         let page = self.page(number)?;
-        let mut spare = [0xFF; NOTE_SIZE];
-        let spare_offset = self.sizes.note_offset;
+        let mut spare = [0xFF; NOTE_SIZE_WITH_FLAG];
+        let size = self.spare_size();
+        let (spare_offset, spare) = (self.sizes.note_offset, &mut spare[..size]);
         let issued_ns = self.now();
-        let part = ReadPart { data_offset: 0, data: target, spare_offset, spare: &mut spare };
+        let part = ReadPart { data_offset: 0, data: target, spare_offset, spare };
         let result = self.device.read(page, part);
         let done = Completion { end_ns: self.now(), ..Completion::default() };
         self.count(self.sizes.block_of(number), issued_ns, done).page_reads += 1;
@@ -213,23 +223,25 @@ impl<D: Nand> Flash<D> {
             Err(error) => return Err(Fault::Device(error)),
             Ok(_) => {}
         }
-        match Note::decode(&spare) {
+        match Note::decode(spare) {
             RawNote::Erased => Err(Fault::Bad(page, Check::Erased)),
             RawNote::Damaged => Err(Fault::Bad(page, Check::Metadata)),
-            RawNote::Found(note, _, crc) if note.matches(page, crc32c(target), crc) => Ok(note),
+            RawNote::Found(note, flag, crc) if note.matches(page, crc32c(target), crc) => {
+                Ok((note, flag))
+            }
             RawNote::Found(..) => Err(Fault::Bad(page, Check::Checksum)),
         }
     }
 
-    /// Reads the unit at `at` (F1).
-    pub(super) fn read_unit(&mut self, at: u32, target: &mut [u8]) -> Result<Note, Fault> {
+    /// Reads the unit at `at` (F1), with its flag.
+    pub(super) fn read_unit(&mut self, at: u32, target: &mut [u8]) -> Result<(Note, Flag), Fault> {
         let parts = self.sizes.parts as u8;
         let mut found = None;
         let chunks = target.chunks_mut(self.sizes.geometry.page_size as usize);
         for (part, data) in (0..).zip(chunks) {
             let number = at + u32::from(part);
-            let note = self.read_page(number, data)?;
-            let whole = *found.get_or_insert(Note { part: 0, ..note });
+            let (note, flag) = self.read_page(number, data)?;
+            let (whole, _) = *found.get_or_insert((Note { part: 0, ..note }, flag));
             if note != (Note { part, parts, ..whole }) {
                 return Err(Fault::Bad(self.page(number)?, Check::Identity));
             }
@@ -241,7 +253,7 @@ impl<D: Nand> Flash<D> {
     pub(super) fn peek(&mut self, number: u32) -> Result<RawNote, NandError> {
         let page = self.page(number)?;
         let mut spare = [0xFF; NOTE_SIZE_WITH_FLAG];
-        let size = if self.sizes.has_flags { NOTE_SIZE_WITH_FLAG } else { NOTE_SIZE };
+        let size = self.spare_size();
         let (spare_offset, spare) = (self.sizes.note_offset, &mut spare[..size]);
         let issued_ns = self.now();
         let part = ReadPart { data_offset: 0, data: &mut [], spare_offset, spare };
@@ -278,21 +290,23 @@ impl<D: Nand> Flash<D> {
         Ok(Some((note, flag)))
     }
 
-    /// Programs a flag; whether it reads as programmed afterwards (F2). A page that takes no more
-    /// programs does not.
+    /// Programs a flag; whether it reads as programmed afterwards (F2).
     pub(super) fn program_flag(&mut self, at: u32, flag: Flag) -> Result<bool, NandError> {
         let page = self.page(at)?;
         let cells = flag_cells(flag);
         let spare_offset = self.sizes.note_offset + NOTE_SIZE as u32;
         let issued_ns = self.now();
         let part = ProgramPart { data_offset: 0, data: &[], spare_offset, spare: &cells };
-        let done = match self.device.program(page, part) {
-            // A page of a block whose erase was cut may take no more programs, and does not say so.
-            Err(NandError::ProgramFailed { .. })
-            | Err(NandError::Rule { rule: FlashRule::SparePrograms, .. }) => return Ok(false),
-            result => result?,
-        };
-        self.count(self.sizes.block_of(at), issued_ns, done).flag_programs += 1;
+        match self.device.program(page, part) {
+            Ok(done) => {
+                self.count(self.sizes.block_of(at), issued_ns, done).flag_programs += 1;
+            }
+            Err(NandError::ProgramFailed { .. }) => return Ok(false),
+            // A page of a block whose erase was cut takes no more programs. What it shows was
+            // complete before that erase.
+            Err(NandError::Rule { rule: FlashRule::SparePrograms, .. }) => {}
+            Err(error) => return Err(error),
+        }
         Ok(matches!(self.peek(at)?, RawNote::Found(_, found, _) if found == flag))
     }
 

@@ -3,7 +3,8 @@
 //! Owns the second step of a restart. The proof itself is that of [`crate::evidence`].
 //!
 //! J1. A summary holds flags as first written, and may name pages that a half-done erase took. So
-//!     CFC reads the flags of heads again, AFC all, and of two copies only one that is there counts.
+//!     CFC reads the flags of heads again, and all where no head is `True`; AFC reads all; and of
+//!     two copies only one that is there counts.
 //! J2. A flag of a transaction above the floor may have been in flight at the cut, set or not.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -91,7 +92,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(own)
     }
 
-    /// A unit whose flag decides and was not read: CFC a head that did not begin as `True`.
+    /// A unit whose flag decides and was not read: CFC a head that did not begin as `True`, and any
+    /// unit where no head is, because a cut erase may have left one that never was a head (rule E6).
     fn unseen(&self, flags: Flags, own: &[Written], seen: &BTreeSet<u32>) -> Option<u32> {
         let is_unseen = |unit: &&Written| !seen.contains(&unit.at);
         if flags == Flags::Afc {
@@ -100,8 +102,11 @@ impl<D: Nand> ShadowStore<D> {
         let heads = flags.to_commit(&self.grain.nodes(flags, own));
         let heads: BTreeSet<u32> = heads.into_iter().map(|(node, _)| node).collect();
         let is_head = |unit: &&Written| heads.contains(&self.grain.node(unit.at));
-        let open = own.iter().filter(|unit| unit.note.initial != Flag::True);
-        open.filter(is_head).find(is_unseen).map(|unit| unit.at)
+        let may_rise = |unit: &&Written| unit.note.initial != Flag::True && is_unseen(unit);
+        let head = own.iter().filter(is_head).find(may_rise);
+        let is_proven = own.iter().any(|unit| unit.flag == Flag::True);
+        let any = || own.iter().filter(|_| !is_proven).find(may_rise);
+        head.or_else(any).map(|unit| unit.at)
     }
 
     fn judge_chain(
@@ -114,32 +119,50 @@ impl<D: Nand> ShadowStore<D> {
         let Some(xid) = own.first().map(|unit| unit.note.xid()) else { return };
         let nodes = self.grain.nodes(flags, &own);
         let mut is_committed = flags.committed(&nodes).contains(&xid);
-        let heads = flags.to_commit(&nodes);
+        let heads: BTreeSet<u32> = flags.to_commit(&nodes).iter().map(|(node, _)| *node).collect();
+        self.doubt_flags(flags, &own, &heads, is_committed, repairs);
         if self.flash.bugs.has(ShadowBug::HalfFlaggedAborts) {
             let is_true = |at: &u32| nodes.iter().any(|n| n.at == *at && n.flag == Flag::True);
-            is_committed &= flags == Flags::Afc || heads.iter().all(|(at, _)| is_true(at));
-        }
-        if self.restart_floor.is_none_or(|floor| xid.0 >= floor) {
-            let heads: BTreeSet<u32> = heads.iter().map(|(node, _)| *node).collect();
-            let may_be_in_flight = |unit: &&Written| match flags {
-                Flags::Cfc => heads.contains(&self.grain.node(unit.at)),
-                Flags::Afc => true,
-            };
-            let doubtful = own.iter().filter(|unit| unit.note.initial == Flag::First);
-            let doubtful = doubtful.filter(may_be_in_flight);
-            repairs.doubtful.extend(doubtful.map(|unit| self.flash.sizes.block_of(unit.at)));
+            is_committed &= flags == Flags::Afc || heads.iter().all(is_true);
         }
         if is_committed {
             self.report.committed += 1;
             for (node, flag) in flags.to_finish(&nodes) {
                 let place = self.page_to_flag(&own, node);
-                repairs.flags.extend(place.map(|at| (xid, at, flag)));
+                repairs.finish.extend(place.map(|at| (xid, at, flag)));
             }
             committed.append(&mut own);
         } else {
             self.report.uncommitted += 1;
             doubt_false(flags, &mut own);
             self.table.enter_aborted(xid, own);
+        }
+    }
+
+    /// Has flags that may have been in flight programmed again, as they are taken now (J2).
+    fn doubt_flags(
+        &self,
+        flags: Flags,
+        own: &[Written],
+        heads: &BTreeSet<u32>,
+        is_committed: bool,
+        repairs: &mut Repairs,
+    ) {
+        for unit in own {
+            let takes_flag = match flags {
+                Flags::Cfc => heads.contains(&self.grain.node(unit.at)),
+                Flags::Afc => true,
+            };
+            let is_recent = self.restart_floor.is_none_or(|floor| unit.note.owner >= floor);
+            if !takes_flag || !is_recent || unit.note.initial != Flag::First {
+                continue;
+            }
+            let xid = unit.note.xid();
+            match (is_committed, unit.flag) {
+                (true, Flag::True) => repairs.finish.push((xid, unit.at, Flag::True)),
+                (true, _) => {}
+                (false, _) => repairs.dismiss.push((xid, unit.at, Flag::False)),
+            }
         }
     }
 
@@ -153,7 +176,8 @@ impl<D: Nand> ShadowStore<D> {
             let mut copies = own.iter().take_while(|unit| rank(unit) == rank(&best)).copied();
             let mut taken = copies.next().unwrap_or(best);
             for other in copies {
-                if self.flash.peek_unit(taken.at)?.is_none() {
+                let there = self.flash.peek_unit(taken.at)?;
+                if there.is_none_or(|(note, _)| note != taken.note) {
                     taken = other;
                 }
             }

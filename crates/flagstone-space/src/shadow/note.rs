@@ -4,8 +4,9 @@
 //!
 //! N1. The checksum covers payload, note and page number; a code of its own repairs one bit.
 //! N2. Any bytes decode into a note, "erased" or "damaged".
-//! N3. A flag is five bytes outside every checksum: low nibbles fall for `True`, high nibbles for
-//!     `False`. What less than three of them show is not set.
+//! N3. A flag has cells outside every checksum: three bytes that fall for `True`, two that fall for
+//!     `False`, which wins. Less than three quarters of their bits are not enough: in between is not
+//!     set, and a torn `False` never looks like `True`.
 //!
 //! ```text
 //!  0      kind (low nibble), format version (high nibble)
@@ -217,25 +218,28 @@ fn seal(body: &[u8], page: PhysicalPage, payload_crc: u32) -> u32 {
     crc32c(&sealed)
 }
 
-/// Cells of a flag: bits only fall, so `False` may follow `True`.
+/// Cells that fall for `True`; the others fall for `False`.
+const TRUE_SIZE: usize = 3;
+
+/// What is programmed for a flag.
 pub(super) const fn flag_cells(flag: Flag) -> [u8; FLAG_SIZE] {
     match flag {
         Flag::First => [0xFF; FLAG_SIZE],
-        Flag::True => [0xF0; FLAG_SIZE],
-        Flag::False => [0x00; FLAG_SIZE],
+        Flag::True => [0, 0, 0, 0xFF, 0xFF],
+        Flag::False => [0xFF, 0xFF, 0xFF, 0, 0],
     }
 }
 
-/// What most cells show (N3).
+/// What the cells of a flag show (N3).
 fn vote(cells: &[u8]) -> Flag {
-    let shows = |shift: u32| {
-        let fallen = cells.iter().filter(|cell| (**cell >> shift & 0xF).count_ones() <= 1);
-        fallen.count() >= 3
+    let has_fallen = |cells: &[u8]| {
+        let fallen: u32 = cells.iter().map(|cell| cell.count_zeros()).sum();
+        !cells.is_empty() && fallen as usize * 4 >= cells.len() * 8 * 3
     };
-    match (shows(0), shows(4)) {
-        (_, true) => Flag::False,
-        (true, false) => Flag::True,
-        (false, false) => Flag::First,
+    match cells.split_at_checked(TRUE_SIZE) {
+        Some((_, falses)) if has_fallen(falses) => Flag::False,
+        Some((trues, _)) if has_fallen(trues) => Flag::True,
+        _ => Flag::First,
     }
 }
 
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_what_most_of_its_cells_show() {
+    fn a_flag_is_what_three_quarters_of_its_cells_show() {
         let note = NOTE.encode(page(), 0);
         let read = |cells: [u8; FLAG_SIZE]| {
             let mut bytes = note.to_vec();
@@ -323,9 +327,10 @@ mod tests {
         for flag in [Flag::First, Flag::True, Flag::False] {
             assert_eq!(read(flag_cells(flag)), flag);
         }
-        assert_eq!(read([0xF0, 0xF0, 0xFF, 0xFF, 0xFF]), Flag::First, "in between is not set");
-        assert_eq!(read([0xF8, 0xF0, 0xF0, 0xFF, 0xFF]), Flag::True);
-        assert_eq!(read([0xFC, 0xFC, 0xFC, 0xFC, 0xFC]), Flag::First, "half a cell is not set");
-        assert_eq!(read([0x00, 0x00, 0x00, 0xF0, 0xF0]), Flag::False);
+        assert_eq!(read([0x00, 0x00, 0xFF, 0xFF, 0xFF]), Flag::First, "in between is not set");
+        assert_eq!(read([0x00, 0x00, 0xF0, 0xFF, 0xFF]), Flag::True);
+        assert_eq!(read([0xFF, 0xFF, 0xFF, 0x00, 0xFF]), Flag::First, "half is not enough");
+        assert_eq!(read([0xFF, 0xFF, 0xFF, 0x00, 0x0F]), Flag::False);
+        assert_eq!(read([0x00, 0x00, 0x00, 0x00, 0x00]), Flag::False, "it wins");
     }
 }

@@ -6,13 +6,13 @@
 //!    open; its pages are read whole.
 //! 2. Transactions are judged, the mapping and the transaction table are built.
 //! 3. The last unit of each open block may have been in flight: where it counts, it is copied.
-//! 4. Flags of transactions that were committing are finished (rule E3).
-//! 5. Blocks that were open, or have a flag that may have been in flight, are emptied (H5).
+//! 4. Flags of transactions that were committing are finished (rule E3). Flags that may have been in
+//!    flight are programmed again, as they were taken: nothing is erased before that.
+//! 5. Blocks that were open are emptied (H5).
 //! 6. A mark reserves new numbers, and says that all flags below are complete.
 //!
 //! A restart that is cut starts again from what it finds; nothing before step 6 raises the floor.
 
-use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -20,6 +20,7 @@ use flagstone_nand::{BlockIndex, Nand};
 
 use super::blocks::State;
 use super::bugs::ShadowBug;
+use super::collect::Copied;
 use super::flash::{Fault, Work};
 use super::note::{Kind, RawNote};
 use super::place::Mark;
@@ -31,7 +32,7 @@ use crate::evidence::Flag;
 /// From what a restart learns which pages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Restart {
-    /// From the spare area of every page.
+    /// From the spare area of every page, checked against the summary of its block.
     Scan,
     /// From the summary of every block; flags are read where they decide.
     Summaries,
@@ -81,10 +82,10 @@ pub(super) struct Found {
 /// What has to be done before the store is used.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// Flags to be finished.
-    pub(super) flags: Vec<(GroupId, u32, Flag)>,
-    /// Blocks with flags that may have been in flight.
-    pub(super) doubtful: BTreeSet<BlockIndex>,
+    /// Flags of committed transactions to be finished, and those that may have been in flight.
+    pub(super) finish: Vec<(GroupId, u32, Flag)>,
+    /// Flags of other transactions that may have been in flight: they never become `True`.
+    pub(super) dismiss: Vec<(GroupId, u32, Flag)>,
 }
 
 /// Dies that are read side by side, each with its own time.
@@ -163,7 +164,7 @@ impl<D: Nand> ShadowStore<D> {
         let repairs = self.judge(units, how, &mut dies)?;
         dies.join(&mut self);
         self.report.judged_ns = self.flash.now() - issued_ns;
-        self.repair(&found, &repairs)?;
+        self.repair(&found, repairs)?;
         let tally = self.flash.tally(Work::Restart);
         self.report.page_reads = tally.page_reads;
         self.report.spare_reads = tally.spare_reads;
@@ -207,31 +208,33 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     fn look(&mut self, block: BlockIndex, how: Restart) -> Result<Look, ShadowError> {
-        let (first, last) = (self.flash.sizes.first_of(block), self.flash.sizes.summary_of(block));
-        if how == Restart::Summaries
-            && let Some(notes) = self.read_summary(block)?
-        {
+        if let Some(notes) = self.read_summary(block)? {
             let places = self.flash.sizes.units_of(block).zip(notes);
-            let units = places.map(|(at, note)| Written { at, note, flag: note.initial });
-            return Ok(Look::Sealed(units.collect()));
+            let units: Vec<Written> =
+                places.map(|(at, note)| Written { at, note, flag: note.initial }).collect();
+            return match how {
+                Restart::Scan => self.peek_units(units).map(Look::Sealed),
+                Restart::Summaries => Ok(Look::Sealed(units)),
+            };
         }
-        match self.flash.peek(last)? {
-            RawNote::Found(note, ..) if note.kind == Kind::Summary => {
-                Ok(Look::Sealed(self.peek_units(block)?))
+        let (first, last) = (self.flash.sizes.first_of(block), self.flash.sizes.summary_of(block));
+        for place in [last, first] {
+            if self.flash.peek(place)? != RawNote::Erased {
+                return self.read_units(block);
             }
-            RawNote::Erased if self.flash.peek(first)? == RawNote::Erased => Ok(Look::Free),
-            _ => self.read_units(block),
         }
+        Ok(Look::Free)
     }
 
-    /// Units of a block that was sealed, from their spare areas.
-    fn peek_units(&mut self, block: BlockIndex) -> Result<Vec<Written>, ShadowError> {
-        let mut units = Vec::new();
-        for at in self.flash.sizes.units_of(block) {
-            let unit = self.flash.peek_unit(at)?;
-            units.extend(unit.map(|(note, flag)| Written { at, note, flag }));
+    /// Those units of a sealed block that their spare areas show, with their flags. What a cut erase
+    /// left of a note may decode by chance: it has to be the one that the summary names.
+    fn peek_units(&mut self, units: Vec<Written>) -> Result<Vec<Written>, ShadowError> {
+        let mut seen = Vec::with_capacity(units.len());
+        for unit in units {
+            let found = self.flash.peek_unit(unit.at)?.filter(|(note, _)| *note == unit.note);
+            seen.extend(found.map(|(_, flag)| Written { flag, ..unit }));
         }
-        Ok(units)
+        Ok(seen)
     }
 
     /// Units of a block that was open: those that read whole.
@@ -240,8 +243,7 @@ impl<D: Nand> ShadowStore<D> {
         let (mut image, mut last) = (vec![0; self.page_size()], Vec::new());
         for at in self.flash.sizes.units_of(block) {
             match self.flash.read_unit(at, &mut image) {
-                Ok(note) => {
-                    let flag = self.flash.peek_first(at)?.map_or(note.initial, |(_, flag)| flag);
+                Ok((note, flag)) => {
                     units.push(Written { at, note, flag });
                     last.clone_from(&image);
                 }
@@ -257,7 +259,7 @@ impl<D: Nand> ShadowStore<D> {
         marks.sort_unstable_by_key(|unit| core::cmp::Reverse(unit.note.version));
         let mut image = vec![0; self.page_size()];
         for unit in marks.iter() {
-            let Ok(note) = self.flash.read_unit(unit.at, &mut image) else { continue };
+            let Ok((note, _)) = self.flash.read_unit(unit.at, &mut image) else { continue };
             if note.version != unit.note.version {
                 continue;
             }
@@ -281,40 +283,75 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Steps 3 to 6.
-    fn repair(&mut self, found: &Found, repairs: &Repairs) -> Result<(), ShadowError> {
+    fn repair(&mut self, found: &Found, mut repairs: Repairs) -> Result<(), ShadowError> {
         let keeps = self.flash.bugs.has(ShadowBug::SuspectsKept);
         if !keeps {
-            for (suspect, image) in &found.suspects {
-                let end_ns = self.write_again(suspect, image)?;
-                self.flash.wait(end_ns);
-            }
+            self.copy_suspects(&found.suspects, &mut repairs)?;
         }
         if !self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
-            for (xid, at, flag) in &repairs.flags {
-                self.counts.flags_restart += 1;
-                self.report.flags_finished += 1;
-                let block = self.flash.sizes.block_of(*at);
-                if !self.set_flag(*at, *flag)? && self.collect(block)?.is_none() {
-                    return Err(ShadowError::FlagRefused(*xid));
-                }
-            }
+            self.report.flags_finished += repairs.finish.len() as u64;
+            self.program_again(&repairs.finish)?;
         }
-        let mut blocks = repairs.doubtful.clone();
-        // Where flags are finished late, they are not moved either.
-        if self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
-            blocks.clear();
+        if !keeps && !self.flash.bugs.has(ShadowBug::HalfFlaggedAborts) {
+            self.program_again(&repairs.dismiss)?;
         }
-        blocks.extend(found.open.iter().copied());
-        self.empty_all(if keeps { BTreeSet::new() } else { blocks })?;
+        if !keeps {
+            self.empty_all(&found.open)?;
+        }
         self.restart_floor = None;
         self.write_mark()
     }
 
+    /// Step 3. A copy that is `True` proves its transaction committed: it comes after the copies of
+    /// what it vouches for, which get their flags in the next step.
+    fn copy_suspects(
+        &mut self,
+        suspects: &[(Written, Vec<u8>)],
+        repairs: &mut Repairs,
+    ) -> Result<(), ShadowError> {
+        let (proofs, others): (Vec<_>, Vec<_>) =
+            suspects.iter().partition(|(unit, _)| unit.flag == Flag::True);
+        for (unit, image) in others.into_iter().chain(proofs) {
+            let (copy, end_ns) = self.write_again(unit, image, Copied::Suspect)?;
+            self.flash.wait(end_ns);
+            let late = copy.filter(|copy| self.flash.sizes.has_flags && copy.flag != Flag::True);
+            let late = late.filter(|copy| copy.note.kind == Kind::Data);
+            repairs.finish.extend(late.map(|copy| (copy.note.xid(), copy.at, Flag::True)));
+        }
+        Ok(())
+    }
+
+    /// Step 4. A page that takes no more programs is moved.
+    fn program_again(&mut self, flags: &[(GroupId, u32, Flag)]) -> Result<(), ShadowError> {
+        for (xid, at, flag) in flags {
+            // One that took no flag may have taken its whole block along.
+            let found = self.flash.peek_first(*at)?;
+            if found.is_none_or(|(note, _)| note.xid() != *xid) {
+                continue;
+            }
+            self.counts.flags_restart += 1;
+            if !self.set_flag(*at, *flag)? {
+                let block = self.flash.sizes.block_of(*at);
+                self.close(block)?;
+                if self.blocks.state(block) == State::Closed && self.collect(block)?.is_none() {
+                    return Err(ShadowError::FlagRefused(*xid));
+                }
+            } else {
+                self.note_flag(*xid, *at, *flag);
+            }
+        }
+        Ok(())
+    }
+
     /// Step 5: the emptiest first, so that there is room for the others.
-    fn empty_all(&mut self, blocks: BTreeSet<BlockIndex>) -> Result<(), ShadowError> {
-        let mut blocks: Vec<BlockIndex> = blocks.into_iter().collect();
+    fn empty_all(&mut self, blocks: &[BlockIndex]) -> Result<(), ShadowError> {
+        let mut blocks = Vec::from(blocks);
         blocks.sort_by_key(|block| (self.blocks.live(*block), *block));
         for block in blocks {
+            // Collecting one may have taken another, which is in use again.
+            if self.blocks.state(block) != State::Closed {
+                continue;
+            }
             if self.collect(block)?.is_none() && self.blocks.live(block) > self.moved_room() {
                 return Err(ShadowError::Full);
             }
