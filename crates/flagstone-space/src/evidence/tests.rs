@@ -11,8 +11,11 @@
 mod cycles;
 mod flags;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::hash::Hash;
+use std::println;
+use std::string::String;
+use std::vec;
 use std::vec::Vec;
 
 /// What a walk came to.
@@ -38,6 +41,8 @@ trait State: Clone + Eq + Hash {
     fn is_right(&self) -> bool;
     /// Every state one step further.
     fn next(&self) -> Vec<Self>;
+    /// The step from here to one of those.
+    fn told(&self, next: &Self) -> String;
 }
 
 pub(crate) fn effort() -> usize {
@@ -47,22 +52,36 @@ pub(crate) fn effort() -> usize {
 /// Walks all states from `start` on, at most `limit` of them.
 fn walk<S: State>(start: S, limit: usize) -> Verdict {
     let mut seen = HashSet::from([start.clone()]);
-    let mut todo = VecDeque::from([start]);
+    let (mut states, mut parents) = (vec![start], vec![0]);
     let mut count = 0;
-    while let Some(state) = todo.pop_front() {
+    while let Some(state) = states.get(count).cloned() {
         if !state.is_right() {
+            tell(&states, &parents, count);
             return Verdict::Fails(count);
+        }
+        for next in state.next() {
+            if !seen.contains(&next) {
+                seen.insert(next.clone());
+                states.push(next);
+                parents.push(count);
+            }
         }
         count += 1;
         if count >= limit {
             return Verdict::Cut(count);
         }
-        for next in state.next() {
-            if !seen.contains(&next) {
-                seen.insert(next.clone());
-                todo.push_back(next);
-            }
-        }
     }
     Verdict::Holds(count)
+}
+
+/// Prints the shortest way to a wrong state.
+fn tell<S: State>(states: &[S], parents: &[usize], wrong: usize) {
+    let mut way = vec![wrong];
+    while let Some(last) = way.last().copied().filter(|last| *last != 0) {
+        way.push(parents[last]);
+    }
+    way.reverse();
+    for step in way.windows(2) {
+        println!("    {}", states[step[0]].told(&states[step[1]]));
+    }
 }

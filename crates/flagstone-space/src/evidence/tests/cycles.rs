@@ -1,7 +1,9 @@
 //! SCC and BPCC beside their own garbage collection.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use std::format;
 use std::println;
+use std::string::String;
 use std::vec::Vec;
 
 use super::super::{Cycles, Intention, Intentions};
@@ -162,6 +164,30 @@ impl Chip {
 }
 
 impl State for Chip {
+    fn told(&self, next: &Self) -> String {
+        let name = |record: &Intention| {
+            let Intention { page, version, next, back } = record;
+            format!("{}.{} (next {}.{}, back {})", page.0, version.0, next.0.0, next.1.0, back.0)
+        };
+        let mut told = Vec::new();
+        let has = |chip: &Self, record: &Intention| {
+            chip.records.iter().find(|(other, _)| other == record).map(|(_, fate)| *fate)
+        };
+        for (record, fate) in &next.records {
+            match has(self, record) {
+                None => told.push(format!("program {}", name(record))),
+                Some(before) if before != *fate && *fate == Fate::Dead => {
+                    told.push(format!("{} is dead", name(record)));
+                }
+                Some(_) => {}
+            }
+        }
+        let gone = self.records.iter().filter(|(record, _)| has(next, record).is_none());
+        told.extend(gone.map(|(record, _)| format!("erase {}", name(record))));
+        told.extend((next.runs.len() > self.runs.len()).then(|| String::from("begin")));
+        told.join("; ")
+    }
+
     fn is_right(&self) -> bool {
         let pages = self.records.iter().map(|(record, _)| record.page);
         let truth: BTreeMap<LogicalPage, Version> =

@@ -1,7 +1,9 @@
 //! CFC and AFC beside their own garbage collection.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use std::format;
 use std::println;
+use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
@@ -381,6 +383,41 @@ impl Chip {
 }
 
 impl State for Chip {
+    fn told(&self, next: &Self) -> String {
+        let mut told = Vec::new();
+        for (before, after) in self.slots.iter().zip(&next.slots) {
+            let name =
+                |page: &Page| format!("page {} of T{} at {}", page.page.0, page.xid.0, page.at);
+            told.push(match (before, after) {
+                (None, Some(page)) => format!("program {}, {:?}", name(page), page.flag),
+                (Some(page), None) => format!("erase {}", name(page)),
+                (Some(old), Some(page)) if old.flag != page.flag => {
+                    format!("flag {} {:?}", name(page), page.flag)
+                }
+                _ => continue,
+            });
+        }
+        if next.begun > self.begun {
+            told.push(format!("T{} begins", next.begun));
+        }
+        for run in self.runs.iter().filter(|run| next.run_of(run.xid).is_none()) {
+            let is_committed = run.commit.as_ref().is_some_and(Vec::is_empty);
+            told.push(format!(
+                "T{} {}",
+                run.xid.0,
+                if is_committed { "is acknowledged" } else { "ends, by a cut or an abort" }
+            ));
+        }
+        let commits = |run: &&Run| {
+            run.commit.is_some() && self.run_of(run.xid).is_some_and(|old| old.commit.is_none())
+        };
+        next.runs
+            .iter()
+            .filter(commits)
+            .for_each(|run| told.push(format!("T{} commits", run.xid.0)));
+        told.join("; ")
+    }
+
     fn is_right(&self) -> bool {
         let mut found = self.recovered();
         for run in self.runs.iter().filter(|run| run.commit.is_some()) {
