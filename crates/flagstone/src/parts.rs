@@ -8,6 +8,7 @@
 mod lock;
 mod log;
 mod node;
+mod reads;
 
 pub use lock::{LockAnswer, LockMode, LockOn, Locks};
 pub use log::{LogDamage, LogEnd, LogFlush, LogPlace, LogScan, LogShape, LogTail};
@@ -15,7 +16,7 @@ pub use node::{
     Cell, Node, Part, empty_leaf, inner, inner_with, key_size_max, leaf, value_size_max,
 };
 
-pub use crate::engine::reads::Reads;
+pub use reads::Reads;
 
 use flagstone_nand::Nand;
 use flagstone_space::SpaceOptions;

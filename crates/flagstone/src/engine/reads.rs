@@ -21,14 +21,14 @@ struct Outstanding {
 
 /// Reads under way.
 #[derive(Debug, Default)]
-pub struct Reads {
+pub(crate) struct Reads {
     pages: HashMap<LogicalPage, Outstanding>,
     next: ReadNumber,
 }
 
 impl Reads {
     /// Notes a read of `page`.
-    pub fn begin(&mut self, page: LogicalPage) -> ReadNumber {
+    pub(crate) fn begin(&mut self, page: LogicalPage) -> ReadNumber {
         self.pages.entry(page).or_default().count += 1;
         let number = self.next;
         self.next = ReadNumber(number.0 + 1);
@@ -36,7 +36,7 @@ impl Reads {
     }
 
     /// Ends a read of `page`; true when what it brought is stale.
-    pub fn end(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
+    pub(crate) fn end(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
         let Some(read) = self.pages.get_mut(&page) else { return false };
         let is_stale = number < read.fresh;
         read.count = read.count.saturating_sub(1);
@@ -47,21 +47,23 @@ impl Reads {
     }
 
     /// The page changes: reads of it that are under way bring an old version.
-    pub fn mark_stale(&mut self, page: LogicalPage) {
+    pub(crate) fn mark_stale(&mut self, page: LogicalPage) {
         if let Some(read) = self.pages.get_mut(&page) {
             read.fresh = self.next;
         }
     }
+}
 
+/// What engines ask that make room before they read.
+#[cfg(feature = "parts")]
+impl Reads {
     /// Whether the page is being read.
-    #[must_use]
-    pub fn contains(&self, page: LogicalPage) -> bool {
+    pub(crate) fn contains(&self, page: LogicalPage) -> bool {
         self.pages.contains_key(&page)
     }
 
     /// Pages being read.
-    #[must_use]
-    pub fn page_count(&self) -> usize {
+    pub(crate) fn page_count(&self) -> usize {
         self.pages.len()
     }
 }
@@ -78,6 +80,6 @@ mod tests {
         let new = reads.begin(page);
         assert!(reads.end(page, old));
         assert!(!reads.end(page, new));
-        assert!(!reads.contains(page));
+        assert!(reads.pages.is_empty());
     }
 }
