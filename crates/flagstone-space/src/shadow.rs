@@ -43,6 +43,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -98,6 +99,8 @@ pub struct ShadowStore<D> {
     version: u64,
     /// Floor that notes carry while a restart is not finished.
     restart_floor: Option<u64>,
+    /// Units that may have been in flight at the cut, until their blocks are empty.
+    suspects: BTreeSet<u32>,
     end_ns: u64,
     poisoned: bool,
     /// Collections within collections.
@@ -156,6 +159,7 @@ impl<D: Nand> ShadowStore<D> {
             xid_bound: 1,
             version: 0,
             restart_floor: None,
+            suspects: BTreeSet::new(),
             end_ns: 0,
             poisoned: false,
             nested: 0,

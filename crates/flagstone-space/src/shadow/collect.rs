@@ -325,7 +325,10 @@ impl<D: Nand> ShadowStore<D> {
         let (first, end) = self.flash.sizes.range_of(block);
         for xid in self.table.aborted_in(first, end) {
             let Some(own) = self.table.get(xid) else { continue };
-            let is_going = |unit: &&Written| (first..end).contains(&unit.at);
+            // What may have been in flight at a cut may stay or go, as the rest of a cut erase.
+            let is_going = |unit: &&Written| {
+                (first..end).contains(&unit.at) || self.suspects.contains(&unit.at)
+            };
             let (going, stay): (Vec<_>, Vec<_>) = own.written.iter().partition(is_going);
             let handed = match self.flash.bugs.has(ShadowBug::PagesReclaimedAlone) {
                 true => self.flag_one_by_one(xid, &stay, &going)?,

@@ -285,6 +285,7 @@ impl<D: Nand> ShadowStore<D> {
     /// Steps 3 to 6.
     fn repair(&mut self, found: &Found, mut repairs: Repairs) -> Result<(), ShadowError> {
         let keeps = self.flash.bugs.has(ShadowBug::SuspectsKept);
+        self.suspects = found.suspects.iter().map(|(unit, _)| unit.at).collect();
         if !keeps {
             self.copy_suspects(&found.suspects, &mut repairs)?;
         }
@@ -298,6 +299,7 @@ impl<D: Nand> ShadowStore<D> {
         if !keeps {
             self.empty_all(&found.open)?;
         }
+        self.suspects.clear();
         self.restart_floor = None;
         self.write_mark()
     }
