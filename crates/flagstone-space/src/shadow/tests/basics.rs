@@ -1,9 +1,13 @@
 //! What a store does as long as the power stays on.
 
+use std::vec::Vec;
+
 use flagstone_nand::{Nand, Profile, SimNand};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 use super::super::{Lack, Restart, ShadowError, ShadowOptions, ShadowProtocol, ShadowStore};
-use super::harness::{Pair, chip, options, script, variants};
+use super::harness::{Pair, Step, chip, options, script, variants};
 use crate::LogicalPage;
 
 /// Goal: contents are those of the model, over many collections, and both ways of restart find
@@ -120,4 +124,29 @@ fn a_device_without_a_store_or_with_another_is_not_mounted() {
     let device = ShadowStore::format(blank, cfc).unwrap().into_device();
     let error = ShadowStore::mount(device, options(ShadowProtocol::Afc), Restart::Scan);
     assert_eq!(error.unwrap_err(), ShadowError::OtherOptions);
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let (slot, page) = (0..3_usize, 0..16_u32);
+    let step = prop_oneof![
+        6 => (slot.clone(), page.clone()).prop_map(|(slot, page)| Step::Write { slot, page }),
+        3 => (slot.clone(), vec(page, 0..4)).prop_map(|(slot, rest)| Step::Commit { slot, rest }),
+        1 => slot.prop_map(|slot| Step::Abort { slot }),
+    ];
+    vec(step, 0..250)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// Whatever transactions do, contents are those of the model, before and after a mount.
+    #[test]
+    fn any_script_agrees_with_the_model(steps in steps(), variant in 0..10_usize) {
+        let mut pair = Pair::format(chip(14), variants()[variant]);
+        for step in &steps {
+            pair.apply(step).unwrap();
+        }
+        pair.check();
+        pair.reopen(Restart::Summaries).reopen(Restart::Scan);
+    }
 }
