@@ -313,6 +313,55 @@ impl Options {
         self
     }
 
+    /// The same options with group commit: a flush waits for company for `delay` at most, and no
+    /// longer once the share `fill` of a log page has gathered.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use flagstone::{Durability, Options};
+    ///
+    /// let options = Options::default()
+    ///     .with_memory(4 << 20)
+    ///     .with_group_commit(Duration::from_millis(2), 0.5)
+    ///     .with_log_pages(1_024);
+    /// assert_eq!(options.durability, Durability::Group);
+    /// ```
+    #[must_use]
+    pub fn with_group_commit(mut self, delay: Duration, fill: f64) -> Self {
+        self.durability = Durability::Group;
+        self.group_delay = delay;
+        self.group_fill = fill;
+        self
+    }
+
+    /// The same options with logical pages of `parts` physical ones.
+    #[must_use]
+    pub fn with_parts(mut self, parts: u32) -> Self {
+        self.parts = parts;
+        self
+    }
+
+    /// The same options with a log of at most so many physical pages; 0 derives it from the memory.
+    #[must_use]
+    pub fn with_log_pages(mut self, log_pages: u32) -> Self {
+        self.log_pages = log_pages;
+        self
+    }
+
+    /// The same options with another victim policy of garbage collection.
+    #[must_use]
+    pub fn with_collection(mut self, collection: Collection) -> Self {
+        self.collection = collection;
+        self
+    }
+
+    /// The same options with a checkpoint after so many commits; 0 leaves it to the log's fill.
+    #[must_use]
+    pub fn with_checkpoint_commits(mut self, commits: u64) -> Self {
+        self.checkpoint_commits = commits;
+        self
+    }
+
     /// Checks the values, and that `device` can carry the preset.
     ///
     /// # Errors
