@@ -104,6 +104,7 @@ impl<D: Nand> ShadowStore<D> {
 
     fn empty_and_erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         let units = self.units_in(block)?;
+        let issued_ns = self.flash.now();
         for depth in 0.. {
             let Handed::Refused(xid, heir) = self.hand_on(block, &units)? else { break };
             // What stands there leaves its evidence to others, and the link leads nowhere then.
@@ -112,13 +113,19 @@ impl<D: Nand> ShadowStore<D> {
                 return Err(ShadowError::FlagRefused(xid));
             }
         }
+        // Flags go on beside the copies; the erase waits for both (H3).
+        let flagged_ns = self.flash.now();
+        self.flash.device.resume_at(issued_ns);
         if self.blocks.live(block) > self.moved_room() {
             return Err(ShadowError::Full);
         }
         let (first, end) = self.flash.sizes.range_of(block);
         let has_runners = !self.table.runners_in(first, end).is_empty();
-        let mut end_ns = 0;
+        // Copies stay on the victim's die, where there is room: the others go on for hosts.
+        let die = self.flash.sizes.geometry.die_of(block);
+        let mut end_ns = flagged_ns;
         for unit in &units {
+            self.moved.aim(die);
             end_ns = end_ns.max(self.move_out(unit)?);
         }
         self.flash.wait(end_ns);
@@ -282,6 +289,8 @@ impl<D: Nand> ShadowStore<D> {
         block: BlockIndex,
         units: &[Written],
     ) -> Result<Handed, ShadowError> {
+        let issued_ns = self.flash.now();
+        let mut end_ns = issued_ns;
         let mut going: BTreeMap<GroupId, Vec<Written>> = BTreeMap::new();
         for unit in units.iter().filter(|unit| unit.note.kind == Kind::Data) {
             // Not the unit's entry: what was torn has none, but its transaction may.
@@ -290,6 +299,8 @@ impl<D: Nand> ShadowStore<D> {
             }
         }
         for (xid, going) in going {
+            // What concerns one transaction waits for nothing of another.
+            self.flash.device.resume_at(issued_ns);
             let links: BTreeSet<u32> = going.iter().map(|unit| unit.note.link).collect();
             let mut stay = Vec::new();
             for link in links {
@@ -299,10 +310,12 @@ impl<D: Nand> ShadowStore<D> {
                 }
             }
             let handed = self.flag_heirs(Flags::Cfc, xid, &stay, &going, true)?;
+            end_ns = end_ns.max(self.flash.now());
             if handed != Handed::All {
                 return Ok(handed);
             }
         }
+        self.flash.wait(end_ns);
         Ok(Handed::All)
     }
 

@@ -55,6 +55,11 @@ impl Stream {
         Self { open: vec![None; die_count as usize], cursor: 0 }
     }
 
+    /// Asks for the next place on a die, if there is one.
+    pub(super) const fn aim(&mut self, die: u32) {
+        self.cursor = die;
+    }
+
     fn die_of(&self, block: BlockIndex) -> Option<usize> {
         self.open.iter().position(|open| open.as_ref().is_some_and(|open| open.block == block))
     }

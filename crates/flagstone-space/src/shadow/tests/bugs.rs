@@ -16,7 +16,7 @@ fn is_found(protocol: ShadowProtocol, bug: ShadowBug, what: &Exploration) -> boo
         let what = Exploration { seed, ..*what };
         catch_unwind(AssertUnwindSafe(|| explore_from(pair, &what))).is_err()
     };
-    (1..=12).any(|seed| found(seed, plain))
+    (1..=60).any(|seed| found(seed, plain))
 }
 
 const LONG: Exploration = Exploration {
