@@ -14,6 +14,9 @@ use std::time::Instant;
 
 use flagstone_lab::crash::scoreboard::{Measured, ROWS, Results, document};
 
+/// What measures a row again, before its name.
+const COMMAND: &str =
+    "cargo run --release -p flagstone-lab --features seeded-bugs --example reliability --";
 const RESULTS: &str = "results/reliability.json";
 const DOCUMENT: &str = "docs/RELIABILITY.md";
 
@@ -40,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let started = Instant::now();
         let Some(outcome) = row.measure(effort, &results)? else { continue };
         println!("{:<3} {} ({:.0} s)", row.id, outcome.value, started.elapsed().as_secs_f64());
-        let command = format!("reliability {} --effort {effort}", row.id);
+        let command = format!("{COMMAND} {} --effort {effort}", row.id);
         let measured = Measured { outcome, commit: commit.clone(), command };
         results.insert(row.id.to_owned(), measured);
         write(&results)?;

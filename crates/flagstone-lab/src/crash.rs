@@ -187,8 +187,9 @@ impl CrashConfig {
     fn scenario<C: Nand>(&self, device: C) -> Result<Scenario<C>, CrashError> {
         let options = self.options(&device)?;
         let mix = match preset::engine_of(&options) {
-            // Shadow pages have neither savepoints nor values longer than a leaf takes.
-            EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, ..Mix::default() },
+            // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
+            // checkpoint that could be begun.
+            EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
             EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
         };
         let script = Script::seeded(self.seed, self.ops, &mix);

@@ -7,6 +7,10 @@ pub enum SpaceBug {
     EraseBeforeSync,
     /// A log block is freed before the record that passes it is durable (D4).
     ReuseBeforeCheckpoint,
+    /// Users may take the blocks that are kept for collection and checkpoints (D7).
+    ReserveGiven,
+    /// Pages that share cells with pages still to come are relied on (D9).
+    PairsNotSettled,
     /// Relocation gives a page a new version (D6).
     RelocationTakesNewVersion,
     /// A page of an open group counts as committed at mount (D1).
@@ -23,6 +27,45 @@ pub enum SpaceBug {
     GroupsNotListed,
     /// A free-looking block is programmed without an erase in this session (D11).
     FreeBlockNotErased,
+    /// A version that a snapshot has pinned may be erased once it is replaced (D15).
+    PinsIgnored,
+}
+
+impl SpaceBug {
+    /// Every bug.
+    pub const ALL: [Self; 13] = [
+        Self::EraseBeforeSync,
+        Self::ReuseBeforeCheckpoint,
+        Self::ReserveGiven,
+        Self::PairsNotSettled,
+        Self::RelocationTakesNewVersion,
+        Self::OpenGroupCounts,
+        Self::ChecksumIgnored,
+        Self::StaleSequenceAccepted,
+        Self::SuspectNotCopied,
+        Self::NumbersNotReserved,
+        Self::GroupsNotListed,
+        Self::FreeBlockNotErased,
+        Self::PinsIgnored,
+    ];
+
+    /// Number of the rule in `ARCHITECTURE.md`.
+    #[must_use]
+    pub const fn rule(self) -> u8 {
+        match self {
+            Self::OpenGroupCounts => 1,
+            Self::NumbersNotReserved => 3,
+            Self::ReuseBeforeCheckpoint | Self::GroupsNotListed => 4,
+            Self::RelocationTakesNewVersion
+            | Self::ChecksumIgnored
+            | Self::StaleSequenceAccepted => 6,
+            Self::ReserveGiven => 7,
+            Self::PairsNotSettled => 9,
+            Self::EraseBeforeSync => 10,
+            Self::SuspectNotCopied | Self::FreeBlockNotErased => 11,
+            Self::PinsIgnored => 15,
+        }
+    }
 }
 
 /// The planted bugs.

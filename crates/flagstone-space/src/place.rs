@@ -186,6 +186,9 @@ impl<D: Nand> Space<D> {
 
     /// Free blocks that `claim` has to leave alone (W4).
     pub(crate) fn reserved_blocks(&self, claim: Claim) -> u32 {
+        if self.flash.bugs.has(SpaceBug::ReserveGiven) {
+            return 0;
+        }
         let reserve = self.layout().meta_reserve + GC_RESERVE;
         match claim {
             Claim::User => {
@@ -202,7 +205,8 @@ impl<D: Nand> Space<D> {
     /// Leaves no programmed page in an open block to a partner that is still to come (rule D9).
     pub(crate) fn settle_pairs(&mut self) -> Result<(), SpaceError> {
         let mode = self.layout().capabilities.cell_mode;
-        if !matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. }) {
+        let is_paired = matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
+        if !is_paired || self.flash.bugs.has(SpaceBug::PairsNotSettled) {
             return Ok(());
         }
         for stream in Stream::ALL {

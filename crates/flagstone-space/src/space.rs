@@ -273,7 +273,7 @@ impl<D: Nand> Space<D> {
     pub fn unpin(&mut self, pin: PinId) {
         let Some((pin, last)) = self.pins.remove(pin) else { return };
         let held = self.map.get(pin.page) == Some(pin.at) || self.limbo.contains(&pin.at);
-        if last && !held {
+        if last && !held && !self.flash.bugs.has(SpaceBug::PinsIgnored) {
             self.blocks.drop_live(pin.at);
         }
     }
@@ -420,7 +420,7 @@ impl<D: Nand> Space<D> {
 
     /// The unit lost its place in mapping or group; a pin may still hold it (S2).
     pub(crate) fn release_unit(&mut self, at: u32) {
-        if !self.pins.is_pinned(at) {
+        if !self.pins.is_pinned(at) || self.flash.bugs.has(SpaceBug::PinsIgnored) {
             self.blocks.drop_live(at);
         }
     }

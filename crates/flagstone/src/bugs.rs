@@ -9,6 +9,8 @@ pub enum SeededBug {
     MergeBeforeDurable,
     /// D1: a group is installed before its record is durable.
     InstallBeforeDurable,
+    /// D1: a group's record is written before the group's pages are durable.
+    RecordBeforePages,
     /// D2: a delta put back by restart stays although its base holds it.
     KeepStaleDeltas,
     /// D2: a base claims to be complete beyond the deltas it holds.
@@ -21,6 +23,10 @@ pub enum SeededBug {
     SkipInnerNodes,
     /// D5: a transaction's pages become current without its record.
     CommitGroupsAtMount,
+    /// D7: commits may fill the log, and nothing is left for the checkpoint that frees it.
+    LogRoomGiven,
+    /// D8: a reader's commit does not wait for what it read.
+    ReaderNotHeld,
     /// D8: a commit is acknowledged before its record is durable.
     AcknowledgeEarly,
     /// D9: the last log page is relied on after a cut without being copied.
@@ -37,19 +43,24 @@ pub enum SeededBug {
     KeepRolledBack,
     /// D15: a read that was overtaken by an install is kept.
     KeepStaleReads,
+    /// D16: a patch of a key that is not there is accepted.
+    PatchUnread,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
+        Self::RecordBeforePages,
         Self::KeepStaleDeltas,
         Self::ClaimTooMuch,
         Self::ReuseEpoch,
         Self::SkipCopies,
         Self::SkipInnerNodes,
         Self::CommitGroupsAtMount,
+        Self::LogRoomGiven,
+        Self::ReaderNotHeld,
         Self::AcknowledgeEarly,
         Self::SkipTailCopy,
         Self::SkipSync,
@@ -58,18 +69,20 @@ impl SeededBug {
         Self::ScanWithoutLock,
         Self::KeepRolledBack,
         Self::KeepStaleReads,
+        Self::PatchUnread,
     ];
 
     /// Number of the rule in `ARCHITECTURE.md`.
     #[must_use]
     pub const fn rule(self) -> u8 {
         match self {
-            Self::MergeBeforeDurable | Self::InstallBeforeDurable => 1,
+            Self::MergeBeforeDurable | Self::InstallBeforeDurable | Self::RecordBeforePages => 1,
             Self::KeepStaleDeltas | Self::ClaimTooMuch => 2,
             Self::ReuseEpoch => 3,
             Self::SkipCopies | Self::SkipInnerNodes => 4,
             Self::CommitGroupsAtMount => 5,
-            Self::AcknowledgeEarly => 8,
+            Self::LogRoomGiven => 7,
+            Self::ReaderNotHeld | Self::AcknowledgeEarly => 8,
             Self::SkipTailCopy => 9,
             Self::SkipSync => 10,
             Self::SkipInstalls => 11,
@@ -77,6 +90,7 @@ impl SeededBug {
             Self::ScanWithoutLock => 13,
             Self::KeepRolledBack => 14,
             Self::KeepStaleReads => 15,
+            Self::PatchUnread => 16,
         }
     }
 }

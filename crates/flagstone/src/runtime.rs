@@ -353,7 +353,8 @@ impl<D: Nand> Runtime<D> {
                 space.write_in_group(job.group, write.page, &write.image, &tag)?;
             }
         }
-        if job.group != GroupId::NONE && (self.needs_sync || self.has_pairs) {
+        let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
+        if job.group != GroupId::NONE && (self.needs_sync || self.has_pairs) && !skips_sync {
             space.sync()?;
         }
         Ok(pin)
@@ -373,7 +374,8 @@ impl<D: Nand> Runtime<D> {
             for (page, image) in images {
                 space.write_in_group(group, page, image, &tag)?;
             }
-            if self.needs_sync || self.has_pairs { space.sync() } else { Ok(()) }
+            let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
+            if (self.needs_sync || self.has_pairs) && !skips_sync { space.sync() } else { Ok(()) }
         })();
         match result {
             Ok(()) => Ok(()),

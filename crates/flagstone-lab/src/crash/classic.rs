@@ -303,6 +303,15 @@ impl<D: Nand, const MISTAKE: usize> Subject<D> for Classic<D, MISTAKE> {
         self.machine.checkpoint_now()
     }
 
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        self.machine.engine().want_checkpoint();
+        self.machine.advance().map(drop)
+    }
+
+    fn work(&mut self) -> Result<(), EngineError> {
+        self.machine.advance().map(drop)
+    }
+
     fn collect(&mut self) -> Result<(), EngineError> {
         self.machine.clean_all()
     }

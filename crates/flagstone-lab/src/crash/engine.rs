@@ -96,7 +96,7 @@ impl<D: Nand> Flagstone<D> {
     /// Reads a page with background work between the read and its arrival (rule D15).
     fn overtaken_read(&self, fetch: Fetch) -> Result<(), EngineError> {
         let fetched = self.database.runtime().read(fetch)?;
-        let worked = self.work();
+        let worked = self.work_piece();
         self.database.runtime().engine().fill(fetched)?;
         worked.map(drop)
     }
@@ -112,7 +112,7 @@ impl<D: Nand> Flagstone<D> {
     }
 
     /// Does one piece of background work; false when there is none.
-    fn work(&self) -> Result<bool, EngineError> {
+    fn work_piece(&self) -> Result<bool, EngineError> {
         let runtime = self.database.runtime();
         if !runtime.engine().has_work() {
             return Ok(false);
@@ -324,10 +324,19 @@ impl<D: Nand> Subject<D> for Flagstone<D> {
         self.database.runtime().checkpoint_now()
     }
 
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        self.database.runtime().engine().want_checkpoint();
+        self.work_piece().map(drop)
+    }
+
+    fn work(&mut self) -> Result<(), EngineError> {
+        self.work_piece().map(drop)
+    }
+
     fn collect(&mut self) -> Result<(), EngineError> {
         for number in 0..WORK_COUNT_MAX {
             self.read_beside_work(number as u8)?;
-            if !self.work()? {
+            if !self.work_piece()? {
                 return Ok(());
             }
         }

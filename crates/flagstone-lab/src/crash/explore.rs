@@ -172,6 +172,28 @@ pub struct Scenario<C> {
     pub script: Script,
 }
 
+impl<C: Crashable> Scenario<C> {
+    /// The same scenario on a device that is in use: `before` was run on it, and the power went.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the way.
+    pub fn in_use<S>(self, before: &Script) -> Result<Self, Violation>
+    where
+        S: Subject<RunnerRig<C>>,
+    {
+        let rig = Rig::new(self.device, Arc::new(Model::default()), Capturing::Off);
+        let model = guarded(|| {
+            let mut runner: Runner<S, C> = Runner::create(rig.clone(), &self.setup)?;
+            runner.run(before)?;
+            runner.step(Op::PowerLoss)?;
+            Ok(runner.model().clone())
+        });
+        let model = Some(model.map_err(violation_of)?);
+        Ok(Self { device: rig.device(), model, setup: self.setup, script: self.script })
+    }
+}
+
 /// Told after each first-level state how many are done and how many there are.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 

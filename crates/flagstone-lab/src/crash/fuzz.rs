@@ -11,10 +11,10 @@ use flagstone_nand::{Profile, SimNand};
 use super::explore::{Pick, Scenario, follow, guarded};
 use super::rig::{Capturing, Rig};
 use super::run::{RunnerRig, Stop, Violation};
-use super::script::{KeyIndex, Script, TABLE_COUNT, key_bytes};
-use super::small;
+use super::script::{KeyIndex, Mix, Script, TABLE_COUNT, key_bytes};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
+use super::{chip, small};
 use crate::model::{Model, SlotIndex, TableIndex};
 
 type ChipRig = RunnerRig<SimNand>;
@@ -70,12 +70,30 @@ pub fn ops<S: Subject<ChipRig>>(bytes: &[u8]) -> Result<(), Violation> {
 pub fn image<S: Subject<ChipRig>>(bytes: &[u8]) -> Result<ImageVerdict, Violation> {
     let (choice, content) = bytes.split_first().unwrap_or((&0, &[]));
     let name = CHIP_PROFILES[usize::from(*choice) % CHIP_PROFILES.len()];
-    let Ok(profile) = Profile::named(name) else {
-        return Err(Violation::Fault("a shipped profile is missing"));
-    };
-    let mut chip = SimNand::new(&profile, 0);
+    let mut chip = small_chip(name)?;
     chip.load_image(content);
     image_on_chip::<S>(chip)
+}
+
+fn small_chip(name: &str) -> Result<SimNand, Violation> {
+    chip(name, 0).map_err(|_| Violation::Fault("a shipped profile is missing"))
+}
+
+/// Inputs of [`image`] that open: a chip of each kind on which a script was run, with its name.
+///
+/// # Errors
+///
+/// What went wrong on the way.
+pub fn image_seeds<S: Subject<ChipRig>>() -> Result<Vec<(&'static str, Vec<u8>)>, Violation> {
+    let seed = |(choice, name): (u8, &'static str)| {
+        let chip = small_chip(name)?;
+        let setup = small(Options::default(), &chip).into();
+        let script = Script::seeded(u64::from(choice), OPS_MAX, &Mix::default());
+        let scenario = Scenario { device: chip, model: None, setup, script: Script::default() };
+        let chip = scenario.in_use::<S>(&script)?.device;
+        Ok((name, [vec![choice], chip.to_image()].concat()))
+    };
+    (0..).zip(CHIP_PROFILES).map(seed).collect()
 }
 
 /// As [`image`], for a chip that holds the image already.
@@ -120,4 +138,20 @@ fn use_all<S: Subject<ChipRig>>(mut subject: S) -> Result<usize, EngineError> {
     subject.collect()?;
     subject.close()?;
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::Flagstone;
+
+    #[test]
+    fn seeds_of_the_fuzzer_open() {
+        let seeds = image_seeds::<Flagstone<ChipRig>>().unwrap();
+        assert_eq!(seeds.len(), CHIP_PROFILES.len());
+        for (name, bytes) in seeds {
+            let verdict = image::<Flagstone<ChipRig>>(&bytes).unwrap();
+            assert!(matches!(verdict, ImageVerdict::Opened(1..)), "{name}: {verdict:?}");
+        }
+    }
 }

@@ -6,12 +6,14 @@
 use std::time::Instant;
 
 use flagstone::{Options, SeededBug};
-use flagstone_nand::{ProfileError, SimNand};
+use flagstone_nand::{Crashable, ProfileError};
 use flagstone_space::SpaceBug;
 use serde::Serialize;
 
 use super::explore::{Limits, Scenario, Tally, explore};
-use super::faults::{Campaign, Trial, changed_images, full_then_deleted, swapped_pages};
+use super::faults::{
+    Campaign, Trial, changed_images, churn, filled, full_then_deleted, swapped_pages,
+};
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
@@ -34,11 +36,11 @@ pub enum Quarry {
 pub struct Found {
     /// Name of the bug.
     pub bug: String,
-    /// Rule of durability that it breaks, as its documentation says.
-    pub rule: String,
+    /// Number of the rule of durability that it breaks.
+    pub rule: u8,
     /// Way of looking that found it; none when it survived.
     pub by: Option<&'static str>,
-    /// What was seen first.
+    /// What was seen first, or what is seen without the bug too: then the engine has one already.
     pub seen: String,
     /// Crash states and cases looked at.
     pub states: u64,
@@ -46,28 +48,17 @@ pub struct Found {
     pub elapsed_s: f64,
 }
 
-const SPACE_BUGS: [(SpaceBug, u8); 10] = [
-    (SpaceBug::EraseBeforeSync, 10),
-    (SpaceBug::ReuseBeforeCheckpoint, 4),
-    (SpaceBug::RelocationTakesNewVersion, 6),
-    (SpaceBug::OpenGroupCounts, 1),
-    (SpaceBug::ChecksumIgnored, 6),
-    (SpaceBug::StaleSequenceAccepted, 6),
-    (SpaceBug::SuspectNotCopied, 11),
-    (SpaceBug::NumbersNotReserved, 3),
-    (SpaceBug::GroupsNotListed, 4),
-    (SpaceBug::FreeBlockNotErased, 11),
-];
-
 impl Quarry {
     /// Every bug that can be planted.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let engine = SeededBug::ALL.into_iter().map(Self::Engine);
-        engine.chain(SPACE_BUGS.map(|(bug, _)| Self::Space(bug))).collect()
+        engine.chain(SpaceBug::ALL.into_iter().map(Self::Space)).collect()
     }
 
-    fn name(self) -> String {
+    /// Name of the bug.
+    #[must_use]
+    pub fn name(self) -> String {
         match self {
             Self::Engine(bug) => format!("{bug:?}"),
             Self::Space(bug) => format!("{bug:?}"),
@@ -77,9 +68,7 @@ impl Quarry {
     fn rule(self) -> u8 {
         match self {
             Self::Engine(bug) => bug.rule(),
-            Self::Space(bug) => {
-                SPACE_BUGS.iter().find(|(other, _)| *other == bug).map_or(0, |(_, rule)| *rule)
-            }
+            Self::Space(bug) => bug.rule(),
         }
     }
 }
@@ -115,22 +104,30 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 14] = [
+const WAYS: [Way; 19] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, 1)),
-    ("script, one cut", |target, seed| on_chip(target, seed, 200, Mix::default(), 1)),
-    ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, DEFERRED, 1)),
-    ("large values, one cut", |target, seed| on_chip(target, seed, 200, LARGE, 1)),
-    ("simulated file, one cut", |target, seed| on_file(target, seed, 150, Mix::default())),
+    ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
+    ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
+    ("hot keys, one cut", on_hot_keys),
+    ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
+    ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
+    ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
+    ("space floor, in use", space_in_use),
+    ("file, in use", |target, seed| on_file(target, seed, &Use::Long)),
+    ("chip, in use", chip_in_use),
+    ("paired cells, one cut", on_pairs),
     ("full chip", when_full),
+    ("full chip, one cut", on_full_chip),
+    ("histories with many cuts", |target, seed| in_histories(target, seed, Some(150))),
     ("damaged image", when_damaged),
     ("space floor, two cuts", |target, seed| on_space(target, seed, 25, 2)),
-    ("short script, two cuts", |target, seed| on_chip(target, seed, 15, Mix::default(), 2)),
-    ("space floor, tight", |target, seed| on_space(target, seed, 2000, 1)),
-    ("large values, tight", |target, seed| on_chip(target, seed, 1500, LARGE, 1)),
-    ("simulated file, tight", |target, seed| on_file(target, seed, 1500, LARGE)),
-    ("concurrent histories", in_histories),
+    ("short script, two cuts", |target, seed| on_chip(target, seed, 15, &Mix::default(), 2)),
+    ("concurrent histories", |target, seed| in_histories(target, seed, None)),
     ("swarm", in_swarm),
 ];
+
+/// Of these, how many take a second or two each.
+const WAYS_AT_A_GLANCE: usize = 3;
 
 /// Few flushes: merges meet commits that are not durable.
 const DEFERRED: Mix = Mix {
@@ -142,6 +139,36 @@ const DEFERRED: Mix = Mix {
     snapshots: 4,
     upkeep: 10,
     deferred: 240,
+    hot: 0,
+    pieces: 40,
+};
+
+/// Everybody at the same few keys: readers meet commits that are not durable.
+const HOT: Mix = Mix {
+    changes: 60,
+    reads: 60,
+    ends: 130,
+    savepoints: 2,
+    large: 0,
+    snapshots: 20,
+    upkeep: 2,
+    deferred: 150,
+    hot: 230,
+    pieces: 6,
+};
+
+/// Leaves split and merge while checkpoints are under way.
+const RESHAPED: Mix = Mix {
+    changes: 120,
+    reads: 4,
+    ends: 70,
+    savepoints: 0,
+    large: 24,
+    snapshots: 10,
+    upkeep: 8,
+    deferred: 120,
+    hot: 0,
+    pieces: 90,
 };
 
 /// Many pages written and thrown away: groups, trims, collection.
@@ -154,10 +181,12 @@ const LARGE: Mix = Mix {
     snapshots: 10,
     upkeep: 20,
     deferred: 60,
+    hot: 0,
+    pieces: 10,
 };
 
 /// States of a run or a recovery that one look samples.
-const STATES_MAX: u64 = 3000;
+const STATES_MAX: u64 = 6000;
 
 /// States of each level that a deep look samples.
 const DEEP_STATES: u64 = 40;
@@ -179,50 +208,116 @@ fn profile_of(seed: u64) -> &'static str {
     CHIP_PROFILES[seed as usize % (CHIP_PROFILES.len() - 1)]
 }
 
-fn explored<S>(
+/// Whether the device is new or has been written for long: then blocks are collected and reused,
+/// and what a crash may bring back is there.
+enum Use {
+    New,
+    Long,
+}
+
+/// Operations before those of interest on a device in use.
+const OPS_BEFORE: usize = 700;
+
+/// Operations of interest on a device in use.
+const OPS_IN_USE: usize = 100;
+
+fn explored<S, C>(
     target: Target,
-    seed: u64,
-    ops: usize,
-    mix: Mix,
-    depth: u32,
-) -> Result<Look, CrashError>
+    (device, used): (C, &Use),
+    (seed, depth): (u64, u32),
+    (ops, mix): (usize, &Mix),
+) -> Look
 where
-    S: Subject<RunnerRig<SimNand>>,
+    S: Subject<RunnerRig<C>>,
+    C: Crashable + Send + Sync,
 {
-    let device = chip(profile_of(seed), seed)?;
     let setup = target.setup(small(Options::default().with_seed(seed), &device));
-    let script = Script::seeded(seed, ops, &mix);
+    let script = Script::seeded(seed, ops, mix);
     let scenario = Scenario { device, model: None, setup, script };
-    Ok(look(explore::<S, SimNand>(&scenario, &limits(seed, depth), &|_, _| {})))
+    let scenario = match used {
+        Use::New => Ok(scenario),
+        Use::Long => scenario.in_use::<S>(&Script::seeded(!seed, OPS_BEFORE, &LARGE)),
+    };
+    match scenario {
+        Ok(scenario) => look(explore::<S, C>(&scenario, &limits(seed, depth), &|_, _| {})),
+        Err(violation) => (0, Some(violation.to_string())),
+    }
 }
 
 fn on_space(target: Target, seed: u64, ops: usize, depth: u32) -> Result<Look, CrashError> {
-    match target.quarry {
-        Quarry::Engine(_) => Ok((0, None)),
-        Quarry::Space(_) => explored::<Ledger<_>>(target, seed, ops, Mix::default(), depth),
+    if matches!(target.quarry, Quarry::Engine(_)) {
+        return Ok((0, None));
     }
+    let device = (chip(profile_of(seed), seed)?, &Use::New);
+    Ok(explored::<Ledger<_>, _>(target, device, (seed, depth), (ops, &Mix::default())))
+}
+
+fn space_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
+    if matches!(target.quarry, Quarry::Engine(_)) {
+        return Ok((0, None));
+    }
+    let device = (chip(profile_of(seed), seed)?, &Use::Long);
+    Ok(explored::<Ledger<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &LARGE)))
 }
 
 fn on_chip(
     target: Target,
     seed: u64,
     ops: usize,
-    mix: Mix,
+    mix: &Mix,
     depth: u32,
 ) -> Result<Look, CrashError> {
-    explored::<Flagstone<_>>(target, seed, ops, mix, depth)
+    let device = (chip(profile_of(seed), seed)?, &Use::New);
+    Ok(explored::<Flagstone<_>, _>(target, device, (seed, depth), (ops, mix)))
 }
 
-fn on_file(target: Target, seed: u64, ops: usize, mix: Mix) -> Result<Look, CrashError> {
-    let device = file("segment-file")?;
-    let setup = target.setup(small(Options::default().with_seed(seed), &device));
-    let script = Script::seeded(seed, ops, &mix);
-    let scenario = Scenario { device, model: None, setup, script };
-    let tally = match target.quarry {
-        Quarry::Engine(_) => explore::<Flagstone<_>, _>(&scenario, &limits(seed, 1), &|_, _| {}),
-        Quarry::Space(_) => explore::<Ledger<_>, _>(&scenario, &limits(seed, 1), &|_, _| {}),
+fn on_hot_keys(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let mut states = 0;
+    for seed in seed * 4..seed * 4 + 4 {
+        let (more, seen) = on_chip(target, seed, 150, &HOT, 1)?;
+        states += more;
+        if seen.is_some() {
+            return Ok((states, seen));
+        }
+    }
+    Ok((states, None))
+}
+
+fn chip_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let device = (chip(profile_of(seed), seed)?, &Use::Long);
+    Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &DEFERRED)))
+}
+
+fn on_file(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
+    let device = (file("segment-file")?, used);
+    let ops = match used {
+        Use::New => (150, &Mix::default()),
+        Use::Long => (OPS_IN_USE, &LARGE),
     };
-    Ok(look(tally))
+    Ok(match target.quarry {
+        Quarry::Engine(_) => explored::<Flagstone<_>, _>(target, device, (seed, 1), ops),
+        Quarry::Space(_) => explored::<Ledger<_>, _>(target, device, (seed, 1), ops),
+    })
+}
+
+fn on_pairs(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let device = (chip("tiny-mlc", seed)?, &Use::New);
+    let ops = (150, &Mix::default());
+    Ok(match target.quarry {
+        Quarry::Engine(_) => explored::<Flagstone<_>, _>(target, device, (seed, 1), ops),
+        Quarry::Space(_) => explored::<Ledger<_>, _>(target, device, (seed, 1), ops),
+    })
+}
+
+/// Cuts while a chip without room is emptied and filled again.
+fn on_full_chip(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let trial = trial(target, seed)?;
+    let (device, model) = match filled::<Flagstone<_>>(&trial, 120) {
+        Ok((device, model)) => (device, Some(model)),
+        Err(violation) => return Ok((0, Some(violation.to_string()))),
+    };
+    let scenario = Scenario { device, model, setup: trial.setup, script: churn(12) };
+    Ok(look(explore::<Flagstone<_>, _>(&scenario, &limits(seed, 1), &|_, _| {})))
 }
 
 fn trial(target: Target, seed: u64) -> Result<Trial, ProfileError> {
@@ -251,14 +346,12 @@ fn when_damaged(target: Target, seed: u64) -> Result<Look, CrashError> {
 }
 
 /// Transactions of several clients at once, with pages that come late.
-fn in_histories(target: Target, seed: u64) -> Result<Look, CrashError> {
+fn in_histories(target: Target, seed: u64, turns_per_cut: Option<u64>) -> Result<Look, CrashError> {
     let mut transactions = 0;
-    if matches!(target.quarry, Quarry::Space(_)) {
-        return Ok((0, None));
-    }
-    for seed in seed * 24..seed * 24 + 24 {
+    for seed in seed * 36..seed * 36 + 36 {
         let mut config = HistoryConfig::drawn(seed)?;
         config.setup = target.setup(config.setup.options);
+        config.turns_per_cut = turns_per_cut.unwrap_or(config.turns_per_cut);
         match histories::run(&config) {
             Ok(totals) => transactions += totals.checked.transactions,
             Err(failure) => return Ok((transactions, Some(failure.to_string()))),
@@ -287,44 +380,100 @@ fn in_swarm(target: Target, seed: u64) -> Result<Look, CrashError> {
 ///
 /// When a device cannot be made.
 pub fn hunt(quarry: Quarry, rounds: u64) -> Result<Found, CrashError> {
+    hunt_by(quarry, &WAYS, rounds)
+}
+
+/// Looks for one bug in the cheapest ways, once.
+///
+/// # Errors
+///
+/// When a device cannot be made.
+pub fn glance(quarry: Quarry) -> Result<Found, CrashError> {
+    hunt_by(quarry, &WAYS[..WAYS_AT_A_GLANCE], 1)
+}
+
+fn hunt_by(quarry: Quarry, ways: &[Way], rounds: u64) -> Result<Found, CrashError> {
     let started = Instant::now();
-    let rule = format!("D{}", quarry.rule());
     let mut found = Found {
         bug: quarry.name(),
-        rule,
+        rule: quarry.rule(),
         by: None,
         seen: String::new(),
         states: 0,
         elapsed_s: 0.0,
     };
     'rounds: for round in 0..rounds {
-        for (name, way) in WAYS {
+        for (name, way) in ways.iter().copied() {
             let planted = Target { quarry, planting: Planting::Planted };
             let (states, seen) = way(planted, round)?;
             found.states += states;
             let Some(seen) = seen else { continue };
             let (_, without) = way(Target { planting: Planting::LeftOut, ..planted }, round)?;
-            if without.is_none() {
+            let Some(other) = without else {
                 (found.by, found.seen) = (Some(name), seen);
                 break 'rounds;
-            }
+            };
+            found.seen = format!("{name}, round {round}, without a bug: {other}");
         }
     }
     found.elapsed_s = started.elapsed().as_secs_f64();
     Ok(found)
 }
 
-/// The table that a hunt prints.
+/// First line of the table that a hunt prints.
 #[must_use]
-pub fn table(hunted: &[Found]) -> String {
-    let mut text = format!(
-        "{:<26} {:<5} {:<26} {:>9} {:>9}\n",
-        "bug", "rule", "found by", "states", "seconds"
-    );
-    for found in hunted {
-        let by = found.by.unwrap_or("NOT FOUND");
-        let Found { bug, rule, states, elapsed_s, .. } = found;
-        text += &format!("{bug:<26} {rule:<5} {by:<26} {states:>9} {elapsed_s:>9.2}\n");
+pub fn head() -> String {
+    let (bug, rule, by) = ("bug", "rule", "found by");
+    format!("{bug:<26} {rule:<5} {by:<26} {:>9} {:>9}", "states", "seconds")
+}
+
+/// A bug's line in that table.
+#[must_use]
+pub fn line(found: &Found) -> String {
+    let by = found.by.unwrap_or("NOT FOUND");
+    let Found { bug, rule, states, elapsed_s, .. } = found;
+    format!("{bug:<26} D{rule:<4} {by:<26} {states:>9} {elapsed_s:>9.2}")
+}
+
+/// The table as Markdown, each row one bug.
+#[must_use]
+pub fn markdown(hunted: &[Found]) -> String {
+    let mut text = String::from("| rule | bug | found by | crash states and cases | seconds |\n");
+    text += "| --- | --- | --- | --- | --- |\n";
+    for Found { bug, rule, by, states, elapsed_s, .. } in hunted {
+        let by = by.unwrap_or("**not found**");
+        text += &format!("| D{rule} | `{bug}` | {by} | {states} | {elapsed_s:.1} |\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bugs that one script shows, however it is drawn.
+    const AT_A_GLANCE: [Quarry; 12] = [
+        Quarry::Engine(SeededBug::MergeBeforeDurable),
+        Quarry::Engine(SeededBug::ClaimTooMuch),
+        Quarry::Engine(SeededBug::ReuseEpoch),
+        Quarry::Engine(SeededBug::SkipCopies),
+        Quarry::Engine(SeededBug::SkipInnerNodes),
+        Quarry::Engine(SeededBug::CommitGroupsAtMount),
+        Quarry::Engine(SeededBug::AcknowledgeEarly),
+        Quarry::Engine(SeededBug::SkipInstalls),
+        Quarry::Engine(SeededBug::TrimAnyGroup),
+        Quarry::Engine(SeededBug::ScanWithoutLock),
+        Quarry::Engine(SeededBug::PatchUnread),
+        Quarry::Space(SpaceBug::PinsIgnored),
+    ];
+
+    /// Goal (T1): the harness sees. Method: the cheapest ways of the hunt, on the bugs that show
+    /// there; `cargo run --release -p flagstone-lab --features seeded-bugs --example hunt` looks for
+    /// all of them in every way.
+    #[test]
+    fn bugs_that_one_script_shows_are_found() {
+        let hunted: Vec<_> = AT_A_GLANCE.iter().map(|quarry| glance(*quarry).unwrap()).collect();
+        let missed: Vec<_> = hunted.iter().filter(|found| found.by.is_none()).collect();
+        assert!(missed.is_empty(), "{missed:?}");
+    }
 }

@@ -36,6 +36,16 @@ pub trait Store<D>: Sized {
     /// Makes all that was committed durable.
     fn checkpoint(&mut self, contents: &Contents) -> Result<(), EngineError>;
 
+    /// Makes what is durable already cheap to restart from; what is not stays as it is.
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Does one piece of background work, if there is any.
+    fn work(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Collects garbage, as far as there is any.
     fn collect(&mut self) -> Result<(), EngineError>;
 
@@ -241,6 +251,14 @@ impl<D, S: Store<D>> Subject<D> for Overlay<S> {
 
     fn checkpoint(&mut self) -> Result<(), EngineError> {
         self.store.checkpoint(&self.contents)
+    }
+
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        self.store.checkpoint_begin()
+    }
+
+    fn work(&mut self) -> Result<(), EngineError> {
+        self.store.work()
     }
 
     fn collect(&mut self) -> Result<(), EngineError> {

@@ -262,6 +262,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             Op::SnapshotGet(slot, table, key) => self.snapshot_get(op, slot, table, key),
             Op::SnapshotClose(slot) => self.snapshot_close(slot),
             Op::Checkpoint => self.upkeep(op, S::checkpoint),
+            Op::CheckpointBegin => self.upkeep(op, S::checkpoint_begin),
+            Op::Work(pieces) => (0..pieces).try_for_each(|_| self.upkeep(op, S::work)),
             Op::Collect => self.upkeep(op, S::collect),
             Op::Reopen => self.reopen(op),
             Op::PowerLoss => self.power_loss(),

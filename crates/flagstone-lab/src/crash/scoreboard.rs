@@ -40,6 +40,9 @@ pub struct Outcome {
     pub value: String,
     /// Whether the target is reached.
     pub is_met: bool,
+    /// A table that belongs to the figure, as Markdown, or nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub details: String,
 }
 
 /// A row's result, with where it comes from (rule R1).
@@ -236,7 +239,7 @@ fn total(so_far: &Results) -> Outcome {
     let cases = so_far.values().map(|row| row.outcome.cases).sum();
     let lost: u64 = so_far.values().map(|row| row.outcome.lost).sum();
     let value = format!("{lost} in {} states and cases", grouped(cases));
-    Outcome { cases: 0, failures: 0, lost: 0, value, is_met: lost == 0 }
+    Outcome { value, is_met: lost == 0, ..Outcome::default() }
 }
 
 fn seeds(effort: u64) -> std::ops::Range<u64> {
@@ -302,7 +305,7 @@ fn concurrent(effort: u64) -> Result<Outcome, CrashError> {
         "{transactions} transactions with {edges} dependencies, {cuts} power cuts, {failures} failures"
     );
     let is_met = failures == 0 && cases >= 1_000_000;
-    Ok(Outcome { cases, failures, lost: 0, value, is_met })
+    Ok(Outcome { cases, failures, value, is_met, ..Outcome::default() })
 }
 
 fn two_deep(effort: u64) -> Result<Outcome, CrashError> {
@@ -448,19 +451,21 @@ fn damaged_images(effort: u64) -> Result<Outcome, CrashError> {
 
 #[cfg(feature = "seeded-bugs")]
 fn planted(effort: u64) -> Result<Outcome, CrashError> {
-    use super::hunt::{Quarry, hunt, table};
+    use super::hunt::{Quarry, head, hunt, line, markdown};
     let mut hunted = Vec::new();
+    println!("{}", head());
     for quarry in Quarry::all() {
         let found = hunt(quarry, effort)?;
-        eprint!("{}", table(std::slice::from_ref(&found)));
+        println!("{}", line(&found));
         hunted.push(found);
     }
-    println!("{}", table(&hunted));
+    hunted.sort_by_key(|found| found.rule);
     let found = hunted.iter().filter(|found| found.by.is_some()).count();
     let cases = hunted.iter().map(|found| found.states).sum();
     let is_met = found == hunted.len() && found >= 25;
     let value = format!("{found} of {}", hunted.len());
-    Ok(Outcome { cases, failures: (hunted.len() - found) as u64, lost: 0, value, is_met })
+    let failures = (hunted.len() - found) as u64;
+    Ok(Outcome { cases, failures, value, is_met, lost: 0, details: markdown(&hunted) })
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
@@ -477,7 +482,7 @@ fn same_seed(_: u64) -> Result<Outcome, CrashError> {
     };
     let is_met = run().is_some_and(|first| run() == Some(first));
     let value = String::from(if is_met { "same trace, same state" } else { "they differ" });
-    Ok(Outcome { cases: 1, failures: u64::from(!is_met), lost: 0, value, is_met })
+    Ok(Outcome { cases: 1, failures: u64::from(!is_met), value, is_met, ..Outcome::default() })
 }
 
 /// Looks through the source tree: meant to be run at its root.
@@ -500,7 +505,7 @@ fn unsafe_blocks(_: u64) -> Result<Outcome, CrashError> {
         }
     }
     let value = blocks.to_string();
-    Ok(Outcome { cases: 0, failures: 0, lost: 0, value, is_met: blocks <= 20 })
+    Ok(Outcome { value, is_met: blocks <= 20, ..Outcome::default() })
 }
 
 fn counted(outcome: &Outcome, of: &str) -> String {
@@ -537,6 +542,12 @@ pub fn document(results: &Results) -> String {
         };
         let Row { id, figure, target, .. } = row;
         let _ = writeln!(text, "| {id} | {figure} | {target} | {value} | {commit} | {command} |");
+    }
+    for row in ROWS {
+        let details = results.get(row.id).map_or("", |found| &found.outcome.details);
+        if !details.is_empty() {
+            let _ = write!(text, "\n## {}: {}\n{details}", row.id, row.figure);
+        }
     }
     text
 }

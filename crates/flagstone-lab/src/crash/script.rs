@@ -23,6 +23,12 @@ pub const SLOT_COUNT: u8 = 3;
 /// Different keys of a table.
 pub const KEY_COUNT: u8 = 48;
 
+/// Pieces of background work that a step does at most.
+const WORK_MAX: u8 = 12;
+
+/// Keys of a table that everybody goes to.
+const HOT_KEY_COUNT: u8 = 2;
+
 /// Which way a scan runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -75,6 +81,10 @@ pub enum Op {
     SnapshotClose(SlotIndex),
     /// Makes the engine write a checkpoint.
     Checkpoint,
+    /// Makes the engine begin a checkpoint: what follows meets it half way.
+    CheckpointBegin,
+    /// Makes the engine do so many pieces of background work while no flush comes.
+    Work(u8),
     /// Makes the engine merge and collect garbage.
     Collect,
     /// Closes the database cleanly and opens it again.
@@ -115,6 +125,10 @@ pub struct Mix {
     pub upkeep: u8,
     /// Of the commits, how many in 256 are deferred.
     pub deferred: u8,
+    /// Of the keys, how many in 256 are among a few that everybody goes to.
+    pub hot: u8,
+    /// Checkpoints that are only begun, and pieces of background work.
+    pub pieces: u8,
 }
 
 impl Default for Mix {
@@ -128,6 +142,8 @@ impl Default for Mix {
             snapshots: 10,
             upkeep: 14,
             deferred: 80,
+            hot: 0,
+            pieces: 12,
         }
     }
 }
@@ -195,7 +211,7 @@ impl Op {
     pub fn draw(source: &mut Source<'_>, mix: &Mix) -> Option<Self> {
         let slot = SlotIndex(source.below(SLOT_COUNT)?);
         type Family = fn(SlotIndex, &Mix, &mut Source<'_>) -> Option<Op>;
-        let families: [(u8, Family); 7] = [
+        let families: [(u8, Family); 8] = [
             (mix.changes, draw_change),
             (mix.reads, draw_read),
             (mix.ends, draw_end),
@@ -203,6 +219,7 @@ impl Op {
             (mix.large, draw_large),
             (mix.snapshots, draw_snapshot),
             (mix.upkeep, draw_upkeep),
+            (mix.pieces, draw_piece),
         ];
         let total: u32 = families.iter().map(|(weight, _)| u32::from(*weight)).sum();
         let mut point = (u32::from(source.byte()?) * total) >> 8;
@@ -220,17 +237,22 @@ fn draw_table(source: &mut Source<'_>) -> Option<TableIndex> {
     source.below(TABLE_COUNT).map(TableIndex)
 }
 
-fn draw_key(source: &mut Source<'_>) -> Option<KeyIndex> {
-    source.below(KEY_COUNT).map(KeyIndex)
+fn draw_key(mix: &Mix, source: &mut Source<'_>) -> Option<KeyIndex> {
+    let byte = source.byte()?;
+    let (point, width, count) = match byte.checked_sub(mix.hot) {
+        None => (byte, u16::from(mix.hot), HOT_KEY_COUNT),
+        Some(rest) => (rest, 256 - u16::from(mix.hot), KEY_COUNT),
+    };
+    Some(KeyIndex((u16::from(point) * u16::from(count) / width) as u8))
 }
 
 fn draw_part(source: &mut Source<'_>) -> Option<Part> {
     Some(Part { offset: source.byte()?, size: source.byte()? })
 }
 
-fn draw_change(slot: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
+fn draw_change(slot: SlotIndex, mix: &Mix, source: &mut Source<'_>) -> Option<Op> {
     let kind = source.below(8)?;
-    let (table, key) = (draw_table(source)?, draw_key(source)?);
+    let (table, key) = (draw_table(source)?, draw_key(mix, source)?);
     Some(match kind {
         0..4 => Op::Put(slot, table, key, Size(source.byte()?)),
         4..6 => Op::Patch(slot, table, key, draw_part(source)?),
@@ -238,14 +260,14 @@ fn draw_change(slot: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> 
     })
 }
 
-fn draw_read(slot: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
+fn draw_read(slot: SlotIndex, mix: &Mix, source: &mut Source<'_>) -> Option<Op> {
     let kind = source.below(5)?;
-    let (table, key) = (draw_table(source)?, draw_key(source)?);
+    let (table, key) = (draw_table(source)?, draw_key(mix, source)?);
     Some(match kind {
         0..2 => Op::Get(slot, table, key),
         2 => Op::GetPart(slot, table, key, draw_part(source)?),
-        3 => Op::Scan(slot, table, key, draw_key(source)?, Direction::Forward),
-        _ => Op::Scan(slot, table, key, draw_key(source)?, Direction::Backward),
+        3 => Op::Scan(slot, table, key, draw_key(mix, source)?, Direction::Forward),
+        _ => Op::Scan(slot, table, key, draw_key(mix, source)?, Direction::Backward),
     })
 }
 
@@ -263,21 +285,21 @@ fn draw_savepoint(slot: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<O
     Some(if kind == 0 { Op::Savepoint(slot) } else { Op::RollbackTo(slot, source.byte()?) })
 }
 
-fn draw_large(slot: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
+fn draw_large(slot: SlotIndex, mix: &Mix, source: &mut Source<'_>) -> Option<Op> {
     let kind = source.below(4)?;
-    let (table, key, size) = (draw_table(source)?, draw_key(source)?, Size(source.byte()?));
+    let (table, key, size) = (draw_table(source)?, draw_key(mix, source)?, Size(source.byte()?));
     Some(match kind {
         0 => Op::Fill(slot, table, size),
         _ => Op::PutLarge(slot, table, key, size),
     })
 }
 
-fn draw_snapshot(slot: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
+fn draw_snapshot(slot: SlotIndex, mix: &Mix, source: &mut Source<'_>) -> Option<Op> {
     Some(match source.below(8)? {
         0..2 => Op::SnapshotOpen(slot),
         2..4 => Op::SnapshotScan(slot, draw_table(source)?, Direction::Forward),
         4 => Op::SnapshotScan(slot, draw_table(source)?, Direction::Backward),
-        5..7 => Op::SnapshotGet(slot, draw_table(source)?, draw_key(source)?),
+        5..7 => Op::SnapshotGet(slot, draw_table(source)?, draw_key(mix, source)?),
         _ => Op::SnapshotClose(slot),
     })
 }
@@ -288,6 +310,13 @@ fn draw_upkeep(_: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
         3..6 => Op::Collect,
         6 => Op::Reopen,
         _ => Op::PowerLoss,
+    })
+}
+
+fn draw_piece(_: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
+    Some(match source.below(2)? {
+        0 => Op::CheckpointBegin,
+        _ => Op::Work(1 + source.below(WORK_MAX)?),
     })
 }
 

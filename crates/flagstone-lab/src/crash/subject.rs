@@ -171,6 +171,16 @@ pub trait Subject<D>: Sized {
     /// Makes the mapping durable and lets the log's head advance.
     fn checkpoint(&mut self) -> Result<(), EngineError>;
 
+    /// Begins a checkpoint and does a piece of it: it goes on with the calls that follow.
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        self.checkpoint()
+    }
+
+    /// Does one piece of background work, if there is any.
+    fn work(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Merges and collects garbage, as far as there is any.
     fn collect(&mut self) -> Result<(), EngineError>;
 

@@ -71,9 +71,11 @@ impl Draw {
             snapshots: weight() / 8,
             upkeep: weight() / 6,
             deferred: weight(),
+            hot: 0,
+            pieces: 0,
         };
         let limits = Limits { depth: 2, seed, states_max: effort, ..Limits::default() };
-        Self {
+        let drawn = Self {
             profile,
             block_count: (1 + u32::from(profile == "tiny-mlc")) * (32 + below(24) as u32),
             options,
@@ -81,7 +83,10 @@ impl Draw {
             ops: 10 + below(190) as usize,
             bad_block_count: below(3) as u32,
             limits,
-        }
+        };
+        // Drawn last, so that everything else is what it was before there were pieces.
+        let pieces = below(40) as u8;
+        Self { mix: Mix { pieces, ..drawn.mix }, ..drawn }
     }
 
     /// The chip that was drawn, with as many good blocks as the options need.

@@ -42,7 +42,7 @@ fn found_by(effort: impl Fn(u64) -> Tally) -> Option<u64> {
 /// Method: growing seeds until it does.
 #[test]
 fn every_broken_toy_is_found() {
-    assert!(found_by(|seed| explored::<Toy<ToyRig, 2>>(40, 1, seed)).is_some(), "no checksum");
+    assert!(found_by(|seed| explored::<Toy<ToyRig, 2>>(120, 1, seed)).is_some(), "no checksum");
     assert!(found_by(|seed| explored::<Toy<ToyRig, 4>>(40, 1, seed)).is_some(), "early return");
     assert!(found_by(|seed| explored::<Toy<ToyRig, 5>>(40, 1, seed)).is_some(), "leaky abort");
     assert!(found_by(|seed| explored::<Toy<ToyRig, 1>>(10, 2, seed)).is_some(), "two slots");
@@ -53,7 +53,7 @@ fn trial(stride: usize) -> Trial {
     Trial {
         chip: SimNand::new(&Profile::named("tiny").unwrap(), 3),
         setup: Setup::default(),
-        ops: 40,
+        ops: 120,
         seed: 3,
         threads: 2,
         stride,
@@ -84,7 +84,11 @@ fn changed_images_are_noticed() {
 /// Goal: a toy without checksums takes a swapped page for its own, and is found.
 #[test]
 fn swapped_pages_are_found_without_checksums() {
-    assert!(!swapped_pages::<Toy<ToyRig, 2>>(&trial(7)).failures.is_empty());
+    let is_found = |seed| {
+        let swapped = swapped_pages::<Toy<ToyRig, 2>>(&Trial { seed, ..trial(7) });
+        !swapped.failures.is_empty()
+    };
+    assert!((3..9).any(is_found));
 }
 
 /// Goal (D13): the model claims no lock that an engine need not take, so that none is blamed.

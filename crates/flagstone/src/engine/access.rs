@@ -5,6 +5,7 @@ use flagstone_space::Lsn;
 use super::descent::Seek;
 use super::value::Descriptor;
 use super::{Engine, Step, Stop, Table};
+use crate::bugs::SeededBug;
 use crate::delta::{Op, PatchBuf, Value, apply};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
@@ -151,6 +152,7 @@ impl Engine {
         let value_size = match self.size_at_hand(xid, table, key)? {
             Some(size) => size,
             None => match self.value_of(xid, table, key)? {
+                None if self.bugs.has(SeededBug::PatchUnread) => offset + bytes.len(),
                 None => return Err(out_of_range.into()),
                 Some(Value::Ref(descriptor)) => return Ok(Some(Descriptor::decode(&descriptor)?)),
                 Some(Value::Inline(value)) => value.len(),

@@ -13,6 +13,7 @@ use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
 use super::{Engine, Step, Stop, Table, Wait};
+use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, DroppedRefs, Entry, KeyRange, Op};
 use crate::error::EngineError;
 use crate::lock::{LockOutcome, Mode, Target, Xid};
@@ -148,7 +149,8 @@ impl Engine {
     pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
         let transaction = self.settled_transaction(xid)?;
         if transaction.writes.is_empty() && transaction.runs.is_empty() {
-            let lsn = if transaction.has_read { self.committed } else { Lsn::ZERO };
+            let waits = transaction.has_read && !self.bugs.has(SeededBug::ReaderNotHeld);
+            let lsn = if waits { self.committed } else { Lsn::ZERO };
             self.end(xid);
             return Ok(self.ticket(lsn, durability));
         }
