@@ -175,7 +175,7 @@ pub type OnProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 ///
 /// # Errors
 ///
-/// The request's mistakes, or the first cell that failed, in the order of the experiment.
+/// The request's mistakes, or the first cell that failed, by name.
 pub fn reproduce(
     request: &Request,
     on_progress: OnProgress<'_>,

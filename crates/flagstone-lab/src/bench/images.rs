@@ -7,6 +7,7 @@
 //!   alike and in any order.
 //! - **G2** An image is checked and brought to rest before anybody gets it.
 //! - **G3** Each run gets a copy of its own; blocks are shared until either side changes them.
+//! - **G4** Where only so many images are kept, one that is dropped is loaded again for who asks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,9 +24,33 @@ use crate::workload::Workload;
 
 /// Images by what they depend on.
 #[derive(Debug, Default)]
-pub struct Images(Mutex<BTreeMap<String, Arc<Mutex<Option<Medium>>>>>);
+pub struct Images {
+    slots: Mutex<BTreeMap<String, Slot>>,
+    /// Images kept at a time; none is no limit.
+    count_max: Option<usize>,
+}
+
+/// An image that is loaded or will be.
+type Slot = Arc<Mutex<Option<Medium>>>;
 
 impl Images {
+    /// Keeps `count` images at a time, for chips of which memory holds no more (rule G4).
+    #[must_use]
+    pub fn at_most(count: usize) -> Self {
+        Self { count_max: Some(count), ..Self::default() }
+    }
+
+    /// Drops images that nobody is loading or copying until one more may be kept.
+    fn make_room(slots: &BTreeMap<String, Slot>, key: &str, count_max: usize) {
+        let others = || slots.iter().filter(|(other, _)| *other != key);
+        let is_kept = |slot: &Slot| slot.try_lock().map_or(true, |image| image.is_some());
+        let kept = others().filter(|(_, slot)| is_kept(slot)).count();
+        let idle = others().filter_map(|(_, slot)| slot.try_lock().ok()).filter(|it| it.is_some());
+        for mut image in idle.take((kept + 1).saturating_sub(count_max)) {
+            *image = None;
+        }
+    }
+
     /// A copy of the image for `job` under `options` on a chip of so many blocks, loaded onto a
     /// `new` one when there is none yet.
     ///
@@ -48,9 +73,12 @@ impl Images {
             profile.name,
             job.config.chip,
         );
-        let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let image = Arc::clone(images.entry(key).or_default());
-        drop(images);
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = Arc::clone(slots.entry(key.clone()).or_default());
+        if let Some(count_max) = self.count_max {
+            Self::make_room(&slots, &key, count_max);
+        }
+        drop(slots);
         // Whoever comes while it is loaded waits for it; other images are not held up.
         let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(image) = &*image {

@@ -162,8 +162,10 @@ pub(super) fn run_all(
     on_progress: OnProgress<'_>,
 ) -> Result<Outcomes, ReproduceError> {
     let mut seen = BTreeSet::new();
-    let cells: Vec<&Cell> =
+    let mut cells: Vec<&Cell> =
         cells.iter().copied().filter(|cell| seen.insert(cell.name.as_str())).collect();
+    // Cells of one engine follow each other: they begin with the same image.
+    cells.sort_by(|one, other| one.name.cmp(&other.name));
     let total = cells.len() as u64 * CELL_STEPS;
     let done = AtomicU64::new(0);
     on_progress(0, total);

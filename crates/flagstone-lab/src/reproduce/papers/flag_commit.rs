@@ -27,6 +27,8 @@ const ABORT_RATIOS: [f64; 6] = [0.01, 0.05, 0.10, 0.20, 0.30, 0.50];
 const CLIENTS: u32 = 50;
 /// Physical pages of a logical one: 8 KiB of 2 KiB.
 const PARTS: u32 = 4;
+/// Images of a full chip that memory holds beside the runs on them.
+const IMAGES_MAX: usize = 2;
 /// Bytes of a frame's page.
 const PAGE_SIZE: usize = 8192;
 /// Longest wait of a deadlock's victim: about a transaction's execution time.
@@ -72,7 +74,7 @@ impl Sizes {
 /// The experiment.
 pub(super) fn experiment(effort: Effort, seed: u64) -> Result<Experiment, ReproduceError> {
     let sizes = Sizes::of(effort);
-    let images = Arc::new(Images::default());
+    let images = Arc::new(Images::at_most(IMAGES_MAX));
     let cells = |ratios: &[f64]| -> Result<Vec<Cell>, ReproduceError> {
         let pairs = PROTOCOLS.iter().flat_map(|name| ratios.iter().map(move |at| (*name, *at)));
         pairs.map(|(name, ratio)| cell(&sizes, name, ratio, seed, &images)).collect()
