@@ -167,6 +167,16 @@ impl BlockTable {
         self.link(block);
     }
 
+    /// Lives that free blocks began before `sequence` are known, and none of them counts: what did
+    /// not read at this mount and reads at a later one is not taken for a new life.
+    pub(crate) fn end_lives(&mut self, sequence: u32) {
+        for (_, block) in &self.free {
+            let entry = &mut self.blocks[*block as usize];
+            entry.sequence = entry.sequence.max(sequence.saturating_sub(1));
+            self.changed.insert(*block);
+        }
+    }
+
     /// Free block to take next.
     pub(crate) fn choose_free(&self, wear: Wear) -> Option<BlockIndex> {
         let found = match wear {

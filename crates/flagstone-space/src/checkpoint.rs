@@ -208,7 +208,7 @@ impl<D: Nand> Space<D> {
 
     fn write_first_records(&mut self) -> Result<(), SpaceError> {
         if let Some(record) = self.durable.clone() {
-            self.write_record(record)?;
+            self.write_first_record(&record)?;
         }
         self.copy_suspects()?;
         self.checkpoint_own()?;

@@ -10,6 +10,8 @@
 //! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
 //! U6. On a device that needs syncs a mount reads the ring, the mapping, one page of each block, and
 //!     the blocks taken or open since the record; of a free block no second page.
+//! U7. A free block's lives have ended: one that began before this mount and did not read is none,
+//!     whatever a later mount reads there (rule D11, made durable by K5).
 //!
 //! ```text
 //! first pages ─▶ newest record ─▶ block classes ─▶ recorded mapping ─▶ scan of new blocks ─▶ ready
@@ -175,7 +177,7 @@ impl<D: Nand> Mount<D> {
         firsts: Vec<First>,
         found: FoundRecord,
     ) -> Result<Self, MountError> {
-        let FoundRecord { record, number, blocks: newest } = found;
+        let FoundRecord { record, number, blocks: newest, doubtful } = found;
         let geometry = flash.layout.geometry;
         let layout = Layout::new(geometry, flash.layout.capabilities, &record.options)
             .map_err(|_| MountError::GeometryMismatch)?;
@@ -185,7 +187,7 @@ impl<D: Nand> Mount<D> {
         flash.layout = layout;
         let blocks = empty_table(&mut flash)?;
         let (floor, pages) = (record.sequence_floor, geometry.pages_per_block);
-        let ring = Ring::new(&record.ring, &newest, floor, pages);
+        let ring = Ring { doubtful, ..Ring::new(&record.ring, &newest, floor, pages) };
         let numbers = Numbers::starting(
             record.version_reserved,
             record.sequence_reserved,
@@ -568,6 +570,8 @@ impl<D: Nand> Mount<D> {
             // Only a bug gets here: versions above the reserve were used.
             *numbers = Numbers { version: self.version_max + 1, ..*numbers };
         }
+        let sequence = self.space.numbers.sequence;
+        self.space.blocks.end_lives(sequence);
         self.report.open_groups = self.space.groups();
         self.report.log_pages = self.space.log_range();
         self.report.pages_read = self.space.flash.tally.reads.iter().sum();

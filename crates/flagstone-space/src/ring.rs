@@ -6,6 +6,9 @@
 //!     unreadable page or a failed block harms one of them.
 //! A2. A ring block is erased only when the newest record of its half stands in another block.
 //! A3. A session goes on in a fresh block: nothing is programmed behind what a cut may have hit.
+//! A4. Where a page may hold a record that is newer than the one mounted and does not read now, the
+//!     session's first record erases every block of the ring before anything rests on it (rule D11).
+//!     Both would have the same number, and the mapping of the one that reads later is overwritten.
 
 use alloc::vec::Vec;
 
@@ -38,6 +41,8 @@ pub(crate) struct Ring {
     pub(crate) halves: [RingHalf; 2],
     /// Blocks of a lower sequence belong to an earlier format.
     pub(crate) sequence_floor: u32,
+    /// A page may hold a newer record that did not read at the mount (A4).
+    pub(crate) doubtful: bool,
 }
 
 impl Ring {
@@ -52,7 +57,12 @@ impl Ring {
                 next_page: pages_per_block,
             }
         };
-        Self { halves: [half(0), half(1)], sequence_floor: floor }
+        Self { halves: [half(0), half(1)], sequence_floor: floor, doubtful: false }
+    }
+
+    /// The next record goes into the next block of each half.
+    fn seal(&mut self, pages_per_block: u32) {
+        self.halves.iter_mut().for_each(|half| half.next_page = pages_per_block);
     }
 
     /// All blocks, so that [`Ring::new`] finds the halves again.
@@ -75,6 +85,17 @@ impl<D: Nand> Space<D> {
             + 16 * self.frontiers.len();
         let limit = layout.chunk_size * layout.geometry.pages_per_block as usize;
         limit.saturating_sub(HEAD_SIZE + lists + size_of::<u32>())
+    }
+
+    /// Writes the record that a session starts with (A3): once, or into every block (A4).
+    pub(crate) fn write_first_record(&mut self, record: &Record) -> Result<(), SpaceError> {
+        let rounds = if self.ring.doubtful { self.ring.halves[0].blocks.len() } else { 1 };
+        for _ in 0..rounds {
+            self.ring.seal(self.layout().geometry.pages_per_block);
+            self.write_record(record.clone())?;
+        }
+        self.ring.doubtful = false;
+        Ok(())
     }
 
     /// Writes both copies of a record and makes them durable (A1).

@@ -7,6 +7,7 @@
 //! Q3. Where any subset of unsynced writes may survive, nothing counts behind a page that did not:
 //!     a sync would have covered both. So an old first page makes a block an old one, and the ring
 //!     is read no further than the records of a block's life reach.
+//! Q4. A page of the ring that does not read may hold a newer record that a later mount reads.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -129,6 +130,16 @@ pub(crate) struct FoundRecord {
     pub(crate) record: Record,
     pub(crate) number: Version,
     pub(crate) blocks: Vec<u32>,
+    /// A page may hold a newer record that does not read now (Q4).
+    pub(crate) doubtful: bool,
+}
+
+/// What the ring's blocks hold, by metadata alone.
+#[derive(Debug, Default)]
+struct Copies {
+    found: Vec<Copy>,
+    /// A page behind a first one does not tell what it is.
+    unreadable: bool,
 }
 
 /// The newest record that reads whole.
@@ -136,8 +147,9 @@ pub(crate) fn find_record<D: Nand>(
     flash: &mut Flash<D>,
     firsts: &[First],
 ) -> Result<Option<FoundRecord>, MountError> {
-    let mut copies = find_copies(flash, firsts)?;
+    let Copies { found: mut copies, unreadable } = find_copies(flash, firsts)?;
     copies.sort_unstable_by(|a, b| b.cmp(a));
+    let newest = copies.first().map(|copy| copy.number);
     let mut other_version = None;
     for copy in &copies {
         match read_copy(flash, *copy)? {
@@ -145,7 +157,10 @@ pub(crate) fn find_record<D: Nand>(
                 let same = copies.iter().filter(|other| other.number == copy.number);
                 let pages_per_block = flash.layout.geometry.pages_per_block;
                 let blocks = same.map(|other| other.at / pages_per_block).collect();
-                return Ok(Some(FoundRecord { record, number: copy.number, blocks }));
+                let mut ring = record.ring.iter().filter_map(|block| firsts.get(*block as usize));
+                let hidden = ring.any(|first| matches!(first, First::Bad | First::Damaged));
+                let doubtful = unreadable || hidden || newest > Some(copy.number);
+                return Ok(Some(FoundRecord { record, number: copy.number, blocks, doubtful }));
             }
             Err(RecordFault::Version(found)) => other_version = Some(found),
             Err(RecordFault::Damaged) => {}
@@ -157,8 +172,8 @@ pub(crate) fn find_record<D: Nand>(
     }
 }
 
-fn find_copies<D: Nand>(flash: &mut Flash<D>, firsts: &[First]) -> Result<Vec<Copy>, NandError> {
-    let mut copies = Vec::new();
+fn find_copies<D: Nand>(flash: &mut Flash<D>, firsts: &[First]) -> Result<Copies, NandError> {
+    let mut copies = Copies::default();
     for (block, first) in (0..).map(BlockIndex).zip(firsts) {
         match first {
             First::Found(meta) if meta.kind == PageKind::Anchor => {
@@ -175,7 +190,7 @@ fn copies_in_block<D: Nand>(
     flash: &mut Flash<D>,
     block: BlockIndex,
     sequence: u32,
-    copies: &mut Vec<Copy>,
+    copies: &mut Copies,
 ) -> Result<(), NandError> {
     let pages_per_block = flash.layout.geometry.pages_per_block;
     let may_be_stale = flash.layout.capabilities.needs_sync;
@@ -187,11 +202,12 @@ fn copies_in_block<D: Nand>(
             RawMeta::Found(meta, _) if meta.kind == PageKind::Anchor => {
                 let (pages, index) = (meta.page.0 >> 16, meta.page.0 & 0xFFFF);
                 if index == 0 && pages <= pages_per_block - page {
-                    copies.push(Copy { number: meta.version, at, pages });
+                    copies.found.push(Copy { number: meta.version, at, pages });
                 }
             }
             RawMeta::Erased => break,
-            RawMeta::Found(..) | RawMeta::Damaged => {}
+            RawMeta::Damaged => copies.unreadable = true,
+            RawMeta::Found(..) => {}
         }
     }
     Ok(())

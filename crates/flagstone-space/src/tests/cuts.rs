@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
 
-use flagstone_nand::{Crashable, Ending, FaultPlan, Nand};
+use flagstone_nand::{Crashable, Ending, FaultPlan, Nand, SimNand};
 
 use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile, ssd};
 use crate::SpaceOptions;
@@ -160,6 +160,63 @@ fn every_second_cut_recovers() {
     explore(sim(&spare_profile()), &options(), &what);
     let states = explore(sim(&profile("tiny")), &options(), &what);
     assert!(states > 500, "{states}");
+}
+
+/// Goal: a record that was in flight at one cut and did not read is not believed at a later one,
+/// when it reads (D11). Method: every program of a checkpoint looks complete for a while, then every
+/// operation of what follows is cut, and every one of what follows that; the chip's seed decides
+/// which reads succeed.
+#[test]
+fn a_record_in_flight_at_a_cut_is_not_believed_later() {
+    for chip in 0..24 {
+        let device = SimNand::new(&profile("tiny-risk"), chip);
+        let mut pair = Pair::format(device, &options());
+        for step in script(chip, 12, 40) {
+            pair.apply(step).unwrap();
+        }
+        pair.apply(Step::Write { page: 1, cold: false }).unwrap();
+        let cuts = cuts_of(&pair, &[Step::Checkpoint]);
+        for cut in cuts.into_iter().filter(|cut| cut.1 == Ending::LooksComplete) {
+            let recovered = cut_and_recover(&pair, &[Step::Checkpoint], chip, cut);
+            cut_at_each(&recovered, chip, 2);
+        }
+    }
+}
+
+/// Cuts the first write of a session at each operation that looks complete or is, so many times.
+fn cut_at_each(pair: &Pair<SimNand>, seed: u64, depth: u32) {
+    let write = [Step::Write { page: 2, cold: false }];
+    let kept = |ending: Ending| match depth {
+        1 => ending == Ending::Complete,
+        _ => matches!(ending, Ending::Complete | Ending::LooksComplete),
+    };
+    for cut in cuts_of(pair, &write).into_iter().filter(|cut| kept(cut.1)) {
+        let recovered = cut_and_recover(pair, &write, seed, cut);
+        if depth > 1 {
+            cut_at_each(&recovered, seed, depth - 1);
+        }
+    }
+}
+
+/// Goal: a page that was in flight at a cut and did not read then does not come back at a later
+/// mount, where it reads (U7). Method: each program of a row of writes looks complete for a while; the
+/// chip's seed decides which reads succeed. What a mount showed is durable after the next write.
+#[test]
+fn a_page_not_seen_after_a_cut_never_comes_back() {
+    let write = |page| Step::Write { page, cold: false };
+    let row: Vec<Step> = (0..24).map(write).collect();
+    for chip in 0..300 {
+        let mut pair = Pair::format(SimNand::new(&profile("tiny"), chip), &options());
+        for step in script(chip, 20, 40) {
+            pair.apply(step).unwrap();
+        }
+        let cuts = cuts_of(&pair, &row);
+        for cut in cuts.into_iter().filter(|cut| cut.1 == Ending::LooksComplete) {
+            let mut recovered = cut_and_recover(&pair, &row, chip, cut);
+            recovered.apply(write(30)).unwrap();
+            recovered.reopen().reopen();
+        }
+    }
 }
 
 #[test]
