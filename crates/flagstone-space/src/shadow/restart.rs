@@ -7,11 +7,17 @@
 //! 2. Transactions are judged, the mapping and the transaction table are built.
 //! 3. The last unit of each open block may have been in flight: where it counts, it is copied.
 //! 4. Flags of transactions that were committing are finished (rule E3). Flags that may have been in
-//!    flight are programmed again, as they were taken: nothing is erased before that.
+//!    flight are programmed again, as they were taken: nothing is erased before that. A unit that
+//!    does not read whole may do so next time: where it would prove a transaction committed that
+//!    counts as uncommitted now, it becomes `False` first (rule R1).
 //! 5. Blocks that were open are emptied (H5).
 //! 6. A mark reserves new numbers, and says that all flags below are complete.
 //!
 //! A restart that is cut starts again from what it finds; nothing before step 6 raises the floor.
+//!
+//! R1. What a restart did not see proves nothing to the next one, which finds fewer pages: a torn
+//!     unit that is `True` is dismissed before any page of its transaction is erased, and before
+//!     the erase of its own block, which may leave it (rule E6).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -23,11 +29,11 @@ use super::bugs::ShadowBug;
 use super::collect::Copied;
 use super::flash::{Fault, Work};
 use super::note::{Kind, RawNote};
-use super::place::Mark;
+use super::place::{ATTEMPTS, Mark};
 use super::table::Written;
 use super::{ShadowError, ShadowOptions, ShadowStore};
-use crate::GroupId;
 use crate::evidence::Flag;
+use crate::{Check, GroupId};
 
 /// From what a restart learns which pages there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +71,18 @@ pub(super) enum Look {
     /// It has a summary: all its units were complete.
     Sealed(Vec<Written>),
     /// It was open, or half erased. What its last unit holds was read once, and may not read again.
-    Open(Vec<Written>, Vec<u8>),
+    Open(Opened),
+}
+
+/// A block without a summary.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    /// Units that read whole.
+    units: Vec<Written>,
+    /// What the last of them holds.
+    image: Vec<u8>,
+    /// Units that show a note, but did not read whole.
+    torn: Vec<Written>,
 }
 
 /// What the first step found.
@@ -77,6 +94,8 @@ pub(super) struct Found {
     open: Vec<BlockIndex>,
     /// Their last units, with what they held.
     suspects: Vec<(Written, Vec<u8>)>,
+    /// Their units that did not read whole.
+    torn: Vec<Written>,
 }
 
 /// What has to be done before the store is used.
@@ -189,9 +208,10 @@ impl<D: Nand> ShadowStore<D> {
                     continue;
                 }
                 Look::Sealed(units) => units,
-                Look::Open(units, image) => {
+                Look::Open(Opened { units, image, torn }) => {
                     found.open.push(block);
                     found.suspects.extend(units.last().map(|last| (*last, image)));
+                    found.torn.extend(torn);
                     units
                 }
             };
@@ -239,19 +259,32 @@ impl<D: Nand> ShadowStore<D> {
 
     /// Units of a block that was open: those that read whole.
     fn read_units(&mut self, block: BlockIndex) -> Result<Look, ShadowError> {
-        let mut units = Vec::new();
-        let (mut image, mut last) = (vec![0; self.page_size()], Vec::new());
+        let mut opened = Opened::default();
+        let mut image = vec![0; self.page_size()];
         for at in self.flash.sizes.units_of(block) {
             match self.flash.read_unit(at, &mut image) {
                 Ok((note, flag)) => {
-                    units.push(Written { at, note, flag });
-                    last.clone_from(&image);
+                    opened.units.push(Written { at, note, flag });
+                    opened.image.clone_from(&image);
                 }
-                Err(Fault::Bad(..)) => {}
+                Err(Fault::Bad(_, Check::Erased)) => {}
+                Err(Fault::Bad(..)) => {
+                    opened.torn.extend(self.look_again(at)?);
+                }
                 Err(Fault::Device(error)) => return Err(self.fail(error)),
             }
         }
-        Ok(Look::Open(units, last))
+        Ok(Look::Open(opened))
+    }
+
+    /// What a unit that did not read whole says of itself. Cells in doubt may show it later only.
+    fn look_again(&mut self, at: u32) -> Result<Option<Written>, ShadowError> {
+        for _ in 0..ATTEMPTS {
+            if let Some((note, flag)) = self.flash.peek_first(at)? {
+                return Ok(Some(Written { at, note, flag }));
+            }
+        }
+        Ok(None)
     }
 
     /// Finds the newest mark that reads whole, and checks what the store was made with.
@@ -288,6 +321,7 @@ impl<D: Nand> ShadowStore<D> {
         self.suspects = found.suspects.iter().map(|(unit, _)| unit.at).collect();
         if !keeps {
             self.copy_suspects(&found.suspects, &mut repairs)?;
+            repairs.dismiss.extend(self.torn_proofs(&found.torn));
         }
         if !self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
             self.report.flags_finished += repairs.finish.len() as u64;
@@ -321,6 +355,15 @@ impl<D: Nand> ShadowStore<D> {
             repairs.finish.extend(late.map(|copy| (copy.note.xid(), copy.at, Flag::True)));
         }
         Ok(())
+    }
+
+    /// What has to be dismissed (R1). A torn copy of what committed, and one that is not `True`,
+    /// says nothing new.
+    fn torn_proofs(&self, torn: &[Written]) -> impl Iterator<Item = (GroupId, u32, Flag)> {
+        let has_flags = self.flash.sizes.has_flags;
+        let proofs = torn.iter().filter(move |unit| has_flags && unit.flag == Flag::True);
+        let proofs = proofs.filter(|unit| self.table.get(unit.note.xid()).is_some());
+        proofs.map(|unit| (unit.note.xid(), unit.at, Flag::False))
     }
 
     /// Step 4. A page that takes no more programs is moved.

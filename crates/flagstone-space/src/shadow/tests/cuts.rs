@@ -177,7 +177,8 @@ fn every_cut_of_a_restart_recovers() {
 
 /// Each once led to half a transaction, or to a rule of flash broken: a head left over by a cut
 /// erase; a torn note taken for real; the copy of one suspect before the other; a flag on a page
-/// whose block was erased in between; a flag left to a page that was in flight itself.
+/// whose block was erased in between; a flag left to a page that was in flight itself; a proof that
+/// read whole only once other pages of its transaction were erased.
 #[test]
 fn seeds_that_found_something_find_nothing() {
     let (cfc, afc) = (options(ShadowProtocol::Cfc), options(ShadowProtocol::Afc));
@@ -187,6 +188,7 @@ fn seeds_that_found_something_find_nothing() {
         (clusters, WIDE, 7),
         (cfc, DEEP, 14),
         (cfc, DEEP, 9),
+        (cfc, DEEP, 40),
         (afc, DEEP, 14),
         (afc, DEEP, 16),
     ] {
