@@ -18,6 +18,8 @@ use crate::bench::{BenchConfig, ChipUse, Images, MemoryBudget, Start, Warmup, Wo
 use crate::preset;
 use crate::workload::tpcc::{Cardinality, DeliveryUnit, Dialect};
 
+/// Chip of the paper.
+const PROFILE: &str = "flagcommit-slc";
 const PROTOCOLS: [&str; 4] = ["cfc", "afc", "bpcc", "scc"];
 /// Share of transactions that abort, but in figure 14.
 const ABORTS: f64 = 0.05;
@@ -130,7 +132,7 @@ fn cell(
     seed: u64,
     images: &Arc<Images>,
 ) -> Result<Cell, ReproduceError> {
-    let mut profile = Profile::named("flagcommit-slc")?;
+    let mut profile = Profile::named(PROFILE)?;
     if let Some(blocks) = sizes.blocks {
         profile = profile.with_block_count(blocks)?;
     }
@@ -174,11 +176,6 @@ fn execution_s(outcomes: &Outcomes, protocol: &str, ratio: f64) -> Result<f64, R
     Ok(f64::from(CLIENTS) * value("elapsed_s")? / (value("commits")? + value("aborts")?))
 }
 
-/// Seconds that reads, programs and erases of the profile keep a die busy.
-const READ_S: f64 = 80e-6;
-const PROGRAM_S: f64 = 200e-6;
-const ERASE_S: f64 = 1.5e-3;
-
 /// Share of collection in the cost of all operations: the paper's "total execution cost" knows no
 /// idle dies.
 fn collection_share(
@@ -187,10 +184,12 @@ fn collection_share(
     ratio: f64,
 ) -> Result<f64, ReproduceError> {
     let value = |name| one(outcomes, protocol, ratio, name);
-    let programs = value("page_programs")? + value("partial_programs")?;
-    let busy =
-        READ_S * value("page_reads")? + PROGRAM_S * programs + ERASE_S * value("block_erases")?;
-    Ok(value("gc_time_s")? / busy)
+    let timing = Profile::named(PROFILE)?.timing;
+    let busy_ns = timing.read_ns as f64 * value("page_reads")?
+        + timing.program_ns as f64 * value("page_programs")?
+        + timing.partial_program_ns as f64 * value("partial_programs")?
+        + timing.erase_ns as f64 * value("block_erases")?;
+    Ok(value("gc_time_s")? * 1e9 / busy_ns)
 }
 
 /// Collection for each commit, in seconds of a die.
@@ -375,7 +374,7 @@ fn cost_model(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
         let ours = value("programs_by_cause.flag")? / commits;
         let model = (1.0 - ABORTS) + per_txn * share;
         drawing.claim(
-            format!("flags programmed a commit, {name}, at most"),
+            format!("flags programmed a commit, {name}, by the model"),
             &Claim::Value(model, "flags"),
             &[ours],
         );
