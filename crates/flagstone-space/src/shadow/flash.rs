@@ -187,7 +187,9 @@ impl<D: Nand> Flash<D> {
         note: &Note,
         image: &[u8],
     ) -> Result<u64, NandError> {
-        assert_eq!(image.len(), self.sizes.image_size, "an image has the size of a unit");
+        if image.len() != self.sizes.image_size {
+            return Err(NandError::Host { errno: 22 });
+        }
         let parts = self.sizes.parts as u8;
         let mut end_ns = 0;
         let chunks = image.chunks(self.sizes.geometry.page_size as usize);
