@@ -103,10 +103,9 @@ pub(crate) struct NodeOutline {
     pub(crate) high: Option<Vec<u8>>,
     /// Children with the keys at which they begin.
     pub(crate) children: Vec<(Vec<u8>, LogicalPage)>,
-    /// Descriptors of large values.
+    /// Descriptors of large values. A pending change may have replaced one: then its pages may be
+    /// gone already.
     pub(crate) values: Vec<Vec<u8>>,
-    /// Descriptors that a pending change has replaced: their pages may be gone already.
-    pub(crate) superseded: Vec<Vec<u8>>,
     pub(crate) entry_count: usize,
 }
 
@@ -126,26 +125,16 @@ impl Engine {
             true => Vec::new(),
             false => (0..view.count()).filter_map(child).collect(),
         };
-        let lsn = self.pool.frame(index).lsn;
-        let deltas = self.trees.get(view.tree() as usize).map(|tree| &tree.deltas);
-        let (mut values, mut superseded) = (Vec::new(), Vec::new());
-        let mut key = Vec::new();
-        for (place, entry) in view.entries().enumerate() {
-            let ValueRef::Ref(descriptor) = entry.value else { continue };
-            key.clear();
-            view.key_into(place, &mut key);
-            let is_newer = |(at, op): (_, Op<'_>)| at > lsn && !matches!(op, Op::Patch(_));
-            let is_pending = deltas.is_some_and(|deltas| deltas.versions(&key).any(is_newer));
-            let list = if is_pending { &mut superseded } else { &mut values };
-            list.push(descriptor.to_vec());
-        }
+        let descriptors = view.entries().filter_map(|entry| match entry.value {
+            ValueRef::Ref(descriptor) => Some(descriptor.to_vec()),
+            ValueRef::Inline(_) => None,
+        });
         Ok(NodeOutline {
             tree: view.tree(),
             level: view.level(),
             low: view.low().to_vec(),
             high: view.high().map(<[u8]>::to_vec),
-            values,
-            superseded,
+            values: descriptors.collect(),
             children,
             entry_count: if view.is_leaf() { view.count() } else { 0 },
         })

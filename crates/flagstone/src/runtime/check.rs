@@ -87,6 +87,21 @@ impl CheckReport {
     }
 }
 
+/// Pages that something refers to. Nodes and values are kept apart: a leaf on the device may name a
+/// value that a durable change has replaced, and whose pages are somebody else's by now. That the
+/// pages of a value that counts are its own is seen when it is read.
+#[derive(Default)]
+struct Reached {
+    nodes: BTreeSet<LogicalPage>,
+    others: BTreeSet<LogicalPage>,
+}
+
+impl Reached {
+    fn contains(&self, page: LogicalPage) -> bool {
+        self.nodes.contains(&page) || self.others.contains(&page)
+    }
+}
+
 /// A node to be visited, and what its parent says of it.
 struct Visit {
     page: LogicalPage,
@@ -105,7 +120,7 @@ impl<D: Nand> Runtime<D> {
     pub fn check(&self) -> Result<CheckReport, EngineError> {
         let _still = self.working.lock();
         let mut report = CheckReport::default();
-        let mut reached = BTreeSet::new();
+        let mut reached = Reached::default();
         let roots = self.engine().roots();
         for (tree, root) in roots {
             self.check_tree(tree, root, &mut reached, &mut report)?;
@@ -120,10 +135,10 @@ impl<D: Nand> Runtime<D> {
         for value in values {
             self.reach_value(&value, &mut reached);
         }
-        reached.extend(pages);
+        reached.others.extend(pages);
         let mut space = self.space();
-        let mapped: Vec<LogicalPage> = space.mapped_pages().collect();
-        report.leaked_pages = mapped.iter().filter(|page| !reached.contains(page)).count() as u64;
+        let leaked = space.mapped_pages().filter(|page| !reached.contains(*page)).count();
+        report.leaked_pages = leaked as u64;
         for fault in space.verify()? {
             if !matches!(fault, Fault::Page { page, .. } if report.has_fault_of(page)) {
                 report.faults.push(fault.into());
@@ -175,12 +190,12 @@ impl<D: Nand> Runtime<D> {
         &self,
         tree: u32,
         root: LogicalPage,
-        reached: &mut BTreeSet<LogicalPage>,
+        reached: &mut Reached,
         report: &mut CheckReport,
     ) -> Result<(), EngineError> {
         let mut open = vec![Visit { page: root, tree, level: None, low: Vec::new(), high: None }];
         while let Some(visit) = open.pop() {
-            if !reached.insert(visit.page) {
+            if !reached.nodes.insert(visit.page) {
                 report.fault(visit.page, "node has two parents");
                 continue;
             }
@@ -207,7 +222,7 @@ impl<D: Nand> Runtime<D> {
         &self,
         visit: &Visit,
         outline: &NodeOutline,
-        reached: &mut BTreeSet<LogicalPage>,
+        reached: &mut Reached,
         report: &mut CheckReport,
     ) {
         if outline.tree != visit.tree {
@@ -222,16 +237,13 @@ impl<D: Nand> Runtime<D> {
         for value in &outline.values {
             self.reach_value(value, reached);
         }
-        for value in &outline.superseded {
-            self.reach_value(value, reached);
-        }
     }
 
-    fn reach_value(&self, value: &[u8], reached: &mut BTreeSet<LogicalPage>) {
+    fn reach_value(&self, value: &[u8], reached: &mut Reached) {
         let Ok(descriptor) = Descriptor::decode(value) else { return };
-        reached.extend(descriptor.pages());
+        reached.others.extend(descriptor.pages());
         if let Ok(chunks) = self.chunks_of(&descriptor) {
-            reached.extend(chunks);
+            reached.others.extend(chunks);
         }
     }
 }
