@@ -58,6 +58,10 @@ const LOG_USE_PERCENT: u64 = 90;
 /// checkpoint that follows it.
 const LOG_BLOCKS_RESERVED: u64 = 2;
 
+/// Share of the log budget, in percent, beyond which a restart leaves no room to another one: of
+/// what users may not fill, half is for restarts and half for the checkpoint that follows them.
+const RESTART_USE_PERCENT: u64 = 95;
+
 /// Share of a checkpoint's record, in percent, up to which transactions may write before their
 /// commit; the rest is for values whose release waits for a snapshot.
 const RECORD_USE_PERCENT: usize = 50;
@@ -83,11 +87,13 @@ impl Engine {
         self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
     }
 
-    /// Whether a checkpoint cannot wait: the log is full, or what each restart takes of the device
-    /// beyond the log's own would soon leave no room to write one.
+    /// Whether the checkpoint that is due cannot wait until the database is open: another restart
+    /// would find no room in the log, or what it takes of the device beyond the log's own would leave
+    /// none to write a checkpoint.
     pub(crate) fn is_checkpoint_urgent(&self) -> bool {
         let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
-        self.is_log_full() || self.must_checkpoint() && !self.has_pages_for(taken)
+        self.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
+            || self.must_checkpoint() && !self.has_pages_for(taken)
     }
 
     fn admit_growth(&mut self, growth: usize) -> Step<()> {

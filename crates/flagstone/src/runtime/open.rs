@@ -461,3 +461,73 @@ impl<D: Nand> Runtime<D> {
 
 /// Above every LSN: while the log is read nothing that was put back is trusted without its base.
 const LSN_MAX: u64 = (1 << 56) - 1;
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Crashable as _, Profile, SimNand};
+    use flagstone_space::Cause;
+
+    use crate::database::Database;
+    use crate::engine::{Stop, Table, Wait};
+    use crate::options::{Durability, Options};
+
+    const KEYS: u32 = 500;
+
+    fn put_all(database: &Database<SimNand>, table: Table) {
+        let mut transaction = database.begin();
+        (0..KEYS).for_each(|key| transaction.put(table, &key.to_be_bytes(), &[7; 100]).unwrap());
+        transaction.commit().unwrap();
+        database.runtime().checkpoint_now().unwrap();
+    }
+
+    /// Commits without any background work until the log is full for users; how many.
+    fn fill_log(database: &Database<SimNand>, table: Table) -> u32 {
+        let runtime = database.runtime();
+        for number in 0.. {
+            let (key, new) = ((number % KEYS).to_be_bytes(), number.to_be_bytes());
+            let xid = runtime.engine().begin();
+            runtime.run(|engine| engine.patch(xid, table, &key, 4, &new)).unwrap();
+            let commit = runtime.run(|engine| match engine.commit(xid, Durability::Deferred) {
+                Err(Stop::Wait(Wait::Log)) => Ok(None),
+                step => step.map(|ticket| Some(ticket.lsn)),
+            });
+            let Some(lsn) = commit.unwrap() else {
+                runtime.engine().abort(xid);
+                return number;
+            };
+            runtime.wait_durable(lsn).unwrap();
+        }
+        unreachable!()
+    }
+
+    /// Goal (rule D11): a log that is full for users is no reason to write data pages while opening,
+    /// and however often opening is cut short, the next one has room.
+    #[test]
+    fn a_full_log_delays_no_restart() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
+        let options = Options {
+            log_pages: 32 * 64,
+            ..Options::preset("otf-immediate").unwrap().with_memory(1 << 20)
+        };
+        let mut database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        put_all(&database, table);
+        let count = fill_log(&database, table);
+        let mut data_free = 0;
+        for restart in 0..60 {
+            let mut device = database.into_device().unwrap();
+            device.power_cycle();
+            database = Database::open_on(device, &options).unwrap();
+            let programs = database.runtime().space().stats().programs_by_cause;
+            let data = Cause::ALL.iter().position(|cause| *cause == Cause::Data).unwrap();
+            data_free += u32::from(programs[data] == 0);
+            assert!(restart > 0 || data_free == 1, "{} data pages written", programs[data]);
+        }
+        assert!(data_free > 50, "{data_free} of 60 restarts write no data page");
+        let table = database.existing_table("t").unwrap().unwrap();
+        let last = ((count - 1) % KEYS).to_be_bytes();
+        let value = database.begin().get(table, &last).unwrap().unwrap();
+        assert_eq!(value[4..8], (count - 1).to_be_bytes());
+        assert!(fill_log(&database, table) > 0, "a checkpoint makes room");
+    }
+}
