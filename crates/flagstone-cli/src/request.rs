@@ -34,6 +34,9 @@ pub(crate) enum UsageError {
     /// A preset is unknown, or an option out of its range.
     #[error(transparent)]
     Preset(#[from] OptionsError),
+    /// The preset is an engine of the lab, which keeps no databases.
+    #[error("preset `{0}` is an engine to compare with, for `bench`, `crash` and `lab` alone")]
+    Opponent(String),
     /// No profile has this name, and there is no such file.
     #[error("{0} (nor is there a file of that name)")]
     ProfileName(ProfileError),
@@ -191,7 +194,15 @@ pub(crate) fn engine_options(
     memory: Option<&str>,
     changes: &[String],
 ) -> Result<Options, UsageError> {
-    let options = preset.map_or_else(|| Ok(Options::default()), Options::preset)?;
+    let options = preset.map_or_else(
+        || Ok(Options::default()),
+        |name| {
+            Options::preset(name).map_err(|error| match flagstone_lab::preset::options(name) {
+                Ok(_) => UsageError::Opponent(name.to_owned()),
+                Err(_) => error.into(),
+            })
+        },
+    )?;
     changed(options, memory, changes)
 }
 

@@ -28,6 +28,12 @@ impl Geometry {
         self.page_size as u64 * self.page_count() as u64
     }
 
+    /// Data bytes of a block.
+    #[must_use]
+    pub const fn block_size(&self) -> u64 {
+        self.page_size as u64 * self.pages_per_block as u64
+    }
+
     /// Bytes of an image of the device: data and spare, page by page.
     #[must_use]
     pub const fn image_size(&self) -> u64 {

@@ -117,6 +117,12 @@ pub enum Inconsistency {
     PairDistance,
 }
 
+/// Segments that a small file is cut into at least, as far as segments may shrink.
+const SEGMENTS_WANTED: u64 = 128;
+
+/// Pages of the smallest segment.
+const SEGMENT_PAGES_MIN: u32 = 8;
+
 impl Profile {
     /// The same device with another number of blocks.
     ///
@@ -128,15 +134,23 @@ impl Profile {
         self.checked()
     }
 
-    /// The same device with room for at least `bytes` of data: blocks are rounded up.
+    /// The same device with room for at least `bytes` of data: blocks are rounded up. The segments
+    /// of a file are as large as is of use: a small file has smaller ones, or what is kept back in
+    /// whole segments would be most of it.
     ///
     /// # Errors
     ///
     /// As [`Profile::with_block_count`].
-    pub fn with_capacity(self, bytes: u64) -> Result<Self, ProfileError> {
-        let block_size =
-            u64::from(self.geometry.page_size) * u64::from(self.geometry.pages_per_block);
-        let block_count = bytes.div_ceil(block_size.max(1));
+    pub fn with_capacity(mut self, bytes: u64) -> Result<Self, ProfileError> {
+        let shape = &mut self.geometry;
+        let is_file = self.capabilities.cell_mode == CellMode::File;
+        while is_file
+            && shape.pages_per_block > SEGMENT_PAGES_MIN
+            && bytes / shape.block_size().max(1) < SEGMENTS_WANTED
+        {
+            shape.pages_per_block /= 2;
+        }
+        let block_count = bytes.div_ceil(shape.block_size().max(1));
         let block_count = u32::try_from(block_count)
             .map_err(|_| ProfileError::Inconsistent(Inconsistency::PageCount))?;
         self.with_block_count(block_count)
@@ -249,5 +263,16 @@ mod tests {
     fn capacity_rounds_up_to_whole_blocks() {
         let profile = Profile::named("slc-2k").unwrap().with_capacity(128 * 1024 * 3 + 1).unwrap();
         assert_eq!(profile.geometry.block_count, 4);
+    }
+
+    #[test]
+    fn small_files_have_small_segments() {
+        let segments = |bytes| {
+            let profile = Profile::named("segment-file").unwrap().with_capacity(bytes).unwrap();
+            (profile.geometry.block_count, profile.geometry.pages_per_block)
+        };
+        assert_eq!(segments(1 << 20), (32, 8));
+        assert_eq!(segments(8 << 20), (128, 16));
+        assert_eq!(segments(64 << 20), (256, 64));
     }
 }

@@ -364,7 +364,7 @@ impl Head {
     }
 
     const fn segment_size(&self) -> u64 {
-        self.geometry.page_size as u64 * self.geometry.pages_per_block as u64
+        self.geometry.block_size()
     }
 
     /// Bytes before the first segment: whole segments, so that segments stay aligned.

@@ -193,12 +193,17 @@ pub enum OptionsError {
         must: &'static str,
     },
     /// The device has too few blocks that work for log, reserves and data.
-    #[error("{blocks} good blocks are too few for these options: at least {needed} are needed")]
+    #[error(
+        "{blocks} good blocks are too few for these options: at least {needed} are needed, \
+         {size} bytes"
+    )]
     TooFewBlocks {
         /// Blocks that are not bad.
         blocks: u32,
         /// Blocks that must not be bad.
         needed: u32,
+        /// Bytes of data areas that these have.
+        size: u64,
     },
     /// The device lacks a capability that the preset needs.
     #[error("preset `{preset}` needs {capability}, which this device lacks; try `{instead}`")]

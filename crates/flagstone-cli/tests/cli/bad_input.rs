@@ -92,6 +92,7 @@ fn unknown_names_are_answered_with_the_nearest() {
         (vec!["create", &new, "--profile", "slc2k"], "slc-2k"),
         (vec!["create", &new, "--profile", &typo], "endurance"),
         (vec!["create", &new, "--preset", "tradtional"], "traditional"),
+        (vec!["create", &new, "--preset", "cfc"], "`bench`, `crash` and `lab` alone"),
         (vec!["create", &new, "-o", "memroy=1MiB"], "memory"),
         (vec!["creat", &new], "create"),
         (vec!["create", &new, "--profil", "tiny"], "--profile"),
@@ -101,6 +102,28 @@ fn unknown_names_are_answered_with_the_nearest() {
         assert!(error.contains(nearest), "{arguments:?}: {error}");
     }
     assert!(!place.file("new").exists(), "a refused command creates nothing");
+}
+
+#[test]
+fn an_image_without_its_profile_is_told_what_it_lacks() {
+    let place = place_with_a_row(DEVICES[0]);
+    let side = place.file("db.toml");
+    let profile = fs::read(&side).expect("readable");
+    fs::remove_file(&side).expect("removed");
+    let error = place.run("get", &["t", "kept"]).fails(4).stderr;
+    assert!(error.contains(".toml"), "{error}");
+    fs::write(&side, profile).expect("written");
+    row_is_there(&place);
+}
+
+#[test]
+fn a_file_too_small_is_told_the_least_size() {
+    let place = Place::empty();
+    let new = place.path("new");
+    let error = flagstone(&["create", &new, "--capacity", "64KiB"]).fails(8).stderr;
+    let size = error.split(", ").last().and_then(|text| text.split(' ').next());
+    let size = size.expect("the message ends with a size");
+    flagstone(&["create", &new, "--capacity", size]).ok();
 }
 
 #[test]

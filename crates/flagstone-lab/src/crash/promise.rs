@@ -211,7 +211,7 @@ fn a_chip_that_is_too_small_is_refused_with_what_it_takes() {
             let options = config("flagstone", "tiny", 0, 1, 1).options(&chip).unwrap();
             Database::create_on(chip, &options)
         };
-        let Err(OpenError::Options(OptionsError::TooFewBlocks { blocks, needed })) = create(10)
+        let Err(OpenError::Options(OptionsError::TooFewBlocks { blocks, needed, .. })) = create(10)
         else {
             panic!("{profile}: ten blocks are too few");
         };

@@ -206,7 +206,8 @@ pub(crate) fn space_options(
     let needed = blocks_needed(geometry, capabilities, &space, PAGES_MIN);
     let needed = needed.map_err(SpaceError::Options)?.unwrap_or(u32::MAX);
     if blocks < needed {
-        return Err(OptionsError::TooFewBlocks { blocks, needed }.into());
+        let size = u64::from(needed) * geometry.block_size();
+        return Err(OptionsError::TooFewBlocks { blocks, needed, size }.into());
     }
     Ok(space)
 }
