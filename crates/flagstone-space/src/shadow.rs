@@ -99,8 +99,12 @@ pub struct ShadowStore<D> {
     version: u64,
     /// Floor that notes carry while a restart is not finished.
     restart_floor: Option<u64>,
-    /// Units that may have been in flight at the cut, until their blocks are empty.
-    suspects: BTreeSet<u32>,
+    /// Blocks that a restart empties: what stands there is no evidence.
+    doomed: BTreeSet<BlockIndex>,
+    /// A restart is emptying them, and has left their evidence elsewhere.
+    is_emptying: bool,
+    /// A restart that was cut had got so far.
+    was_emptying: bool,
     end_ns: u64,
     poisoned: bool,
     /// Collections within collections.
@@ -159,7 +163,9 @@ impl<D: Nand> ShadowStore<D> {
             xid_bound: 1,
             version: 0,
             restart_floor: None,
-            suspects: BTreeSet::new(),
+            doomed: BTreeSet::new(),
+            is_emptying: false,
+            was_emptying: false,
             end_ns: 0,
             poisoned: false,
             nested: 0,

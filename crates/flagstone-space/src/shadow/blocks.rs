@@ -5,6 +5,8 @@
 //!
 //! B1. A closed block is in the bucket of its live count, unless it is stuck.
 //! B2. A free block that was not erased in this session is erased before it is programmed.
+//! B3. A block that was not erased in this session takes flags only once it was looked at: its erase
+//!     may have been cut.
 //!
 //! ```text
 //!        take           close            collected
@@ -30,9 +32,21 @@ pub(super) enum State {
     Bad,
 }
 
+/// Whether programmed pages of a block may be programmed again (B3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cells {
+    /// Nobody has looked since the mount.
+    Unknown,
+    /// No erase was cut here.
+    Sound,
+    /// An erase was cut here.
+    Spent,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Block {
     state: State,
+    cells: Cells,
     /// Position within its bucket.
     slot: u32,
     live: u16,
@@ -56,7 +70,8 @@ pub(super) struct Blocks {
 
 impl Blocks {
     pub(super) fn new(geometry: &Geometry, units_per_block: u32) -> Self {
-        let block = Block { state: State::Bad, slot: 0, live: 0, stuck: false };
+        let cells = Cells::Unknown;
+        let block = Block { state: State::Bad, cells, slot: 0, live: 0, stuck: false };
         Self {
             blocks: vec![block; geometry.block_count as usize],
             free: vec![BTreeSet::new(); geometry.die_count as usize],
@@ -72,6 +87,14 @@ impl Blocks {
 
     pub(super) fn live(&self, block: BlockIndex) -> u32 {
         self.blocks[block.0 as usize].live.into()
+    }
+
+    pub(super) fn cells(&self, block: BlockIndex) -> Cells {
+        self.blocks[block.0 as usize].cells
+    }
+
+    pub(super) fn set_cells(&mut self, block: BlockIndex, cells: Cells) {
+        self.blocks[block.0 as usize].cells = cells;
     }
 
     pub(super) fn erases(&self, block: BlockIndex) -> u32 {
@@ -102,6 +125,9 @@ impl Blocks {
     pub(super) fn set_state(&mut self, block: BlockIndex, state: State) {
         self.unlink(block);
         self.blocks[block.0 as usize].state = state;
+        if state == (State::Free { clean: true }) {
+            self.blocks[block.0 as usize].cells = Cells::Sound;
+        }
         if !matches!(state, State::Open | State::Closed) {
             self.blocks[block.0 as usize].live = 0;
             self.blocks[block.0 as usize].stuck = false;

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand};
 
-use super::blocks::State;
+use super::blocks::{Cells, State};
 use super::bugs::ShadowBug;
 use super::flash::{Fault, Work};
 use super::note::{Kind, NOWHERE, Note};
@@ -105,13 +105,9 @@ impl<D: Nand> ShadowStore<D> {
     fn empty_and_erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         let units = self.units_in(block)?;
         let issued_ns = self.flash.now();
-        for depth in 0.. {
-            let Handed::Refused(xid, heir) = self.hand_on(block, &units)? else { break };
-            // What stands there leaves its evidence to others, and the link leads nowhere then.
-            let is_hopeless = depth == ATTEMPTS || self.nested == ATTEMPTS || heir == block;
-            if is_hopeless || self.collect_heir(heir)?.is_none() {
-                return Err(ShadowError::FlagRefused(xid));
-            }
+        if !self.is_emptying {
+            let blocks = self.doomed.iter().copied().chain([block]).collect();
+            self.hand_on_all(&blocks, &units)?;
         }
         // Flags go on beside the copies; the erase waits for both (H3).
         let flagged_ns = self.flash.now();
@@ -130,6 +126,24 @@ impl<D: Nand> ShadowStore<D> {
         }
         self.flash.wait(end_ns);
         self.erase_empty(block, has_runners)
+    }
+
+    /// Leaves to others what the pages of blocks prove, as if one erase took them all; `units` are
+    /// those of the victim, or of all.
+    pub(super) fn hand_on_all(
+        &mut self,
+        blocks: &BTreeSet<BlockIndex>,
+        units: &[Written],
+    ) -> Result<(), ShadowError> {
+        for depth in 0.. {
+            let Handed::Refused(xid, heir) = self.hand_on(blocks, units)? else { break };
+            // What stands there leaves its evidence to others, and the link leads nowhere then.
+            let is_hopeless = depth == ATTEMPTS || self.nested == ATTEMPTS;
+            if is_hopeless || self.collect_heir(heir)?.is_none() {
+                return Err(ShadowError::FlagRefused(xid));
+            }
+        }
+        Ok(())
     }
 
     fn collect_heir(&mut self, heir: BlockIndex) -> Result<Option<u64>, ShadowError> {
@@ -206,7 +220,7 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Moves a unit that stays; when its copy is complete.
-    fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
+    pub(super) fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
         if matches!(self.place_of(unit), Place::Dead | Place::Mark) {
             return Ok(self.write_again(unit, &[], Copied::Settled)?.1);
         }
@@ -274,11 +288,15 @@ impl<D: Nand> ShadowStore<D> {
         }
     }
 
-    /// Programs the flags that the pages of a victim leave to others (V1, rule E5).
-    fn hand_on(&mut self, block: BlockIndex, units: &[Written]) -> Result<Handed, ShadowError> {
+    /// Programs the flags that the pages of `blocks` leave to others (V1, rule E5).
+    fn hand_on(
+        &mut self,
+        blocks: &BTreeSet<BlockIndex>,
+        units: &[Written],
+    ) -> Result<Handed, ShadowError> {
         match self.options.protocol {
-            ShadowProtocol::Cfc => self.hand_on_committed(block, units),
-            ShadowProtocol::Afc => self.hand_on_aborted(block),
+            ShadowProtocol::Cfc => self.hand_on_committed(blocks, units),
+            ShadowProtocol::Afc => self.hand_on_aborted(blocks).map(|()| Handed::All),
             ShadowProtocol::Scc | ShadowProtocol::Bpcc => Ok(Handed::All),
         }
     }
@@ -286,7 +304,7 @@ impl<D: Nand> ShadowStore<D> {
     /// CFC: what a committed transaction's pages link to becomes `True`.
     fn hand_on_committed(
         &mut self,
-        block: BlockIndex,
+        blocks: &BTreeSet<BlockIndex>,
         units: &[Written],
     ) -> Result<Handed, ShadowError> {
         let issued_ns = self.flash.now();
@@ -304,8 +322,7 @@ impl<D: Nand> ShadowStore<D> {
             let links: BTreeSet<u32> = going.iter().map(|unit| unit.note.link).collect();
             let mut stay = Vec::new();
             for link in links {
-                let is_outside = link != NOWHERE && self.flash.sizes.block_of(link) != block;
-                if is_outside {
+                if link != NOWHERE && !blocks.contains(&self.flash.sizes.block_of(link)) {
                     stay.extend(self.linked(xid, link)?);
                 }
             }
@@ -333,25 +350,35 @@ impl<D: Nand> ShadowStore<D> {
         }))
     }
 
-    /// AFC: another page of an aborted transaction becomes `False`.
-    fn hand_on_aborted(&mut self, block: BlockIndex) -> Result<Handed, ShadowError> {
-        let (first, end) = self.flash.sizes.range_of(block);
-        for xid in self.table.aborted_in(first, end) {
+    /// AFC: another page of an aborted transaction becomes `False`, or is written as a witness.
+    fn hand_on_aborted(&mut self, blocks: &BTreeSet<BlockIndex>) -> Result<(), ShadowError> {
+        let sizes = self.flash.sizes;
+        let ranges = blocks.iter().map(|block| sizes.range_of(*block));
+        let aborted = ranges.flat_map(|(first, end)| self.table.aborted_in(first, end));
+        for xid in aborted.collect::<BTreeSet<GroupId>>() {
             let Some(own) = self.table.get(xid) else { continue };
-            // What may have been in flight at a cut may stay or go, as the rest of a cut erase.
-            let is_going = |unit: &&Written| {
-                (first..end).contains(&unit.at) || self.suspects.contains(&unit.at)
-            };
+            let is_going = |unit: &&Written| blocks.contains(&sizes.block_of(unit.at));
             let (going, stay): (Vec<_>, Vec<_>) = own.written.iter().partition(is_going);
             let handed = match self.flash.bugs.has(ShadowBug::PagesReclaimedAlone) {
                 true => self.flag_one_by_one(xid, &stay, &going)?,
                 false => self.flag_heirs(Flags::Afc, xid, &stay, &going, false)?,
             };
-            if handed != Handed::All {
-                return Ok(handed);
+            if let (Handed::Refused(..), [unit, ..]) = (handed, &going[..]) {
+                self.leave_witness(xid, unit)?;
             }
         }
-        Ok(Handed::All)
+        Ok(())
+    }
+
+    /// Writes a page of an aborted AFC transaction that nobody reads and no flag makes `True`.
+    fn leave_witness(&mut self, xid: GroupId, unit: &Written) -> Result<(), ShadowError> {
+        let note = Note { initial: Flag::First, link: NOWHERE, mark: self.floor(), ..unit.note };
+        let image = alloc::vec![0; self.page_size()];
+        let (witness, end_ns) = self.put(Line::Moved, &image, |_, _| Ok(note))?;
+        self.drop_live(witness.at);
+        self.table.wrote(xid, witness, end_ns);
+        self.flash.wait(end_ns);
+        Ok(())
     }
 
     /// Without rule E5: pages that go together rely on each other.
@@ -384,9 +411,17 @@ impl<D: Nand> ShadowStore<D> {
         for (node, flag) in flags.before_reclaim(&stay_nodes, &going_nodes, is_committed) {
             let heirs = stay.iter().chain(going).filter(|unit| grain.node(unit.at) == node);
             let Some(heir) = heirs.max_by_key(|unit| unit.note.order) else { continue };
+            let block = self.flash.sizes.block_of(heir.at);
+            if self.doomed.contains(&block) {
+                return Ok(Handed::Refused(xid, block));
+            }
             self.counts.flags_collection += 1;
             if !self.set_flag(heir.at, flag)? {
-                return Ok(Handed::Refused(xid, self.flash.sizes.block_of(heir.at)));
+                // Where an erase was cut, all that counts was moved, and its evidence handed on.
+                if flags == Flags::Cfc && self.blocks.cells(block) == Cells::Spent {
+                    continue;
+                }
+                return Ok(Handed::Refused(xid, block));
             }
             self.note_flag(xid, heir.at, flag);
         }

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand};
 
+use super::blocks::Cells;
 use super::bugs::ShadowBug;
 use super::note::{NOWHERE, Note};
 use super::place::ATTEMPTS;
@@ -149,10 +150,26 @@ impl<D: Nand> ShadowStore<D> {
         unset.max_by_key(|unit| unit.note.order).map(|unit| unit.at)
     }
 
-    /// Programs a flag; whether it is verified.
+    /// Programs a flag; whether it is verified. Where an erase was cut, nothing is programmed: what
+    /// such a page shows was complete before that erase (H3).
     pub(super) fn set_flag(&mut self, at: u32, flag: Flag) -> Result<bool, ShadowError> {
-        let verified = self.flash.program_flag(at, flag).map_err(|error| self.fail(error))?;
+        let verified = match self.cells_of(self.flash.sizes.block_of(at))? {
+            Cells::Spent => self.flash.shows_flag(at, flag),
+            Cells::Sound | Cells::Unknown => self.flash.program_flag(at, flag),
+        };
+        let verified = verified.map_err(|error| self.fail(error))?;
         Ok(verified || self.flash.bugs.has(ShadowBug::FlagNotVerified))
+    }
+
+    /// Whether pages of a block may be programmed again; looks if nobody has (B3).
+    fn cells_of(&mut self, block: BlockIndex) -> Result<Cells, ShadowError> {
+        if self.blocks.cells(block) == Cells::Unknown {
+            let notes = self.read_summary(block)?;
+            let was_cut = self.flash.erase_was_cut(block, notes);
+            let was_cut = was_cut.map_err(|error| self.fail(error))?;
+            self.blocks.set_cells(block, if was_cut { Cells::Spent } else { Cells::Sound });
+        }
+        Ok(self.blocks.cells(block))
     }
 
     /// Takes note of a flag of a transaction of the table.

@@ -292,6 +292,35 @@ impl<D: Nand> Flash<D> {
         Ok(Some((note, flag)))
     }
 
+    /// Whether an erase of a block was cut, as far as its notes tell: pages that `notes`, those of
+    /// its summary, do not name, or that no run of programs leaves behind.
+    pub(super) fn erase_was_cut(
+        &mut self,
+        block: BlockIndex,
+        notes: Option<Vec<Note>>,
+    ) -> Result<bool, NandError> {
+        if let Some(notes) = notes {
+            for (at, note) in self.sizes.units_of(block).zip(notes) {
+                if self.peek_unit(at)?.is_none_or(|(found, _)| found != note) {
+                    return Ok(true);
+                }
+            }
+            return Ok(false);
+        }
+        let first = self.sizes.first_of(block);
+        let units = first..first + self.sizes.units_per_block * self.sizes.parts;
+        let mut is_whole = true;
+        for number in units.chain([self.sizes.summary_of(block)]) {
+            match self.peek(number)? {
+                RawNote::Found(..) if is_whole => {}
+                RawNote::Damaged if is_whole => is_whole = false,
+                RawNote::Erased => is_whole = false,
+                RawNote::Found(..) | RawNote::Damaged => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
     /// Programs a flag; whether it reads as programmed afterwards (F2).
     pub(super) fn program_flag(&mut self, at: u32, flag: Flag) -> Result<bool, NandError> {
         let page = self.page(at)?;
@@ -304,11 +333,16 @@ impl<D: Nand> Flash<D> {
                 self.count(self.sizes.block_of(at), issued_ns, done).flag_programs += 1;
             }
             Err(NandError::ProgramFailed { .. }) => return Ok(false),
-            // A page of a block whose erase was cut takes no more programs. What it shows was
-            // complete before that erase.
+            // The cut erase of a block may leave what a cut program leaves: its last pages alone
+            // are gone. They take no more programs, and nothing that shows was in flight.
             Err(NandError::Rule { rule: FlashRule::SparePrograms, .. }) => {}
             Err(error) => return Err(error),
         }
+        self.shows_flag(at, flag)
+    }
+
+    /// Whether a flag reads as `flag`.
+    pub(super) fn shows_flag(&mut self, at: u32, flag: Flag) -> Result<bool, NandError> {
         Ok(matches!(self.peek(at)?, RawNote::Found(_, found, _) if found == flag))
     }
 

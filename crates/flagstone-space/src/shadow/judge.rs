@@ -14,6 +14,7 @@ use core::cmp::Reverse;
 use flagstone_nand::Nand;
 
 use super::bugs::ShadowBug;
+use super::note::Note;
 use super::options::Evidence;
 use super::restart::{Dies, Repairs, Restart};
 use super::table::Written;
@@ -127,7 +128,10 @@ impl<D: Nand> ShadowStore<D> {
         }
         if is_committed {
             self.report.committed += 1;
-            for (node, flag) in flags.to_finish(&nodes) {
+            // Below the floor flags are complete: a head may be one since a cut erase.
+            let is_recent = own.first().is_some_and(|unit| self.is_recent(&unit.note));
+            let unfinished = if is_recent { flags.to_finish(&nodes) } else { Vec::new() };
+            for (node, flag) in unfinished {
                 let place = self.page_to_flag(&own, node);
                 repairs.finish.extend(place.map(|at| (xid, at, flag)));
             }
@@ -137,6 +141,11 @@ impl<D: Nand> ShadowStore<D> {
             doubt_false(flags, &mut own);
             self.table.enter_aborted(xid, own);
         }
+    }
+
+    /// Whether flags of a unit's transaction may have been in flight (J2).
+    pub(super) fn is_recent(&self, note: &Note) -> bool {
+        self.restart_floor.is_none_or(|floor| note.owner >= floor)
     }
 
     /// Has flags that may have been in flight programmed again, as they are taken now (J2).
@@ -153,8 +162,7 @@ impl<D: Nand> ShadowStore<D> {
                 Flags::Cfc => heads.contains(&self.grain.node(unit.at)),
                 Flags::Afc => true,
             };
-            let is_recent = self.restart_floor.is_none_or(|floor| unit.note.owner >= floor);
-            if !takes_flag || !is_recent || unit.note.initial != Flag::First {
+            if !takes_flag || !self.is_recent(&unit.note) || unit.note.initial != Flag::First {
                 continue;
             }
             let xid = unit.note.xid();

@@ -73,6 +73,8 @@ pub(super) struct Mark {
     pub(super) unit_pages: u32,
     pub(super) page_count: u32,
     pub(super) xid_bound: u64,
+    /// A restart was emptying blocks.
+    pub(super) is_emptying: bool,
 }
 
 impl Mark {
@@ -85,6 +87,7 @@ impl Mark {
             unit_pages: image[6].into(),
             page_count: get_uint(&image[8..12]) as u32,
             xid_bound: get_uint(&image[12..20]),
+            is_emptying: image[20] == 1,
         })
     }
 
@@ -96,6 +99,7 @@ impl Mark {
         image[6] = self.unit_pages as u8;
         put_uint(&mut image[8..12], self.page_count.into());
         put_uint(&mut image[12..20], self.xid_bound);
+        image[20] = self.is_emptying.into();
         image
     }
 }
@@ -311,6 +315,7 @@ impl<D: Nand> ShadowStore<D> {
             unit_pages: self.options.unit_pages,
             page_count: self.page_count,
             xid_bound: bound,
+            is_emptying: self.is_emptying,
         };
         let image = mark.encode(self.page_size());
         let parts = self.flash.sizes.parts as u8;

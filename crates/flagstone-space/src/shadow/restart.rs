@@ -10,21 +10,28 @@
 //!    flight are programmed again, as they were taken: nothing is erased before that. A unit that
 //!    does not read whole may do so next time: where it would prove a transaction committed that
 //!    counts as uncommitted now, it becomes `False` first (rule R1).
-//! 5. Blocks that were open are emptied (H5).
-//! 6. A mark reserves new numbers, and says that all flags below are complete.
+//! 5. What the pages of open blocks prove is left elsewhere, as if one erase took them all.
+//! 6. A mark reserves new numbers, and says that all flags below are complete, and that blocks are
+//!    being emptied.
+//! 7. Blocks that were open are emptied (H5). Another mark says so.
 //!
 //! A restart that is cut starts again from what it finds; nothing before step 6 raises the floor.
 //!
 //! R1. What a restart did not see proves nothing to the next one, which finds fewer pages: a torn
-//!     unit that is `True` is dismissed before any page of its transaction is erased, and before
-//!     the erase of its own block, which may leave it (rule E6).
+//!     unit that is `True`, or that shows no note at all, is dismissed before any page of its
+//!     transaction is erased, and before the erase of its own block, which may leave it (rule E6).
+//!     Where nothing but such a unit stands in a block, the block goes first.
+//! R2. No flag is programmed where an erase may have been cut: a block that shows it takes none, and
+//!     a block that has too few pages to show it was open. From step 6 on no flag goes into those,
+//!     nor does the next restart find one there that it has to program again.
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand};
 
-use super::blocks::State;
+use super::blocks::{Cells, State};
 use super::bugs::ShadowBug;
 use super::collect::Copied;
 use super::flash::{Fault, Work};
@@ -83,6 +90,8 @@ pub(super) struct Opened {
     image: Vec<u8>,
     /// Units that show a note, but did not read whole.
     torn: Vec<Written>,
+    /// The place behind the last unit, if it shows no note: something may appear there.
+    hidden: Option<u32>,
 }
 
 /// What the first step found.
@@ -90,12 +99,18 @@ pub(super) struct Opened {
 pub(super) struct Found {
     pub(super) units: Vec<Written>,
     marks: Vec<Written>,
-    /// Blocks that were open.
+    /// Blocks without a summary in which no unit reads whole.
+    hollow: Vec<BlockIndex>,
+    /// Others that were open.
     open: Vec<BlockIndex>,
     /// Their last units, with what they held.
     suspects: Vec<(Written, Vec<u8>)>,
+    /// All their units.
+    opened: Vec<Written>,
     /// Their units that did not read whole.
     torn: Vec<Written>,
+    /// Places in them where something may appear.
+    hidden: Vec<u32>,
 }
 
 /// What has to be done before the store is used.
@@ -208,10 +223,13 @@ impl<D: Nand> ShadowStore<D> {
                     continue;
                 }
                 Look::Sealed(units) => units,
-                Look::Open(Opened { units, image, torn }) => {
-                    found.open.push(block);
+                Look::Open(Opened { units, image, torn, hidden }) => {
+                    let list = if units.is_empty() { &mut found.hollow } else { &mut found.open };
+                    list.push(block);
                     found.suspects.extend(units.last().map(|last| (*last, image)));
+                    found.opened.extend(&units);
                     found.torn.extend(torn);
+                    found.hidden.extend(hidden);
                     units
                 }
             };
@@ -262,14 +280,20 @@ impl<D: Nand> ShadowStore<D> {
         let mut opened = Opened::default();
         let mut image = vec![0; self.page_size()];
         for at in self.flash.sizes.units_of(block) {
+            let behind = opened.units.last().map(|last| last.at + self.flash.sizes.parts);
             match self.flash.read_unit(at, &mut image) {
                 Ok((note, flag)) => {
                     opened.units.push(Written { at, note, flag });
                     opened.image.clone_from(&image);
+                    opened.hidden = None;
                 }
-                Err(Fault::Bad(_, Check::Erased)) => {}
-                Err(Fault::Bad(..)) => {
-                    opened.torn.extend(self.look_again(at)?);
+                Err(Fault::Bad(_, check)) => {
+                    let is_blank = check == Check::Erased;
+                    let torn = if is_blank { None } else { self.look_again(at)? };
+                    if torn.is_none() && behind == Some(at) {
+                        opened.hidden = Some(at);
+                    }
+                    opened.torn.extend(torn);
                 }
                 Err(Fault::Device(error)) => return Err(self.fail(error)),
             }
@@ -310,18 +334,20 @@ impl<D: Nand> ShadowStore<D> {
             self.add_live(unit.at);
             self.version = self.version.max(note.version.0);
             self.restart_floor = Some(note.mark);
+            self.was_emptying = mark.is_emptying;
             return Ok(());
         }
         Err(ShadowError::NotFormatted)
     }
 
-    /// Steps 3 to 6.
+    /// Steps 3 to 7.
     fn repair(&mut self, found: &Found, mut repairs: Repairs) -> Result<(), ShadowError> {
         let keeps = self.flash.bugs.has(ShadowBug::SuspectsKept);
-        self.suspects = found.suspects.iter().map(|(unit, _)| unit.at).collect();
+        self.doomed = found.hollow.iter().chain(&found.open).copied().collect();
         if !keeps {
             self.copy_suspects(&found.suspects, &mut repairs)?;
             repairs.dismiss.extend(self.torn_proofs(&found.torn));
+            self.dismiss_hidden(&found.hidden)?;
         }
         if !self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
             self.report.flags_finished += repairs.finish.len() as u64;
@@ -331,11 +357,46 @@ impl<D: Nand> ShadowStore<D> {
             self.program_again(&repairs.dismiss)?;
         }
         if !keeps {
+            self.leave_evidence(&found.opened)?;
+            self.is_emptying = true;
+            self.raise_floor()?;
+            self.empty_all(&found.hollow)?;
             self.empty_all(&found.open)?;
+            self.is_emptying = false;
         }
-        self.suspects.clear();
+        self.doomed.clear();
+        self.raise_floor()
+    }
+
+    /// Step 5. Of a committed transaction that has nothing elsewhere, one page is moved out already.
+    fn leave_evidence(&mut self, opened: &[Written]) -> Result<(), ShadowError> {
+        let blocks = self.doomed.clone();
+        self.hand_on_all(&blocks, opened)?;
+        if !self.flash.sizes.has_flags {
+            return Ok(());
+        }
+        let mut moved = BTreeSet::new();
+        for unit in opened.iter().filter(|unit| unit.note.kind == Kind::Data) {
+            let is_current = self.map.get(unit.note.page.0 as usize) == Some(&unit.at);
+            let is_committed = self.table.get(unit.note.xid()).is_none();
+            if is_current && is_committed && moved.insert(unit.note.xid()) {
+                match self.move_out(unit) {
+                    Ok(end_ns) => self.flash.wait(end_ns),
+                    // It stays where it is, and its block too.
+                    Err(ShadowError::Corrupt { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says in a mark that all flags are complete.
+    fn raise_floor(&mut self) -> Result<(), ShadowError> {
         self.restart_floor = None;
-        self.write_mark()
+        self.write_mark()?;
+        self.flash.wait(self.end_ns);
+        Ok(())
     }
 
     /// Step 3. A copy that is `True` proves its transaction committed: it comes after the copies of
@@ -358,37 +419,53 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// What has to be dismissed (R1). A torn copy of what committed, and one that is not `True`,
-    /// says nothing new.
+    /// says nothing new; nor does one of a transaction below the floor, for it was dismissed before.
     fn torn_proofs(&self, torn: &[Written]) -> impl Iterator<Item = (GroupId, u32, Flag)> {
         let has_flags = self.flash.sizes.has_flags;
         let proofs = torn.iter().filter(move |unit| has_flags && unit.flag == Flag::True);
+        let proofs = proofs.filter(|unit| self.is_recent(&unit.note));
         let proofs = proofs.filter(|unit| self.table.get(unit.note.xid()).is_some());
         proofs.map(|unit| (unit.note.xid(), unit.at, Flag::False))
     }
 
-    /// Step 4. A page that takes no more programs is moved.
-    fn program_again(&mut self, flags: &[(GroupId, u32, Flag)]) -> Result<(), ShadowError> {
-        for (xid, at, flag) in flags {
-            // One that took no flag may have taken its whole block along.
-            let found = self.flash.peek_first(*at)?;
-            if found.is_none_or(|(note, _)| note.xid() != *xid) {
-                continue;
-            }
+    /// Whatever appears in a place that shows nothing will be `False` (R1): the flag of nothing
+    /// cannot be verified. Where a restart was emptying blocks, nothing was in flight but copies of
+    /// what stands elsewhere too.
+    fn dismiss_hidden(&mut self, hidden: &[u32]) -> Result<(), ShadowError> {
+        if self.was_emptying || !self.flash.sizes.has_flags {
+            return Ok(());
+        }
+        for at in hidden {
             self.counts.flags_restart += 1;
-            if !self.set_flag(*at, *flag)? {
-                let block = self.flash.sizes.block_of(*at);
-                self.close(block)?;
-                if self.blocks.state(block) == State::Closed && self.collect(block)?.is_none() {
-                    return Err(ShadowError::FlagRefused(*xid));
-                }
-            } else {
+            self.set_flag(*at, Flag::False)?;
+        }
+        Ok(())
+    }
+
+    /// Step 4. A page that takes no more programs is moved, unless an erase was cut there: then
+    /// nothing in its block was in flight.
+    fn program_again(&mut self, flags: &[(GroupId, u32, Flag)]) -> Result<(), ShadowError> {
+        let mut refused = Vec::new();
+        for (xid, at, flag) in flags {
+            self.counts.flags_restart += 1;
+            let block = self.flash.sizes.block_of(*at);
+            if self.set_flag(*at, *flag)? {
                 self.note_flag(*xid, *at, *flag);
+            } else if self.blocks.cells(block) != Cells::Spent {
+                refused.push((*xid, block));
+            }
+        }
+        // Once all others have theirs.
+        for (xid, block) in refused {
+            self.close(block)?;
+            if self.blocks.state(block) == State::Closed && self.collect(block)?.is_none() {
+                return Err(ShadowError::FlagRefused(xid));
             }
         }
         Ok(())
     }
 
-    /// Step 5: the emptiest first, so that there is room for the others.
+    /// Step 7: the emptiest first, so that there is room for the others.
     fn empty_all(&mut self, blocks: &[BlockIndex]) -> Result<(), ShadowError> {
         let mut blocks = Vec::from(blocks);
         blocks.sort_by_key(|block| (self.blocks.live(*block), *block));

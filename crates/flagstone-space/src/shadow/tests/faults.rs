@@ -37,6 +37,28 @@ fn the_page_of_a_flag_that_does_not_take_is_moved() {
     }
 }
 
+/// Goal: what aborted stays so although none of its pages takes a `False`. Method: the blocks of all
+/// but its first page ignore programs; that one is collected.
+#[test]
+fn a_flag_that_no_page_takes_is_left_to_a_witness() {
+    let mut pair = Pair::format(chip(14), options(ShadowProtocol::Afc));
+    for page in 0..17 {
+        pair.apply(&Step::Write { slot: 0, page }).unwrap();
+    }
+    let sizes = pair.store.flash.sizes;
+    let written = &pair.store.table.get(GroupId(1)).unwrap().written;
+    let blocks: Vec<BlockIndex> = written.iter().map(|unit| sizes.block_of(unit.at)).collect();
+    pair.apply(&Step::Abort { slot: 0 }).unwrap();
+    let mut plan = FaultPlan::default();
+    let others = blocks.iter().filter(|block| **block != blocks[0]);
+    plan.block_faults.extend(others.map(|block| (*block, BlockFault::ProgramIgnored)));
+    pair.store.device_mut().set_plan(plan);
+    assert!(pair.store.collect(blocks[0]).unwrap().is_some(), "the block is erased");
+    pair.store.device_mut().set_plan(FaultPlan::default());
+    pair.check();
+    pair.reopen(Restart::Scan).reopen(Restart::Summaries);
+}
+
 /// Goal: a program or erase that fails costs a block, not a page. Method: each operation of a
 /// script fails once, alone.
 #[test]
