@@ -243,6 +243,16 @@ struct Counts {
 }
 
 impl Engine {
+    /// A page was read in `ns` of device time.
+    pub(crate) fn note_read_cost(&mut self, ns: u64) {
+        self.pool.costs.note_read(ns);
+    }
+
+    /// A page was written in `ns` of device time, with the collection that it waited for.
+    pub(crate) fn note_write_cost(&mut self, ns: u64) {
+        self.pool.costs.note_write(ns);
+    }
+
     /// An engine over a space floor whose logical pages carry `payload_size` bytes.
     pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
         let limits = Limits::of(&options, payload_size, HEIGHT_MIN);
@@ -250,7 +260,7 @@ impl Engine {
             limits,
             payload_size,
             trees: vec![Tree::catalog()],
-            pool: Pool::new(),
+            pool: Pool::new(&options),
             height: 1,
             transactions: HashMap::new(),
             xid_next: 1,

@@ -54,6 +54,30 @@ pub enum Collection {
     CostBenefit,
 }
 
+/// Which frame leaves memory next, among leaves. Inner nodes stay longer, by last use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Replacement {
+    /// Least recently used.
+    #[default]
+    Lru,
+    /// Second chance: in the order of arrival, but what was used since then goes round once more.
+    Clock,
+    /// The clean ones of the `replacement_window` of least recently used frames first (Park et al.,
+    /// CASES 2006).
+    Cflru,
+    /// As `cflru`, with a window that follows what reads and writes of the last periods cost.
+    CflruAdaptive,
+    /// As `cflru`, and dirty ones by clusters of neighbours (Ou, Härder, Jin, DaMoN 2009).
+    Cfdc,
+}
+
+impl Replacement {
+    /// Every policy.
+    pub const ALL: [Self; 5] =
+        [Self::Lru, Self::Clock, Self::Cflru, Self::CflruAdaptive, Self::Cfdc];
+}
+
 /// How the memory budget is divided between frames and deltas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -116,6 +140,10 @@ pub struct Options {
     pub uncommitted_share: f64,
     /// What frames hold.
     pub frames: FrameKind,
+    /// Which frame leaves memory next.
+    pub replacement: Replacement,
+    /// Share of the frames, least recently used, among which clean ones leave first.
+    pub replacement_window: f64,
     /// How the budget is divided.
     pub budget: Budget,
     /// Whether a change of a leaf that is not in memory reads it.
@@ -153,6 +181,8 @@ impl Default for Options {
             frame_share: 0.15,
             uncommitted_share: 0.25,
             frames: FrameKind::Base,
+            replacement: Replacement::Lru,
+            replacement_window: 0.5,
             budget: Budget::Divided,
             absent: AbsentLeaf::Wait,
             split: SplitTime::Merge,
@@ -386,6 +416,10 @@ impl Options {
         if !share(self.uncommitted_share) || self.uncommitted_share == 0.0 {
             let value = self.uncommitted_share.to_string();
             return refuse("uncommitted_share", value, "above 0 and at most 1");
+        }
+        if !share(self.replacement_window) {
+            let value = self.replacement_window.to_string();
+            return refuse("replacement_window", value, "between 0 and 1");
         }
         if !share(self.group_fill) {
             return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");

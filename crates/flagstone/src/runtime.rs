@@ -156,19 +156,23 @@ impl<D: Nand> Runtime<D> {
     /// Those of the space floor; the engine has been told that nothing comes.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         let mut image = Vec::new();
-        let read = {
-            let mut space = self.space();
-            match fetch {
-                Fetch::Page(page, _) => space.read(page, &mut image),
-                Fetch::Pinned(pin, _) => space.read_pinned(pin, &mut image),
-                Fetch::Grouped(group, page) => match space.read_in_group(group, page, &mut image) {
-                    Err(SpaceError::NotInGroup(..)) => space.read(page, &mut image),
-                    other => other,
-                },
-            }
+        let mut space = self.space();
+        let begun_ns = space.device().now_ns();
+        let read = match fetch {
+            Fetch::Page(page, _) => space.read(page, &mut image),
+            Fetch::Pinned(pin, _) => space.read_pinned(pin, &mut image),
+            Fetch::Grouped(group, page) => match space.read_in_group(group, page, &mut image) {
+                Err(SpaceError::NotInGroup(..)) => space.read(page, &mut image),
+                other => other,
+            },
         };
+        let cost_ns = space.end_ns().saturating_sub(begun_ns);
+        drop(space);
         match read {
-            Ok(info) => Ok(Fetched { fetch, found: Some((info, image)) }),
+            Ok(info) => {
+                self.engine().note_read_cost(cost_ns);
+                Ok(Fetched { fetch, found: Some((info, image)) })
+            }
             Err(SpaceError::Unmapped(_) | SpaceError::UnknownPin(_)) => {
                 Ok(Fetched { fetch, found: None })
             }
@@ -326,8 +330,13 @@ impl<D: Nand> Runtime<D> {
 
     fn write(&self, job: Box<WriteJob>) -> Result<Done, EngineError> {
         let mut space = self.space();
+        let begun_ns = space.device().now_ns();
         match self.write_pages(&mut space, &job) {
-            Ok(pin) => Ok(Done::Written(job, pin)),
+            Ok(pin) => {
+                let cost_ns = space.end_ns().saturating_sub(begun_ns);
+                self.engine().note_write_cost(cost_ns / job.pages.len().max(1) as u64);
+                Ok(Done::Written(job, pin))
+            }
             Err(error) => {
                 let mut engine = self.engine();
                 engine.write_failed(&job);

@@ -5,7 +5,9 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use flagstone::{Collection, OpenError, Options, OptionsError, RelocationFolding, parts};
+use flagstone::{
+    Collection, OpenError, Options, OptionsError, RelocationFolding, Replacement, parts,
+};
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
 use super::explore::{Limits, Scenario, Tally, explore};
@@ -84,9 +86,14 @@ impl Draw {
             bad_block_count: below(3) as u32,
             limits,
         };
-        // Drawn last, so that everything else is what it was before there were pieces.
+        // Drawn last, so that everything else is what it was before there were these.
         let pieces = below(40) as u8;
-        Self { mix: Mix { pieces, ..drawn.mix }, ..drawn }
+        let options = Options {
+            replacement: Replacement::ALL[below(Replacement::ALL.len() as u64) as usize],
+            replacement_window: below(11) as f64 / 10.0,
+            ..drawn.options
+        };
+        Self { mix: Mix { pieces, ..drawn.mix }, options, ..drawn }
     }
 
     /// The chip that was drawn, with as many good blocks as the options need.

@@ -1,7 +1,8 @@
-//! Page frames in memory: images of leaves, inner nodes and spilled pages, least recently used out
-//! first.
+//! Page frames in memory: images of leaves, inner nodes and spilled pages, and which of them leaves
+//! next.
 //!
-//! Owns the frames and their order. Never does I/O, never decides what a page means.
+//! Owns the frames; their order is that of a policy ([`Replacement`]) among leaves, of last use among
+//! inner nodes. Never does I/O, never decides what a page means.
 //!
 //! Invariants:
 //! - **P1** `bytes()` is the memory of all frames and never counts a frame twice.
@@ -13,6 +14,13 @@
 
 use flagstone_space::{LogicalPage, Lsn};
 use hashbrown::HashMap;
+
+use crate::options::{Options, Replacement};
+use order::Order;
+pub(crate) use order::PageCosts;
+
+mod cluster;
+mod order;
 
 /// Place of a frame in the pool; valid until the next call that may evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +45,9 @@ pub(crate) struct Frame {
     /// Changes that flash lacks; none for a clean copy.
     pub(crate) ahead: Option<Ahead>,
     class: Class,
-    previous: u32,
-    next: u32,
 }
 
-/// Which list a frame lives in (P3).
+/// Which order a frame is in (P3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Leaves and spilled pages.
@@ -50,10 +56,9 @@ pub(crate) enum Class {
     Inner,
 }
 
-const NONE: u32 = u32::MAX;
-
-/// Memory a frame takes beside its image: the frame itself and its place in the index.
-const FRAME_OVERHEAD: usize = size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>();
+/// Memory a frame takes beside its image: the frame itself, its place in index and order.
+const FRAME_OVERHEAD: usize =
+    size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>() + order::SPOT_SIZE;
 
 /// Leaves that stay however many inner nodes there are: one a reader and a merge with its siblings.
 pub(crate) const LEAVES_MIN: usize = 4;
@@ -63,25 +68,16 @@ pub(crate) const fn frame_size(image_size: usize) -> usize {
     image_size + FRAME_OVERHEAD
 }
 
-#[derive(Clone, Copy, Debug)]
-struct List {
-    /// Most recently used.
-    head: u32,
-    /// Least recently used.
-    tail: u32,
-}
-
-const EMPTY: List = List { head: NONE, tail: NONE };
-
 /// The frames of an engine.
 #[derive(Debug)]
 pub(crate) struct Pool {
     index: HashMap<LogicalPage, u32>,
     frames: Vec<Frame>,
     free: Vec<u32>,
-    lists: [List; 2],
-    /// Frames in each list.
-    counts: [usize; 2],
+    /// Of leaves, of inner nodes.
+    orders: [Order; 2],
+    /// What the device takes for a page, for policies that weigh reads against writes.
+    pub(crate) costs: PageCosts,
     bytes: usize,
     bytes_peak: usize,
     pub(crate) hits: u64,
@@ -89,13 +85,14 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
+        let leaves = Order::new(options.replacement, options.replacement_window);
         Self {
             index: HashMap::new(),
             frames: Vec::new(),
             free: Vec::new(),
-            lists: [EMPTY; 2],
-            counts: [0; 2],
+            orders: [leaves, Order::new(Replacement::Lru, 0.0)],
+            costs: PageCosts::default(),
             bytes: 0,
             bytes_peak: 0,
             hits: 0,
@@ -116,10 +113,7 @@ impl Pool {
     /// The frame of `page`, which becomes the most recently used.
     pub(crate) fn get(&mut self, page: LogicalPage) -> Option<FrameIndex> {
         let index = *self.index.get(&page)?;
-        if self.list(index).head != index {
-            self.unlink(index);
-            self.link(index);
-        }
+        self.order(index).touch(index);
         Some(FrameIndex(index))
     }
 
@@ -136,11 +130,13 @@ impl Pool {
     /// Marks a frame as ahead of flash since `first`, unless it is so already.
     pub(crate) fn mark_ahead(&mut self, index: FrameIndex, first: Lsn) {
         self.frames[index.0 as usize].ahead.get_or_insert(Ahead { first });
+        self.order(index.0).set_dirty(index.0, true);
     }
 
     /// Flash has caught up with a frame.
     pub(crate) fn mark_clean(&mut self, index: FrameIndex) {
         self.frames[index.0 as usize].ahead = None;
+        self.order(index.0).set_dirty(index.0, false);
     }
 
     /// Changes an image in place; what it is complete to rises only when `change` did something.
@@ -173,25 +169,23 @@ impl Pool {
         self.remove(page);
         self.bytes += frame_size(image.capacity());
         self.bytes_peak = self.bytes_peak.max(self.bytes);
-        let frame = Frame { page, lsn, image, ahead: None, class, previous: NONE, next: NONE };
+        let frame = Frame { page, lsn, image, ahead: None, class };
         let index = if let Some(index) = self.free.pop() {
             self.frames[index as usize] = frame;
             index
         } else {
             self.frames.push(frame);
-            u32::try_from(self.frames.len() - 1).unwrap_or(NONE)
+            u32::try_from(self.frames.len() - 1).unwrap_or(u32::MAX)
         };
         self.index.insert(page, index);
-        self.counts[class as usize] += 1;
-        self.link(index);
+        self.order(index).insert(index, page);
         FrameIndex(index)
     }
 
     /// Drops the frame of `page`, whatever it holds.
     pub(crate) fn remove(&mut self, page: LogicalPage) -> bool {
         let Some(index) = self.index.remove(&page) else { return false };
-        self.unlink(index);
-        self.counts[self.frames[index as usize].class as usize] -= 1;
+        self.order(index).remove(index);
         let image = core::mem::take(&mut self.frames[index as usize].image);
         self.bytes -= frame_size(image.capacity());
         self.free.push(index);
@@ -202,21 +196,25 @@ impl Pool {
     /// which is then returned for its owner to write (P2).
     pub(crate) fn shrink(&mut self, bytes_max: usize) -> Option<LogicalPage> {
         while self.bytes > bytes_max {
-            let keeps_leaves = self.counts[0] <= LEAVES_MIN;
-            let tail = match (self.lists[0].tail, self.lists[1].tail) {
-                (NONE, NONE) => return None,
-                (NONE, inner) => inner,
-                (_, inner) if inner != NONE && keeps_leaves => inner,
-                (leaf, _) => leaf,
-            };
-            let frame = &self.frames[tail as usize];
+            let victim = self.victim()?;
+            let frame = &self.frames[victim as usize];
             if frame.ahead.is_some() {
                 return Some(frame.page);
             }
             let page = frame.page;
             self.remove(page);
+            self.orders[0].learn(self.costs);
         }
         None
+    }
+
+    /// The frame that leaves next (P3).
+    fn victim(&mut self) -> Option<u32> {
+        let [leaves, inner] = &mut self.orders;
+        if leaves.count() <= LEAVES_MIN && inner.count() > 0 {
+            return inner.victim();
+        }
+        leaves.victim().or_else(|| inner.victim())
     }
 
     /// Pages whose frames are ahead of flash since `lsn` or before.
@@ -226,34 +224,8 @@ impl Pool {
         self.index.values().map(live).filter(old).map(|frame| frame.page)
     }
 
-    fn list(&mut self, index: u32) -> &mut List {
-        &mut self.lists[self.frames[index as usize].class as usize]
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let (previous, next) = {
-            let frame = &self.frames[index as usize];
-            (frame.previous, frame.next)
-        };
-        match previous {
-            NONE => self.list(index).head = next,
-            _ => self.frames[previous as usize].next = next,
-        }
-        match next {
-            NONE => self.list(index).tail = previous,
-            _ => self.frames[next as usize].previous = previous,
-        }
-    }
-
-    fn link(&mut self, index: u32) {
-        let head = self.list(index).head;
-        self.frames[index as usize].previous = NONE;
-        self.frames[index as usize].next = head;
-        match head {
-            NONE => self.list(index).tail = index,
-            _ => self.frames[head as usize].previous = index,
-        }
-        self.list(index).head = index;
+    fn order(&mut self, index: u32) -> &mut Order {
+        &mut self.orders[self.frames[index as usize].class as usize]
     }
 }
 
@@ -267,7 +239,7 @@ mod tests {
 
     #[test]
     fn least_recently_used_leaves_go_first_and_inner_nodes_last() {
-        let mut pool = Pool::new();
+        let mut pool = Pool::new(&Options::default());
         page_of(&mut pool, 1, Class::Inner);
         for number in 2..=6 {
             page_of(&mut pool, number, Class::Leaf);
@@ -285,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_frame_ahead_of_flash_is_named_instead_of_evicted() {
-        let mut pool = Pool::new();
+        let mut pool = Pool::new(&Options::default());
         page_of(&mut pool, 7, Class::Leaf);
         let index = pool.peek(LogicalPage(7)).unwrap();
         pool.mark_ahead(index, Lsn(5));
