@@ -34,6 +34,8 @@
 mod build;
 mod check;
 mod inner;
+#[cfg(any(feature = "parts", test))]
+mod insert;
 mod layout;
 mod merge;
 #[cfg(test)]
@@ -44,6 +46,8 @@ use flagstone_space::LogicalPage;
 
 pub(crate) use build::{build_inner, build_leaves, empty_leaf};
 pub(crate) use inner::inner_with;
+#[cfg(feature = "parts")]
+pub(crate) use insert::with_inserted;
 pub(crate) use merge::{MergeRequest, NoOutline, fold_in_place, merge_leaf, merge_leaves};
 pub(crate) use view::NodeView;
 

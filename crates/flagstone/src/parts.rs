@@ -13,7 +13,7 @@ mod reads;
 pub use lock::{LockAnswer, LockMode, LockOn, Locks};
 pub use log::{LogDamage, LogEnd, LogFlush, LogPlace, LogScan, LogShape, LogTail};
 pub use node::{
-    Cell, Node, Part, empty_leaf, inner, inner_with, key_size_max, leaf, value_size_max,
+    Cell, Node, Part, empty_leaf, inner, inner_with, key_size_max, leaf, leaf_with, value_size_max,
 };
 
 pub use reads::Reads;

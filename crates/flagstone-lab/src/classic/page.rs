@@ -92,9 +92,15 @@ fn with_cell(
     key: &[u8],
     new: Option<&OwnCell>,
 ) -> Result<Edited, NoEdit> {
+    let cell = new.map(|new| Cell { bytes: &new.bytes, is_ref: new.is_ref });
+    if let (0, Some(cell)) = (removed, cell)
+        && let Some(image) = parts::leaf_with(node, index, key, cell)
+    {
+        return Ok(Edited::Image(image));
+    }
     let keys = Keys::of(node);
     let entry = |at: usize| node.cell(at).map(|cell| (keys.get(at), cell));
-    let new = new.map(|new| (key, Cell { bytes: &new.bytes, is_ref: new.is_ref }));
+    let new = cell.map(|cell| (key, cell));
     let before = (0..index).filter_map(entry);
     let after = (index + removed..node.count()).filter_map(entry);
     let entries = before.chain(new).chain(after);

@@ -155,6 +155,17 @@ pub fn leaf<'a>(
     single(built.ok()?)
 }
 
+/// The leaf with an entry put before entry `index`, where it belongs: what [`leaf`] gives, sooner.
+/// None when it has to be asked.
+#[must_use]
+pub fn leaf_with(node: &Node<'_>, index: usize, key: &[u8], cell: Cell<'_>) -> Option<Vec<u8>> {
+    let value = match cell.is_ref {
+        true => ValueRef::Ref(cell.bytes),
+        false => ValueRef::Inline(cell.bytes),
+    };
+    node::with_inserted(&node.0, index, key, value)
+}
+
 /// One inner node of ascending separators with their children; none when they do not fit.
 #[must_use]
 pub fn inner<'a>(
