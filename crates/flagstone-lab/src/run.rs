@@ -134,6 +134,18 @@ pub struct Recovery {
     pub log_pages_copied: u64,
     /// Device time in the lab, wall time otherwise.
     pub time_s: f64,
+    /// The same restart by another way, where the engine knows one: from every page's spare area.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_scan: Option<Scan>,
+}
+
+/// What a restart from every page's spare area costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scan {
+    /// Physical pages read, or their spare areas.
+    pub pages_read: u64,
+    /// Device time.
+    pub time_s: f64,
 }
 
 /// Peaks of memory in bytes.

@@ -21,6 +21,7 @@ use flagstone::{Flush, Runtime, Stop, Transaction, Work};
 use flagstone_nand::Nand;
 use flagstone_space::{Lsn, SpaceStats};
 
+use crate::run::Scan;
 use crate::timed::Timed;
 use crate::workload::Operations;
 
@@ -59,6 +60,19 @@ pub trait Store: Sized {
 
     /// Gives the device back as it is, as if power had been cut; none while it is in use.
     fn into_device(self) -> Option<Self::Device>;
+
+    /// What a restart from every page's spare area costs on a copy of the device; none when the
+    /// engine knows no such way, or no other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::open`].
+    fn scan_restart(
+        _copy: impl FnOnce() -> Self::Device,
+        _options: &Options,
+    ) -> Result<Option<Scan>, OpenError> {
+        Ok(None)
+    }
 
     /// What restart did when the database was opened.
     fn recovery(&self) -> RecoveryReport;

@@ -1,12 +1,12 @@
 //! A loaded database on a device, whatever the device and whoever drives it.
 
-use flagstone::Options;
+use flagstone::{OpenError, Options};
 use flagstone_nand::Nand as _;
 
 use super::prepare::{self, report};
 use super::report::{Measured, compose, seconds};
 use super::{BenchError, Job, OnProgress, Phase};
-use crate::run::{Memory, Observed, Recovery, Run, Totals};
+use crate::run::{Memory, Observed, Recovery, Run, Scan, Totals};
 use crate::sizing::{ChipSize, OVERWRITES};
 use crate::steady::Steadiness;
 use crate::store::Store;
@@ -100,23 +100,23 @@ impl<S: Store, T: Copy> Machine<S, T> {
     }
 
     /// A power cut after the window, a restart, and the check of the database (rule B2); `revive`
-    /// gives the device its power back.
+    /// gives the device its power back, and may try another way of restart on a copy of it.
     pub(crate) fn finish(
         self,
         job: Job<'_, impl Workload>,
         window: Measured,
         acknowledged: &Acknowledged,
-        revive: impl FnOnce(&mut S::Device),
+        revive: impl FnOnce(&mut S::Device) -> Result<Option<Scan>, OpenError>,
         on_progress: OnProgress<'_>,
     ) -> Result<Run, BenchError> {
         report(on_progress, Phase::Verify, 0, 1);
         let mut device = self.database.into_device().ok_or(BenchError::Shared)?;
         let run = compose(job, &self.options, &device, window);
-        revive(&mut device);
+        let by_scan = revive(&mut device)?;
         let (recovery, database) = restart::<S>(device, &self.options)?;
         job.workload.verify(&database, acknowledged)?;
         report(on_progress, Phase::Verify, 1, 1);
-        Ok(Run { recovery: Some(recovery), ..run })
+        Ok(Run { recovery: Some(Recovery { by_scan, ..recovery }), ..run })
     }
 }
 
@@ -142,6 +142,7 @@ pub(crate) fn restart<S: Store>(
         changes_undone: database.changes_undone(),
         log_pages_copied,
         time_s: seconds(ended_ns.saturating_sub(started_ns)),
+        by_scan: None,
     };
     Ok((recovery, database))
 }

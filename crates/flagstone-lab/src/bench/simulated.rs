@@ -80,7 +80,11 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
         }
         let acknowledged = clients.acknowledged();
         drop(clients);
-        let revive = |device: &mut Chip| device.inner_mut().power_cycle();
+        let options = machine.options.clone();
+        let revive = |device: &mut Chip| {
+            device.inner_mut().power_cycle();
+            S::scan_restart(|| Timed::new(device.inner().clone()), &options)
+        };
         return machine.finish(job, window, &acknowledged, revive, on_progress);
     }
 }

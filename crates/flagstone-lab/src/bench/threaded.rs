@@ -262,7 +262,7 @@ fn run_on<D: Nand + Send, W: Workload>(
         steadiness,
         observed: machine.observe(job, warmup_txns, &steadiness),
     };
-    machine.finish(job, window, &acknowledged(&workers), |_| (), on_progress)
+    machine.finish(job, window, &acknowledged(&workers), |_| Ok(None), on_progress)
 }
 
 /// Commits before the window.

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! DIR/<paper>/<figure>.json   panels, rows and the runs behind them
-//! DIR/<paper>/<figure>.csv    the values of the charts: panel, series, x, value
-//! DIR/<paper>/<figure>.svg    the charts
+//! DIR/<paper>/<figure>.csv    the values of the charts, if any: panel, series, x, value
+//! DIR/<paper>/<figure>.svg    the charts, if any
 //! DIR/<paper>/index.html      all of it on one page that needs nothing else
 //! ```
 
@@ -39,12 +39,16 @@ pub fn write(reproduction: &Reproduction, dir: &Path) -> Result<PathBuf, Reprodu
     fs::create_dir_all(&dir).map_err(|source| failed(&dir, source))?;
     let mut charts = Vec::with_capacity(reproduction.figures.len());
     for report in &reproduction.figures {
-        let svg = chart::draw(report)?;
         let base = dir.join(report.figure);
         put(&base.with_extension("json"), &json(reproduction, report)?)?;
+        if report.panels.is_empty() {
+            charts.push(None);
+            continue;
+        }
+        let svg = chart::draw(report)?;
         put(&base.with_extension("csv"), &csv(report))?;
         put(&base.with_extension("svg"), &svg)?;
-        charts.push(svg);
+        charts.push(Some(svg));
     }
     let path = dir.join("index.html");
     put(&path, &page::render(reproduction, &charts))?;

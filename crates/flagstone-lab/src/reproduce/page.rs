@@ -10,12 +10,12 @@ use super::figure::{Panel, Report, Row};
 use super::rule::{Verdict, number};
 use super::{Effort, Reproduction, chart, files};
 
-/// Renders the page; `charts` are the figures' SVG documents, in order.
-pub(super) fn render(reproduction: &Reproduction, charts: &[String]) -> String {
+/// Renders the page; `charts` are the figures' SVG documents, in order, where they have one.
+pub(super) fn render(reproduction: &Reproduction, charts: &[Option<String>]) -> String {
     let title = escape(reproduction.title);
     let mut body = String::new();
     for (report, svg) in reproduction.figures.iter().zip(charts) {
-        figure(&mut body, report, svg);
+        figure(&mut body, report, svg.as_deref());
     }
     let count = |verdict| {
         let rows = reproduction.figures.iter().flat_map(|figure| &figure.rows);
@@ -50,7 +50,8 @@ pub(super) fn render(reproduction: &Reproduction, charts: &[String]) -> String {
     )
 }
 
-fn figure(out: &mut String, report: &Report, svg: &str) {
+fn figure(out: &mut String, report: &Report, svg: Option<&str>) {
+    let chart = svg.map_or_else(String::new, |svg| format!("<figure>\n{svg}</figure>\n"));
     let (id, title) = (report.figure, escape(report.title));
     let rows: String = report.rows.iter().map(verdict_row).collect();
     let panels: String = report.panels.iter().map(panel_table).collect();
@@ -59,8 +60,7 @@ fn figure(out: &mut String, report: &Report, svg: &str) {
     let _ = write!(
         out,
         "<section id=\"{id}\" aria-labelledby=\"{id}-head\">\n<h2 id=\"{id}-head\">{title}</h2>\n\
-         <figure>\n{svg}</figure>\n\
-         <div class=\"wide\" role=\"region\" aria-label=\"Claims\" tabindex=\"0\">\n<table>\n\
+         {chart}<div class=\"wide\" role=\"region\" aria-label=\"Claims\" tabindex=\"0\">\n<table>\n\
          <caption>Claims</caption>\n<thead><tr><th scope=\"col\">Item</th>\
          <th scope=\"col\">Paper</th><th scope=\"col\">Ours</th><th scope=\"col\">Verdict</th>\
          <th scope=\"col\">Why</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n\

@@ -156,6 +156,29 @@ fn a_cell_that_two_figures_need_runs_once() {
 }
 
 #[test]
+fn a_figure_without_charts_has_no_file_of_them() {
+    let claims = |_: &Outcomes| {
+        let mut drawing = Drawing::default();
+        drawing.claim("a claim", &Claim::NoChange, &[]);
+        Ok(drawing)
+    };
+    let experiment = Experiment {
+        paper: "a-paper",
+        title: "A paper",
+        setting: Vec::new(),
+        figures: vec![Figure::new("claims", "Claims", Vec::new(), claims)],
+    };
+    let reproduction = run(experiment, &request(1, None), &|_, _| {}).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let page = fs::read_to_string(write(&reproduction, dir.path()).unwrap()).unwrap();
+    assert!(page.contains("a claim") && !page.contains("<figure>"));
+    let files = fs::read_dir(dir.path().join("a-paper")).unwrap();
+    let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["claims.json", "index.html"]);
+}
+
+#[test]
 fn what_does_not_exist_is_named() {
     let unknown = Request { paper: String::from("flag-comit"), ..request(1, None) };
     let error = reproduce(&unknown, &|_, _| {}).unwrap_err();

@@ -61,7 +61,16 @@ impl<D: Nand> Machine<D> {
     ///
     /// No database, one of another protocol, or a damaged one.
     pub fn open(device: D, config: &Config) -> Result<Self, OpenError> {
-        let store = ShadowStore::mount(device, shadow_options(config), Restart::Summaries);
+        Self::open_by(device, config, Restart::Summaries)
+    }
+
+    /// As [`Machine::open`], with pages found as `how` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Machine::open`].
+    pub fn open_by(device: D, config: &Config, how: Restart) -> Result<Self, OpenError> {
+        let store = ShadowStore::mount(device, shadow_options(config), how);
         let store = store.map_err(|error| of_open(config, error))?;
         let report = *store.restart_report();
         let recovery = RecoveryReport {

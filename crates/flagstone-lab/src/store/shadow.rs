@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use flagstone::{Direction, Row, ScanRange};
+use flagstone_space::shadow::Restart;
 
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
     Drivable, Driven, Durability, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand, OnRow,
     OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
 };
+use crate::run::Scan;
 use crate::shadow::{Config, Engine, Flush, Machine, Work};
 use crate::workload::Part;
 
@@ -40,6 +42,15 @@ impl<D: Nand> Store for ShadowDatabase<D> {
 
     fn open(device: D, options: &Options) -> Result<Self, OpenError> {
         Ok(Self(Arc::new(Machine::open(device, &Config::of(options))?)))
+    }
+
+    fn scan_restart(
+        copy: impl FnOnce() -> D,
+        options: &Options,
+    ) -> Result<Option<Scan>, OpenError> {
+        let machine = Machine::open_by(copy(), &Config::of(options), Restart::Scan)?;
+        let RecoveryReport { pages_read, time_ns, .. } = machine.recovery();
+        Ok(Some(Scan { pages_read, time_s: time_ns as f64 / 1e9 }))
     }
 
     fn into_device(self) -> Option<D> {
