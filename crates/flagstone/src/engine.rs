@@ -285,7 +285,7 @@ impl Engine {
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),
             busy: HashSet::new(),
-            hand: merge::Hand::default(),
+            hand: merge::Hand::new(&options, payload_size),
             folding: None,
             items: ItemBuf::new(),
             installs: VecDeque::new(),

@@ -66,7 +66,7 @@ pub use error::{Corruption, EngineError, OpenError};
 pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, Compaction, Durability, FrameKind, Options, OptionsError,
-    PRESETS, Preset, RelocationFolding, Replacement, SplitTime,
+    PRESETS, Preset, RelocationFolding, Replacement, SplitTime, Victim,
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,

@@ -78,6 +78,28 @@ impl Replacement {
         [Self::Lru, Self::Clock, Self::Cflru, Self::CflruAdaptive, Self::Cfdc];
 }
 
+/// Which leaf's deltas meet their page next, when memory runs short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Victim {
+    /// The biggest group of the part of the tree that a moving hand looks at: no state a leaf.
+    #[default]
+    Window,
+    /// The group that was begun first.
+    Fifo,
+    /// The group that was changed or searched least recently.
+    Lru,
+    /// The biggest group of all; of equal ones the least recently hit (lazy-update B+-tree).
+    Biggest,
+    /// The group that writes least pages for each byte that it frees (lazy-update B+-tree).
+    Cost,
+}
+
+impl Victim {
+    /// Every policy.
+    pub const ALL: [Self; 5] = [Self::Window, Self::Fifo, Self::Lru, Self::Biggest, Self::Cost];
+}
+
 /// How the memory budget is divided between frames and deltas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -140,6 +162,8 @@ pub struct Options {
     pub uncommitted_share: f64,
     /// What frames hold.
     pub frames: FrameKind,
+    /// Which leaf's deltas are merged next.
+    pub victim: Victim,
     /// Which frame leaves memory next.
     pub replacement: Replacement,
     /// Share of the frames, least recently used, among which clean ones leave first.
@@ -181,6 +205,7 @@ impl Default for Options {
             frame_share: 0.15,
             uncommitted_share: 0.25,
             frames: FrameKind::Base,
+            victim: Victim::Window,
             replacement: Replacement::Lru,
             replacement_window: 0.5,
             budget: Budget::Divided,

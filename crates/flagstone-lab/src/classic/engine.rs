@@ -698,6 +698,7 @@ impl Engine {
             checkpoints: counts.checkpoints,
             memory: Memory {
                 bases: self.pool.bytes_peak(),
+                groups: 0,
                 deltas: self.undo_peak,
                 mapping: self.view.mapping_bytes,
             },

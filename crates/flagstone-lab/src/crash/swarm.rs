@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
-    Collection, OpenError, Options, OptionsError, RelocationFolding, Replacement, parts,
+    Collection, OpenError, Options, OptionsError, RelocationFolding, Replacement, Victim, parts,
 };
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
@@ -91,6 +91,7 @@ impl Draw {
         let options = Options {
             replacement: Replacement::ALL[below(Replacement::ALL.len() as u64) as usize],
             replacement_window: below(11) as f64 / 10.0,
+            victim: Victim::ALL[below(Victim::ALL.len() as u64) as usize],
             ..drawn.options
         };
         Self { mix: Mix { pieces, ..drawn.mix }, options, ..drawn }

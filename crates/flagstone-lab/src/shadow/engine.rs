@@ -484,7 +484,7 @@ impl Engine {
             pool_hits: self.pool.hits,
             pool_misses: self.pool.misses,
             reshapes: counts.splits,
-            memory: Memory { bases: self.pool.bytes_peak(), deltas: 0, mapping },
+            memory: Memory { bases: self.pool.bytes_peak(), groups: 0, deltas: 0, mapping },
             ..EngineStats::default()
         }
     }

@@ -139,6 +139,7 @@ impl Engine {
         lsn: flagstone_space::Lsn,
     ) {
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        self.hand.note_delta(table, key, op);
         let before = tree.deltas.bytes();
         let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
         let after = tree.deltas.bytes();

@@ -202,6 +202,7 @@ impl Engine {
         let before = tree.deltas.bytes();
         let totals = tree.deltas.remove_range(range, upto);
         let after = tree.deltas.bytes();
+        self.hand.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
         self.growth.merged(totals.bytes, self.deltas_size);
         self.note_deltas_size(before, after);
         totals.count

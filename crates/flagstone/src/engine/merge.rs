@@ -13,7 +13,7 @@
 //! | written | `written` | pages are on flash; a group's are not current yet |
 //! | installed | `install` | mapping moved, merged deltas gone, what arrived meanwhile stays |
 //!
-//! Victims: a hand walks over the trees, one lowest inner node at a time. Of the leaves below the
+//! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one lowest inner node at a time. Of the leaves below the
 //! nodes it passes, the one whose merge frees most memory for each page written is taken: the
 //! biggest group of a window, without any state a leaf, and bounded work a choice.
 
@@ -24,11 +24,15 @@ use super::spill::SpillJob;
 use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
+use crate::delta::{KeyRange, Op};
 use crate::node::Built;
+use crate::options::Options;
 use hashbrown::HashSet;
+use ledger::Ledger;
 
 mod choose;
 mod install;
+mod ledger;
 mod prepare;
 mod reshape;
 
@@ -189,6 +193,8 @@ pub(crate) struct Hand {
     is_stuck: bool,
     /// There are no pages that transactions could spill to.
     has_no_spill: bool,
+    /// Groups of deltas by leaf, for policies that rank them all.
+    ledger: Ledger,
 }
 
 /// A search for a victim, as far as it has come. It is kept while a page is read for it: the nodes
@@ -202,6 +208,48 @@ struct Search {
 }
 
 impl Hand {
+    pub(super) fn new(options: &Options, payload_size: usize) -> Self {
+        Self { ledger: Ledger::new(options.victim, payload_size), ..Self::default() }
+    }
+
+    /// Largest memory of what is known of each group so far.
+    pub(super) fn groups_bytes_peak(&self) -> usize {
+        self.ledger.bytes_peak()
+    }
+
+    /// A delta came to a tree.
+    pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>) {
+        if self.ledger.is_on() {
+            let size = key.len() + op.encoded_size();
+            let growth = match op {
+                Op::Put(_) | Op::PutRef(_) => size as i64,
+                Op::Delete => -(key.len() as i64),
+                Op::Patch(_) => 0,
+            };
+            self.ledger.note(table.id, key, size, growth);
+        }
+    }
+
+    /// A query met the leaf of `key`.
+    pub(super) fn note_query(&mut self, table: Table, key: &[u8]) {
+        if self.ledger.is_on() {
+            self.ledger.hit(table.id, key);
+        }
+    }
+
+    /// Deltas of a range went, and what its leaves are may have changed; those of `left` stay.
+    pub(super) fn note_removed<'a>(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+        left: impl Iterator<Item = &'a [u8]>,
+    ) {
+        if self.ledger.is_on() {
+            self.ledger.forget(table.id, range);
+            left.for_each(|key| self.ledger.list(table.id, key));
+        }
+    }
+
     /// Pages that were read for the next job.
     pub(super) fn held_count(&self) -> usize {
         self.held.len()

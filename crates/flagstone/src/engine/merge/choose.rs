@@ -1,7 +1,8 @@
 //! Choosing: the leaf whose merge frees most memory for each page that it writes.
 
-use flagstone_space::LogicalPage;
+use flagstone_space::{LogicalPage, Lsn};
 
+use super::ledger::Ledger;
 use super::{Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::KeyRange;
 use crate::engine::descent::Seek;
@@ -12,7 +13,7 @@ impl Engine {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
         let target = match self.hand.target.take() {
             Some(target) => target,
-            None => match self.choose_leaf()? {
+            None => match self.choose()? {
                 Some(target) => target,
                 None => {
                     // Everything mergeable waits for an install or for the log.
@@ -30,6 +31,93 @@ impl Engine {
             }
             Err(stop) => Err(stop),
         }
+    }
+
+    fn choose(&mut self) -> Step<Option<Target>> {
+        if self.hand.ledger.is_on() { self.choose_group() } else { self.choose_leaf() }
+    }
+
+    /// The group that the policy ranks first among those that can be merged now. Sizes are counted
+    /// before they are believed (G1), leaves read where the rank rests on what they hold.
+    fn choose_group(&mut self) -> Step<Option<Target>> {
+        self.place_groups()?;
+        let mut passed = 0;
+        while let Some((at, group)) = self.hand.ledger.ranked(passed) {
+            let table = Table { id: at.0 };
+            let range = KeyRange { low: &at.1, high: group.high.as_deref() };
+            let deltas = &self.tree(table)?.deltas;
+            let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
+            let is_durable = deltas.range_totals(range, self.merge_lsn()).count > 0;
+            if size == 0 {
+                self.hand.ledger.forget(at.0, range);
+            } else if size != group.size {
+                self.hand.ledger.recount(&at, size);
+            } else if !is_durable
+                || self.busy.contains(&group.page)
+                || self.hand.stuck.contains(&group.page)
+            {
+                passed += 1;
+                if passed > PASSED_MAX {
+                    break;
+                }
+            } else if self.hand.ledger.wants_leaf(&group) {
+                let index = self.leaf_for(table, Seek::At(&at.1))?;
+                let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
+                self.hand.ledger.measure(&at, used);
+            } else {
+                return Ok(Some(Target { table, key: at.1, reason: Reason::Memory }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Looks up the leaves of deltas that lie in no group.
+    fn place_groups(&mut self) -> Step<()> {
+        while let Some((id, key)) = self.hand.ledger.unplaced() {
+            let tree = self.trees.get(id as usize);
+            let next = if tree.is_none_or(|tree| tree.root.is_none() || tree.deltas.is_empty()) {
+                self.hand.ledger.forget(id, KeyRange::ALL);
+                None
+            } else {
+                self.place_below(Table { id }, &key)?.map(|high| (id, high))
+            };
+            let is_last = id as usize + 1 >= self.trees.len();
+            let next = next.or_else(|| (!is_last).then(|| (id + 1, Vec::new())));
+            self.hand.ledger.swept_to(next);
+        }
+        Ok(())
+    }
+
+    /// Tells the ledger of the group of `key`, on a sweep of all below the same inner node; where the
+    /// next node begins.
+    fn place_below(&mut self, table: Table, key: &[u8]) -> Step<Option<Vec<u8>>> {
+        let index = self.node_for(table, Seek::At(key), 1)?;
+        let frame = self.pool.frame(index);
+        let view = NodeView::trusted(&frame.image);
+        let next = view.high().map(<[u8]>::to_vec);
+        let deltas = &self.trees[table.id as usize].deltas;
+        let ledger = &mut self.hand.ledger;
+        let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page| {
+            let range = KeyRange { low: &low, high: high.as_deref() };
+            let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
+            ledger.place((table.id, low), high, page, size);
+        };
+        if view.is_leaf() {
+            place(ledger, view.low().to_vec(), next.clone(), frame.page);
+            return Ok(next);
+        }
+        let children = match view.child_for(key) {
+            Some((child, _)) if !ledger.is_sweeping() => child..child + 1,
+            _ => 0..view.count(),
+        };
+        for child in children {
+            let low = if child == 0 { view.low().to_vec() } else { view.separator(child) };
+            let high = (child + 1 < view.count()).then(|| view.separator(child + 1));
+            if let Some(page) = view.child(child) {
+                place(ledger, low, high.or_else(|| next.clone()), page);
+            }
+        }
+        Ok(next)
     }
 
     /// The leaf whose merge frees most bytes a page among the next windows.
@@ -140,6 +228,9 @@ impl Engine {
         bytes / (1 + bytes / self.payload_size)
     }
 }
+
+/// Groups of higher rank that are passed over for one that can be merged now, at most.
+const PASSED_MAX: usize = 64;
 
 /// Memory of a delta beside its key and operation, roughly: enough to compare groups.
 const DELTA_OVERHEAD: usize = 16;

@@ -1,0 +1,332 @@
+//! Groups of deltas by the leaf that they will change, in the order in which a policy commits them.
+//!
+//! Owns what is known of each group: its key range, size, age. Never reads a node: ranges are told to
+//! it, keys that lie in no known range wait in a list until somebody tells. The lazy-update B+-tree
+//! keeps an orthogonal list for this; here the deltas stay in their one ordered map, and a split
+//! moves none of them.
+//!
+//! - **G1** Groups do not overlap. What a group says of its size is a hint: whoever takes it counts.
+//! - **G2** Every delta lies in a group, or its key is listed, or a sweep over the tree is due.
+//! - **G3** Work for a change is logarithmic in the groups; the list of keys is bounded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use flagstone_space::LogicalPage;
+
+use crate::delta::KeyRange;
+use crate::options::Victim;
+
+/// Keys that may wait for their group before the whole tree is swept instead.
+const LISTED_MAX: usize = 4096;
+
+/// Tree and first key of a group.
+pub(super) type GroupKey = (u32, Vec<u8>);
+
+/// What is known of a leaf that deltas wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) high: Option<Vec<u8>>,
+    pub(super) page: LogicalPage,
+    /// Memory of its deltas, in bytes.
+    pub(super) size: usize,
+    /// Bytes that the leaf may grow by.
+    growth: i64,
+    /// Bytes that the leaf uses; none when that is not known.
+    used: Option<usize>,
+    /// Number of the change that began it.
+    first: u64,
+    /// Number of the last change or query that met it.
+    hit: u64,
+}
+
+/// Rank of a group: the least one is committed next.
+type Rank = (u64, u64);
+
+/// The groups of all trees.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    policy: Victim,
+    groups: BTreeMap<GroupKey, Group>,
+    order: BTreeSet<(Rank, GroupKey)>,
+    /// Keys of deltas that lie in no group.
+    listed: BTreeSet<GroupKey>,
+    /// A sweep over all trees is due, from here on.
+    sweep: Option<GroupKey>,
+    clock: u64,
+    payload_size: usize,
+    groups_peak: usize,
+}
+
+impl Ledger {
+    pub(super) fn new(policy: Victim, payload_size: usize) -> Self {
+        Self { policy, payload_size, ..Self::default() }
+    }
+
+    /// Whether the policy needs it.
+    pub(super) fn is_on(&self) -> bool {
+        self.policy != Victim::Window
+    }
+
+    /// A delta came that takes `size` bytes more and may make the leaf grow by `growth`.
+    pub(super) fn note(&mut self, tree: u32, key: &[u8], size: usize, growth: i64) {
+        self.clock += 1;
+        let clock = self.clock;
+        let Some(at) = self.group_of(tree, key) else { return self.list(tree, key) };
+        self.change(&at, |group| {
+            group.size += size;
+            group.growth += growth;
+            group.hit = clock;
+        });
+    }
+
+    /// A query met the leaf of `key`.
+    pub(super) fn hit(&mut self, tree: u32, key: &[u8]) {
+        self.clock += 1;
+        let clock = self.clock;
+        if let Some(at) = self.group_of(tree, key) {
+            self.change(&at, |group| group.hit = clock);
+        }
+    }
+
+    /// The leaf that begins at `low` has deltas of `size` bytes.
+    pub(super) fn place(
+        &mut self,
+        (tree, low): GroupKey,
+        high: Option<Vec<u8>>,
+        page: LogicalPage,
+        size: usize,
+    ) {
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        let known = self.forget(tree, range);
+        self.clock += 1;
+        let (first, hit) = known.map_or((self.clock, self.clock), |old| (old.first, old.hit));
+        if size > 0 {
+            let growth = size as i64;
+            let group = Group { high, page, size, growth, used: None, first, hit };
+            self.order.insert((self.rank(&group), (tree, low.clone())));
+            self.groups.insert((tree, low), group);
+            self.groups_peak = self.groups_peak.max(self.groups.len());
+        }
+    }
+
+    /// Forgets the groups and listed keys of a range; the oldest of the groups.
+    pub(super) fn forget(&mut self, tree: u32, range: KeyRange<'_>) -> Option<Group> {
+        let mut oldest: Option<Group> = None;
+        let mut from = self.group_of(tree, range.low).map_or(range.low.to_vec(), |(_, low)| low);
+        while let Some(at) = first_from(&self.groups, tree, &from)
+            && (range.is_below_high(&at.1))
+        {
+            if let Some(group) = self.groups.remove(&at) {
+                self.order.remove(&(self.rank(&group), at.clone()));
+                if oldest.as_ref().is_none_or(|old| group.first < old.first) {
+                    oldest = Some(group);
+                }
+            }
+            from = at.1;
+        }
+        let bounds = (Bound::Included((tree, range.low.to_vec())), Bound::Unbounded);
+        while let Some(at) = self.listed.range(bounds.clone()).next().cloned()
+            && at.0 == tree
+            && range.is_below_high(&at.1)
+        {
+            self.listed.remove(&at);
+        }
+        oldest
+    }
+
+    /// Notes that the delta of `key` lies in no group.
+    pub(super) fn list(&mut self, tree: u32, key: &[u8]) {
+        if self.sweep.as_ref().is_some_and(|(at, from)| (*at, from.as_slice()) <= (tree, key)) {
+            return;
+        }
+        if self.listed.len() < LISTED_MAX {
+            self.listed.insert((tree, key.to_vec()));
+        } else {
+            self.listed.clear();
+            self.sweep = Some((0, Vec::new()));
+        }
+    }
+
+    /// The next place whose leaf has to be looked up before groups are complete.
+    pub(super) fn unplaced(&self) -> Option<GroupKey> {
+        self.sweep.clone().or_else(|| self.listed.first().cloned())
+    }
+
+    /// Everything before `next` has been looked up, as far as a sweep is under way.
+    pub(super) fn swept_to(&mut self, next: Option<GroupKey>) {
+        if self.sweep.is_some() {
+            self.sweep = next;
+        }
+    }
+
+    /// Whether a whole tree is being looked up.
+    pub(super) fn is_sweeping(&self) -> bool {
+        self.sweep.is_some()
+    }
+
+    /// The group that is to be committed after `passed` others.
+    pub(super) fn ranked(&self, passed: usize) -> Option<(GroupKey, Group)> {
+        let (_, at) = self.order.iter().nth(passed)?;
+        Some((at.clone(), self.groups.get(at)?.clone()))
+    }
+
+    /// Whether the rank of a group rests on what its leaf uses, and that is not known.
+    pub(super) fn wants_leaf(&self, group: &Group) -> bool {
+        self.policy == Victim::Cost && group.used.is_none()
+    }
+
+    /// The leaf of a group uses `used` bytes.
+    pub(super) fn measure(&mut self, at: &GroupKey, used: usize) {
+        self.change(at, |group| group.used = Some(used));
+    }
+
+    /// The deltas of a group take `size` bytes, as counted.
+    pub(super) fn recount(&mut self, at: &GroupKey, size: usize) {
+        self.change(at, |group| group.size = size);
+    }
+
+    /// Largest memory of the ledger so far, roughly.
+    pub(super) fn bytes_peak(&self) -> usize {
+        self.groups_peak * (size_of::<Group>() + 2 * size_of::<(Rank, GroupKey)>())
+    }
+
+    /// The group whose range holds `key`.
+    fn group_of(&self, tree: u32, key: &[u8]) -> Option<GroupKey> {
+        let upto = (tree, key.to_vec());
+        let (at, group) = self.groups.range(..=upto).next_back()?;
+        let range = KeyRange { low: &at.1, high: group.high.as_deref() };
+        (at.0 == tree && range.contains(key)).then(|| at.clone())
+    }
+
+    fn change(&mut self, at: &GroupKey, change: impl FnOnce(&mut Group)) {
+        let Some(mut group) = self.groups.remove(at) else { return };
+        self.order.remove(&(self.rank(&group), at.clone()));
+        change(&mut group);
+        self.order.insert((self.rank(&group), at.clone()));
+        self.groups.insert(at.clone(), group);
+    }
+
+    fn rank(&self, group: &Group) -> Rank {
+        match self.policy {
+            Victim::Window => (0, 0),
+            Victim::Fifo => (group.first, 0),
+            Victim::Lru => (group.hit, 0),
+            Victim::Biggest => (u64::MAX - group.size as u64, group.hit),
+            Victim::Cost => {
+                let cost = (self.gain(group) << COST_BITS) / group.size.max(1) as u64;
+                (cost, group.hit)
+            }
+        }
+    }
+
+    /// Leaves written if the group is committed: one, and more when its leaf splits; the least
+    /// possible where the leaf is not known.
+    fn gain(&self, group: &Group) -> u64 {
+        let Some(used) = group.used else { return 1 };
+        let grown = used.saturating_add_signed(group.growth as isize);
+        grown.div_ceil(self.payload_size.max(1)).max(1) as u64
+    }
+}
+
+/// Bits behind the point of a cost.
+const COST_BITS: u32 = 32;
+
+fn first_from(groups: &BTreeMap<GroupKey, Group>, tree: u32, from: &[u8]) -> Option<GroupKey> {
+    let (at, _) = groups.range((tree, from.to_vec())..).next()?;
+    (at.0 == tree).then(|| at.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: u32 = 3;
+
+    fn at(low: &[u8]) -> GroupKey {
+        (TREE, low.to_vec())
+    }
+
+    /// Leaves `a..m` and `m..`, with 100 and 200 bytes of deltas.
+    fn ledger(policy: Victim) -> Ledger {
+        let mut ledger = Ledger::new(policy, 1000);
+        ledger.place(at(b"a"), Some(b"m".to_vec()), LogicalPage(1), 100);
+        ledger.place(at(b"m"), None, LogicalPage(2), 200);
+        ledger
+    }
+
+    fn order(ledger: &Ledger) -> Vec<u32> {
+        (0..).map_while(|at| ledger.ranked(at)).map(|(_, group)| group.page.0).collect()
+    }
+
+    #[test]
+    fn each_policy_has_its_order() {
+        assert_eq!(order(&ledger(Victim::Fifo)), [1, 2]);
+        assert_eq!(order(&ledger(Victim::Biggest)), [2, 1]);
+        let mut lru = ledger(Victim::Lru);
+        lru.hit(TREE, b"b");
+        assert_eq!(order(&lru), [2, 1]);
+        let mut fifo = ledger(Victim::Fifo);
+        fifo.note(TREE, b"b", 500, 0);
+        assert_eq!(order(&fifo), [1, 2], "age is that of the group");
+        let mut biggest = ledger(Victim::Biggest);
+        biggest.note(TREE, b"b", 500, 0);
+        assert_eq!(order(&biggest), [1, 2]);
+    }
+
+    #[test]
+    fn cost_is_what_is_written_for_what_is_freed() {
+        let mut cost = ledger(Victim::Cost);
+        assert_eq!(order(&cost), [2, 1], "as by size, as long as nothing splits");
+        cost.measure(&at(b"m"), 900);
+        assert_eq!(order(&cost), [1, 2], "two pages for 200 bytes, a page for 100: a tie by use");
+        cost.hit(TREE, b"b");
+        assert_eq!(order(&cost), [2, 1]);
+    }
+
+    #[test]
+    fn equal_sizes_leave_by_last_use() {
+        let mut biggest = ledger(Victim::Biggest);
+        biggest.note(TREE, b"b", 100, 0);
+        assert_eq!(order(&biggest), [2, 1]);
+        biggest.hit(TREE, b"z");
+        assert_eq!(order(&biggest), [1, 2]);
+    }
+
+    #[test]
+    fn keys_without_a_group_wait_for_one() {
+        let mut ledger = ledger(Victim::Biggest);
+        ledger.note(TREE, b"A", 10, 10);
+        ledger.note(TREE + 1, b"z", 10, 10);
+        assert_eq!(ledger.unplaced(), Some(at(b"A")));
+        ledger.place(at(b""), Some(b"a".to_vec()), LogicalPage(3), 10);
+        assert_eq!(ledger.unplaced(), Some((TREE + 1, b"z".to_vec())));
+        assert_eq!(order(&ledger), [2, 1, 3]);
+    }
+
+    #[test]
+    fn a_range_that_changes_its_leaves_is_forgotten() {
+        let mut ledger = ledger(Victim::Biggest);
+        ledger.forget(TREE, KeyRange { low: b"c", high: Some(b"d") });
+        assert_eq!(order(&ledger), [2], "whatever overlaps goes");
+        ledger.forget(TREE, KeyRange::ALL);
+        assert_eq!(order(&ledger), [0u32; 0]);
+        assert!(ledger.groups.is_empty() && ledger.order.is_empty());
+    }
+
+    #[test]
+    fn too_many_keys_make_a_sweep() {
+        let mut ledger = Ledger::new(Victim::Lru, 1000);
+        for key in 0..=LISTED_MAX as u32 {
+            ledger.note(TREE, &key.to_be_bytes(), 10, 10);
+        }
+        assert_eq!(ledger.unplaced(), Some((0, Vec::new())));
+        ledger.swept_to(Some((TREE, 50u32.to_be_bytes().to_vec())));
+        ledger.note(TREE, &60u32.to_be_bytes(), 10, 10);
+        assert!(ledger.listed.is_empty(), "the sweep comes by");
+        ledger.note(TREE, &40u32.to_be_bytes(), 10, 10);
+        assert_eq!(ledger.listed.len(), 1, "it has been there");
+        ledger.swept_to(None);
+        assert_eq!(ledger.unplaced(), Some((TREE, 40u32.to_be_bytes().to_vec())));
+    }
+}
