@@ -46,6 +46,8 @@ pub struct HistoryConfig {
     pub histories: u64,
     /// Turns between power cuts, on average; 0 for none.
     pub turns_per_cut: u64,
+    /// Of so many turns that could do background work, one does.
+    pub idleness: u64,
     /// Seed of everything drawn.
     pub seed: u64,
 }
@@ -72,6 +74,7 @@ impl HistoryConfig {
             transactions: 400,
             histories: 3,
             turns_per_cut: [0, 3_000, 800][index % 3],
+            idleness: 1,
             seed,
         })
     }

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use flagstone::{Options, SeededBug};
-use flagstone_nand::{Crashable, ProfileError};
+use flagstone_nand::{Crashable, Profile, ProfileError};
 use flagstone_space::SpaceBug;
 use serde::Serialize;
 
@@ -104,25 +104,28 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 19] = [
-    ("space floor, one cut", |target, seed| on_space(target, seed, 300, 1)),
+const WAYS: [Way; 22] = [
+    ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
     ("hot keys, one cut", on_hot_keys),
     ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
+    ("histories with little work", |target, seed| in_histories(target, seed, Pace::LittleWork)),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
     ("space floor, in use", space_in_use),
+    ("space floor, undecided", |target, seed| on_space(target, seed, 400, &UNDECIDED, 1)),
     ("file, in use", |target, seed| on_file(target, seed, &Use::Long)),
     ("chip, in use", chip_in_use),
+    ("long use, one cut", long_in_use),
     ("paired cells, one cut", on_pairs),
     ("full chip", when_full),
     ("full chip, one cut", on_full_chip),
-    ("histories with many cuts", |target, seed| in_histories(target, seed, Some(150))),
+    ("histories with many cuts", |target, seed| in_histories(target, seed, Pace::ManyCuts)),
     ("damaged image", when_damaged),
-    ("space floor, two cuts", |target, seed| on_space(target, seed, 25, 2)),
+    ("space floor, two cuts", |target, seed| on_space(target, seed, 25, &Mix::default(), 2)),
     ("short script, two cuts", |target, seed| on_chip(target, seed, 15, &Mix::default(), 2)),
-    ("concurrent histories", |target, seed| in_histories(target, seed, None)),
+    ("concurrent histories", |target, seed| in_histories(target, seed, Pace::Drawn)),
     ("swarm", in_swarm),
 ];
 
@@ -169,6 +172,20 @@ const RESHAPED: Mix = Mix {
     deferred: 120,
     hot: 0,
     pieces: 90,
+};
+
+/// Groups stay undecided while blocks are collected and checkpoints are written around them.
+const UNDECIDED: Mix = Mix {
+    changes: 100,
+    reads: 0,
+    ends: 110,
+    savepoints: 0,
+    large: 60,
+    snapshots: 0,
+    upkeep: 50,
+    deferred: 220,
+    hot: 0,
+    pieces: 30,
 };
 
 /// Many pages written and thrown away: groups, trims, collection.
@@ -244,12 +261,18 @@ where
     }
 }
 
-fn on_space(target: Target, seed: u64, ops: usize, depth: u32) -> Result<Look, CrashError> {
+fn on_space(
+    target: Target,
+    seed: u64,
+    ops: usize,
+    mix: &Mix,
+    depth: u32,
+) -> Result<Look, CrashError> {
     if matches!(target.quarry, Quarry::Engine(_)) {
         return Ok((0, None));
     }
     let device = (chip(profile_of(seed), seed)?, &Use::New);
-    Ok(explored::<Ledger<_>, _>(target, device, (seed, depth), (ops, &Mix::default())))
+    Ok(explored::<Ledger<_>, _>(target, device, (seed, depth), (ops, mix)))
 }
 
 fn space_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
@@ -286,6 +309,11 @@ fn on_hot_keys(target: Target, seed: u64) -> Result<Look, CrashError> {
 fn chip_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
     let device = (chip(profile_of(seed), seed)?, &Use::Long);
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &DEFERRED)))
+}
+
+fn long_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let device = (chip(profile_of(seed), seed)?, &Use::Long);
+    Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (4 * OPS_IN_USE, &LARGE)))
 }
 
 fn on_file(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
@@ -346,19 +374,45 @@ fn when_damaged(target: Target, seed: u64) -> Result<Look, CrashError> {
 }
 
 /// Transactions of several clients at once, with pages that come late.
-fn in_histories(target: Target, seed: u64, turns_per_cut: Option<u64>) -> Result<Look, CrashError> {
+fn in_histories(target: Target, seed: u64, pace: Pace) -> Result<Look, CrashError> {
     let mut transactions = 0;
     for seed in seed * 36..seed * 36 + 36 {
         let mut config = HistoryConfig::drawn(seed)?;
         config.setup = target.setup(config.setup.options);
-        config.turns_per_cut = turns_per_cut.unwrap_or(config.turns_per_cut);
+        match pace {
+            Pace::Drawn => {}
+            Pace::ManyCuts => config.turns_per_cut = 150,
+            Pace::LittleWork => {
+                (config.turns_per_cut, config.idleness) = (3_000, IDLENESS);
+                config.profile = Profile::named("tiny-mlc")?.with_block_count(TIGHT_BLOCK_COUNT)?;
+            }
+        }
         match histories::run(&config) {
             Ok(totals) => transactions += totals.checked.transactions,
-            Err(failure) => return Ok((transactions, Some(failure.to_string()))),
+            Err(failure) => {
+                let seen = format!("history of seed {seed}: {failure}");
+                return Ok((transactions, Some(seen)));
+            }
         }
     }
     Ok((transactions, None))
 }
+
+/// How a history goes on.
+enum Pace {
+    /// As its seed has drawn it.
+    Drawn,
+    /// Power cuts all the time.
+    ManyCuts,
+    /// Hardly anybody does background work, on a chip with little room whose log takes most of it.
+    LittleWork,
+}
+
+/// Of so many turns that could do background work, one does where there is little of it.
+const IDLENESS: u64 = 30;
+
+/// Blocks of a chip of paired cells with little room for histories.
+const TIGHT_BLOCK_COUNT: u32 = 64;
 
 fn in_swarm(target: Target, seed: u64) -> Result<Look, CrashError> {
     let mut states = 0;
@@ -381,6 +435,16 @@ fn in_swarm(target: Target, seed: u64) -> Result<Look, CrashError> {
 /// When a device cannot be made.
 pub fn hunt(quarry: Quarry, rounds: u64) -> Result<Found, CrashError> {
     hunt_by(quarry, &WAYS, rounds)
+}
+
+/// Looks for one bug in the ways whose names hold `part`, round after round with other seeds.
+///
+/// # Errors
+///
+/// When a device cannot be made.
+pub fn hunt_in(part: &str, quarry: Quarry, rounds: u64) -> Result<Found, CrashError> {
+    let ways: Vec<Way> = WAYS.into_iter().filter(|(name, _)| name.contains(part)).collect();
+    hunt_by(quarry, &ways, rounds)
 }
 
 /// Looks for one bug in the cheapest ways, once.
@@ -452,7 +516,7 @@ mod tests {
     use super::*;
 
     /// Bugs that one script shows, however it is drawn.
-    const AT_A_GLANCE: [Quarry; 12] = [
+    const AT_A_GLANCE: [Quarry; 16] = [
         Quarry::Engine(SeededBug::MergeBeforeDurable),
         Quarry::Engine(SeededBug::ClaimTooMuch),
         Quarry::Engine(SeededBug::ReuseEpoch),
@@ -464,6 +528,10 @@ mod tests {
         Quarry::Engine(SeededBug::TrimAnyGroup),
         Quarry::Engine(SeededBug::ScanWithoutLock),
         Quarry::Engine(SeededBug::PatchUnread),
+        Quarry::Space(SpaceBug::OpenGroupCounts),
+        Quarry::Space(SpaceBug::ChecksumIgnored),
+        Quarry::Space(SpaceBug::GroupsNotListed),
+        Quarry::Space(SpaceBug::FreeBlockNotErased),
         Quarry::Space(SpaceBug::PinsIgnored),
     ];
 

@@ -46,9 +46,7 @@ impl Setup {
 #[cfg(feature = "seeded-bugs")]
 impl Setup {
     pub(super) fn open<D: Nand>(&self, device: D) -> Result<Runtime<D>, OpenError> {
-        let runtime = Runtime::open_planted(device, &self.options, self.engine_bug)?;
-        self.plant(&runtime);
-        Ok(runtime)
+        Runtime::open_planted(device, &self.options, self.engine_bug, self.space_bug)
     }
 
     pub(super) fn plant<D: Nand>(&self, runtime: &Runtime<D>) {

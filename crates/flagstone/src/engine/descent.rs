@@ -184,16 +184,18 @@ impl Engine {
 
     /// Restart put deltas back without knowing what their bases hold: now it is known (rule D2).
     pub(super) fn meet_base(&mut self, page: LogicalPage, lsn: Lsn, image: &[u8]) {
-        if self.recovered == Lsn::ZERO
-            || lsn == Lsn::ZERO
-            || self.bugs.has(SeededBug::KeepStaleDeltas)
-        {
-            return;
-        }
         let view = NodeView::trusted(image);
         debug_assert_eq!(view.level(), 0, "only leaves have user deltas, {page:?}");
         let range = KeyRange { low: view.low(), high: view.high() };
-        self.remove_deltas(Table { id: view.tree() }, range, lsn);
+        self.drop_held(Table { id: view.tree() }, range, lsn);
+    }
+
+    /// Drops what restart put back of a range although its base, complete to `lsn`, holds it.
+    pub(super) fn drop_held(&mut self, table: Table, range: KeyRange<'_>, lsn: Lsn) {
+        let is_possible = self.recovered > Lsn::ZERO && lsn > Lsn::ZERO;
+        if is_possible && !self.bugs.has(SeededBug::KeepStaleDeltas) {
+            self.remove_deltas(table, range, lsn);
+        }
     }
 
     /// Removes the deltas of a range that its base holds.

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use flagstone_nand::{Capabilities, CellMode, Geometry};
-use flagstone_space::{LogRead, LogRoom, MountReport, blocks_needed};
+use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
 
 use super::{
     Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
@@ -89,17 +89,21 @@ impl<D: Nand> Runtime<D> {
     ///
     /// No database, a damaged one, options that do not fit, or a failing device.
     pub fn open(device: D, options: &Options) -> Result<Self, OpenError> {
-        Self::open_with_bug(device, options, Bugs::default())
+        Self::open_with(device, options, Bugs::default(), Space::mount)
     }
 
-    /// As [`Runtime::open`], with a deliberate bug at work from the start.
+    /// As [`Runtime::open`], with deliberate bugs of both floors at work from the start.
     #[cfg(feature = "seeded-bugs")]
     pub fn open_planted(
         device: D,
         options: &Options,
         bug: Option<crate::SeededBug>,
+        below: Option<flagstone_space::SpaceBug>,
     ) -> Result<Self, OpenError> {
-        Self::open_with_bug(device, options, Bugs::of(bug))
+        Self::open_with(device, options, Bugs::of(bug), |device| match below {
+            Some(below) => Space::mount_planted(device, below),
+            None => Space::mount(device),
+        })
     }
 
     /// Plants a deliberate bug in a running engine.
@@ -108,12 +112,17 @@ impl<D: Nand> Runtime<D> {
         self.engine().bugs = Bugs::of(bug);
     }
 
-    fn open_with_bug(device: D, options: &Options, bugs: Bugs) -> Result<Self, OpenError> {
+    fn open_with(
+        device: D,
+        options: &Options,
+        bugs: Bugs,
+        mount: impl FnOnce(D) -> Result<(Space<D>, MountReport), MountError>,
+    ) -> Result<Self, OpenError> {
         options.require(&device)?;
         let begun_ns = device.now_ns();
         let counters = device.counters();
         let capabilities = device.capabilities();
-        let (space, mount) = Space::mount(device)?;
+        let (space, mount) = mount(device)?;
         // Power that fails between the format and the first checkpoint leaves an empty database.
         let master = match mount.full_scan || mount.user.is_empty() {
             true => Master::default(),

@@ -154,6 +154,7 @@ impl<'c> World<'c> {
         }
         let moved = match below(&mut self.random, 5) {
             0 => self.log_turn()?,
+            1 if self.is_idle() => false,
             1 => self.work_turn()?,
             _ => self.client_turn()?,
         };
@@ -163,6 +164,12 @@ impl<'c> World<'c> {
             self.press_on()?;
         }
         Ok(())
+    }
+
+    /// Whether this turn leaves background work alone.
+    fn is_idle(&mut self) -> bool {
+        let idleness = self.config.idleness;
+        idleness > 1 && below(&mut self.random, idleness) > 0
     }
 
     /// Nothing moves: whoever waits for the durable frontier needs a flush (rule D1).

@@ -36,10 +36,8 @@ impl Engine {
         let range = KeyRange { low: &low, high: high.as_deref() };
         self.load_runs(table, range)?;
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
-        if self.recovered > Lsn::ZERO {
-            // Put back after the frame was read.
-            self.remove_deltas(table, range, base_lsn);
-        }
+        // Put back after the frame was read.
+        self.drop_held(table, range, base_lsn);
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
         if deltas.range_totals(range, upto).count == 0 {

@@ -114,9 +114,7 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let lsn = frame.lsn;
-        if self.recovered > Lsn::ZERO {
-            self.remove_deltas(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
-        }
+        self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
     }
 
     fn load_neighbour_runs(&mut self, table: Table, page: LogicalPage) -> Step<()> {
