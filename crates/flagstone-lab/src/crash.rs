@@ -18,8 +18,8 @@ use std::time::Instant;
 
 use flagstone::{Options, OptionsError};
 use flagstone_nand::{
-    CellMode, Crashable, Nand, OpenDeviceError, Profile, ProfileError, SegmentFile, SimNand,
-    SimStorage,
+    CellMode, Crashable, Nand, NandError, OpenDeviceError, Profile, ProfileError, SegmentFile,
+    SimNand, SimSsd, SimStorage, Translation,
 };
 use serde::Serialize;
 
@@ -54,6 +54,7 @@ pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
 pub use run::{RunnerRig, Violation};
 pub use shadow::Shadow;
 
+use crate::medium::real_block_count;
 use crate::preset::{self, EngineKind};
 use script::{Mix, Script};
 
@@ -62,7 +63,8 @@ use script::{Mix, Script};
 pub struct CrashConfig {
     /// Preset of the database.
     pub preset: String,
-    /// Profile of the device; `segment-file` explores a simulated file.
+    /// Profile of the device; `segment-file` explores a simulated file, a profile with a translation
+    /// layer a simulated drive.
     pub profile: String,
     /// Operations of the script.
     pub ops: usize,
@@ -121,6 +123,9 @@ pub enum CrashError {
     /// The simulated file cannot be made.
     #[error(transparent)]
     Device(#[from] OpenDeviceError),
+    /// The simulated drive cannot be made.
+    #[error(transparent)]
+    Drive(#[from] NandError),
     /// The cut names no state.
     #[error(transparent)]
     Cut(#[from] BadCut),
@@ -142,6 +147,12 @@ const MEMORY_PAGES: usize = 32;
 /// Share of the memory for frames: what is left for deltas fills after some dozens of rows, so that
 /// leaves are merged and split.
 const FRAME_SHARE: f64 = 0.8;
+
+/// Dies of an explored drive.
+const DRIVE_DIES: u32 = 2;
+
+/// Blocks of an explored drive without its reserve: a block of the host is four of them.
+const DRIVE_BLOCKS: u32 = 4 * BLOCK_COUNT;
 
 /// Smallest page of a simulated file, in bytes: two sectors, so that a page can be torn.
 const FILE_PAGE_SIZE: u32 = 1024;
@@ -283,8 +294,46 @@ pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
     Ok(SegmentFile::create(SimStorage::new(profile.timing), &profile)?)
 }
 
-fn is_file(profile: &str) -> Result<bool, ProfileError> {
-    Ok(Profile::named(profile)?.capabilities.needs_sync)
+/// A simulated drive as the explorer uses it: small blocks, few dies, and used before, so that it
+/// collects within the run.
+///
+/// # Errors
+///
+/// When the profile cannot be that small, or the chips fail.
+pub fn drive(
+    mut profile: Profile,
+    translation: Translation,
+    seed: u64,
+) -> Result<SimSsd, CrashError> {
+    let geometry = &mut profile.geometry;
+    geometry.page_size = FILE_PAGE_SIZE;
+    geometry.pages_per_block = 8;
+    geometry.die_count = DRIVE_DIES;
+    let blocks = real_block_count(&profile, DRIVE_BLOCKS);
+    let profile = profile.with_block_count(blocks)?;
+    let mut drive = SimSsd::new(&profile, translation.reserve_percent, seed);
+    drive.precondition(seed)?;
+    Ok(drive)
+}
+
+/// What a configuration is explored on.
+enum Device {
+    Chip(SimNand),
+    Drive(SimSsd),
+    File(SegmentFile<SimStorage>),
+}
+
+impl Device {
+    fn of(config: &CrashConfig) -> Result<Self, CrashError> {
+        let profile = Profile::named(&config.profile)?;
+        if profile.capabilities.needs_sync {
+            return file(&config.profile).map(Self::File);
+        }
+        match profile.translation {
+            Some(translation) => drive(profile, translation, config.seed).map(Self::Drive),
+            None => Ok(Self::Chip(chip(&config.profile, config.seed)?)),
+        }
+    }
 }
 
 /// Explores every crash state of a seeded script.
@@ -293,10 +342,10 @@ fn is_file(profile: &str) -> Result<bool, ProfileError> {
 ///
 /// When preset or profile are refused; what goes wrong later is in the report.
 pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashReport, CrashError> {
-    if is_file(&config.profile)? {
-        config.explore_on(file(&config.profile)?, progress)
-    } else {
-        config.explore_on(chip(&config.profile, config.seed)?, progress)
+    match Device::of(config)? {
+        Device::Chip(chip) => config.explore_on(chip, progress),
+        Device::Drive(drive) => config.explore_on(drive, progress),
+        Device::File(file) => config.explore_on(file, progress),
     }
 }
 
@@ -306,10 +355,10 @@ pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashRepo
 ///
 /// As [`explore()`], and when the path leads nowhere.
 pub fn replay(config: &CrashConfig, path: &CutPath) -> Result<CrashReport, CrashError> {
-    if is_file(&config.profile)? {
-        config.replay_on(file(&config.profile)?, path)
-    } else {
-        config.replay_on(chip(&config.profile, config.seed)?, path)
+    match Device::of(config)? {
+        Device::Chip(chip) => config.replay_on(chip, path),
+        Device::Drive(drive) => config.replay_on(drive, path),
+        Device::File(file) => config.replay_on(file, path),
     }
 }
 

@@ -85,6 +85,17 @@ fn the_crash_explorer_prints_the_agreed_object() {
     assert!(tally["states"].as_u64() > tally["points"].as_u64());
 }
 
+/// Goal: a profile with a translation layer is explored as a drive, not as its bare chips. Method: a
+/// drive's write is all there or not at all, so that each cut has exactly two endings.
+#[test]
+fn the_crash_explorer_cuts_a_drive_as_a_drive() {
+    let words = ["crash", "--profile", "otf-ssd", "--ops", "6", "--seed", "3", "--json"];
+    let tally = flagstone(&words).ok().json();
+    assert_eq!(tally["failures"], 0);
+    let points = tally["points"].as_u64().expect("a number");
+    assert_eq!(tally["states"].as_u64(), Some(2 * points));
+}
+
 #[test]
 fn the_quickstart_keeps_its_images_where_it_is_told_to() {
     let place = Place::empty();

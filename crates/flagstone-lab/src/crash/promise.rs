@@ -6,18 +6,19 @@
 use std::sync::Arc;
 
 use flagstone::{Database, OpenError, OptionsError};
-use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SimNand};
+use flagstone_nand::{Crashable, Ending, FaultPlan, Nand, Profile, SimNand, SimSsd};
 
 use super::faults::{self, Campaign, Trial};
 use super::fuzz::{ImageVerdict, image_on_chip};
 use super::rig::{Capturing, Rig};
+use super::run::Runner;
 use super::script::value_bytes;
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::{
-    CrashConfig, CrashReport, Flagstone, Limits, RunnerRig, Scenario, chip, explore, fuzz_image,
-    fuzz_ops,
+    CrashConfig, CrashReport, CutPath, Flagstone, Limits, RunnerRig, Scenario, chip, drive,
+    explore, fuzz_image, fuzz_ops, replay,
 };
 
 use crate::preset::{self, EngineKind};
@@ -52,6 +53,29 @@ fn every_power_cut_recovers_a_committed_prefix() {
         }
     }
     assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+/// Goal: the same on a drive, whose translation layer collects and erases beneath the engine.
+/// Method: all states of seeded scripts on a drive that was used before; a replay line leads to one.
+#[test]
+fn every_power_cut_of_a_drive_recovers() {
+    for seed in 0..effort() {
+        let config = config("flagstone", "otf-ssd", 120, 1, seed);
+        let report = explored(&config);
+        assert!(report.lines.is_empty(), "{}", report.lines.join("\n"));
+        let profile = Profile::named("otf-ssd").unwrap();
+        let drive = drive(profile.clone(), profile.translation.unwrap(), seed).unwrap();
+        let rig: RunnerRig<SimSsd> = Rig::new(drive, Arc::default(), Capturing::Off);
+        let scenario = config.scenario(rig.device()).unwrap();
+        let mut runner =
+            Runner::<Flagstone<RunnerRig<SimSsd>>, _>::create(rig.clone(), &scenario.setup)
+                .unwrap();
+        runner.run(&scenario.script).unwrap();
+        let inside = rig.device().translation().unwrap();
+        assert!(inside.erases > 0, "seed {seed}: the drive never collected");
+        let path = CutPath(vec![(30, Ending::Untouched)]);
+        assert_eq!(replay(&config, &path).unwrap().failures, 0, "seed {seed}");
+    }
 }
 
 /// Goal: the same for every engine and preset that the lab compares.
