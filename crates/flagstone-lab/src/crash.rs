@@ -27,11 +27,14 @@ pub mod classic;
 pub mod engine;
 pub mod explore;
 pub mod faults;
+#[cfg(feature = "seeded-bugs")]
+pub mod forged;
 pub mod fuzz;
 pub mod histories;
 #[cfg(feature = "seeded-bugs")]
 pub mod hunt;
 pub mod ledger;
+pub mod opening;
 pub mod overlay;
 #[cfg(test)]
 mod promise;
@@ -47,6 +50,7 @@ pub mod swarm;
 mod tests;
 #[cfg(test)]
 mod toy;
+pub mod wear;
 
 pub use classic::Classic;
 pub use engine::Flagstone;
@@ -319,7 +323,7 @@ pub fn drive(
 /// What a configuration is explored on.
 enum Device {
     Chip(SimNand),
-    Drive(SimSsd),
+    Drive(Box<SimSsd>),
     File(SegmentFile<SimStorage>),
 }
 
@@ -330,7 +334,9 @@ impl Device {
             return file(&config.profile).map(Self::File);
         }
         match profile.translation {
-            Some(translation) => drive(profile, translation, config.seed).map(Self::Drive),
+            Some(translation) => {
+                drive(profile, translation, config.seed).map(|drive| Self::Drive(Box::new(drive)))
+            }
             None => Ok(Self::Chip(chip(&config.profile, config.seed)?)),
         }
     }
@@ -344,7 +350,7 @@ impl Device {
 pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashReport, CrashError> {
     match Device::of(config)? {
         Device::Chip(chip) => config.explore_on(chip, progress),
-        Device::Drive(drive) => config.explore_on(drive, progress),
+        Device::Drive(drive) => config.explore_on(*drive, progress),
         Device::File(file) => config.explore_on(file, progress),
     }
 }
@@ -357,7 +363,7 @@ pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashRepo
 pub fn replay(config: &CrashConfig, path: &CutPath) -> Result<CrashReport, CrashError> {
     match Device::of(config)? {
         Device::Chip(chip) => config.replay_on(chip, path),
-        Device::Drive(drive) => config.replay_on(drive, path),
+        Device::Drive(drive) => config.replay_on(*drive, path),
         Device::File(file) => config.replay_on(file, path),
     }
 }

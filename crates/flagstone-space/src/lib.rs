@@ -27,6 +27,9 @@ mod dead;
 mod error;
 pub mod evidence;
 mod flash;
+#[cfg(feature = "seeded-bugs")]
+#[doc(hidden)]
+pub mod forge;
 mod format;
 mod frontier;
 mod group_ops;

@@ -114,6 +114,14 @@ impl<D: Nand> Space<D> {
         self.log.head..self.log.next_page + u64::from(self.log.next_slot > 0)
     }
 
+    /// Numbers in `range` that a block of the log has, in order: as many as there are pages, however
+    /// far apart a damaged device puts them.
+    #[must_use]
+    pub fn log_numbers(&self, range: Range<u64>) -> Vec<u64> {
+        let inside = |block: &LogBlock| block.first.max(range.start)..block.end().min(range.end);
+        self.log.blocks.iter().flat_map(inside).collect()
+    }
+
     /// Log pages that may be in use at a time.
     #[must_use]
     pub fn log_budget_pages(&self) -> u64 {

@@ -275,6 +275,22 @@ impl PageMeta {
         })
     }
 
+    /// What a page whose metadata these bytes are says it is.
+    #[cfg(feature = "seeded-bugs")]
+    pub(crate) fn kind_of(bytes: &[u8]) -> Option<PageKind> {
+        bytes.first().and_then(|byte| PageKind::from_number(byte & 0xF))
+    }
+
+    /// Makes checksum and code of these metadata fit whatever they and the payload are.
+    #[cfg(feature = "seeded-bugs")]
+    pub(crate) fn reseal(target: &mut [u8], page: PhysicalPage, payload_crc: u32) {
+        let Some(bytes) = target.first_chunk_mut::<META_SIZE>() else { return };
+        let crc = seal(bytes, page, payload_crc);
+        put_uint(&mut bytes[CRC_OFFSET..CODE_OFFSET], crc.into());
+        let code = code::encode(&bytes[..CODE_OFFSET]);
+        put_uint(&mut bytes[CODE_OFFSET..], code.into());
+    }
+
     /// Whether `crc`, read beside these metadata, fits them, the page and the payload (M1).
     pub(crate) fn matches(&self, page: PhysicalPage, payload_crc: u32, crc: u32) -> bool {
         let bytes = self.encode(page, payload_crc);

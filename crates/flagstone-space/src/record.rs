@@ -5,6 +5,7 @@
 //! R1. A record is accepted only whole: its checksum covers every byte of it.
 //! R2. Numbers at or above the reserved ones were never used before this record (rule D3).
 //! R3. Open groups stand in the record with all their pages (rule D4).
+//! R4. No number of a record is so high that those to come would not fit where pages name them.
 
 use alloc::vec::Vec;
 
@@ -23,6 +24,12 @@ pub(crate) const FORMAT_VERSION: u16 = 1;
 
 /// Bytes of an open group's page in the record.
 pub const OPEN_GROUP_PAGE_SIZE: usize = 24;
+
+/// Bits of a version in a page's metadata; a log block's first page number stands there too.
+const VERSION_BITS: u32 = 48;
+
+/// Bits of a group in a page's metadata.
+const GROUP_BITS: u32 = 40;
 
 /// Bytes in front of the lists.
 pub(crate) const HEAD_SIZE: usize = 104;
@@ -171,9 +178,19 @@ impl Record {
             return Err(RecordFault::Damaged);
         }
         match get_uint(&head[4..6]) as u16 {
+            FORMAT_VERSION if !record.leaves_numbers() => Err(RecordFault::Damaged),
             FORMAT_VERSION => Ok(record),
             other => Err(RecordFault::Version(other)),
         }
+    }
+
+    /// Whether there are numbers left for this session and many more (R4).
+    fn leaves_numbers(&self) -> bool {
+        let is_low = |number: u64, bits: u32| number < 1 << (bits - 1);
+        is_low(self.version_reserved, VERSION_BITS)
+            && is_low(self.log_head.max(self.log_next), VERSION_BITS)
+            && is_low(self.group_reserved, GROUP_BITS)
+            && is_low(self.sequence_reserved.max(self.sequence_floor).into(), u32::BITS)
     }
 
     fn decode_head(head: &[u8]) -> Self {
@@ -228,6 +245,18 @@ impl<'a> Reader<'a> {
     fn u64(&mut self) -> Result<u64, RecordFault> {
         self.take(8).map(get_uint)
     }
+}
+
+/// Makes the checksum fit a record that ends in these bytes, or what stands in its place.
+#[cfg(feature = "seeded-bugs")]
+pub(crate) fn reseal(bytes: &mut [u8]) {
+    let Some(head) = bytes.get(..HEAD_SIZE) else { return };
+    let sizes = [(80, 4), (84, 16), (88, 4), (92, 24), (96, 1)];
+    let list = |(from, size): (usize, usize)| get_uint(&head[from..from + 4]) as usize * size;
+    let end = HEAD_SIZE + sizes.into_iter().map(list).sum::<usize>();
+    let Some(whole) = bytes.get_mut(..end + 4) else { return };
+    let crc = crc32c(&whole[..end]);
+    put_uint(&mut whole[end..], crc.into());
 }
 
 #[cfg(test)]

@@ -49,6 +49,8 @@ use flagstone_space::Lsn;
 pub(crate) use self::codec::Item;
 pub(crate) use self::codec::{Cursor, ItemBuf, Items, RecordFault};
 pub(crate) use self::fragment::HEADER_SIZE;
+#[cfg(all(feature = "parts", feature = "seeded-bugs"))]
+pub(crate) use self::fragment::reseal_all;
 pub(crate) use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors};
 pub(crate) use self::record::{Blob, CopiedDelta, Install, LoggedDelta, Record, Separator};
 pub(crate) use self::writer::{Flush, LogWriter};

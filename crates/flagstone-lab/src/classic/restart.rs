@@ -210,7 +210,7 @@ impl Restart {
         // The second pass takes the copies of the tail too: it may not read any more itself.
         let last = self.mount.log_pages.end.max(space.log_range().end);
         let mut bytes = Vec::new();
-        for page in first..last {
+        for page in space.log_numbers(first..last) {
             if space.log_read(page, &mut bytes)? == LogRead::Skipped {
                 continue;
             }

@@ -34,6 +34,7 @@ use super::run::{Runner, RunnerRig, Stop, Trace, Violation};
 use super::script::{KEY_COUNT, KeyIndex, Op, Script, Size, TABLE_COUNT};
 use super::subject::{Setup, Subject};
 use crate::model::{Model, SlotIndex, TableIndex};
+use crate::parallel::each;
 
 /// Cuts that lead to one crash state: operation and ending, the outermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -231,6 +232,27 @@ where
     let walk = Walk { limits, setup: &scenario.setup, failures: AtomicU64::new(0) };
     tally.add(Tally { points: 0, ..walk.all::<S, C>(&captures, progress) });
     tally
+}
+
+/// Visits the device of every crash state of a scenario, as it comes up again.
+///
+/// # Errors
+///
+/// What the run without a cut breaks.
+pub fn each_state<S, C>(
+    scenario: &Scenario<C>,
+    limits: &Limits,
+    visit: &(dyn Fn(C) + Sync),
+) -> Result<(), Violation>
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable + Send + Sync,
+{
+    let (_, captures) = clean_run::<S, C>(scenario).map_err(|(violation, _)| violation)?;
+    let walk = Walk { limits, setup: &scenario.setup, failures: AtomicU64::new(0) };
+    let states = walk.chosen(&captures, limits.seed);
+    each(limits.threads, &states, |(capture, ending)| visit(capture.cut(*ending, limits.seed)));
+    Ok(())
 }
 
 type CleanRun<C> = Result<(Trace, Vec<ModelCapture<C>>), (Violation, Vec<ModelCapture<C>>)>;

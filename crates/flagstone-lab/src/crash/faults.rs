@@ -9,7 +9,6 @@
 //! | B2 | one bit error too many, page by page | right or a typed error |
 //! | B4 | each program and erase fails, once and for ever | nothing lost |
 //! | B5 | each block bad in one way | nothing lost, or a typed error where the chip lies |
-//! | B6 | blocks wear out until no spare is left | read-only, everything readable |
 //! | B8 | two pages swapped | right or a typed error |
 //! | D3 | bytes, pages and blocks changed | right or a typed error |
 //! | C1 | chip filled to the brim | deleting works, then writing works again |
@@ -22,7 +21,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use flagstone::Durability;
 use flagstone_nand::{
     BlockFault, BlockIndex, Crashable, FaultPlan, Geometry, Nand, PageContent, Persistence,
-    PhysicalPage, SimNand, WearOut,
+    PhysicalPage, SimNand,
 };
 use flagstone_space::Space;
 
@@ -50,6 +49,12 @@ pub struct Campaign {
 }
 
 impl Campaign {
+    /// The one case was no case: something went wrong without a fault.
+    pub(super) fn failed(id: &'static str, violation: Violation) -> Self {
+        let failures = vec![(String::from("without a fault"), violation)];
+        Self { id, cases: 1, failures, ..Self::default() }
+    }
+
     fn add(&mut self, other: Self) {
         self.cases += other.cases;
         self.reported += other.reported;
@@ -229,13 +234,8 @@ fn verdict_of(done: Result<(), Stop>, damage: Damage) -> Verdict {
     }
 }
 
-fn failed(id: &'static str, violation: Violation) -> Campaign {
-    let failures = vec![(String::from("without a fault"), violation)];
-    Campaign { id, cases: 1, failures, ..Campaign::default() }
-}
-
 /// Pages of a chip that hold anything.
-fn programmed_pages(chip: &SimNand) -> Vec<PhysicalPage> {
+pub(super) fn programmed_pages(chip: &SimNand) -> Vec<PhysicalPage> {
     let geometry = chip.geometry();
     let is_programmed = |page: &PhysicalPage| {
         let PageContent { data, spare } = chip.peek(*page);
@@ -257,7 +257,7 @@ fn flip_page(chip: &mut SimNand, page: PhysicalPage, count: u32) {
 pub fn correctable_errors<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     let base = match trial.after_script::<S>() {
         Ok(base) => base,
-        Err(violation) => return failed("B1", violation),
+        Err(violation) => return Campaign::failed("B1", violation),
     };
     let counts: Vec<u32> = (1..=base.chip.capabilities().code_word.strength).collect();
     let case = |count: &u32| {
@@ -275,7 +275,7 @@ pub fn correctable_errors<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
 pub fn uncorrectable_pages<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     let base = match trial.after_script::<S>() {
         Ok(base) => base,
-        Err(violation) => return failed("B2", violation),
+        Err(violation) => return Campaign::failed("B2", violation),
     };
     let case = |page: &PhysicalPage| {
         let mut chip = base.chip.clone();
@@ -292,7 +292,7 @@ pub fn uncorrectable_pages<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
 pub fn swapped_pages<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     let base = match trial.after_script::<S>() {
         Ok(base) => base,
-        Err(violation) => return failed("B8", violation),
+        Err(violation) => return Campaign::failed("B8", violation),
     };
     let pages = programmed_pages(&base.chip);
     let later = |index: usize| pages.iter().skip(index + 1);
@@ -396,7 +396,7 @@ pub fn changed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaig
     for last in [Op::Reopen, Op::Commit(SLOT, Durability::Immediate)] {
         match trial.after_script_and::<S>(last) {
             Ok(base) => whole.add(changed_image::<S>(trial, &base, count)),
-            Err(violation) => whole.add(failed("D3", violation)),
+            Err(violation) => whole.add(Campaign::failed("D3", violation)),
         }
     }
     whole
@@ -445,7 +445,7 @@ fn run_with_plan<S: Subject<ChipRig>>(trial: &Trial, plan: &FaultPlan, damage: D
 pub fn failing_operations<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     let count = match trial.after_script::<S>() {
         Ok(base) => base.chip.operation_count(),
-        Err(violation) => return failed("B4", violation),
+        Err(violation) => return Campaign::failed("B4", violation),
     };
     let cases: Vec<_> = (0..count)
         .flat_map(|number| [(number, Persistence::Once), (number, Persistence::ForEver)])
@@ -487,55 +487,6 @@ pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     };
     let name = |(block, fault): &(BlockIndex, BlockFault)| format!("block {} {fault:?}", block.0);
     trial.campaign("B5", &cases, name, case)
-}
-
-/// How often a worn-out chip is opened again.
-const WORN_RESTARTS: u32 = 4;
-
-/// B6: blocks die of wear until the chip is read-only; then everything must still be there, also
-/// after it was opened again.
-///
-/// `chip` in the trial has a low endurance. The steps taken are the campaign's cases.
-#[must_use]
-pub fn worn_out<S: Subject<ChipRig>>(trial: &Trial, steps_max: u64) -> Campaign {
-    let mut chip = trial.chip.clone();
-    chip.set_plan(FaultPlan {
-        seed: trial.seed,
-        wear: WearOut::AtEndurance,
-        ..FaultPlan::default()
-    });
-    let rig = trial.rig(chip);
-    let mut campaign = Campaign { id: "B6", ..Campaign::default() };
-    let done = guarded(|| {
-        let mut runner: ChipRunner<S> = Runner::create(rig.clone(), &trial.setup)?;
-        for round in 0.. {
-            let script = Script::seeded(trial.seed + round, trial.ops, &Mix::default());
-            let ended = runner.run(&script);
-            campaign.cases = runner.trace().steps;
-            match ended {
-                Err(Stop::WornOut) => break,
-                // The last block went while the log was written.
-                Err(Stop::Poisoned) => break,
-                other => other?,
-            }
-            if campaign.cases > steps_max {
-                return Err(Violation::Fault("the chip did not wear out").into());
-            }
-        }
-        // What was not durable yet is gone (rule D8): reopening tells the model so.
-        runner.check()?;
-        for _ in 0..WORN_RESTARTS {
-            runner.step(Op::PowerLoss)?;
-            runner.verify()?;
-            runner.must_be_worn_out()?;
-        }
-        runner.step(Op::PowerLoss)?;
-        runner.verify()
-    });
-    if let Err(stop) = done {
-        campaign.failures.push((String::from("worn out"), violation_of(stop)));
-    }
-    campaign
 }
 
 /// C1: the chip is filled to the brim, then everything is deleted, then writing works again.

@@ -18,11 +18,10 @@ mod client;
 pub mod graph;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod threads;
+pub mod threads;
 mod world;
 
-use flagstone::{EngineError, Options, PRESETS};
+use flagstone::{EngineError, OpenError, Options, PRESETS};
 use flagstone_nand::{Profile, SimNand};
 
 use super::subject::Setup;
@@ -125,6 +124,19 @@ pub enum Failure {
     /// Nobody can go on.
     #[error("nobody can go on: {0}")]
     Stalled(String),
+    /// A thread panicked.
+    #[error("a thread panicked")]
+    Panicked,
+    /// The structural check found something.
+    #[error("the structural check found something")]
+    Unsound,
+}
+
+fn open_failed(error: OpenError) -> Failure {
+    match error {
+        OpenError::Engine(error) => error.into(),
+        other => Failure::Open(other.to_string()),
+    }
 }
 
 /// Runs and checks histories.

@@ -153,7 +153,7 @@ impl<D: Nand> Groups<D> {
         let slot_size = self.space.log_slot_size();
         let mut groups = BTreeSet::new();
         let mut page = Vec::new();
-        for number in self.space.log_range() {
+        for number in self.space.log_numbers(self.space.log_range()) {
             match self.space.log_read(number, &mut page) {
                 Ok(_) => {}
                 Err(SpaceError::LogPageGone(_)) => continue,

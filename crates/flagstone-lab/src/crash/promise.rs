@@ -3,19 +3,23 @@
 //! `FLAGSTONE_EFFORT=N` makes them N times as large. Every failure prints how to get there again:
 //! a replay line, the seed of a swarm, or the fault of a campaign.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use flagstone::{Database, OpenError, OptionsError};
 use flagstone_nand::{Crashable, Ending, FaultPlan, Nand, Profile, SimNand, SimSsd};
 
 use super::faults::{self, Campaign, Trial};
-use super::fuzz::{ImageVerdict, image_on_chip};
+use super::fuzz::{ImageVerdict, image_on_chip, image_seeds};
+use super::opening::opening_reads;
 use super::rig::{Capturing, Rig};
 use super::run::Runner;
 use super::script::value_bytes;
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
 use super::swarm::{CHIP_PROFILES, Draw};
+use super::wear;
 use super::{
     CrashConfig, CrashReport, CutPath, Flagstone, Limits, RunnerRig, Scenario, chip, drive,
     explore, fuzz_image, fuzz_ops, replay,
@@ -272,7 +276,7 @@ fn a_worn_out_chip_is_read_only_and_complete() {
         profile.capabilities.endurance = 30;
         let chip = SimNand::new(&profile, seed);
         let trial = Trial { chip, seed, ..trial(200, 1) };
-        assert_kept(&faults::worn_out::<Engine>(&trial, 100_000));
+        assert_kept(&wear::worn_out::<Engine>(&trial, 100_000));
     }
 }
 
@@ -349,6 +353,64 @@ fn changed_images_are_opened_or_refused() {
         chip.load_image(&changed);
         let verdict = image_on_chip::<Engine>(chip);
         assert!(verdict.is_ok(), "seed {seed}: {verdict:?}");
+    }
+}
+
+/// Goal (D5): what decodes is doubted too. Method: bytes of valid images changed, and every checksum
+/// computed anew.
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn forged_images_are_opened_or_refused() {
+    for profile in CHIP_PROFILES {
+        let forged = super::forged::forged_images::<Engine>;
+        assert_kept(&forged(&trial_on(profile, 150, 1), 300 * effort()));
+    }
+}
+
+/// Goal (C5): opening reads no more than the formula allows. Method: states of a script on a chip in
+/// use.
+#[test]
+fn opening_reads_what_the_formula_allows() {
+    for profile in CHIP_PROFILES {
+        let limits = Limits { states_max: 60 * effort(), ..Limits::default() };
+        let found = opening_reads(chip(profile, 1).unwrap(), &limits, 60).unwrap();
+        assert!(found.failures == 0 && found.states > 0, "{profile}: {found:?}");
+        assert!(found.reads_max <= found.bound, "{profile}: {found:?}");
+    }
+}
+
+/// Seeds that no run had before, for so many seconds a unit of effort; `FLAGSTONE_SEED=N` begins
+/// with a known one.
+fn fresh_seeds(seconds: u64) -> impl Iterator<Item = u64> {
+    let asked = std::env::var("FLAGSTONE_SEED").ok().and_then(|text| text.parse().ok());
+    let first = asked.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 16);
+    let until = Instant::now() + Duration::from_secs(seconds * effort());
+    (first..).take_while(move |_| Instant::now() < until)
+}
+
+/// Goal: the fuzz target of operations finds nothing, in whatever it is given. Method: fresh bytes.
+#[test]
+fn fresh_bytes_as_operations_break_nothing() {
+    for seed in fresh_seeds(3) {
+        let found = fuzz_ops(&value_bytes(seed, 20 + seed as usize % 400));
+        assert_eq!(found, Ok(()), "again: FLAGSTONE_SEED={seed}");
+    }
+}
+
+/// Goal: the fuzz target of images finds nothing either. Method: valid images of every chip, changed
+/// in fresh places.
+#[test]
+fn fresh_changes_of_images_are_opened_or_refused() {
+    let whole = image_seeds::<Engine>().unwrap();
+    for seed in fresh_seeds(3) {
+        let mut image = whole[seed as usize % whole.len()].1.clone();
+        for draw in value_bytes(seed, 4 * (1 + seed as usize % 16)).chunks_exact(4) {
+            let at = u32::from_le_bytes([draw[0], draw[1], draw[2], 0]) as usize % image.len();
+            image[at] = draw[3];
+        }
+        image.truncate(image.len() - seed as usize % 9 / 8 * (seed as usize % image.len()));
+        let verdict = fuzz_image(&image);
+        assert!(verdict.is_ok(), "again: FLAGSTONE_SEED={seed}: {verdict:?}");
     }
 }
 

@@ -144,6 +144,13 @@ impl<D: Crashable, M: Clone> Rig<D, M> {
         Self(Arc::new(Mutex::new(State { device, mark, captures, rules_broken, calls_left })))
     }
 
+    /// The same with so many calls: for runs that are meant to be long.
+    #[must_use]
+    pub fn with_calls(self, calls: u64) -> Self {
+        self.state().calls_left = calls;
+        self
+    }
+
     fn state(&self) -> MutexGuard<'_, State<D, M>> {
         // A panic of the engine is caught and reported by the test; the device is still sound.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

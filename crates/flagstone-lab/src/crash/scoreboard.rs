@@ -8,19 +8,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use flagstone::PRESETS;
+use flagstone::{Collection, PRESETS};
 use flagstone_nand::{Crashable as _, Nand as _, Profile, SimNand};
 use serde::{Deserialize, Serialize};
 
 use super::explore::Limits;
 use super::faults::{self, Campaign, Trial};
 use super::fuzz::{ImageVerdict, image_on_chip};
+use super::histories::threads::{in_time, short_schedule};
 use super::histories::{self, HistoryConfig};
-use super::script::value_bytes;
+use super::opening::{FORMULA, Opening, opening_reads};
+use super::script::{Mix, value_bytes};
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
 use super::swarm::CHIP_PROFILES;
+use super::wear;
 use super::{
     CrashConfig, CrashError, CrashReport, Flagstone, RunnerRig, chip, explore, fuzz_image,
 };
@@ -166,14 +170,14 @@ pub const ROWS: &[Row] = &[
         "B9",
         "run to death at low endurance: max/mean erases, transactions until the end",
         "published per policy",
-        Way::Nowhere,
+        Way::Here(run_to_death),
     ),
     row("C1", "full at each possible operation, then delete", "works", Way::Here(full)),
     row(
         "C5",
         "device reads needed to open, worst case found",
         "under a stated formula",
-        Way::Nowhere,
+        Way::Here(opening),
     ),
     row(
         "D1",
@@ -187,7 +191,7 @@ pub const ROWS: &[Row] = &[
         "right or a typed error",
         Way::Here(changed),
     ),
-    row("D5", "mutated images with checksums recomputed", "as D1", Way::Nowhere),
+    row("D5", "mutated images with checksums recomputed", "as D1", Way::Here(forged)),
     row(
         "E1",
         "named isolation anomalies",
@@ -200,7 +204,7 @@ pub const ROWS: &[Row] = &[
         "≥ 10⁶ transactions, 0",
         Way::Here(concurrent),
     ),
-    row("E3", "shuffled thread schedules of the concurrent core", "≥ 10⁶, 0", Way::Nowhere),
+    row("E3", "shuffled thread schedules of the concurrent core", "≥ 10⁶, 0", Way::Here(schedules)),
     row("T1", "seeded bugs found / planted", "all, ≥ 25", Way::Here(planted)),
     row("T3", "mutation testing on the core", "no unexplained survivor", Way::Nowhere),
     row("T6", "same seed twice", "same device trace", Way::Here(same_seed)),
@@ -405,17 +409,176 @@ fn full(_: u64) -> Result<Outcome, CrashError> {
     Ok(campaign(&faults::full_then_deleted::<Engine>(&trial("tiny", 0)?, &sizes)))
 }
 
-fn worn_out(_: u64) -> Result<Outcome, CrashError> {
+/// A trial on a chip whose blocks endure few erases.
+fn mortal_trial(preset: &str, endurance: u32, seed: u64) -> Result<Trial, CrashError> {
     let mut trial = trial("tiny", 200)?;
     let mut profile = Profile::named("tiny")?;
-    profile.capabilities.endurance = 30;
+    profile.capabilities.endurance = endurance;
     let profile = profile.with_block_count(trial.chip.geometry().block_count)?;
-    trial.chip = SimNand::new(&profile, 1);
-    let mut outcome = campaign(&faults::worn_out::<Engine>(&trial, 2_000_000));
+    trial.chip = SimNand::new(&profile, seed);
+    trial.seed = seed << 32;
+    trial.setup = config(preset, "tiny", 0, 1, seed).options(&trial.chip)?.into();
+    Ok(trial)
+}
+
+fn worn_out(_: u64) -> Result<Outcome, CrashError> {
+    let trial = mortal_trial("flagstone", 30, 1)?;
+    let mut outcome = campaign(&wear::worn_out::<Engine>(&trial, 2_000_000));
     if outcome.is_met {
         outcome.value = format!("read-only after {} steps, all readable", grouped(outcome.cases));
     }
     Ok(outcome)
+}
+
+/// What wears a chip: who writes, which block is collected next, and how uneven the keys are.
+const DEATHS: [(&str, Collection, u8); 8] = [
+    ("flagstone", Collection::Greedy, 0),
+    ("flagstone", Collection::Greedy, 200),
+    ("flagstone", Collection::CostBenefit, 0),
+    ("flagstone", Collection::CostBenefit, 200),
+    ("traditional", Collection::Greedy, 0),
+    ("traditional", Collection::Greedy, 200),
+    ("traditional", Collection::CostBenefit, 0),
+    ("traditional", Collection::CostBenefit, 200),
+];
+
+/// Erases that a block endures in a run to death.
+const DEATH_ENDURANCE: u32 = 100;
+
+fn run_to_death(effort: u64) -> Result<Outcome, CrashError> {
+    let mut outcome = Outcome::default();
+    outcome.details += "| preset | collection | keys | transactions until the end | most erases | mean \
+                        erases | max/mean |\n| --- | --- | --- | --- | --- | --- | --- |\n";
+    let mut worst: f64 = 0.0;
+    for (preset, collection, hot) in DEATHS {
+        let (mut commits, mut erases_max, mut erases_mean) = (0, 0, 0.0);
+        for seed in seeds(effort) {
+            let mut trial = mortal_trial(preset, DEATH_ENDURANCE, seed)?;
+            trial.setup.options.collection = collection;
+            let mix = Mix { hot, ..Mix::default() };
+            let lifetime = match wear::run_to_death::<Engine>(&trial, &mix, 5_000_000) {
+                Ok(lifetime) => lifetime,
+                Err((lifetime, violation)) => {
+                    eprintln!("{preset} {collection:?} hot {hot} seed {seed}: {violation}");
+                    outcome.failures += 1;
+                    lifetime
+                }
+            };
+            outcome.cases += 1;
+            commits += lifetime.commits / effort;
+            erases_max = erases_max.max(lifetime.erases_max);
+            erases_mean += lifetime.erases_mean / effort as f64;
+        }
+        let (keys, ratio) =
+            (if hot > 0 { "hot" } else { "even" }, f64::from(erases_max) / erases_mean);
+        let _ = writeln!(
+            outcome.details,
+            "| `{preset}` | {collection:?} | {keys} | {} | {erases_max} | {erases_mean:.1} | \
+             {ratio:.2} |",
+            grouped(commits)
+        );
+        worst = worst.max(ratio);
+    }
+    outcome.is_met = outcome.failures == 0;
+    outcome.value = format!(
+        "max/mean at most {worst:.2} at the end of {} lives, {} failures",
+        grouped(outcome.cases),
+        outcome.failures
+    );
+    Ok(outcome)
+}
+
+fn opening(effort: u64) -> Result<Outcome, CrashError> {
+    let mut outcome = Outcome { is_met: true, ..Outcome::default() };
+    outcome.details += "| chip | pages | states opened | most reads | formula |\n";
+    outcome.details += "| --- | --- | --- | --- | --- |\n";
+    let mut worst: f64 = 0.0;
+    for profile in CHIP_PROFILES.into_iter().chain(["slc-2k"]) {
+        let mut all = Opening::default();
+        for seed in seeds(effort) {
+            let chip = match profile {
+                "slc-2k" => SimNand::new(&Profile::named(profile)?.with_block_count(128)?, seed),
+                tiny => chip(tiny, seed)?,
+            };
+            let limits = Limits { seed, states_max: 2_000, ..Limits::default() };
+            let found = opening_reads(chip, &limits, 100)?;
+            let (states, failures) = (all.states + found.states, all.failures + found.failures);
+            all = Opening {
+                states,
+                failures,
+                reads_max: all.reads_max.max(found.reads_max),
+                ..found
+            };
+        }
+        let Opening { states, failures, reads_max, bound, pages } = all;
+        outcome.cases += states;
+        outcome.failures += failures;
+        outcome.is_met &= failures == 0 && reads_max <= bound;
+        worst = worst.max(reads_max as f64 / bound as f64);
+        let (pages, states) = (grouped(pages), grouped(states));
+        let _ = writeln!(
+            outcome.details,
+            "| `{profile}` | {pages} | {states} | {reads_max} | {bound} |"
+        );
+    }
+    let states = grouped(outcome.cases);
+    outcome.value = format!(
+        "at most {:.0} % of {FORMULA}, in {states} states, {} failures",
+        worst * 100.0,
+        outcome.failures
+    );
+    Ok(outcome)
+}
+
+/// Schedules that one watch guards, and how long they may take together.
+const WATCH: (u64, Duration) = (1_000, Duration::from_secs(300));
+
+fn schedules(effort: u64) -> Result<Outcome, CrashError> {
+    let mut outcome = Outcome::default();
+    for first in (0..10_000 * effort).step_by(WATCH.0 as usize) {
+        let batch = in_time(WATCH.1, move || {
+            let failed = |seed: &u64| match short_schedule(*seed) {
+                Ok(_) => false,
+                Err(failure) => {
+                    eprintln!("schedule of seed {seed}: {failure}");
+                    true
+                }
+            };
+            Ok((first..first + WATCH.0).filter(failed).count() as u64)
+        });
+        outcome.cases += WATCH.0;
+        outcome.failures += batch.unwrap_or(1);
+        outcome.lost = outcome.failures;
+    }
+    outcome.is_met = outcome.failures == 0 && outcome.cases >= 1_000_000;
+    outcome.value = counted(&outcome, "schedules");
+    Ok(outcome)
+}
+
+#[cfg(feature = "seeded-bugs")]
+fn forged(effort: u64) -> Result<Outcome, CrashError> {
+    let mut outcome = Outcome::default();
+    let mut reported = 0;
+    for profile in CHIP_PROFILES {
+        let found = super::forged::forged_images::<Engine>(&trial(profile, 150)?, 20_000 * effort);
+        let Outcome { cases, failures, .. } = campaign(&found);
+        outcome.cases += cases;
+        outcome.failures += failures;
+        reported += found.reported;
+    }
+    outcome.is_met = outcome.failures == 0 && outcome.cases >= 100_000_000;
+    outcome.value = format!(
+        "{}, {} answered with a typed error",
+        counted(&outcome, "images"),
+        grouped(reported)
+    );
+    Ok(outcome)
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+fn forged(_: u64) -> Result<Outcome, CrashError> {
+    let value = String::from("needs the feature `seeded-bugs`");
+    Ok(Outcome { value, ..Outcome::default() })
 }
 
 fn damaged_images(effort: u64) -> Result<Outcome, CrashError> {

@@ -212,7 +212,9 @@ impl Master {
             }
             master.pages.push((lsn, group, pages));
         }
-        input.0.is_empty().then_some(master)
+        // What was copied was durable, whatever came of the rest (C1).
+        let is_sound = master.cutoff <= master.durable && input.0.is_empty();
+        is_sound.then_some(master)
     }
 }
 
@@ -572,6 +574,16 @@ mod tests {
         let pages = vec![(Lsn(1), GroupId(2), vec![LogicalPage(1); 3])];
         let master = Master { values, pages, ..Master::default() };
         assert!(master.encode().len() <= MASTER_HEAD_SIZE + 2 * RELEASE_SIZE + 17 + 4 * 3);
+        assert_eq!(Master::decode(&master.encode()), Some(master));
+    }
+
+    /// Goal (D5): a record whose checksum is right is doubted all the same. Method: a cutoff that no
+    /// log reached, from which restart would take the LSNs to come.
+    #[test]
+    fn a_cutoff_beyond_the_durable_frontier_is_refused() {
+        let master = Master { cutoff: Lsn(8), durable: Lsn(7), ..Master::default() };
+        assert_eq!(Master::decode(&master.encode()), None);
+        let master = Master { cutoff: Lsn(7), ..master };
         assert_eq!(Master::decode(&master.encode()), Some(master));
     }
 

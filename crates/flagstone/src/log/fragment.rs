@@ -105,6 +105,52 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
     Some(Parsed { header, crc, payload })
 }
 
+/// Makes checksum and chain of the fragments in `pages` fit whatever their bytes are, and says which
+/// pages changed: what stands behind the checksums is tested too.
+#[cfg(all(feature = "parts", feature = "seeded-bugs"))]
+pub(crate) fn reseal_all(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize> {
+    let mut places = Vec::new();
+    for (index, page) in pages.iter().enumerate() {
+        for offset in (0..page.len()).step_by(slot_size.max(1)) {
+            let sequence = page.get(offset + 20..).and_then(|bytes| bytes.first_chunk());
+            let is_fragment = page.get(offset + 4..offset + 6) == Some(&MAGIC[..]);
+            places.extend(
+                sequence
+                    .filter(|_| is_fragment)
+                    .map(|bytes| (u64::from_le_bytes(*bytes), index, offset)),
+            );
+        }
+    }
+    places.sort_unstable();
+    let mut renamed = hashbrown::HashMap::new();
+    let mut changed = Vec::new();
+    for (_, index, offset) in places {
+        if let Some((before, after)) = reseal(&mut pages[index][offset..], &renamed)
+            && before != after
+        {
+            renamed.insert(before, after);
+            changed.push(index);
+        }
+    }
+    changed
+}
+
+/// Seals one fragment; its predecessor is the one of which `renamed` knows the new checksum. Returns
+/// the checksum before and after.
+#[cfg(all(feature = "parts", feature = "seeded-bugs"))]
+fn reseal(bytes: &mut [u8], renamed: &hashbrown::HashMap<u32, u32>) -> Option<(u32, u32)> {
+    let size = u32::from_le_bytes(*bytes.get(10..)?.first_chunk()?) & 0xFF_FFFF;
+    let whole = bytes.get_mut(..HEADER_SIZE + size as usize)?;
+    let before = u32::from_le_bytes(*whole.first_chunk()?);
+    let predecessor = u32::from_le_bytes(*whole.get(28..)?.first_chunk()?);
+    if let Some(after) = renamed.get(&predecessor) {
+        whole[28..32].copy_from_slice(&after.to_le_bytes());
+    }
+    let after = crc32c(&whole[4..]);
+    whole[..4].copy_from_slice(&after.to_le_bytes());
+    Some((before, after))
+}
+
 fn take<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
     bytes.split_first_chunk::<N>().map(|(head, rest)| (*head, rest))
 }

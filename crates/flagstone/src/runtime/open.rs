@@ -320,7 +320,8 @@ impl<D: Nand> Restart<'_, D> {
         let mut bytes = Vec::new();
         // A second reading takes the copies of the tail too: the tail itself may not read any more.
         let end = self.mount.log_pages.end.max(self.runtime.space().log_range().end);
-        for page in first..end {
+        let numbers = self.runtime.space().log_numbers(first..end);
+        for page in numbers {
             let read = self.runtime.space().log_read(page, &mut bytes)?;
             let LogRead::Present { opens_block, .. } = read else { continue };
             self.report.log_pages_read += 1;

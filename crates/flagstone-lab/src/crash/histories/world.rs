@@ -4,17 +4,16 @@
 
 use std::collections::VecDeque;
 
-use flagstone::{Database, EngineError, Flush, OpenError, Stop, Table, Wait, Work};
+use flagstone::{Database, EngineError, Flush, Stop, Table, Wait, Work};
 use flagstone_nand::{Crashable as _, SimNand};
 use flagstone_space::Lsn;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 
-use super::client::{
-    Client, Halt, Handle, LIST_COUNT, Pace, Turn, Waiting, below, key_of, list_of,
-};
+use super::client::{Client, Halt, Handle, LIST_COUNT, Pace, Turn, Waiting, below, key_of};
 use super::graph::{History, ListKey, Lists, NodeIndex, Reader};
-use super::{Failure, HistoryConfig, Totals};
+use super::threads::lists_in;
+use super::{Failure, HistoryConfig, Totals, open_failed};
 
 /// Turns without progress after which whoever waits for room is let go on.
 const QUIET_TURNS_MAX: u32 = 500;
@@ -53,13 +52,6 @@ pub(super) struct World<'c> {
     quiet_turns: u32,
     presses: u32,
     totals: Totals,
-}
-
-fn open_failed(error: OpenError) -> Failure {
-    match error {
-        OpenError::Engine(error) => error.into(),
-        other => Failure::Open(other.to_string()),
-    }
 }
 
 impl<'c> World<'c> {
@@ -138,14 +130,7 @@ impl<'c> World<'c> {
     }
 
     fn lists(&self) -> Result<Lists, Failure> {
-        let transaction = self.database.begin();
-        let mut lists = Lists::new();
-        for row in transaction.range(self.table, ..) {
-            let (key, value) = row?;
-            let number = key.first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
-            lists.insert(ListKey(number), list_of(&value));
-        }
-        Ok(lists)
+        Ok(lists_in(&self.database, self.table)?)
     }
 
     fn turn(&mut self) -> Result<(), Failure> {

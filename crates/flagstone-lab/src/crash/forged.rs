@@ -1,0 +1,110 @@
+//! Images changed behind their checksums: what decodes must be doubted all the same.
+//!
+//! Owns the drawing of changes and their sealing. Never decides what is right: any answer but a
+//! panic or an endless loop is.
+
+use flagstone::parts::reseal_log;
+use flagstone_nand::{Nand as _, PageContent, PhysicalPage, SimNand};
+use flagstone_space::forge::reseal;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
+use super::faults::{Campaign, Trial, programmed_pages};
+use super::fuzz::{ImageVerdict, image_on_chip};
+use super::run::RunnerRig;
+use super::subject::Subject;
+use crate::parallel::each;
+
+/// Pages that one image is changed in, at most.
+const PAGES_MAX: usize = 3;
+
+/// Bytes of a page that are changed, at most.
+const BYTES_MAX: usize = 4;
+
+/// Forged images that are made and opened at a time.
+const BATCH: u64 = 1_000;
+
+/// A number from 0 to before `bound`.
+fn below(random: &mut Pcg64Mcg, bound: usize) -> usize {
+    (random.next_u64() % bound.max(1) as u64) as usize
+}
+
+/// Changes a byte to one that means something else: a neighbour, a bound, another bit.
+fn change(random: &mut Pcg64Mcg, byte: &mut u8) {
+    *byte = match below(random, 6) {
+        0 => 0,
+        1 => u8::MAX,
+        2 => byte.wrapping_add(1),
+        3 => byte.wrapping_sub(1),
+        4 => *byte ^ 1 << below(random, 8),
+        _ => random.next_u64() as u8,
+    };
+}
+
+/// Changes bytes of a page: half of the time near its front, where most of what is decoded stands.
+fn change_page(random: &mut Pcg64Mcg, content: &mut PageContent) {
+    for _ in 0..=below(random, BYTES_MAX) {
+        let target = match below(random, 4) {
+            0 if !content.spare.is_empty() => &mut content.spare,
+            _ => &mut content.data,
+        };
+        let reach = if below(random, 2) == 0 { target.len().min(96) } else { target.len() };
+        let at = below(random, reach);
+        change(random, &mut target[at]);
+    }
+}
+
+/// A chip with a few pages changed and sealed anew, drawn from `seed`.
+fn forged(chip: &SimNand, pages: &[PhysicalPage], seed: u64) -> SimNand {
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let (geometry, capabilities) = (chip.geometry(), chip.capabilities());
+    let mut chip = chip.clone();
+    for _ in 0..=below(&mut random, PAGES_MAX) {
+        let page = pages[below(&mut random, pages.len())];
+        let mut content = chip.peek(page);
+        change_page(&mut random, &mut content);
+        let PageContent { data, spare } = &mut content;
+        reseal((&geometry, &capabilities), page, data, spare);
+        chip.poke(page, &content);
+    }
+    relink(&mut chip, pages);
+    chip
+}
+
+/// Chains the fragments of the log anew, in whatever pages they stand.
+fn relink(chip: &mut SimNand, pages: &[PhysicalPage]) {
+    let word = chip.capabilities().code_word.data_size as usize;
+    let mut contents: Vec<_> = pages.iter().map(|page| chip.peek(*page)).collect();
+    let mut log: Vec<_> = contents.iter_mut().map(|content| content.data.as_mut_slice()).collect();
+    for index in reseal_log(&mut log, word) {
+        chip.poke(pages[index], &contents[index]);
+    }
+}
+
+/// D5: images changed in a few bytes, with every checksum computed anew, opened, read, checked and
+/// written.
+#[must_use]
+pub fn forged_images<S: Subject<RunnerRig<SimNand>>>(trial: &Trial, count: u64) -> Campaign {
+    let base = match trial.after_script::<S>() {
+        Ok(base) => base.chip,
+        Err(violation) => return Campaign::failed("D5", violation),
+    };
+    let pages = programmed_pages(&base);
+    let mut campaign = Campaign { id: "D5", ..Campaign::default() };
+    for first in (0..count).step_by(BATCH as usize) {
+        let seeds: Vec<u64> =
+            (first..count.min(first + BATCH)).map(|n| trial.seed ^ n << 8).collect();
+        let open = |seed: &u64| image_on_chip::<S>(forged(&base, &pages, *seed));
+        for (seed, verdict) in seeds.iter().zip(each(trial.threads, &seeds, open)) {
+            campaign.cases += 1;
+            match verdict {
+                Ok(ImageVerdict::Opened(_)) => {}
+                Ok(ImageVerdict::Damaged(_) | ImageVerdict::Refused(_)) => campaign.reported += 1,
+                Err(violation) => {
+                    campaign.failures.push((format!("image of seed {seed}"), violation))
+                }
+            }
+        }
+    }
+    campaign
+}
