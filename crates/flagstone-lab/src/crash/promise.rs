@@ -98,6 +98,14 @@ fn every_power_cut_of_every_preset_recovers() {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
+/// Goal: a transaction of the shadow engine that ends a deadlock is refused, at its commit too.
+/// Method: a script in which it asks for nothing in between.
+#[test]
+fn a_deadlock_that_a_commit_learns_of_is_no_failure() {
+    let report = explored(&config("cfc", "tiny-flags", 120, 1, 35));
+    assert!(report.lines.is_empty(), "{}", report.lines.join("\n"));
+}
+
 /// Goal: a cut of restart's redo and undo changes nothing. Method: two cuts, all states; pages of
 /// transactions that never committed are on flash, so that the undo has something to do.
 #[test]

@@ -23,6 +23,14 @@ pub struct Shadow<D: Nand> {
     machine: Machine<D>,
 }
 
+/// A lock in the way counts as no room: nothing is claimed of locks on pages.
+const fn refused(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Deadlock => EngineError::Full,
+        error => error,
+    }
+}
+
 /// Rows of a scan's piece.
 const ROWS_MAX: usize = 1_000;
 
@@ -44,8 +52,7 @@ impl<D: Nand> Shadow<D> {
     fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
         match self.machine.attempt(operation) {
             Ok(done) => done.ok_or(EngineError::Full),
-            Err(EngineError::Deadlock) => Err(EngineError::Full),
-            Err(error) => Err(error),
+            Err(error) => Err(refused(error)),
         }
     }
 
@@ -205,7 +212,8 @@ impl<D: Nand> Subject<D> for Shadow<D> {
 
     fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
         let xid = self.open.remove(&slot).ok_or(EngineError::Ended)?;
-        self.machine.commit(xid)
+        // Who was chosen to end a deadlock learns it here, when it asked for nothing since.
+        self.machine.commit(xid).map_err(refused)
     }
 
     fn abort(&mut self, slot: SlotIndex) {
