@@ -24,6 +24,7 @@ use flagstone_nand::{
 use serde::Serialize;
 
 pub mod classic;
+mod copies;
 pub mod engine;
 pub mod explore;
 pub mod faults;

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError, Row, RowValue, ScanRange, Table, Xid};
+use flagstone::{Durability, EngineError, OpenError, Table, Xid};
 use flagstone_nand::Nand;
 
+use super::copies::{self, Copies, Piece};
 use super::script::{Direction, TABLE_COUNT};
 use super::subject::{Pairs, Setup, Subject};
 use crate::classic::{Config, Locking, Machine, Mistake};
@@ -19,7 +20,7 @@ use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 #[derive(Debug)]
 pub struct Classic<D: Nand, const MISTAKE: usize = 0> {
     open: BTreeMap<SlotIndex, Open>,
-    snapshots: BTreeMap<SlotIndex, Option<Contents>>,
+    snapshots: Copies,
     tables: BTreeMap<TableIndex, Table>,
     machine: Machine<D>,
 }
@@ -30,32 +31,14 @@ struct Open {
     savepoints: Vec<usize>,
 }
 
-/// Rows of a scan's piece.
-const ROWS_MAX: usize = 1_000;
-
 fn config(setup: &Setup, mistake: usize) -> Config {
     let mistake = Mistake::ALL.get(mistake).copied().unwrap_or_default();
     Config { locking: Locking::Record, mistake, ..Config::of(&setup.options) }
 }
 
-fn direction_of(direction: Direction) -> flagstone::Direction {
-    match direction {
-        Direction::Forward => flagstone::Direction::Forward,
-        Direction::Backward => flagstone::Direction::Backward,
-    }
-}
-
-fn pair(row: Row) -> (Vec<u8>, Vec<u8>) {
-    match row.value {
-        RowValue::Inline(value) => (row.key, value),
-        // This engine gives every value whole.
-        RowValue::Large(_) => (row.key, Vec::new()),
-    }
-}
-
 impl<D: Nand, const MISTAKE: usize> Classic<D, MISTAKE> {
     fn around(machine: Machine<D>) -> Self {
-        let (open, snapshots, tables) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (open, snapshots, tables) = (BTreeMap::new(), Copies::default(), BTreeMap::new());
         Self { open, snapshots, tables, machine }
     }
 
@@ -74,38 +57,19 @@ impl<D: Nand, const MISTAKE: usize> Classic<D, MISTAKE> {
         range: &KeyRange,
         direction: Direction,
     ) -> Result<Option<Pairs>, EngineError> {
-        let table = self.table(range.table)?;
-        let mut rest = Some(ScanRange { low: range.low.clone(), high: range.high.clone() });
-        let mut pairs = Pairs::new();
-        while let Some(part) = rest {
-            let mut rows = Vec::new();
-            let direction = direction_of(direction);
-            let scan = self
-                .machine
-                .attempt(|engine| engine.scan(xid, table, &part, direction, ROWS_MAX, &mut rows))?;
-            let Some(left) = scan else { return Ok(None) };
-            rest = left;
-            pairs.extend(rows.into_iter().map(pair));
-        }
-        Ok(Some(pairs))
+        copies::pairs(self.table(range.table)?, range, direction, |piece| {
+            let Piece { table, range, direction, limit, rows } = piece;
+            self.machine.attempt(|engine| engine.scan(xid, table, range, direction, limit, rows))
+        })
     }
 
     /// Everything there is, read by one transaction; none when a lock is in the way.
     fn copy(&self) -> Result<Option<Contents>, EngineError> {
         let xid = self.machine.engine().begin();
-        let copied = self.copy_as(xid);
+        let read = |range: &KeyRange| self.pairs(xid, range, Direction::Forward);
+        let copied = copies::contents(self.tables.keys().copied(), read);
         self.machine.engine().abort(xid);
         copied
-    }
-
-    fn copy_as(&self, xid: Xid) -> Result<Option<Contents>, EngineError> {
-        let mut contents = Contents::default();
-        for index in self.tables.keys() {
-            let all = KeyRange { table: *index, low: Vec::new(), high: None };
-            let Some(pairs) = self.pairs(xid, &all, Direction::Forward)? else { return Ok(None) };
-            pairs.into_iter().for_each(|(key, value)| contents.insert(*index, key, value));
-        }
-        Ok(Some(contents))
     }
 
     fn find_table(&self, index: TableIndex) -> Result<Option<Table>, EngineError> {
@@ -249,7 +213,7 @@ impl<D: Nand, const MISTAKE: usize> Subject<D> for Classic<D, MISTAKE> {
 
     fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
         let copy = self.copy()?;
-        self.snapshots.insert(slot, copy);
+        self.snapshots.open(slot, copy);
         Ok(())
     }
 
@@ -259,9 +223,7 @@ impl<D: Nand, const MISTAKE: usize> Subject<D> for Classic<D, MISTAKE> {
         table: TableIndex,
         key: &[u8],
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
-        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
-        Ok(copy.get(&(table, key.to_vec())).map(<[u8]>::to_vec))
+        self.snapshots.get(slot, table, key)
     }
 
     fn snapshot_scan(
@@ -270,18 +232,11 @@ impl<D: Nand, const MISTAKE: usize> Subject<D> for Classic<D, MISTAKE> {
         table: TableIndex,
         direction: Direction,
     ) -> Result<Pairs, EngineError> {
-        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
-        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
-        let owned = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
-        let mut pairs: Pairs = copy.range(table, b"", None).into_iter().map(owned).collect();
-        if direction == Direction::Backward {
-            pairs.reverse();
-        }
-        Ok(pairs)
+        self.snapshots.scan(slot, table, direction)
     }
 
     fn snapshot_close(&mut self, slot: SlotIndex) {
-        self.snapshots.remove(&slot);
+        self.snapshots.close(slot);
     }
 
     fn could_lock(

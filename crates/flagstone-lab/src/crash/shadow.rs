@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Durability, EngineError, OpenError, RowValue, ScanRange, Step, Table, Xid};
+use flagstone::{Durability, EngineError, OpenError, Step, Table, Xid};
 use flagstone_nand::Nand;
 
+use super::copies::{self, Copies, Piece};
 use super::script::{Direction, TABLE_COUNT};
 use super::subject::{Pairs, Setup, Subject};
 use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
@@ -18,7 +19,7 @@ use crate::shadow::{Config, Engine, Machine};
 #[derive(Debug)]
 pub struct Shadow<D: Nand> {
     open: BTreeMap<SlotIndex, Xid>,
-    snapshots: BTreeMap<SlotIndex, Option<Contents>>,
+    snapshots: Copies,
     tables: BTreeMap<TableIndex, Table>,
     machine: Machine<D>,
 }
@@ -31,12 +32,9 @@ const fn refused(error: EngineError) -> EngineError {
     }
 }
 
-/// Rows of a scan's piece.
-const ROWS_MAX: usize = 1_000;
-
 impl<D: Nand> Shadow<D> {
     fn around(machine: Machine<D>) -> Self {
-        let (open, snapshots, tables) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (open, snapshots, tables) = (BTreeMap::new(), Copies::default(), BTreeMap::new());
         Self { open, snapshots, tables, machine }
     }
 
@@ -62,42 +60,20 @@ impl<D: Nand> Shadow<D> {
         range: &KeyRange,
         direction: Direction,
     ) -> Result<Pairs, EngineError> {
-        let table = self.table(range.table)?;
-        let direction = match direction {
-            Direction::Forward => flagstone::Direction::Forward,
-            Direction::Backward => flagstone::Direction::Backward,
-        };
-        let mut rest = Some(ScanRange { low: range.low.clone(), high: range.high.clone() });
-        let mut pairs = Pairs::new();
-        while let Some(part) = rest {
-            let mut rows = Vec::new();
-            rest =
-                self.run(|engine| engine.scan(xid, table, &part, direction, ROWS_MAX, &mut rows))?;
-            for row in rows {
-                if let RowValue::Inline(value) = row.value {
-                    pairs.push((row.key, value));
-                }
-            }
-        }
-        Ok(pairs)
+        let pairs = copies::pairs(self.table(range.table)?, range, direction, |piece| {
+            let Piece { table, range, direction, limit, rows } = piece;
+            self.run(|engine| engine.scan(xid, table, range, direction, limit, rows)).map(Some)
+        })?;
+        Ok(pairs.unwrap_or_default())
     }
 
     /// Everything there is, read by one transaction.
     fn copy(&self) -> Result<Contents, EngineError> {
         let xid = self.machine.engine().begin();
-        let mut contents = Contents::default();
-        let mut outcome = Ok(());
-        for index in self.tables.keys() {
-            let all = KeyRange { table: *index, low: Vec::new(), high: None };
-            match self.pairs(xid, &all, Direction::Forward) {
-                Ok(pairs) => {
-                    pairs.into_iter().for_each(|(key, value)| contents.insert(*index, key, value));
-                }
-                Err(error) => outcome = Err(error),
-            }
-        }
+        let read = |range: &KeyRange| self.pairs(xid, range, Direction::Forward).map(Some);
+        let copied = copies::contents(self.tables.keys().copied(), read);
         self.machine.abort(xid);
-        outcome.map(|()| contents)
+        copied.map(Option::unwrap_or_default)
     }
 }
 
@@ -228,7 +204,7 @@ impl<D: Nand> Subject<D> for Shadow<D> {
             Err(EngineError::Full) => None,
             Err(error) => return Err(error),
         };
-        self.snapshots.insert(slot, copy);
+        self.snapshots.open(slot, copy);
         Ok(())
     }
 
@@ -238,9 +214,7 @@ impl<D: Nand> Subject<D> for Shadow<D> {
         table: TableIndex,
         key: &[u8],
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
-        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
-        Ok(copy.get(&(table, key.to_vec())).map(<[u8]>::to_vec))
+        self.snapshots.get(slot, table, key)
     }
 
     fn snapshot_scan(
@@ -249,18 +223,11 @@ impl<D: Nand> Subject<D> for Shadow<D> {
         table: TableIndex,
         direction: Direction,
     ) -> Result<Pairs, EngineError> {
-        let copy = self.snapshots.get(&slot).ok_or(EngineError::Ended)?;
-        let copy = copy.as_ref().ok_or(EngineError::SnapshotTooOld)?;
-        let owned = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
-        let mut pairs: Pairs = copy.range(table, b"", None).into_iter().map(owned).collect();
-        if direction == Direction::Backward {
-            pairs.reverse();
-        }
-        Ok(pairs)
+        self.snapshots.scan(slot, table, direction)
     }
 
     fn snapshot_close(&mut self, slot: SlotIndex) {
-        self.snapshots.remove(&slot);
+        self.snapshots.close(slot);
     }
 
     fn checkpoint(&mut self) -> Result<(), EngineError> {
