@@ -44,7 +44,8 @@ use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Ring;
 use crate::scan::{
-    First, FoundRecord, find_life, find_record, is_second_of_log, is_whole, read_firsts,
+    First, FoundRecord, find_life, find_record, is_said_twice, is_second_of_log, is_whole,
+    read_firsts,
 };
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
@@ -69,8 +70,9 @@ pub struct MountReport {
     pub blocks_scanned: u32,
     /// Units that did not read whole behind the written part of a block.
     pub torn_units: u32,
-    /// Units that did not read whole although a later unit of their block does: no power cut
-    /// explains them. A group whose page was among them is incomplete.
+    /// Units that did not read whole although a later unit of their block does: of power cuts only one
+    /// in the erase of a block that holds nothing any more explains them. A group whose page was among
+    /// them is incomplete.
     pub damaged_units: u32,
     /// Units that may have been in flight: kept in memory until they are copied.
     pub suspects: u32,
@@ -372,7 +374,8 @@ impl<D: Nand> Mount<D> {
                 let at = first_page(&flash.layout, block);
                 if trusted
                     || flash.bugs.has(SpaceBug::StaleSequenceAccepted)
-                    || meta.sequence >= floor && is_whole(flash, at, &meta)?
+                    || meta.sequence >= floor
+                        && (is_whole(flash, at, &meta)? || is_said_twice(flash, block, &meta)?)
                 {
                     return Ok(first);
                 }

@@ -106,14 +106,35 @@ pub(crate) fn find_life<D: Nand>(
     Ok(None)
 }
 
-/// Whether the page that the log programs after the first one of a block is a page of the log.
+/// Whether the page that the log programs after the first one of a block is a page of the log: the
+/// second copy of the block's head, where metadata stand in the data area.
 pub(crate) fn is_second_of_log<D: Nand>(
     flash: &mut Flash<D>,
     block: BlockIndex,
 ) -> Result<bool, NandError> {
-    let next = flash.layout.log_positions.iter().copied().find(|position| *position > 0);
+    let mut positions = flash.layout.log_positions.iter().copied();
+    let next = match flash.layout.placement {
+        Placement::Header => None,
+        Placement::RawSpare { .. } | Placement::CoveredSpare { .. } => {
+            positions.find(|position| *position > 0)
+        }
+    };
     let at = first_page(&flash.layout, block) + next.unwrap_or(1);
     Ok(matches!(flash.peek(at)?, RawMeta::Found(meta, _) if meta.kind == PageKind::Log))
+}
+
+/// Whether both copies of a log block's head say `meta`, although neither fits its page: each of the
+/// two took the other's place.
+pub(crate) fn is_said_twice<D: Nand>(
+    flash: &mut Flash<D>,
+    block: BlockIndex,
+    meta: &PageMeta,
+) -> Result<bool, NandError> {
+    if meta.kind != PageKind::Log || flash.layout.placement != Placement::Header {
+        return Ok(false);
+    }
+    let second = flash.peek(first_page(&flash.layout, block) + 1)?;
+    Ok(matches!(second, RawMeta::Found(other, _) if other == *meta))
 }
 
 /// Copy of a record.
@@ -282,18 +303,27 @@ fn scan_units<D: Nand>(
     let may_have_holes =
         flash.layout.capabilities.needs_sync || paired || mode == CellMode::Translated;
     let stale_counts = flash.bugs.has(SpaceBug::StaleSequenceAccepted);
+    let mut was_erased = false;
     for unit in from..flash.layout.units_per_block {
         let at = first_page(&flash.layout, block) + unit * flash.layout.parts;
         match flash.read_unit(at, &mut image, ReadPurpose::Metadata) {
             Ok(read) if read.meta.sequence == sequence || stale_counts => {
                 if !may_have_holes {
-                    scan.damaged_units += core::mem::take(&mut scan.torn_units);
+                    let erased = u32::from(core::mem::take(&mut was_erased));
+                    scan.damaged_units += core::mem::take(&mut scan.torn_units) + erased;
                 }
                 scan.units.push(FoundUnit { at, meta: read.meta });
                 let last = scan.last_image.get_or_insert_default();
                 core::mem::swap(last, &mut image);
             }
-            Err((page, ReadFault::Bad(Check::Erased))) if page == at && !may_have_holes => break,
+            Err((page, ReadFault::Bad(Check::Erased))) if page == at && !may_have_holes => {
+                // One that lies before another was lost; two end the block.
+                if was_erased {
+                    break;
+                }
+                was_erased = true;
+                continue;
+            }
             Ok(_) | Err((_, ReadFault::Bad(Check::Erased))) => {}
             Err((_, ReadFault::Bad(_))) => scan.torn_units += 1,
             Err((_, ReadFault::Device(error))) => return Err(error),

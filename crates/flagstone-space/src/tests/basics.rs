@@ -6,7 +6,7 @@ use super::harness::{
     Draw, Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
 };
 use crate::{
-    GroupId, LogicalPage, Lsn, MountError, NoOwner, Owner, PageInfo, Space, SpaceError,
+    GroupId, LogRead, LogicalPage, Lsn, MountError, NoOwner, Owner, PageInfo, Space, SpaceError,
     SpaceOptions, WriteTag,
 };
 use flagstone_nand::{Crashable, Nand, PageContent, Profile, SimNand};
@@ -324,4 +324,50 @@ fn a_page_whose_only_version_was_erased_is_lost() {
     let mut read = Vec::new();
     space.read(LogicalPage(3), &mut read).unwrap();
     assert_eq!(read[..5], *b"again");
+}
+
+/// Goal: a block of the log whose head is damaged once is a block of the log. Method: where metadata
+/// stand in the data area, the first copy of the head is erased, or changes places with the second.
+#[test]
+fn a_log_block_outlives_damage_to_its_head() {
+    let mut space = tiny_space();
+    let at = space.log_append(&[7; 100]).unwrap();
+    let place = space.log_place(at.page).unwrap();
+    let written = space.into_device();
+    let geometry = written.geometry();
+    let block = geometry.block_of(place);
+    let head = |copy| geometry.page(block, copy).unwrap();
+    let erase = |device: &mut SimNand| {
+        device.poke(head(0), &PageContent { data: Vec::new(), spare: Vec::new() });
+    };
+    let swap = |device: &mut SimNand| device.swap_pages(head(0), head(1));
+    for harm in [&erase as &dyn Fn(&mut SimNand), &swap] {
+        let mut device = written.clone();
+        harm(&mut device);
+        let (mut space, report) = Space::mount(device).unwrap();
+        let mut bytes = Vec::new();
+        assert!(
+            matches!(space.log_read(at.page, &mut bytes), Ok(LogRead::Present { .. })),
+            "{report:?}"
+        );
+        assert_eq!(bytes[..100], [7; 100]);
+    }
+}
+
+/// Goal: a page that reads as erased before one that does not is damage, and the later one is found.
+#[test]
+fn an_erased_page_does_not_hide_those_behind_it() {
+    let mut space = tiny_space();
+    space.ensure_room(3, &mut NoOwner).unwrap();
+    for page in 1..4 {
+        space.write(LogicalPage(page), b"page", &tag(page.into())).unwrap();
+    }
+    let at = space.map.get(LogicalPage(2)).unwrap();
+    let mut device = space.into_device();
+    let page = device.geometry().page_from_number(at).unwrap();
+    device.poke(page, &PageContent { data: Vec::new(), spare: Vec::new() });
+    let (space, report) = Space::mount(device).unwrap();
+    assert_eq!(report.damaged_units, 1, "{report:?}");
+    let found: Vec<_> = space.mapped_pages().collect();
+    assert_eq!(found, [LogicalPage(1), LogicalPage(3)]);
 }
