@@ -22,21 +22,29 @@ pub(crate) enum Seek<'a> {
 const DEPTH_MAX: u8 = 24;
 
 impl Seek<'_> {
-    fn child(self, view: &NodeView<'_>) -> Option<LogicalPage> {
+    fn child(self, view: &NodeView<'_>) -> Option<(usize, LogicalPage)> {
         match self {
-            Seek::At(key) => view.child_for(key).map(|(_, child)| child),
-            Seek::Below(bound) => view.child_below(bound).map(|(_, child)| child),
+            Seek::At(key) => view.child_for(key),
+            Seek::Below(bound) => view.child_below(bound),
         }
     }
+}
 
-    /// Whether a node with these fences is where the search should be (rule D15).
-    fn fits(self, view: &NodeView<'_>) -> bool {
-        match self {
-            Seek::At(key) => view.low() <= key && view.high().is_none_or(|high| key < high),
-            Seek::Below(None) => view.high().is_none(),
-            Seek::Below(Some(bound)) => {
-                view.low() < bound && view.high().is_none_or(|high| bound <= high)
-            }
+/// Fences that a node must have: those of its place in its parent, or of a root (rule D15).
+///
+/// A node with others is of another time than its parent: damage took the version that belongs there,
+/// and an older one was found. What it holds beyond its place, or lacks of it, is not to be believed.
+fn has_its_fences(view: &NodeView<'_>, place: Option<(&NodeView<'_>, usize)>) -> bool {
+    match place {
+        None => view.low().is_empty() && view.high().is_none(),
+        Some((parent, index)) => {
+            parent.is_separator(index, view.low())
+                && match view.high() {
+                    Some(high) if index + 1 < parent.count() => {
+                        parent.is_separator(index + 1, high)
+                    }
+                    high => index + 1 == parent.count() && high == parent.high(),
+                }
         }
     }
 }
@@ -54,30 +62,50 @@ impl Engine {
     /// The frame of the node at `level` that `seek` names; the root when the tree is lower.
     pub(crate) fn node_for(&mut self, table: Table, seek: Seek<'_>, level: u8) -> Step<FrameIndex> {
         let mut page = self.root_of(table)?;
+        let mut parent: Option<(FrameIndex, usize)> = None;
         for _ in 0..DEPTH_MAX {
             let index = self.frame_of(page)?;
-            let view = NodeView::trusted(&self.pool.frame(index).image);
-            if view.tree() != table.id || !seek.fits(&view) {
-                return Err(corrupt(page, "node lies outside its parent's range"));
-            }
+            let view = self.node_at(table, index, parent)?;
             if view.level() <= level {
                 return Ok(index);
             }
-            page = seek.child(&view).ok_or_else(|| corrupt(page, "inner node has no child"))?;
+            let (place, child) =
+                seek.child(&view).ok_or_else(|| corrupt(page, "inner node has no child"))?;
+            (parent, page) = (Some((index, place)), child);
         }
         Err(corrupt(page, "tree is deeper than any tree can be"))
+    }
+
+    /// The node in a frame, if it is what its place in `parent` demands.
+    fn node_at(
+        &self,
+        table: Table,
+        index: FrameIndex,
+        parent: Option<(FrameIndex, usize)>,
+    ) -> Step<NodeView<'_>> {
+        let frame = self.pool.frame(index);
+        let view = NodeView::trusted(&frame.image);
+        let parent =
+            parent.map(|(at, place)| (NodeView::trusted(&self.pool.frame(at).image), place));
+        let place = parent.as_ref().map(|(view, place)| (view, *place));
+        if view.tree() != table.id || !has_its_fences(&view, place) {
+            return Err(corrupt(frame.page, "node differs from its parent's separators"));
+        }
+        Ok(view)
     }
 
     /// The leaf's frame if the whole path to it is in memory.
     pub(crate) fn leaf_at_hand(&mut self, table: Table, key: &[u8]) -> Option<FrameIndex> {
         let mut page = self.trees.get(table.id as usize)?.root?;
+        let mut parent = None;
         for _ in 0..DEPTH_MAX {
             let index = self.pool.peek(page)?;
-            let view = NodeView::trusted(&self.pool.frame(index).image);
+            let view = self.node_at(table, index, parent).ok()?;
             if view.level() == 0 {
-                return Seek::At(key).fits(&view).then_some(index);
+                return Some(index);
             }
-            page = Seek::At(key).child(&view)?;
+            let (place, child) = Seek::At(key).child(&view)?;
+            (parent, page) = (Some((index, place)), child);
         }
         None
     }

@@ -465,7 +465,9 @@ impl Engine {
         if !self.wants_run_page(group, page) {
             return Ok(());
         }
-        let (info, image) = found.ok_or(missing(page))?;
+        // The number may have had another owner: a page of his is not this run's (rule D15).
+        let of_group = found.filter(|(info, _)| info.group == group);
+        let (info, image) = of_group.ok_or(missing(page))?;
         let is_sound = entries(&image).is_some_and(|mut all| all.all(|entry| entry.is_some()));
         if !is_sound {
             return Err(fault(page));

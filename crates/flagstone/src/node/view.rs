@@ -193,6 +193,12 @@ impl<'a> NodeView<'a> {
         key
     }
 
+    /// Whether `key` is the separator of child `index`.
+    #[inline]
+    pub(crate) fn is_separator(&self, index: usize, key: &[u8]) -> bool {
+        key.strip_prefix(self.prefix()) == Some(self.suffix(index))
+    }
+
     /// Finds an entry of a leaf, or where it would stand.
     #[inline]
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
