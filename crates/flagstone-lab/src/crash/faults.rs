@@ -402,6 +402,16 @@ pub fn changed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaig
     whole
 }
 
+/// D3 after a clean close alone: for a subject whose log does not say which pages it needs, so that a
+/// page lost at the end of a block looks to it as one that a cut took.
+#[must_use]
+pub fn changed_closed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaign {
+    match trial.after_script::<S>() {
+        Ok(base) => changed_image::<S>(trial, &base, count),
+        Err(violation) => Campaign::failed("D3", violation),
+    }
+}
+
 fn changed_image<S: Subject<ChipRig>>(trial: &Trial, base: &Base, count: u64) -> Campaign {
     let (geometry, pages) = (base.chip.geometry(), programmed_pages(&base.chip));
     let seeds = (0..count).map(|number| trial.seed ^ (number << 20));

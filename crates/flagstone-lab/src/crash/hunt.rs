@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::explore::{Limits, Scenario, Tally, explore};
 use super::faults::{
-    Campaign, Trial, changed_images, churn, filled, full_then_deleted, swapped_pages,
+    Campaign, Trial, changed_closed_images, changed_images, churn, filled, full_then_deleted,
+    swapped_pages,
 };
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
@@ -363,7 +364,7 @@ fn when_damaged(target: Target, seed: u64) -> Result<Look, CrashError> {
     let trial = trial(target, seed)?;
     let (cases, seen) = match target.quarry {
         Quarry::Engine(_) => look_at(&changed_images::<Flagstone<_>>(&trial, 300)),
-        Quarry::Space(_) => look_at(&changed_images::<Ledger<_>>(&trial, 300)),
+        Quarry::Space(_) => look_at(&changed_closed_images::<Ledger<_>>(&trial, 300)),
     };
     if seen.is_some() {
         return Ok((cases, seen));

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use flagstone::{Durability, EngineError, OpenError};
 use flagstone_nand::Nand;
 use flagstone_space::{
-    GroupId, LogicalPage, Lsn, MountError, NoOwner, RegionId, Space, SpaceError, SpaceOptions,
-    WriteTag,
+    GroupId, LogicalPage, Lsn, MountError, MountReport, NoOwner, RegionId, Space, SpaceError,
+    SpaceOptions, WriteTag,
 };
 
 use super::overlay::{Overlay, Store};
@@ -31,6 +31,10 @@ const GROUPS_MAX: usize = 8;
 
 /// Log pages of a ledger: two blocks of a tiny chip and one more.
 const LOG_PAGES: u32 = 24;
+
+/// Something is missing that no power cut takes.
+const DAMAGED: EngineError =
+    EngineError::Corrupt { page: LogicalPage(u32::MAX), check: "a ledger with holes" };
 
 /// The store with its transactions.
 pub type Ledger<D> = Overlay<Groups<D>>;
@@ -86,19 +90,19 @@ impl Part {
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
-fn mount<D: Nand>(device: D, _: &Setup) -> Result<Space<D>, MountError> {
-    Ok(Space::mount(device)?.0)
+fn mount<D: Nand>(device: D, _: &Setup) -> Result<(Space<D>, MountReport), MountError> {
+    Space::mount(device)
 }
 
 #[cfg(not(feature = "seeded-bugs"))]
 fn plant<D: Nand>(_: &mut Space<D>, _: &Setup) {}
 
 #[cfg(feature = "seeded-bugs")]
-fn mount<D: Nand>(device: D, setup: &Setup) -> Result<Space<D>, MountError> {
-    Ok(match setup.space_bug {
-        Some(bug) => Space::mount_planted(device, bug)?.0,
-        None => Space::mount(device)?.0,
-    })
+fn mount<D: Nand>(device: D, setup: &Setup) -> Result<(Space<D>, MountReport), MountError> {
+    match setup.space_bug {
+        Some(bug) => Space::mount_planted(device, bug),
+        None => Space::mount(device),
+    }
 }
 
 #[cfg(feature = "seeded-bugs")]
@@ -112,6 +116,11 @@ fn sum_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
     })
+}
+
+/// The number of the last record before a checkpoint, by its blob.
+fn sequence_of(user: &[u8]) -> u64 {
+    user.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 fn encode_record(sequence: u64, groups: &[GroupId]) -> Vec<u8> {
@@ -148,28 +157,33 @@ impl<D: Nand> Groups<D> {
         self.space.payload_size() - HEAD_SIZE_MAX
     }
 
-    /// Reads the log: groups that are committed.
-    fn committed_groups(&mut self) -> Result<BTreeSet<GroupId>, SpaceError> {
+    /// Reads the log: groups that are committed. Records since the checkpoint come without a gap.
+    fn committed_groups(&mut self) -> Result<BTreeSet<GroupId>, EngineError> {
         let slot_size = self.space.log_slot_size();
-        let mut groups = BTreeSet::new();
+        let (mut groups, mut numbers) = (BTreeSet::new(), BTreeSet::new());
         let mut page = Vec::new();
         for number in self.space.log_numbers(self.space.log_range()) {
             match self.space.log_read(number, &mut page) {
                 Ok(_) => {}
                 Err(SpaceError::LogPageGone(_)) => continue,
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
             for (sequence, named) in page.chunks(slot_size).filter_map(decode_record) {
-                self.sequence = self.sequence.max(sequence);
+                numbers.insert(sequence);
                 groups.extend(named);
             }
         }
+        let last = numbers.last().copied().unwrap_or(0).max(self.sequence);
+        if (self.sequence + 1..=last).any(|number| !numbers.contains(&number)) {
+            return Err(DAMAGED);
+        }
+        self.sequence = last;
         Ok(groups)
     }
 
     /// Decides the open groups by the log. The last record may have been in flight: the decision
     /// is written anew before anything relies on it (rule D11).
-    fn recover(&mut self) -> Result<(), SpaceError> {
+    fn recover(&mut self) -> Result<(), EngineError> {
         let decided = self.committed_groups()?;
         let open = self.space.groups().into_iter();
         let (committed, dead): (Vec<_>, Vec<_>) = open.partition(|group| decided.contains(group));
@@ -180,7 +194,7 @@ impl<D: Nand> Groups<D> {
             self.space.commit_group(group)?;
         }
         dead.into_iter().for_each(|group| self.space.discard_group(group));
-        self.pass_log()
+        Ok(self.pass_log()?)
     }
 
     fn append_record(&mut self, groups: &[GroupId]) -> Result<(), SpaceError> {
@@ -203,7 +217,7 @@ impl<D: Nand> Groups<D> {
     }
 
     /// Reads every page back.
-    fn load(&mut self) -> Result<Contents, SpaceError> {
+    fn load(&mut self) -> Result<Contents, EngineError> {
         let mapped: Vec<_> = self.space.mapped_pages().collect();
         let mut parts: BTreeMap<Address, BTreeMap<u8, (LogicalPage, Part)>> = BTreeMap::new();
         let mut payload = Vec::new();
@@ -220,6 +234,9 @@ impl<D: Nand> Groups<D> {
         for (address, parts) in parts {
             let count = parts.values().next().map_or(0, |(_, first)| first.count);
             let size = parts.values().next().map_or(0, |(_, first)| first.value_size);
+            if !(0..count).all(|index| parts.contains_key(&index)) {
+                return Err(DAMAGED);
+            }
             let mut value = Vec::new();
             for (_, part) in parts.values().take(count.into()) {
                 // What follows a part in its page is padding.
@@ -304,7 +321,7 @@ impl<D: Nand> Groups<D> {
         // The head must not pass the page that takes the next record.
         self.space.log_skip_page();
         self.space.log_release(self.space.log_range().end);
-        self.space.checkpoint(&[])
+        self.space.checkpoint(&self.sequence.to_le_bytes())
     }
 
     /// Forgets pages that a change took which was not written.
@@ -332,7 +349,12 @@ impl<D: Nand> Store<D> for Groups<D> {
     }
 
     fn open(device: D, setup: &Setup) -> Result<(Self, Contents), OpenError> {
-        let mut store = Self::around(mount(device, setup)?);
+        let (space, report) = mount(device, setup)?;
+        if report.lost_pages > 0 {
+            return Err(DAMAGED.into());
+        }
+        let mut store = Self::around(space);
+        store.sequence = sequence_of(&report.user);
         store.recover()?;
         let contents = store.load()?;
         Ok((store, contents))
@@ -384,7 +406,7 @@ impl<D: Nand> Store<D> for Groups<D> {
 
     fn contents(&mut self, _: &Contents) -> Result<Contents, EngineError> {
         self.decide()?;
-        Ok(self.load()?)
+        self.load()
     }
 
     fn check(&mut self) -> Result<Vec<String>, EngineError> {

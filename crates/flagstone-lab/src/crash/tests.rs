@@ -81,6 +81,20 @@ fn changed_images_are_noticed() {
     assert!(!changed_images::<Toy<ToyRig, 2>>(&trial(1), 200).failures.is_empty());
 }
 
+/// Goal: one damaged page of a chip in use is told, or does no harm, on Flagstone. Method: images in
+/// which a page of a group, of a run or of the head of a log block is the one that counts.
+#[test]
+fn one_damaged_page_is_never_taken_for_an_older_state() {
+    for (profile, seed) in [("tiny", 33), ("tiny-nop1", 37), ("tiny-nop1", 48)] {
+        let chip = chip(profile, seed).unwrap();
+        let setup = small(Options::default().with_seed(seed), &chip).into();
+        let trial = Trial { chip, setup, ops: 150, seed, threads: 2, stride: 1 };
+        let found = changed_images::<Flagstone<ToyRig>>(&trial, 1000);
+        assert_eq!(found.failures, Vec::new(), "{profile}, seed {seed}");
+        assert!(found.reported > 100, "{profile}, seed {seed}: {found:?}");
+    }
+}
+
 /// Goal: a toy without checksums takes a swapped page for its own, and is found.
 #[test]
 fn swapped_pages_are_found_without_checksums() {
