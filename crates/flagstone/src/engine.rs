@@ -43,6 +43,7 @@ mod restart;
 mod scan;
 mod snapshot;
 mod spill;
+mod split;
 mod stats;
 mod structure;
 mod transaction;
@@ -59,6 +60,7 @@ use reads::Reads;
 pub(crate) use restart::{Replay, ReplayEffects};
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
+use split::{Sizes, Split};
 pub(crate) use stats::NodeOutline;
 pub use stats::{EngineStats, Memory};
 use transaction::Transaction;
@@ -174,6 +176,7 @@ pub struct Engine {
     limits: Limits,
     trees: Vec<Tree>,
     pool: Pool,
+    split: Split,
     /// Levels of the tallest tree that was seen.
     height: usize,
     transactions: HashMap<Xid, Transaction>,
@@ -255,12 +258,13 @@ impl Engine {
 
     /// An engine over a space floor whose logical pages carry `payload_size` bytes.
     pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
-        let limits = Limits::of(&options, payload_size, HEIGHT_MIN);
+        let limits = Limits::of(&options, options.frame_share, payload_size, HEIGHT_MIN);
         Self {
             limits,
             payload_size,
             trees: vec![Tree::catalog()],
             pool: Pool::new(&options),
+            split: Split::new(options.frame_share),
             height: 1,
             transactions: HashMap::new(),
             xid_next: 1,
@@ -430,12 +434,34 @@ impl Engine {
             self.hand.forget_stuck();
         }
         self.view = view;
+        if self.options.budget == Budget::Adaptive {
+            self.learn_split();
+        }
         self.refresh_limits();
     }
 
+    fn learn_split(&mut self) {
+        let sizes = Sizes {
+            deltas: self.limits.deltas_soft,
+            frame: frame_size(self.payload_size),
+            frame_count: self.pool.count(),
+        };
+        self.split.learn(&self.pool.ghosts, self.pool.costs, sizes, self.log.appended().0);
+    }
+
     fn refresh_limits(&mut self) {
-        let limits = Limits::of(&self.options, self.payload_size, self.height);
+        let share = match self.options.budget {
+            Budget::Adaptive => self.split.share(),
+            _ => self.options.frame_share,
+        };
+        let limits = Limits::of(&self.options, share, self.payload_size, self.height);
         self.limits = limits.within_log(&self.view);
+        if self.options.budget == Budget::Adaptive {
+            // What the log keeps deltas from taking is of use to frames.
+            let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
+            let left = self.options.memory.saturating_sub(taken);
+            self.limits.frames = self.limits.frames.max(left);
+        }
     }
 
     /// A node of this level was seen: its tree has one level more than that.
@@ -494,6 +520,7 @@ impl Engine {
 
     fn note_deltas_size(&mut self, before: usize, after: usize) {
         self.deltas_size = self.deltas_size + after - before;
+        self.split.freed(before.saturating_sub(after));
         self.note_memory();
     }
 
@@ -508,11 +535,15 @@ impl Engine {
 
     /// What frames may take now.
     fn frames_max(&self) -> usize {
-        if self.options.budget == Budget::Divided {
-            return self.limits.frames.max(self.frames_min());
-        }
         let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
-        self.options.memory.saturating_sub(taken).max(self.frames_min())
+        let left = self.options.memory.saturating_sub(taken);
+        let most = match self.options.budget {
+            Budget::Divided => self.limits.frames,
+            // Deltas may still have what was given to frames.
+            Budget::Adaptive => self.limits.frames.min(left),
+            Budget::Shared => left,
+        };
+        most.max(self.frames_min())
     }
 
     /// What frames take at least: what was read for the next job stays beside what operations need, or
@@ -544,12 +575,13 @@ impl Engine {
 }
 
 impl Limits {
-    fn of(options: &Options, payload_size: usize, height: usize) -> Self {
+    /// Limits where frames have `frame_share` of memory.
+    fn of(options: &Options, frame_share: f64, payload_size: usize, height: usize) -> Self {
         let memory = options.memory;
         let share = |of: f64| (memory as f64 * of) as usize;
         let frame_share = match options.frames {
-            FrameKind::Base => options.frame_share,
-            FrameKind::Ahead => 1.0 - options.frame_share,
+            FrameKind::Base => frame_share,
+            FrameKind::Ahead => 1.0 - frame_share,
         };
         let frames_min = frame_count_min(height) * frame_size(payload_size);
         let frames = share(frame_share).max(frames_min);

@@ -104,8 +104,11 @@ impl Victim {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Budget {
-    /// Frames have their share, deltas the rest.
+    /// Frames begin with their share; then memory goes where it saves most, as learned from what the
+    /// run pays for misses and for merges.
     #[default]
+    Adaptive,
+    /// Frames have their share, deltas the rest.
     Divided,
     /// Frames have whatever deltas do not take at the moment: their share at least, but after a
     /// restart that put more back.
@@ -208,7 +211,7 @@ impl Default for Options {
             victim: Victim::Window,
             replacement: Replacement::Lru,
             replacement_window: 0.5,
-            budget: Budget::Divided,
+            budget: Budget::Adaptive,
             absent: AbsentLeaf::Wait,
             split: SplitTime::Merge,
             relocation: RelocationFolding::Fold,
@@ -310,6 +313,7 @@ fn traditional() -> Options {
     Options {
         preset: String::from("traditional"),
         frames: FrameKind::Ahead,
+        budget: Budget::Divided,
         split: SplitTime::Eager,
         relocation: RelocationFolding::Keep,
         ..Options::default()

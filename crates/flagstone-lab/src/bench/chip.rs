@@ -1,6 +1,6 @@
 //! From a configuration to the engine's options and the chip that fits.
 
-use flagstone::{Database, Options};
+use flagstone::{Budget, Database, Options};
 use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};
@@ -23,6 +23,7 @@ impl<W: Workload> Job<'_, W> {
         if let Some(held_back) = self.config.held_back {
             let frames = options.memory.saturating_sub(held_back) as f64;
             options.frame_share = frames / options.memory.max(1) as f64;
+            options.budget = Budget::Divided;
         }
         options.seed = self.config.seed;
         options

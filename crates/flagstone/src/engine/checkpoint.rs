@@ -435,9 +435,12 @@ impl Engine {
         }
         while number < self.trees.len() {
             let tree = &self.trees[number];
+            let before = self.log.pending_bytes();
             let (copied, last) =
                 journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
+            let bytes = self.log.pending_bytes() - before;
+            self.split.copied(bytes as f64 / self.view.log_page_size.max(1) as f64);
             after = last;
             if after.is_some() {
                 self.cycle.phase = Phase::Copying { tree: number, after };

@@ -21,6 +21,7 @@ use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PinId};
 
 use super::checkpoint::CheckpointJob;
 use super::spill::SpillJob;
+use super::split::MergeCost;
 use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
@@ -85,6 +86,20 @@ pub(crate) struct WriteJob {
     /// The old version of this page must stay readable: pin it first.
     pub(crate) pin: Option<LogicalPage>,
     outcome: Outcome,
+}
+
+impl WriteJob {
+    /// Log written since the leaf that it merges was written before; none for other jobs.
+    fn age(&self) -> Option<u64> {
+        let (upto, before) = match &self.outcome {
+            Outcome::Merged { upto, base_lsn, .. } => (*upto, *base_lsn),
+            Outcome::Reshaped(reshape) => {
+                (reshape.upto, reshape.old.iter().map(|old| old.lsn).min()?)
+            }
+            _ => return None,
+        };
+        Some(upto.0.saturating_sub(before.0))
+    }
 }
 
 /// What a written job means for the engine.
@@ -369,6 +384,12 @@ impl Engine {
         }
         let is_merging = self.must_merge() || self.hand.target.is_some();
         if is_merging && let Some(job) = self.merge_job()? {
+            if self.must_merge()
+                && let Some(age) = job.age()
+            {
+                let (pages_written, pages_read) = (job.pages.len(), self.hand.held_count());
+                self.split.merged(MergeCost { pages_written, pages_read, age });
+            }
             return Ok(Next::Job(Job::Write(Box::new(job))));
         }
         if let Some(job) = self.evict_job()? {

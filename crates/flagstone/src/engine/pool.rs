@@ -15,6 +15,7 @@
 use flagstone_space::{LogicalPage, Lsn};
 use hashbrown::HashMap;
 
+use super::split::Ghosts;
 use crate::options::{Options, Replacement};
 use order::Order;
 pub(crate) use order::PageCosts;
@@ -78,6 +79,8 @@ pub(crate) struct Pool {
     orders: [Order; 2],
     /// What the device takes for a page, for policies that weigh reads against writes.
     pub(crate) costs: PageCosts,
+    /// Pages that left a moment ago.
+    pub(crate) ghosts: Ghosts,
     bytes: usize,
     bytes_peak: usize,
     pub(crate) hits: u64,
@@ -93,11 +96,17 @@ impl Pool {
             free: Vec::new(),
             orders: [leaves, Order::new(Replacement::Lru, 0.0)],
             costs: PageCosts::default(),
+            ghosts: Ghosts::default(),
             bytes: 0,
             bytes_peak: 0,
             hits: 0,
             misses: 0,
         }
+    }
+
+    /// Frames in memory.
+    pub(crate) fn count(&self) -> usize {
+        self.index.len()
     }
 
     /// Memory of all frames.
@@ -166,7 +175,9 @@ impl Pool {
         image: Vec<u8>,
         class: Class,
     ) -> FrameIndex {
-        self.remove(page);
+        if !self.remove(page) {
+            self.ghosts.came(page);
+        }
         self.bytes += frame_size(image.capacity());
         self.bytes_peak = self.bytes_peak.max(self.bytes);
         let frame = Frame { page, lsn, image, ahead: None, class };
@@ -203,6 +214,7 @@ impl Pool {
             }
             let page = frame.page;
             self.remove(page);
+            self.ghosts.left(page, self.index.len());
             self.orders[0].learn(self.costs);
         }
         None

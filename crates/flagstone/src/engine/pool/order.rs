@@ -75,6 +75,16 @@ pub(crate) struct PageCosts {
 }
 
 impl PageCosts {
+    /// Nanoseconds of a read.
+    pub(crate) fn read(&self) -> f64 {
+        self.read as f64
+    }
+
+    /// Nanoseconds of a write.
+    pub(crate) fn write(&self) -> f64 {
+        self.write as f64
+    }
+
     /// A page was read in `ns`.
     pub(crate) fn note_read(&mut self, ns: u64) {
         self.read = averaged(self.read, ns);
