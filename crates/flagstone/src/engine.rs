@@ -456,7 +456,7 @@ impl Engine {
         };
         let limits = Limits::of(&self.options, share, self.payload_size, self.height);
         self.limits = limits.within_log(&self.view);
-        if self.options.budget == Budget::Adaptive {
+        if self.options.budget != Budget::Shared {
             // What the log keeps deltas from taking is of use to frames.
             let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
             let left = self.options.memory.saturating_sub(taken);
@@ -538,9 +538,8 @@ impl Engine {
         let taken = self.deltas_size + self.uncommitted_size + MERGE_PAGES * self.payload_size;
         let left = self.options.memory.saturating_sub(taken);
         let most = match self.options.budget {
-            Budget::Divided => self.limits.frames,
             // Deltas may still have what was given to frames.
-            Budget::Adaptive => self.limits.frames.min(left),
+            Budget::Divided | Budget::Adaptive => self.limits.frames.min(left),
             Budget::Shared => left,
         };
         most.max(self.frames_min())

@@ -104,12 +104,12 @@ impl Victim {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Budget {
+    /// Frames have their share, deltas the rest; what the log is too short for goes to frames.
+    #[default]
+    Divided,
     /// Frames begin with their share; then memory goes where it saves most, as learned from what the
     /// run pays for misses and for merges.
-    #[default]
     Adaptive,
-    /// Frames have their share, deltas the rest.
-    Divided,
     /// Frames have whatever deltas do not take at the moment: their share at least, but after a
     /// restart that put more back.
     Shared,
@@ -211,7 +211,7 @@ impl Default for Options {
             victim: Victim::Window,
             replacement: Replacement::Lru,
             replacement_window: 0.5,
-            budget: Budget::Adaptive,
+            budget: Budget::Divided,
             absent: AbsentLeaf::Wait,
             split: SplitTime::Merge,
             relocation: RelocationFolding::Fold,
@@ -313,7 +313,6 @@ fn traditional() -> Options {
     Options {
         preset: String::from("traditional"),
         frames: FrameKind::Ahead,
-        budget: Budget::Divided,
         split: SplitTime::Eager,
         relocation: RelocationFolding::Keep,
         ..Options::default()
