@@ -84,7 +84,8 @@ impl Engine {
 
     /// Whether the log has no room for users before a checkpoint frees some.
     pub(crate) fn is_log_full(&self) -> bool {
-        self.view.log_used > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
+        let pending = self.log.pending_bytes().div_ceil(self.view.log_page_size.max(1)) as u64;
+        self.view.log_used + pending > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
     }
 
     /// Whether the checkpoint that is due cannot wait until the database is open: another restart

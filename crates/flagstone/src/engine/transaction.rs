@@ -94,6 +94,10 @@ pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
     (Table { id: u32::from_be_bytes(*tree) }, rest)
 }
 
+/// Log that waits for a flush takes one part in this many of the memory budget before it is flushed
+/// unasked.
+const PENDING_SHARE: usize = 16;
+
 impl Engine {
     /// Begins a read-write transaction.
     pub fn begin(&mut self) -> Xid {
@@ -168,6 +172,10 @@ impl Engine {
         self.apply_commit(&transaction, lsn);
         self.committed = lsn;
         self.counts.commits += 1;
+        if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
+            // Commits that nobody waits for take memory until they are written.
+            self.want_flush();
+        }
         self.release(xid);
         Ok(self.ticket(lsn, durability))
     }

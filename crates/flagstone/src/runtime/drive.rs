@@ -186,6 +186,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// The device failed.
     pub(crate) fn work_some(&self) -> Result<(), EngineError> {
+        self.flush_now()?;
         for _ in 0..WORK_AFTER_COMMIT {
             if !self.engine().has_work() || !self.work_now()? {
                 break;

@@ -541,4 +541,41 @@ mod tests {
         assert_eq!(value[4..8], (count - 1).to_be_bytes());
         assert!(fill_log(&database, table) > 0, "a checkpoint makes room");
     }
+
+    /// Goal (rule D7): commits that wait for a flush take log too, however little memory their deltas
+    /// take. Method: commits of a few keys, none flushed, until there is no more log for users.
+    #[test]
+    fn commits_that_wait_for_a_flush_have_room_in_the_log() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(24).unwrap();
+        let options = Options { log_pages: 8 * 64, ..Options::default().with_memory(1 << 20) };
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        put_all(&database, table);
+        let runtime = database.runtime();
+        let mut lsn = None;
+        for number in 0..40_000u32 {
+            let (key, new) = ((number % 20).to_be_bytes(), [number as u8; 64]);
+            let xid = runtime.engine().begin();
+            runtime.run(|engine| engine.patch(xid, table, &key, 4, &new)).unwrap();
+            let commit = runtime.engine().commit(xid, Durability::Deferred);
+            match commit {
+                Ok(ticket) => lsn = Some(ticket.lsn),
+                Err(Stop::Wait(Wait::Log | Wait::Memory)) => {
+                    runtime.engine().abort(xid);
+                    break;
+                }
+                Err(stop) => panic!("{stop:?}"),
+            }
+        }
+        runtime.wait_durable(lsn.unwrap()).unwrap();
+        runtime.checkpoint_now().unwrap();
+        assert!(runtime.space().log_used_pages() < 64, "the checkpoint freed the log");
+        for number in 0..20_000u32 {
+            let mut transaction = database.begin();
+            transaction.patch(table, &(number % 20).to_be_bytes(), 4, &[number as u8; 64]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+            let pending = runtime.engine().pending_log_size();
+            assert!(pending <= options.memory / 8, "{pending} bytes wait for a flush");
+        }
+    }
 }
