@@ -16,7 +16,7 @@
 
 use std::time::Instant;
 
-use flagstone::{Options, OptionsError};
+use flagstone::{OpenError, Options, OptionsError};
 use flagstone_nand::{
     CellMode, Crashable, Nand, NandError, OpenDeviceError, Profile, ProfileError, SegmentFile,
     SimNand, SimSsd, SimStorage, Translation,
@@ -58,6 +58,7 @@ pub use engine::Flagstone;
 pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
 pub use run::{RunnerRig, Violation};
 pub use shadow::Shadow;
+use subject::Subject as _;
 
 use crate::medium::real_block_count;
 use crate::preset::{self, EngineKind};
@@ -200,8 +201,15 @@ impl CrashConfig {
         Limits { depth: self.depth, seed: self.seed, threads: self.threads, ..Limits::default() }
     }
 
-    fn scenario<C: Nand>(&self, device: C) -> Result<Scenario<C>, CrashError> {
+    fn scenario<C: Crashable>(&self, device: C) -> Result<Scenario<C>, CrashError> {
         let options = self.options(&device)?;
+        // Only the store of shadow pages itself knows what its protocol asks of a device.
+        if matches!(preset::engine_of(&options), EngineKind::Shadow(..))
+            && let Err(OpenError::Options(error)) =
+                Shadow::create(device.clone(), &options.clone().into())
+        {
+            return Err(error.into());
+        }
         let mix = match preset::engine_of(&options) {
             // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
             // checkpoint that could be begun.

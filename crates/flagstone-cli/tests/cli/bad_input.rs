@@ -147,6 +147,8 @@ fn values_outside_their_range_are_refused() {
     }
     assert!(!place.file("new").exists(), "a refused command creates nothing");
     flagstone(&["bench", "tpcb", "--device", "mtd"]).fails(17);
+    let error = flagstone(&["crash", "--preset", "cfc", "--profile", "tiny"]).fails(8).stderr;
+    assert!(error.contains("`cfc` needs") && error.contains("try `"), "{error}");
     flagstone(&["create", &new, "--device", "mtd", "--capacity", "1MiB"]).fails(2);
 }
 
