@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use flagstone::{AnyNand, Database, EngineError, OpenError, Snapshot, Table, Transaction};
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
-use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
+use flagstone_nand::{
+    CellMode, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
+};
 
 use crate::failure::Failure;
 use crate::request::{Creation, NewDevice, Target};
@@ -64,8 +66,12 @@ fn require_same(
     found: String,
     asked: &Profile,
 ) -> Result<(), Failure> {
-    let mut shape = asked.geometry;
-    shape.block_count = device.geometry().block_count;
+    let (mut shape, found_shape) = (asked.geometry, device.geometry());
+    shape.block_count = found_shape.block_count;
+    if asked.capabilities.cell_mode == CellMode::File {
+        // A file's segments follow its size.
+        shape.pages_per_block = found_shape.pages_per_block;
+    }
     if shape == device.geometry() && asked.capabilities == device.capabilities() {
         return Ok(());
     }

@@ -56,7 +56,8 @@ impl From<StorageError> for NandError {
 pub enum OpenDeviceError {
     /// The file does not begin like one of ours.
     #[error(
-        "the file is no Flagstone device; a NAND image is one with its profile beside it, in the file of the same name with `.toml` behind"
+        "the file is no Flagstone device; a NAND image is one with its profile beside it, in the \
+         file of the same name with `.toml` behind"
     )]
     NotFlagstone,
     /// The file has a format version that this program does not read.

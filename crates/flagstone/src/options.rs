@@ -159,7 +159,8 @@ pub struct Options {
     pub preset: String,
     /// Memory budget for bases and deltas together. The mapping comes on top.
     pub memory: usize,
-    /// Share of the budget for page frames under [`FrameKind::Base`]; deltas get the rest.
+    /// Share of the budget for page frames under [`FrameKind::Base`]; deltas get the rest. Under
+    /// [`Budget::Adaptive`] the share at the beginning.
     pub frame_share: f64,
     /// Share of the budget that uncommitted changes may take before transactions spill.
     pub uncommitted_share: f64,

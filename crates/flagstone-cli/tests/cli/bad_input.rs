@@ -124,6 +124,7 @@ fn a_file_too_small_is_told_the_least_size() {
     let size = error.split(", ").last().and_then(|text| text.split(' ').next());
     let size = size.expect("the message ends with a size");
     flagstone(&["create", &new, "--capacity", size]).ok();
+    flagstone(&["stats", &new, "--profile", "segment-file"]).ok();
 }
 
 #[test]

@@ -6,7 +6,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
-    Collection, OpenError, Options, OptionsError, RelocationFolding, Replacement, Victim, parts,
+    Budget, Collection, OpenError, Options, OptionsError, RelocationFolding, Replacement, Victim,
+    parts,
 };
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
@@ -91,6 +92,7 @@ impl Draw {
         let options = Options {
             replacement: Replacement::ALL[below(Replacement::ALL.len() as u64) as usize],
             replacement_window: below(11) as f64 / 10.0,
+            budget: if below(2) == 0 { Budget::Divided } else { Budget::Adaptive },
             victim: Victim::ALL[below(Victim::ALL.len() as u64) as usize],
             ..drawn.options
         };
