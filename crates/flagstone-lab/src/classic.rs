@@ -31,7 +31,10 @@
 //! - **A5** A change of shape is one record and never undone; undo finds its entry by key.
 //! - **A6** The log's head stays at or below the first record of every dirty page and of every
 //!   transaction that runs, and below every page whose freeing is not in the mapping yet.
-//! - **A7** Room to undo every transaction that runs is never given away (rule D7).
+//! - **A7** Room to undo every transaction that runs is never given away (rule D7): in leaves (an entry
+//!   that would take the room of what undoing may put back splits its leaf first), in page numbers
+//!   (pages that running transactions gave up count as theirs), in the log (compensations, and what
+//!   two restarts in a row copy of its tail).
 //!
 //! What undoes the running transactions is kept in memory and counts against the budget: frames give
 //! way to it, down to a dozen. A transaction is refused (`Full`) before the log lacks the room to undo

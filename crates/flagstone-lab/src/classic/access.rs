@@ -291,7 +291,7 @@ impl Engine {
         let tree = self.trees.keys().last().map_or(TABLES, |last| (last + 1).max(TABLES));
         self.make_room(1)?;
         self.admit_log(self.page_size)?;
-        self.admit_pages(1, false)?;
+        self.admit_pages(1)?;
         // Kept in reserve until nothing can stop the creation any more.
         let root = self.peek_page()?;
         self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;

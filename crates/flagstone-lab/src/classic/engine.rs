@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Reads};
+use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Node, Reads};
 use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
 use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
 use flagstone::{Table, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::checkpoint::Checkpoint;
+use super::page;
 use super::pool::{Frame, Pool};
 use super::record::{Edit, Record};
 use super::{Config, Locking, Mistake};
@@ -30,8 +31,17 @@ const CLEAN_SHARE: usize = 8;
 const CLEAN_MIN: usize = 4;
 const CLEAN_MAX: usize = 32;
 
-/// Bytes of a compensation record beside the key and the bytes it puts back.
-const CLR_OVERHEAD: usize = 40;
+/// Bytes of a compensation record beside its LSNs, the key and the bytes it puts back.
+const CLR_OVERHEAD: usize = 18;
+
+/// LSNs in a compensation record, the transaction's number among them.
+const CLR_LSNS: usize = 3;
+
+/// A flush takes about one of so many parts of the log at most.
+const FLUSH_SHARE: u64 = 32;
+
+/// Pages of the log for changes of shape while undoing, beside those for what undoing puts back.
+const RESHAPES_RESERVE: u64 = 4;
 
 /// Bytes in a checkpoint record for each dirty page or running transaction, at most.
 const CHECKPOINT_ENTRY: usize = 12;
@@ -62,7 +72,9 @@ impl Undo {
 
     /// Bytes of log that undoing it takes.
     fn debt(&self) -> usize {
-        CLR_OVERHEAD + self.key.len() + self.edit.size()
+        // Undone later, with larger LSNs: one more byte each covers a log 128 times as long.
+        let lsn_size = 1 + (64 - self.lsn.0.leading_zeros() as usize).div_ceil(7);
+        CLR_OVERHEAD + CLR_LSNS * lsn_size + self.key.len() + self.edit.size()
     }
 }
 
@@ -90,6 +102,8 @@ pub(super) struct Debts {
     log: usize,
     /// Bytes by which undoing makes leaves grow.
     growth: usize,
+    /// Pages given up while something was owed: undoing may need as many.
+    pages: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -373,6 +387,27 @@ impl Engine {
     }
 }
 
+/// Adds the largest size that each value of the leaf has while `edits` are made, in this order.
+fn add_largest<'a>(
+    node: &Node<'_>,
+    edits: impl Iterator<Item = (&'a [u8], &'a Edit)>,
+    sizes: &mut BTreeMap<Vec<u8>, usize>,
+) {
+    let mut now: BTreeMap<&[u8], Option<usize>> = BTreeMap::new();
+    for (key, edit) in edits {
+        if key < node.low() || node.high().is_some_and(|high| key >= high) {
+            continue;
+        }
+        let found = || node.search(key).ok().and_then(|index| node.cell(index));
+        let size = now.entry(key).or_insert_with(|| found().map(|cell| cell.bytes.len()));
+        *size = edit.size_after(*size);
+        if let Some(size) = *size {
+            let largest = sizes.entry(key.to_vec()).or_default();
+            *largest = size.max(*largest);
+        }
+    }
+}
+
 impl Debts {
     fn take(&mut self, undo: &Undo) {
         self.memory += undo.size();
@@ -384,6 +419,14 @@ impl Debts {
         self.memory -= undo.size();
         self.log -= undo.debt();
         self.growth -= undo.edit.growth(&undo.key);
+        if self.growth == 0 {
+            self.pages = 0;
+        }
+    }
+
+    /// A page was given up by a transaction that runs.
+    pub(super) fn take_page(&mut self) {
+        self.pages += 1;
     }
 }
 
@@ -413,7 +456,7 @@ impl Engine {
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned
             && !self.is_flushing
-            && (self.flush_to > self.log.durable() || self.has_company())
+            && (self.flush_to > self.log.durable() || self.has_company() || self.is_tail_long())
             && self.log.pending_bytes() > 0
     }
 
@@ -478,13 +521,29 @@ impl Engine {
         place.map_or_else(LogPlace::default, |(_, place)| *place)
     }
 
+    /// Pages of the log that one flush may take, about: a restart copies the last one (D11).
+    fn flush_pages_max(&self) -> u64 {
+        (self.view.log_budget / FLUSH_SHARE).max(2)
+    }
+
+    /// Whether so much is pending that it has to be flushed before more is added.
+    pub(super) fn is_tail_long(&self) -> bool {
+        self.log.pending_bytes() as u64 >= self.flush_pages_max() * self.view.log_page_size as u64
+    }
+
     /// Whether the log has room for `size` bytes beside what is owed (A7).
     pub(super) fn admit_log(&mut self, size: usize) -> Step<()> {
+        if self.is_tail_long() {
+            return Err(Stop::Wait(Wait::Durable(self.log.appended())));
+        }
         let page_size = self.page_size.max(1);
         let tables = CHECKPOINT_ENTRY * (self.pool.dirty_count() + self.transactions.len());
-        let bytes = size + self.log.pending_bytes() + self.debts.log + 2 * tables;
-        // A restart may leave a block half used; a shape change while undoing takes a page.
-        let reserve = self.view.log_block_pages + 4;
+        let owed = self.debts.log + self.debts.growth;
+        let bytes = size + self.log.pending_bytes() + owed + 2 * tables;
+        // A restart may leave a block half used, copies the last flush, and adds a page of its own;
+        // another restart may follow before the head moves.
+        let restart = self.flush_pages_max() + 2;
+        let reserve = self.view.log_block_pages + 2 * restart + RESHAPES_RESERVE;
         let needed = self.view.log_used + bytes.div_ceil(page_size) as u64 + reserve;
         if needed <= self.view.log_budget {
             return Ok(());
@@ -617,20 +676,53 @@ impl Engine {
         self.unused.extend(pages);
     }
 
-    /// How many unused page numbers are at hand.
-    pub(super) fn unused_count(&self) -> usize {
-        self.unused.len()
+    /// Page numbers at hand.
+    pub(super) fn unused_pages(&self) -> &[LogicalPage] {
+        &self.unused
+    }
+
+    /// Gives back what a change of shape took that did not come about.
+    pub(super) fn restore_unused(&mut self, pages: Vec<LogicalPage>) {
+        self.unused = pages;
     }
 
     /// Whether `count` page numbers are at hand, beside those that undoing may need (A7).
-    pub(super) fn admit_pages(&self, count: usize, is_undo: bool) -> Step<()> {
+    pub(super) fn admit_pages(&self, count: usize) -> Step<()> {
         const RESERVE: usize = 4;
-        let reserve =
-            if is_undo { 0 } else { RESERVE + 2 * self.debts.growth / self.page_size.max(1) };
+        let growth = 2 * self.debts.growth.div_ceil(self.page_size.max(1));
+        let reserve = RESERVE + growth + self.debts.pages;
         match self.unused.len() >= count + reserve {
             true => Ok(()),
             false => Err(Stop::Wait(Wait::Pages(count + reserve))),
         }
+    }
+
+    /// Whether undoing all that runs, a change undone by `newest` too, finds room in the leaf `image`
+    /// that it is made in (A7).
+    pub(super) fn leaves_owed_room(
+        &self,
+        xid: Xid,
+        image: &[u8],
+        key: &[u8],
+        newest: &Edit,
+    ) -> bool {
+        /// Bytes by which a leaf grows for each entry when its sizes become different.
+        const SLOT_SIZE_MAX: usize = 8;
+        let node = Node::trusted(image);
+        let owed = self.debts.growth + newest.growth(key) + SLOT_SIZE_MAX * node.count();
+        if node.used_bytes() + owed <= image.len() {
+            return true;
+        }
+        let mut sizes = BTreeMap::new();
+        for (id, transaction) in &self.transactions {
+            let newest = (*id == xid).then_some((key, newest));
+            let older = transaction.undo.iter().rev();
+            let older = older.filter(|undo| undo.tree == node.tree());
+            let edits =
+                newest.into_iter().chain(older.map(|undo| (undo.key.as_slice(), &undo.edit)));
+            add_largest(&node, edits, &mut sizes);
+        }
+        page::fits_with(image, &sizes)
     }
 
     /// The page number that is taken next.

@@ -281,7 +281,11 @@ impl<D: Nand> Machine<D> {
             drop(engine);
             match step {
                 Ok(_) => {}
-                Err(Stop::Wait(wait @ Wait::Pages(_))) => self.supply(wait)?,
+                Err(Stop::Wait(wait @ Wait::Pages(_))) => {
+                    if let Err(error) = self.supply(wait) {
+                        self.free_pages(error)?;
+                    }
+                }
                 Err(stop) => return Err(stop),
             }
         }
@@ -347,7 +351,7 @@ impl<D: Nand> Machine<D> {
     pub fn supply(&self, wait: Wait) -> Result<(), EngineError> {
         let Wait::Pages(count) = wait else { return Ok(()) };
         let mut space = self.space();
-        let have = self.engine().unused_count();
+        let have = self.engine().unused_pages().len();
         let mut pages = Vec::new();
         let mut outcome = Ok(());
         while have + pages.len() < count.max(PAGES_AT_HAND) {
@@ -528,7 +532,9 @@ impl<D: Nand> Machine<D> {
         if durability != Durability::Deferred && !is_early {
             self.wait_durable(lsn)?;
         }
-        self.work_some()
+        // The commit stands, whatever becomes of the work that is left.
+        let _ = self.work_some();
+        Ok(())
     }
 
     /// Does background work until little is left to do, but not for long.

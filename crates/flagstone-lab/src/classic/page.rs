@@ -2,6 +2,8 @@
 //!
 //! Owns pure functions from an image to the next. Never looks at a pool or a log.
 
+use std::collections::BTreeMap;
+
 use flagstone::parts::{self, Cell, Node};
 use flagstone_space::LogicalPage;
 
@@ -119,6 +121,22 @@ pub(crate) fn with_fences(image: &[u8], low: &[u8], high: Option<&[u8]>) -> Opti
     let entries = (0..node.count()).filter(inside);
     let entries = entries.filter_map(|index| node.cell(index).map(|cell| (keys.get(index), cell)));
     parts::leaf(node.tree(), (low, high), entries, image.len())
+}
+
+/// Whether the leaf would fit a page if the entries of `sizes` had values of these sizes.
+pub(crate) fn fits_with(image: &[u8], sizes: &BTreeMap<Vec<u8>, usize>) -> bool {
+    let node = Node::trusted(image);
+    let keys = Keys::of(&node);
+    let mut all = sizes.clone();
+    for index in 0..node.count() {
+        let size = node.cell(index).map_or(0, |cell| cell.bytes.len());
+        let entry = all.entry(keys.get(index).to_vec()).or_default();
+        *entry = size.max(*entry);
+    }
+    let filler = vec![0; all.values().copied().max().unwrap_or(0)];
+    let cell = |size: &usize| Cell { bytes: &filler[..*size], is_ref: false };
+    let entries = all.iter().map(|(key, size)| (key.as_slice(), cell(size)));
+    parts::leaf(node.tree(), (node.low(), node.high()), entries, image.len()).is_some()
 }
 
 /// Two halves of a leaf.

@@ -99,6 +99,9 @@ impl Change {
     }
 }
 
+/// Bytes that an entry takes in a leaf beside key and value, at most.
+const ENTRY_OVERHEAD: usize = 8;
+
 impl Edit {
     /// Bytes that it carries.
     pub(crate) fn size(&self) -> usize {
@@ -109,10 +112,21 @@ impl Edit {
         }
     }
 
+    /// Size of the value that it makes of one of `size`; none for no entry.
+    pub(crate) fn size_after(&self, size: Option<usize>) -> Option<usize> {
+        match self {
+            Self::Insert(cell) | Self::Replace(cell) => Some(cell.bytes.len()),
+            Self::Remove => None,
+            Self::Splice { old_size, new, .. } => {
+                size.map(|size| (size + new.len()).saturating_sub(*old_size))
+            }
+        }
+    }
+
     /// Bytes by which a leaf may grow by it.
     pub(crate) fn growth(&self, key: &[u8]) -> usize {
         match self {
-            Self::Insert(cell) => key.len() + cell.bytes.len(),
+            Self::Insert(cell) => ENTRY_OVERHEAD + key.len() + cell.bytes.len(),
             Self::Replace(cell) => cell.bytes.len(),
             Self::Remove => 0,
             Self::Splice { old_size, new, .. } => new.len().saturating_sub(*old_size),

@@ -449,9 +449,8 @@ impl Restart {
             space.trim(page, None)?;
         }
         // Not to be taken again while records that free it are being repeated.
-        if space.reserve(page) {
-            self.freed.push(page);
-        }
+        space.reserve(page);
+        self.freed.push(page);
         Ok(())
     }
 
@@ -509,6 +508,10 @@ impl Restart {
                 continue;
             }
             machine.run(|engine| engine.roll_back(xid))?;
+            // The next restart would copy all of it.
+            if machine.engine().is_tail_long() {
+                machine.flush_now()?;
+            }
         }
         self.done.undone = machine.engine().counts.undone;
         if self.done.losers > 0 {

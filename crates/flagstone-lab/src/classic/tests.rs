@@ -17,7 +17,7 @@ fn chip() -> SimNand {
 
 fn config(locking: Locking) -> Config {
     let mut options = Options::default().with_memory(32 * 512);
-    options.log_pages = 128;
+    options.log_pages = 144;
     Config { options, locking, mistake: Mistake::None }
 }
 
@@ -162,6 +162,49 @@ fn a_transaction_larger_than_memory_is_undone_after_a_cut() {
     assert_eq!(machine.restarted().undone, 300);
     let table = self::table(&machine, "rows");
     assert_eq!(all(&machine, table, Direction::Forward), [(b"kept".to_vec(), b"value".to_vec())]);
+}
+
+#[test]
+fn undoing_a_dropped_value_takes_no_more_pages_than_it_had() {
+    let (machine, table) = created(Locking::Record);
+    let xid = machine.engine().begin();
+    put(&machine, xid, table, b"long", &[3; 3000]);
+    machine.commit(xid, Durability::Immediate).unwrap();
+    machine.clean_all().unwrap();
+    let before = machine.space().live_pages();
+    let xid = machine.engine().begin();
+    machine.run(|engine| engine.delete(xid, table, b"long")).unwrap();
+    machine.clean_all().unwrap();
+    assert!(machine.space().live_pages() < before, "the pages of the value are given up");
+    machine.abort(xid).unwrap();
+    machine.clean_all().unwrap();
+    assert_eq!(machine.space().live_pages(), before);
+}
+
+/// Goal: undo needs no pages that another transaction's rows took (A7).
+#[test]
+fn rows_do_not_take_the_room_that_undoing_needs() {
+    let (machine, table) = created(Locking::Record);
+    let key = |number: u32| number.to_be_bytes();
+    let xid = machine.engine().begin();
+    (0..400).for_each(|number| put(&machine, xid, table, &key(4 * number), &[1; 20]));
+    machine.commit(xid, Durability::Immediate).unwrap();
+    let deletes = machine.engine().begin();
+    for number in (0..400).step_by(8) {
+        machine.run(|engine| engine.delete(deletes, table, &key(4 * number))).unwrap();
+    }
+    let inserts = machine.engine().begin();
+    (0..400)
+        .step_by(8)
+        .for_each(|number| put(&machine, inserts, table, &key(4 * number + 5), &[2; 20]));
+    machine.commit(inserts, Durability::Immediate).unwrap();
+    let before = machine.engine().stats().reshapes;
+    machine.abort(deletes).unwrap();
+    assert_eq!(machine.engine().stats().reshapes, before, "undo splits no leaf");
+    let xid = machine.engine().begin();
+    (0..400).for_each(|number| {
+        assert_eq!(get(&machine, xid, table, &key(4 * number)), Some(vec![1; 20]), "row {number}");
+    });
 }
 
 #[test]

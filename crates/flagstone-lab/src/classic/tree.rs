@@ -10,7 +10,7 @@
 //! ```
 
 use flagstone::parts::{self, Node};
-use flagstone::{EngineError, Step, Stop, Xid};
+use flagstone::{EngineError, Step, Stop, Wait, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;
@@ -41,6 +41,9 @@ pub(crate) const DEPTH_MAX: usize = 24;
 
 /// Splits after which any entry fits.
 pub(crate) const SPLITS_MAX: usize = 8;
+
+/// Splits for the sake of what undoing may put back; then a change that fits is made.
+const SPLITS_FOR_UNDO: usize = 4;
 
 /// Bytes of a record beside key and values, at most.
 const RECORD_OVERHEAD: usize = 48;
@@ -105,11 +108,17 @@ impl Engine {
             How::Forward(change) => change.redo(),
             How::Undo { edit, .. } => edit.clone(),
         };
-        for _ in 0..SPLITS_MAX {
+        for attempt in 0..SPLITS_MAX {
             let path = self.path_to(tree, Seek::At(key))?;
             let Some(leaf) = path.last().copied() else { break };
             match page::edit(self.image(leaf)?, key, &edit) {
                 Ok(edited) => {
+                    if attempt < SPLITS_FOR_UNDO
+                        && self.takes_owed_room(xid, leaf, &edited, key, how)
+                    {
+                        self.split(tree, key, false)?;
+                        continue;
+                    }
                     let unlink = match edit {
                         Edit::Remove => self.plan_unlink(&path, key)?,
                         _ => None,
@@ -118,6 +127,9 @@ impl Engine {
                         self.log_change(xid, Place { tree, page: leaf, key: key.to_vec() }, how)?;
                     self.apply(leaf, lsn, edited);
                     if let Some(shape) = unlink {
+                        if matches!(how, How::Forward(_)) {
+                            self.debts.take_page();
+                        }
                         self.install(shape);
                     }
                     return Ok(());
@@ -129,6 +141,22 @@ impl Engine {
             }
         }
         Err(corrupt(self.root(tree)?, "an entry within the limits fits no leaf"))
+    }
+
+    /// Whether a change grows a leaf into the room that undoing may need there (A7).
+    fn takes_owed_room(
+        &self,
+        xid: Xid,
+        leaf: LogicalPage,
+        edited: &Edited,
+        key: &[u8],
+        how: &How,
+    ) -> bool {
+        let (How::Forward(change), Edited::Image(image)) = (how, edited) else { return false };
+        let before = self.pool.peek(leaf).map(|frame| Node::trusted(&frame.image));
+        let node = Node::trusted(image);
+        let grows = before.is_some_and(|it| it.used_bytes() < node.used_bytes() && it.count() > 1);
+        grows && !self.leaves_owed_room(xid, image, key, &change.undo())
     }
 
     /// Appends the record of a change; for an undo there is always room (A7).
@@ -169,21 +197,36 @@ impl Engine {
         let depth = self.path_to(tree, Seek::At(key))?.len();
         self.make_room(depth + 1)?;
         let path = self.path_to(tree, Seek::At(key))?;
-        self.admit_pages(depth + 1, is_undo)?;
         if !is_undo {
+            self.admit_pages(depth + 1)?;
             self.admit_log((depth + 1) * self.page_size)?;
         }
-        let Some((leaf, above)) = path.split_last() else { return Ok(()) };
+        let unused = self.unused_pages().to_vec();
+        let shape = self.split_at(tree, key, &path).map_err(|stop| {
+            // Undoing asks for one page after the other: the last that are free may suffice.
+            let count = unused.len() + 1;
+            self.restore_unused(unused);
+            match stop {
+                Stop::Wait(Wait::Pages(_)) => Stop::Wait(Wait::Pages(count)),
+                stop => stop,
+            }
+        })?;
+        self.install(shape);
+        self.counts.splits += 1;
+        Ok(())
+    }
+
+    /// What splitting the leaf at the end of `path` changes.
+    fn split_at(&mut self, tree: u32, key: &[u8], path: &[LogicalPage]) -> Step<Shape> {
+        let no_leaf = Stop::Error(EngineError::NoTable);
+        let (leaf, above) = path.split_last().ok_or(no_leaf)?;
         let image = self.image(*leaf)?.to_vec();
         let no_split = || corrupt(*leaf, "leaf cannot be split");
         let halves = page::split(&image, key).ok_or_else(no_split)?;
-        let shape = match above.is_empty() {
-            true => self.split_root_leaf(tree, *leaf, halves)?,
-            false => self.split_leaf(*leaf, above, &image, halves)?,
-        };
-        self.counts.splits += 1;
-        self.install(shape);
-        Ok(())
+        match above.is_empty() {
+            true => self.split_root_leaf(tree, *leaf, halves),
+            false => self.split_leaf(*leaf, above, &image, halves),
+        }
     }
 
     fn split_leaf(

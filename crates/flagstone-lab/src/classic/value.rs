@@ -98,9 +98,10 @@ impl Engine {
         Ok(bytes)
     }
 
-    /// Removes the chunks of a value. Called again after a stop, it goes on.
+    /// Removes the chunks of a value, the last first: undoing puts them back in ascending order, which
+    /// fills leaves as they were. Called again after a stop, it goes on.
     pub(super) fn drop_long(&mut self, xid: Xid, long: &Long) -> Step<()> {
-        for index in 0..long.size.div_ceil(self.chunk_size()) {
+        for index in (0..long.size.div_ceil(self.chunk_size())).rev() {
             if let Some(old) = self.chunk(long, index)? {
                 let key = long.key(index);
                 self.perform(xid, CHUNKS, &key, &How::Forward(Change::Remove(old)))?;

@@ -117,6 +117,17 @@ fn a_cut_during_undo_changes_nothing() {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
+/// Goal: a device that is nearly full, and a log too, keep the room to undo what runs at a cut.
+/// Method: scripts so long that the smallest chip fills up, with long values that are dropped.
+#[test]
+fn a_nearly_full_device_has_room_to_undo() {
+    let mut lines = Vec::new();
+    for seed in [7, 18, 25] {
+        lines.extend(explored(&config("berkeley-original", "tiny", 600, 1, seed)).lines);
+    }
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
 /// Goal: a power cut during recovery changes nothing. Method: two cuts, all states.
 #[test]
 fn a_cut_during_recovery_changes_nothing() {
