@@ -262,17 +262,19 @@ Examples:
   flagstone bench tpcb --profile slc-2k --memory 1MiB --txns 30000
   flagstone bench tpcb --preset flagstone,traditional --clients 16 --json
   flagstone bench tpcc --preset otf-group --profile slc-2k --scale 1 --clients 16 --json
+  flagstone bench index --dialect w-update-mix -o victim=cost
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
 collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
 pub(crate) struct BenchArgs {
-    /// Workload: tpcb or tpcc.
+    /// Workload: tpcb, tpcc or index.
     #[arg(value_name = "WORKLOAD")]
     pub(crate) workload: String,
-    /// Dialect of the workload: spec; of tpcb also shore-kits and shore-kits-local; of tpcc also
-    /// dbt2.
-    #[arg(long, value_name = "NAME", default_value = "spec")]
-    pub(crate) dialect: String,
+    /// Dialect of the workload: of tpcb `spec`, shore-kits and shore-kits-local; of tpcc `spec` and
+    /// dbt2; of index w-query-insert, w-update-insert, `w-query-mix`, w-update-mix (names),
+    /// write-intensive, read-intensive, random and aggregation (numbers).
+    #[arg(long, value_name = "NAME")]
+    pub(crate) dialect: Option<String>,
     /// Kind of device.
     #[arg(long, value_name = "KIND", default_value = "sim")]
     pub(crate) device: RawDevice,

@@ -5,7 +5,7 @@
 use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, WorkloadKind, run_all};
 use flagstone_lab::preset;
 use flagstone_lab::run::{Run, Runs};
-use flagstone_lab::workload::{tpcb, tpcc};
+use flagstone_lab::workload::{index, tpcb, tpcc};
 
 use crate::args::{BenchArgs, RawDevice};
 use crate::exit::Exit;
@@ -71,12 +71,16 @@ fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
 fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     let workload = workload(args)?;
     let (device, scratch) = device(args)?;
-    let default_profile =
-        if args.device == RawDevice::File { SEGMENT_PROFILE } else { CHIP_PROFILE };
+    let default_profile = match (args.device, workload) {
+        (RawDevice::File, _) => SEGMENT_PROFILE,
+        (_, WorkloadKind::Index(dialect)) => dialect.profile(),
+        _ => CHIP_PROFILE,
+    };
     let profile = request::profile(args.profile.as_deref().unwrap_or(default_profile))?;
     let mut config = match workload {
         WorkloadKind::Tpcb(_) => BenchConfig::tpcb(profile, presets(args)?),
         WorkloadKind::Tpcc { .. } => BenchConfig::tpcc(profile, presets(args)?),
+        WorkloadKind::Index(dialect) => BenchConfig::index(dialect, profile, presets(args)?),
     };
     config.workload = workload;
     config.device = device;
@@ -97,9 +101,13 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     Ok(BenchRequest { config, unsteady, _scratch: scratch })
 }
 
+const INDEX_DIALECTS: &str = "w-query-insert, w-update-insert, w-query-mix, w-update-mix, \
+    write-intensive, read-intensive, random or aggregation";
+
 /// Workload and dialect.
 fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {
-    let dialect = &args.dialect;
+    let default = if args.workload == "index" { index::Dialect::default().name() } else { "spec" };
+    let dialect = args.dialect.as_deref().unwrap_or(default);
     match args.workload.as_str() {
         "tpcb" => tpcb::Dialect::named(dialect)
             .map(WorkloadKind::Tpcb)
@@ -111,7 +119,10 @@ fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {
                 cardinality: tpcc::Cardinality::SPEC,
             })
             .ok_or_else(|| unfit("--dialect", dialect, "spec or dbt2")),
-        other => Err(unfit("WORKLOAD", other, "tpcb or tpcc")),
+        "index" => index::Dialect::named(dialect)
+            .map(WorkloadKind::Index)
+            .ok_or_else(|| unfit("--dialect", dialect, INDEX_DIALECTS)),
+        other => Err(unfit("WORKLOAD", other, "tpcb, tpcc or index")),
     }
 }
 

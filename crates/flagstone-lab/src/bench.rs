@@ -29,6 +29,7 @@ use crate::preset::{self, EngineKind};
 use crate::run::{Run, Runs};
 use crate::timed::Timed;
 use crate::workload::Workload;
+use crate::workload::index::{self, Index};
 use crate::workload::tpcb::{self, SumsFault, Tpcb};
 use crate::workload::tpcc::{self, Setting, Tpcc};
 
@@ -89,6 +90,8 @@ pub enum WorkloadKind {
         /// Rows to begin with.
         cardinality: tpcc::Cardinality,
     },
+    /// One table of short keys.
+    Index(index::Dialect),
 }
 
 /// Size of a run's chip on the simulator, and what else is on it.
@@ -194,6 +197,9 @@ pub enum BenchError {
     /// The database is wrong: a transaction is lost or half there.
     #[error("the database is wrong: {0}")]
     Conditions(#[from] tpcc::Fault),
+    /// The database is wrong: a transaction is lost or half there.
+    #[error("the index is wrong: {0}")]
+    Index(#[from] index::Fault),
     /// The database is still in use when its device is wanted back.
     #[error("the database is still in use")]
     Shared,
@@ -248,6 +254,10 @@ pub fn run(
             let setting =
                 Setting { delivery, cardinality, ..Setting::new(dialect, scale, config.seed) };
             let workload = &Tpcc::new(setting);
+            run_job(Job { config, workload }, options, on_progress)
+        }
+        WorkloadKind::Index(dialect) => {
+            let workload = &Index::new(dialect, config.scale, config.seed);
             run_job(Job { config, workload }, options, on_progress)
         }
     }
@@ -320,6 +330,15 @@ impl BenchConfig {
         Self { workload, start, clients: 16, ..Self::tpcb(profile, options) }
     }
 
+    /// An index workload on the simulated chip of `profile`: memory a tenth of the data, fill 0.8,
+    /// warmed up, from an image.
+    #[must_use]
+    pub fn index(dialect: index::Dialect, profile: Profile, options: Vec<Options>) -> Self {
+        let workload = WorkloadKind::Index(dialect);
+        let start = Start::Image(Arc::default());
+        Self { workload, start, ..Self::tpcb(profile, options) }
+    }
+
     /// TPC-B at the scale and with the seed of this configuration.
     #[must_use]
     pub(crate) fn tpcb_of(&self, dialect: tpcb::Dialect) -> Tpcb {
@@ -341,6 +360,13 @@ impl BenchConfig {
         }
         if self.clients == 0 || self.clients > 100_000 {
             return refuse("clients", "between 1 and 100,000");
+        }
+        let is_index = matches!(self.workload, WorkloadKind::Index(_));
+        if is_index && self.clients != 1 {
+            return refuse("clients", "1 for an index workload");
+        }
+        if is_index && self.abort_ratio > 0.0 {
+            return refuse("abort-ratio", "0 for an index workload");
         }
         if !(0.0..1.0).contains(&self.abort_ratio) {
             return refuse("abort-ratio", "at least 0 and below 1");

@@ -10,6 +10,7 @@
 //! - **W3** A workload knows what its database must hold after any number of commits, and can tell
 //!   from the database alone and the commits that returned ([`Workload::verify`]).
 
+pub mod index;
 mod operations;
 #[cfg(test)]
 pub(crate) mod stuttering;

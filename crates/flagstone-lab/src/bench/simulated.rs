@@ -64,8 +64,10 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
         });
         let (warmup, window) = match ran {
             Err(BenchError::Engine(EngineError::Full)) if may_try_again => {
-                // Transactions program less than guessed, so that more of them fill the chip.
+                // Transactions program less than guessed, so that more of them fill the chip, or
+                // they leave emptier leaves behind.
                 estimate.programs_per_txn /= 2.0;
+                estimate.live_ratio *= 1.1;
                 continue;
             }
             other => other?,

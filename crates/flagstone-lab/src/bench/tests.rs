@@ -99,6 +99,39 @@ fn shore_kits_aborts_what_finds_no_account() {
     assert!((share - 15.0 / 202.0).abs() < 0.02, "{share}");
 }
 
+/// Goal: commits that nobody waits for are all there in the end. Method: the run's own check.
+#[test]
+fn deferred_commits_are_durable_when_the_run_ends() {
+    for preset in ["flagstone", "berkeley-original"] {
+        let mut config = small(preset, 2);
+        config.options[0].durability = flagstone::Durability::Deferred;
+        assert_eq!(bench(&config).commits, 2_000, "{preset}");
+    }
+}
+
+/// Goal: in a database that was opened again a group is chosen by its cost, although every leaf that
+/// is read for that is checked for what it holds already. Method: a run from an image, with memory
+/// for few leaves; it ends with every request of the index checked.
+#[test]
+fn an_index_that_was_opened_again_merges_by_cost() {
+    let profile = Profile::named("ls-lru-nand").expect("the profile exists");
+    let mut options = crate::preset::options("flagstone").expect("the preset exists");
+    options.victim = flagstone::Victim::Cost;
+    let config = BenchConfig::index(index::Dialect::WriteIntensive, profile, vec![options]);
+    let run = bench(&BenchConfig { txns: 6_000, warmup: Warmup::Txns(2_000), ..config });
+    assert_eq!(run.commits, 6_000);
+    assert!(run.programs_by_cause.data > 0, "groups were merged");
+}
+
+#[test]
+fn an_index_has_one_client() {
+    let profile = Profile::named("ls-lru-nand").expect("the profile exists");
+    let options = crate::preset::options("flagstone").expect("the preset exists");
+    let config = BenchConfig::index(index::Dialect::Random, profile, vec![options]);
+    let refused = run_all(&BenchConfig { clients: 2, ..config }, &mut |_| ());
+    assert!(matches!(refused, Err(BenchError::Config { option: "clients", .. })), "{refused:?}");
+}
+
 #[test]
 fn the_run_object_has_the_agreed_keys() {
     let run = bench(&BenchConfig { txns: 100, warmup: Warmup::None, ..small("flagstone", 1) });

@@ -222,20 +222,34 @@ impl Engine {
     pub(super) fn drop_held(&mut self, table: Table, range: KeyRange<'_>, lsn: Lsn) {
         let is_possible = self.recovered > Lsn::ZERO && lsn > Lsn::ZERO;
         if is_possible && !self.bugs.has(SeededBug::KeepStaleDeltas) {
-            self.remove_deltas(table, range, lsn);
+            // The leaf is what it was: its group changes only by what goes.
+            if self.drop_deltas(table, range, lsn) > 0 {
+                self.regroup(table, range);
+            }
         }
     }
 
-    /// Removes the deltas of a range that its base holds.
+    /// Removes the deltas of a range that its base holds, and whose leaves may be others now.
     pub(crate) fn remove_deltas(&mut self, table: Table, range: KeyRange<'_>, upto: Lsn) -> usize {
+        let count = self.drop_deltas(table, range, upto);
+        self.regroup(table, range);
+        count
+    }
+
+    fn drop_deltas(&mut self, table: Table, range: KeyRange<'_>, upto: Lsn) -> usize {
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return 0 };
         let before = tree.deltas.bytes();
         let totals = tree.deltas.remove_range(range, upto);
         let after = tree.deltas.bytes();
-        self.hand.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
         self.growth.merged(totals.bytes, self.deltas_size);
         self.note_deltas_size(before, after);
         totals.count
+    }
+
+    /// What is left of a range lies in groups that have to be looked up.
+    fn regroup(&mut self, table: Table, range: KeyRange<'_>) {
+        let Some(tree) = self.trees.get(table.id as usize) else { return };
+        self.hand.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
     }
 }
 
