@@ -35,6 +35,7 @@ mod judge;
 mod note;
 mod options;
 mod place;
+pub mod records;
 mod restart;
 mod stats;
 mod summary;

@@ -36,6 +36,7 @@ shipped!(
     "tiny-nospare",
     "tiny-mlc",
     "tiny-flags",
+    "tiny-shared",
     "segment-file",
 );
 

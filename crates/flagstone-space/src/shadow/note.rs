@@ -231,7 +231,7 @@ pub(super) const fn flag_cells(flag: Flag) -> [u8; FLAG_SIZE] {
 }
 
 /// What the cells of a flag show (N3).
-fn vote(cells: &[u8]) -> Flag {
+pub(super) fn vote(cells: &[u8]) -> Flag {
     let has_fallen = |cells: &[u8]| {
         let fallen: u32 = cells.iter().map(|cell| cell.count_zeros()).sum();
         !cells.is_empty() && fallen as usize * 4 >= cells.len() * 8 * 3

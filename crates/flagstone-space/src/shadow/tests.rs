@@ -8,4 +8,4 @@ mod basics;
 mod bugs;
 mod cuts;
 mod faults;
-mod harness;
+pub(super) mod harness;

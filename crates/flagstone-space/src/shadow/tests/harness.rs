@@ -11,7 +11,7 @@ use crate::tests::harness::Draw;
 use crate::{GroupId, LogicalPage};
 
 /// A tiny chip with the spare bytes of `flagcommit-slc`, two dies and first programs in order.
-pub(super) fn chip(block_count: u32) -> SimNand {
+pub(in crate::shadow) fn chip(block_count: u32) -> SimNand {
     let mut profile = Profile::named("tiny").unwrap().with_block_count(block_count).unwrap();
     profile.geometry.spare_size = 64;
     profile.geometry.die_count = 2;
