@@ -128,7 +128,9 @@ impl Config {
     pub fn of(options: &Options) -> Self {
         let locking = match preset::engine_of(options) {
             EngineKind::Classic(locking) => locking,
-            EngineKind::Flagstone | EngineKind::Shadow(..) => Locking::default(),
+            EngineKind::Flagstone | EngineKind::Shadow(..) | EngineKind::Records(_) => {
+                Locking::default()
+            }
         };
         Self { options: options.clone(), locking, mistake: Mistake::None }
     }

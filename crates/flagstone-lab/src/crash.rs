@@ -39,6 +39,7 @@ pub mod opening;
 pub mod overlay;
 #[cfg(test)]
 mod promise;
+pub mod records;
 pub mod rig;
 pub mod run;
 pub mod scoreboard;
@@ -56,6 +57,7 @@ pub mod wear;
 pub use classic::Classic;
 pub use engine::Flagstone;
 pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
+pub use records::Records;
 pub use run::{RunnerRig, Violation};
 pub use shadow::Shadow;
 use subject::Subject as _;
@@ -150,6 +152,10 @@ const CLASSIC_LOG_PAGES: u32 = 56;
 /// Logical pages that fit the memory of an explored database: little, so that pages move.
 const MEMORY_PAGES: usize = 32;
 
+/// The same for pages that transactions share: the least there may be, so that running transactions
+/// are written.
+const SHARED_MEMORY_PAGES: usize = 24;
+
 /// Share of the memory for frames: what is left for deltas fills after some dozens of rows, so that
 /// leaves are merged and split.
 const FRAME_SHARE: f64 = 0.8;
@@ -204,16 +210,20 @@ impl CrashConfig {
     fn scenario<C: Crashable>(&self, device: C) -> Result<Scenario<C>, CrashError> {
         let options = self.options(&device)?;
         // Only the store of shadow pages itself knows what its protocol asks of a device.
-        if matches!(preset::engine_of(&options), EngineKind::Shadow(..))
-            && let Err(OpenError::Options(error)) =
-                Shadow::create(device.clone(), &options.clone().into())
-        {
+        let setup = options.clone().into();
+        let refusal = match preset::engine_of(&options) {
+            EngineKind::Shadow(..) => Shadow::create(device.clone(), &setup).err(),
+            EngineKind::Records(_) => Records::create(device.clone(), &setup).err(),
+            EngineKind::Flagstone | EngineKind::Classic(_) => None,
+        };
+        if let Some(OpenError::Options(error)) = refusal {
             return Err(error.into());
         }
         let mix = match preset::engine_of(&options) {
             // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
             // checkpoint that could be begun.
             EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
+            EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
             EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
         };
         let script = Script::seeded(self.seed, self.ops, &mix);
@@ -237,6 +247,9 @@ impl CrashConfig {
             EngineKind::Shadow(..) => {
                 explore::explore::<Shadow<RunnerRig<C>>, C>(&scenario, &limits, progress)
             }
+            EngineKind::Records(_) => {
+                explore::explore::<Records<RunnerRig<C>>, C>(&scenario, &limits, progress)
+            }
         };
         Ok(self.report(tally, started))
     }
@@ -257,6 +270,9 @@ impl CrashConfig {
             EngineKind::Shadow(..) => {
                 explore::replay::<Shadow<RunnerRig<C>>, C>(&scenario, path, self.seed)?
             }
+            EngineKind::Records(_) => {
+                explore::replay::<Records<RunnerRig<C>>, C>(&scenario, path, self.seed)?
+            }
         };
         let mut tally = Tally { points: 1, states: 1, ..Tally::default() };
         if let Err(violation) = outcome {
@@ -269,13 +285,17 @@ impl CrashConfig {
 /// The same options with little memory and a short log, so that a short script moves pages.
 #[must_use]
 pub fn small(mut options: Options, device: &impl Nand) -> Options {
+    let memory_pages = match preset::engine_of(&options) {
+        EngineKind::Records(_) => SHARED_MEMORY_PAGES,
+        _ => MEMORY_PAGES,
+    };
     let page_size = device.geometry().page_size as usize * options.parts as usize;
     options.log_pages = match preset::engine_of(&options) {
-        EngineKind::Flagstone | EngineKind::Shadow(..) => LOG_PAGES,
+        EngineKind::Flagstone | EngineKind::Shadow(..) | EngineKind::Records(_) => LOG_PAGES,
         EngineKind::Classic(_) => CLASSIC_LOG_PAGES,
     };
     options.frame_share = FRAME_SHARE;
-    options.with_memory(MEMORY_PAGES * page_size)
+    options.with_memory(memory_pages * page_size)
 }
 
 /// A chip as the explorer uses it: the profile with few blocks.

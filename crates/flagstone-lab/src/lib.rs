@@ -24,6 +24,7 @@ pub mod model;
 mod parallel;
 pub mod preset;
 pub mod quickstart;
+pub mod records;
 pub mod reproduce;
 pub mod run;
 pub mod shadow;

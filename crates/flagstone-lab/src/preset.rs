@@ -6,6 +6,7 @@
 
 use flagstone::{Options, OptionsError, PRESETS};
 
+use flagstone_space::evidence::Flags;
 use flagstone_space::shadow::ShadowProtocol;
 
 use crate::classic::Locking;
@@ -19,6 +20,8 @@ pub enum EngineKind {
     Classic(Locking),
     /// Shadow pages under a protocol; whether its flags stand for clusters of a block.
     Shadow(ShadowProtocol, bool),
+    /// Shared shadow pages with a redo log, under the protocol of these flags.
+    Records(Flags),
 }
 
 /// A preset: its name, what it is for, and its engine.
@@ -42,6 +45,11 @@ const LAB: &[Preset] = &[
         name: "berkeley-page-locks",
         summary: "as berkeley-original, with locks on pages (lab)",
         engine: EngineKind::Classic(Locking::Page),
+    },
+    Preset {
+        name: "wal",
+        summary: "as berkeley-original: what the extended flag commits are compared with (lab)",
+        engine: EngineKind::Classic(Locking::Record),
     },
     Preset {
         name: "cfc",
@@ -72,6 +80,16 @@ const LAB: &[Preset] = &[
         name: "bpcc",
         summary: "cyclic commit with back pointers: steal, force, page locks (lab)",
         engine: EngineKind::Shadow(ShadowProtocol::Bpcc, false),
+    },
+    Preset {
+        name: "cfc-ex",
+        summary: "cfc extended: no-force with a redo log, record locks, pages shared by writers (lab)",
+        engine: EngineKind::Records(Flags::Cfc),
+    },
+    Preset {
+        name: "afc-ex",
+        summary: "afc extended in the same way (lab)",
+        engine: EngineKind::Records(Flags::Afc),
     },
 ];
 

@@ -61,7 +61,9 @@ impl Config {
     pub fn of(options: &Options) -> Self {
         let (protocol, block_flags) = match preset::engine_of(options) {
             EngineKind::Shadow(protocol, block_flags) => (protocol, block_flags),
-            EngineKind::Flagstone | EngineKind::Classic(_) => (ShadowProtocol::Cfc, false),
+            EngineKind::Flagstone | EngineKind::Classic(_) | EngineKind::Records(_) => {
+                (ShadowProtocol::Cfc, false)
+            }
         };
         Self { options: options.clone(), protocol, block_flags }
     }

@@ -28,11 +28,13 @@ use crate::workload::Operations;
 mod blocking;
 mod classic;
 mod cold;
+mod records;
 mod session;
 mod shadow;
 mod stopping;
 
 pub use classic::{ClassicSession, ClassicStore, ClassicTransaction};
+pub use records::RecordDatabase;
 pub use session::Session;
 pub use shadow::ShadowDatabase;
 pub use stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};

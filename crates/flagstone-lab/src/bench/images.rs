@@ -93,7 +93,7 @@ impl Images {
 fn loader(options: &Options) -> Options {
     // A store of shadow pages is of its protocol from the start.
     let preset = match preset::engine_of(options) {
-        EngineKind::Shadow(..) => options.preset.clone(),
+        EngineKind::Shadow(..) | EngineKind::Records(_) => options.preset.clone(),
         EngineKind::Flagstone | EngineKind::Classic(_) => Options::default().preset,
     };
     Options {

@@ -14,7 +14,7 @@ use crate::preset::{self, EngineKind};
 use crate::run::Run;
 use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
-use crate::store::{ClassicStore, Drivable, ShadowDatabase, Store};
+use crate::store::{ClassicStore, Drivable, RecordDatabase, ShadowDatabase, Store};
 use crate::timed::Timed;
 use crate::workload::Workload;
 
@@ -42,6 +42,7 @@ pub(super) fn run<W: Workload>(
         EngineKind::Flagstone => run_on::<Database<Chip>, W>(job, options, on_progress),
         EngineKind::Classic(_) => run_on::<ClassicStore<Chip>, W>(job, options, on_progress),
         EngineKind::Shadow(..) => run_on::<ShadowDatabase<Chip>, W>(job, options, on_progress),
+        EngineKind::Records(_) => run_on::<RecordDatabase<Chip>, W>(job, options, on_progress),
     }
 }
 

@@ -451,7 +451,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         let bytes = value_bytes(self.trace.steps, size);
         let patch = |subject: &mut S| subject.patch(slot, table, &address.1, offset, &bytes);
         let Some(mut value) = old else {
-            return self.must_refuse_patch(op, patch);
+            return self.must_refuse_patch(op, slot, patch);
         };
         if self.change(op, slot, patch)? {
             value.splice(offset..offset + size, bytes);
@@ -460,17 +460,22 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Ok(())
     }
 
-    /// A patch of a key that is not there is refused and changes nothing.
+    /// A patch of a key that is not there is refused and changes nothing. Where there was no room for
+    /// the question, the transaction is given up, as after any change.
     fn must_refuse_patch(
         &mut self,
         op: Op,
+        slot: SlotIndex,
         patch: impl FnOnce(&mut S) -> Result<(), EngineError>,
     ) -> Result<(), Stop> {
         let answer = self.subject.as_mut().map(patch);
         match answer {
             None | Some(Err(EngineError::PatchOutOfRange { .. })) => Ok(()),
             Some(Ok(())) => Err(Violation::Accepted { doing: format!("{op:?}") }.into()),
-            Some(Err(error)) => self.refused(&format!("{op:?}"), &error),
+            Some(Err(error)) => {
+                self.refused(&format!("{op:?}"), &error)?;
+                self.abort(slot)
+            }
         }
     }
 

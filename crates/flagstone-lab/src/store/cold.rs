@@ -15,7 +15,7 @@ pub(super) fn prefill<D: Nand>(space: &mut Space<D>, spare_count: u32) -> Result
         cause: Cause::Data,
         temperature: Temperature::Cold,
     };
-    let room = space.stats().capacity_pages.saturating_sub(space.taken_pages());
+    let room = offered(space).saturating_sub(space.taken_pages());
     let mut image = vec![0; space.payload_size()];
     for _ in spare_count..room {
         let page = match space.allocate(REGION) {
@@ -29,4 +29,13 @@ pub(super) fn prefill<D: Nand>(space: &mut Space<D>, spare_count: u32) -> Result
         space.write(page, &image, &tag)?;
     }
     Ok(())
+}
+
+/// Logical pages that a tenth of the blocks is kept back from, as a store of shadow pages keeps it:
+/// who is compared with one works at its fill.
+fn offered<D: Nand>(space: &Space<D>) -> u32 {
+    let geometry = space.device().geometry();
+    let parts = (space.payload_size() as u32).div_ceil(geometry.page_size).max(1);
+    let units = geometry.pages_per_block.saturating_sub(1) / parts * geometry.block_count;
+    space.stats().capacity_pages.min(units / 10 * 9)
 }

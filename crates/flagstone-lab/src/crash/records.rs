@@ -1,0 +1,360 @@
+//! The engine of shared pages under test, driven by one thread.
+//!
+//! A page takes a few writers: where it is one too many although the keys differ, the step counts as
+//! refused for want of room, and nothing is claimed of locks. A snapshot is a copy of all tables, read
+//! under shared locks, and too old from the start where a writer is in the way.
+
+use std::collections::BTreeMap;
+
+use flagstone::{Durability, EngineError, OpenError, Step, Table, Xid};
+use flagstone_nand::Nand;
+
+use super::copies::{self, Copies, Piece};
+use super::script::{Direction, TABLE_COUNT};
+use super::subject::{Pairs, Setup, Subject};
+use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
+use crate::records::{Config, Engine, Machine};
+
+/// An engine of shared pages, its tables, and what is open.
+#[derive(Debug)]
+pub struct Records<D: Nand> {
+    open: BTreeMap<SlotIndex, Xid>,
+    snapshots: Copies,
+    tables: BTreeMap<TableIndex, Table>,
+    machine: Machine<D>,
+}
+
+/// A lock in the way counts as no room: nothing is claimed of places on pages.
+const fn refused(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Deadlock => EngineError::Full,
+        error => error,
+    }
+}
+
+impl<D: Nand> Records<D> {
+    fn around(machine: Machine<D>) -> Self {
+        let (open, snapshots, tables) = (BTreeMap::new(), Copies::default(), BTreeMap::new());
+        Self { open, snapshots, tables, machine }
+    }
+
+    fn xid(&self, slot: SlotIndex) -> Result<Xid, EngineError> {
+        self.open.get(&slot).copied().ok_or(EngineError::Ended)
+    }
+
+    fn table(&self, table: TableIndex) -> Result<Table, EngineError> {
+        self.tables.get(&table).copied().ok_or(EngineError::NoTable)
+    }
+
+    /// Runs an operation; a lock in the way counts as no room.
+    fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
+        match self.machine.attempt(operation) {
+            Ok(done) => done.ok_or(EngineError::Full),
+            Err(error) => Err(refused(error)),
+        }
+    }
+
+    fn pairs(
+        &self,
+        xid: Xid,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        let pairs = copies::pairs(self.table(range.table)?, range, direction, |piece| {
+            let Piece { table, range, direction, limit, rows } = piece;
+            self.run(|engine| engine.scan(xid, table, range, direction, limit, rows)).map(Some)
+        })?;
+        Ok(pairs.unwrap_or_default())
+    }
+
+    /// Everything there is, read by one transaction.
+    fn copy(&self) -> Result<Contents, EngineError> {
+        let xid = self.machine.engine().begin();
+        let read = |range: &KeyRange| self.pairs(xid, range, Direction::Forward).map(Some);
+        let copied = copies::contents(self.tables.keys().copied(), read);
+        self.machine.abort(xid);
+        copied.map(Option::unwrap_or_default)
+    }
+}
+
+impl<D: Nand> Subject<D> for Records<D> {
+    fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        Ok(Self::around(Machine::create(device, &Config::of(&setup.options))?))
+    }
+
+    fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let mut subject = Self::around(Machine::open(device, &Config::of(&setup.options))?);
+        let xid = subject.machine.engine().begin();
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            if let Some(table) = subject.run(|engine| engine.open_table(xid, &index.name()))? {
+                subject.tables.insert(index, table);
+            }
+        }
+        subject.machine.abort(xid);
+        Ok(subject)
+    }
+
+    fn prepare_tables(&mut self) -> Result<(), EngineError> {
+        for index in (0..TABLE_COUNT).map(TableIndex) {
+            let xid = self.machine.engine().begin();
+            let table = self.run(|engine| engine.create_table(xid, &index.name()));
+            let table = table.inspect_err(|_| self.machine.abort(xid))?;
+            self.machine.commit(xid)?;
+            self.tables.insert(index, table);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let xid = self.machine.engine().begin();
+        self.open.insert(slot, xid);
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.get_part(slot, table, key, 0, usize::MAX)
+    }
+
+    fn get_part(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        size: usize,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        let mut value = Vec::new();
+        let is_there =
+            self.run(|engine| engine.get_part(xid, table, key, (offset, size), &mut value))?;
+        Ok(is_there.then_some(value))
+    }
+
+    fn put(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.run(|engine| engine.put(xid, table, key, value))
+    }
+
+    fn patch(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.run(|engine| engine.patch_value(xid, table, key, offset, bytes))
+    }
+
+    fn delete(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<(), EngineError> {
+        let (xid, table) = (self.xid(slot)?, self.table(table)?);
+        self.run(|engine| engine.delete(xid, table, key))
+    }
+
+    fn scan(
+        &mut self,
+        slot: SlotIndex,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        self.pairs(self.xid(slot)?, range, direction)
+    }
+
+    /// The protocols have none: scripts for them draw none.
+    fn savepoint(&mut self, _: SlotIndex) -> Result<(), EngineError> {
+        Err(EngineError::NoSavepoint)
+    }
+
+    fn rollback_to(&mut self, _: SlotIndex, _: usize) -> Result<(), EngineError> {
+        Err(EngineError::NoSavepoint)
+    }
+
+    fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
+        let xid = self.open.remove(&slot).ok_or(EngineError::Ended)?;
+        // Who was chosen to end a deadlock learns it here, when it asked for nothing since.
+        self.machine.commit(xid).map_err(refused)
+    }
+
+    fn abort(&mut self, slot: SlotIndex) {
+        if let Some(xid) = self.open.remove(&slot) {
+            self.machine.abort(xid);
+        }
+    }
+
+    fn snapshot(&mut self, slot: SlotIndex) -> Result<(), EngineError> {
+        let copy = match self.copy() {
+            Ok(copy) => Some(copy),
+            Err(EngineError::Full) => None,
+            Err(error) => return Err(error),
+        };
+        self.snapshots.open(slot, copy);
+        Ok(())
+    }
+
+    fn snapshot_get(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.snapshots.get(slot, table, key)
+    }
+
+    fn snapshot_scan(
+        &mut self,
+        slot: SlotIndex,
+        table: TableIndex,
+        direction: Direction,
+    ) -> Result<Pairs, EngineError> {
+        self.snapshots.scan(slot, table, direction)
+    }
+
+    fn snapshot_close(&mut self, slot: SlotIndex) {
+        self.snapshots.close(slot);
+    }
+
+    fn checkpoint(&mut self) -> Result<(), EngineError> {
+        self.machine.checkpoint_now()
+    }
+
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        self.machine.checkpoint_begin();
+        self.work()
+    }
+
+    fn work(&mut self) -> Result<(), EngineError> {
+        self.machine.advance().map(drop)
+    }
+
+    fn collect(&mut self) -> Result<(), EngineError> {
+        self.machine.advance().map(drop)
+    }
+
+    fn contents(&mut self) -> Result<Contents, EngineError> {
+        self.copy()
+    }
+
+    /// Every node of every table has been parsed and fenced by reading all of it.
+    fn check(&mut self) -> Result<Vec<String>, EngineError> {
+        self.copy().map(|_| Vec::new())
+    }
+
+    fn close(mut self) -> Result<(), EngineError> {
+        let open: Vec<SlotIndex> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|slot| self.abort(slot));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use flagstone_nand::{Profile, SimNand};
+
+    use super::*;
+    use crate::crash::explore::{self, Limits, Scenario};
+    use crate::crash::rig::{Capturing, Rig};
+    use crate::crash::run::{Runner, RunnerRig};
+    use crate::crash::script::{Mix, Script};
+    use crate::crash::{self, CutPath};
+    use crate::model::Model;
+    use crate::preset;
+    use crate::records::Sharing;
+
+    /// Memory of a dozen pages: the tables need more.
+    const MEMORY: usize = 12 * 1024;
+
+    /// A chip with so few blocks that they are collected, and long transactions on few keys.
+    fn scenario(name: &str, ops: usize, seed: u64) -> Scenario<SimNand> {
+        let profile = Profile::named("tiny-shared").unwrap().with_block_count(26).unwrap();
+        let device = SimNand::new(&profile, seed);
+        let options = crash::small(preset::options(name).unwrap(), &device).with_memory(MEMORY);
+        let mix = Mix {
+            changes: 150,
+            ends: 22,
+            savepoints: 0,
+            large: 0,
+            snapshots: 0,
+            upkeep: 0,
+            pieces: 40,
+            ..Mix::default()
+        };
+        let script = Script::seeded(seed, ops, &mix);
+        Scenario { device, model: None, setup: options.into(), script }
+    }
+
+    /// What a script does when the power stays.
+    fn sharing(scenario: &Scenario<SimNand>) -> Sharing {
+        let model = Arc::new(Model::default());
+        let rig: RunnerRig<SimNand> = Rig::new(scenario.device.clone(), model, Capturing::Off);
+        let mut runner = Runner::<Records<_>, _>::create(rig, &scenario.setup).unwrap();
+        runner.run(&scenario.script).unwrap();
+        let (subject, ..) = runner.into_parts();
+        subject.unwrap().machine.sharing()
+    }
+
+    fn explored(scenario: &Scenario<SimNand>, limits: &Limits) -> Vec<CutPath> {
+        let tally =
+            explore::explore::<Records<RunnerRig<SimNand>>, _>(scenario, limits, &|_, _| ());
+        assert!(tally.states > 100, "{} states", tally.states);
+        for failure in &tally.failures {
+            println!("{}: {}", failure.path, failure.violation);
+        }
+        tally.failures.into_iter().map(|failure| failure.path).collect()
+    }
+
+    /// Goal: no cut harms pages that three transactions share, whose committed records stand in
+    /// three versions, while blocks are collected. Method: every state of scripts of which the
+    /// counters say that they have all of that.
+    #[test]
+    fn every_power_cut_of_shared_pages_recovers() {
+        for name in ["cfc-ex", "afc-ex"] {
+            let mut most = Sharing::default();
+            for seed in 0..3 {
+                let scenario = scenario(name, 700, seed);
+                let sharing = sharing(&scenario);
+                most.transactions_max = most.transactions_max.max(sharing.transactions_max);
+                most.versions_max = most.versions_max.max(sharing.versions_max);
+                most.collections += sharing.collections;
+                most.flag_commits += sharing.flag_commits;
+                most.befores_written += sharing.befores_written;
+                assert_eq!(explored(&scenario, &Limits::default()), [], "{name}, seed {seed}");
+            }
+            println!("{name}: {most:?}");
+            assert!(most.transactions_max >= 3, "{name}: {most:?}");
+            assert!(most.versions_max >= 3, "{name}: {most:?}");
+            assert!(most.collections > 0, "{name}: {most:?}");
+            assert!(most.flag_commits > 0, "{name}: {most:?}");
+            assert!(most.befores_written > 0, "{name}: {most:?}");
+        }
+    }
+
+    /// Goal: a cut of a restart changes nothing, nor does a collection that begins during one.
+    /// Method: two cuts, a choice of states.
+    #[test]
+    fn a_cut_during_the_restart_of_shared_pages_changes_nothing() {
+        for name in ["cfc-ex", "afc-ex"] {
+            let scenario = scenario(name, 260, 1);
+            let limits = Limits { depth: 2, states_max: 40, ..Limits::default() };
+            assert_eq!(explored(&scenario, &limits), [], "{name}");
+        }
+    }
+}
