@@ -54,6 +54,8 @@ pub struct BenchConfig {
     pub scale: u32,
     /// Clients of the simulator, threads elsewhere.
     pub clients: u32,
+    /// Which transactions of TPC-C there are.
+    pub mix: tpcc::Mix,
     /// Share of the transactions that abort where they would commit; simulator only.
     pub abort_ratio: f64,
     /// Longest random wait of a deadlock's victim before it begins again; simulator only.
@@ -251,8 +253,9 @@ pub fn run(
         }
         WorkloadKind::Tpcc { dialect, delivery, cardinality } => {
             let scale = u16::try_from(config.scale).unwrap_or(u16::MAX);
+            let mix = config.mix;
             let setting =
-                Setting { delivery, cardinality, ..Setting::new(dialect, scale, config.seed) };
+                Setting { delivery, cardinality, mix, ..Setting::new(dialect, scale, config.seed) };
             let workload = &Tpcc::new(setting);
             run_job(Job { config, workload }, options, on_progress)
         }
@@ -304,6 +307,7 @@ impl BenchConfig {
             options,
             scale: 1,
             clients: 1,
+            mix: tpcc::Mix::All,
             abort_ratio: 0.0,
             backoff: Duration::ZERO,
             txns: 50_000,

@@ -294,7 +294,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
     /// The commit of a client has its place in the log.
     fn committed(&mut self, index: u32, lsn: Lsn) {
         if self.durability == Durability::Deferred {
-            self.finish(index);
+            self.finish(index, self.clock.now_ns());
         } else {
             self.on_durable.push_back(Pending {
                 lsn,
@@ -307,8 +307,9 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
     }
 
     /// A client's commit is as durable as it asked for.
-    fn finish(&mut self, index: u32) {
+    fn finish(&mut self, index: u32, asked_ns: u64) {
         let now_ns = self.clock.now_ns();
+        self.tally.waited(now_ns.saturating_sub(asked_ns));
         if let Some(client) = self.clients.get_mut(index as usize) {
             let latency_ns = now_ns.saturating_sub(client.started_ns());
             self.tally.committed(client.class(), latency_ns);
@@ -324,10 +325,10 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         while let Some(pending) = self.on_durable.get(place)
             && self.commits < self.goal
         {
-            let client = pending.client;
+            let (client, since_ns) = (pending.client, pending.since_ns);
             if self.engine.is_durable(pending.lsn) {
                 self.on_durable.remove(place);
-                self.finish(client);
+                self.finish(client, since_ns);
             } else if self.engine.flushes_max() > 1 {
                 place += 1;
             } else {

@@ -35,6 +35,9 @@ pub struct Run {
     pub tps: f64,
     /// Time from a transaction's first begin to its durable commit.
     pub latency_us: Latency,
+    /// Mean time from asking for a commit to its being durable, in microseconds.
+    #[serde(skip)]
+    pub commit_wait_us: f64,
     /// Bytes of keys and values that transactions changed.
     pub user_bytes: u64,
     /// Bytes of log records.

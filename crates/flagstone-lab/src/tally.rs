@@ -15,6 +15,8 @@ pub struct Tally {
     classes: Vec<Class>,
     /// Latencies of all classes together, in nanoseconds.
     latency: Histogram<u32>,
+    /// Commits, and the time from asking for each to its being durable, summed in nanoseconds.
+    waits: (u64, u64),
 }
 
 /// Counts and latencies of one class.
@@ -44,7 +46,19 @@ impl Tally {
     pub fn new(names: &'static [&'static str]) -> Result<Self, CreationError> {
         let class = || Ok(Class { counts: Counts::default(), latency: latency_histogram()? });
         let classes = names.iter().map(|_| class()).collect::<Result<_, _>>()?;
-        Ok(Self { names, classes, latency: latency_histogram()? })
+        Ok(Self { names, classes, latency: latency_histogram()?, waits: (0, 0) })
+    }
+
+    /// A commit was durable `wait_ns` after it was asked for.
+    pub fn waited(&mut self, wait_ns: u64) {
+        self.waits.0 += 1;
+        self.waits.1 += wait_ns;
+    }
+
+    /// Mean time from asking for a commit to its being durable, in microseconds.
+    #[must_use]
+    pub fn commit_wait_us(&self) -> f64 {
+        self.waits.1 as f64 / self.waits.0.max(1) as f64 / 1e3
     }
 
     /// A transaction of `class` is durable, `latency_ns` after its first begin.
@@ -74,6 +88,8 @@ impl Tally {
     pub fn add(&mut self, other: &Self) {
         // Same bounds on both sides, so that every value fits.
         let _ = self.latency.add(&other.latency);
+        self.waits.0 += other.waits.0;
+        self.waits.1 += other.waits.1;
         for (class, more) in self.classes.iter_mut().zip(&other.classes) {
             class.counts.commits += more.counts.commits;
             class.counts.aborts += more.counts.aborts;
@@ -85,6 +101,7 @@ impl Tally {
     /// Forgets everything.
     pub fn reset(&mut self) {
         self.latency.reset();
+        self.waits = (0, 0);
         for class in &mut self.classes {
             class.counts = Counts::default();
             class.latency.reset();

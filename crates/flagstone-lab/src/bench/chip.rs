@@ -5,9 +5,11 @@ use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};
 use crate::medium::{Medium, real_block_count, real_pages_per_block};
+use crate::preset::{self, EngineKind};
 use crate::sizing::{self, ChipSize, Estimate, FixedBlocks, PageShape};
 use crate::store::Store;
 use crate::workload::Workload;
+use crate::workload::tpcc::Mix;
 
 /// Blocks of the scratch chip that is asked for the shape of its pages.
 const SCRATCH_BLOCKS: u32 = 256;
@@ -56,8 +58,12 @@ impl<W: Workload> Job<'_, W> {
         let loaded = self.full_pages(options, 0)?;
         let grown = self.full_pages(options, warmup + self.config.txns)?;
         let pages = grown.saturating_sub(loaded) / u64::from(options.parts.max(1));
-        // Leaves that split are half full.
-        let spare_count = u32::try_from(2 * pages).unwrap_or(u32::MAX);
+        // Leaves that split are half full, New-Orders without Payments make twice as many, and leaves
+        // with a section for pending records are smaller.
+        let has_sections = matches!(preset::engine_of(options), EngineKind::Records(_));
+        let growth = GROWTH + u64::from(has_sections);
+        let growth = if self.config.mix == Mix::Long { 2 * growth } else { growth };
+        let spare_count = u32::try_from(growth * pages).unwrap_or(u32::MAX);
         Ok(store.prefill(spare_count.saturating_add(SPARE_PAGES_MIN))?)
     }
 
@@ -88,6 +94,9 @@ impl<W: Workload> Job<'_, W> {
 
 /// Logical pages that stay free on a prefilled chip whatever the workload needs.
 const SPARE_PAGES_MIN: u32 = 64;
+
+/// Pages that a workload may grow by, for each that full leaves would take.
+const GROWTH: u64 = 2;
 
 /// Blocks of the anchor ring.
 const RING_BLOCKS: u32 = 4;

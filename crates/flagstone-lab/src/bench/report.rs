@@ -44,6 +44,7 @@ pub(crate) fn compose(
         wall_s: measured.wall_s,
         tps: per_second(counts.commits, measured.elapsed_s),
         latency_us: tally.latency(),
+        commit_wait_us: tally.commit_wait_us(),
         user_bytes: totals.user_bytes,
         log_bytes: totals.log_bytes,
         page_reads: totals.device.page_reads,

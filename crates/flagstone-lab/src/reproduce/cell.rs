@@ -93,7 +93,7 @@ impl Outcome {
         fields.remove("wall_s");
         outcome.config = fields.remove("config").unwrap_or_default();
         outcome.flatten("", &Value::Object(fields));
-        outcome
+        outcome.with("commit_wait_us", run.commit_wait_us)
     }
 
     /// The same outcome with one number more.

@@ -154,6 +154,20 @@ pub struct Setting {
     pub cardinality: Cardinality,
     /// What a Delivery delivers.
     pub delivery: DeliveryUnit,
+    /// Which transactions there are.
+    pub mix: Mix,
+}
+
+/// Which of the five transactions clients ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mix {
+    /// All, in the shares of the specification.
+    #[default]
+    All,
+    /// Those that write ten pages at most: Payments.
+    Short,
+    /// Those that write more: New-Orders and Deliveries, in the shares of the specification.
+    Long,
 }
 
 impl Setting {
@@ -161,7 +175,7 @@ impl Setting {
     #[must_use]
     pub fn new(dialect: Dialect, scale: u16, seed: u64) -> Self {
         let (cardinality, delivery) = (Cardinality::SPEC, DeliveryUnit::default());
-        Self { dialect, scale, seed, cardinality, delivery }
+        Self { dialect, scale, seed, cardinality, delivery, mix: Mix::All }
     }
 
     /// Customers of a district: A = 1023 for 3000 of them.

@@ -1,7 +1,7 @@
 //! Inputs of the transactions, drawn by one client.
 
 use super::rows::Stamp;
-use super::{DISTRICTS, Dialect, NAMES_RUN, Setting};
+use super::{DISTRICTS, Dialect, Mix, NAMES_RUN, Setting};
 use crate::workload::Draws;
 use crate::workload::tpcc::keys::DistrictKey;
 
@@ -126,7 +126,14 @@ impl Stream {
 
     /// Inputs of the next transaction.
     pub fn inputs(&mut self) -> Inputs {
-        match Class::of_percent(self.draws.below(100)) {
+        let class = match self.setting.mix {
+            Mix::All => Class::of_percent(self.draws.below(100)),
+            Mix::Short => Class::Payment,
+            // 45 New-Orders to 4 Deliveries.
+            Mix::Long if self.draws.below(49) < 45 => Class::NewOrder,
+            Mix::Long => Class::Delivery,
+        };
+        match class {
             Class::NewOrder => self.new_order(),
             Class::Payment => self.payment(),
             Class::OrderStatus => {
