@@ -365,6 +365,32 @@ pub(crate) enum RawLab {
     /// the paper its value, ours, the verdict and the rule behind it. Writes the values, the charts
     /// and one page that needs no network below DIR/PAPER. Equal seeds write equal bytes.
     Reproduce(ReproduceArgs),
+    /// Show from which size on a transaction is better committed with its leaves than by the log.
+    ///
+    /// Counts programs at the device, with merges, checkpoints and collection, in a steady state, for
+    /// transactions of 1 to 4,096 changed rows, one behind the other or anywhere: by the log, by flags in
+    /// the spare area, and as the engine chooses. Writes values and charts to DIR/crossover.
+    Crossover(CrossoverArgs),
+}
+
+/// Arguments of `lab crossover`.
+#[derive(Args, Debug)]
+pub(crate) struct CrossoverArgs {
+    /// A quarter of everything.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Profile of the simulated chip: one that carries flags.
+    #[arg(long, value_name = "PROFILE", default_value = "slc-2k")]
+    pub(crate) profile: String,
+    /// Directory for the results.
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub(crate) out: String,
+    /// Runs at a time [default: the number of cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: Option<u32>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 /// Arguments of `lab reproduce`.

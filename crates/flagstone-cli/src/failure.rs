@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use flagstone::{EngineError, OpenError, OptionsError};
 use flagstone_lab::bench::BenchError;
 use flagstone_lab::crash::CrashError;
+use flagstone_lab::crossover::CrossoverError;
 use flagstone_lab::reproduce::ReproduceError;
 use flagstone_nand::{NandError, OpenDeviceError, ProfileError};
 use flagstone_space::{MountError, SpaceError};
@@ -113,6 +114,19 @@ pub(crate) enum Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
+    }
+}
+
+impl From<CrossoverError> for Failure {
+    fn from(error: CrossoverError) -> Self {
+        match error {
+            CrossoverError::Profile(error) => error.into(),
+            CrossoverError::Options(error) => error.into(),
+            CrossoverError::Open(error) => BenchError::Open(error).into(),
+            CrossoverError::Engine(error) => BenchError::Engine(error).into(),
+            CrossoverError::Files(error) => error.into(),
+            other => Self::Output(io::Error::other(other.to_string())),
+        }
     }
 }
 

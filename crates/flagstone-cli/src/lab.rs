@@ -5,10 +5,11 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use flagstone_lab::crossover::{self, Crossover, Line, Pattern};
 use flagstone_lab::reproduce::rule::Verdict;
 use flagstone_lab::reproduce::{self, Effort, Reproduction, Request};
 
-use crate::args::{RawLab, ReproduceArgs};
+use crate::args::{CrossoverArgs, RawLab, ReproduceArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Form, Output};
@@ -19,7 +20,49 @@ use crate::table::{Align, Table};
 pub(crate) fn lab(command: &RawLab, output: &mut Output) -> Result<Exit, Failure> {
     match command {
         RawLab::Reproduce(args) => reproduce(args, output),
+        RawLab::Crossover(args) => crossover(args, output),
     }
+}
+
+/// Runs `lab crossover`.
+fn crossover(args: &CrossoverArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let request = crossover::Request {
+        profile: args.profile.clone(),
+        effort: if args.quick { Effort::Quick } else { Effort::Full },
+        seed: args.seed,
+        threads: args.threads.map_or_else(cores, |threads| threads as usize),
+    };
+    let progress = Mutex::new(Progress::new(output.form()));
+    let result = crossover::measure(&request, &|done, total| {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.report("runs", done, total);
+    });
+    progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+    let measured = result?;
+    measured.write(Path::new(&args.out))?;
+    output.show(&measured, || crossover_text(&measured))?;
+    Ok(Exit::Ok)
+}
+
+/// Programs a transaction, one line a size.
+fn crossover_text(measured: &Crossover) -> String {
+    const HEADS: [&str; 7] =
+        ["rows", "changed rows", "log", "flags", "automatic", "of the better", "leaves claimed"];
+    let row = |line: &Line| {
+        let pattern = if line.pattern == Pattern::Dense { "dense" } else { "scattered" };
+        vec![
+            pattern.to_owned(),
+            line.rows.to_string(),
+            format!("{:.3}", line.log.programs),
+            format!("{:.3}", line.flags.programs),
+            format!("{:.3}", line.auto.programs),
+            format!("{:.3}", line.ratio),
+            format!("{:.1}", line.auto.claimed),
+        ]
+    };
+    let rows = measured.lines.iter().map(row).collect();
+    let table = Table::with_rows(HEADS.into_iter(), rows);
+    format!("programs a transaction ({}):\n\n{table}", measured.profile)
 }
 
 /// Runs `lab reproduce`: a claim that differs is an answer, not a failure.

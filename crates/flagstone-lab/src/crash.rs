@@ -16,7 +16,7 @@
 
 use std::time::Instant;
 
-use flagstone::{OpenError, Options, OptionsError};
+use flagstone::{CommitBy, OpenError, Options, OptionsError};
 use flagstone_nand::{
     CellMode, Crashable, Nand, NandError, OpenDeviceError, Profile, ProfileError, SegmentFile,
     SimNand, SimSsd, SimStorage, Translation,
@@ -160,6 +160,9 @@ const SHARED_MEMORY_PAGES: usize = 24;
 /// leaves are merged and split.
 const FRAME_SHARE: f64 = 0.8;
 
+/// Shares of the memory for frames and for uncommitted changes where commits claim leaves.
+const CLAIM_SHARES: (f64, f64) = (0.3, 0.7);
+
 /// Dies of an explored drive.
 const DRIVE_DIES: u32 = 2;
 
@@ -224,6 +227,7 @@ impl CrashConfig {
             // checkpoint that could be begun.
             EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
             EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
+            EngineKind::Flagstone if is_claiming(&options) => script::CLAIMS,
             EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
         };
         let script = Script::seeded(self.seed, self.ops, &mix);
@@ -295,7 +299,16 @@ pub fn small(mut options: Options, device: &impl Nand) -> Options {
         EngineKind::Classic(_) => CLASSIC_LOG_PAGES,
     };
     options.frame_share = FRAME_SHARE;
+    if is_claiming(&options) {
+        // What spills is not claimed.
+        (options.frame_share, options.uncommitted_share) = CLAIM_SHARES;
+    }
     options.with_memory(memory_pages * page_size)
+}
+
+/// Whether commits claim every leaf that they can.
+fn is_claiming(options: &Options) -> bool {
+    matches!(options.commit, CommitBy::Claims | CommitBy::Flags)
 }
 
 /// A chip as the explorer uses it: the profile with few blocks.

@@ -11,6 +11,7 @@
 //! - [`classic`]: an ARIES engine on the same floors, to compare with.
 //! - [`shadow`]: an engine of shadow pages with commit flags or cycles, to compare with.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
+//! - [`crossover`]: programs a transaction by its size, by the log, by flags, and as chosen.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
 //! - [`reproduce`]: the experiments of the papers: runs, figures, verdicts, files.
 
@@ -18,6 +19,7 @@ pub mod bench;
 pub mod classic;
 pub mod clock;
 pub mod crash;
+pub mod crossover;
 pub mod event_loop;
 pub mod medium;
 pub mod model;

@@ -33,6 +33,8 @@ use crate::bench::BenchError;
 use cell::Cell;
 use figure::{Figure, Report, Row};
 
+pub(crate) use chart::draw;
+pub(crate) use files::put;
 pub use files::write;
 pub use papers::{PAPERS, Paper};
 

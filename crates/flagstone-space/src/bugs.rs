@@ -27,13 +27,17 @@ pub enum SpaceBug {
     GroupsNotListed,
     /// A free-looking block is programmed without an erase in this session (D11).
     FreeBlockNotErased,
+    /// What a mount judged by flags is relied on before it is pinned (D11).
+    FlagTrustedInFlight,
+    /// A flag goes before a record covers its group (D4).
+    FlagErased,
     /// A version that a snapshot has pinned may be erased once it is replaced (D15).
     PinsIgnored,
 }
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::EraseBeforeSync,
         Self::ReuseBeforeCheckpoint,
         Self::ReserveGiven,
@@ -46,6 +50,8 @@ impl SpaceBug {
         Self::NumbersNotReserved,
         Self::GroupsNotListed,
         Self::FreeBlockNotErased,
+        Self::FlagTrustedInFlight,
+        Self::FlagErased,
         Self::PinsIgnored,
     ];
 
@@ -55,14 +61,14 @@ impl SpaceBug {
         match self {
             Self::OpenGroupCounts => 1,
             Self::NumbersNotReserved => 3,
-            Self::ReuseBeforeCheckpoint | Self::GroupsNotListed => 4,
+            Self::ReuseBeforeCheckpoint | Self::GroupsNotListed | Self::FlagErased => 4,
             Self::RelocationTakesNewVersion
             | Self::ChecksumIgnored
             | Self::StaleSequenceAccepted => 6,
             Self::ReserveGiven => 7,
             Self::PairsNotSettled => 9,
             Self::EraseBeforeSync => 10,
-            Self::SuspectNotCopied | Self::FreeBlockNotErased => 11,
+            Self::SuspectNotCopied | Self::FreeBlockNotErased | Self::FlagTrustedInFlight => 11,
             Self::PinsIgnored => 15,
         }
     }

@@ -60,6 +60,7 @@ impl<D: Nand> Space<D> {
         for at in core::mem::take(&mut self.meta_old) {
             self.blocks.drop_live(at);
         }
+        self.forget_flags();
         for at in core::mem::take(&mut self.limbo) {
             self.release_unit(at);
         }

@@ -274,8 +274,13 @@ impl<D: Nand> Space<D> {
     ) -> Result<(), SpaceError> {
         let role = self.role(at, meta);
         let standing = match role {
+            // Until a record covers the group its flag alone decides, for all its pages together.
+            Role::Mapped if self.rests_on_flag(meta.group) => meta.standing,
             Role::Mapped if meta.group != GroupId::NONE => Standing::Committed,
-            Role::Mapped | Role::Grouped => Standing::Plain,
+            // The flag stays behind; the copy says that the group has it.
+            Role::Grouped if self.flags.contains_key(&at) => Standing::Committed,
+            Role::Grouped => meta.standing,
+            Role::Mapped => Standing::Plain,
             Role::Pinned => Standing::History,
             Role::Meta => {
                 self.move_meta_page(meta.page.0);
@@ -299,7 +304,11 @@ impl<D: Nand> Space<D> {
             Role::Grouped => self.groups.relocate(meta.group, meta.page, to),
             Role::Pinned | Role::Meta | Role::Limbo | Role::None => {}
         }
-        self.blocks.drop_live(at);
+        if self.is_evidence(at) {
+            self.limbo.insert(at);
+        } else {
+            self.blocks.drop_live(at);
+        }
         Ok(())
     }
 

@@ -55,6 +55,9 @@ pub enum SpaceError {
     /// The number lies beyond the logical pages of this space.
     #[error("{0:?} is out of range")]
     OutOfRange(LogicalPage),
+    /// No page of the group took its flag: whether it is committed shows the next mount.
+    #[error("a flag of {0:?} cannot be set")]
+    FlagRefused(GroupId),
     /// The page's bytes are damaged; nothing was returned as right.
     #[error("physical page {} is corrupt: {check}", page.number())]
     Corrupt {

@@ -78,7 +78,7 @@ impl<D: Nand> Flash<D> {
         self.layout.geometry.page_from_number(number).ok_or(ReadFault::Bad(Check::Identity))
     }
 
-    fn done(&mut self, completion: Completion) {
+    pub(crate) fn done(&mut self, completion: Completion) {
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.unsynced = true;
     }

@@ -3,7 +3,7 @@
 //! Owns the first record of a space. Never erases more than it uses: what an earlier format left
 //! behind is told apart by block sequences.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -86,6 +86,8 @@ impl<D: Nand> Space<D> {
             poisoned: false,
             durable: None,
             limbo: BTreeSet::new(),
+            flags: BTreeMap::new(),
+            unflagged: BTreeSet::new(),
             suspects: Vec::new(),
             worn: Vec::new(),
         }

@@ -12,6 +12,7 @@ use flagstone_nand::Nand;
 
 use crate::error::SpaceError;
 use crate::groups::{GroupPage, Rank};
+use crate::meta::{PageMeta, Standing};
 use crate::place::Claim;
 use crate::space::{Space, info_of};
 use crate::{GroupId, LogicalPage, PageInfo, WriteTag};
@@ -46,12 +47,39 @@ impl<D: Nand> Space<D> {
         payload: &[u8],
         tag: &WriteTag,
     ) -> Result<PageInfo, SpaceError> {
+        self.write_grouped(group, page, payload, tag, Standing::Plain)
+    }
+
+    /// As [`Space::write_in_group`], for a group that a flag may commit where the device carries one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::write`].
+    pub fn write_claimed(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        payload: &[u8],
+        tag: &WriteTag,
+    ) -> Result<PageInfo, SpaceError> {
+        let standing = if self.carries_flags() { Standing::Flagged } else { Standing::Plain };
+        self.write_grouped(group, page, payload, tag, standing)
+    }
+
+    fn write_grouped(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        payload: &[u8],
+        tag: &WriteTag,
+        standing: Standing,
+    ) -> Result<PageInfo, SpaceError> {
         self.ready()?;
         if group == GroupId::NONE {
             return Err(SpaceError::UnknownGroup(group));
         }
         self.check_write(page, payload)?;
-        let meta = self.new_version(page, tag, group);
+        let meta = PageMeta { standing, ..self.new_version(page, tag, group) };
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
         let entry = GroupPage { at, version: meta.version, rank: Rank::Newest };
         if let Some(old) = self.groups.insert(group, page, entry) {
@@ -109,8 +137,13 @@ impl<D: Nand> Space<D> {
     /// Forgets the pages of an open group.
     pub fn discard_group(&mut self, group: GroupId) {
         let Some(pages) = self.groups.remove(group) else { return };
+        let is_doubtful = self.unflagged.remove(&group);
         for entry in pages.into_values() {
-            self.release_unit(entry.at);
+            if is_doubtful {
+                self.limbo.insert(entry.at);
+            } else {
+                self.release_unit(entry.at);
+            }
         }
     }
 }

@@ -41,6 +41,10 @@ impl Groups {
         self.groups.keys().copied().collect()
     }
 
+    pub(crate) fn is_open(&self, group: GroupId) -> bool {
+        self.groups.contains_key(&group)
+    }
+
     pub(crate) fn get(&self, group: GroupId, page: LogicalPage) -> Option<GroupPage> {
         self.groups.get(&group)?.get(&page).copied()
     }

@@ -26,6 +26,7 @@ mod collect;
 mod dead;
 mod error;
 pub mod evidence;
+mod flags;
 mod flash;
 #[cfg(feature = "seeded-bugs")]
 #[doc(hidden)]
@@ -61,6 +62,7 @@ pub use blocks::BlockState;
 pub use bugs::SpaceBug;
 pub use collect::{Fault, NoOwner, Owner};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
+pub use flags::{FlagLack, flag_lack};
 pub use layout::{LogRoom, blocks_needed};
 pub use log::LogRead;
 pub use mount::MountReport;

@@ -68,6 +68,8 @@ pub(crate) enum Standing {
     Committed,
     /// Kept for a pin only: no mount may take it for the page's newest version.
     History,
+    /// As `Plain`; a flag on one page of the group may be what commits it.
+    Flagged,
 }
 
 /// Metadata of one physical page.
@@ -187,6 +189,7 @@ impl Standing {
             Self::Plain => 0,
             Self::Committed => 1,
             Self::History => 2,
+            Self::Flagged => 3,
         }
     }
 
@@ -195,6 +198,7 @@ impl Standing {
             0 => Some(Self::Plain),
             1 => Some(Self::Committed),
             2 => Some(Self::History),
+            3 => Some(Self::Flagged),
             _ => None,
         }
     }

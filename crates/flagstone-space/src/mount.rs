@@ -58,6 +58,11 @@ pub struct MountReport {
     pub user: Vec<u8>,
     /// Groups with pages that wait for `commit_group` or `discard_group`.
     pub open_groups: Vec<GroupId>,
+    /// Groups that a flag has committed: their pages are valid.
+    pub flagged_groups: Vec<GroupId>,
+    /// Of the open groups, those that a flag might have committed. Discarded, where nothing names them,
+    /// before [`Space::pin_flags`].
+    pub unflagged_groups: Vec<GroupId>,
     /// Log pages that may exist, from the durable head on.
     pub log_pages: Range<u64>,
     /// Last programmed log page: it may have been in flight when power went.
@@ -113,6 +118,8 @@ struct Mount<D> {
     /// Valid versions found by scanning, of each page.
     found: BTreeMap<LogicalPage, Vec<(Version, u32)>>,
     suspects: Vec<Suspect>,
+    /// What the scan found that may prove a group committed: its flagged pages, and copies made since.
+    evidence: Vec<(u32, PageMeta)>,
     /// Group pages that were overtaken when the record was made.
     overtaken: Vec<(LogicalPage, Version)>,
     report: MountReport,
@@ -167,6 +174,7 @@ impl<D: Nand> Mount<D> {
             classes,
             found: BTreeMap::new(),
             suspects: Vec::new(),
+            evidence: Vec::new(),
             overtaken: Vec::new(),
             report: MountReport::default(),
             version_max: 0,

@@ -10,7 +10,7 @@
 //!     the numbers of the session (rule D3).
 //! S4. After a failure that leaves the device's state unknown nothing is written any more.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use flagstone_nand::{Nand, NandError};
@@ -82,6 +82,10 @@ pub struct Space<D> {
     pub(crate) meta_old: Vec<u32>,
     /// Units of forgotten pages: a cut brings them back until a record is durable, so they stay.
     pub(crate) limbo: BTreeSet<u32>,
+    /// Units whose flag commits a group that no durable record covers yet.
+    pub(crate) flags: BTreeMap<u32, GroupId>,
+    /// Open groups that a flag might have committed, as a mount found them.
+    pub(crate) unflagged: BTreeSet<GroupId>,
     pub(crate) suspects: Vec<Suspect>,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
@@ -420,7 +424,9 @@ impl<D: Nand> Space<D> {
 
     /// The unit lost its place in mapping or group; a pin may still hold it (S2).
     pub(crate) fn release_unit(&mut self, at: u32) {
-        if !self.pins.is_pinned(at) || self.flash.bugs.has(SpaceBug::PinsIgnored) {
+        if self.is_evidence(at) {
+            self.limbo.insert(at);
+        } else if !self.pins.is_pinned(at) || self.flash.bugs.has(SpaceBug::PinsIgnored) {
             self.blocks.drop_live(at);
         }
     }

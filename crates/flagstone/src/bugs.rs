@@ -15,6 +15,10 @@ pub enum SeededBug {
     KeepStaleDeltas,
     /// D2: a base claims to be complete beyond the deltas it holds.
     ClaimTooMuch,
+    /// D2: restart folds what was changed before a claim with what was changed after it.
+    ClaimFolded,
+    /// D2: a claimed leaf says to be complete beyond the commits it holds.
+    ClaimOverwritesNewer,
     /// D3: restart reuses the epoch of the session before.
     ReuseEpoch,
     /// D4: the log's head moves before live deltas were copied.
@@ -23,6 +27,8 @@ pub enum SeededBug {
     SkipInnerNodes,
     /// D5: a transaction's pages become current without its record.
     CommitGroupsAtMount,
+    /// D5: a claim derives from commits that are not durable.
+    ClaimBeforeDurable,
     /// D7: commits may fill the log, and nothing is left for the checkpoint that frees it.
     LogRoomGiven,
     /// D8: a reader's commit does not wait for what it read.
@@ -49,16 +55,19 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
         Self::KeepStaleDeltas,
         Self::ClaimTooMuch,
+        Self::ClaimFolded,
+        Self::ClaimOverwritesNewer,
         Self::ReuseEpoch,
         Self::SkipCopies,
         Self::SkipInnerNodes,
         Self::CommitGroupsAtMount,
+        Self::ClaimBeforeDurable,
         Self::LogRoomGiven,
         Self::ReaderNotHeld,
         Self::AcknowledgeEarly,
@@ -77,10 +86,13 @@ impl SeededBug {
     pub const fn rule(self) -> u8 {
         match self {
             Self::MergeBeforeDurable | Self::InstallBeforeDurable | Self::RecordBeforePages => 1,
-            Self::KeepStaleDeltas | Self::ClaimTooMuch => 2,
+            Self::KeepStaleDeltas
+            | Self::ClaimTooMuch
+            | Self::ClaimFolded
+            | Self::ClaimOverwritesNewer => 2,
             Self::ReuseEpoch => 3,
             Self::SkipCopies | Self::SkipInnerNodes => 4,
-            Self::CommitGroupsAtMount => 5,
+            Self::CommitGroupsAtMount | Self::ClaimBeforeDurable => 5,
             Self::LogRoomGiven => 7,
             Self::ReaderNotHeld | Self::AcknowledgeEarly => 8,
             Self::SkipTailCopy => 9,

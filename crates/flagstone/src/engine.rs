@@ -32,12 +32,14 @@ use crate::options::{Budget, FrameKind, Options};
 mod access;
 mod catalog;
 mod checkpoint;
+mod claim;
 mod descent;
 mod fold;
 mod full;
 mod journal;
 mod merge;
 mod pool;
+mod price;
 pub(crate) mod reads;
 mod restart;
 mod scan;
@@ -53,7 +55,8 @@ pub use access::Read;
 pub use catalog::Table;
 pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree};
 pub(crate) use checkpoint::{CheckpointJob, Master};
-pub(crate) use merge::{InstallJob, Job, WriteJob};
+pub(crate) use claim::ClaimJob;
+pub(crate) use merge::{InstallJob, Job, PageWrite, WriteJob};
 use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
@@ -103,6 +106,8 @@ pub enum Wait {
     Group,
     /// The log to become durable up to a commit.
     Durable(Lsn),
+    /// A transaction that is being committed with its leaves: background work gets there.
+    Claim,
 }
 
 /// A page to read from the space floor.
@@ -146,6 +151,10 @@ pub(crate) struct SpaceView {
     pub(crate) has_lost_blocks: bool,
     /// Memory of the mapping.
     pub(crate) mapping_bytes: usize,
+    /// A flag in the spare area can commit a group.
+    pub(crate) carries_flags: bool,
+    /// Relocations that a page write has brought with it, on average.
+    pub(crate) moves_per_write: f64,
 }
 
 /// A flush that is being programmed.
@@ -215,6 +224,8 @@ pub struct Engine {
     installs: VecDeque<InstallJob>,
     trims: value::Trims,
     runs: spill::Runs,
+    claim: Option<claim::Claim>,
+    prices: price::Prices,
     cycle: checkpoint::Cycle,
     view: SpaceView,
     /// Log page on which the last durable fragment ended.
@@ -243,6 +254,8 @@ struct Counts {
     checkpoints: u64,
     copied_deltas: u64,
     spilled_pages: u64,
+    claimed_pages: u64,
+    flag_commits: u64,
 }
 
 impl Engine {
@@ -295,6 +308,8 @@ impl Engine {
             installs: VecDeque::new(),
             trims: value::Trims::default(),
             runs: spill::Runs::default(),
+            claim: None,
+            prices: price::Prices::default(),
             cycle: checkpoint::Cycle::default(),
             view: SpaceView::default(),
             log_page: 0,

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use flagstone_nand::Nand;
+use flagstone_space::{FlagLack, flag_lack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -138,6 +139,22 @@ pub enum Compaction {
     Merge,
 }
 
+/// What commits a transaction that changes much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CommitBy {
+    /// Whatever costs fewer programs, as measured: leaves that are worth their page are written at
+    /// once, the rest is logged. Where nothing is logged and the chip carries flags, a flag commits.
+    #[default]
+    Auto,
+    /// The log holds every change.
+    Log,
+    /// Leaves are written at once wherever they can be; a record commits.
+    Claims,
+    /// As `claims`; a flag commits where nothing has to be logged. For chips that carry flags.
+    Flags,
+}
+
 /// When a commit call returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -191,6 +208,8 @@ pub struct Options {
     pub compaction: Compaction,
     /// Commits after which a checkpoint begins; 0 leaves it to the log's fill alone.
     pub checkpoint_commits: u64,
+    /// What commits transactions that change much.
+    pub commit: CommitBy,
     /// Default durability of a commit.
     pub durability: Durability,
     /// Longest time a group commit waits for company.
@@ -221,6 +240,7 @@ impl Default for Options {
             log_pages: 0,
             compaction: Compaction::Copy,
             checkpoint_commits: 0,
+            commit: CommitBy::Auto,
             durability: Durability::Immediate,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
@@ -294,6 +314,16 @@ pub const PRESETS: &[Preset] = &[
         make: Options::default,
     },
     Preset {
+        name: "flagstone-claims",
+        summary: "the default, but every commit writes the leaves it can; a record commits them",
+        make: claims,
+    },
+    Preset {
+        name: "flagstone-flags",
+        summary: "as flagstone-claims; where nothing has to be logged a flag in the spare area commits",
+        make: flags,
+    },
+    Preset {
         name: "traditional",
         summary: "whole pages written at eviction, LRU, no-steal, eager splits; same log",
         make: traditional,
@@ -310,12 +340,23 @@ pub const PRESETS: &[Preset] = &[
     },
 ];
 
+fn claims() -> Options {
+    let preset = String::from("flagstone-claims");
+    Options { preset, commit: CommitBy::Claims, ..Options::default() }
+}
+
+fn flags() -> Options {
+    let preset = String::from("flagstone-flags");
+    Options { preset, commit: CommitBy::Flags, ..Options::default() }
+}
+
 fn traditional() -> Options {
     Options {
         preset: String::from("traditional"),
         frames: FrameKind::Ahead,
         split: SplitTime::Eager,
         relocation: RelocationFolding::Keep,
+        commit: CommitBy::Log,
         ..Options::default()
     }
 }
@@ -334,6 +375,7 @@ fn otf_immediate() -> Options {
         relocation: RelocationFolding::Keep,
         compaction: Compaction::Merge,
         checkpoint_commits: OTF_CHECKPOINT_COMMITS,
+        commit: CommitBy::Log,
         ..Options::default()
     }
 }
@@ -453,10 +495,32 @@ impl Options {
         if !share(self.group_fill) {
             return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");
         }
+        if self.commit == CommitBy::Flags
+            && let Some(lack) = flag_lack(&device.geometry(), &device.capabilities())
+        {
+            let preset = self.preset.clone();
+            let capability = capability_of(lack);
+            return Err(OptionsError::Capability {
+                preset,
+                capability,
+                instead: "flagstone-claims",
+            });
+        }
         if self.memory < MEMORY_PAGES_MIN * page_size {
             return refuse("memory", self.memory.to_string(), "at least 24 logical pages");
         }
         Ok(())
+    }
+}
+
+/// What a commit by flag needs of a device.
+fn capability_of(lack: FlagLack) -> &'static str {
+    match lack {
+        FlagLack::Cells => "cells of one bit each, programmed page by page, for commit flags",
+        FlagLack::PartialPrograms => "a second program of the spare area (NOP) for commit flags",
+        FlagLack::ReprogramOrder => "later programs in any order for commit flags",
+        FlagLack::IsolatedCuts => "partial programs whose cut harms nothing else for commit flags",
+        FlagLack::RawSpare => "38 spare bytes outside the ECC for commit flags",
     }
 }
 

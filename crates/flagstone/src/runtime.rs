@@ -22,8 +22,8 @@ use tracing::{debug, warn};
 
 use crate::bugs::SeededBug;
 use crate::engine::{
-    CheckpointJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job, Release, SpaceView, Step,
-    Stop, Wait, WriteJob,
+    CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job, PageWrite,
+    Release, SpaceView, Step, Stop, Wait, WriteJob,
 };
 use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
@@ -101,6 +101,10 @@ enum Done {
     Written(Box<WriteJob>, Option<PinId>),
     Spilled(Xid, GroupId),
     Checkpoint,
+    /// The pages of a claim are durable.
+    Sealed,
+    /// So is the flag that commits it.
+    Flagged,
     Nothing,
 }
 
@@ -223,10 +227,34 @@ impl<D: Nand> Runtime<D> {
 
     /// A flush is durable: commits up to it are acknowledged.
     pub fn flush_end(&self, flush: Flush) {
+        // What a record commits becomes current in the same moment as durable: a snapshot that begins
+        // now has to see it.
+        let awaits_record = self.engine().awaits_record();
+        let space = awaits_record.then(|| self.space());
         let mut engine = self.engine();
         engine.flushed(flush.flush);
         engine.note_log_page(flush.log_page);
+        if let (Some(mut space), Some(group)) = (space, engine.recorded_claim()) {
+            Self::move_claim(&mut space, &mut engine, group);
+        }
         self.changed.notify_all();
+    }
+
+    /// Mapping and engine follow a claim that is committed, if `which` says so.
+    fn install_claim(&self, which: impl Fn(&Engine) -> Option<GroupId>) {
+        let mut space = self.space();
+        let mut engine = self.engine();
+        if let Some(group) = which(&engine) {
+            Self::move_claim(&mut space, &mut engine, group);
+        }
+    }
+
+    fn move_claim(space: &mut Space<D>, engine: &mut Engine, group: GroupId) {
+        let pages = engine.claim_pins();
+        let pins: Vec<Option<PinId>> = pages.iter().map(|page| space.pin(*page).ok()).collect();
+        let moved = space.commit_group(group);
+        debug_assert!(moved.is_ok(), "a claim has pages");
+        engine.install_claim(&pins);
     }
 
     /// Does the I/O of one piece of background work; none when there is nothing to do now.
@@ -255,12 +283,16 @@ impl<D: Nand> Runtime<D> {
 
     /// Installs background work whose I/O is complete.
     pub fn work_end(&self, work: Work) {
+        if matches!(work.done, Done::Flagged) {
+            self.install_claim(Engine::flagging_claim);
+        }
         let mut engine = self.engine();
         match work.done {
             Done::Written(job, pin) => engine.written(*job, pin),
             Done::Spilled(xid, group) => engine.spilled(xid, group),
             Done::Checkpoint => engine.checkpoint_done(),
-            Done::Nothing => {}
+            Done::Sealed => engine.claim_sealed(),
+            Done::Flagged | Done::Nothing => {}
         }
         self.changed.notify_all();
     }
@@ -316,6 +348,7 @@ impl<D: Nand> Runtime<D> {
                     Err(error) => Err(error.into()),
                 }
             }
+            Job::Claim(job) => Ok(self.claim(job)?),
             Job::Release(release) => {
                 self.release(release)?;
                 Ok(Done::Nothing)
@@ -390,6 +423,43 @@ impl<D: Nand> Runtime<D> {
             Ok(()) => Ok(()),
             Err(error) => self.fail(error.into()),
         }
+    }
+
+    /// Writes a page of a claim, or makes it durable as a whole. Without room the log takes it all.
+    fn claim(&self, job: ClaimJob) -> Result<Done, EngineError> {
+        let done = match job {
+            ClaimJob::Write(group, write) => self.claim_page(group, &write).map(|()| Done::Nothing),
+            ClaimJob::Seal => self.seal_claim().map(|()| Done::Sealed),
+            ClaimJob::Flag(group) => self.space().flag_group(group).map(|()| Done::Flagged),
+        };
+        match done.map_err(EngineError::from) {
+            Ok(done) => Ok(done),
+            Err(EngineError::Full) => {
+                self.engine().claim_failed();
+                Ok(Done::Nothing)
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn seal_claim(&self) -> Result<(), SpaceError> {
+        let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
+        if (self.needs_sync || self.has_pairs) && !skips_sync {
+            self.space().sync()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn claim_page(&self, group: GroupId, write: &PageWrite) -> Result<(), SpaceError> {
+        let mut space = self.space();
+        let begun_ns = space.device().now_ns();
+        space.ensure_room(1, &mut Folding(&self.engine))?;
+        let tag = tag_of(write.lsn, REGION_TABLES, Cause::Data);
+        space.write_claimed(group, write.page, &write.image, &tag)?;
+        let cost_ns = space.end_ns().saturating_sub(begun_ns);
+        self.engine().note_write_cost(cost_ns);
+        Ok(())
     }
 
     /// Mapping and engine move together, under both latches (rule D15).
@@ -472,6 +542,8 @@ impl<D: Nand> Runtime<D> {
             capacity_pages: u64::from(space.capacity_pages()),
             has_lost_blocks: space.lost_blocks() > 0,
             mapping_bytes: space.mapping_bytes(),
+            carries_flags: space.carries_flags(),
+            moves_per_write: space.moves_per_write(),
         });
     }
 

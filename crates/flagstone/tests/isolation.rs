@@ -149,11 +149,31 @@ impl Stage {
                     let fetched = runtime.read(fetch).unwrap();
                     runtime.engine().fill(fetched).unwrap();
                 }
+                Err(Stop::Wait(Wait::Claim)) => self.work(),
                 Err(Stop::Wait(wait)) if wait != Wait::Lock => self.database.flush().unwrap(),
                 other => return other,
             }
         }
         panic!("an operation goes round in circles");
+    }
+
+    /// Does a piece of background work, or the flush that it waits for.
+    fn work(&self) {
+        let runtime = self.database.runtime();
+        match runtime.work_begin() {
+            Ok(Some(work)) => runtime.work_end(work),
+            Err(Stop::Miss(fetch)) => {
+                let fetched = runtime.read(fetch).unwrap();
+                runtime.engine().fill(fetched).unwrap();
+            }
+            Ok(None) => {
+                runtime.engine().want_flush();
+                if let Some(flush) = runtime.flush_begin().unwrap() {
+                    runtime.flush_end(flush);
+                }
+            }
+            Err(stop) => panic!("{stop:?}"),
+        }
     }
 
     fn open(&self, role: Role) -> Handle {

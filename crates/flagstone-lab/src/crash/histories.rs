@@ -21,11 +21,11 @@ mod tests;
 pub mod threads;
 mod world;
 
-use flagstone::{EngineError, OpenError, Options, PRESETS};
+use flagstone::{CommitBy, EngineError, OpenError, Options, PRESETS};
 use flagstone_nand::{Profile, SimNand};
 
 use super::subject::Setup;
-use super::swarm::CHIP_PROFILES;
+use super::swarm::{CHIP_PROFILES, FLAGS_PROFILE};
 use super::{CrashError, small};
 use graph::{Anomaly, Checked};
 use world::World;
@@ -63,9 +63,12 @@ impl HistoryConfig {
     pub fn drawn(seed: u64) -> Result<Self, CrashError> {
         let index = seed as usize;
         let preset = PRESETS[index % PRESETS.len()].name;
-        let profile = Profile::named(CHIP_PROFILES[index / PRESETS.len() % CHIP_PROFILES.len()])?;
-        let profile = profile.with_block_count(BLOCK_COUNT)?;
         let options = Options::preset(preset)?.with_seed(seed);
+        let chip = match options.commit {
+            CommitBy::Flags => FLAGS_PROFILE,
+            _ => CHIP_PROFILES[index / PRESETS.len() % CHIP_PROFILES.len()],
+        };
+        let profile = Profile::named(chip)?.with_block_count(BLOCK_COUNT)?;
         Ok(Self {
             setup: small(options, &SimNand::new(&profile, seed)).into(),
             profile,

@@ -18,7 +18,7 @@ use super::faults::{
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
-use super::script::{Mix, Script};
+use super::script::{CLAIMS, Mix, Script};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::{CrashError, Flagstone, chip, file, small};
@@ -105,19 +105,21 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 22] = [
+const WAYS: [Way; 25] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
     ("hot keys, one cut", on_hot_keys),
     ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
     ("histories with little work", |target, seed| in_histories(target, seed, Pace::LittleWork)),
+    ("claimed leaves, one cut", |target, seed| on_claims(target, seed, &FLAGS)),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
     ("space floor, in use", space_in_use),
     ("space floor, undecided", |target, seed| on_space(target, seed, 400, &UNDECIDED, 1)),
     ("file, in use", |target, seed| on_file(target, seed, &Use::Long)),
     ("chip, in use", chip_in_use),
+    ("claimed leaves, in use", |target, seed| on_claims(target, seed, &FLAGS_IN_USE)),
     ("long use, one cut", long_in_use),
     ("paired cells, one cut", on_pairs),
     ("full chip", when_full),
@@ -125,6 +127,7 @@ const WAYS: [Way; 22] = [
     ("histories with many cuts", |target, seed| in_histories(target, seed, Pace::ManyCuts)),
     ("damaged image", when_damaged),
     ("space floor, two cuts", |target, seed| on_space(target, seed, 25, &Mix::default(), 2)),
+    ("claimed leaves, two cuts", |target, seed| on_claims(target, seed, &FLAGS_TWICE)),
     ("short script, two cuts", |target, seed| on_chip(target, seed, 15, &Mix::default(), 2)),
     ("concurrent histories", |target, seed| in_histories(target, seed, Pace::Drawn)),
     ("swarm", in_swarm),
@@ -249,7 +252,21 @@ where
     S: Subject<RunnerRig<C>>,
     C: Crashable + Send + Sync,
 {
-    let setup = target.setup(small(Options::default().with_seed(seed), &device));
+    explored_with::<S, C>(target, Options::default(), (device, used), (seed, depth), (ops, mix))
+}
+
+fn explored_with<S, C>(
+    target: Target,
+    options: Options,
+    (device, used): (C, &Use),
+    (seed, depth): (u64, u32),
+    (ops, mix): (usize, &Mix),
+) -> Look
+where
+    S: Subject<RunnerRig<C>>,
+    C: Crashable + Send + Sync,
+{
+    let setup = target.setup(small(options.with_seed(seed), &device));
     let script = Script::seeded(seed, ops, mix);
     let scenario = Scenario { device, model: None, setup, script };
     let scenario = match used {
@@ -293,6 +310,26 @@ fn on_chip(
 ) -> Result<Look, CrashError> {
     let device = (chip(profile_of(seed), seed)?, &Use::New);
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, depth), (ops, mix)))
+}
+
+/// How claims are looked at.
+struct Claiming {
+    used: Use,
+    ops: usize,
+    depth: u32,
+}
+
+const FLAGS: Claiming = Claiming { used: Use::New, ops: 400, depth: 1 };
+const FLAGS_IN_USE: Claiming = Claiming { used: Use::Long, ops: 2 * OPS_IN_USE, depth: 1 };
+const FLAGS_TWICE: Claiming = Claiming { used: Use::New, ops: 40, depth: 2 };
+
+/// Commits claim every leaf they can, by a flag where nothing has to be logged.
+fn on_claims(target: Target, seed: u64, claiming: &Claiming) -> Result<Look, CrashError> {
+    let Claiming { used, ops, depth } = claiming;
+    let device = (chip("tiny-flags", seed)?, used);
+    let options = Options::preset("flagstone-flags")?;
+    let ops = (*ops, &CLAIMS);
+    Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, *depth), ops))
 }
 
 fn on_hot_keys(target: Target, seed: u64) -> Result<Look, CrashError> {

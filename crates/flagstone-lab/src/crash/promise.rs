@@ -91,6 +91,7 @@ fn every_power_cut_of_every_preset_recovers() {
             let profile = match preset.engine {
                 EngineKind::Shadow(..) => "tiny-flags",
                 EngineKind::Records(_) => "tiny-shared",
+                EngineKind::Flagstone if preset.name == "flagstone-flags" => "tiny-flags",
                 EngineKind::Flagstone | EngineKind::Classic(_) => "tiny",
             };
             lines.extend(explored(&config(preset.name, profile, 120, 1, seed)).lines);

@@ -148,6 +148,20 @@ impl Default for Mix {
     }
 }
 
+/// Transactions of many changes, few of them spilled: leaves are claimed.
+pub const CLAIMS: Mix = Mix {
+    changes: 150,
+    reads: 20,
+    ends: 36,
+    savepoints: 8,
+    large: 2,
+    snapshots: 14,
+    upkeep: 14,
+    deferred: 100,
+    hot: 0,
+    pieces: 16,
+};
+
 /// Where the draws come from.
 #[derive(Debug)]
 pub enum Source<'a> {

@@ -6,8 +6,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
-    Budget, Collection, OpenError, Options, OptionsError, RelocationFolding, Replacement, Victim,
-    parts,
+    Budget, Collection, CommitBy, OpenError, Options, OptionsError, RelocationFolding, Replacement,
+    Victim, parts,
 };
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
@@ -19,6 +19,9 @@ use super::subject::{Setup, Subject};
 /// Chips of the exhaustive explorer: every capability there, or one taken away.
 pub const CHIP_PROFILES: [&str; 6] =
     ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-nospare", "tiny-mlc"];
+
+/// Chip that carries commit flags.
+pub const FLAGS_PROFILE: &str = "tiny-flags";
 
 /// What a seed draws.
 #[derive(Clone, Debug)]
@@ -96,7 +99,16 @@ impl Draw {
             victim: Victim::ALL[below(Victim::ALL.len() as u64) as usize],
             ..drawn.options
         };
-        Self { mix: Mix { pieces, ..drawn.mix }, options, ..drawn }
+        let commit = match below(8) {
+            0 => CommitBy::Log,
+            1 => CommitBy::Claims,
+            2 => CommitBy::Flags,
+            _ => CommitBy::Auto,
+        };
+        let is_flagged = commit == CommitBy::Flags || below(6) == 0;
+        let profile = if is_flagged { FLAGS_PROFILE } else { drawn.profile };
+        let options = Options { commit, ..options };
+        Self { mix: Mix { pieces, ..drawn.mix }, options, profile, ..drawn }
     }
 
     /// The chip that was drawn, with as many good blocks as the options need.

@@ -45,7 +45,7 @@ type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// The charts of a figure beside each other, as one SVG document with title and description.
-pub(super) fn draw(report: &Report) -> Result<String, ReproduceError> {
+pub(crate) fn draw(report: &Report) -> Result<String, ReproduceError> {
     let columns = report.panels.len().clamp(1, 2);
     let rows = report.panels.len().div_ceil(columns).max(1);
     let size = (PANEL_WIDTH * columns as u32, PANEL_HEIGHT * rows as u32);

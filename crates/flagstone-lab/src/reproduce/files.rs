@@ -98,7 +98,8 @@ fn quoted(field: &str) -> String {
     }
 }
 
-fn put(path: &Path, text: &str) -> Result<(), ReproduceError> {
+/// Writes a file.
+pub(crate) fn put(path: &Path, text: &str) -> Result<(), ReproduceError> {
     fs::write(path, text).map_err(|source| failed(path, source))
 }
 

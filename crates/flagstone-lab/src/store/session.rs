@@ -62,6 +62,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
     fn want(&self, wait: Wait) {
         match wait {
             Wait::Log => self.engine().want_checkpoint(),
+            Wait::Claim => {}
             _ => self.engine().want_flush(),
         }
     }

@@ -10,10 +10,11 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use super::{Class, Mount};
 use crate::blocks::BlockState;
+use crate::evidence::{Flag, Flags, Shadow};
 use crate::flash::ReadFault;
 use crate::groups::{GroupPage, Rank};
 use crate::mapping::UNMAPPED;
-use crate::meta::{PageKind, Standing};
+use crate::meta::{PageKind, PageMeta, Standing};
 use crate::scan::{BlockScan, FoundUnit, scan_block};
 use crate::space::Suspect;
 use crate::stats::ReadPurpose;
@@ -55,6 +56,10 @@ impl<D: Nand> Mount<D> {
         if meta.kind != PageKind::Data || !in_range || meta.standing == Standing::History {
             return Ok(());
         }
+        if meta.group != GroupId::NONE {
+            // Each copy of a page counts: the flag stands on one of them.
+            self.evidence.push((unit.at, *meta));
+        }
         let decided = meta.group == GroupId::NONE || meta.standing == Standing::Committed;
         if decided || self.space.flash.bugs.has(SpaceBug::OpenGroupCounts) {
             self.found.entry(meta.page).or_default().push((meta.version, unit.at));
@@ -77,6 +82,7 @@ impl<D: Nand> Mount<D> {
 
     /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
     pub(super) fn settle(&mut self) -> Result<(), NandError> {
+        self.judge_flags()?;
         let found = core::mem::take(&mut self.found);
         self.rank_groups(&found);
         let mut losers = BTreeMap::new();
@@ -99,6 +105,59 @@ impl<D: Nand> Mount<D> {
         self.keep_suspects(&losers);
         self.free_empty_blocks();
         Ok(())
+    }
+
+    /// Decides which open groups a flag has committed, by the rules of evidence: their pages are
+    /// versions like others (U2).
+    fn judge_flags(&mut self) -> Result<(), NandError> {
+        if !self.space.carries_flags() {
+            return Ok(());
+        }
+        let mut evidence = core::mem::take(&mut self.evidence);
+        for page in self.space.groups.iter().collect::<Vec<_>>() {
+            let Some((meta, _)) = self.space.flash.peek_flag(page.at)? else { continue };
+            if (meta.group, meta.page, meta.version) == (page.group, page.page, page.version) {
+                evidence.push((page.at, meta));
+            }
+        }
+        let is_flagged = |(_, meta): &&(u32, PageMeta)| meta.standing == Standing::Flagged;
+        let groups = evidence.iter().filter(is_flagged).map(|(_, meta)| meta.group);
+        let groups: BTreeSet<_> =
+            groups.filter(|group| self.space.groups.is_open(*group)).collect();
+        let mut shadows = Vec::new();
+        for (at, meta) in evidence.iter().filter(|(_, meta)| groups.contains(&meta.group)) {
+            if let Some(flag) = self.flag_of(*at, meta)? {
+                let (at, page, version, xid) = (*at, meta.page, meta.version, meta.group);
+                shadows.push(Shadow { at, page, version, xid, order: 0, link: None, flag });
+            }
+        }
+        let committed = Flags::Cfc.committed(&shadows);
+        let proofs = shadows.iter().filter(|shadow| shadow.flag == Flag::True);
+        self.space.flags.extend(proofs.map(|proof| (proof.at, proof.xid)));
+        self.space.unflagged = groups.difference(&committed).copied().collect();
+        committed.iter().for_each(|group| self.take_group(*group));
+        self.report.flagged_groups = committed.into_iter().collect();
+        self.report.unflagged_groups = self.space.unflagged.iter().copied().collect();
+        Ok(())
+    }
+
+    /// What a page says of its group's commit.
+    fn flag_of(&mut self, at: u32, meta: &PageMeta) -> Result<Option<Flag>, NandError> {
+        Ok(match meta.standing {
+            Standing::Flagged => self.space.flash.peek_flag(at)?.map(|(_, flag)| flag),
+            // A copy that was made when the group was committed for good.
+            Standing::Committed => Some(Flag::True),
+            Standing::Plain | Standing::History => None,
+        })
+    }
+
+    fn take_group(&mut self, group: GroupId) {
+        let pages = self.space.groups.remove(group).unwrap_or_default();
+        for (page, entry) in pages {
+            if entry.rank == Rank::Newest {
+                self.found.entry(page).or_default().push((entry.version, entry.at));
+            }
+        }
     }
 
     /// Takes out the newest version. A relocation leaves two copies of one, and a cut may have

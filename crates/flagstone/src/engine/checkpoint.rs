@@ -440,6 +440,7 @@ impl Engine {
                 journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
             let bytes = self.log.pending_bytes() - before;
+            self.prices.copied(bytes);
             self.split.copied(bytes as f64 / self.view.log_page_size.max(1) as f64);
             after = last;
             if after.is_some() {
@@ -490,12 +491,13 @@ impl Engine {
         let runs = self.runs.unfinished().chain(&self.cycle.loaded).map(run);
         let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
         let installs = self.installs.iter().map(|job| job.page_count() * OPEN_GROUP_PAGE_SIZE);
+        let claim = self.claimed_page_count() * OPEN_GROUP_PAGE_SIZE;
         let open = self.transactions.values().map(|transaction| {
             transaction.named_size() + transaction.pages.len() * OPEN_GROUP_PAGE_SIZE
         });
         let bare = self.runs.bare_lsns().map(|lsn| MasterRun::bare(lsn).run.encoded_size(0));
         let lists = runs.chain(releases).chain(installs).chain(open).chain(bare).sum::<usize>();
-        MASTER_HEAD_SIZE + self.trees.len() * 8 + lists
+        MASTER_HEAD_SIZE + self.trees.len() * 8 + lists + claim
     }
 
     pub(crate) fn master(&self) -> Master {

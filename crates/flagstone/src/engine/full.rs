@@ -66,6 +66,9 @@ const RESTART_USE_PERCENT: u64 = 95;
 /// commit; the rest is for values whose release waits for a snapshot.
 const RECORD_USE_PERCENT: usize = 50;
 
+/// One part in this many of the logical pages is never taken by claims.
+const CLAIM_SPARE_SHARE: u64 = 8;
+
 /// The runs of one transaction take at most one part in this many of the log.
 const COMMIT_LOG_SHARE: usize = 16;
 
@@ -73,6 +76,7 @@ impl Engine {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
         let (size, growth) = self.demand_of(xid);
+        let size = size + self.claim_demand();
         if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
@@ -84,7 +88,8 @@ impl Engine {
 
     /// Whether the log has no room for users before a checkpoint frees some.
     pub(crate) fn is_log_full(&self) -> bool {
-        let pending = self.log.pending_bytes().div_ceil(self.view.log_page_size.max(1)) as u64;
+        let pending = self.log.pending_bytes() + self.claim_demand();
+        let pending = pending.div_ceil(self.view.log_page_size.max(1)) as u64;
         self.view.log_used + pending > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
     }
 
@@ -151,6 +156,12 @@ impl Engine {
     /// Whether users may take `pages` more and the reserve stays.
     pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
         self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages
+    }
+
+    /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
+    /// device is left to merges, which free what they replace at once.
+    pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
+        self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
     }
 
     /// Whether `xid` may write `pages` more before its commit: the record of a checkpoint has to

@@ -56,6 +56,18 @@ impl Engine {
             deltas: items.items(),
         });
         (self.items, self.scratch) = (items, scratch);
+        let bytes = self.log.pending_bytes() - before;
+        self.counts.log_bytes += bytes as u64;
+        self.prices.logged(bytes, self.options.memory);
+        lsn
+    }
+
+    /// Appends the marker of a claim: restart keeps what was changed before and after it apart (rule
+    /// D2). It commits nothing, and rides on whatever is flushed next.
+    pub(crate) fn append_claimed_record(&mut self, group: GroupId) -> Lsn {
+        let before = self.log.pending_bytes();
+        self.log.open();
+        let lsn = self.log.append(&Record::Claimed { group });
         self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
         lsn
     }

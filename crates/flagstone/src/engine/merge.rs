@@ -20,6 +20,7 @@
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PinId};
 
 use super::checkpoint::CheckpointJob;
+use super::claim::ClaimJob;
 use super::spill::SpillJob;
 use super::split::MergeCost;
 use super::value::Release;
@@ -46,6 +47,8 @@ pub(crate) enum Job {
     Install(Box<InstallJob>),
     /// Program a transaction's changes.
     Spill(SpillJob),
+    /// Write or commit the leaves of a large transaction.
+    Claim(ClaimJob),
     /// Free or switch pages after a commit.
     Release(Release),
     /// Let go of pages that only ended snapshots needed.
@@ -317,7 +320,7 @@ enum Reason {
 const WINDOWS_MAX: usize = 4;
 
 /// A leaf below this share of its page, in percent, looks for a neighbour to merge with.
-const UNDERFULL_PERCENT: usize = 25;
+pub(super) const UNDERFULL_PERCENT: usize = 25;
 
 /// Merged neighbours fill at most this share of the page, in percent: room to grow again.
 const MERGED_PERCENT: usize = 80;
@@ -329,6 +332,7 @@ impl Engine {
         !self.is_poisoned()
             && (self.installs.front().is_some_and(|install| self.may_install(install))
                 || self.has_release()
+                || self.has_claim_work()
                 || self.snapshots.has_unpins()
                 || self.must_spill()
                 || self.must_merge()
@@ -376,6 +380,10 @@ impl Engine {
         if let Some(release) = self.take_release() {
             return Ok(Next::Job(Job::Release(release)));
         }
+        match self.claim_step()? {
+            Next::Idle => {}
+            next => return Ok(next),
+        }
         if self.must_spill()
             && let Some(xid) = self.largest_transaction()
             && let Some(job) = self.plan_spill(xid)?
@@ -384,6 +392,7 @@ impl Engine {
         }
         let is_merging = self.must_merge() || self.hand.target.is_some();
         if is_merging && let Some(job) = self.merge_job()? {
+            self.prices.merged(job.pages.len());
             if self.must_merge()
                 && let Some(age) = job.age()
             {

@@ -111,6 +111,7 @@ impl Engine {
             Record::Install(install) if is_first && !self.bugs.has(SeededBug::SkipInstalls) => {
                 self.replay_install(lsn, install, &mut effects)?;
             }
+            Record::Claimed { .. } if is_first => self.keep_apart(lsn),
             Record::Copy { cycle, tree, deltas } if is_first && *cycle == master.cycle => {
                 for copied in deltas.iter() {
                     let copied = copied.map_err(|_| DAMAGED)?;
@@ -120,6 +121,15 @@ impl Engine {
             _ => {}
         }
         Ok(effects)
+    }
+
+    /// Pages may hold changes of a commit at `lsn` that the log does not have: what was changed before
+    /// and after it is not folded (Q2 of claims, R4 of runs).
+    fn keep_apart(&mut self, lsn: Lsn) {
+        if !self.bugs.has(SeededBug::ClaimFolded) {
+            self.runs.keep_apart(lsn);
+            self.refresh_floors();
+        }
     }
 
     fn replay_deltas(

@@ -129,6 +129,10 @@ impl Retained {
         self.leaves.iter().map(each).sum()
     }
 
+    fn until_max(&self) -> Option<Lsn> {
+        self.leaves.iter().map(|leaf| leaf.until).max()
+    }
+
     /// The leaf that a snapshot at `upto` reads `key` from, when it is not the current one.
     fn find(&self, key: &[u8], upto: Lsn) -> Option<OldLeaf> {
         let fits = |leaf: &RetainedLeaf| leaf.until > upto && leaf.covers(key);
@@ -150,11 +154,18 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Wait::Durable` when frames hold commits that are not durable yet.
+    /// `Wait::Durable` when frames hold commits that are not durable yet, or older snapshots need what
+    /// a flag has buried.
     pub fn begin_snapshot(&mut self) -> Step<SnapshotId> {
         if self.holds_images_ahead() && self.durable() < self.committed {
             self.want_flush();
             return Err(Stop::Wait(Wait::Durable(self.committed)));
+        }
+        let until = self.trees.iter().filter_map(|tree| tree.retained.until_max()).max();
+        if let Some(until) = until.filter(|until| *until > self.durable()) {
+            // A flag committed what the snapshot has to see: old leaves are kept up to its marker.
+            self.flush_to = self.flush_to.max(until);
+            return Err(Stop::Wait(Wait::Durable(until)));
         }
         let id = SnapshotId(self.snapshots.next);
         self.snapshots.next += 1;
@@ -296,6 +307,30 @@ impl Engine {
         let deltas = tree.deltas.extract_range(range, until);
         let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
         tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
+        self.bound_retained(table, before);
+    }
+
+    /// As [`Engine::retain_leaf`], but readers of the new leaf need the deltas as well.
+    pub(crate) fn retain_copy(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+        pin: Option<(PinId, LogicalPage)>,
+        base_lsn: Lsn,
+        until: Lsn,
+    ) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        let before = tree.deltas.bytes() + tree.retained.bytes();
+        let deltas = tree.deltas.copy_range(range, until);
+        let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
+        tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
+        self.bound_retained(table, before);
+    }
+
+    /// Kept leaves take no more than their share of memory. `before` is what deltas and old leaves of
+    /// the table took.
+    fn bound_retained(&mut self, table: Table, before: usize) {
+        let Some(tree) = self.trees.get(table.id as usize) else { return };
         let retained = tree.retained.bytes();
         let after = tree.deltas.bytes() + retained;
         self.note_deltas_size(before, after);

@@ -332,6 +332,13 @@ impl Runs {
         self.recovered.dedup();
     }
 
+    /// A commit at `lsn` has changes in pages alone.
+    pub(crate) fn keep_apart(&mut self, lsn: Lsn) {
+        if let Err(place) = self.recovered.binary_search(&lsn) {
+            self.recovered.insert(place, lsn);
+        }
+    }
+
     /// A checkpoint failed: its runs are still needed.
     pub(crate) fn keep_loaded(&mut self, run: CommittedRun) {
         self.loaded.push(run);
@@ -365,16 +372,23 @@ impl Runs {
 }
 
 impl Engine {
-    /// Forgets recovered runs of which no change is left in memory, or will be (R4).
+    /// Forgets LSNs of recovered commits below which no change is left in memory, or will be (R4).
     pub(crate) fn forget_met_runs(&mut self) {
         let trees = &self.trees;
-        let is_pending = |lsn: Lsn| {
+        let is_pending = |above: Lsn, upto: Lsn| {
             let mut old = trees.iter().flat_map(|tree| {
-                tree.deltas.older_than(Lsn(lsn.0 + 1), Bound::Unbounded).map(|(_, at, _)| at)
+                tree.deltas.older_than(Lsn(upto.0 + 1), Bound::Unbounded).map(|(_, at, _)| at)
             });
-            old.any(|at| at == lsn)
+            old.any(|at| at > above)
         };
-        let gone: Vec<Lsn> = self.runs.bare_lsns().filter(|lsn| !is_pending(*lsn)).collect();
+        // Without a change between the two, one of them keeps apart what the other does.
+        let (mut gone, mut before) = (Vec::new(), Lsn::ZERO);
+        for lsn in self.runs.bare_lsns() {
+            match is_pending(before, lsn) {
+                true => before = lsn,
+                false => gone.push(lsn),
+            }
+        }
         self.runs.recovered.retain(|lsn| !gone.contains(lsn));
     }
 
@@ -668,7 +682,7 @@ impl Engine {
 }
 
 /// Private keys of a range of one table: low inclusive, high exclusive.
-fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec<u8>) {
     let (mut low, mut high) = (Vec::new(), Vec::new());
     private_key(table, range.low, &mut low);
     match range.high {

@@ -53,6 +53,10 @@ pub struct EngineStats {
     pub copied_deltas: u64,
     /// Pages of changes that left memory before their commit.
     pub spilled_pages: u64,
+    /// Leaves that commits wrote themselves, instead of logging their changes.
+    pub claimed_pages: u64,
+    /// Commits by a flag in the spare area.
+    pub flag_commits: u64,
     /// Deltas in memory now.
     pub deltas: u64,
     /// Peaks of memory.
@@ -80,6 +84,8 @@ impl Engine {
             checkpoints: counts.checkpoints,
             copied_deltas: counts.copied_deltas,
             spilled_pages: counts.spilled_pages,
+            claimed_pages: counts.claimed_pages,
+            flag_commits: counts.flag_commits,
             deltas: self.trees.iter().map(|tree| tree.deltas.len() as u64).sum(),
             memory: Memory {
                 bases: self.pool.bytes_peak(),

@@ -11,6 +11,7 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
+use super::claim::Prospect;
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
 use super::{Engine, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
@@ -39,9 +40,9 @@ pub(crate) struct Transaction {
     /// Own changes: key = tree id (big-endian) then key, LSN = number of the change.
     pub(crate) writes: DeltaMap,
     /// Number of the last change.
-    sequence: u64,
+    pub(super) sequence: u64,
     /// Changes up to these numbers must stay apart from later ones.
-    savepoints: Vec<Lsn>,
+    pub(super) savepoints: Vec<Lsn>,
     /// Changes that left memory, oldest first.
     pub(crate) runs: Vec<Run>,
     /// Numbers of changes inside runs that were rolled back: (above, up to).
@@ -57,10 +58,16 @@ pub(crate) struct Transaction {
     /// Some of its changes are on their way to flash: neither here nor there.
     pub(crate) is_spilling: bool,
     /// Memory of `writes` as counted in the engine's total.
-    size: usize,
+    pub(super) size: usize,
     /// Bytes by which it may make leaves grow.
-    growth: usize,
-    has_read: bool,
+    pub(super) growth: usize,
+    pub(super) has_read: bool,
+    /// What claiming its leaves promises.
+    pub(super) prospect: Prospect,
+    /// It is not worth a claim, or found no room for one.
+    pub(super) is_refused: bool,
+    /// It is committed with its leaves, and durable: what its ticket says.
+    pub(super) claimed: Option<Lsn>,
     /// Why it was ended; its owner learns so at its next call.
     pub(crate) doom: Option<EngineError>,
 }
@@ -80,6 +87,11 @@ impl Transaction {
 
 /// Bytes of a leaf entry beside key and value.
 const ENTRY_OVERHEAD: usize = 8;
+
+/// Bytes by which a put may make its leaf grow.
+pub(super) fn growth_of(key_size: usize, op: Op<'_>) -> usize {
+    key_size + op.encoded_size() + ENTRY_OVERHEAD
+}
 
 /// Key of a change in a transaction's private map.
 pub(crate) fn private_key(table: Table, key: &[u8], out: &mut Vec<u8>) {
@@ -151,14 +163,19 @@ impl Engine {
     /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
     /// and the transaction goes on.
     pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
+        if let Some(ticket) = self.claimed_ticket(xid, durability) {
+            return Ok(ticket);
+        }
         let transaction = self.settled_transaction(xid)?;
-        if transaction.writes.is_empty() && transaction.runs.is_empty() {
+        let is_empty = transaction.writes.is_empty() && transaction.runs.is_empty();
+        if is_empty && !self.is_claiming(xid) {
+            let transaction = self.transaction(xid)?;
             let waits = transaction.has_read && !self.bugs.has(SeededBug::ReaderNotHeld);
             let lsn = if waits { self.committed } else { Lsn::ZERO };
             self.end(xid);
             return Ok(self.ticket(lsn, durability));
         }
-        self.require_sound()?;
+        self.pass_claim(xid)?;
         self.admit_commit(xid)?;
         let Some(mut transaction) = self.transactions.remove(&xid) else {
             return Err(EngineError::Ended.into());
@@ -182,6 +199,9 @@ impl Engine {
 
     /// Aborts: the changes are forgotten, nothing is written.
     pub fn abort(&mut self, xid: Xid) {
+        if self.abandon_claim(xid) {
+            return;
+        }
         if let Some(transaction) = self.transactions.get(&xid) {
             if transaction.doom.is_none() {
                 self.counts.aborts += 1;
@@ -190,7 +210,7 @@ impl Engine {
         }
     }
 
-    fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
+    pub(super) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
         match durability {
             Durability::Deferred => {}
             Durability::Group => self.company_to = self.company_to.max(lsn),
@@ -199,7 +219,7 @@ impl Engine {
         Ticket { lsn }
     }
 
-    fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
+    pub(super) fn apply_commit(&mut self, transaction: &Transaction, lsn: Lsn) {
         if let Some(group) = transaction.group {
             self.await_group(lsn, group);
             self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
@@ -239,7 +259,7 @@ impl Engine {
         self.release(xid);
     }
 
-    fn release(&mut self, xid: Xid) {
+    pub(super) fn release(&mut self, xid: Xid) {
         self.hand.allow_spilling();
         let woken = self.locks.release_all(xid);
         self.woken.extend(woken);
@@ -303,7 +323,7 @@ impl Engine {
         let transaction = self.transaction(xid)?;
         transaction.sequence += 1;
         if matches!(op, Op::Put(_) | Op::PutRef(_)) {
-            transaction.growth += key.len() + op.encoded_size() + ENTRY_OVERHEAD;
+            transaction.growth += growth_of(key.len(), op);
         }
         let before = transaction.writes.bytes();
         let number = Lsn(transaction.sequence);
@@ -373,7 +393,10 @@ impl Engine {
 
     /// The running transaction with most changes in memory.
     pub(crate) fn largest_transaction(&self) -> Option<Xid> {
-        let sized = self.transactions.iter().filter(|(_, transaction)| transaction.size > 0);
+        let sized = self
+            .transactions
+            .iter()
+            .filter(|(xid, transaction)| transaction.size > 0 && !self.is_claiming(**xid));
         sized.max_by_key(|(xid, transaction)| (transaction.size, **xid)).map(|(xid, _)| *xid)
     }
 
@@ -389,7 +412,7 @@ impl Engine {
 }
 
 /// The same changes, one version a key.
-fn without_versions(writes: &DeltaMap, dropped: &mut DroppedRefs) -> DeltaMap {
+pub(super) fn without_versions(writes: &DeltaMap, dropped: &mut DroppedRefs) -> DeltaMap {
     let mut whole = DeltaMap::new();
     for entry in writes.range(KeyRange::ALL) {
         for (number, op) in entry.versions() {

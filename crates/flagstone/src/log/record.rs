@@ -8,6 +8,7 @@
 //! 1 Commit      xid | group | runs: list | dropped: list | deltas: last
 //! 2 Install     group | tree | level (1) | deletes: list | trims: list | dropped: list | puts: last
 //! 3 Copy        cycle | tree | deltas: last
+//! 4 Claimed     group
 //! 7 Open        epoch
 //! ```
 //!
@@ -96,6 +97,12 @@ pub(crate) enum Record<'a> {
         /// The deltas.
         deltas: Items<'a, CopiedDelta<'a>>,
     },
+    /// A group of claimed leaves was committed by a flag before this record, or is by the next one;
+    /// nothing rests on it but the order of what was changed before and after.
+    Claimed {
+        /// The group.
+        group: GroupId,
+    },
     /// A restart is complete; the first record of its epoch.
     Open {
         /// The epoch.
@@ -106,6 +113,7 @@ pub(crate) enum Record<'a> {
 const KIND_COMMIT: u8 = 1;
 const KIND_INSTALL: u8 = 2;
 const KIND_COPY: u8 = 3;
+const KIND_CLAIMED: u8 = 4;
 const KIND_OPEN: u8 = 7;
 
 impl<'a> Record<'a> {
@@ -129,6 +137,10 @@ impl<'a> Record<'a> {
                 put_varint(out, u64::from(*cycle));
                 put_varint(out, u64::from(*tree));
                 deltas.put_last(out);
+            }
+            Self::Claimed { group } => {
+                out.push(KIND_CLAIMED);
+                put_varint(out, group.0);
             }
             Self::Open { epoch } => {
                 out.push(KIND_OPEN);
@@ -163,6 +175,7 @@ impl<'a> Record<'a> {
                 let (cycle, tree) = (input.varint32()?, input.varint32()?);
                 Self::Copy { cycle, tree, deltas: Items::take_last(input)? }
             }
+            KIND_CLAIMED => Self::Claimed { group: GroupId(input.varint()?) },
             KIND_OPEN => Self::Open { epoch: input.varint32()? },
             unknown => return Err(RecordFault::UnknownKind(unknown)),
         })

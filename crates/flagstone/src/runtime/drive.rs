@@ -63,6 +63,11 @@ impl<D: Nand> Runtime<D> {
         match wait {
             Wait::Log => engine.want_checkpoint(),
             Wait::Memory | Wait::Durable(_) => engine.want_flush(),
+            // No more than the claim needs: other work would come sooner than it pays.
+            Wait::Claim => {
+                drop(engine);
+                return Ok(self.flush_now()? || self.work_now()?);
+            }
             _ => {}
         }
         drop(engine);

@@ -6,8 +6,8 @@ use flagstone_nand::{Capabilities, CellMode, Geometry};
 use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
 
 use super::{
-    Collection, Condvar, EngineError, GcPolicy, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
-    OpenError, Options, Runtime, SeededBug, Space, SpaceError, SpaceOptions,
+    Collection, Condvar, EngineError, GcPolicy, GroupId, LogGeometry, LogicalPage, Lsn, Mutex,
+    Nand, OpenError, Options, Runtime, SeededBug, Space, SpaceError, SpaceOptions,
 };
 use crate::bugs::Bugs;
 use crate::engine::{
@@ -261,7 +261,7 @@ impl<D: Nand> Restart<'_, D> {
         if last < self.master.durable.max(self.mount.lsn_max) {
             return Err(LOG_SHORT.into());
         }
-        match self.continue_log(&end, last, &tail) {
+        match self.settle_flags().and_then(|()| self.continue_log(&end, last, &tail)) {
             // Nothing can be written any more, but what is there can be read.
             Err(
                 OpenError::Engine(EngineError::WornOut) | OpenError::Space(SpaceError::WornOut),
@@ -299,6 +299,20 @@ impl<D: Nand> Restart<'_, D> {
             }
         }
         Ok(())
+    }
+
+    /// What flags decided, one way or the other, must stay decided: a flag that was in flight may read
+    /// otherwise the next time (rule D11). A record of the log decides before flags do (rule D5).
+    fn settle_flags(&self) -> Result<(), OpenError> {
+        let mut space = self.runtime.space();
+        let is_named =
+            |group: &GroupId| self.effects.iter().any(|(_, effects)| effects.group == Some(*group));
+        for group in self.mount.unflagged_groups.iter().filter(|group| !is_named(group)) {
+            space.discard_group(*group);
+        }
+        let has_judged =
+            !self.mount.flagged_groups.is_empty() || !self.mount.unflagged_groups.is_empty();
+        if has_judged { Ok(space.pin_flags()?) } else { Ok(()) }
     }
 
     fn has(&self, bug: SeededBug) -> bool {

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use flagstone::{
     Direction, Durability, Engine, Fetch, Fetched, Read, Row, RowValue, Savepoint, ScanRange,
-    SnapshotId, Stop, Table, Ticket, Xid,
+    SnapshotId, Stop, Table, Ticket, Wait, Xid,
 };
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -333,8 +333,12 @@ impl Client {
         durability: Durability,
     ) -> Result<Turn, Halt> {
         let Handle::Transaction(xid) = self.handle else { return Ok(Turn::Over(None)) };
-        let ticket = engine.commit(xid, durability)?;
-        history.committed(self.node);
+        let step = engine.commit(xid, durability);
+        if matches!(step, Err(Stop::Wait(Wait::Claim))) {
+            history.committing(self.node);
+        }
+        let ticket = step?;
+        history.committed_at(self.node, ticket.lsn);
         Ok(Turn::Over(Some(ticket)))
     }
 

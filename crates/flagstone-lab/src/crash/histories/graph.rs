@@ -11,6 +11,7 @@
 //!   went, a prefix in commit order.
 //! - **H3** A snapshot comes after everything that was acknowledged as durable before it began.
 
+use flagstone_space::Lsn;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -43,6 +44,8 @@ pub enum Reader {
 enum Fate {
     /// Under way: nothing of it may show.
     Running,
+    /// Its commit was called and has not returned: a power cut may leave all of it or nothing.
+    Committing,
     /// Nothing of it may ever show, and its reads do not count.
     Aborted,
     /// Its commit returned; a power cut may take it.
@@ -65,6 +68,13 @@ struct Node {
 impl Node {
     fn counts(&self) -> bool {
         matches!(self.fate, Fate::Committed | Fate::Kept | Fate::Snapshot)
+    }
+
+    /// Whether its first append is there: all or nothing of it must be.
+    fn is_in(&self, found: &Lists) -> bool {
+        self.appends
+            .first()
+            .is_some_and(|(key, element)| found.get(key).is_some_and(|list| list.contains(element)))
     }
 
     fn own(&self, key: ListKey) -> impl DoubleEndedIterator<Item = Element> {
@@ -147,8 +157,9 @@ pub struct History {
     owners: HashMap<Element, NodeIndex>,
     element_next: u32,
     time: Vec<(NodeIndex, NodeIndex)>,
-    /// Commits that returned and are not acknowledged as durable, in order.
-    later: Vec<NodeIndex>,
+    /// Commits that returned and are not acknowledged as durable, in order: with their places in the log,
+    /// where these are known.
+    later: Vec<(Lsn, NodeIndex)>,
     last_commit: Option<NodeIndex>,
     last_durable: Option<NodeIndex>,
 }
@@ -230,17 +241,29 @@ impl History {
         self.nodes[node.0].fate = Fate::Aborted;
     }
 
+    /// The commit is under way.
+    pub fn committing(&mut self, node: NodeIndex) {
+        self.nodes[node.0].fate = Fate::Committing;
+    }
+
     /// The commit has its place; a power cut may take it.
     pub fn committed(&mut self, node: NodeIndex) {
+        let last = self.later.last().map_or(Lsn::ZERO, |(lsn, _)| *lsn);
+        self.committed_at(node, last);
+    }
+
+    /// The commit has this place; a power cut may take it. Commits need not return in their order.
+    pub fn committed_at(&mut self, node: NodeIndex, lsn: Lsn) {
         self.nodes[node.0].fate = Fate::Committed;
-        self.later.push(node);
+        let place = self.later.partition_point(|(other, _)| *other <= lsn);
+        self.later.insert(place, (lsn, node));
         self.last_commit = Some(self.tick(self.last_commit, node));
     }
 
     /// The commit is acknowledged as durable.
     pub fn durable(&mut self, node: NodeIndex) {
         self.nodes[node.0].fate = Fate::Kept;
-        self.later.retain(|other| *other != node);
+        self.later.retain(|(_, other)| *other != node);
         self.last_durable = Some(self.tick(self.last_durable, node));
     }
 
@@ -263,11 +286,9 @@ impl History {
     /// When a lost commit comes before one that is there.
     pub fn power_off(&mut self, found: &Lists) -> Result<(), Anomaly> {
         let mut lost = None;
-        for node in std::mem::take(&mut self.later) {
+        for (_, node) in std::mem::take(&mut self.later) {
             let first = self.nodes[node.0].appends.first().copied();
-            let is_there = first.is_some_and(|(key, element)| {
-                found.get(&key).is_some_and(|list| list.contains(&element))
-            });
+            let is_there = self.nodes[node.0].is_in(found);
             self.nodes[node.0].fate = if is_there { Fate::Kept } else { Fate::Aborted };
             match lost {
                 Some(lost) if is_there => return Err(Anomaly::Gap(lost, node)),
@@ -276,8 +297,11 @@ impl History {
             }
         }
         for node in &mut self.nodes {
-            if node.fate == Fate::Running {
-                node.fate = Fate::Aborted;
+            match node.fate {
+                Fate::Running => node.fate = Fate::Aborted,
+                Fate::Committing if node.is_in(found) => node.fate = Fate::Kept,
+                Fate::Committing => node.fate = Fate::Aborted,
+                _ => {}
             }
         }
         Ok(())

@@ -194,7 +194,10 @@ impl<'c> World<'c> {
         match turn {
             Ok(Turn::GoesOn) => self.clients[index] = Some(client),
             Ok(Turn::Over(ticket)) => {
-                self.later.extend(ticket.map(|ticket| (ticket.lsn, client.node)));
+                if let Some(ticket) = ticket {
+                    let place = self.later.partition_point(|(lsn, _)| *lsn <= ticket.lsn);
+                    self.later.insert(place, (ticket.lsn, client.node));
+                }
                 self.presses = 0;
             }
             Err(Halt::Anomaly(anomaly)) => return Err(anomaly.into()),
@@ -241,6 +244,7 @@ impl<'c> World<'c> {
                 runtime.engine().want_checkpoint();
                 Waiting::Room
             }
+            Stop::Wait(Wait::Claim) => Waiting::Room,
             Stop::Wait(_) => {
                 runtime.engine().want_flush();
                 Waiting::Room

@@ -1,0 +1,649 @@
+//! Claims: large transactions that commit with the leaves they changed, not with a log of the changes.
+//!
+//! A commit that would fill log pages writes the new images of the leaves that it changed much, under
+//! a group of its own, once. What of it is not worth a page, or needs more than one, is logged.
+//!
+//! ```text
+//!              what it is      leaf after leaf:              last page
+//!  commit ──▶  based on is ──▶ image = base ⊕ durable   ──▶  written  ─┬─▶ record: names the group,
+//!              durable         deltas ⊕ own changes                    │   holds the rest ─▶ durable
+//!                 │                 │ nothing is claimed               │
+//!                 │                 ▼                                  └─▶ flag programmed and read
+//!                 └──────────▶ committed by the log                        back: nothing is logged
+//! ```
+//!
+//! | transition | function | what may be relied on |
+//! | --- | --- | --- |
+//! | commit → `Settling` | `begin_claim` | the transaction has all its locks: nobody changes its keys |
+//! | `Settling` → `Writing` | `claim_step` | every commit that its keys had before it is durable (D1, D5) |
+//! | `Writing` → `Sealing` | `claim_leaf`, `seal_claim` | the leaves are busy: nobody else prepares an image |
+//! | `Sealing` → `Recorded` | `claim_sealed` | the group is durable; the record is the commit point (D5) |
+//! | `Sealing` → `Flagging` | `seal_claim` | all of it is in the group; the flag is the commit point (D5) |
+//! | → installed | `install_claim` | committed for good: mapping, deltas and locks follow in one step |
+//!
+//! Invariants:
+//! - **Q1** A claimed image is complete to a durable LSN below the transaction's own: whatever was
+//!   committed above it in its range stays as deltas. The transaction itself is in the image beyond
+//!   that LSN, and only there; nobody else has changed its keys since (rule D2).
+//! - **Q2** Changes of a key from before the claim and from after it are never folded: the claim's own
+//!   comes between. At install the older ones go; after a restart the LSN of a marker keeps them apart,
+//!   which stands in front of the record, or follows a flag before any later change is logged.
+//! - **Q3** The transaction's locks go at install: nobody reads part of it, and until then it may have
+//!   to be forgotten. Snapshots that began before keep the old leaves.
+//! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
+
+use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
+
+use super::descent::{Seek, corrupt};
+use super::merge::{Next, PageWrite, UNDERFULL_PERCENT};
+use super::price::LeafBytes;
+use super::spill::private_bounds;
+use super::transaction::{Ticket, Transaction, split_private_key, without_versions};
+use super::{CATALOG, Engine, Job, Step, Stop, Table, Wait};
+use crate::bugs::SeededBug;
+use crate::delta::{DeltaMap, KeyRange, Op};
+use crate::error::EngineError;
+use crate::lock::Xid;
+use crate::node::{self, MergeRequest, NoOutline, NodeView};
+use crate::options::{CommitBy, Durability};
+
+/// How far a claim has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waits until this commit is durable.
+    Settling(Lsn),
+    /// Looks at leaf after leaf.
+    Writing,
+    /// Its last page is being made durable; its record follows.
+    Sealing,
+    /// Its record has this LSN.
+    Recorded(Lsn),
+    /// Its flag is being programmed.
+    Flagging,
+}
+
+/// What becomes of the claim when its transaction is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Waits,
+    Gone,
+}
+
+/// A leaf whose new image is in the group.
+#[derive(Debug)]
+struct ClaimedLeaf {
+    table: Table,
+    page: LogicalPage,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    /// LSN that the image is complete to.
+    upto: Lsn,
+    base_lsn: Lsn,
+    /// Entries more than before.
+    grown: i64,
+}
+
+impl ClaimedLeaf {
+    fn range(&self) -> KeyRange<'_> {
+        KeyRange { low: &self.low, high: self.high.as_deref() }
+    }
+}
+
+/// A transaction that is being committed with its leaves.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    xid: Xid,
+    group: Option<GroupId>,
+    phase: Phase,
+    owner: Owner,
+    /// First of its private keys that was not looked at.
+    next: Option<Vec<u8>>,
+    /// Some of its changes have to be logged.
+    has_rest: bool,
+    leaves: Vec<ClaimedLeaf>,
+}
+
+impl Claim {
+    /// Whether restart may find it committed.
+    fn may_be_committed(&self) -> bool {
+        matches!(self.phase, Phase::Recorded(_) | Phase::Flagging)
+    }
+
+    /// Pages of its group.
+    pub(crate) fn page_count(&self) -> usize {
+        self.leaves.len()
+    }
+}
+
+/// I/O for a claim.
+#[derive(Debug)]
+pub(crate) enum ClaimJob {
+    /// Program one page of the group.
+    Write(GroupId, PageWrite),
+    /// Make the group's pages durable, then [`Engine::claim_sealed`].
+    Seal,
+    /// Make the group's pages durable, program the group's flag and read it back; then the claim is
+    /// installed.
+    Flag(GroupId),
+}
+
+/// What claiming a transaction's leaves promises, as far as they were looked at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prospect {
+    /// Private key up to which they were.
+    looked: Vec<u8>,
+    /// First private key of a leaf that is worth its page.
+    first: Option<Vec<u8>>,
+    /// Programs saved.
+    gain: f64,
+}
+
+/// A leaf as its parent names it.
+struct LeafPlace {
+    page: LogicalPage,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+}
+
+impl Engine {
+    /// Passes when `xid` commits by the log.
+    ///
+    /// # Errors
+    ///
+    /// `Wait::Claim` while it, or another transaction, is committed with its leaves; the stops of
+    /// admission; `OutcomeUnknown` when the device failed at the wrong moment.
+    pub(super) fn pass_claim(&mut self, xid: Xid) -> Step<()> {
+        let may_be_committed =
+            self.claim.as_ref().map(|claim| (claim.xid, claim.may_be_committed()));
+        if self.is_poisoned() && may_be_committed == Some((xid, true)) {
+            self.transactions.remove(&xid);
+            return Err(EngineError::OutcomeUnknown.into());
+        }
+        self.require_sound()?;
+        if self.is_claiming(xid) {
+            return Err(Stop::Wait(Wait::Claim));
+        }
+        if !self.is_worth_a_claim(xid) {
+            return Ok(());
+        }
+        if self.claim.is_some() {
+            return Err(Stop::Wait(Wait::Claim));
+        }
+        let Some(next) = self.first_worth(xid)? else {
+            self.transaction(xid)?.is_refused = true;
+            return Ok(());
+        };
+        self.admit_commit(xid)?;
+        self.begin_claim(xid, next);
+        Err(Stop::Wait(Wait::Claim))
+    }
+
+    /// The ticket of a transaction that was committed with its leaves.
+    pub(super) fn claimed_ticket(&mut self, xid: Xid, durability: Durability) -> Option<Ticket> {
+        let lsn = self.transactions.get(&xid)?.claimed?;
+        self.transactions.remove(&xid);
+        Some(self.ticket(lsn, durability))
+    }
+
+    /// Whether `xid` is being committed with its leaves.
+    pub(super) fn is_claiming(&self, xid: Xid) -> bool {
+        self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
+    }
+
+    /// The owner of a claim has given up; false when there is none.
+    pub(super) fn abandon_claim(&mut self, xid: Xid) -> bool {
+        let own = self.claim.as_mut().filter(|claim| claim.xid == xid);
+        own.map(|claim| claim.owner = Owner::Gone).is_some()
+    }
+
+    /// Pages of the claim under way.
+    pub(crate) fn claimed_page_count(&self) -> usize {
+        self.claim.as_ref().map_or(0, Claim::page_count)
+    }
+
+    /// Changes, in bytes, that the claim under way may put into the log and among the deltas.
+    pub(crate) fn claim_demand(&self) -> usize {
+        match &self.claim {
+            Some(claim) if !matches!(claim.phase, Phase::Recorded(_)) => {
+                self.demand_of(claim.xid).0
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether claiming leaves may save as much as a program, or is asked for.
+    fn is_worth_a_claim(&self, xid: Xid) -> bool {
+        let Some(own) = self.transactions.get(&xid) else { return false };
+        // Runs, and values with pages of their own, have a group that commits them already.
+        let is_plain = own.group.is_none() && own.runs.is_empty() && own.dropped.is_empty();
+        if !is_plain || own.is_refused || self.holds_images_ahead() || self.view.log_page_size == 0
+        {
+            return false;
+        }
+        match self.options.commit {
+            CommitBy::Log => false,
+            CommitBy::Claims | CommitBy::Flags => true,
+            CommitBy::Auto => {
+                let bytes = own.writes.range_totals(KeyRange::ALL, Lsn(u64::MAX)).bytes;
+                self.prices.log_pages(bytes, self.view.log_page_size) >= 1.0
+            }
+        }
+    }
+
+    /// The first private key whose leaf is worth its page, where all of them together save a program at
+    /// least, as far as can be told without reading them: a claim that would come to nothing is not
+    /// begun. Goes on where it stopped for a node.
+    fn first_worth(&mut self, xid: Xid) -> Step<Option<Vec<u8>>> {
+        loop {
+            let own = self.transaction(xid)?;
+            let Some(key) = first_from(&own.writes, &own.prospect.looked) else { return Ok(None) };
+            let (table, user_key) = split_private_key(&key);
+            let place = self.place_of(table, user_key)?;
+            let range = KeyRange { low: &place.low, high: place.high.as_deref() };
+            let (low, high) = private_bounds(table, range);
+            let inside = KeyRange { low: &low, high: Some(&high) };
+            let gain = self.gain_of(xid, table, &place, inside)?;
+            let prospect = &mut self.transaction(xid)?.prospect;
+            prospect.looked = high;
+            if gain > 0.0 {
+                prospect.gain += gain;
+                prospect.first.get_or_insert(key);
+            }
+            if prospect.gain >= 1.0 {
+                return Ok(prospect.first.take());
+            }
+        }
+    }
+
+    fn begin_claim(&mut self, xid: Xid, next: Vec<u8>) {
+        let first = self.transactions.get(&xid).and_then(|own| first_from(&own.writes, &[]));
+        let phase = Phase::Settling(self.committed);
+        self.claim = Some(Claim {
+            xid,
+            group: None,
+            phase,
+            owner: Owner::Waits,
+            has_rest: first.as_ref() != Some(&next),
+            next: Some(next),
+            leaves: Vec::new(),
+        });
+        if self.committed > self.durable() {
+            self.flush_to = self.flush_to.max(self.committed);
+        }
+    }
+
+    /// Whether the claim can go on without a flush.
+    pub(super) fn has_claim_work(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claim| match claim.phase {
+            Phase::Settling(lsn) => self.has_settled(lsn),
+            Phase::Writing => true,
+            Phase::Sealing | Phase::Recorded(_) | Phase::Flagging => false,
+        })
+    }
+
+    fn has_settled(&self, lsn: Lsn) -> bool {
+        lsn <= self.durable() || self.bugs.has(SeededBug::ClaimBeforeDurable)
+    }
+
+    /// The claim's next piece of work.
+    pub(super) fn claim_step(&mut self) -> Step<Next> {
+        if !self.has_claim_work() {
+            return Ok(Next::Idle);
+        }
+        let Some(claim) = &mut self.claim else { return Ok(Next::Idle) };
+        if claim.owner == Owner::Gone {
+            self.cancel_claim();
+            return Ok(Next::Stepped);
+        }
+        if matches!(claim.phase, Phase::Settling(_)) {
+            claim.phase = Phase::Writing;
+        }
+        while let Some(key) = self.claim.as_ref().and_then(|claim| claim.next.clone()) {
+            if let Some(job) = self.claim_leaf(&key)? {
+                return Ok(Next::Job(Job::Claim(job)));
+            }
+        }
+        if self.must_flush_before_flag() {
+            self.flush_to = self.flush_to.max(self.committed);
+            return Ok(Next::Idle);
+        }
+        Ok(self.seal_claim().map_or(Next::Stepped, |job| Next::Job(Job::Claim(job))))
+    }
+
+    /// Claims the leaf of the private key `key`, or leaves its changes to the log.
+    fn claim_leaf(&mut self, key: &[u8]) -> Step<Option<ClaimJob>> {
+        let (table, key) = split_private_key(key);
+        let place = self.place_of(table, key)?;
+        let range = KeyRange { low: &place.low, high: place.high.as_deref() };
+        let (low, high) = private_bounds(table, range);
+        let inside = KeyRange { low: &low, high: Some(&high) };
+        let claimed = self.claimed_image(table, &place, inside)?;
+        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else { return Ok(None) };
+        let next = self.transactions.get(&xid).and_then(|own| first_from(&own.writes, &high));
+        let group = match &claimed {
+            Some(_) => Some(self.group_of_claim()?),
+            None => None,
+        };
+        let Some(claim) = &mut self.claim else { return Ok(None) };
+        claim.next = next;
+        let (Some((leaf, write)), Some(group)) = (claimed, group) else {
+            claim.has_rest = true;
+            return Ok(None);
+        };
+        claim.leaves.push(leaf);
+        self.busy.insert(place.page);
+        Ok(Some(ClaimJob::Write(group, write)))
+    }
+
+    fn group_of_claim(&mut self) -> Step<GroupId> {
+        if let Some(group) = self.claim.as_ref().and_then(|claim| claim.group) {
+            return Ok(group);
+        }
+        let group = self.take_group()?;
+        if let Some(claim) = &mut self.claim {
+            claim.group = Some(group);
+        }
+        Ok(group)
+    }
+
+    /// The leaf of `key`, without reading it.
+    fn place_of(&mut self, table: Table, key: &[u8]) -> Step<LeafPlace> {
+        let index = self.node_for(table, Seek::At(key), 1)?;
+        let frame = self.pool.frame(index);
+        let view = NodeView::trusted(&frame.image);
+        if view.is_leaf() {
+            return Ok(LeafPlace { page: frame.page, low: Vec::new(), high: None });
+        }
+        let (place, page) =
+            view.child_for(key).ok_or_else(|| corrupt(frame.page, "inner node has no child"))?;
+        let high = match place + 1 < view.count() {
+            true => Some(view.separator(place + 1)),
+            false => view.high().map(<[u8]>::to_vec),
+        };
+        Ok(LeafPlace { page, low: view.separator(place), high })
+    }
+
+    /// Programs that a leaf's claim saves; none or less when its changes are better in the log. A whole
+    /// one where the options ask for claims.
+    fn gain_of(
+        &self,
+        xid: Xid,
+        table: Table,
+        place: &LeafPlace,
+        inside: KeyRange<'_>,
+    ) -> Step<f64> {
+        let pages = self.claimed_page_count() + 1;
+        let is_possible = table != CATALOG
+            && !self.busy.contains(&place.page)
+            && self.has_room_to_claim(pages as u64)
+            && self.can_name_more(xid, 1);
+        if !is_possible || self.options.commit != CommitBy::Auto {
+            return Ok(f64::from(u8::from(is_possible)));
+        }
+        let Some(own) = self.transactions.get(&xid) else { return Ok(0.0) };
+        let range = KeyRange { low: &place.low, high: place.high.as_deref() };
+        let others = self.tree(table)?.deltas.range_totals(range, self.merge_lsn()).bytes;
+        let own = own.writes.range_totals(inside, Lsn(u64::MAX)).bytes;
+        if own > self.payload_size * 2 {
+            // A leaf that outgrows its page is left to merges.
+            return Ok(0.0);
+        }
+        let leaf = LeafBytes { own, others };
+        Ok(self.prices.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
+    }
+
+    /// The leaf's new image; none when its changes are left to the log.
+    fn claimed_image(
+        &mut self,
+        table: Table,
+        place: &LeafPlace,
+        inside: KeyRange<'_>,
+    ) -> Step<Option<(ClaimedLeaf, PageWrite)>> {
+        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else { return Ok(None) };
+        if self.gain_of(xid, table, place, inside)? <= 0.0 {
+            return Ok(None);
+        }
+        let index = self.leaf_for(table, Seek::At(&place.low))?;
+        let base_lsn = self.pool.frame(index).lsn;
+        let range = KeyRange { low: &place.low, high: place.high.as_deref() };
+        self.load_runs(table, range)?;
+        self.drop_held(table, range, base_lsn);
+        let Some(index) = self.pool.peek(place.page) else { return Ok(None) };
+        let upto = match self.bugs.has(SeededBug::ClaimBeforeDurable) {
+            true => self.committed,
+            false => self.merge_lsn(),
+        };
+        let Some(changes) = self.changes_of(table, range, inside, upto) else { return Ok(None) };
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let own_lsn = Lsn(upto.0 + 1);
+        let request =
+            MergeRequest { tree: table.id, range, upto: own_lsn, page_size: self.payload_size };
+        let Ok(merged) = node::merge_leaf(Some(view), &changes, request, &mut NoOutline) else {
+            return Ok(None);
+        };
+        let is_root = self.root_of(table)? == place.page;
+        let grown = merged.entry_count as i64 - view.count() as i64;
+        let is_plain = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
+        let Some(image) = merged.pages.into_iter().next().map(|built| built.image) else {
+            return Ok(None);
+        };
+        let used = NodeView::trusted(&image).used_bytes();
+        let is_small = used * 100 < self.payload_size * UNDERFULL_PERCENT;
+        if !is_plain || is_small && !is_root {
+            return Ok(None);
+        }
+        let (low, high) = (place.low.clone(), place.high.clone());
+        let page = place.page;
+        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
+        let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
+            true => Lsn(upto.0 + 8),
+            false => upto,
+        };
+        Ok(Some((leaf, PageWrite { page, image, lsn })))
+    }
+
+    /// Durable deltas of a leaf with the claiming transaction's changes on top.
+    fn changes_of(
+        &self,
+        table: Table,
+        range: KeyRange<'_>,
+        inside: KeyRange<'_>,
+        upto: Lsn,
+    ) -> Option<DeltaMap> {
+        let own = &self.transactions.get(&self.claim.as_ref()?.xid)?.writes;
+        let mut changes = self.trees.get(table.id as usize)?.deltas.copy_range(range, upto);
+        for entry in own.range(inside) {
+            // Versions that savepoints kept apart become one.
+            let mut whole = DeltaMap::new();
+            for (number, op) in entry.versions() {
+                whole.insert(entry.key(), op, number, &[]);
+            }
+            for (_, op) in whole.versions(entry.key()) {
+                changes.insert(split_private_key(entry.key()).1, op, Lsn(upto.0 + 1), &[]);
+            }
+        }
+        Some(changes)
+    }
+
+    /// Every leaf was looked at: what commits the claim.
+    fn seal_claim(&mut self) -> Option<ClaimJob> {
+        let claim = self.claim.as_ref()?;
+        let Some(group) = claim.group.filter(|_| !claim.leaves.is_empty()) else {
+            self.refuse_claim();
+            return None;
+        };
+        let by_flag = self.may_flag(claim);
+        let claim = self.claim.as_mut()?;
+        claim.phase = if by_flag { Phase::Flagging } else { Phase::Sealing };
+        Some(if by_flag { ClaimJob::Flag(group) } else { ClaimJob::Seal })
+    }
+
+    /// Whether a flag may decide: nothing of the transaction is in the log. Where other commits wait
+    /// for the log anyway, a record rides along for less.
+    fn may_flag(&self, claim: &Claim) -> bool {
+        let is_possible = !claim.has_rest && self.view.carries_flags;
+        is_possible
+            && match self.options.commit {
+                CommitBy::Flags => true,
+                CommitBy::Auto => self.durable() >= self.committed,
+                CommitBy::Log | CommitBy::Claims => false,
+            }
+    }
+
+    /// Commits keep their order: a flag follows when all before it are durable.
+    fn must_flush_before_flag(&self) -> bool {
+        let flagged = self.claim.as_ref().filter(|claim| !claim.leaves.is_empty());
+        flagged.is_some_and(|claim| self.may_flag(claim)) && self.durable() < self.committed
+    }
+
+    /// The claim finds no room on the device.
+    pub(crate) fn claim_failed(&mut self) {
+        self.refuse_claim();
+    }
+
+    /// The log takes it all.
+    fn refuse_claim(&mut self) {
+        let is_waited_for = self.claim.as_ref().is_some_and(|claim| claim.owner == Owner::Waits);
+        if !is_waited_for {
+            return self.cancel_claim();
+        }
+        if let Some(xid) = self.drop_claim()
+            && let Some(own) = self.transactions.get_mut(&xid)
+        {
+            own.is_refused = true;
+        }
+    }
+
+    fn cancel_claim(&mut self) {
+        if let Some(xid) = self.drop_claim() {
+            self.abort(xid);
+        }
+    }
+
+    fn drop_claim(&mut self) -> Option<Xid> {
+        let claim = self.claim.take()?;
+        for leaf in &claim.leaves {
+            self.busy.remove(&leaf.page);
+        }
+        if let Some(group) = claim.group {
+            self.trims.discard_group(group);
+        }
+        Some(claim.xid)
+    }
+
+    /// The pages of the claim are durable: its record commits it, with what is not in the pages.
+    pub(crate) fn claim_sealed(&mut self) {
+        let Some(mut claim) = self.claim.take() else { return };
+        let Some(mut own) = self.transactions.remove(&claim.xid) else { return };
+        self.uncommitted_size -= own.size;
+        own.size = 0;
+        own.writes = without_versions(&own.writes, &mut own.dropped);
+        for leaf in &claim.leaves {
+            let (low, high) = private_bounds(leaf.table, leaf.range());
+            let inside = KeyRange { low: &low, high: Some(&high) };
+            own.writes.remove_range(inside, Lsn(u64::MAX));
+        }
+        own.growth = growth_of(&own.writes).min(own.growth);
+        own.group = claim.group;
+        self.append_marker(claim.group);
+        let lsn = self.append_commit(claim.xid, &own);
+        own.group = None;
+        self.cycle.count_committed(own.writes.bytes());
+        self.apply_commit(&own, lsn);
+        (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
+        claim.phase = Phase::Recorded(lsn);
+        self.transactions
+            .insert(claim.xid, Transaction { is_refused: true, ..Transaction::default() });
+        self.claim = Some(claim);
+    }
+
+    /// Whether a claim's record waits for a flush.
+    pub(crate) fn awaits_record(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claim| matches!(claim.phase, Phase::Recorded(_)))
+    }
+
+    /// The group of the claim whose record has become durable.
+    pub(crate) fn recorded_claim(&self) -> Option<GroupId> {
+        let claim = self.claim.as_ref()?;
+        let is_durable = matches!(claim.phase, Phase::Recorded(lsn) if lsn <= self.durable());
+        claim.group.filter(|_| is_durable)
+    }
+
+    /// The group of the claim whose flag is being programmed.
+    pub(crate) fn flagging_claim(&self) -> Option<GroupId> {
+        let claim = self.claim.as_ref()?;
+        claim.group.filter(|_| claim.phase == Phase::Flagging)
+    }
+
+    /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
+    pub(crate) fn claim_pins(&self) -> Vec<LogicalPage> {
+        let pages = |claim: &Claim| claim.leaves.iter().map(|leaf| leaf.page).collect();
+        let pinned = self.claim.as_ref().filter(|_| !self.snapshots.is_empty());
+        pinned.map(pages).unwrap_or_default()
+    }
+
+    /// The claim is committed and the mapping has moved to its pages: the engine follows. `pins` are
+    /// those of [`Engine::claim_pins`].
+    pub(crate) fn install_claim(&mut self, pins: &[Option<PinId>]) {
+        let Some(claim) = self.claim.take() else { return };
+        let (lsn, ticket) = match claim.phase {
+            Phase::Recorded(lsn) => (lsn, lsn),
+            // Whatever changes its keys from now on is logged behind the marker (Q2).
+            _ => {
+                self.counts.flag_commits += 1;
+                (self.append_marker(claim.group), self.durable())
+            }
+        };
+        let leaf_count = claim.leaves.len();
+        let until = self.buries(lsn).then_some(lsn);
+        let pins = pins.iter().copied().chain(std::iter::repeat(None));
+        for (leaf, pin) in claim.leaves.into_iter().zip(pins) {
+            self.install_leaf(leaf, pin, until);
+        }
+        if let Some(own) = self.transactions.remove(&claim.xid) {
+            self.uncommitted_size -= own.size;
+        }
+        if claim.owner == Owner::Waits {
+            let claimed = Transaction { claimed: Some(ticket), ..Transaction::default() };
+            self.transactions.insert(claim.xid, claimed);
+        }
+        self.counts.commits += 1;
+        self.counts.claimed_pages += leaf_count as u64;
+        self.release(claim.xid);
+    }
+
+    fn append_marker(&mut self, group: Option<GroupId>) -> Lsn {
+        self.append_claimed_record(group.unwrap_or(GroupId::NONE))
+    }
+
+    /// Snapshots below `until` need the old leaf.
+    fn install_leaf(&mut self, leaf: ClaimedLeaf, pin: Option<PinId>, until: Option<Lsn>) {
+        self.busy.remove(&leaf.page);
+        if let Some(until) = until {
+            let pin = pin.map(|pin| (pin, leaf.page));
+            self.retain_copy(leaf.table, leaf.range(), pin, leaf.base_lsn, until);
+        }
+        self.remove_deltas(leaf.table, leaf.range(), leaf.upto);
+        if let Some(tree) = self.trees.get_mut(leaf.table.id as usize) {
+            tree.entry_count += leaf.grown;
+        }
+        self.forget_page(leaf.page);
+    }
+}
+
+/// The first key of `writes` at or above `low`.
+fn first_from(writes: &DeltaMap, low: &[u8]) -> Option<Vec<u8>> {
+    writes.range(KeyRange { low, high: None }).next().map(|entry| entry.key().to_vec())
+}
+
+/// Bytes by which changes may make leaves grow.
+fn growth_of(writes: &DeltaMap) -> usize {
+    let each = |entry: crate::delta::Entry<'_>| {
+        let puts = entry.versions().filter(|(_, op)| matches!(op, Op::Put(_) | Op::PutRef(_)));
+        puts.map(|(_, op)| super::transaction::growth_of(entry.key().len(), op)).sum::<usize>()
+    };
+    writes.range(KeyRange::ALL).map(each).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use flagstone_nand::{Crashable as _, Profile, SimNand};
+use flagstone_space::Cause;
+
+use crate::database::Database;
+use crate::engine::Table;
+use crate::options::{CommitBy, Compaction, Durability, Options};
+
+/// The last leaf of them is more than half full.
+const ROWS: u32 = 610;
+
+fn options(commit: CommitBy) -> Options {
+    Options { commit, ..Options::default().with_memory(1 << 20) }
+}
+
+fn key(row: u32) -> [u8; 4] {
+    row.to_be_bytes()
+}
+
+fn value(row: u32, round: u32) -> Vec<u8> {
+    let mut value = vec![row as u8; 100];
+    value[..4].copy_from_slice(&round.to_be_bytes());
+    value
+}
+
+/// A table of [`ROWS`] rows, all in leaves.
+fn database(commit: CommitBy) -> (Database<SimNand>, Table) {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let merging = Options { compaction: Compaction::Merge, ..options(CommitBy::Log) };
+    let database = Database::create_on(SimNand::new(&profile, 1), &merging).unwrap();
+    let table = database.table("t").unwrap();
+    put(&database, table, 0..ROWS, 0);
+    database.runtime().checkpoint_now().unwrap();
+    reopen(database, commit)
+}
+
+fn put(database: &Database<SimNand>, table: Table, rows: std::ops::Range<u32>, round: u32) {
+    let mut transaction = database.begin();
+    rows.for_each(|row| transaction.put(table, &key(row), &value(row, round)).unwrap());
+    transaction.commit_with(Durability::Immediate).unwrap();
+}
+
+fn reopen(database: Database<SimNand>, commit: CommitBy) -> (Database<SimNand>, Table) {
+    let mut device = database.into_device().unwrap();
+    device.power_cycle();
+    let database = Database::open_on(device, &options(commit)).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    (database, table)
+}
+
+fn check(database: &Database<SimNand>, table: Table, rounds: impl Fn(u32) -> u32) {
+    let transaction = database.begin();
+    for row in 0..ROWS {
+        let found = transaction.get(table, &key(row)).unwrap();
+        assert_eq!(found, Some(value(row, rounds(row))), "row {row}");
+    }
+    assert!(database.check().unwrap().faults.is_empty());
+}
+
+fn claimed(database: &Database<SimNand>) -> u64 {
+    database.runtime().engine().stats().claimed_pages
+}
+
+fn programs(database: &Database<SimNand>, cause: Cause) -> u64 {
+    let place = Cause::ALL.iter().position(|other| *other == cause).unwrap();
+    database.runtime().space().stats().programs_by_cause[place]
+}
+
+/// Goal: a large transaction is in its leaves alone, written once, with one record or one flag.
+#[test]
+fn a_dense_transaction_is_written_once() {
+    for commit in [CommitBy::Claims, CommitBy::Flags] {
+        let (database, table) = database(commit);
+        put(&database, table, 0..1, 0);
+        let waiting = database.runtime().engine().stats().deltas;
+        let before = Cause::ALL.map(|cause| programs(&database, cause));
+        put(&database, table, 0..ROWS, 1);
+        let stats = database.runtime().engine().stats();
+        let after = Cause::ALL.map(|cause| programs(&database, cause));
+        let grown: [u64; 7] = std::array::from_fn(|index| after[index] - before[index]);
+        let [log, data, _, flag, ..] = grown;
+        assert_eq!((log, flag), if commit == CommitBy::Flags { (0, 1) } else { (1, 0) });
+        assert!((30..80).contains(&data), "{data} leaves");
+        assert!(stats.deltas <= waiting, "nothing of it waits for a merge");
+        check(&database, table, |_| 1);
+        let (database, table) = reopen(database, commit);
+        check(&database, table, |_| 1);
+    }
+}
+
+/// Goal (Q2): what was changed after a claim is not folded with what was changed before it.
+/// Method: a change before, a claim of the same rows, patches after; restart, checkpoint, restart.
+#[test]
+fn changes_around_a_claim_stay_apart() {
+    for commit in [CommitBy::Claims, CommitBy::Flags] {
+        let (database, table) = database(CommitBy::Log);
+        put(&database, table, 10..20, 1);
+        // Both sessions' changes are in the log's tail; no checkpoint comes between.
+        let runtime = database.runtime();
+        runtime.engine().options.commit = commit;
+        put(&database, table, 0..ROWS, 2);
+        runtime.engine().options.commit = CommitBy::Log;
+        let mut transaction = database.begin();
+        (10..20).for_each(|row| transaction.patch(table, &key(row), 0, &key(3)).unwrap());
+        transaction.commit_with(Durability::Immediate).unwrap();
+        let leaves = claimed(&database);
+        assert!(leaves > 25, "{leaves} leaves");
+        let rounds = |row| if (10..20).contains(&row) { 3 } else { 2 };
+        let expected = |row| value(row, rounds(row));
+        let (database, table) = reopen(database, CommitBy::Log);
+        assert_eq!(database.begin().get(table, &key(12)).unwrap(), Some(expected(12)));
+        database.runtime().checkpoint_now().unwrap();
+        let (database, table) = reopen(database, CommitBy::Log);
+        check(&database, table, rounds);
+    }
+}
+
+/// Goal (Q3): a snapshot sees all of a claim or nothing, and one that begins afterwards sees it.
+#[test]
+fn snapshots_see_a_claim_whole_or_not_at_all() {
+    for commit in [CommitBy::Claims, CommitBy::Flags] {
+        let (database, table) = database(commit);
+        put(&database, table, 0..ROWS, 1);
+        let before = database.snapshot().unwrap();
+        put(&database, table, 0..ROWS, 2);
+        let after = database.snapshot().unwrap();
+        put(&database, table, 0..ROWS / 2, 3);
+        for row in 0..ROWS {
+            assert_eq!(before.get(table, &key(row)).unwrap(), Some(value(row, 1)), "row {row}");
+            assert_eq!(after.get(table, &key(row)).unwrap(), Some(value(row, 2)), "row {row}");
+        }
+        assert!(claimed(&database) > 60);
+        drop((before, after));
+        check(&database, table, |row| if row < ROWS / 2 { 3 } else { 2 });
+    }
+}
+
+/// Goal: by itself the engine claims what is dense and logs what is scattered or small.
+#[test]
+fn the_automatic_choice_follows_what_merges_cost() {
+    let (database, table) = database(CommitBy::Auto);
+    for round in 0..6 {
+        put(&database, table, 0..ROWS, round);
+    }
+    let before = claimed(&database);
+    assert!(before > 30, "{before} leaves");
+    for round in 0..100 {
+        put(&database, table, round * 5..round * 5 + 1, 6);
+    }
+    assert_eq!(claimed(&database), before, "one row is logged");
+}
