@@ -333,3 +333,69 @@ fn draw_pools(outcomes: &Outcomes, pools: &[usize]) -> Result<Drawing, Reproduce
     }
     Ok(drawing)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::cell::Outcome;
+    use super::super::super::super::rule::Verdict;
+    use super::*;
+
+    /// A run as the paper saw it: commits a second and collection against `wal`, restarts, and the
+    /// response of commits.
+    fn ideal(tps: f64, collection: f64, restarts: f64, response: f64) -> Outcome {
+        let values = [
+            ("tps", tps),
+            ("commits", 1000.0),
+            ("restarts", restarts),
+            ("gc_time_s", collection),
+            ("commit_wait_us", response),
+            ("programs_by_cause.log", if collection < 0.5 { 900.0 } else { 1000.0 }),
+        ];
+        values
+            .into_iter()
+            .fold(Outcome::default(), |outcome, (name, value)| outcome.with(name, value))
+    }
+
+    fn ideals() -> Outcomes {
+        let plain = [("cfc", 149.0 / 1.64), ("afc", 151.0 / 1.53)];
+        let plain = plain.map(|(name, tps)| (name_of(name, ABORTS), ideal(tps, 0.4, 1.0, 100.0)));
+        let shared = [("cfc-ex", 149.0, 32.0), ("afc-ex", 151.0, 33.0)].into_iter();
+        let shared = shared.flat_map(|(name, tps, response)| {
+            let sharing = sharers(Effort::Full).iter().map(move |max_c| {
+                let (tps, restarts) = if *max_c == 2 { (tps / 1.13, 10.0) } else { (tps, 6.0) };
+                (sharing_name(name, *max_c), ideal(tps, 0.2, restarts, response))
+            });
+            let is_cfc = name == "cfc-ex";
+            let short = ideal(164.0, if is_cfc { 0.16 } else { 0.15 }, 1.0, 1.0);
+            let long = ideal(146.0, if is_cfc { 0.28 } else { 0.27 }, 1.0, 1.0);
+            let few = ideal(if is_cfc { 124.0 } else { 134.0 }, 1.0, 1.0, 1.0);
+            let many = ideal(183.0, if is_cfc { 0.29 } else { 0.39 }, 1.0, 1.0);
+            let between = [1024, 2048].map(|frames| (pool_name(name, frames), many.clone()));
+            sharing
+                .chain([(mix_name(name, Mix::Short), short), (mix_name(name, Mix::Long), long)])
+                .chain([(pool_name(name, 256), few), (pool_name(name, 4096), many)])
+                .chain(between)
+        });
+        let wal = |collection| ideal(100.0, collection, 1.0, 1.0);
+        let mixes = [Mix::All, Mix::Short, Mix::Long].map(|mix| (mix_name("wal", mix), wal(1.0)));
+        let pools = [(256, 1.0), (1024, 0.8), (2048, 0.7), (4096, 0.59)];
+        let pools = pools.map(|(frames, cost)| (pool_name("wal", frames), wal(cost)));
+        plain.into_iter().chain(shared).chain(mixes).chain(pools).collect()
+    }
+
+    #[test]
+    fn what_the_paper_says_of_the_extended_protocols_holds_in_every_row() {
+        let outcomes = ideals();
+        for effort in [Effort::Full, Effort::Quick] {
+            let images = Arc::new(Images::at_most(1));
+            let mut rows = 0;
+            for figure in figures(effort, 1, &images).unwrap() {
+                for row in figure.report(&outcomes).unwrap().rows {
+                    assert_eq!(row.judgement.verdict, Verdict::Holds, "{row:?}");
+                    rows += 1;
+                }
+            }
+            assert_eq!(rows, 4 + 6 + 2 + 6 + 7);
+        }
+    }
+}
