@@ -207,6 +207,20 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
+    /// As [`EventLoop::drain`], and lets what the engine has under way end, so that somebody else may
+    /// drive it.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error, or a stall.
+    pub fn come_to_rest(&mut self) -> Result<(), BenchError> {
+        self.drain()?;
+        while self.flushes > 0 || self.works > 0 || self.worker == Actor::Reading {
+            self.step()?;
+        }
+        Ok(())
+    }
+
     /// Everything that can happen now, then the next event.
     fn step(&mut self) -> Result<(), BenchError> {
         while let Some(index) = self.ready.pop_front() {

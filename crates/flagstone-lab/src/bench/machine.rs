@@ -1,6 +1,6 @@
 //! A loaded database on a device, whatever the device and whoever drives it.
 
-use flagstone::{Durability, OpenError, Options};
+use flagstone::{OpenError, Options};
 use flagstone_nand::Nand as _;
 
 use super::prepare::{self, report};
@@ -110,10 +110,6 @@ impl<S: Store, T: Copy> Machine<S, T> {
         on_progress: OnProgress<'_>,
     ) -> Result<Run, BenchError> {
         report(on_progress, Phase::Verify, 0, 1);
-        if self.options.durability == Durability::Deferred {
-            // No commit was promised before; now all are.
-            self.database.settle()?;
-        }
         let mut device = self.database.into_device().ok_or(BenchError::Shared)?;
         let run = compose(job, &self.options, &device, window);
         let by_scan = revive(&mut device)?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use flagstone::{Database, EngineError, Options};
+use flagstone::{Database, Durability, EngineError, Options};
 
 use super::machine::Machine;
 use super::prepare::report;
@@ -80,6 +80,11 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
             let live_ratio = machine.live_pages() as f64 / full.max(1) as f64;
             estimate = Estimate { programs_per_txn: warmup.programs_per_txn, live_ratio };
             continue;
+        }
+        if machine.options.durability == Durability::Deferred {
+            // Power is cut once all is durable: no commit was promised before.
+            clients.come_to_rest()?;
+            machine.database.settle()?;
         }
         let acknowledged = clients.acknowledged();
         drop(clients);

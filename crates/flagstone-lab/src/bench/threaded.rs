@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use flagstone::{Database, EngineError, Options};
+use flagstone::{Database, Durability, EngineError, Options};
 use flagstone_nand::{FileStorage, ImageNand, Nand, SegmentFile};
 
 use super::machine::Machine;
@@ -14,6 +14,7 @@ use super::{BenchDevice, BenchError, Job, OnProgress, Phase, WARMUP_STEP, Warmup
 use crate::run::Run;
 use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
+use crate::store::Store;
 use crate::tally::Tally;
 use crate::workload::{Acknowledged, Outcome, Terminal, Workload};
 
@@ -262,6 +263,10 @@ fn run_on<D: Nand + Send, W: Workload>(
         steadiness,
         observed: machine.observe(job, warmup_txns, &steadiness),
     };
+    if machine.options.durability == Durability::Deferred {
+        // No commit was promised before.
+        Store::settle(&machine.database)?;
+    }
     machine.finish(job, window, &acknowledged(&workers), |_| Ok(None), on_progress)
 }
 

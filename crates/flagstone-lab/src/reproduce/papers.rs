@@ -3,6 +3,7 @@
 //! Owns the list of names. An experiment stands in a module of its own.
 
 mod flag_commit;
+mod lazy_update;
 mod on_the_fly_redo;
 
 use super::{Effort, Experiment, ReproduceError};
@@ -27,7 +28,11 @@ pub const PAPERS: &[Paper] = &[
         make: Some(on_the_fly_redo::experiment),
     },
     Paper { name: "flag-commit", title: "Flag commit", make: Some(flag_commit::experiment) },
-    Paper { name: "lazy-update-btree", title: "Lazy-update B+-tree", make: None },
+    Paper {
+        name: "lazy-update-btree",
+        title: "Lazy-update B+-tree",
+        make: Some(lazy_update::experiment),
+    },
     Paper { name: "lazy-split-lru", title: "Lazy-Split LRU", make: None },
     Paper { name: "in-place-appends", title: "In-Place Appends", make: None },
 ];
