@@ -124,7 +124,7 @@ impl From<CrossoverError> for Failure {
             CrossoverError::Options(error) => error.into(),
             CrossoverError::Open(error) => BenchError::Open(error).into(),
             CrossoverError::Engine(error) => BenchError::Engine(error).into(),
-            CrossoverError::Files(error) => error.into(),
+            CrossoverError::Lab(error) => error.into(),
             other => Self::Output(io::Error::other(other.to_string())),
         }
     }

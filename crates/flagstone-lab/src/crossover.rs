@@ -18,6 +18,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::bench::BenchError;
 use crate::parallel;
 use crate::reproduce::figure::{Axis, Panel, Report, Series};
 use crate::reproduce::{self, Effort, ReproduceError};
@@ -42,6 +43,9 @@ const FILL: f64 = 0.7;
 
 /// Changed rows of the measured window, and before it, at the full size.
 const WINDOW_ROWS: u32 = 500_000;
+
+/// A transaction changes at most one of so many parts of the table: the quick runs leave the largest out.
+const LARGEST_SHARE: u32 = 16;
 
 /// Rows of one commit while the table is filled.
 const LOAD_ROWS: u32 = 200;
@@ -136,9 +140,22 @@ pub enum CrossoverError {
     /// A transaction failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A file could not be written.
+    /// A run failed, which is named, or a file could not be written.
     #[error(transparent)]
-    Files(#[from] ReproduceError),
+    Lab(#[from] ReproduceError),
+}
+
+impl CrossoverError {
+    /// The failure of this run.
+    fn of(self, cell: Cell) -> Self {
+        let name = format!("{:?}, {} rows, by {:?}", cell.pattern, cell.rows, cell.commit);
+        let source: BenchError = match self {
+            Self::Open(error) => error.into(),
+            Self::Engine(error) => error.into(),
+            other => return other,
+        };
+        ReproduceError::Run { cell: name.to_lowercase(), source }.into()
+    }
 }
 
 /// One run.
@@ -163,13 +180,14 @@ pub fn measure(
     let profile = Profile::named(&request.profile)?;
     let mut cells = Vec::new();
     for pattern in [Pattern::Dense, Pattern::Scattered] {
-        for rows in SIZES {
+        let largest = table_rows(request.effort) / LARGEST_SHARE;
+        for rows in SIZES.into_iter().filter(|rows| *rows <= largest) {
             cells.extend(COMMITS.map(|commit| Cell { pattern, rows, commit }));
         }
     }
     let done = std::sync::atomic::AtomicU64::new(0);
     let costs = parallel::each(request.threads, &cells, |cell| {
-        let cost = run(&profile, request, *cell);
+        let cost = run(&profile, request, *cell).map_err(|error| error.of(*cell));
         let count = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         progress(count, cells.len() as u64);
         cost
