@@ -15,7 +15,7 @@ use super::super::rule::{Claim, Rank, change};
 use super::super::{Effort, Experiment, ReproduceError};
 use crate::bench::{self, BenchConfig, Images, MemoryBudget, Start, Warmup};
 use crate::preset;
-use crate::workload::index::Dialect;
+use crate::workload::index::{Dialect, Index, ORIGIN};
 
 /// One percent of an index of 610,907 entries of 12 bytes, as pages of 2 KiB.
 const MEMORY_PAGES: usize = 36;
@@ -117,15 +117,24 @@ pub(super) fn experiment(effort: Effort, seed: u64) -> Result<Experiment, Reprod
     Ok(Experiment {
         paper: "lazy-update-btree",
         title: "Lazy-update B+-tree",
-        setting: setting(&bench.sizes),
+        setting: setting(&bench),
         figures,
     })
 }
 
-fn setting(sizes: &Sizes) -> Vec<String> {
+fn setting(bench: &Bench) -> Vec<String> {
+    let sizes = &bench.sizes;
+    let skew = Index::new(Dialect::WQueryMix, 1, bench.seed).skew();
     let (frames, requests) = memory(POOL_SHARE);
     vec![
         String::from("540,936 keys of 8 bytes made of names, with pointers of 4 bytes"),
+        ORIGIN.to_owned(),
+        format!(
+            "the fullest hundredth of the key space holds {:.1} % of the keys; their distribution is {:.3} \
+             from an even one (Kolmogorov and Smirnov)",
+            100.0 * skew.fullest_hundredth,
+            skew.distance
+        ),
         format!(
             "{} updates and the queries among them, after {}",
             sizes.updates, sizes.warmup_updates
