@@ -27,7 +27,7 @@ use crate::error::EngineError;
 use crate::lock::{LockTable, Xid};
 use crate::log::{ChainPoint, Flush, ItemBuf, LogGeometry, LogWriter};
 use crate::node;
-use crate::options::{Budget, FrameKind, Options};
+use crate::options::{Budget, FrameKind, MergeTo, Options};
 
 mod access;
 mod catalog;
@@ -585,6 +585,11 @@ impl Engine {
 
     fn holds_images_ahead(&self) -> bool {
         self.options.frames == FrameKind::Ahead
+    }
+
+    /// Whether frames may hold what flash lacks, by commits or by merges.
+    fn may_be_ahead(&self) -> bool {
+        self.holds_images_ahead() || self.options.merge_to == MergeTo::Frame
     }
 }
 

@@ -65,8 +65,8 @@ pub use engine::{
 pub use error::{Corruption, EngineError, OpenError};
 pub use lock::Xid;
 pub use options::{
-    AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, Options,
-    OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, Victim,
+    AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
+    OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup, Victim,
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,

@@ -101,6 +101,41 @@ impl Victim {
     pub const ALL: [Self; 5] = [Self::Window, Self::Fifo, Self::Lru, Self::Biggest, Self::Cost];
 }
 
+/// Whether groups that save a write together are committed together (lazy-update B+-tree, section
+/// 4.4.2.3), under the policies that rank groups. Two groups below one inner node belong together when
+/// both split or merge their leaf, when one does and the other is next to it, or when one merges its
+/// leaf and the other comes after the one it is merged with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SuperGroup {
+    /// Each group by itself.
+    #[default]
+    Off,
+    /// The policy chooses a group, which takes along those that belong with it: a bounded number of
+    /// leaves is read for it (the paper's first approach).
+    Victim,
+    /// The super group that writes least pages for each byte that it frees. Every group's leaf is read
+    /// once, and each choice looks at all groups (the paper's second approach).
+    All,
+}
+
+impl SuperGroup {
+    /// Every way.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Victim, Self::All];
+}
+
+/// Where deltas that leave memory meet their page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MergeTo {
+    /// On flash: the page is written at once.
+    #[default]
+    Flash,
+    /// In the leaf's frame, where it stays one page; that is written when it leaves memory, together
+    /// with the deltas that came for it meanwhile (lazy-update B+-tree, section 4.4.2.2).
+    Frame,
+}
+
 /// How the memory budget is divided between frames and deltas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -185,6 +220,10 @@ pub struct Options {
     pub frames: FrameKind,
     /// Which leaf's deltas are merged next.
     pub victim: Victim,
+    /// Which of them are merged together.
+    pub super_group: SuperGroup,
+    /// Where they meet their page.
+    pub merge_to: MergeTo,
     /// Which frame leaves memory next.
     pub replacement: Replacement,
     /// Share of the frames, least recently used, among which clean ones leave first.
@@ -229,6 +268,8 @@ impl Default for Options {
             uncommitted_share: 0.25,
             frames: FrameKind::Base,
             victim: Victim::Window,
+            super_group: SuperGroup::Off,
+            merge_to: MergeTo::Flash,
             replacement: Replacement::Lru,
             replacement_window: 0.5,
             budget: Budget::Divided,
@@ -338,6 +379,16 @@ pub const PRESETS: &[Preset] = &[
         summary: "on-the-fly redo with group commit: flushes wait for company",
         make: otf_group,
     },
+    Preset {
+        name: "lazy-biggest",
+        summary: "lazy-update B+-tree: half the memory holds changes, the biggest group leaves first",
+        make: lazy_biggest,
+    },
+    Preset {
+        name: "lazy-cost",
+        summary: "as lazy-biggest: the cheapest group leaves first, with those that belong with it",
+        make: lazy_cost,
+    },
 ];
 
 fn claims() -> Options {
@@ -382,6 +433,28 @@ fn otf_immediate() -> Options {
 
 fn otf_group() -> Options {
     Options { preset: String::from("otf-group"), durability: Durability::Group, ..otf_immediate() }
+}
+
+/// The lazy-update B+-tree with the defaults of its paper (table 2): half of the memory is its pool.
+fn lazy_biggest() -> Options {
+    Options {
+        preset: String::from("lazy-biggest"),
+        frame_share: 0.5,
+        victim: Victim::Biggest,
+        merge_to: MergeTo::Frame,
+        relocation: RelocationFolding::Keep,
+        commit: CommitBy::Log,
+        ..Options::default()
+    }
+}
+
+fn lazy_cost() -> Options {
+    Options {
+        preset: String::from("lazy-cost"),
+        victim: Victim::Cost,
+        super_group: SuperGroup::Victim,
+        ..lazy_biggest()
+    }
 }
 
 impl Options {

@@ -6,8 +6,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
-    Budget, Collection, CommitBy, OpenError, Options, OptionsError, RelocationFolding, Replacement,
-    Victim, parts,
+    Budget, Collection, CommitBy, MergeTo, OpenError, Options, OptionsError, RelocationFolding,
+    Replacement, SuperGroup, Victim, parts,
 };
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
@@ -107,7 +107,9 @@ impl Draw {
         };
         let is_flagged = commit == CommitBy::Flags || below(6) == 0;
         let profile = if is_flagged { FLAGS_PROFILE } else { drawn.profile };
-        let options = Options { commit, ..options };
+        let super_group = SuperGroup::ALL[below(SuperGroup::ALL.len() as u64) as usize];
+        let merge_to = if below(3) == 0 { MergeTo::Frame } else { MergeTo::Flash };
+        let options = Options { commit, super_group, merge_to, ..options };
         Self { mix: Mix { pieces, ..drawn.mix }, options, profile, ..drawn }
     }
 

@@ -216,8 +216,7 @@ impl Engine {
         let Some(own) = self.transactions.get(&xid) else { return false };
         // Runs, and values with pages of their own, have a group that commits them already.
         let is_plain = own.group.is_none() && own.runs.is_empty() && own.dropped.is_empty();
-        if !is_plain || own.is_refused || self.holds_images_ahead() || self.view.log_page_size == 0
-        {
+        if !is_plain || own.is_refused || self.may_be_ahead() || self.view.log_page_size == 0 {
             return false;
         }
         match self.options.commit {

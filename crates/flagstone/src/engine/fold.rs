@@ -3,11 +3,13 @@
 
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 
+use super::merge::UNDERFULL_PERCENT;
 use super::pool::FrameIndex;
 use super::transaction::split_private_key;
-use super::{Engine, Table};
+use super::{Engine, Step, Table};
 use crate::delta::{DeltaMap, Entry, KeyRange};
 use crate::node::{self, NoOutline, NodeView};
+use crate::options::MergeTo;
 
 /// A leaf that is being moved with its deltas folded in.
 #[derive(Debug)]
@@ -93,6 +95,57 @@ impl Engine {
         } else {
             self.want_merge(table, &low);
         }
+    }
+
+    /// Whether merges may go to frames: snapshots read what lies on flash, changes that are still on
+    /// flash come before others, and what restart merges has to be written.
+    pub(crate) fn merges_to_frames(&self) -> bool {
+        self.options.merge_to == MergeTo::Frame
+            && !self.holds_images_ahead()
+            && self.snapshots.is_empty()
+            && self.runs.is_empty()
+            && self.replaying.is_none()
+            && self.replay_cutoff.is_none()
+    }
+
+    /// Folds the deltas up to `upto` of the leaf in a frame into its image, which is ahead of flash
+    /// from then on; false when that is not allowed now, or the leaf would not stay one page that is
+    /// worth its place.
+    pub(crate) fn merge_to_frame(&mut self, index: FrameIndex, upto: Lsn) -> Step<bool> {
+        let frame = self.pool.frame(index);
+        let (page, base_lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
+        if !self.merges_to_frames() || !view.is_leaf() || self.busy.contains(&page) {
+            return Ok(false);
+        }
+        let table = Table { id: view.tree() };
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        let count_before = view.count() as i64;
+        self.drop_held(table, range, base_lsn);
+        let is_root = self.root_of(table)? == page;
+        let Some(tree) = self.trees.get(table.id as usize) else { return Ok(false) };
+        let deltas = &tree.deltas;
+        let lsns = deltas.range(range).flat_map(|entry| entry.versions().map(|(lsn, _)| lsn));
+        let Some(first) = lsns.filter(|lsn| *lsn <= upto).min() else { return Ok(false) };
+        let count = deltas.range_totals(range, upto).count as u64;
+        let used_min = self.payload_size * UNDERFULL_PERCENT;
+        let folded = self.pool.update(index, upto, |image| {
+            let mut new = image.clone();
+            let fold = node::fold_in_place(&mut new, deltas, upto, &mut NoOutline).ok()??;
+            let is_small = NodeView::trusted(&new).used_bytes() * 100 < used_min;
+            if !fold.dropped_refs.is_empty() || is_small && !is_root {
+                return None;
+            }
+            *image = new;
+            Some(fold.entry_count as i64 - count_before)
+        });
+        let Some(grown) = folded else { return Ok(false) };
+        self.pool.mark_ahead(index, first);
+        self.counts.merges += 1;
+        self.counts.merged_deltas += count;
+        self.remove_deltas(table, range, upto);
+        self.count_entries(table, grown);
+        Ok(true)
     }
 
     fn fold_map(&mut self, index: FrameIndex, changes: &DeltaMap, lsn: Lsn) -> bool {

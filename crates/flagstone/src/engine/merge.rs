@@ -17,6 +17,8 @@
 //! nodes it passes, the one whose merge frees most memory for each page written is taken: the
 //! biggest group of a window, without any state a leaf, and bounded work a choice.
 
+use std::collections::VecDeque;
+
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PinId};
 
 use super::checkpoint::CheckpointJob;
@@ -195,6 +197,10 @@ pub(crate) struct Hand {
     key: Vec<u8>,
     /// Leaf chosen but not prepared yet: a page is being read for it, or the log written.
     target: Option<Target>,
+    /// Leaves that are to be merged with the last one chosen: a super group.
+    joined: VecDeque<Target>,
+    /// Leaves that were read to tell what belongs to it.
+    joining_reads: usize,
     /// Frames that wait until what they hold is durable; busy meanwhile.
     waiting: Vec<(LogicalPage, Lsn)>,
     /// What a merge freed lately, in bytes: below a share of it a window is passed over.
@@ -227,7 +233,8 @@ struct Search {
 
 impl Hand {
     pub(super) fn new(options: &Options, payload_size: usize) -> Self {
-        Self { ledger: Ledger::new(options.victim, payload_size), ..Self::default() }
+        let ledger = Ledger::new(options.victim, options.super_group, payload_size);
+        Self { ledger, ..Self::default() }
     }
 
     /// Largest memory of what is known of each group so far.
@@ -239,12 +246,7 @@ impl Hand {
     pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>) {
         if self.ledger.is_on() {
             let size = key.len() + op.encoded_size();
-            let growth = match op {
-                Op::Put(_) | Op::PutRef(_) => size as i64,
-                Op::Delete => -(key.len() as i64),
-                Op::Patch(_) => 0,
-            };
-            self.ledger.note(table.id, key, size, growth);
+            self.ledger.note(table.id, key, size, ledger::growth_by(key, op));
         }
     }
 
@@ -314,6 +316,8 @@ struct Target {
 enum Reason {
     Memory,
     Eager,
+    /// It saves a write beside another.
+    Joined,
 }
 
 /// Windows looked at for one victim, at most.
@@ -337,6 +341,7 @@ impl Engine {
                 || self.must_spill()
                 || self.must_merge()
                 || self.hand.target.is_some()
+                || self.has_joined()
                 || self.must_evict()
                 || self.must_load_runs()
                 || self.must_checkpoint())
@@ -390,7 +395,7 @@ impl Engine {
         {
             return Ok(Next::Job(Job::Spill(job)));
         }
-        let is_merging = self.must_merge() || self.hand.target.is_some();
+        let is_merging = self.must_merge() || self.hand.target.is_some() || self.has_joined();
         if is_merging && let Some(job) = self.merge_job()? {
             self.prices.merged(job.pages.len());
             if self.must_merge()

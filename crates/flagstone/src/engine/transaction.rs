@@ -341,7 +341,7 @@ impl Engine {
     /// Whether the transaction may add a change now; the largest one spills when not (rule D7).
     pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
         self.transaction(xid)?;
-        let is_crowded = self.holds_images_ahead() && {
+        let is_crowded = self.may_be_ahead() && {
             self.pool.shrink(self.frames_max());
             self.frames_exceed()
         };

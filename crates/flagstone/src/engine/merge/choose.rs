@@ -2,16 +2,17 @@
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use super::ledger::Ledger;
+use super::ledger::{GroupKey, Ledger, Place, growth_by};
 use super::{Reason, Target, WINDOWS_MAX, WriteJob};
-use crate::delta::KeyRange;
+use crate::delta::{Entry, KeyRange};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table};
 use crate::node::NodeView;
+use crate::options::SuperGroup;
 
 impl Engine {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
-        let target = match self.hand.target.take() {
+        let target = match self.hand.target.take().or_else(|| self.take_joined()) {
             Some(target) => target,
             None => match self.choose()? {
                 Some(target) => target,
@@ -34,7 +35,84 @@ impl Engine {
     }
 
     fn choose(&mut self) -> Step<Option<Target>> {
-        if self.hand.ledger.is_on() { self.choose_group() } else { self.choose_leaf() }
+        if !self.hand.ledger.is_on() {
+            return self.choose_leaf();
+        }
+        match self.hand.ledger.super_group() {
+            SuperGroup::Off => self.choose_group(),
+            SuperGroup::Victim => match self.choose_group()? {
+                Some(target) => self.widened(target).map(Some),
+                None => Ok(None),
+            },
+            SuperGroup::All => self.choose_super_group(),
+        }
+    }
+
+    /// Whether a leaf of a super group can be tried now.
+    pub(super) fn has_joined(&self) -> bool {
+        let next = self.hand.joined.front();
+        next.is_some_and(|next| {
+            self.trees.get(next.table.id as usize).is_some_and(|tree| !tree.is_reshaping)
+        })
+    }
+
+    /// The next leaf of a super group: one reshape of a tree follows the other.
+    fn take_joined(&mut self) -> Option<Target> {
+        if self.has_joined() { self.hand.joined.pop_front() } else { None }
+    }
+
+    /// Finds what belongs with the group of `target`, which is to be merged after it.
+    fn widened(&mut self, target: Target) -> Step<Target> {
+        let at = (target.table.id, target.key.clone());
+        while let Some(next) = self.hand.ledger.unread_near(&at, self.hand.joining_reads) {
+            self.measure_leaf(&next)?;
+            self.hand.joining_reads += 1;
+        }
+        self.hand.joining_reads = 0;
+        self.join(&at);
+        Ok(target)
+    }
+
+    /// Notes that what belongs with the group at `at` is to be merged after it.
+    fn join(&mut self, at: &GroupKey) {
+        let joined = self.hand.ledger.joined(at).into_iter().map(|(id, key)| Target {
+            table: Table { id },
+            key,
+            reason: Reason::Joined,
+        });
+        self.hand.joined = joined.collect();
+    }
+
+    /// The cheapest of all super groups, by its first group that can be merged now.
+    fn choose_super_group(&mut self) -> Step<Option<Target>> {
+        self.place_groups()?;
+        while let Some(at) = self.hand.ledger.unread() {
+            self.measure_leaf(&at)?;
+        }
+        let durable = self.merge_lsn();
+        for at in self.hand.ledger.super_groups() {
+            let Some(group) = self.hand.ledger.get(&at) else { continue };
+            let (page, high) = (group.place.page, group.place.high.clone());
+            let table = Table { id: at.0 };
+            let range = KeyRange { low: &at.1, high: high.as_deref() };
+            let is_busy = self.busy.contains(&page) || self.hand.stuck.contains(&page);
+            if self.tree(table)?.deltas.range(range).next().is_none() {
+                self.hand.ledger.forget(at.0, range);
+            } else if !is_busy && self.tree(table)?.deltas.range_totals(range, durable).count > 0 {
+                self.join(&at);
+                return Ok(Some(Target { table, key: at.1, reason: Reason::Memory }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells the ledger what the leaf of a group uses. What was read for it may leave again.
+    fn measure_leaf(&mut self, at: &GroupKey) -> Step<()> {
+        let index = self.leaf_for(Table { id: at.0 }, Seek::At(&at.1))?;
+        let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
+        self.hand.ledger.measure(at, used);
+        self.hand.held.clear();
+        Ok(())
     }
 
     /// The group that the policy ranks first among those that can be merged now. Sizes are counted
@@ -44,7 +122,7 @@ impl Engine {
         let mut passed = 0;
         while let Some((at, group)) = self.hand.ledger.ranked(passed) {
             let table = Table { id: at.0 };
-            let range = KeyRange { low: &at.1, high: group.high.as_deref() };
+            let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
             let deltas = &self.tree(table)?.deltas;
             let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
             let is_durable = deltas.range_totals(range, self.merge_lsn()).count > 0;
@@ -53,17 +131,15 @@ impl Engine {
             } else if size != group.size {
                 self.hand.ledger.recount(&at, size);
             } else if !is_durable
-                || self.busy.contains(&group.page)
-                || self.hand.stuck.contains(&group.page)
+                || self.busy.contains(&group.place.page)
+                || self.hand.stuck.contains(&group.place.page)
             {
                 passed += 1;
                 if passed > PASSED_MAX {
                     break;
                 }
             } else if self.hand.ledger.wants_leaf(&group) {
-                let index = self.leaf_for(table, Seek::At(&at.1))?;
-                let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
-                self.hand.ledger.measure(&at, used);
+                self.measure_leaf(&at)?;
             } else {
                 return Ok(Some(Target { table, key: at.1, reason: Reason::Memory }));
             }
@@ -97,13 +173,19 @@ impl Engine {
         let next = view.high().map(<[u8]>::to_vec);
         let deltas = &self.trees[table.id as usize].deltas;
         let ledger = &mut self.hand.ledger;
-        let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page| {
+        let parent = frame.page;
+        let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
             let range = KeyRange { low: &low, high: high.as_deref() };
             let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
-            ledger.place((table.id, low), high, page, size);
+            let growth = |entry: Entry<'_>| {
+                let newest = entry.versions().last();
+                newest.map_or(0, |(_, op)| growth_by(entry.key(), op))
+            };
+            let growth = deltas.range(range).map(growth).sum();
+            ledger.place((table.id, low), Place { high, page, parent, child }, size, growth);
         };
         if view.is_leaf() {
-            place(ledger, view.low().to_vec(), next.clone(), frame.page);
+            place(ledger, view.low().to_vec(), next.clone(), frame.page, 0);
             return Ok(next);
         }
         let children = match view.child_for(key) {
@@ -114,7 +196,7 @@ impl Engine {
             let low = if child == 0 { view.low().to_vec() } else { view.separator(child) };
             let high = (child + 1 < view.count()).then(|| view.separator(child + 1));
             if let Some(page) = view.child(child) {
-                place(ledger, low, high.or_else(|| next.clone()), page);
+                place(ledger, low, high.or_else(|| next.clone()), page, child);
             }
         }
         Ok(next)

@@ -164,7 +164,7 @@ impl Engine {
         self.absorb(write.page);
     }
 
-    fn count_entries(&mut self, table: Table, grown: i64) {
+    pub(in crate::engine) fn count_entries(&mut self, table: Table, grown: i64) {
         if let Some(tree) = self.trees.get_mut(table.id as usize) {
             tree.entry_count += grown;
         }

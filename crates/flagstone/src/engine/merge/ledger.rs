@@ -14,8 +14,10 @@ use std::ops::Bound;
 
 use flagstone_space::LogicalPage;
 
-use crate::delta::KeyRange;
-use crate::options::Victim;
+use crate::delta::{KeyRange, Op};
+use crate::options::{SuperGroup, Victim};
+
+mod closure;
 
 /// Keys that may wait for their group before the whole tree is swept instead.
 const LISTED_MAX: usize = 4096;
@@ -23,11 +25,20 @@ const LISTED_MAX: usize = 4096;
 /// Tree and first key of a group.
 pub(super) type GroupKey = (u32, Vec<u8>);
 
+/// Where a leaf stands in its tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) high: Option<Vec<u8>>,
+    pub(super) page: LogicalPage,
+    /// The inner node above it, and its number below that: a hint, since splits move numbers.
+    pub(super) parent: LogicalPage,
+    pub(super) child: usize,
+}
+
 /// What is known of a leaf that deltas wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    pub(super) high: Option<Vec<u8>>,
-    pub(super) page: LogicalPage,
+    pub(super) place: Place,
     /// Memory of its deltas, in bytes.
     pub(super) size: usize,
     /// Bytes that the leaf may grow by.
@@ -47,6 +58,7 @@ type Rank = (u64, u64);
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     policy: Victim,
+    super_group: SuperGroup,
     groups: BTreeMap<GroupKey, Group>,
     order: BTreeSet<(Rank, GroupKey)>,
     /// Keys of deltas that lie in no group.
@@ -59,8 +71,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(policy: Victim, payload_size: usize) -> Self {
-        Self { policy, payload_size, ..Self::default() }
+    pub(super) fn new(policy: Victim, super_group: SuperGroup, payload_size: usize) -> Self {
+        Self { policy, super_group, payload_size, ..Self::default() }
     }
 
     /// Whether the policy needs it.
@@ -89,21 +101,14 @@ impl Ledger {
         }
     }
 
-    /// The leaf that begins at `low` has deltas of `size` bytes.
-    pub(super) fn place(
-        &mut self,
-        (tree, low): GroupKey,
-        high: Option<Vec<u8>>,
-        page: LogicalPage,
-        size: usize,
-    ) {
-        let range = KeyRange { low: &low, high: high.as_deref() };
+    /// The leaf that begins at `low` has deltas of `size` bytes, by which it may grow by `growth`.
+    pub(super) fn place(&mut self, (tree, low): GroupKey, place: Place, size: usize, growth: i64) {
+        let range = KeyRange { low: &low, high: place.high.as_deref() };
         let known = self.forget(tree, range);
         self.clock += 1;
         let (first, hit) = known.map_or((self.clock, self.clock), |old| (old.first, old.hit));
         if size > 0 {
-            let growth = size as i64;
-            let group = Group { high, page, size, growth, used: None, first, hit };
+            let group = Group { place, size, growth, used: None, first, hit };
             self.order.insert((self.rank(&group), (tree, low.clone())));
             self.groups.insert((tree, low), group);
             self.groups_peak = self.groups_peak.max(self.groups.len());
@@ -195,8 +200,13 @@ impl Ledger {
     fn group_of(&self, tree: u32, key: &[u8]) -> Option<GroupKey> {
         let upto = (tree, key.to_vec());
         let (at, group) = self.groups.range(..=upto).next_back()?;
-        let range = KeyRange { low: &at.1, high: group.high.as_deref() };
+        let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
         (at.0 == tree && range.contains(key)).then(|| at.clone())
+    }
+
+    /// A group, if it is still known.
+    pub(super) fn get(&self, at: &GroupKey) -> Option<&Group> {
+        self.groups.get(at)
     }
 
     fn change(&mut self, at: &GroupKey, change: impl FnOnce(&mut Group)) {
@@ -229,6 +239,15 @@ impl Ledger {
     }
 }
 
+/// Bytes by which a leaf may grow for a change: what it replaces is not known.
+pub(super) fn growth_by(key: &[u8], op: Op<'_>) -> i64 {
+    match op {
+        Op::Put(_) | Op::PutRef(_) => (key.len() + op.encoded_size()) as i64,
+        Op::Delete => -(key.len() as i64),
+        Op::Patch(_) => 0,
+    }
+}
+
 /// Bits behind the point of a cost.
 const COST_BITS: u32 = 32;
 
@@ -249,14 +268,20 @@ mod tests {
 
     /// Leaves `a..m` and `m..`, with 100 and 200 bytes of deltas.
     fn ledger(policy: Victim) -> Ledger {
-        let mut ledger = Ledger::new(policy, 1000);
-        ledger.place(at(b"a"), Some(b"m".to_vec()), LogicalPage(1), 100);
-        ledger.place(at(b"m"), None, LogicalPage(2), 200);
+        let mut ledger = Ledger::new(policy, SuperGroup::Off, 1000);
+        ledger.place(at(b"a"), place(Some(b"m"), 1), 100, 100);
+        ledger.place(at(b"m"), place(None, 2), 200, 200);
         ledger
     }
 
+    /// A leaf below the inner node 0.
+    fn place(high: Option<&[u8]>, page: u32) -> Place {
+        let (high, page) = (high.map(<[u8]>::to_vec), LogicalPage(page));
+        Place { high, page, parent: LogicalPage(0), child: page.0 as usize }
+    }
+
     fn order(ledger: &Ledger) -> Vec<u32> {
-        (0..).map_while(|at| ledger.ranked(at)).map(|(_, group)| group.page.0).collect()
+        (0..).map_while(|at| ledger.ranked(at)).map(|(_, group)| group.place.page.0).collect()
     }
 
     #[test]
@@ -299,7 +324,7 @@ mod tests {
         ledger.note(TREE, b"A", 10, 10);
         ledger.note(TREE + 1, b"z", 10, 10);
         assert_eq!(ledger.unplaced(), Some(at(b"A")));
-        ledger.place(at(b""), Some(b"a".to_vec()), LogicalPage(3), 10);
+        ledger.place(at(b""), place(Some(b"a"), 3), 10, 10);
         assert_eq!(ledger.unplaced(), Some((TREE + 1, b"z".to_vec())));
         assert_eq!(order(&ledger), [2, 1, 3]);
     }
@@ -316,7 +341,7 @@ mod tests {
 
     #[test]
     fn too_many_keys_make_a_sweep() {
-        let mut ledger = Ledger::new(Victim::Lru, 1000);
+        let mut ledger = Ledger::new(Victim::Lru, SuperGroup::Off, 1000);
         for key in 0..=LISTED_MAX as u32 {
             ledger.note(TREE, &key.to_be_bytes(), 10, 10);
         }

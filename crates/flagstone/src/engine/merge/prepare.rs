@@ -26,7 +26,8 @@ impl Engine {
         if self.busy.contains(&page) {
             return Ok(None);
         }
-        if frame.ahead.is_some() {
+        let is_ahead = frame.ahead.is_some();
+        if is_ahead && !self.merges_to_frames() {
             // The image derives from commits up to its LSN, and snapshots read its page on flash.
             return self.catch_up(page);
         }
@@ -38,7 +39,6 @@ impl Engine {
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         // Put back after the frame was read.
         self.drop_held(table, range, base_lsn);
-        let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
         if deltas.range_totals(range, upto).count == 0 {
             if target.reason == Reason::Eager
@@ -50,6 +50,14 @@ impl Engine {
             }
             return Ok(None);
         }
+        if self.merge_to_frame(index, upto)? {
+            return Ok(None);
+        }
+        if is_ahead {
+            return self.catch_up(page);
+        }
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let deltas = &self.tree(table)?.deltas;
         let request = MergeRequest { tree: table.id, range, upto, page_size: self.payload_size };
         let before = view.count() as i64;
         let merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
@@ -141,9 +149,18 @@ impl Engine {
             return self.catch_up(page);
         }
         match self.pool.shrink(self.frames_max()) {
-            Some(page) if !self.busy.contains(&page) => self.catch_up(page),
+            Some(page) if !self.busy.contains(&page) => {
+                self.take_along(page)?;
+                self.catch_up(page)
+            }
             _ => Ok(None),
         }
+    }
+
+    /// A frame is about to be written: the durable deltas that came for it meanwhile go with it.
+    fn take_along(&mut self, page: LogicalPage) -> Step<()> {
+        let Some(index) = self.pool.peek(page) else { return Ok(()) };
+        self.merge_to_frame(index, self.merge_lsn()).map(drop)
     }
 
     /// Whether frames that are ahead of flash take more than their share and what is kept for

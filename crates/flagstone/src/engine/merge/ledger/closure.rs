@@ -1,0 +1,253 @@
+//! Super groups: groups that save a write when they are committed together.
+//!
+//! Owns the three cases of the lazy-update B+-tree (section 4.4.2.3, figure 3) and their closure. Two
+//! groups below one inner node belong together when
+//!
+//! 1. both split or merge their leaf: both write the inner node;
+//! 2. one of them does, and the other is next to it;
+//! 3. one merges its leaf, and the other comes after the one it is merged with, whose pointer to its
+//!    neighbour changes.
+//!
+//! That is the paper's tree. In this one inner nodes change by deltas of their own, and leaves have no
+//! pointers to each other; what is saved are the records of installs, and the write of a neighbour that
+//! a small leaf is merged with.
+//!
+//! - **S1** Only groups whose leaf is known can split or merge it; others join as neighbours.
+
+use super::{Group, GroupKey, Ledger};
+use crate::engine::merge::UNDERFULL_PERCENT;
+use crate::options::SuperGroup;
+
+/// Leaves that are read for one super group, at most.
+const READS_MAX: usize = 32;
+
+/// Distance of the leaf whose pointer changes when a leaf is merged with its neighbour.
+const BEYOND: usize = 2;
+
+/// What a commit does to a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// It stays one.
+    Same,
+    /// It splits.
+    Split,
+    /// It becomes so small that it is merged with a neighbour.
+    Merged,
+}
+
+impl Ledger {
+    /// How groups are committed together.
+    pub(in crate::engine::merge) fn super_group(&self) -> SuperGroup {
+        self.super_group
+    }
+
+    /// A group whose leaf has to be read before the super group of `at` is known, `reads` having been
+    /// read for it already.
+    pub(in crate::engine::merge) fn unread_near(
+        &self,
+        at: &GroupKey,
+        reads: usize,
+    ) -> Option<GroupKey> {
+        if reads >= READS_MAX {
+            return None;
+        }
+        let siblings = self.siblings(at);
+        let inside = self.closure(&siblings, at);
+        let is_near = |other: &(&GroupKey, &Group)| {
+            inside.iter().any(|(key, group)| {
+                let distance = group.place.child.abs_diff(other.1.place.child);
+                *key == other.0 || distance <= BEYOND || self.shape(group) != Shape::Same
+            })
+        };
+        let mut unread = siblings.iter().filter(|(_, group)| group.used.is_none());
+        unread.find(|other| is_near(other)).map(|(key, _)| (*key).clone())
+    }
+
+    /// The groups that are committed with `at`, in key order, without it.
+    pub(in crate::engine::merge) fn joined(&self, at: &GroupKey) -> Vec<GroupKey> {
+        let siblings = self.siblings(at);
+        let joined = self.closure(&siblings, at).into_iter().map(|(key, _)| key.clone());
+        joined.filter(|key| key != at).collect()
+    }
+
+    /// A group whose leaf is not known.
+    pub(in crate::engine::merge) fn unread(&self) -> Option<GroupKey> {
+        let unread = self.groups.iter().find(|(_, group)| group.used.is_none());
+        unread.map(|(key, _)| key.clone())
+    }
+
+    /// Every super group by its least member, the cheapest first; of equal ones the least recently hit.
+    pub(in crate::engine::merge) fn super_groups(&self) -> Vec<GroupKey> {
+        let mut ranked = Vec::new();
+        let mut all: Vec<(&GroupKey, &Group)> = self.groups.iter().collect();
+        all.sort_by_key(|(key, group)| (key.0, group.place.parent, &key.1));
+        for family in all.chunk_by(|one, other| is_sibling(*one, *other)) {
+            let mut left: Vec<(&GroupKey, &Group)> = family.to_vec();
+            while let Some((at, _)) = left.first().copied() {
+                let members = self.closure(&left, at);
+                let gain: u64 = members.iter().map(|(_, group)| self.gain(group)).sum();
+                let size: usize = members.iter().map(|(_, group)| group.size).sum();
+                let hit = members.iter().map(|(_, group)| group.hit).min().unwrap_or(0);
+                ranked.push(((gain << super::COST_BITS) / size.max(1) as u64, hit, at));
+                left.retain(|(key, _)| members.iter().all(|(member, _)| member != key));
+            }
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(.., at)| at.clone()).collect()
+    }
+
+    /// Groups below the same inner node, `at` among them, in key order.
+    fn siblings(&self, at: &GroupKey) -> Vec<(&GroupKey, &Group)> {
+        let Some((own, group)) = self.groups.get_key_value(at) else { return Vec::new() };
+        let is_near = |other: &(&GroupKey, &Group)| is_sibling((own, group), *other);
+        let mut siblings: Vec<_> =
+            self.groups.range(..own).rev().take_while(|other| is_near(other)).collect();
+        siblings.reverse();
+        siblings.extend(self.groups.range(own..).take_while(is_near));
+        siblings
+    }
+
+    /// The groups of `family` that belong together with `at`.
+    fn closure<'a>(
+        &self,
+        family: &[(&'a GroupKey, &'a Group)],
+        at: &GroupKey,
+    ) -> Vec<(&'a GroupKey, &'a Group)> {
+        let (mut inside, mut left): (Vec<_>, Vec<_>) =
+            family.iter().copied().partition(|(key, _)| *key == at);
+        let mut looked = 0;
+        while let Some((_, group)) = inside.get(looked).copied() {
+            looked += 1;
+            left.retain(|other| {
+                let belongs = self.belong_together(group, other.1);
+                if belongs {
+                    inside.push(*other);
+                }
+                !belongs
+            });
+        }
+        inside.sort_unstable_by_key(|(key, _)| *key);
+        inside
+    }
+
+    fn belong_together(&self, one: &Group, other: &Group) -> bool {
+        let (shape, other_shape) = (self.shape(one), self.shape(other));
+        let distance = one.place.child.abs_diff(other.place.child);
+        match (shape, other_shape) {
+            (Shape::Same, Shape::Same) => false,
+            (Shape::Same, moved) | (moved, Shape::Same) => {
+                distance == 1 || moved == Shape::Merged && distance == BEYOND
+            }
+            _ => true,
+        }
+    }
+
+    /// What a commit of the group does to its leaf, as far as known (S1).
+    fn shape(&self, group: &Group) -> Shape {
+        let Some(used) = group.used else { return Shape::Same };
+        let grown = used.saturating_add_signed(group.growth as isize);
+        if grown > self.payload_size {
+            Shape::Split
+        } else if grown * 100 < self.payload_size * UNDERFULL_PERCENT {
+            Shape::Merged
+        } else {
+            Shape::Same
+        }
+    }
+}
+
+fn is_sibling(one: (&GroupKey, &Group), other: (&GroupKey, &Group)) -> bool {
+    one.0.0 == other.0.0 && one.1.place.parent == other.1.place.parent
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_space::LogicalPage;
+
+    use super::super::Place;
+    use super::*;
+    use crate::options::Victim;
+
+    const PAYLOAD: usize = 1000;
+
+    fn at(child: u8) -> GroupKey {
+        (3, vec![child])
+    }
+
+    /// Leaves below two inner nodes, ten below each, all with a group; `used` bytes of some.
+    fn ledger(used: &[(u8, usize)]) -> Ledger {
+        let mut ledger = Ledger::new(Victim::Cost, SuperGroup::Victim, PAYLOAD);
+        for child in 0..20u8 {
+            let place = Place {
+                high: Some(vec![child + 1]),
+                page: LogicalPage(100 + u32::from(child)),
+                parent: LogicalPage(u32::from(child) / 10),
+                child: usize::from(child) % 10,
+            };
+            ledger.place(at(child), place, 100, 50);
+            ledger.measure(&at(child), 500);
+        }
+        used.iter().for_each(|(child, used)| ledger.measure(&at(*child), *used));
+        ledger
+    }
+
+    fn joined(ledger: &Ledger, child: u8) -> Vec<u8> {
+        ledger.joined(&at(child)).into_iter().map(|(_, key)| key[0]).collect()
+    }
+
+    #[test]
+    fn leaves_that_stay_as_they_are_save_nothing() {
+        assert_eq!(joined(&ledger(&[]), 4), [0u8; 0]);
+    }
+
+    #[test]
+    fn splits_below_one_node_go_together_with_their_neighbours() {
+        let ledger = ledger(&[(1, 990), (7, 990), (12, 990)]);
+        assert_eq!(joined(&ledger, 1), [0, 2, 6, 7, 8]);
+        assert_eq!(joined(&ledger, 8), [0, 1, 2, 6, 7], "whichever of them is chosen");
+        assert_eq!(joined(&ledger, 12), [11, 13], "another inner node");
+        assert_eq!(joined(&ledger, 4), [0u8; 0]);
+        assert_eq!(joined(&ledger, 9), [0u8; 0], "a split changes no pointer");
+    }
+
+    #[test]
+    fn a_merge_reaches_the_leaf_beyond_its_neighbour() {
+        assert_eq!(joined(&ledger(&[(4, 100)]), 4), [2, 3, 5, 6]);
+    }
+
+    #[test]
+    fn leaves_that_decide_are_read_first_and_not_too_many() {
+        let mut ledger = ledger(&[]);
+        for child in 0..20u8 {
+            let place = ledger.get(&at(child)).unwrap().place.clone();
+            ledger.place(at(child), place, 100, 50);
+        }
+        ledger.measure(&at(4), 500);
+        let mut read = Vec::new();
+        while let Some(key) = ledger.unread_near(&at(4), read.len()) {
+            read.push(key.1[0]);
+            ledger.measure(&key, 500);
+        }
+        assert_eq!(read, [2, 3, 5, 6], "what is near a leaf that stays");
+        ledger.measure(&at(14), 990);
+        let count = std::iter::successors(Some(()), |()| {
+            let key = ledger.unread_near(&at(14), 0)?;
+            ledger.measure(&key, 500);
+            Some(())
+        });
+        assert_eq!(count.count() - 1, 9, "all below the node of a leaf that splits");
+        assert_eq!(ledger.unread_near(&at(0), READS_MAX), None);
+    }
+
+    #[test]
+    fn super_groups_are_ranked_by_what_they_write_for_what_they_free() {
+        let mut ledger = ledger(&[(5, 990)]);
+        let size = 1000;
+        ledger.recount(&at(17), size);
+        let ranked = ledger.super_groups();
+        assert_eq!(ranked[0], at(17), "a page for 1000 bytes");
+        assert_eq!(ranked.last(), Some(&at(4)), "four pages for 300 bytes: leaves 4 to 6 together");
+        assert_eq!(ranked.len(), 18, "each group once: {ranked:?}");
+        assert_eq!(ledger.unread(), None);
+    }
+}
