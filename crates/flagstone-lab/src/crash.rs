@@ -222,15 +222,7 @@ impl CrashConfig {
         if let Some(OpenError::Options(error)) = refusal {
             return Err(error.into());
         }
-        let mix = match preset::engine_of(&options) {
-            // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
-            // checkpoint that could be begun.
-            EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
-            EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
-            EngineKind::Flagstone if is_claiming(&options) => script::CLAIMS,
-            EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
-        };
-        let script = Script::seeded(self.seed, self.ops, &mix);
+        let script = Script::seeded(self.seed, self.ops, &mix_of(&options));
         Ok(Scenario { device, model: None, setup: options.into(), script })
     }
 
@@ -304,6 +296,18 @@ pub fn small(mut options: Options, device: &impl Nand) -> Options {
         (options.frame_share, options.uncommitted_share) = CLAIM_SHARES;
     }
     options.with_memory(memory_pages * page_size)
+}
+
+/// What a script may ask of the engine that these options name.
+fn mix_of(options: &Options) -> Mix {
+    match preset::engine_of(options) {
+        // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
+        // checkpoint that could be begun.
+        EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
+        EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
+        EngineKind::Flagstone if is_claiming(options) => script::CLAIMS,
+        EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
+    }
 }
 
 /// Whether commits claim every leaf that they can.

@@ -28,7 +28,7 @@ use flagstone_space::Space;
 use super::explore::{guarded, violation_of};
 use super::rig::{Capturing, Rig};
 use super::run::{Damage, Runner, RunnerRig, Stop, Violation};
-use super::script::{KeyIndex, Mix, Op, Script, Size, TABLE_COUNT};
+use super::script::{KeyIndex, Op, Script, Size, TABLE_COUNT};
 use super::subject::{Setup, Subject};
 use crate::model::{Contents, Model, SlotIndex, TableIndex};
 use crate::parallel::each;
@@ -123,7 +123,7 @@ type ChipRunner<S> = Runner<S, SimNand>;
 
 impl Trial {
     fn script(&self) -> Script {
-        Script::seeded(self.seed, self.ops, &Mix::default())
+        Script::seeded(self.seed, self.ops, &super::mix_of(&self.setup.options))
     }
 
     fn rig(&self, chip: SimNand) -> ChipRig {
@@ -470,28 +470,34 @@ pub fn failing_operations<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     trial.campaign("B4", &cases, name, case)
 }
 
-/// B5: each block misbehaves in each way from the start.
+/// What a block may fail to do and say so.
+pub const TOLD_FAULTS: [BlockFault; 2] = [BlockFault::ProgramFails, BlockFault::EraseFails];
+
+/// Every way in which a block may misbehave.
+pub const BLOCK_FAULTS: [BlockFault; 5] = [
+    BlockFault::ProgramFails,
+    BlockFault::EraseFails,
+    BlockFault::ReadFails,
+    BlockFault::ProgramIgnored,
+    BlockFault::EraseIgnored,
+];
+
+/// B5: each block misbehaves in each of these ways from the start.
 ///
 /// A chip that reports success and does nothing, or loses what it stored, may be answered with a
 /// typed error; wrong bytes are never right.
 #[must_use]
-pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
-    let faults = [
-        BlockFault::ProgramFails,
-        BlockFault::EraseFails,
-        BlockFault::ReadFails,
-        BlockFault::ProgramIgnored,
-        BlockFault::EraseIgnored,
-    ];
+pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial, faults: &[BlockFault]) -> Campaign {
     let blocks = trial.chip.geometry().blocks();
-    let cases: Vec<_> = blocks.flat_map(|block| faults.map(|fault| (block, fault))).collect();
+    let cases: Vec<_> =
+        blocks.flat_map(|block| faults.iter().map(move |fault| (block, *fault))).collect();
     let case = |(block, fault): &(BlockIndex, BlockFault)| {
         let plan = FaultPlan {
             seed: trial.seed,
             block_faults: vec![(*block, *fault)],
             ..FaultPlan::default()
         };
-        let is_told = matches!(fault, BlockFault::ProgramFails | BlockFault::EraseFails);
+        let is_told = TOLD_FAULTS.contains(fault);
         let damage = if is_told { Damage::None } else { Damage::Injected };
         run_with_plan::<S>(trial, &plan, damage)
     };

@@ -391,7 +391,7 @@ fn failing(_: u64) -> Result<Outcome, CrashError> {
 }
 
 fn misbehaving(_: u64) -> Result<Outcome, CrashError> {
-    Ok(campaign(&faults::misbehaving_blocks::<Engine>(&trial("tiny", 120)?)))
+    Ok(campaign(&faults::misbehaving_blocks::<Engine>(&trial("tiny", 120)?, &faults::BLOCK_FAULTS)))
 }
 
 fn swapped(effort: u64) -> Result<Outcome, CrashError> {

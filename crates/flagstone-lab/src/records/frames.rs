@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::parts;
+use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Fetch, Fetched, Step, Stop, Wait, Xid};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
@@ -122,6 +122,7 @@ impl Engine {
         let listed = page::listed(&content, self.node_size);
         let listed = listed.ok_or(EngineError::Corrupt { page, check })?;
         let mut side = Side { flash: Some(lsn), ..Side::default() };
+        content.truncate(self.node_size);
         for Listed { key, xid, before_size } in listed {
             debug_assert!(self.transactions.contains_key(&xid), "others were merged by the reader");
             let pending = Pending {
@@ -132,10 +133,10 @@ impl Engine {
                 first: lsn,
                 last: lsn,
                 is_written: true,
+                is_absent: Node::trusted(&content).search(&key).is_err(),
             };
             side.pending.insert(key, pending);
         }
-        content.truncate(self.node_size);
         self.sides.insert(page, side);
         self.pool.fill(page, lsn, content);
         Ok(())

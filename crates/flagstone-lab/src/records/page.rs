@@ -56,6 +56,8 @@ pub(super) struct Pending {
     pub(super) last: Lsn,
     /// The newest version carries it as it is.
     pub(super) is_written: bool,
+    /// The page has no such entry now.
+    pub(super) is_absent: bool,
 }
 
 /// What is known of a page in memory.
@@ -143,11 +145,17 @@ impl Side {
         most.size() <= node.page_size()
     }
 
-    /// Bytes of a section with all pending records.
-    pub(super) fn section_need(&self, leaf: &[u8]) -> usize {
-        let node = Node::trusted(leaf);
-        let entry = |key: &Vec<u8>| 5 + if node.search(key).is_ok() { 0 } else { key.len() };
-        3 + XID_SIZE * self.members().len() + self.pending.keys().map(entry).sum::<usize>()
+    /// Bytes of a section with all pending records, one of which, `key`, is to be absent or present.
+    pub(super) fn section_need(&self, xid: Xid, key: &[u8], is_absent: bool) -> usize {
+        let entry = |key: &[u8], is_absent| 5 + if is_absent { key.len() } else { 0 };
+        let (mut need, mut members) = (3 + entry(key, is_absent), vec![xid]);
+        for (other, pending) in self.pending.iter().filter(|(other, _)| *other != key) {
+            need += entry(other, pending.is_absent);
+            if !members.contains(&pending.xid) {
+                members.push(pending.xid);
+            }
+        }
+        need + XID_SIZE * members.len()
     }
 }
 
@@ -324,6 +332,7 @@ mod tests {
             first: Lsn(1),
             last: Lsn(1),
             is_written: false,
+            is_absent: true,
         };
         image = with_value(&image, &[0], None).unwrap();
         side.pending.insert(vec![0], pending(100));
@@ -332,5 +341,33 @@ mod tests {
         assert!(!side.has_room(&image));
         side.pending.clear();
         assert!(side.has_room(&image));
+    }
+
+    #[test]
+    fn a_section_needs_what_its_bytes_take() {
+        let node = leaf(&[10, 20]);
+        let listed =
+            |key: &[u8], xid| Listed { key: key.to_vec(), xid: Xid(xid), before_size: None };
+        let entries = [listed(&[1], 2), listed(b"gone", 9), listed(&[0], 2)];
+        let mut side = Side::default();
+        for Listed { key, xid, .. } in &entries[..2] {
+            let is_absent = Node::trusted(&node).search(key).is_err();
+            let pending = Pending {
+                xid: *xid,
+                before: Before::OnFlash,
+                before_size: None,
+                is_before_on_flash: true,
+                first: Lsn(1),
+                last: Lsn(1),
+                is_written: false,
+                is_absent,
+            };
+            side.pending.insert(key.clone(), pending);
+        }
+        let need = side.section_need(Xid(2), &[0], false);
+        assert!(content(&node, &entries, SIZE + need).is_some());
+        assert!(content(&node, &entries, SIZE + need - 1).is_none());
+        // Without its entry in the node, the key stands in the section.
+        assert_eq!(side.section_need(Xid(2), &[0], true), need + 1);
     }
 }

@@ -80,7 +80,7 @@ impl Engine {
             }
             self.take_slot(xid, leaf)?;
             let changed = page::with_value(self.image(leaf)?, key, new);
-            let changed = changed.filter(|image| self.is_room(xid, leaf, key, &old, image));
+            let changed = changed.filter(|image| self.is_room(xid, leaf, key, (&old, new), image));
             match changed {
                 Some(image) => {
                     self.change(xid, leaf, key, (old, new), image);
@@ -99,16 +99,19 @@ impl Engine {
         xid: Xid,
         leaf: LogicalPage,
         key: &[u8],
-        old: &Option<OwnCell>,
+        (old, new): (&Option<OwnCell>, Option<&OwnCell>),
         image: &[u8],
     ) -> bool {
         let section_size = self.content_size - self.node_size;
         let Some(side) = self.sides.get_mut(&leaf) else { return false };
+        if side.section_need(xid, key, new.is_none()) > section_size {
+            return false;
+        }
         let is_new = !side.pending.contains_key(key);
         if is_new {
             side.pending.insert(key.to_vec(), pending(xid, old.clone(), false, Lsn::ZERO));
         }
-        let has_room = side.has_room(image) && side.section_need(image) <= section_size;
+        let has_room = side.has_room(image);
         if is_new {
             side.pending.remove(key);
         }
@@ -136,6 +139,7 @@ impl Engine {
         debug_assert_eq!(own.xid, xid, "the entry's lock is held");
         own.last = lsn;
         own.is_written = false;
+        own.is_absent = new.is_none();
     }
 
     /// Splits the leaf of `key` so that an entry may fit.
@@ -310,6 +314,7 @@ fn pending(xid: Xid, before: Option<OwnCell>, is_before_on_flash: bool, lsn: Lsn
         first: lsn,
         last: lsn,
         is_written: false,
+        is_absent: false,
     }
 }
 

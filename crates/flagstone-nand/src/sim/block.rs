@@ -6,8 +6,8 @@
 //! - **B1** Bytes of a code word that was not programmed mean nothing: reads give `0xFF`. So an
 //!   erase touches no bytes.
 //! - **B2** Spare bytes mean something as soon as anything of the page was programmed.
-//! - **B3** A page that repeats one word of eight bytes costs that word: a chip full of cold data
-//!   fits into memory whatever its size.
+//! - **B3** A page that repeats one word of eight bytes, from its beginning or behind a short head,
+//!   costs that word and the head: a chip full of cold data fits into memory whatever its size.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -21,9 +21,14 @@ use crate::{Geometry, ProgramPart};
 enum Lane {
     /// One word of eight bytes, over and over (B3).
     Filled([u8; 8]),
+    /// The same behind a head, by number (B3).
+    Headed([u8; 8], u32),
     /// A page of the block's bytes, by number.
     At(u32),
 }
+
+/// Bytes of a head: room for what a unit says of itself in front of its content.
+const HEAD_SIZE: usize = 128;
 
 /// Bytes and state of a block.
 #[derive(Clone, Debug)]
@@ -31,6 +36,8 @@ pub(super) struct Block {
     lanes: Vec<Lane>,
     /// Data of the pages that have bytes of their own, in the order in which they got them.
     data: Vec<u8>,
+    /// Heads, in the order in which pages got them.
+    heads: Vec<[u8; HEAD_SIZE]>,
     spare: Vec<u8>,
     pages: Vec<PageState>,
     /// One more than the highest page programmed.
@@ -45,6 +52,7 @@ impl Block {
         Self {
             lanes: vec![BLANK; page_count],
             data: Vec::new(),
+            heads: Vec::new(),
             spare: vec![0; page_count * geometry.spare_size as usize],
             pages: vec![PageState::default(); page_count],
             frontier: 0,
@@ -57,6 +65,7 @@ impl Block {
         self.pages.fill(PageState::default());
         self.lanes.fill(BLANK);
         self.data.clear();
+        self.heads.clear();
         self.frontier = 0;
         self.stale = false;
     }
@@ -84,7 +93,12 @@ impl Block {
         bytes: &[u8],
     ) -> bool {
         match self.lanes[index as usize] {
-            Lane::Filled(word) => bytes.chunks(word.len()).all(|chunk| word.starts_with(chunk)),
+            Lane::Filled(word) => repeats(bytes, word),
+            Lane::Headed(word, number) => {
+                let (head, rest) = bytes.split_at(head_share(offset, bytes.len()));
+                let stored = &self.heads[number as usize][HEAD_SIZE.min(offset as usize)..];
+                stored.starts_with(head) && repeats(rest, word)
+            }
             Lane::At(number) => {
                 let start = number as usize * geometry.page_size as usize + offset as usize;
                 self.data[start..start + bytes.len()] == *bytes
@@ -95,17 +109,21 @@ impl Block {
     /// Data bytes of a page, which has bytes of its own from now on (B1).
     pub(super) fn data_mut(&mut self, geometry: &Geometry, index: u32) -> &mut [u8] {
         let size = geometry.page_size as usize;
-        let number = match self.lanes[index as usize] {
-            Lane::At(number) => number,
-            Lane::Filled(word) => {
-                let start = self.data.len();
-                self.data.resize(start + size, 0);
-                fill(&mut self.data[start..], word);
-                (start / size) as u32
+        let (word, head) = match self.lanes[index as usize] {
+            Lane::At(number) => {
+                let start = number as usize * size;
+                return &mut self.data[start..start + size];
             }
+            Lane::Filled(word) => (word, None),
+            Lane::Headed(word, number) => (word, self.heads.get(number as usize)),
         };
-        self.lanes[index as usize] = Lane::At(number);
-        let start = number as usize * size;
+        let start = self.data.len();
+        self.data.resize(start + size, 0);
+        fill(&mut self.data[start..], word);
+        if let Some(head) = head {
+            self.data[start..start + HEAD_SIZE].copy_from_slice(head);
+        }
+        self.lanes[index as usize] = Lane::At((start / size) as u32);
         &mut self.data[start..start + size]
     }
 
@@ -132,9 +150,17 @@ impl Block {
         part: &ProgramPart<'_>,
     ) {
         let before = self.state(index);
-        match uniform_word(part.data) {
-            Some(word) if part.data.len() == geometry.page_size as usize => {
-                self.lanes[index as usize] = Lane::Filled(word);
+        let is_whole = part.data.len() == geometry.page_size as usize;
+        match repeated(part.data).filter(|_| is_whole) {
+            Some((word, 0)) => self.lanes[index as usize] = Lane::Filled(word),
+            Some((word, 1..=HEAD_SIZE)) if part.data.len() > HEAD_SIZE => {
+                let number = match self.lanes[index as usize] {
+                    Lane::Headed(_, number) => number as usize,
+                    _ => self.heads.len(),
+                };
+                self.heads.resize(self.heads.len().max(number + 1), [0; HEAD_SIZE]);
+                self.heads[number].copy_from_slice(&part.data[..HEAD_SIZE]);
+                self.lanes[index as usize] = Lane::Headed(word, number as u32);
             }
             _ if part.data.is_empty() => {}
             _ => {
@@ -172,6 +198,12 @@ impl Block {
         }
         match self.lanes[index as usize] {
             Lane::Filled(word) => fill(target, word),
+            Lane::Headed(word, number) => {
+                let (head, rest) = target.split_at_mut(head_share(offset, target.len()));
+                let stored = &self.heads[number as usize][HEAD_SIZE.min(offset as usize)..];
+                head.copy_from_slice(&stored[..head.len()]);
+                fill(rest, word);
+            }
             Lane::At(number) => {
                 let start = number as usize * geometry.page_size as usize + offset as usize;
                 target.copy_from_slice(&self.data[start..start + target.len()]);
@@ -209,12 +241,24 @@ impl Block {
 
 const BLANK: Lane = Lane::Filled([0; 8]);
 
-/// The word that fills `data` (B3).
+/// The word that `data` repeats to its end, and how many bytes are in front of it (B3).
 #[inline]
-fn uniform_word(data: &[u8]) -> Option<[u8; 8]> {
-    let word = *data.first_chunk::<8>()?;
+fn repeated(data: &[u8]) -> Option<([u8; 8], usize)> {
     let (words, rest) = data.as_chunks::<8>();
-    (rest.is_empty() && words.iter().all(|other| *other == word)).then_some(word)
+    let word = *words.last().filter(|_| rest.is_empty())?;
+    let tail = words.iter().rev().take_while(|other| **other == word).count();
+    Some((word, data.len() - tail * word.len()))
+}
+
+/// Whether `bytes`, which begin at the beginning of a word, repeat it.
+fn repeats(bytes: &[u8], word: [u8; 8]) -> bool {
+    bytes.chunks(word.len()).all(|chunk| word.starts_with(chunk))
+}
+
+/// How many of `size` bytes from `offset` on lie in a page's head: `HEAD_SIZE` is a whole number of
+/// words, so what lies behind begins with a word again.
+fn head_share(offset: u32, size: usize) -> usize {
+    HEAD_SIZE.saturating_sub(offset as usize).min(size)
 }
 
 /// Fills `target`, which begins at the beginning of a word.

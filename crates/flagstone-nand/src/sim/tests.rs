@@ -126,6 +126,30 @@ fn bit_errors_are_repaired_up_to_the_strength_and_no_further() {
 }
 
 #[test]
+fn a_page_that_repeats_a_word_behind_a_head_reads_back_wherever_it_is_read() {
+    for (block, head_size) in (0..).zip([0_usize, 1, 51, 120, 127, 128, 129, 200, 256, 505]) {
+        let mut nand = chip("tiny");
+        let target = page(&nand, block, 0);
+        let cold = (0..512).map(|at| if at < head_size { at as u8 ^ 0x5A } else { at as u8 % 8 });
+        let cold: Vec<u8> = cold.collect();
+        nand.program(target, whole(&cold)).unwrap();
+        assert_eq!(read(&mut nand, target).unwrap().0, cold, "head of {head_size}");
+        for offset in [0_u32, 256] {
+            let mut data = vec![0; 256];
+            let part =
+                ReadPart { data_offset: offset, data: &mut data, spare_offset: 0, spare: &mut [] };
+            nand.read(target, part).unwrap();
+            assert_eq!(data, cold[offset as usize..][..256], "head of {head_size}, at {offset}");
+        }
+        nand.erase(BlockIndex(block)).unwrap();
+        let mut warm = cold.clone();
+        warm[..=head_size].fill(7);
+        nand.program(target, whole(&warm)).unwrap();
+        assert_eq!(read(&mut nand, target).unwrap().0, warm, "head of {head_size}");
+    }
+}
+
+#[test]
 fn raw_spare_bytes_show_their_bit_errors() {
     let mut nand = chip("tiny");
     let target = page(&nand, 0, 0);

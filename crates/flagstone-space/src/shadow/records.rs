@@ -104,6 +104,9 @@ impl RecordOptions {
     }
 }
 
+/// Pages for which it is noted when their newest version is complete, at least.
+const ENDS_MIN: usize = 64;
+
 /// Bits of a number that count within an epoch (R4).
 const EPOCH_SHIFT: u32 = 26;
 
@@ -163,6 +166,8 @@ pub struct RecordStore<D> {
     olds: BTreeMap<LogicalPage, Vec<u32>>,
     /// When the newest version of a page is complete, where that may lie ahead.
     ends: BTreeMap<LogicalPage, u64>,
+    /// Entries of `ends` at which those that lie behind are dropped.
+    ends_limit: usize,
     table: Table,
     log: Log,
     hosts: place::Stream,
@@ -220,6 +225,7 @@ impl<D: Nand> RecordStore<D> {
             units: BTreeMap::new(),
             olds: BTreeMap::new(),
             ends: BTreeMap::new(),
+            ends_limit: ENDS_MIN,
             table: Table::default(),
             log: Log::default(),
             hosts: place::Stream::new(geometry.die_count),
@@ -415,8 +421,6 @@ impl<D: Nand> RecordStore<D> {
 
     /// Waits for what a version relies on (R2).
     fn await_before(&mut self, page: LogicalPage, members: &[Member]) {
-        let now_ns = self.flash.now();
-        self.ends.retain(|_, end_ns| *end_ns > now_ns);
         if members.is_empty() {
             return;
         }
@@ -428,6 +432,16 @@ impl<D: Nand> RecordStore<D> {
         self.flash.wait(end_ns);
     }
 
+    /// The newest version of a page is complete at `end_ns`.
+    fn ends_at(&mut self, page: LogicalPage, end_ns: u64) {
+        self.ends.insert(page, end_ns);
+        if self.ends.len() >= self.ends_limit {
+            let now_ns = self.flash.now();
+            self.ends.retain(|_, end_ns| *end_ns > now_ns);
+            self.ends_limit = (2 * self.ends.len()).max(ENDS_MIN);
+        }
+    }
+
     /// A page has a newer version.
     fn supersede(&mut self, at: u32, body: Body, end_ns: u64) {
         let Body { page, version, header } = body;
@@ -435,7 +449,7 @@ impl<D: Nand> RecordStore<D> {
         let before = core::mem::replace(&mut self.map[index], at);
         let version_before = core::mem::replace(&mut self.versions[index], version.0);
         self.add_live(at);
-        self.ends.insert(page, end_ns);
+        self.ends_at(page, end_ns);
         if !header.members.is_empty() {
             let members = header.members.iter().map(|member| member.xid).collect();
             self.units.insert(at, Unit { page, version, back: header.back, members });
@@ -499,7 +513,7 @@ impl<D: Nand> RecordStore<D> {
         let mut image = vec![0; self.image_size()];
         for page in pages.map(LogicalPage) {
             let word = super::ShadowStore::<D>::prefilled_word(page, tag).to_le_bytes();
-            image.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+            image.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&word[..chunk.len()]));
             self.write(page, &image, Lsn::ZERO, &[])?;
         }
         Ok(())

@@ -187,7 +187,7 @@ impl<D: Nand> RecordStore<D> {
         for (slot, (from, member)) in (0..).zip(members) {
             self.table.moved(member.xid, from, to * SLOT_STRIDE + slot, end_ns);
         }
-        self.ends.insert(body.page, end_ns);
+        self.ends_at(body.page, end_ns);
         self.counts.relocations += 1;
         Ok(())
     }
