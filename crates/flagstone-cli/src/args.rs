@@ -409,6 +409,10 @@ pub(crate) struct ReproduceArgs {
     /// Directory for the results.
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub(crate) out: String,
+    /// Take the runs that DIR holds as they are, and keep each run there as it ends. They are told by
+    /// name, sizes and seed: runs of another version are taken, too.
+    #[arg(long)]
+    pub(crate) resume: bool,
     /// Runs at a time [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: Option<u32>,

@@ -73,6 +73,7 @@ fn reproduce(args: &ReproduceArgs, output: &mut Output) -> Result<Exit, Failure>
         effort: if args.quick { Effort::Quick } else { Effort::Full },
         seed: args.seed,
         threads: args.threads.map_or_else(cores, |threads| threads as usize),
+        resume: args.resume.then(|| args.out.clone().into()),
     };
     let reproduction = run(&request, output.form())?;
     let page = reproduce::write(&reproduction, Path::new(&args.out))?;

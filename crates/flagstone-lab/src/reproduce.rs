@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 use flagstone::OptionsError;
 use flagstone_nand::ProfileError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bench::BenchError;
@@ -39,7 +39,7 @@ pub use files::write;
 pub use papers::{PAPERS, Paper};
 
 /// How much of an experiment runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
     /// The paper's sizes.
@@ -62,6 +62,8 @@ pub struct Request {
     pub seed: u64,
     /// Runs at a time.
     pub threads: usize,
+    /// Directory of results whose runs are taken as they are, and where each run is noted as it ends.
+    pub resume: Option<PathBuf>,
 }
 
 /// An experiment: everything of one paper that is reproduced.
@@ -199,7 +201,15 @@ pub fn run(
     let Experiment { paper, title, setting, figures } = experiment;
     let figures = chosen(paper, figures, request.figure.as_deref())?;
     let cells: Vec<&Cell> = figures.iter().flat_map(|figure| &figure.cells).collect();
-    let outcomes = cell::run_all(&cells, request.threads, on_progress)?;
+    let made_with = (request.effort, request.seed);
+    let (known, journal) = match &request.resume {
+        Some(dir) => (
+            files::runs_on_file(dir, paper, made_with)?,
+            Some(files::Journal::open(dir, paper, made_with)?),
+        ),
+        None => (cell::Outcomes::default(), None),
+    };
+    let outcomes = cell::run_all(&cells, request.threads, known, journal.as_ref(), on_progress)?;
     let reports = figures.iter().map(|figure| figure.report(&outcomes));
     let figures = reports.collect::<Result<_, _>>()?;
     Ok(Reproduction { paper, title, setting, effort: request.effort, seed: request.seed, figures })

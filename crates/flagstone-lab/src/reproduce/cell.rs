@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flagstone::Options;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::files::Journal;
 use super::{OnProgress, ReproduceError};
 use crate::bench::{self, BenchConfig, BenchError, Phase, Progress};
 use crate::parallel::each;
@@ -34,7 +35,7 @@ pub struct Cell {
 }
 
 /// What a run reports.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whether the run was steady, where the rule applies.
     pub steady: Option<bool>,
@@ -149,27 +150,37 @@ impl Outcomes {
     }
 }
 
+impl Extend<(String, Outcome)> for Outcomes {
+    fn extend<I: IntoIterator<Item = (String, Outcome)>>(&mut self, named: I) {
+        self.0.extend(named);
+    }
+}
+
 impl FromIterator<(String, Outcome)> for Outcomes {
     fn from_iter<I: IntoIterator<Item = (String, Outcome)>>(named: I) -> Self {
         Self(named.into_iter().collect())
     }
 }
 
-/// Runs every cell once, `threads` at a time (rules C1 and C2).
+/// Runs every cell once that is not `known`, `threads` at a time (rules C1 and C2), and notes each in
+/// the journal, if there is one, as it ends.
 pub(super) fn run_all(
     cells: &[&Cell],
     threads: usize,
+    known: Outcomes,
+    journal: Option<&Journal>,
     on_progress: OnProgress<'_>,
 ) -> Result<Outcomes, ReproduceError> {
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeSet<&str> = known.0.keys().map(String::as_str).collect();
     let mut cells: Vec<&Cell> =
         cells.iter().copied().filter(|cell| seen.insert(cell.name.as_str())).collect();
     // Cells of one engine follow each other: they begin with the same image.
     cells.sort_by(|one, other| one.name.cmp(&other.name));
+    drop(seen);
     let total = cells.len() as u64 * CELL_STEPS;
     let done = AtomicU64::new(0);
     on_progress(0, total);
-    let results = each(threads, &cells, |cell| {
+    let results: Vec<Result<_, ReproduceError>> = each(threads, &cells, |cell| {
         let mut before = 0;
         let mut on_share = |share: f64| {
             let now = (share.clamp(0.0, 1.0) * CELL_STEPS as f64) as u64;
@@ -180,11 +191,14 @@ pub(super) fn run_all(
         };
         let result = (cell.work)(&mut on_share);
         on_share(1.0);
-        result
+        let outcome =
+            result.map_err(|source| ReproduceError::Run { cell: cell.name.clone(), source })?;
+        journal.map_or(Ok(()), |journal| journal.note(&cell.name, &outcome))?;
+        Ok((cell.name.clone(), outcome))
     });
-    let named = cells.iter().zip(results).map(|(cell, result)| match result {
-        Ok(outcome) => Ok((cell.name.clone(), outcome)),
-        Err(source) => Err(ReproduceError::Run { cell: cell.name.clone(), source }),
-    });
-    named.collect::<Result<_, _>>().map(Outcomes)
+    let Outcomes(mut all) = known;
+    for result in results {
+        all.extend([result?]);
+    }
+    Ok(Outcomes(all))
 }

@@ -7,16 +7,23 @@
 //! DIR/<paper>/<figure>.csv    the values of the charts, if any: panel, series, x, value
 //! DIR/<paper>/<figure>.svg    the charts, if any
 //! DIR/<paper>/index.html      all of it on one page that needs nothing else
+//! DIR/<paper>/runs.jsonl      runs as they end, one a line, where a reproduction may be resumed
 //! ```
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::cell::{Outcome, Outcomes};
 use super::figure::Report;
 use super::{Effort, ReproduceError, Reproduction, chart, page};
+
+const JOURNAL: &str = "runs.jsonl";
 
 /// Content of a figure's JSON file.
 #[derive(Serialize)]
@@ -27,6 +34,80 @@ struct FigureFile<'r> {
     command: String,
     #[serde(flatten)]
     report: &'r Report,
+}
+
+/// Runs with what they belong to: a line of the journal, and part of a figure's JSON file.
+#[derive(Serialize, Deserialize)]
+struct Runs {
+    effort: Effort,
+    seed: u64,
+    runs: BTreeMap<String, Outcome>,
+}
+
+/// Where runs are noted as they end.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: Mutex<File>,
+    effort: Effort,
+    seed: u64,
+}
+
+impl Journal {
+    /// Opens the journal of a paper below `dir`: what it has stays.
+    pub(super) fn open(
+        dir: &Path,
+        paper: &str,
+        (effort, seed): (Effort, u64),
+    ) -> Result<Self, ReproduceError> {
+        let dir = dir.join(paper);
+        fs::create_dir_all(&dir).map_err(|source| failed(&dir, source))?;
+        let path = dir.join(JOURNAL);
+        let file = File::options().create(true).append(true).open(&path);
+        let mut file = file.map_err(|source| failed(&path, source))?;
+        // What was cut off stands on a line of its own.
+        file.write_all(b"\n").map_err(|source| failed(&path, source))?;
+        Ok(Self { path, file: Mutex::new(file), effort, seed })
+    }
+
+    /// Notes a run.
+    pub(super) fn note(&self, name: &str, outcome: &Outcome) -> Result<(), ReproduceError> {
+        let runs = BTreeMap::from([(name.to_owned(), outcome.clone())]);
+        let mut line = serde_json::to_string(&Runs { effort: self.effort, seed: self.seed, runs })?;
+        line.push('\n');
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(line.as_bytes()).map_err(|source| failed(&self.path, source))
+    }
+}
+
+/// The runs of this effort and seed that the files of a paper below `dir` hold; what does not parse
+/// is not there.
+pub(super) fn runs_on_file(
+    dir: &Path,
+    paper: &str,
+    (effort, seed): (Effort, u64),
+) -> Result<Outcomes, ReproduceError> {
+    let dir = dir.join(paper);
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcomes::default()),
+        entries => entries.map_err(|source| failed(&dir, source))?,
+    };
+    let mut known = Outcomes::default();
+    for entry in entries {
+        let path = entry.map_err(|source| failed(&dir, source))?.path();
+        let is_journal = path.file_name().is_some_and(|name| name == JOURNAL);
+        if !is_journal && path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).map_err(|source| failed(&path, source))?;
+        let parts = if is_journal { text.lines().collect() } else { vec![text.as_str()] };
+        for runs in parts.into_iter().filter_map(|part| serde_json::from_str::<Runs>(part).ok()) {
+            if (runs.effort, runs.seed) == (effort, seed) {
+                known.extend(runs.runs);
+            }
+        }
+    }
+    Ok(known)
 }
 
 /// Writes all files of `reproduction` below `dir`; the page's path.
@@ -103,7 +184,7 @@ pub(crate) fn put(path: &Path, text: &str) -> Result<(), ReproduceError> {
     fs::write(path, text).map_err(|source| failed(path, source))
 }
 
-fn failed(path: &Path, source: std::io::Error) -> ReproduceError {
+fn failed(path: &Path, source: io::Error) -> ReproduceError {
     ReproduceError::File { path: path.to_owned(), source }
 }
 

@@ -82,6 +82,7 @@ fn request(threads: usize, figure: Option<&str>) -> Request {
         effort: Effort::Quick,
         seed: 1,
         threads,
+        resume: None,
     }
 }
 
@@ -153,6 +154,54 @@ fn a_cell_that_two_figures_need_runs_once() {
     };
     run(experiment, &request(2, None), &|_, _| {}).unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 1);
+}
+
+/// Goal: a reproduction that ended early goes on. Method: of two runs the second fails at first.
+#[test]
+fn runs_that_ended_are_not_run_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let count = Arc::new(AtomicU32::new(0));
+    let attempt = |seed: u64, is_whole: bool| {
+        let count = Arc::clone(&count);
+        let first = Cell::new("a first", move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(Outcome::default().with("x", 0.1 + 0.2))
+        });
+        let second = Cell::new("a second", move |_| match is_whole {
+            true => Ok(Outcome::default().with("x", 2.0)),
+            false => Err(BenchError::Engine(flagstone::EngineError::Full)),
+        });
+        let claims = |outcomes: &Outcomes| {
+            let mut drawing = Drawing::default();
+            let gain = change(outcomes.value("a second", "x")?, outcomes.value("a first", "x")?);
+            drawing.claim("a claim", &Claim::Change(0.1), &[gain]);
+            Ok(drawing)
+        };
+        let experiment = Experiment {
+            paper: "a-paper",
+            title: "A paper",
+            setting: Vec::new(),
+            figures: vec![Figure::new("one", "One", vec![first, second], claims)],
+        };
+        let resume = Some(dir.path().to_owned());
+        run(experiment, &Request { seed, resume, ..request(1, None) }, &|_, _| {})
+    };
+    let runs = || count.load(Ordering::Relaxed);
+    assert!(
+        matches!(attempt(1, false), Err(ReproduceError::Run { cell, .. }) if cell == "a second")
+    );
+    // What was being written when it ended is not there.
+    let journal = dir.path().join("a-paper/runs.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    fs::write(&journal, text + "{\"effort\":\"quick\",\"seed\":1,\"runs\":{\"a sec").unwrap();
+    let resumed = attempt(1, true).unwrap();
+    assert_eq!(runs(), 1);
+    write(&resumed, dir.path()).unwrap();
+    fs::remove_file(&journal).unwrap();
+    let again = attempt(1, false).unwrap();
+    assert_eq!((runs(), &again.figures[0].runs), (1, &resumed.figures[0].runs));
+    attempt(2, true).unwrap();
+    assert_eq!(runs(), 2, "another seed is another run");
 }
 
 #[test]
