@@ -88,7 +88,7 @@ pub enum Victim {
     Window,
     /// The group that was begun first.
     Fifo,
-    /// The group that was changed or searched least recently.
+    /// The group that a change came to least recently.
     Lru,
     /// The biggest group of all; of equal ones the least recently hit (lazy-update B+-tree).
     Biggest,

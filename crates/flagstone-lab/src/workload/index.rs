@@ -13,7 +13,7 @@ mod model;
 mod names;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use flagstone::{EngineError, Table};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ use crate::store::Store;
 pub use client::Client;
 pub use names::{ORIGIN, Skew};
 
-use model::Rows;
+use model::{Request, Rows};
 
 /// Rows of a request on a range.
 const RANGE_ROWS: usize = 10;
@@ -206,6 +206,43 @@ impl fmt::Display for Dialect {
     }
 }
 
+/// A request on one key, without what it does to an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Look a key up.
+    Select(u64),
+    /// A new key.
+    Insert(u64),
+    /// A key that goes.
+    Delete(u64),
+}
+
+/// Endless requests, each committed.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    rows: Arc<Rows>,
+    mix: Mix,
+    draws: super::Draws,
+}
+
+impl Iterator for Steps {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let rows = Arc::make_mut(&mut self.rows);
+        loop {
+            let request = rows.request(&self.mix, &mut self.draws);
+            rows.apply(&request);
+            return Some(match request {
+                Request::Select(key) => Step::Select(key),
+                Request::Insert(rows) => Step::Insert(rows.first()?.0),
+                Request::Delete(keys) => Step::Delete(*keys.first()?),
+                Request::SelectRange(_) | Request::Modify(_) => continue,
+            });
+        }
+    }
+}
+
 /// An index workload: dialect, size and seed.
 #[derive(Clone, Debug)]
 pub struct Index {
@@ -237,7 +274,22 @@ impl Index {
 
     /// The rows to begin with.
     fn rows(&self) -> Arc<Rows> {
-        Arc::clone(self.rows.get_or_init(|| Arc::new(Rows::loaded(self))))
+        Arc::clone(self.rows.get_or_init(|| self.shared_rows()))
+    }
+
+    /// The rows, drawn once for runs of equal size that follow each other.
+    fn shared_rows(&self) -> Arc<Rows> {
+        static LAST: Mutex<Option<(String, Arc<Rows>)>> = Mutex::new(None);
+        let identity = self.identity();
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((drawn, rows)) = &*last
+            && *drawn == identity
+        {
+            return Arc::clone(rows);
+        }
+        let rows = Arc::new(Rows::loaded(self));
+        *last = Some((identity, Arc::clone(&rows)));
+        rows
     }
 
     /// How evenly the keys to begin with are spread.
@@ -245,6 +297,18 @@ impl Index {
     pub fn skew(&self) -> Skew {
         let keys: Vec<u64> = self.rows().iter().map(|(key, _)| key).collect();
         Skew::of(&keys, self.dialect.keys().max())
+    }
+
+    /// The keys to begin with, in the order in which they were drawn.
+    pub(crate) fn keys_in_order(&self) -> Vec<u64> {
+        self.rows().in_order().to_vec()
+    }
+
+    /// The requests of the client, those on one key.
+    pub(crate) fn steps(&self) -> Steps {
+        let mut rows = self.rows();
+        Arc::make_mut(&mut rows);
+        Steps { rows, mix: self.dialect.mix(), draws: super::Draws::new(self.seed, 0) }
     }
 
     const fn entry_size(&self) -> u64 {

@@ -224,7 +224,6 @@ impl Engine {
         upto: Lsn,
     ) -> Step<Option<Value>> {
         self.load_runs_at(table, key)?;
-        self.hand.note_query(table, key);
         let recovered = self.recovered;
         let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
         let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));

@@ -250,13 +250,6 @@ impl Hand {
         }
     }
 
-    /// A query met the leaf of `key`.
-    pub(super) fn note_query(&mut self, table: Table, key: &[u8]) {
-        if self.ledger.is_on() {
-            self.ledger.hit(table.id, key);
-        }
-    }
-
     /// Deltas of a range went, and what its leaves are may have changed; those of `left` stay.
     pub(super) fn note_removed<'a>(
         &mut self,

@@ -60,6 +60,11 @@ impl Rows {
         self.entries.iter().map(|(key, (pointer, _))| (*key, *pointer))
     }
 
+    /// The keys in the order in which they came, as long as none went.
+    pub(super) fn in_order(&self) -> &[u64] {
+        &self.order
+    }
+
     fn pointer(&mut self) -> u32 {
         self.pointer_next = self.pointer_next.wrapping_add(1);
         self.pointer_next

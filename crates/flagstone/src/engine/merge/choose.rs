@@ -90,7 +90,7 @@ impl Engine {
             self.measure_leaf(&at)?;
         }
         let durable = self.merge_lsn();
-        for at in self.hand.ledger.super_groups() {
+        for at in self.hand.ledger.super_groups(PASSED_MAX) {
             let Some(group) = self.hand.ledger.get(&at) else { continue };
             let (page, high) = (group.place.page, group.place.high.clone());
             let table = Table { id: at.0 };

@@ -47,7 +47,7 @@ pub(super) struct Group {
     used: Option<usize>,
     /// Number of the change that began it.
     first: u64,
-    /// Number of the last change or query that met it.
+    /// Number of the last change that came to it: a query is no hit (section 4.2 of the paper).
     hit: u64,
 }
 
@@ -61,6 +61,8 @@ pub(super) struct Ledger {
     super_group: SuperGroup,
     groups: BTreeMap<GroupKey, Group>,
     order: BTreeSet<(Rank, GroupKey)>,
+    /// Groups whose leaf is not known; kept where all have to be known.
+    unread: BTreeSet<GroupKey>,
     /// Keys of deltas that lie in no group.
     listed: BTreeSet<GroupKey>,
     /// A sweep over all trees is due, from here on.
@@ -92,15 +94,6 @@ impl Ledger {
         });
     }
 
-    /// A query met the leaf of `key`.
-    pub(super) fn hit(&mut self, tree: u32, key: &[u8]) {
-        self.clock += 1;
-        let clock = self.clock;
-        if let Some(at) = self.group_of(tree, key) {
-            self.change(&at, |group| group.hit = clock);
-        }
-    }
-
     /// The leaf that begins at `low` has deltas of `size` bytes, by which it may grow by `growth`.
     pub(super) fn place(&mut self, (tree, low): GroupKey, place: Place, size: usize, growth: i64) {
         let range = KeyRange { low: &low, high: place.high.as_deref() };
@@ -110,6 +103,9 @@ impl Ledger {
         if size > 0 {
             let group = Group { place, size, growth, used: None, first, hit };
             self.order.insert((self.rank(&group), (tree, low.clone())));
+            if self.super_group == SuperGroup::All {
+                self.unread.insert((tree, low.clone()));
+            }
             self.groups.insert((tree, low), group);
             self.groups_peak = self.groups_peak.max(self.groups.len());
         }
@@ -124,6 +120,7 @@ impl Ledger {
         {
             if let Some(group) = self.groups.remove(&at) {
                 self.order.remove(&(self.rank(&group), at.clone()));
+                self.unread.remove(&at);
                 if oldest.as_ref().is_none_or(|old| group.first < old.first) {
                     oldest = Some(group);
                 }
@@ -183,6 +180,7 @@ impl Ledger {
 
     /// The leaf of a group uses `used` bytes.
     pub(super) fn measure(&mut self, at: &GroupKey, used: usize) {
+        self.unread.remove(at);
         self.change(at, |group| group.used = Some(used));
     }
 
@@ -289,7 +287,7 @@ mod tests {
         assert_eq!(order(&ledger(Victim::Fifo)), [1, 2]);
         assert_eq!(order(&ledger(Victim::Biggest)), [2, 1]);
         let mut lru = ledger(Victim::Lru);
-        lru.hit(TREE, b"b");
+        lru.note(TREE, b"b", 1, 0);
         assert_eq!(order(&lru), [2, 1]);
         let mut fifo = ledger(Victim::Fifo);
         fifo.note(TREE, b"b", 500, 0);
@@ -305,7 +303,7 @@ mod tests {
         assert_eq!(order(&cost), [2, 1], "as by size, as long as nothing splits");
         cost.measure(&at(b"m"), 900);
         assert_eq!(order(&cost), [1, 2], "two pages for 200 bytes, a page for 100: a tie by use");
-        cost.hit(TREE, b"b");
+        cost.note(TREE, b"b", 0, 0);
         assert_eq!(order(&cost), [2, 1]);
     }
 
@@ -314,7 +312,7 @@ mod tests {
         let mut biggest = ledger(Victim::Biggest);
         biggest.note(TREE, b"b", 100, 0);
         assert_eq!(order(&biggest), [2, 1]);
-        biggest.hit(TREE, b"z");
+        biggest.note(TREE, b"z", 0, 0);
         assert_eq!(order(&biggest), [1, 2]);
     }
 

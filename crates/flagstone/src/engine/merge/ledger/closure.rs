@@ -8,13 +8,15 @@
 //! 3. one merges its leaf, and the other comes after the one it is merged with, whose pointer to its
 //!    neighbour changes.
 //!
+//! All that split or merge below one inner node therefore are in one super group.
+//!
 //! That is the paper's tree. In this one inner nodes change by deltas of their own, and leaves have no
 //! pointers to each other; what is saved are the records of installs, and the write of a neighbour that
 //! a small leaf is merged with.
 //!
 //! - **S1** Only groups whose leaf is known can split or merge it; others join as neighbours.
 
-use super::{Group, GroupKey, Ledger};
+use super::{Group, GroupKey, Ledger, Rank};
 use crate::engine::merge::UNDERFULL_PERCENT;
 use crate::options::SuperGroup;
 
@@ -72,28 +74,43 @@ impl Ledger {
 
     /// A group whose leaf is not known.
     pub(in crate::engine::merge) fn unread(&self) -> Option<GroupKey> {
-        let unread = self.groups.iter().find(|(_, group)| group.used.is_none());
-        unread.map(|(key, _)| key.clone())
+        self.unread.first().cloned()
     }
 
-    /// Every super group by its least member, the cheapest first; of equal ones the least recently hit.
-    pub(in crate::engine::merge) fn super_groups(&self) -> Vec<GroupKey> {
+    /// The first super groups by their least member, so many, the cheapest first; of equal ones the least
+    /// recently hit.
+    pub(in crate::engine::merge) fn super_groups(&self, count: usize) -> Vec<GroupKey> {
         let mut ranked = Vec::new();
-        let mut all: Vec<(&GroupKey, &Group)> = self.groups.iter().collect();
-        all.sort_by_key(|(key, group)| (key.0, group.place.parent, &key.1));
+        let all: Vec<(&GroupKey, &Group)> = self.groups.iter().collect();
+        // Siblings follow each other in key order.
         for family in all.chunk_by(|one, other| is_sibling(*one, *other)) {
-            let mut left: Vec<(&GroupKey, &Group)> = family.to_vec();
-            while let Some((at, _)) = left.first().copied() {
-                let members = self.closure(&left, at);
-                let gain: u64 = members.iter().map(|(_, group)| self.gain(group)).sum();
-                let size: usize = members.iter().map(|(_, group)| group.size).sum();
-                let hit = members.iter().map(|(_, group)| group.hit).min().unwrap_or(0);
-                ranked.push(((gain << super::COST_BITS) / size.max(1) as u64, hit, at));
-                left.retain(|(key, _)| members.iter().all(|(member, _)| member != key));
+            let joins = self.joining(family);
+            let mut members = Vec::new();
+            for (one, joins) in family.iter().zip(joins) {
+                match joins {
+                    true => members.push(*one),
+                    false => ranked.push((self.rank_of(&[*one]), one.0)),
+                }
+            }
+            if let Some((at, _)) = members.first() {
+                ranked.push((self.rank_of(&members), at));
             }
         }
+        let first = count.min(ranked.len());
+        if first < ranked.len() {
+            ranked.select_nth_unstable(first);
+            ranked.truncate(first);
+        }
         ranked.sort_unstable();
-        ranked.into_iter().map(|(.., at)| at.clone()).collect()
+        ranked.into_iter().map(|(_, at)| at.clone()).collect()
+    }
+
+    /// What a super group writes for what it frees, and when it was last hit.
+    fn rank_of(&self, members: &[(&GroupKey, &Group)]) -> Rank {
+        let gain: u64 = members.iter().map(|(_, group)| self.gain(group)).sum();
+        let size: usize = members.iter().map(|(_, group)| group.size).sum();
+        let hit = members.iter().map(|(_, group)| group.hit).min().unwrap_or(0);
+        ((gain << super::COST_BITS) / size.max(1) as u64, hit)
     }
 
     /// Groups below the same inner node, `at` among them, in key order.
@@ -113,33 +130,33 @@ impl Ledger {
         family: &[(&'a GroupKey, &'a Group)],
         at: &GroupKey,
     ) -> Vec<(&'a GroupKey, &'a Group)> {
-        let (mut inside, mut left): (Vec<_>, Vec<_>) =
-            family.iter().copied().partition(|(key, _)| *key == at);
-        let mut looked = 0;
-        while let Some((_, group)) = inside.get(looked).copied() {
-            looked += 1;
-            left.retain(|other| {
-                let belongs = self.belong_together(group, other.1);
-                if belongs {
-                    inside.push(*other);
-                }
-                !belongs
-            });
-        }
-        inside.sort_unstable_by_key(|(key, _)| *key);
-        inside
+        let joins = self.joining(family);
+        let own = family.iter().position(|(key, _)| *key == at);
+        let is_joined = own.is_some_and(|own| joins[own]);
+        let pairs = family.iter().zip(joins);
+        pairs
+            .filter(|(one, joins)| one.0 == at || is_joined && *joins)
+            .map(|(one, _)| *one)
+            .collect()
     }
 
-    fn belong_together(&self, one: &Group, other: &Group) -> bool {
-        let (shape, other_shape) = (self.shape(one), self.shape(other));
-        let distance = one.place.child.abs_diff(other.place.child);
-        match (shape, other_shape) {
-            (Shape::Same, Shape::Same) => false,
-            (Shape::Same, moved) | (moved, Shape::Same) => {
-                distance == 1 || moved == Shape::Merged && distance == BEYOND
+    /// Whether each of a family, in key order, belongs to its super group. There is one at most: all that
+    /// split or merge their leaf belong together (case 1), and the others to those near them.
+    fn joining(&self, family: &[(&GroupKey, &Group)]) -> Vec<bool> {
+        let shapes: Vec<Shape> = family.iter().map(|(_, group)| self.shape(group)).collect();
+        let mut joins: Vec<bool> = shapes.iter().map(|shape| *shape != Shape::Same).collect();
+        for (place, shape) in shapes.iter().enumerate() {
+            let reach = match shape {
+                Shape::Same => continue,
+                Shape::Split => 1,
+                Shape::Merged => BEYOND,
+            };
+            for near in place.saturating_sub(BEYOND)..(place + BEYOND + 1).min(family.len()) {
+                let (one, other) = (&family[place].1.place, &family[near].1.place);
+                joins[near] |= one.child.abs_diff(other.child) <= reach;
             }
-            _ => true,
         }
+        joins
     }
 
     /// What a commit of the group does to its leaf, as far as known (S1).
@@ -176,7 +193,7 @@ mod tests {
 
     /// Leaves below two inner nodes, ten below each, all with a group; `used` bytes of some.
     fn ledger(used: &[(u8, usize)]) -> Ledger {
-        let mut ledger = Ledger::new(Victim::Cost, SuperGroup::Victim, PAYLOAD);
+        let mut ledger = Ledger::new(Victim::Cost, SuperGroup::All, PAYLOAD);
         for child in 0..20u8 {
             let place = Place {
                 high: Some(vec![child + 1]),
@@ -244,10 +261,13 @@ mod tests {
         let mut ledger = ledger(&[(5, 990)]);
         let size = 1000;
         ledger.recount(&at(17), size);
-        let ranked = ledger.super_groups();
+        let ranked = ledger.super_groups(usize::MAX);
         assert_eq!(ranked[0], at(17), "a page for 1000 bytes");
         assert_eq!(ranked.last(), Some(&at(4)), "four pages for 300 bytes: leaves 4 to 6 together");
         assert_eq!(ranked.len(), 18, "each group once: {ranked:?}");
+        assert_eq!(ledger.super_groups(2), ranked[..2]);
         assert_eq!(ledger.unread(), None);
+        ledger.place(at(3), ledger.get(&at(3)).unwrap().place.clone(), 100, 50);
+        assert_eq!(ledger.unread(), Some(at(3)), "whoever comes anew has to be read");
     }
 }
