@@ -322,6 +322,34 @@ impl<D: Nand> Database<D> {
         self.runtime.wait_durable(lsn)
     }
 
+    /// Merges all committed changes into their leaves, and writes a checkpoint: afterwards the leaves on
+    /// flash hold everything that was committed before, as far as no snapshot is in the way and no leaf
+    /// is being changed meanwhile. What cannot be merged stays durable as it was.
+    ///
+    /// Costs a page write for each leaf that has changes, which the engine otherwise puts off for as
+    /// long as it can. (Lazy-Split LRU, section 3.3: full merge commit.)
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// txn.commit()?;
+    /// db.merge()?;
+    /// assert_eq!(db.stats().engine.deltas, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The device failed, or has no room; commits are as durable as they were.
+    pub fn merge(&self) -> Result<(), EngineError> {
+        self.flush()?;
+        self.runtime.merge_now()
+    }
+
     /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read.
     ///
     /// A database that is dropped instead loses nothing but commits of [`Durability::Deferred`].

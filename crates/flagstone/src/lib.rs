@@ -67,6 +67,7 @@ pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
     OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup, Victim,
+    WriteCount,
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,

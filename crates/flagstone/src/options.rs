@@ -71,12 +71,16 @@ pub enum Replacement {
     CflruAdaptive,
     /// As `cflru`, and dirty ones by clusters of neighbours (Ou, Härder, Jin, DaMoN 2009).
     Cfdc,
+    /// Base copies and changes of a leaf in one order of use: of the `replacement_window` of memory,
+    /// least recently used, base copies leave first; when there are none, changes meet their pages
+    /// (Lazy-Split LRU). Wants [`FrameKind::Base`] and [`Budget::Shared`].
+    LsLru,
 }
 
 impl Replacement {
     /// Every policy.
-    pub const ALL: [Self; 5] =
-        [Self::Lru, Self::Clock, Self::Cflru, Self::CflruAdaptive, Self::Cfdc];
+    pub const ALL: [Self; 6] =
+        [Self::Lru, Self::Clock, Self::Cflru, Self::CflruAdaptive, Self::Cfdc, Self::LsLru];
 }
 
 /// Which leaf's deltas meet their page next, when memory runs short.
@@ -94,11 +98,15 @@ pub enum Victim {
     Biggest,
     /// The group that writes least pages for each byte that it frees (lazy-update B+-tree).
     Cost,
+    /// The set of groups that writes fewest pages for the memory that has to be freed, splits counted
+    /// (Lazy-Split LRU: write-minimised commit).
+    Cover,
 }
 
 impl Victim {
     /// Every policy.
-    pub const ALL: [Self; 5] = [Self::Window, Self::Fifo, Self::Lru, Self::Biggest, Self::Cost];
+    pub const ALL: [Self; 6] =
+        [Self::Window, Self::Fifo, Self::Lru, Self::Biggest, Self::Cost, Self::Cover];
 }
 
 /// Whether groups that save a write together are committed together (lazy-update B+-tree, section
@@ -122,6 +130,18 @@ pub enum SuperGroup {
 impl SuperGroup {
     /// Every way.
     pub const ALL: [Self; 3] = [Self::Off, Self::Victim, Self::All];
+}
+
+/// How the pages are counted that a group would write, under [`Victim::Cover`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteCount {
+    /// One where the merged leaf fits its page, else the leaves that it becomes and their parent.
+    #[default]
+    Exact,
+    /// The formula of the paper (3.11): what the leaf uses and all its changes as pages, rounded down,
+    /// and two. It counts deletes and replaced values as growth, and a leaf that fits as split.
+    Paper,
 }
 
 /// Where deltas that leave memory meet their page.
@@ -160,6 +180,9 @@ pub enum AbsentLeaf {
     Wait,
     /// The leaf is read first, as in an engine whose changes go to frames.
     Read,
+    /// It waits where others wait for the leaf already; for the first one the leaf is read (Lazy-Split
+    /// LRU: what memory holds of a leaf begins with its base copy).
+    ReadOnce,
 }
 
 /// How a checkpoint lets the log's head advance past live deltas.
@@ -220,13 +243,19 @@ pub struct Options {
     pub frames: FrameKind,
     /// Which leaf's deltas are merged next.
     pub victim: Victim,
+    /// How the pages that a merge writes are counted beforehand.
+    pub count_writes: WriteCount,
+    /// Pages' worth of changes that may wait for one leaf before they meet it, all its splits at once;
+    /// 0: as many as memory holds.
+    pub unit_pages: f64,
     /// Which of them are merged together.
     pub super_group: SuperGroup,
     /// Where they meet their page.
     pub merge_to: MergeTo,
     /// Which frame leaves memory next.
     pub replacement: Replacement,
-    /// Share of the frames, least recently used, among which clean ones leave first.
+    /// Share of the frames, or of the memory of frames and changes, least recently used, among which
+    /// clean ones leave first.
     pub replacement_window: f64,
     /// How the budget is divided.
     pub budget: Budget,
@@ -268,6 +297,8 @@ impl Default for Options {
             uncommitted_share: 0.25,
             frames: FrameKind::Base,
             victim: Victim::Window,
+            count_writes: WriteCount::Exact,
+            unit_pages: 0.0,
             super_group: SuperGroup::Off,
             merge_to: MergeTo::Flash,
             replacement: Replacement::Lru,
@@ -389,6 +420,11 @@ pub const PRESETS: &[Preset] = &[
         summary: "as lazy-biggest: the cheapest group leaves first, with those that belong with it",
         make: lazy_cost,
     },
+    Preset {
+        name: "ls-lru",
+        summary: "lazy-split LRU: base copies leave before changes, which leave for fewest page writes",
+        make: ls_lru,
+    },
 ];
 
 fn claims() -> Options {
@@ -454,6 +490,24 @@ fn lazy_cost() -> Options {
         victim: Victim::Cost,
         super_group: SuperGroup::Victim,
         ..lazy_biggest()
+    }
+}
+
+/// Lazy-Split LRU with what its paper names: half of the memory is cold (section 4.1), the changes of
+/// a leaf may grow to three times its size (section 3.2.2), a leaf in memory begins with its base.
+fn ls_lru() -> Options {
+    Options {
+        preset: String::from("ls-lru"),
+        frame_share: 0.05,
+        victim: Victim::Cover,
+        unit_pages: 3.0,
+        replacement: Replacement::LsLru,
+        replacement_window: 0.5,
+        budget: Budget::Shared,
+        absent: AbsentLeaf::ReadOnce,
+        relocation: RelocationFolding::Keep,
+        commit: CommitBy::Log,
+        ..Options::default()
     }
 }
 
@@ -565,6 +619,24 @@ impl Options {
             let value = self.replacement_window.to_string();
             return refuse("replacement_window", value, "between 0 and 1");
         }
+        if !(self.unit_pages == 0.0 || (1.0..=UNIT_PAGES_MAX).contains(&self.unit_pages)) {
+            let must = "0, or between 1 and 1000";
+            return refuse("unit_pages", self.unit_pages.to_string(), must);
+        }
+        if self.victim == Victim::Cover && self.super_group != SuperGroup::Off {
+            let value = if self.super_group == SuperGroup::All { "all" } else { "victim" };
+            return refuse("super_group", value.to_owned(), "off where victim is cover");
+        }
+        if self.replacement == Replacement::LsLru && self.frames != FrameKind::Base {
+            return refuse("frames", "ahead".to_owned(), "base where replacement is ls-lru");
+        }
+        if self.replacement == Replacement::LsLru && self.budget != Budget::Shared {
+            let value = if self.budget == Budget::Divided { "divided" } else { "adaptive" };
+            return refuse("budget", value.to_owned(), "shared where replacement is ls-lru");
+        }
+        if self.replacement == Replacement::LsLru && self.merge_to != MergeTo::Flash {
+            return refuse("merge_to", "frame".to_owned(), "flash where replacement is ls-lru");
+        }
         if !share(self.group_fill) {
             return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");
         }
@@ -585,6 +657,9 @@ impl Options {
         Ok(())
     }
 }
+
+/// Largest limit of the changes that wait for one leaf, in pages.
+const UNIT_PAGES_MAX: f64 = 1000.0;
 
 /// What a commit by flag needs of a device.
 fn capability_of(lack: FlagLack) -> &'static str {

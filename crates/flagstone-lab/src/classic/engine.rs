@@ -796,6 +796,8 @@ impl Engine {
             log_bytes: counts.log_bytes,
             pool_hits: self.pool.hits,
             pool_misses: self.pool.misses,
+            leaf_references: 0,
+            leaf_misses: 0,
             reshapes: counts.splits,
             checkpoints: counts.checkpoints,
             memory: Memory {

@@ -6,8 +6,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
-    Budget, Collection, CommitBy, MergeTo, OpenError, Options, OptionsError, RelocationFolding,
-    Replacement, SuperGroup, Victim, parts,
+    AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, OpenError, Options, OptionsError,
+    RelocationFolding, Replacement, SuperGroup, Victim, WriteCount, parts,
 };
 use flagstone_nand::{Profile, ProfileError, SimNand};
 
@@ -40,6 +40,44 @@ pub struct Draw {
     pub bad_block_count: u32,
     /// Limits of the exploration.
     pub limits: Limits,
+}
+
+/// Policies that order frames alone.
+const FRAME_POLICIES: [Replacement; 5] = [
+    Replacement::Lru,
+    Replacement::Clock,
+    Replacement::Cflru,
+    Replacement::CflruAdaptive,
+    Replacement::Cfdc,
+];
+
+/// Policies that choose one group at a time.
+const GROUP_POLICIES: [Victim; 5] =
+    [Victim::Window, Victim::Fifo, Victim::Lru, Victim::Biggest, Victim::Cost];
+
+/// One order for frames and changes, in a third of what can have it; sets of groups, and a limit of
+/// what waits for a leaf, in a third of all.
+fn with_units(options: Options, below: &mut impl FnMut(u64) -> u64) -> Options {
+    let (is_drawn, absent) = (below(3) == 0, below(2));
+    let (is_cover, is_paper, unit_pages) = (below(3) == 0, below(2) == 0, below(9));
+    let unit_pages = if unit_pages < 6 { 0.0 } else { unit_pages as f64 - 5.0 };
+    let count_writes = if is_paper { WriteCount::Paper } else { WriteCount::Exact };
+    let options = match is_cover {
+        true => Options { victim: Victim::Cover, super_group: SuperGroup::Off, ..options },
+        false => options,
+    };
+    let options = Options { unit_pages, count_writes, ..options };
+    if !is_drawn || options.frames != FrameKind::Base {
+        return options;
+    }
+    let absent = if absent == 0 { AbsentLeaf::ReadOnce } else { options.absent };
+    Options {
+        replacement: Replacement::LsLru,
+        merge_to: MergeTo::Flash,
+        budget: Budget::Shared,
+        absent,
+        ..options
+    }
 }
 
 /// Logical pages that memory holds at least; see [`Options::require`].
@@ -93,10 +131,10 @@ impl Draw {
         // Drawn last, so that everything else is what it was before there were these.
         let pieces = below(40) as u8;
         let options = Options {
-            replacement: Replacement::ALL[below(Replacement::ALL.len() as u64) as usize],
+            replacement: FRAME_POLICIES[below(FRAME_POLICIES.len() as u64) as usize],
             replacement_window: below(11) as f64 / 10.0,
             budget: if below(2) == 0 { Budget::Divided } else { Budget::Adaptive },
-            victim: Victim::ALL[below(Victim::ALL.len() as u64) as usize],
+            victim: GROUP_POLICIES[below(GROUP_POLICIES.len() as u64) as usize],
             ..drawn.options
         };
         let commit = match below(8) {
@@ -110,6 +148,7 @@ impl Draw {
         let super_group = SuperGroup::ALL[below(SuperGroup::ALL.len() as u64) as usize];
         let merge_to = if below(3) == 0 { MergeTo::Frame } else { MergeTo::Flash };
         let options = Options { commit, super_group, merge_to, ..options };
+        let options = with_units(options, &mut below);
         Self { mix: Mix { pieces, ..drawn.mix }, options, profile, ..drawn }
     }
 

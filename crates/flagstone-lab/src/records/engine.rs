@@ -522,6 +522,8 @@ impl Engine {
             log_bytes: self.log.bytes_appended,
             pool_hits: self.pool.hits,
             pool_misses: self.pool.misses,
+            leaf_references: 0,
+            leaf_misses: 0,
             reshapes: counts.splits,
             checkpoints: counts.checkpoints,
             spilled_pages: counts.stolen,

@@ -483,6 +483,8 @@ impl Engine {
             user_bytes: counts.user_bytes,
             pool_hits: self.pool.hits,
             pool_misses: self.pool.misses,
+            leaf_references: 0,
+            leaf_misses: 0,
             reshapes: counts.splits,
             memory: Memory { bases: self.pool.bytes_peak(), groups: 0, deltas: 0, mapping },
             ..EngineStats::default()

@@ -192,9 +192,17 @@ impl Engine {
         self.require_sound()?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Exclusive)?;
         self.admit_write(xid)?;
-        if self.holds_images_ahead() || self.options.absent == AbsentLeaf::Read {
+        let is_read = match self.options.absent {
+            _ if self.holds_images_ahead() => true,
+            AbsentLeaf::Wait => false,
             // An engine that changes pages reads them first.
+            AbsentLeaf::Read => true,
+            AbsentLeaf::ReadOnce => !self.has_unit(table, key)?,
+        };
+        if is_read {
             self.leaf_for(table, Seek::At(key))?;
+        } else {
+            self.pool.note_found();
         }
         Ok(())
     }
@@ -224,12 +232,18 @@ impl Engine {
         upto: Lsn,
     ) -> Step<Option<Value>> {
         self.load_runs_at(table, key)?;
+        self.note_query(table, key);
         let recovered = self.recovered;
         let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
         let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));
         let has_whole = self.tree(table)?.deltas.versions(key).any(whole);
-        let (base_lsn, mut value) =
-            if has_whole { (Lsn::ZERO, None) } else { self.base_value(table, key)? };
+        let (base_lsn, mut value) = match has_whole {
+            true => {
+                self.pool.note_found();
+                (Lsn::ZERO, None)
+            }
+            false => self.base_value(table, key)?,
+        };
         for (lsn, op) in self.tree(table)?.deltas.versions(key) {
             if lsn > base_lsn && lsn <= upto {
                 // A patch never meets an out-of-line value: `patch` rewrites those whole.
@@ -294,9 +308,9 @@ impl Engine {
         if self.leaf_at_hand(table, key).is_none() && !self.holds_delta(table, key) {
             return None;
         }
-        let (reads, misses) = (self.pool.misses, self.pool.hits);
+        let (misses, hits, references) = (self.pool.misses, self.pool.hits, self.pool.references);
         let old = self.value_without_reading(xid, table, key);
-        (self.pool.misses, self.pool.hits) = (reads, misses);
+        (self.pool.misses, self.pool.hits, self.pool.references) = (misses, hits, references);
         let Some(Value::Inline(old)) = old else { return None };
         if old.len() != value.len() || old.is_empty() {
             return None;

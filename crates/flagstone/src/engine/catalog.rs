@@ -138,8 +138,9 @@ impl Engine {
         op: Op<'_>,
         lsn: flagstone_space::Lsn,
     ) {
+        let growth = self.growth_at_hand(table, key, op);
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        self.hand.note_delta(table, key, op);
+        self.hand.note_delta(table, key, op, growth);
         let before = tree.deltas.bytes();
         let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
         let after = tree.deltas.bytes();
@@ -147,6 +148,7 @@ impl Engine {
         if !dropped.is_empty() {
             self.drop_refs(dropped, lsn);
         }
+        self.follow_unit(table, key);
     }
 
     /// Whether some tree names `page` as its root.

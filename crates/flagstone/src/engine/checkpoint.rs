@@ -70,6 +70,8 @@ pub(crate) struct Cycle {
     /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
     end_page: Option<u64>,
     is_wanted: bool,
+    /// The next cycle merges whatever it can, also where cycles copy.
+    merges_all: bool,
     /// Commits counted when the last cycle began.
     begin_commits: u64,
     /// Memory that the changes committed since then took, however little of it they take by now:
@@ -311,6 +313,13 @@ impl Engine {
         self.want_flush();
     }
 
+    /// Asks for a checkpoint that merges every leaf with durable deltas (Lazy-Split LRU: full merge
+    /// commit).
+    pub fn want_full_merge(&mut self) {
+        self.cycle.merges_all = true;
+        self.want_checkpoint();
+    }
+
     /// Whether a checkpoint was asked for and is not finished.
     #[must_use]
     pub fn is_checkpointing(&self) -> bool {
@@ -389,9 +398,11 @@ impl Engine {
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
         self.cycle.tail_size = 0;
-        self.cycle.phase = match self.options.compaction {
-            Compaction::Copy => Phase::Copying { tree: 0, after: None },
-            Compaction::Merge => Phase::Merging { tree: 0, from: Vec::new() },
+        let merges = std::mem::take(&mut self.cycle.merges_all)
+            || self.options.compaction == Compaction::Merge;
+        self.cycle.phase = match merges {
+            false => Phase::Copying { tree: 0, after: None },
+            true => Phase::Merging { tree: 0, from: Vec::new() },
         };
         self.cycle.loaded = self.runs.take_loaded(self.cycle.cutoff);
         self.forget_met_runs();

@@ -56,7 +56,13 @@ impl Engine {
     ///
     /// `Miss` when a node on the way is not in memory.
     pub(crate) fn leaf_for(&mut self, table: Table, seek: Seek<'_>) -> Step<FrameIndex> {
-        self.node_for(table, seek, 0)
+        let leaf = self.node_for(table, seek, 0);
+        match &leaf {
+            Ok(_) => self.pool.note_found(),
+            Err(Stop::Miss(_)) => self.pool.note_missed(),
+            Err(_) => {}
+        }
+        leaf
     }
 
     /// The frame of the node at `level` that `seek` names; the root when the tree is lower.
@@ -205,8 +211,14 @@ impl Engine {
         if class == Class::Inner {
             self.note_level(NodeView::trusted(&image).level());
         }
-        self.touch_held();
-        self.pool.insert(page, lsn, image, class);
+        self.keep_held();
+        let is_background = self.pool.is_background();
+        self.pool.set_background(is_background || self.is_held(page));
+        let index = self.pool.insert(page, lsn, image, class);
+        self.pool.set_background(is_background);
+        if class == Class::Leaf {
+            self.measure_unit(index);
+        }
         self.pool.shrink(self.frames_max());
     }
 
@@ -247,9 +259,10 @@ impl Engine {
     }
 
     /// What is left of a range lies in groups that have to be looked up.
-    fn regroup(&mut self, table: Table, range: KeyRange<'_>) {
+    pub(super) fn regroup(&mut self, table: Table, range: KeyRange<'_>) {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
         self.hand.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
+        self.follow_units(table, range);
     }
 }
 

@@ -74,7 +74,9 @@ impl Engine {
 
     /// Folds the deltas that came while a frame was busy.
     pub(crate) fn absorb(&mut self, page: LogicalPage) {
-        if !self.folds_commits() || self.busy.contains(&page) {
+        // What restart has not put back yet must not count as contained (rule D2).
+        let is_replaying = self.replaying.is_some() || self.replay_cutoff.is_some();
+        if is_replaying || !self.folds_commits() || self.busy.contains(&page) {
             return;
         }
         let Some(index) = self.pool.peek(page) else { return };

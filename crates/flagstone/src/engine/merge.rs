@@ -32,13 +32,15 @@ use crate::delta::{KeyRange, Op};
 use crate::node::Built;
 use crate::options::Options;
 use hashbrown::HashSet;
-use ledger::Ledger;
+use ledger::{GroupKey, Ledger};
 
 mod choose;
+mod cover;
 mod install;
 mod ledger;
 mod prepare;
 mod reshape;
+mod units;
 
 /// One piece of background work that does I/O.
 #[derive(Debug)]
@@ -219,6 +221,8 @@ pub(crate) struct Hand {
     has_no_spill: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
     ledger: Ledger,
+    /// Groups that are to be merged together: what is left of the set that was chosen last.
+    cover: VecDeque<GroupKey>,
 }
 
 /// A search for a victim, as far as it has come. It is kept while a page is read for it: the nodes
@@ -234,7 +238,7 @@ struct Search {
 impl Hand {
     pub(super) fn new(options: &Options, payload_size: usize) -> Self {
         let ledger = Ledger::new(options.victim, options.super_group, payload_size);
-        Self { ledger, ..Self::default() }
+        Self { ledger: ledger.with_units(options), ..Self::default() }
     }
 
     /// Largest memory of what is known of each group so far.
@@ -242,11 +246,12 @@ impl Hand {
         self.ledger.bytes_peak()
     }
 
-    /// A delta came to a tree.
-    pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>) {
+    /// A delta came to a tree, by which its leaf grows by `growth` where that is known.
+    pub(super) fn note_delta(&mut self, table: Table, key: &[u8], op: Op<'_>, growth: Option<i64>) {
         if self.ledger.is_on() {
             let size = key.len() + op.encoded_size();
-            self.ledger.note(table.id, key, size, ledger::growth_by(key, op));
+            let growth = growth.unwrap_or_else(|| ledger::growth_by(key, op));
+            self.ledger.note(table.id, key, size, growth);
         }
     }
 
@@ -347,7 +352,9 @@ impl Engine {
     ///
     /// Stops like any operation: see to it and call again.
     pub(crate) fn next_job(&mut self) -> Step<Option<Job>> {
+        self.pool.set_background(true);
         let next = self.search_job();
+        self.pool.set_background(false);
         self.hand.hold_for(&next);
         next
     }
@@ -426,9 +433,17 @@ impl Engine {
     }
 
     fn must_merge(&self) -> bool {
-        let total = self.deltas_size + self.uncommitted_size;
-        let is_wanted = total > self.limits.deltas_soft || self.growth.is_settling();
+        let is_wanted = self.is_short() || self.hand.ledger.has_full();
         is_wanted && self.has_deltas() && !self.is_stuck()
+    }
+
+    /// Whether deltas have to meet their pages for want of memory.
+    fn is_short(&self) -> bool {
+        let total = self.deltas_size + self.uncommitted_size;
+        total > self.limits.deltas_soft
+            || self.growth.is_settling()
+            || !self.hand.cover.is_empty()
+            || self.pool.is_dry(self.frames_max())
     }
 
     /// Whether no leaf can be merged before something shrinks (rule D7).

@@ -19,9 +19,14 @@ use super::split::Ghosts;
 use crate::options::{Options, Replacement};
 use order::Order;
 pub(crate) use order::PageCosts;
+pub(crate) use places::Changes;
+use places::{Places, Urgency};
+use units::Units;
 
 mod cluster;
 mod order;
+mod places;
+mod units;
 
 /// Place of a frame in the pool; valid until the next call that may evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +62,22 @@ pub(crate) enum Class {
     Inner,
 }
 
+/// What operations asked for of leaves: base copies, or changes that wait for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct References {
+    /// Served, in the end.
+    pub(crate) found: u64,
+    /// Pages that had to be read first.
+    pub(crate) missed: u64,
+}
+
 /// Memory a frame takes beside its image: the frame itself, its place in index and order.
 const FRAME_OVERHEAD: usize =
     size_of::<Frame>() + 2 * size_of::<(LogicalPage, u32)>() + order::SPOT_SIZE;
+
+/// One part in this many of the memory that stays free for changes where frames and changes leave in one
+/// order: the next change finds room, and merges begin before frames have to make some.
+const SLACK_SHARE: usize = 16;
 
 /// Leaves that stay however many inner nodes there are: one a reader and a merge with its siblings.
 pub(crate) const LEAVES_MIN: usize = 4;
@@ -76,7 +94,9 @@ pub(crate) struct Pool {
     frames: Vec<Frame>,
     free: Vec<u32>,
     /// Of leaves, of inner nodes.
-    orders: [Order; 2],
+    orders: [Box<dyn Places>; 2],
+    /// Memory that stays free as long as a policy has victims that it likes to give.
+    slack: usize,
     /// What the device takes for a page, for policies that weigh reads against writes.
     pub(crate) costs: PageCosts,
     /// Pages that left a moment ago.
@@ -85,22 +105,36 @@ pub(crate) struct Pool {
     bytes_peak: usize,
     pub(crate) hits: u64,
     pub(crate) misses: u64,
+    /// Leaves that operations asked for.
+    pub(crate) references: References,
+    is_background: bool,
 }
 
 impl Pool {
     pub(crate) fn new(options: &Options) -> Self {
-        let leaves = Order::new(options.replacement, options.replacement_window);
+        let window = options.replacement_window;
+        let leaves: Box<dyn Places> = match options.replacement {
+            Replacement::LsLru => Box::new(Units::new(window)),
+            policy => Box::new(Order::new(policy, window)),
+        };
+        let slack = match options.replacement {
+            Replacement::LsLru => options.memory / SLACK_SHARE,
+            _ => 0,
+        };
         Self {
             index: HashMap::new(),
             frames: Vec::new(),
             free: Vec::new(),
-            orders: [leaves, Order::new(Replacement::Lru, 0.0)],
+            orders: [leaves, Box::new(Order::new(Replacement::Lru, 0.0))],
+            slack,
             costs: PageCosts::default(),
             ghosts: Ghosts::default(),
             bytes: 0,
             bytes_peak: 0,
             hits: 0,
             misses: 0,
+            references: References::default(),
+            is_background: false,
         }
     }
 
@@ -175,10 +209,21 @@ impl Pool {
         image: Vec<u8>,
         class: Class,
     ) -> FrameIndex {
+        let size = frame_size(image.capacity());
+        if let Some(index) = self.index.get(&page).copied()
+            && self.frames[index as usize].class == class
+        {
+            let frame = Frame { page, lsn, image, ahead: None, class };
+            let old = std::mem::replace(&mut self.frames[index as usize], frame);
+            self.bytes = self.bytes + size - frame_size(old.image.capacity());
+            self.bytes_peak = self.bytes_peak.max(self.bytes);
+            self.order(index).replace(index, page, size);
+            return FrameIndex(index);
+        }
         if !self.remove(page) {
             self.ghosts.came(page);
         }
-        self.bytes += frame_size(image.capacity());
+        self.bytes += size;
         self.bytes_peak = self.bytes_peak.max(self.bytes);
         let frame = Frame { page, lsn, image, ahead: None, class };
         let index = if let Some(index) = self.free.pop() {
@@ -189,7 +234,7 @@ impl Pool {
             u32::try_from(self.frames.len() - 1).unwrap_or(u32::MAX)
         };
         self.index.insert(page, index);
-        self.order(index).insert(index, page);
+        self.order(index).insert(index, page, size);
         FrameIndex(index)
     }
 
@@ -203,11 +248,22 @@ impl Pool {
         true
     }
 
+    /// An operation found what it asked for of a leaf.
+    pub(crate) fn note_found(&mut self) {
+        self.references.found += u64::from(!self.is_background);
+    }
+
+    /// An operation has to wait for a page on its way to a leaf.
+    pub(crate) fn note_missed(&mut self) {
+        self.references.missed += u64::from(!self.is_background);
+    }
+
     /// Evicts clean frames until at most `bytes_max` remain or the next victim is ahead of flash,
     /// which is then returned for its owner to write (P2).
     pub(crate) fn shrink(&mut self, bytes_max: usize) -> Option<LogicalPage> {
-        while self.bytes > bytes_max {
-            let victim = self.victim()?;
+        while self.bytes + self.slack > bytes_max {
+            let urgency = if self.bytes > bytes_max { Urgency::Now } else { Urgency::Soon };
+            let victim = self.victim(urgency)?;
             let frame = &self.frames[victim as usize];
             if frame.ahead.is_some() {
                 return Some(frame.page);
@@ -221,12 +277,68 @@ impl Pool {
     }
 
     /// The frame that leaves next (P3).
-    fn victim(&mut self) -> Option<u32> {
+    fn victim(&mut self, urgency: Urgency) -> Option<u32> {
         let [leaves, inner] = &mut self.orders;
         if leaves.count() <= LEAVES_MIN && inner.count() > 0 {
-            return inner.victim();
+            return if urgency == Urgency::Now { inner.victim(urgency) } else { None };
         }
-        leaves.victim().or_else(|| inner.victim())
+        let victim = leaves.victim(urgency);
+        if urgency == Urgency::Soon { victim } else { victim.or_else(|| inner.victim(urgency)) }
+    }
+
+    /// Whether changes have to meet their pages before frames leave, if these may take `bytes_max`.
+    pub(crate) fn is_dry(&self, bytes_max: usize) -> bool {
+        self.bytes + self.slack > bytes_max && self.orders[0].is_dry()
+    }
+
+    /// The leaf that leaves next as a whole, if changes wait for it.
+    pub(crate) fn tail(&self) -> Option<LogicalPage> {
+        self.orders[0].tail()
+    }
+
+    /// Leaves whose merge is due, by the pages that it writes, from `writes` on; of those that write
+    /// alike the one that frees most first.
+    pub(crate) fn due_from(
+        &self,
+        writes: u64,
+    ) -> impl Iterator<Item = (LogicalPage, Changes)> + '_ {
+        self.orders[0].due_from(writes)
+    }
+
+    /// The changes that wait for a leaf are others, or were used.
+    pub(crate) fn note_changes(&mut self, page: LogicalPage, changes: Option<Changes>) {
+        match changes {
+            Some(changes) => self.orders[0].note_changes(page, changes),
+            None => self.orders[0].use_changes(page),
+        }
+    }
+
+    /// What happens from now on is background work, or an operation again.
+    pub(crate) fn set_background(&mut self, is_background: bool) {
+        self.is_background = is_background;
+        self.orders[0].set_background(is_background);
+    }
+
+    /// Whether what happens now is background work.
+    pub(crate) fn is_background(&self) -> bool {
+        self.is_background
+    }
+
+    /// Largest memory of what the order of leaves knows beside frames, so far.
+    pub(crate) fn units_bytes_peak(&self) -> usize {
+        self.orders[0].bytes_peak()
+    }
+
+    /// The frames of these pages, in memory or about to come, stay until the next call: they count as
+    /// used last, or are passed over where background work moves nothing.
+    pub(crate) fn keep(&mut self, pages: &[LogicalPage]) {
+        let was_background = std::mem::replace(&mut self.is_background, true);
+        self.orders[0].set_background(true);
+        self.orders[0].keep_only(pages);
+        for page in pages {
+            self.get(*page);
+        }
+        self.set_background(was_background);
     }
 
     /// Pages whose frames are ahead of flash since `lsn` or before.
@@ -236,8 +348,8 @@ impl Pool {
         self.index.values().map(live).filter(old).map(|frame| frame.page)
     }
 
-    fn order(&mut self, index: u32) -> &mut Order {
-        &mut self.orders[self.frames[index as usize].class as usize]
+    fn order(&mut self, index: u32) -> &mut dyn Places {
+        &mut *self.orders[self.frames[index as usize].class as usize]
     }
 }
 

@@ -37,6 +37,10 @@ pub struct EngineStats {
     pub pool_hits: u64,
     /// Node look-ups that needed a read.
     pub pool_misses: u64,
+    /// Leaves, with what waits for them, that operations asked for; background work does not count.
+    pub leaf_references: u64,
+    /// Those of them for which a page had to be read.
+    pub leaf_misses: u64,
     /// Merges prepared.
     pub merges: u64,
     /// Deltas they merged.
@@ -76,6 +80,8 @@ impl Engine {
             log_bytes: counts.log_bytes,
             pool_hits: self.pool.hits,
             pool_misses: self.pool.misses,
+            leaf_references: self.pool.references.found,
+            leaf_misses: self.pool.references.missed,
             merges: counts.merges,
             merged_deltas: counts.merged_deltas,
             folds: counts.folds,
@@ -90,7 +96,7 @@ impl Engine {
             memory: Memory {
                 bases: self.pool.bytes_peak(),
                 deltas: self.deltas_size_peak,
-                groups: self.hand.groups_bytes_peak(),
+                groups: self.hand.groups_bytes_peak() + self.pool.units_bytes_peak(),
                 mapping: self.view.mapping_bytes,
             },
         }

@@ -207,6 +207,20 @@ impl<D: Nand> Runtime<D> {
     /// The device failed, or has no room for the checkpoint.
     pub fn checkpoint_now(&self) -> Result<(), EngineError> {
         self.engine().want_checkpoint();
+        self.finish_checkpoint()
+    }
+
+    /// As [`Runtime::checkpoint_now`], and every leaf with durable changes is merged.
+    ///
+    /// # Errors
+    ///
+    /// The device failed, or has no room.
+    pub fn merge_now(&self) -> Result<(), EngineError> {
+        self.engine().want_full_merge();
+        self.finish_checkpoint()
+    }
+
+    fn finish_checkpoint(&self) -> Result<(), EngineError> {
         let mut idle_count = 0;
         while self.engine().is_checkpointing() {
             let progress = self.advance()?;

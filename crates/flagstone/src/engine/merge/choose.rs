@@ -3,12 +3,13 @@
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::ledger::{GroupKey, Ledger, Place, growth_by};
+use super::units::gross_of;
 use super::{Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::{Entry, KeyRange};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table};
 use crate::node::NodeView;
-use crate::options::SuperGroup;
+use crate::options::{SuperGroup, Victim};
 
 impl Engine {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
@@ -18,7 +19,8 @@ impl Engine {
                 Some(target) => target,
                 None => {
                     // Everything mergeable waits for an install or for the log.
-                    self.hand.is_stuck = !self.hand.stuck.is_empty() && self.is_at_rest();
+                    self.hand.is_stuck =
+                        self.is_short() && !self.hand.stuck.is_empty() && self.is_at_rest();
                     self.want_flush();
                     return Ok(None);
                 }
@@ -35,8 +37,22 @@ impl Engine {
     }
 
     fn choose(&mut self) -> Step<Option<Target>> {
-        if !self.hand.ledger.is_on() {
-            return self.choose_leaf();
+        if let Some(target) = self.choose_unit()? {
+            return Ok(Some(target));
+        }
+        if !self.is_short() {
+            return Ok(None);
+        }
+        let chosen = self.choose_by_policy();
+        self.tell_units();
+        chosen
+    }
+
+    fn choose_by_policy(&mut self) -> Step<Option<Target>> {
+        match self.options.victim {
+            Victim::Window => return self.choose_leaf(),
+            Victim::Cover => return self.choose_cover(),
+            _ => {}
         }
         match self.hand.ledger.super_group() {
             SuperGroup::Off => self.choose_group(),
@@ -148,7 +164,7 @@ impl Engine {
     }
 
     /// Looks up the leaves of deltas that lie in no group.
-    fn place_groups(&mut self) -> Step<()> {
+    pub(super) fn place_groups(&mut self) -> Step<()> {
         while let Some((id, key)) = self.hand.ledger.unplaced() {
             let tree = self.trees.get(id as usize);
             let next = if tree.is_none_or(|tree| tree.root.is_none() || tree.deltas.is_empty()) {
@@ -160,6 +176,7 @@ impl Engine {
             let is_last = id as usize + 1 >= self.trees.len();
             let next = next.or_else(|| (!is_last).then(|| (id + 1, Vec::new())));
             self.hand.ledger.swept_to(next);
+            self.tell_units();
         }
         Ok(())
     }
@@ -177,12 +194,15 @@ impl Engine {
         let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
             let range = KeyRange { low: &low, high: high.as_deref() };
             let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
-            let growth = |entry: Entry<'_>| {
-                let newest = entry.versions().last();
-                newest.map_or(0, |(_, op)| growth_by(entry.key(), op))
-            };
-            let growth = deltas.range(range).map(growth).sum();
-            ledger.place((table.id, low), Place { high, page, parent, child }, size, growth);
+            let growth = deltas.range(range).map(|entry| grown_by(&entry)).sum();
+            let gross = gross_of(deltas, range);
+            ledger.place(
+                (table.id, low.clone()),
+                Place { high: high.clone(), page, parent, child },
+                size,
+                growth,
+            );
+            ledger.set_gross(&(table.id, low), gross);
         };
         if view.is_leaf() {
             place(ledger, view.low().to_vec(), next.clone(), frame.page, 0);
@@ -245,11 +265,14 @@ impl Engine {
         Ok(())
     }
 
-    /// What was read for the next job counts as used last.
-    pub(in crate::engine) fn touch_held(&mut self) {
-        for page in &self.hand.held {
-            self.pool.get(*page);
-        }
+    /// What was read for the next job stays.
+    pub(in crate::engine) fn keep_held(&mut self) {
+        self.pool.keep(&self.hand.held);
+    }
+
+    /// Whether a page was read for the next job.
+    pub(in crate::engine) fn is_held(&self, page: LogicalPage) -> bool {
+        self.hand.held.contains(&page)
     }
 
     /// Moves the hand to a tree that has deltas; false when none has.
@@ -309,6 +332,11 @@ impl Engine {
     fn score(&self, bytes: usize) -> usize {
         bytes / (1 + bytes / self.payload_size)
     }
+}
+
+/// Bytes by which a leaf may grow for what waits for one of its keys.
+pub(super) fn grown_by(entry: &Entry<'_>) -> i64 {
+    entry.versions().last().map_or(0, |(_, op)| growth_by(entry.key(), op))
 }
 
 /// Groups of higher rank that are passed over for one that can be merged now, at most.

@@ -1,6 +1,6 @@
 //! Installing: what a written job means for the engine; no I/O, one short latch.
 
-use flagstone_space::{GroupId, PinId};
+use flagstone_space::{GroupId, LogicalPage, PinId};
 
 use super::{InstallJob, Outcome, PageWrite, Reshape, WriteJob};
 use crate::delta::KeyRange;
@@ -12,6 +12,12 @@ use crate::node::NodeView;
 impl Engine {
     /// The pages of a job are on flash.
     pub(crate) fn written(&mut self, job: WriteJob, pin: Option<PinId>) {
+        self.pool.set_background(true);
+        self.install_written(job, pin);
+        self.pool.set_background(false);
+    }
+
+    fn install_written(&mut self, job: WriteJob, pin: Option<PinId>) {
         let is_buried = job.pin.is_some();
         let WriteJob { group, mut pages, outcome, .. } = job;
         for write in &pages {
@@ -92,6 +98,12 @@ impl Engine {
 
     /// The group's pages have become current: the engine follows.
     pub(crate) fn install(&mut self, job: InstallJob, pins: &[Option<PinId>]) {
+        self.pool.set_background(true);
+        self.install_group(job, pins);
+        self.pool.set_background(false);
+    }
+
+    fn install_group(&mut self, job: InstallJob, pins: &[Option<PinId>]) {
         let InstallJob { lsn, pages, reshape, .. } = job;
         let table = reshape.table;
         let range = KeyRange { low: &reshape.low, high: reshape.high.as_deref() };
@@ -108,12 +120,12 @@ impl Engine {
             self.busy.remove(page);
             self.forget_page(*page);
         }
+        let written: Vec<LogicalPage> = pages.iter().map(|write| write.page).collect();
         for write in pages {
             self.busy.remove(&write.page);
             let class =
                 if NodeView::trusted(&write.image).is_leaf() { Class::Leaf } else { Class::Inner };
             self.mark_stale(write.page);
-            self.pool.remove(write.page);
             self.place(write.page, write.lsn, write.image, class);
         }
         if let Some(tree) = self.trees.get_mut(table.id as usize) {
@@ -129,6 +141,12 @@ impl Engine {
             tree.is_reshaping = false;
         }
         self.refresh_parent(table, &reshape);
+        // What was committed while the leaves were being written goes to their frames, where it may.
+        written.into_iter().for_each(|page| self.absorb(page));
+        if self.hand.ledger.tells() {
+            // What was placed when the deltas went was placed by the old leaves.
+            self.regroup(table, range);
+        }
         for descriptor in reshape.dropped {
             self.trims.add(reshape.upto, descriptor);
         }
@@ -150,7 +168,9 @@ impl Engine {
     fn replace_leaf(&mut self, write: PageWrite) {
         self.mark_stale(write.page);
         if self.pool.peek(write.page).is_some() {
-            self.place(write.page, write.lsn, write.image, Class::Leaf);
+            let page = write.page;
+            self.place(page, write.lsn, write.image, Class::Leaf);
+            self.absorb(page);
         }
     }
 

@@ -13,11 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use flagstone_space::LogicalPage;
+use hashbrown::HashMap;
 
 use crate::delta::{KeyRange, Op};
-use crate::options::{SuperGroup, Victim};
+use crate::options::{SuperGroup, Victim, WriteCount};
+use telling::News;
 
 mod closure;
+mod telling;
 
 /// Keys that may wait for their group before the whole tree is swept instead.
 const LISTED_MAX: usize = 4096;
@@ -43,6 +46,8 @@ pub(super) struct Group {
     pub(super) size: usize,
     /// Bytes that the leaf may grow by.
     growth: i64,
+    /// Bytes of all changes that came for it, as a leaf would hold them.
+    gross: usize,
     /// Bytes that the leaf uses; none when that is not known.
     used: Option<usize>,
     /// Number of the change that began it.
@@ -70,6 +75,14 @@ pub(super) struct Ledger {
     clock: u64,
     payload_size: usize,
     groups_peak: usize,
+    /// First keys of the groups by their leaf, and what became of them: kept where units are told.
+    by_page: Option<HashMap<LogicalPage, GroupKey>>,
+    news: Vec<News>,
+    /// Groups that have come to their limit.
+    full: BTreeSet<GroupKey>,
+    /// Bytes of changes that may wait for a leaf; 0: any.
+    gross_max: usize,
+    count_writes: WriteCount,
 }
 
 impl Ledger {
@@ -77,8 +90,13 @@ impl Ledger {
         Self { policy, super_group, payload_size, ..Self::default() }
     }
 
-    /// Whether the policy needs it.
+    /// Whether anybody needs it.
     pub(super) fn is_on(&self) -> bool {
+        self.ranks() || self.tells()
+    }
+
+    /// Whether the policy ranks groups.
+    pub(super) fn ranks(&self) -> bool {
         self.policy != Victim::Window
     }
 
@@ -87,11 +105,14 @@ impl Ledger {
         self.clock += 1;
         let clock = self.clock;
         let Some(at) = self.group_of(tree, key) else { return self.list(tree, key) };
-        self.change(&at, |group| {
+        let page = self.change(&at, |group| {
             group.size += size;
+            group.gross += size;
             group.growth += growth;
             group.hit = clock;
         });
+        self.note_full(&at);
+        page.into_iter().for_each(|page| self.tell_used(page));
     }
 
     /// The leaf that begins at `low` has deltas of `size` bytes, by which it may grow by `growth`.
@@ -101,11 +122,12 @@ impl Ledger {
         self.clock += 1;
         let (first, hit) = known.map_or((self.clock, self.clock), |old| (old.first, old.hit));
         if size > 0 {
-            let group = Group { place, size, growth, used: None, first, hit };
+            let group = Group { place, size, growth, gross: 0, used: None, first, hit };
             self.order.insert((self.rank(&group), (tree, low.clone())));
             if self.super_group == SuperGroup::All {
                 self.unread.insert((tree, low.clone()));
             }
+            self.tell(&(tree, low.clone()), &group);
             self.groups.insert((tree, low), group);
             self.groups_peak = self.groups_peak.max(self.groups.len());
         }
@@ -121,6 +143,8 @@ impl Ledger {
             if let Some(group) = self.groups.remove(&at) {
                 self.order.remove(&(self.rank(&group), at.clone()));
                 self.unread.remove(&at);
+                self.full.remove(&at);
+                self.tell_gone(group.place.page);
                 if oldest.as_ref().is_none_or(|old| group.first < old.first) {
                     oldest = Some(group);
                 }
@@ -191,7 +215,8 @@ impl Ledger {
 
     /// Largest memory of the ledger so far, roughly.
     pub(super) fn bytes_peak(&self) -> usize {
-        self.groups_peak * (size_of::<Group>() + 2 * size_of::<(Rank, GroupKey)>())
+        let told = self.by_page.as_ref().map_or(0, |_| size_of::<(LogicalPage, GroupKey)>());
+        self.groups_peak * (size_of::<Group>() + 2 * size_of::<(Rank, GroupKey)>() + told)
     }
 
     /// The group whose range holds `key`.
@@ -207,12 +232,16 @@ impl Ledger {
         self.groups.get(at)
     }
 
-    fn change(&mut self, at: &GroupKey, change: impl FnOnce(&mut Group)) {
-        let Some(mut group) = self.groups.remove(at) else { return };
+    /// Changes what is known of a group; its leaf.
+    fn change(&mut self, at: &GroupKey, change: impl FnOnce(&mut Group)) -> Option<LogicalPage> {
+        let mut group = self.groups.remove(at)?;
         self.order.remove(&(self.rank(&group), at.clone()));
         change(&mut group);
         self.order.insert((self.rank(&group), at.clone()));
+        let page = group.place.page;
+        self.tell(at, &group);
         self.groups.insert(at.clone(), group);
+        Some(page)
     }
 
     fn rank(&self, group: &Group) -> Rank {
@@ -221,6 +250,7 @@ impl Ledger {
             Victim::Fifo => (group.first, 0),
             Victim::Lru => (group.hit, 0),
             Victim::Biggest => (u64::MAX - group.size as u64, group.hit),
+            Victim::Cover => (self.writes(group), u64::MAX - group.size as u64),
             Victim::Cost => {
                 let cost = (self.gain(group) << COST_BITS) / group.size.max(1) as u64;
                 (cost, group.hit)

@@ -39,6 +39,7 @@ impl Engine {
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         // Put back after the frame was read.
         self.drop_held(table, range, base_lsn);
+        debug_assert_eq!(self.pool.peek(page), Some(index), "frames stay while a merge uses them");
         let deltas = &self.tree(table)?.deltas;
         if deltas.range_totals(range, upto).count == 0 {
             if target.reason == Reason::Eager

@@ -13,8 +13,7 @@
 //!
 //! LRU and CLOCK have no window: all frames are in the hot list. CFLRU (Park et al., CASES 2006)
 //! has one of a fixed or a learned share of the frames; CFDC (Ou, Härder, Jin, DaMoN 2009) gathers
-//! the window's dirty pages in clusters of neighbours. LS-LRU's cold region is CFLRU's window, but
-//! that dirty parts leave by merges.
+//! the window's dirty pages in clusters of neighbours. LS-LRU has an order of its own (`units`).
 //!
 //! - **O1** Every frame is in exactly one place; `count` frames in all.
 //! - **O2** Within hot list and window the order is that of last use, whatever changed in between.
@@ -26,6 +25,7 @@ use std::collections::BTreeSet;
 use flagstone_space::LogicalPage;
 
 use super::cluster::Clusters;
+use super::places::{Places, Urgency};
 use crate::options::Replacement;
 
 const NONE: u32 = u32::MAX;
@@ -136,66 +136,6 @@ impl Order {
         }
     }
 
-    /// Frames in this order.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// A frame came to memory.
-    pub(super) fn insert(&mut self, index: u32, page: LogicalPage) {
-        let at = index as usize;
-        if self.spots.len() <= at {
-            self.spots.resize(at + 1, NOWHERE);
-        }
-        self.spots[at] = Spot { page, ..NOWHERE };
-        self.count += 1;
-        self.share.period.reads += 1;
-        self.enter(index);
-    }
-
-    /// A frame was used.
-    pub(super) fn touch(&mut self, index: u32) {
-        if self.policy == Replacement::Clock {
-            self.spots[index as usize].is_used = true;
-        } else if self.head != index {
-            self.leave(index);
-            self.enter(index);
-        }
-    }
-
-    /// A frame left memory.
-    pub(super) fn remove(&mut self, index: u32) {
-        self.leave(index);
-        self.spots[index as usize] = NOWHERE;
-        self.count -= 1;
-    }
-
-    /// A frame is ahead of flash, or flash has caught up with it. Its age stays (O2).
-    pub(super) fn set_dirty(&mut self, index: u32, is_dirty: bool) {
-        let spot = self.spots[index as usize];
-        if spot.is_dirty == is_dirty {
-            return;
-        }
-        if spot.place == Place::Window {
-            self.leave_window(index);
-        }
-        self.spots[index as usize].is_dirty = is_dirty;
-        if spot.place == Place::Window {
-            self.enter_window(index);
-        }
-        self.share.period.writes += u64::from(!is_dirty);
-    }
-
-    /// The frame to leave memory next.
-    pub(super) fn victim(&mut self) -> Option<u32> {
-        match self.policy {
-            Replacement::Lru => {}
-            Replacement::Clock => self.give_second_chances(),
-            _ => return self.victim_of_window(),
-        }
-        (self.tail != NONE).then_some(self.tail)
-    }
-
     fn give_second_chances(&mut self) {
         for _ in 0..self.count {
             let index = self.tail;
@@ -219,13 +159,6 @@ impl Order {
             .or_else(|| self.clusters.victim())
             .or_else(|| oldest(&self.dirty))
             .or_else(|| (self.tail != NONE).then_some(self.tail))
-    }
-
-    /// A period of evictions is over: a learned window moves on.
-    pub(super) fn learn(&mut self, costs: PageCosts) {
-        if self.policy == Replacement::CflruAdaptive {
-            self.share.learn(self.count, self.uses, costs);
-        }
     }
 
     /// Puts a frame that is nowhere at the head of the hot list.
@@ -286,6 +219,69 @@ impl Order {
         match head {
             NONE => self.tail = index,
             _ => self.spots[head as usize].previous = index,
+        }
+    }
+}
+
+impl Places for Order {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn insert(&mut self, index: u32, page: LogicalPage, _size: usize) {
+        let at = index as usize;
+        if self.spots.len() <= at {
+            self.spots.resize(at + 1, NOWHERE);
+        }
+        self.spots[at] = Spot { page, ..NOWHERE };
+        self.count += 1;
+        self.share.period.reads += 1;
+        self.enter(index);
+    }
+
+    fn touch(&mut self, index: u32) {
+        if self.policy == Replacement::Clock {
+            self.spots[index as usize].is_used = true;
+        } else if self.head != index {
+            self.leave(index);
+            self.enter(index);
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        self.leave(index);
+        self.spots[index as usize] = NOWHERE;
+        self.count -= 1;
+    }
+
+    /// Its age stays (O2).
+    fn set_dirty(&mut self, index: u32, is_dirty: bool) {
+        let spot = self.spots[index as usize];
+        if spot.is_dirty == is_dirty {
+            return;
+        }
+        if spot.place == Place::Window {
+            self.leave_window(index);
+        }
+        self.spots[index as usize].is_dirty = is_dirty;
+        if spot.place == Place::Window {
+            self.enter_window(index);
+        }
+        self.share.period.writes += u64::from(!is_dirty);
+    }
+
+    fn victim(&mut self, _urgency: Urgency) -> Option<u32> {
+        match self.policy {
+            Replacement::Lru => {}
+            Replacement::Clock => self.give_second_chances(),
+            _ => return self.victim_of_window(),
+        }
+        (self.tail != NONE).then_some(self.tail)
+    }
+
+    fn learn(&mut self, costs: PageCosts) {
+        if self.policy == Replacement::CflruAdaptive {
+            self.share.learn(self.count, self.uses, costs);
         }
     }
 }
@@ -367,18 +363,22 @@ mod tests {
             } else {
                 self.misses += 1;
                 if self.order.count() == self.size {
-                    gone = self.order.victim();
+                    gone = self.order.victim(Urgency::Now);
                     let victim = gone.unwrap();
                     if self.order.spots[victim as usize].is_dirty {
                         self.writes += 1;
                         self.order.set_dirty(victim, false);
-                        assert_eq!(self.order.victim(), Some(victim), "what was written goes");
+                        assert_eq!(
+                            self.order.victim(Urgency::Now),
+                            Some(victim),
+                            "what was written goes"
+                        );
                     }
                     self.order.remove(victim);
                     let costs = PageCosts { read: 80, write: 300 };
                     self.order.learn(costs);
                 }
-                self.order.insert(page, LogicalPage(page));
+                self.order.insert(page, LogicalPage(page), 1);
             }
             if writes {
                 self.order.set_dirty(page, true);
