@@ -102,7 +102,8 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
 }
 
 const INDEX_DIALECTS: &str = "w-query-insert, w-update-insert, w-query-mix, w-update-mix, \
-    write-intensive, read-intensive, random or aggregation";
+    write-intensive, read-intensive, random, aggregation, oltp or writes-0, -10, -30, -50, -70, \
+    -90, -100";
 
 /// Workload and dialect.
 fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {

@@ -66,6 +66,12 @@ pub struct Run {
     pub pool_hits: u64,
     /// Pages read from the device.
     pub pool_misses: u64,
+    /// Leaves that operations asked for, as far as the engine counts them. Not in the run object.
+    #[serde(skip)]
+    pub leaf_references: u64,
+    /// Those of them for which a page had to be read. Not in the run object.
+    #[serde(skip)]
+    pub leaf_misses: u64,
     /// Erase counts of the blocks at the end.
     pub erase_count: EraseCount,
     /// Transactions until the blocks reach their rated endurance, with perfect wear levelling:

@@ -313,7 +313,7 @@ fn a_paper_that_is_unknown_or_not_built_is_named() {
     let ran = flagstone(&["lab", "reproduce", "flag-comit"]);
     assert!(ran.stderr.contains("did you mean `flag-commit`?"), "{}", ran.stderr);
     ran.fails(2);
-    let ran = flagstone(&["lab", "reproduce", "lazy-split-lru", "--quick"]);
-    assert!(ran.stderr.contains("lazy-split-lru"), "{}", ran.stderr);
+    let ran = flagstone(&["lab", "reproduce", "in-place-appends", "--quick"]);
+    assert!(ran.stderr.contains("in-place-appends"), "{}", ran.stderr);
     ran.fails(17);
 }

@@ -59,6 +59,8 @@ pub(crate) fn compose(
         out_of_place_writes: causes.data,
         pool_hits: totals.pool_hits,
         pool_misses: totals.pool_misses,
+        leaf_references: totals.leaf_references[0],
+        leaf_misses: totals.leaf_references[1],
         erase_count: EraseCount::of_device(device),
         lifetime_txns: lifetime_txns(endurance, block_count, counts.commits, erases),
         recovery: measured.recovery,

@@ -94,7 +94,10 @@ impl Outcome {
         fields.remove("wall_s");
         outcome.config = fields.remove("config").unwrap_or_default();
         outcome.flatten("", &Value::Object(fields));
-        outcome.with("commit_wait_us", run.commit_wait_us)
+        outcome
+            .with("commit_wait_us", run.commit_wait_us)
+            .with("leaf_references", run.leaf_references as f64)
+            .with("leaf_misses", run.leaf_misses as f64)
     }
 
     /// The same outcome with one number more.

@@ -3,6 +3,7 @@
 //! Owns the list of names. An experiment stands in a module of its own.
 
 mod flag_commit;
+mod lazy_split_lru;
 mod lazy_update;
 mod on_the_fly_redo;
 
@@ -33,7 +34,11 @@ pub const PAPERS: &[Paper] = &[
         title: "Lazy-update B+-tree",
         make: Some(lazy_update::experiment),
     },
-    Paper { name: "lazy-split-lru", title: "Lazy-Split LRU", make: None },
+    Paper {
+        name: "lazy-split-lru",
+        title: "Lazy-Split LRU",
+        make: Some(lazy_split_lru::experiment),
+    },
     Paper { name: "in-place-appends", title: "In-Place Appends", make: None },
 ];
 

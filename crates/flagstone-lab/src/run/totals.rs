@@ -28,6 +28,8 @@ pub struct Totals {
     pub pool_hits: u64,
     /// Pages read.
     pub pool_misses: u64,
+    /// Leaves that operations asked for, and those of them that had to be read.
+    pub leaf_references: [u64; 2],
     /// Writes, moves and reads of each region.
     pub regions: Vec<[u64; 3]>,
 }
@@ -47,6 +49,7 @@ impl Totals {
             log_bytes: engine.log_bytes,
             pool_hits: engine.pool_hits,
             pool_misses: engine.pool_misses,
+            leaf_references: [engine.leaf_references, engine.leaf_misses],
             regions: regions.collect(),
         }
     }
@@ -127,6 +130,7 @@ impl Totals {
             log_bytes: with(self.log_bytes, other.log_bytes),
             pool_hits: with(self.pool_hits, other.pool_hits),
             pool_misses: with(self.pool_misses, other.pool_misses),
+            leaf_references: zip(self.leaf_references, other.leaf_references, &with),
             regions,
         }
     }

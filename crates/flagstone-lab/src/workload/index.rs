@@ -3,7 +3,8 @@
 //! Owns the workloads of the two papers on indexes. Of the lazy-update B+-tree: keys made of names,
 //! 540,936 to begin with, queries and updates four to one or one to four, inserts alone or with
 //! deletes. Of Lazy-Split LRU: 100,000 uniform 4-byte keys, requests on one key and on ranges of ten.
-//! `aggregation` stands for the paper's OLAP trace, which is not public: 1.5 % of the requests write.
+//! `aggregation` stands for the paper's OLAP trace, which is not public: 1.5 % of the requests write;
+//! `oltp`, the index requests of TPC-C, for its OLTP trace, of which 74.1 % write.
 //!
 //! - **X1** There is one client: what it draws depends on what it has changed.
 //! - **X2** What the index must hold follows from the number of commits alone.
@@ -11,6 +12,7 @@
 mod client;
 mod model;
 mod names;
+mod oltp;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -28,6 +30,7 @@ pub use client::Client;
 pub use names::{ORIGIN, Skew};
 
 use model::{Request, Rows};
+use oltp::Oltp;
 
 /// Rows of a request on a range.
 const RANGE_ROWS: usize = 10;
@@ -81,6 +84,13 @@ impl Keys {
         }
     }
 
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Names => "Names",
+            Self::Uniform => "Uniform",
+        }
+    }
+
     const fn size(self) -> usize {
         match self {
             Self::Names => 8,
@@ -119,11 +129,34 @@ pub enum Dialect {
     Random,
     /// Uniform; ranges alone, 1.5 % of them modifications.
     Aggregation,
+    /// The index requests of TPC-C; 74.1 % write.
+    Oltp,
+    /// Uniform; queries alone.
+    #[serde(rename = "writes-0")]
+    Writes0,
+    /// Uniform; 10 % write, in equal parts, as in what follows.
+    #[serde(rename = "writes-10")]
+    Writes10,
+    /// Uniform; 30 % write.
+    #[serde(rename = "writes-30")]
+    Writes30,
+    /// Uniform; 50 % write.
+    #[serde(rename = "writes-50")]
+    Writes50,
+    /// Uniform; 70 % write.
+    #[serde(rename = "writes-70")]
+    Writes70,
+    /// Uniform; 90 % write.
+    #[serde(rename = "writes-90")]
+    Writes90,
+    /// Uniform; all write.
+    #[serde(rename = "writes-100")]
+    Writes100,
 }
 
 impl Dialect {
     /// Every workload.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 16] = [
         Self::WQueryInsert,
         Self::WUpdateInsert,
         Self::WQueryMix,
@@ -132,6 +165,14 @@ impl Dialect {
         Self::ReadIntensive,
         Self::Random,
         Self::Aggregation,
+        Self::Oltp,
+        Self::Writes0,
+        Self::Writes10,
+        Self::Writes30,
+        Self::Writes50,
+        Self::Writes70,
+        Self::Writes90,
+        Self::Writes100,
     ];
 
     /// Name on the command line.
@@ -146,6 +187,14 @@ impl Dialect {
             Self::ReadIntensive => "read-intensive",
             Self::Random => "random",
             Self::Aggregation => "aggregation",
+            Self::Oltp => "oltp",
+            Self::Writes0 => "writes-0",
+            Self::Writes10 => "writes-10",
+            Self::Writes30 => "writes-30",
+            Self::Writes50 => "writes-50",
+            Self::Writes70 => "writes-70",
+            Self::Writes90 => "writes-90",
+            Self::Writes100 => "writes-100",
         }
     }
 
@@ -178,6 +227,14 @@ impl Dialect {
             Self::ReadIntensive => (900, 30, 30, 100),
             Self::Random => (250, 250, 250, 100),
             Self::Aggregation => (985, 0, 0, 1000),
+            Self::Oltp => (259, 109, 32, 0),
+            Self::Writes0 => (1000, 0, 0, 100),
+            Self::Writes10 => (900, 33, 33, 100),
+            Self::Writes30 => (700, 100, 100, 100),
+            Self::Writes50 => (500, 167, 167, 100),
+            Self::Writes70 => (300, 233, 233, 100),
+            Self::Writes90 => (100, 300, 300, 100),
+            Self::Writes100 => (0, 333, 333, 100),
         };
         Mix { select, insert, delete, range }
     }
@@ -269,6 +326,9 @@ impl Index {
     }
 
     fn loaded_count(&self) -> u64 {
+        if self.dialect == Dialect::Oltp {
+            return Oltp::new(self.thousandths).keys().count() as u64;
+        }
         self.dialect.loaded_count() * self.thousandths / 1000
     }
 
@@ -325,7 +385,8 @@ impl Workload for Index {
     }
 
     fn identity(&self) -> String {
-        format!("index/{:?}/{}/{}", self.dialect.keys(), self.thousandths, self.seed)
+        let rows = if self.dialect == Dialect::Oltp { "Oltp" } else { self.dialect.keys().name() };
+        format!("index/{rows}/{}/{}", self.thousandths, self.seed)
     }
 
     fn classes(&self) -> &'static [&'static str] {
@@ -342,9 +403,14 @@ impl Workload for Index {
     fn load(&self, table: Table, put: Put<'_>) -> Result<(), EngineError> {
         let keys = self.dialect.keys();
         let rows = self.rows();
-        rows.iter().try_for_each(|(key, pointer)| {
+        let mut put = |(key, pointer): (u64, u32)| {
             put(table, keys.encode(key).as_slice(), &pointer.to_le_bytes())
-        })
+        };
+        match keys {
+            Keys::Names => rows.iter().try_for_each(&mut put),
+            // As they were drawn: the leaves of Lazy-Split LRU's trees have grown by splits.
+            Keys::Uniform => rows.drawn().try_for_each(&mut put),
+        }
     }
 
     fn row_count(&self) -> u64 {
@@ -359,7 +425,11 @@ impl Workload for Index {
         let Mix { insert, delete, range, .. } = self.dialect.mix();
         let rows_a_request = 1000 + u64::from(range) * (RANGE_ROWS as u64 - 1);
         let net = u64::from(insert.saturating_sub(delete)) * rows_a_request;
-        let rows = self.loaded_count() + txns * net / 1_000_000;
+        let growth = match self.dialect {
+            Dialect::Oltp => txns * oltp::GROWTH / 1000,
+            _ => txns * net / 1_000_000,
+        };
+        let rows = self.loaded_count() + growth;
         vec![Content { rows, entry_size: self.entry_size() as u32, edges: 0 }]
     }
 
@@ -455,7 +525,8 @@ mod tests {
 
     #[test]
     fn requests_come_in_the_shares_of_their_dialect() {
-        for dialect in Dialect::ALL {
+        // Those of `Oltp` come in transactions, whose shares its own test counts.
+        for dialect in Dialect::ALL.into_iter().filter(|one| *one != Dialect::Oltp) {
             let index = Index::small(dialect, 10, 1);
             let mut client = Client::new(&index, flagstone::parts::table(2), 0);
             let mut counts = [0_u32; 4];

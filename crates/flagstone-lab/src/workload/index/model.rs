@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Index, Keys, Mix, RANGE_ROWS, names};
+use super::oltp::Oltp;
+use super::{Dialect, Index, Keys, Mix, RANGE_ROWS, names};
 use crate::workload::Draws;
 
 /// Stream of the rows to begin with.
@@ -20,6 +21,8 @@ pub(super) struct Rows {
     /// The keys in no order, to draw from.
     order: Vec<u64>,
     pointer_next: u32,
+    /// Where the requests are those of TPC-C.
+    oltp: Option<Oltp>,
 }
 
 /// One request of a client.
@@ -45,7 +48,15 @@ impl Rows {
             entries: BTreeMap::new(),
             order: Vec::new(),
             pointer_next: 0,
+            oltp: (index.dialect == Dialect::Oltp).then(|| Oltp::new(index.thousandths)),
         };
+        if let Some(oltp) = rows.oltp.clone() {
+            for key in oltp.keys() {
+                let pointer = rows.pointer();
+                rows.put(key, pointer);
+            }
+            return rows;
+        }
         let mut draws = Draws::new(index.seed, LOAD_STREAM);
         while (rows.order.len() as u64) < index.loaded_count() {
             let key = rows.new_key(&mut draws);
@@ -63,6 +74,12 @@ impl Rows {
     /// The keys in the order in which they came, as long as none went.
     pub(super) fn in_order(&self) -> &[u64] {
         &self.order
+    }
+
+    /// Keys and pointers to begin with, in the order in which they were drawn.
+    pub(super) fn drawn(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let pointer = |key: &u64| self.entries.get(key).map_or(0, |(pointer, _)| *pointer);
+        self.order.iter().map(move |key| (*key, pointer(key)))
     }
 
     fn pointer(&mut self) -> u32 {
@@ -104,6 +121,13 @@ impl Rows {
 
     /// The next request of a client that draws from `draws`.
     pub(super) fn request(&mut self, mix: &Mix, draws: &mut Draws) -> Request {
+        if let Some(oltp) = &mut self.oltp {
+            let next = &mut self.pointer_next;
+            return oltp.request(draws, &mut || {
+                *next = next.wrapping_add(1);
+                *next
+            });
+        }
         let kind = draws.below(1000);
         let is_range = draws.below(1000) < u64::from(mix.range);
         let count = if is_range { RANGE_ROWS } else { 1 };
