@@ -413,6 +413,9 @@ pub(crate) struct ReproduceArgs {
     /// name, sizes and seed: runs of another version are taken, too.
     #[arg(long)]
     pub(crate) resume: bool,
+    /// Run nothing: draw and judge from the runs that DIR holds, and leave out figures that lack some.
+    #[arg(long)]
+    pub(crate) draw_only: bool,
     /// Runs at a time [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: Option<u32>,

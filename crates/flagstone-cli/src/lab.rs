@@ -73,7 +73,8 @@ fn reproduce(args: &ReproduceArgs, output: &mut Output) -> Result<Exit, Failure>
         effort: if args.quick { Effort::Quick } else { Effort::Full },
         seed: args.seed,
         threads: args.threads.map_or_else(cores, |threads| threads as usize),
-        resume: args.resume.then(|| args.out.clone().into()),
+        resume: (args.resume || args.draw_only).then(|| args.out.clone().into()),
+        draw_only: args.draw_only,
     };
     let reproduction = run(&request, output.form())?;
     let page = reproduce::write(&reproduction, Path::new(&args.out))?;

@@ -64,6 +64,8 @@ pub struct Request {
     pub threads: usize,
     /// Directory of results whose runs are taken as they are, and where each run is noted as it ends.
     pub resume: Option<PathBuf>,
+    /// Nothing runs: figures whose runs are not all on file are left out.
+    pub draw_only: bool,
 }
 
 /// An experiment: everything of one paper that is reproduced.
@@ -199,16 +201,18 @@ pub fn run(
     on_progress: OnProgress<'_>,
 ) -> Result<Reproduction, ReproduceError> {
     let Experiment { paper, title, setting, figures } = experiment;
-    let figures = chosen(paper, figures, request.figure.as_deref())?;
-    let cells: Vec<&Cell> = figures.iter().flat_map(|figure| &figure.cells).collect();
+    let mut figures = chosen(paper, figures, request.figure.as_deref())?;
     let made_with = (request.effort, request.seed);
-    let (known, journal) = match &request.resume {
-        Some(dir) => (
-            files::runs_on_file(dir, paper, made_with)?,
-            Some(files::Journal::open(dir, paper, made_with)?),
-        ),
-        None => (cell::Outcomes::default(), None),
+    let known = match &request.resume {
+        Some(dir) => files::runs_on_file(dir, paper, made_with)?,
+        None => cell::Outcomes::default(),
     };
+    if request.draw_only {
+        figures.retain(|figure| figure.cells.iter().all(|cell| known.get(cell.name()).is_some()));
+    }
+    let cells: Vec<&Cell> = figures.iter().flat_map(|figure| &figure.cells).collect();
+    let journal = request.resume.as_deref().filter(|_| !request.draw_only);
+    let journal = journal.map(|dir| files::Journal::open(dir, paper, made_with)).transpose()?;
     let outcomes = cell::run_all(&cells, request.threads, known, journal.as_ref(), on_progress)?;
     let reports = figures.iter().map(|figure| figure.report(&outcomes));
     let figures = reports.collect::<Result<_, _>>()?;

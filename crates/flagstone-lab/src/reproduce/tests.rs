@@ -83,6 +83,7 @@ fn request(threads: usize, figure: Option<&str>) -> Request {
         seed: 1,
         threads,
         resume: None,
+        draw_only: false,
     }
 }
 
@@ -202,6 +203,21 @@ fn runs_that_ended_are_not_run_again() {
     assert_eq!((runs(), &again.figures[0].runs), (1, &resumed.figures[0].runs));
     attempt(2, true).unwrap();
     assert_eq!(runs(), 2, "another seed is another run");
+}
+
+/// Goal: what is on file is drawn without a run, what is not is left out.
+#[test]
+fn figures_are_drawn_from_the_runs_on_file_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let resume = || Some(dir.path().to_owned());
+    let one = Request { resume: resume(), ..request(2, Some("2-time")) };
+    let made = run(experiment(), &one, &|_, _| {}).unwrap();
+    write(&made, dir.path()).unwrap();
+    let drawn = Request { resume: resume(), draw_only: true, ..request(1, None) };
+    let drawn = run(experiment(), &drawn, &|_, _| {}).unwrap();
+    let figures: Vec<&str> = drawn.figures.iter().map(|figure| figure.figure).collect();
+    assert_eq!(figures, ["2-time"]);
+    assert_eq!(drawn.figures[0].rows, made.figures[0].rows);
 }
 
 #[test]
