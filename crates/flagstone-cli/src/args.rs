@@ -62,6 +62,8 @@ pub(crate) enum RawCommand {
     Stats(DatabaseArgs),
     /// Check the whole structure: mapping, trees, keys, values. Writes nothing of its own.
     Check(DatabaseArgs),
+    /// Merge every pending change into its leaf, and write a checkpoint.
+    Merge(DatabaseArgs),
     /// Draw the chip: state, live pages and erase count of each block.
     Wear(DatabaseArgs),
     /// Run a workload and count everything that it does to the device.
@@ -272,7 +274,8 @@ pub(crate) struct BenchArgs {
     pub(crate) workload: String,
     /// Dialect of the workload: of tpcb `spec`, shore-kits and shore-kits-local; of tpcc `spec` and
     /// dbt2; of index w-query-insert, w-update-insert, `w-query-mix`, w-update-mix (names),
-    /// write-intensive, read-intensive, random and aggregation (numbers).
+    /// write-intensive, read-intensive, random, aggregation and writes-0, -10, -30, -50, -70, -90,
+    /// -100 (numbers), oltp (the index requests of TPC-C).
     #[arg(long, value_name = "NAME")]
     pub(crate) dialect: Option<String>,
     /// Kind of device.

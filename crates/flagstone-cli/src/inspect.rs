@@ -192,6 +192,18 @@ pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failur
     Ok(if report.is_sound() { Exit::Ok } else { Exit::Damaged })
 }
 
+/// Merges every pending change into its leaf.
+pub(crate) fn merge(target: &Target, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(target)?;
+    let pending_before = opened.database().stats().engine.deltas;
+    opened.run(flagstone::Database::merge)?;
+    let pending = opened.database().stats().engine.deltas;
+    opened.close()?;
+    let json = json!({ "pending_before": pending_before, "pending": pending });
+    let text = || format!("{pending_before} changes were pending, {pending} are left\n");
+    Ok(output.show(&json, text)?)
+}
+
 fn check_text(report: &CheckReport, faults: &[String]) -> String {
     let lines: String = faults.iter().map(|fault| format!("{fault}\n")).collect();
     let verdict = if report.is_sound() { "sound" } else { "damaged" };

@@ -14,6 +14,7 @@ fn every_command_has_help() {
         "scan",
         "stats",
         "check",
+        "merge",
         "wear",
         "bench",
         "crash",
