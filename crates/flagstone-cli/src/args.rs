@@ -374,6 +374,32 @@ pub(crate) enum RawLab {
     /// transactions of 1 to 4,096 changed rows, one behind the other or anywhere: by the log, by flags in
     /// the spare area, and as the engine chooses. Writes values and charts to DIR/crossover.
     Crossover(CrossoverArgs),
+    /// Compare policies side by side: which changes are merged first, which pages leave memory first.
+    ///
+    /// Runs every policy on every index workload, all with equal memory, and prints for a request what
+    /// the device did and how long it took; then from a paper's policy to the default, one option
+    /// after the other, what each is worth. Writes values, chart and page to DIR/compare.
+    Compare(CompareArgs),
+}
+
+/// Arguments of `lab compare`.
+#[derive(Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// What is compared.
+    #[arg(value_name = "WHAT", value_parser = ["index"])]
+    pub(crate) what: String,
+    /// Shorter runs.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Directory for the results.
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    pub(crate) out: String,
+    /// Runs at a time [default: the number of cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: Option<u32>,
+    /// Seed of everything random.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 /// Arguments of `lab crossover`.

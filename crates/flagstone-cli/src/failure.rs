@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use flagstone::{EngineError, OpenError, OptionsError};
 use flagstone_lab::bench::BenchError;
+use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
 use flagstone_lab::crossover::CrossoverError;
 use flagstone_lab::reproduce::ReproduceError;
@@ -125,6 +126,17 @@ impl From<CrossoverError> for Failure {
             CrossoverError::Open(error) => BenchError::Open(error).into(),
             CrossoverError::Engine(error) => BenchError::Engine(error).into(),
             CrossoverError::Lab(error) => error.into(),
+            other => Self::Output(io::Error::other(other.to_string())),
+        }
+    }
+}
+
+impl From<CompareError> for Failure {
+    fn from(error: CompareError) -> Self {
+        match error {
+            CompareError::Profile(error) => error.into(),
+            CompareError::Options(error) => error.into(),
+            CompareError::Lab(error) => error.into(),
             other => Self::Output(io::Error::other(other.to_string())),
         }
     }

@@ -5,11 +5,12 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use flagstone_lab::compare::{self, Comparison};
 use flagstone_lab::crossover::{self, Crossover, Line, Pattern};
 use flagstone_lab::reproduce::rule::Verdict;
 use flagstone_lab::reproduce::{self, Effort, Reproduction, Request};
 
-use crate::args::{CrossoverArgs, RawLab, ReproduceArgs};
+use crate::args::{CompareArgs, CrossoverArgs, RawLab, ReproduceArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Form, Output};
@@ -21,6 +22,7 @@ pub(crate) fn lab(command: &RawLab, output: &mut Output) -> Result<Exit, Failure
     match command {
         RawLab::Reproduce(args) => reproduce(args, output),
         RawLab::Crossover(args) => crossover(args, output),
+        RawLab::Compare(args) => compare(args, output),
     }
 }
 
@@ -63,6 +65,67 @@ fn crossover_text(measured: &Crossover) -> String {
     let rows = measured.lines.iter().map(row).collect();
     let table = Table::with_rows(HEADS.into_iter(), rows);
     format!("programs a transaction ({}):\n\n{table}", measured.profile)
+}
+
+/// Runs `lab compare`.
+fn compare(args: &CompareArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let request = compare::Request {
+        effort: if args.quick { Effort::Quick } else { Effort::Full },
+        seed: args.seed,
+        threads: args.threads.map_or_else(cores, |threads| threads as usize),
+    };
+    let progress = Mutex::new(Progress::new(output.form()));
+    let result = compare::measure(&request, &|done, total| {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.report("runs", done, total);
+    });
+    progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+    let measured = result?;
+    measured.write(Path::new(&args.out))?;
+    output.show(&measured, || compare_text(&measured))?;
+    Ok(Exit::Ok)
+}
+
+/// A request's cost, one line a workload and policy; then what each change is worth.
+fn compare_text(measured: &Comparison) -> String {
+    const HEADS: [&str; 9] = [
+        "workload",
+        "policy",
+        "reads",
+        "programs",
+        "erases a thousand",
+        "flash us",
+        "cpu us",
+        "hit ratio",
+        "default over it",
+    ];
+    let rows = measured.lines.iter().map(|line| {
+        let cost = &line.cost;
+        vec![
+            line.workload.clone(),
+            line.policy.clone(),
+            format!("{:.3}", cost.reads),
+            format!("{:.3}", cost.programs),
+            format!("{:.2}", 1000.0 * cost.erases),
+            format!("{:.1}", cost.flash_us),
+            cost.cpu_us.map_or_else(String::new, |cpu_us| format!("{cpu_us:.1}")),
+            format!("{:.3}", cost.hit_ratio),
+            format!("{:.3}", line.default_ratio),
+        ]
+    });
+    let lines = Table::with_rows(HEADS.into_iter(), rows.collect());
+    let rows = measured.steps.iter().map(|step| {
+        vec![
+            step.workload.clone(),
+            step.change.to_owned(),
+            format!("{:.1}", step.before_us),
+            format!("{:.1}", step.after_us),
+            format!("{:+.1} %", 100.0 * (step.after_us / step.before_us - 1.0)),
+        ]
+    });
+    let heads = ["workload", "change", "before, us", "after, us", "worth"];
+    let steps = Table::with_rows(heads.into_iter(), rows.collect());
+    format!("a request:\n\n{lines}\nfrom lazy-cost to the default:\n\n{steps}")
 }
 
 /// Runs `lab reproduce`: a claim that differs is an answer, not a failure.

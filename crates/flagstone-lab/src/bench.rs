@@ -6,7 +6,7 @@
 //! - **B1** The window begins after the warm-up and covers exactly the transactions asked for.
 //! - **B2** Every run ends with the four sums checked, and every acknowledged commit found; on the
 //!   simulator after a power cut and a restart.
-//! - **B3** On the simulator nothing depends on the host but `wall_s`.
+//! - **B3** On the simulator nothing depends on the host but `wall_s` and `cpu_s`.
 
 mod chip;
 mod images;

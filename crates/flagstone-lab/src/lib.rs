@@ -8,6 +8,9 @@
 //! - [`medium`]: the simulated device of a run, a chip or a drive.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
+//! - [`classic`]: an ARIES engine on the same floors, to compare with.
+//! - [`shadow`]: an engine of shadow pages with commit flags or cycles, to compare with.
+//! - [`compare`]: every index policy on every index workload, side by side.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`crossover`]: programs a transaction by its size, by the log, by flags, and as chosen.
 //! - [`lazy_index`]: the lazy-update B+-tree with its paper's structure, as counts of nodes.
@@ -17,6 +20,7 @@
 pub mod bench;
 pub mod classic;
 pub mod clock;
+pub mod compare;
 pub mod crash;
 pub mod crossover;
 pub mod event_loop;

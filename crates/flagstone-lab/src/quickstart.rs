@@ -262,6 +262,7 @@ impl Journey {
             totals,
             elapsed_s: self.stretch.wall.as_secs_f64(),
             wall_s: self.stretch.wall.as_secs_f64(),
+            cpu_s: None,
             memory: self.machine.memory(),
             recovery: self.recovery,
             steadiness,

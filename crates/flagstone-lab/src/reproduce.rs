@@ -36,6 +36,7 @@ use figure::{Figure, Report, Row};
 pub(crate) use chart::draw;
 pub(crate) use files::put;
 pub use files::write;
+pub(crate) use page::style;
 pub use papers::{PAPERS, Paper};
 
 /// How much of an experiment runs.

@@ -4,7 +4,7 @@
 //!
 //! - **R1** Counters cover the measured window only: they are differences of [`Totals`] taken at
 //!   its two ends. Peaks of memory cover the whole run.
-//! - **R2** Equal seeds on the simulator give equal objects but for `wall_s`.
+//! - **R2** Equal seeds on the simulator give equal objects but for `wall_s` and `cpu_s`.
 //! - **R3** Every option that shaped the run is in `config`, so that the object can be repeated.
 
 mod config;
@@ -31,6 +31,9 @@ pub struct Run {
     pub elapsed_s: f64,
     /// Wall time of the window in seconds.
     pub wall_s: f64,
+    /// Processor time of the window in seconds, on the simulator under Linux.
+    #[serde(skip)]
+    pub cpu_s: Option<f64>,
     /// Commits per second of `elapsed_s`.
     pub tps: f64,
     /// Time from a transaction's first begin to its durable commit.

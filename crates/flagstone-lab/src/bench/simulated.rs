@@ -173,9 +173,10 @@ fn measure<S: Drivable + Store<Device = Chip>, W: Workload>(
 ) -> Result<Measured, BenchError> {
     clients.reset_tally();
     let (totals, now_ns) = (machine.totals(), clients.now_ns());
-    let started = Instant::now();
+    let (started, cpu_ns) = (Instant::now(), thread_cpu_ns());
     let slices = slices(machine, job, clients, on_progress)?;
     let wall_s = started.elapsed().as_secs_f64();
+    let cpu_s = thread_cpu_ns().zip(cpu_ns).map(|(after, before)| seconds(after - before));
     let steadiness = Steadiness::of(&slices);
     let mut observed = machine.observe(job, warmup.txns, &steadiness);
     observed.trace_hash = machine.database.with_device(|device| device.inner().trace_hash());
@@ -184,11 +185,19 @@ fn measure<S: Drivable + Store<Device = Chip>, W: Workload>(
         totals: machine.totals().since(&totals),
         elapsed_s: seconds(clients.now_ns() - now_ns),
         wall_s,
+        cpu_s,
         memory: machine.memory(),
         recovery: None,
         steadiness,
         observed,
     })
+}
+
+/// Processor time of this thread so far, where the system tells it.
+fn thread_cpu_ns() -> Option<u64> {
+    // First field: time spent on the processor (Linux, Documentation/scheduler/sched-stats.rst).
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 fn slices<S: Drivable, W: Workload>(

@@ -258,6 +258,7 @@ fn run_on<D: Nand + Send, W: Workload>(
         totals: machine.totals().since(&totals),
         elapsed_s: stretch.wall.as_secs_f64(),
         wall_s: stretch.wall.as_secs_f64(),
+        cpu_s: None,
         memory: machine.memory(),
         recovery: None,
         steadiness,

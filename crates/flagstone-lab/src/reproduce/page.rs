@@ -148,7 +148,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// The style sheet; charts take their ink, grid and ground from it too.
-fn style() -> String {
+pub(crate) fn style() -> String {
     let hex = |color: plotters::style::RGBColor| {
         format!("#{:02X}{:02X}{:02X}", color.0, color.1, color.2)
     };

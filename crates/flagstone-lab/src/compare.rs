@@ -1,0 +1,320 @@
+//! All index policies side by side: every order of merging with every order in which frames leave, on
+//! every index workload, and the default engine against each of them.
+//!
+//! Owns the list of policies, the runs, the table and its files. Never knows how a policy works.
+//!
+//! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same requests.
+//! - **C2** Flash time is what the device takes for every read, program and erase of the window, for
+//!   whatever cause; commits do not wait for the log, as in the papers, but its programs count.
+//! - **C3** Of equal seeds everything is equal but the time that the processor takes.
+
+mod files;
+mod ladder;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flagstone::{Durability, MergeTo, Options, OptionsError, Replacement, SuperGroup, Victim};
+use flagstone_nand::{Profile, ProfileError};
+use serde::Serialize;
+
+use crate::bench::{self, BenchConfig, BenchError, Images, MemoryBudget, Start, Warmup};
+use crate::parallel;
+use crate::preset;
+use crate::reproduce::{Effort, ReproduceError};
+use crate::run::{ProgramsByCause, Run};
+use crate::workload::index::Dialect;
+
+pub use ladder::{STEPS, Step};
+
+/// Name of the engine that the others are compared with.
+pub const DEFAULT: &str = "flagstone";
+
+/// Memory of the workloads on names: 36 pages of 2 KiB by the count of the lazy-update paper, 18 nodes and
+/// 3,072 requests of 35 bytes.
+const NAMES_MEMORY: usize = 18 * 2048 + 3072 * 35;
+/// Memory of the others, as a share of the bytes loaded.
+const MEMORY_SHARE: f64 = 0.1;
+/// Live pages of the data region: collection runs.
+const FILL: f64 = 0.8;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Full or quick.
+    pub effort: Effort,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Runs at a time.
+    pub threads: usize,
+}
+
+/// One policy: its name and its options.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Name in the table.
+    pub name: String,
+    /// What the engine is told.
+    pub options: Options,
+}
+
+/// What a run took for a request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cost {
+    /// Page reads.
+    pub reads: f64,
+    /// Programs, whole and partial, for whatever cause.
+    pub programs: f64,
+    /// Of these, data pages.
+    pub data: f64,
+    /// Block erases.
+    pub erases: f64,
+    /// Flash time in microseconds (rule C2).
+    pub flash_us: f64,
+    /// Processor time in microseconds, the simulated chip's included; none where the system does not
+    /// tell it.
+    pub cpu_us: Option<f64>,
+    /// Look-ups of nodes that memory answered.
+    pub hit_ratio: f64,
+    /// Programs by cause.
+    pub causes: BTreeMap<&'static str, f64>,
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// Workload.
+    pub workload: String,
+    /// Policy.
+    pub policy: String,
+    /// What it took for a request.
+    pub cost: Cost,
+    /// Flash time of the default engine over that of this policy.
+    pub default_ratio: f64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Seed.
+    pub seed: u64,
+    /// Full or quick.
+    pub effort: Effort,
+    /// Bytes of memory by workload.
+    pub memory: BTreeMap<String, usize>,
+    /// By workload and policy.
+    pub lines: Vec<Line>,
+    /// From a paper's policy to the default, one change after the other.
+    pub steps: Vec<Step>,
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompareError {
+    /// A profile is refused.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A preset is refused.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// A run failed, which is named, or a file could not be written.
+    #[error(transparent)]
+    Lab(#[from] ReproduceError),
+}
+
+/// Name of a policy's variant in the options: as on the command line.
+fn named(value: impl Serialize) -> String {
+    let text = serde_json::to_value(value).ok();
+    text.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// Orders in which frames leave: quick comparisons leave out those that are near others.
+const fn replacements(effort: Effort) -> &'static [Replacement] {
+    match effort {
+        Effort::Full => &Replacement::ALL,
+        Effort::Quick => &[Replacement::Lru, Replacement::Cflru],
+    }
+}
+
+/// Every policy, the default first: to join, add a line.
+///
+/// # Errors
+///
+/// A preset that does not exist.
+pub fn policies(effort: Effort) -> Result<Vec<Policy>, OptionsError> {
+    let mut policies = vec![
+        Policy { name: DEFAULT.to_owned(), options: preset::options(DEFAULT)? },
+        Policy { name: String::from("lazy-biggest"), options: preset::options("lazy-biggest")? },
+        Policy { name: String::from("lazy-cost"), options: preset::options("lazy-cost")? },
+    ];
+    for replacement in replacements(effort).iter().copied() {
+        let options = Options { replacement, ..preset::options("traditional")? };
+        policies.push(Policy { name: format!("traditional, {}", named(replacement)), options });
+    }
+    for victim in Victim::ALL {
+        for replacement in replacements(effort).iter().copied() {
+            let (super_group, merge_to) = (SuperGroup::Off, MergeTo::Frame);
+            let base = preset::options("lazy-biggest")?;
+            let options = Options { victim, replacement, super_group, merge_to, ..base };
+            policies.push(Policy {
+                name: format!("{}, {}", named(victim), named(replacement)),
+                options,
+            });
+        }
+    }
+    Ok(policies)
+}
+
+/// What a run is: its workload and policy.
+#[derive(Clone, Debug)]
+struct Cell {
+    dialect: Dialect,
+    policy: Policy,
+}
+
+/// Compares every policy on every workload; `progress` hears how many runs of how many are done.
+///
+/// # Errors
+///
+/// The first run that failed, by name.
+pub fn measure(
+    request: &Request,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Comparison, CompareError> {
+    let policies = policies(request.effort)?;
+    let steps = ladder::policies()?;
+    let all: Vec<Cell> = Dialect::ALL
+        .into_iter()
+        .flat_map(|dialect| {
+            let policies = policies.iter().chain(&steps).cloned();
+            policies.map(move |policy| Cell { dialect, policy })
+        })
+        .collect();
+    let images: Arc<Images> = Arc::default();
+    let done = AtomicU64::new(0);
+    let costs = parallel::each(request.threads, &all, |cell| {
+        let cost = cost_of(request, cell, &images);
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, all.len() as u64);
+        cost
+    });
+    let costs = costs.into_iter().collect::<Result<Vec<(Cost, usize)>, CompareError>>()?;
+    let mut comparison = Comparison {
+        seed: request.seed,
+        effort: request.effort,
+        memory: BTreeMap::new(),
+        lines: Vec::new(),
+        steps: Vec::new(),
+    };
+    let each = policies.len() + steps.len();
+    for (cells, costs) in all.chunks(each).zip(costs.chunks(each)) {
+        let workload = cells[0].dialect.to_string();
+        comparison.memory.insert(workload.clone(), costs[0].1);
+        let default_us = costs[0].0.flash_us;
+        for (cell, (cost, _)) in cells.iter().zip(costs).take(policies.len()) {
+            let (policy, cost) = (cell.policy.name.clone(), cost.clone());
+            let default_ratio = default_us / cost.flash_us;
+            comparison.lines.push(Line { workload: workload.clone(), policy, cost, default_ratio });
+        }
+        let costs = costs[policies.len()..].iter().map(|(cost, _)| cost.flash_us);
+        comparison.steps.extend(ladder::steps(&workload, &costs.collect::<Vec<_>>(), default_us));
+    }
+    Ok(comparison)
+}
+
+/// Requests of a window, and before it.
+const fn sizes(effort: Effort, dialect: Dialect) -> (u64, u64) {
+    // Those that read most are longer, so that each changes as much.
+    let factor = if dialect.mix().select > 500 { 4 } else { 1 };
+    match effort {
+        Effort::Full => (200_000 * factor, 100_000 * factor),
+        Effort::Quick => (20_000 * factor, 20_000 * factor),
+    }
+}
+
+fn cost_of(
+    request: &Request,
+    cell: &Cell,
+    images: &Arc<Images>,
+) -> Result<(Cost, usize), CompareError> {
+    let dialect = cell.dialect;
+    let profile = Profile::named(dialect.profile())?;
+    let timing = profile.timing;
+    let mut config = BenchConfig::index(dialect, profile, Vec::new());
+    let (window, warmup) = sizes(request.effort, dialect);
+    config.memory = match dialect.profile() {
+        "lazy-slc" => MemoryBudget::Bytes(NAMES_MEMORY),
+        _ => MemoryBudget::Share(MEMORY_SHARE),
+    };
+    config.fill = FILL;
+    config.txns = window;
+    config.warmup = Warmup::Txns(warmup);
+    config.start = Start::Image(Arc::clone(images));
+    config.seed = request.seed;
+    let options = Options { durability: Durability::Deferred, ..cell.policy.options.clone() };
+    let run = bench::run(&config, &options, &mut |_| ()).map_err(|source: BenchError| {
+        ReproduceError::Run { cell: format!("{dialect} {}", cell.policy.name), source }
+    })?;
+    let flash_ns = run.page_reads * timing.read_ns
+        + run.page_programs * timing.program_ns
+        + run.partial_programs * timing.partial_program_ns
+        + run.block_erases * timing.erase_ns;
+    Ok((Cost::of(&run, flash_ns), run.config.memory))
+}
+
+impl Cost {
+    fn of(run: &Run, flash_ns: u64) -> Self {
+        let each = |count: u64| count as f64 / run.commits as f64;
+        let ProgramsByCause { log, data, metadata, relocation, wear, .. } = run.programs_by_cause;
+        let causes = [
+            ("log", log),
+            ("data", data),
+            ("metadata", metadata),
+            ("relocation", relocation),
+            ("wear", wear),
+        ];
+        Self {
+            reads: each(run.page_reads),
+            programs: each(run.page_programs + run.partial_programs),
+            data: each(data),
+            erases: each(run.block_erases),
+            flash_us: each(flash_ns) / 1000.0,
+            cpu_us: run.cpu_s.map(|cpu_s| cpu_s * 1e6 / run.commits as f64),
+            hit_ratio: run.pool_hits as f64 / (run.pool_hits + run.pool_misses).max(1) as f64,
+            causes: causes.map(|(name, count)| (name, each(count))).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_of_policies_stands_in_the_list_once() {
+        let policies = policies(Effort::Full).unwrap();
+        let names: std::collections::BTreeSet<&str> =
+            policies.iter().map(|policy| policy.name.as_str()).collect();
+        assert_eq!(names.len(), policies.len());
+        assert!(names.contains("cost, cfdc") && names.contains("fifo, clock"));
+        assert_eq!(policies[0].name, DEFAULT);
+    }
+
+    /// Goal: the default is no worse than the policies of the papers where most requests write. Method:
+    /// a short run of one workload.
+    #[test]
+    fn the_default_takes_less_flash_time_where_most_requests_write() {
+        let request = Request { effort: Effort::Quick, seed: 1, threads: 1 };
+        let images = Arc::default();
+        let flash_us = |policy: &Policy| {
+            let cell = Cell { dialect: Dialect::WriteIntensive, policy: policy.clone() };
+            cost_of(&request, &cell, &images).unwrap().0.flash_us
+        };
+        let policies = policies(Effort::Quick).unwrap();
+        let default_us = flash_us(&policies[0]);
+        for policy in &policies[1..4] {
+            assert!(default_us < flash_us(policy), "{}", policy.name);
+        }
+    }
+}
