@@ -432,7 +432,7 @@ pub(crate) struct ReproduceArgs {
     /// One figure or table of it; a wrong name is answered with those that exist [default: all].
     #[arg(value_name = "FIGURE")]
     pub(crate) figure: Option<String>,
-    /// Smaller sizes in the same proportions: at most two minutes on two cores.
+    /// Smaller sizes in the same proportions: minutes on two cores.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Directory for the results.
