@@ -129,6 +129,9 @@ pub enum ReproduceError {
         /// Those that exist.
         known: String,
     },
+    /// Nothing can be drawn: no figure has all its runs on file.
+    #[error("no runs of `{0}` with these sizes and this seed are on file")]
+    NothingOnFile(&'static str),
     /// The experiment is not part of this build.
     #[error("this build has no experiment for `{0}`")]
     NotBuilt(&'static str),
@@ -210,6 +213,9 @@ pub fn run(
     };
     if request.draw_only {
         figures.retain(|figure| figure.cells.iter().all(|cell| known.get(cell.name()).is_some()));
+        if figures.is_empty() {
+            return Err(ReproduceError::NothingOnFile(paper));
+        }
     }
     let cells: Vec<&Cell> = figures.iter().flat_map(|figure| &figure.cells).collect();
     let journal = request.resume.as_deref().filter(|_| !request.draw_only);

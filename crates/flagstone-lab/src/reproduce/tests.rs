@@ -218,6 +218,10 @@ fn figures_are_drawn_from_the_runs_on_file_alone() {
     let figures: Vec<&str> = drawn.figures.iter().map(|figure| figure.figure).collect();
     assert_eq!(figures, ["2-time"]);
     assert_eq!(drawn.figures[0].rows, made.figures[0].rows);
+    // A page without figures is not drawn over one that has some.
+    let other = Request { resume: resume(), draw_only: true, seed: 2, ..request(1, None) };
+    let error = run(experiment(), &other, &|_, _| {}).unwrap_err();
+    assert!(matches!(error, ReproduceError::NothingOnFile("a-paper")));
 }
 
 #[test]
