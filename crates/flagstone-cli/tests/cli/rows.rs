@@ -185,3 +185,23 @@ fn the_chip_and_its_counters_can_be_looked_at() {
     }
     flagstone(&["check", "/no/such/file"]).fails(19);
 }
+
+/// Goal: the longest value that `stats` names can be stored, and a longer one is told apart from a
+/// full device, however small the pages are.
+#[test]
+fn the_longest_value_fits_and_a_longer_one_is_too_long() {
+    for profile in ["tiny", "slc-2k"] {
+        let place = Place::with_database(&["--profile", profile, "--capacity", "8MiB"]);
+        place.run("put", &["t", "a", "1"]).ok();
+        let stats = place.run("stats", &["--json"]).ok().json();
+        let longest = stats["limits"]["value_size_max"].as_u64().expect("a limit");
+        let fits = longest.min(2 << 20);
+        std::fs::write(place.file("value"), vec![7; fits as usize]).expect("writes");
+        place.run("put", &["t", "long", "--file", &place.path("value")]).ok();
+        if fits == longest {
+            std::fs::write(place.file("value"), vec![7; fits as usize + 1]).expect("writes");
+            place.run("put", &["t", "longer", "--file", &place.path("value")]).fails(13);
+        }
+        assert_eq!(place.run("check", &["--json"]).ok().json()["sound"], true);
+    }
+}

@@ -140,7 +140,7 @@ pub(crate) struct MasterRun {
 const MASTER_VERSION: u8 = 2;
 
 /// Bytes of a master record without the elements of its lists.
-const MASTER_HEAD_SIZE: usize = 65;
+pub(crate) const MASTER_HEAD_SIZE: usize = 65;
 
 /// Bytes of a deferred release beside what it releases, at most.
 const RELEASE_SIZE: usize = 20;

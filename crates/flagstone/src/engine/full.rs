@@ -2,6 +2,7 @@
 
 use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 
+use super::checkpoint::MASTER_HEAD_SIZE;
 use super::transaction::Transaction;
 use super::{Engine, Step, Stop, Wait};
 use crate::bugs::SeededBug;
@@ -162,6 +163,13 @@ impl Engine {
     /// device is left to merges, which free what they replace at once.
     pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
         self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
+    }
+
+    /// Pages that a transaction may write before its commit while nothing else is unfinished.
+    pub(crate) fn nameable_pages(&self) -> usize {
+        let idle_size = MASTER_HEAD_SIZE + self.trees.len() * 8;
+        let usable = self.view.record_room * RECORD_USE_PERCENT / 100;
+        usable.saturating_sub(idle_size) / OPEN_GROUP_PAGE_SIZE
     }
 
     /// Whether `xid` may write `pages` more before its commit: the record of a checkpoint has to

@@ -116,12 +116,17 @@ pub(crate) struct ValuePlan {
 }
 
 impl Engine {
-    /// Bytes of the largest value.
+    /// Bytes of the largest value: its descriptor can name its pages, and so can the record of a
+    /// checkpoint while the transaction that stores it is open.
     #[must_use]
     pub fn value_size_max(&self) -> usize {
         let chunk_size = self.payload_size - VALUE_PAGE_HEADER_SIZE;
         let lists = (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
-        lists.saturating_mul(chunk_size / 4).saturating_mul(chunk_size).min(VALUE_SIZE_MAX)
+        let list_chunks = chunk_size / 4;
+        // Of the pages that the record names, one in so many is a list.
+        let named_chunks = self.nameable_pages().saturating_mul(list_chunks) / (list_chunks + 1);
+        let chunks = lists.saturating_mul(list_chunks).min(named_chunks);
+        chunks.saturating_mul(chunk_size).min(VALUE_SIZE_MAX)
     }
 
     /// Chooses the pages for a value of `size` bytes that `xid` is going to store.
