@@ -66,6 +66,13 @@ pub(crate) enum RawCommand {
     Merge(DatabaseArgs),
     /// Draw the chip: state, live pages and erase count of each block.
     Wear(DatabaseArgs),
+    /// Say what a chip is and, on blocks that may be used up, find out what it can do.
+    ///
+    /// Without --scratch the device is read and nothing else. On each scratch block, whose content is
+    /// lost, it measures the time of every operation, and finds out how often a page can be programmed
+    /// before it reads wrong, whether spare bytes lie outside the ECC, and in what order pages can be
+    /// programmed. What a power cut harms it does not find out.
+    Probe(ProbeArgs),
     /// Run a workload and count everything that it does to the device.
     Bench(BenchArgs),
     /// Cut the power at every device operation, in every way it can end, and verify each restart.
@@ -257,6 +264,28 @@ pub(crate) struct QuickstartArgs {
     pub(crate) seed: u64,
 }
 
+/// Arguments of `probe`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone probe /dev/mtd3                              what the driver says; reads alone
+  flagstone probe /dev/mtd3 --scratch 1020-1023          tries four blocks, which lose their content
+  flagstone probe /dev/mtd3 --scratch 9,11 --out own.toml
+  flagstone create /dev/mtd3 --device mtd --profile own.toml
+
+docs/RAW-NAND.md goes through all of it, board to backup.")]
+pub(crate) struct ProbeArgs {
+    /// Node of raw NAND under Linux, or the image of a chip.
+    #[arg(value_name = "DEVICE")]
+    pub(crate) path: PathBuf,
+    /// Erase blocks that may be used up: numbers from 0 and ranges, with commas between them.
+    #[arg(long, value_name = "BLOCKS")]
+    pub(crate) scratch: Option<String>,
+    /// Write a profile for `create --profile` to this file, which must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -265,6 +294,7 @@ Examples:
   flagstone bench tpcb --preset flagstone,traditional --clients 16 --json
   flagstone bench tpcc --preset otf-group --profile slc-2k --scale 1 --clients 16 --json
   flagstone bench index --dialect w-update-mix -o victim=cost
+  flagstone bench tpcb --device mtd --node /dev/mtd3 --memory 2MiB    what is on it is lost
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
 collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
@@ -284,7 +314,11 @@ pub(crate) struct BenchArgs {
     /// Directory for the file of the devices `image` and `file` [default: a temporary one].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`].
+    /// Node of the device `mtd`, a partition of which nothing is needed any more: it is formatted.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<PathBuf>,
+    /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`; what the
+    /// driver says on `mtd`].
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
     /// Preset, or several with commas between them: these run one after the other.
@@ -311,7 +345,7 @@ pub(crate) struct BenchArgs {
     /// Part of the memory that is kept for deltas [default: that of the preset].
     #[arg(long, value_name = "SIZE")]
     pub(crate) held_back: Option<String>,
-    /// Live share of the data region at the end of the run; it sizes the chip.
+    /// Live share of the data region at the end of the run; it sizes the chip, but for `mtd`.
     #[arg(long, value_name = "SHARE", default_value_t = 0.8)]
     pub(crate) fill: f64,
     /// Warm-up: auto (three chip overwrites), none, or a number of transactions.

@@ -2,14 +2,20 @@
 //!
 //! Owns the way from arguments to a [`BenchConfig`] and the run as text. Measures nothing.
 
-use flagstone_lab::bench::{BenchConfig, BenchDevice, MemoryBudget, Warmup, WorkloadKind, run_all};
+use std::path::Path;
+
+use flagstone_lab::bench::{
+    BenchConfig, BenchDevice, ChipUse, MemoryBudget, Warmup, WorkloadKind, run_all,
+};
 use flagstone_lab::preset;
 use flagstone_lab::run::{Run, Runs};
 use flagstone_lab::workload::{index, tpcb, tpcc};
+use flagstone_nand::Profile;
 
 use crate::args::{BenchArgs, RawDevice};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::open::mtd_profile;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE, SEGMENT_PROFILE, UsageError};
@@ -71,12 +77,7 @@ fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
 fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     let workload = workload(args)?;
     let (device, scratch) = device(args)?;
-    let default_profile = match (args.device, workload) {
-        (RawDevice::File, _) => SEGMENT_PROFILE,
-        (_, WorkloadKind::Index(dialect)) => dialect.profile(),
-        _ => CHIP_PROFILE,
-    };
-    let profile = request::profile(args.profile.as_deref().unwrap_or(default_profile))?;
+    let profile = profile(args, workload)?;
     let mut config = match workload {
         WorkloadKind::Tpcb(_) => BenchConfig::tpcb(profile, presets(args)?),
         WorkloadKind::Tpcc { .. } => BenchConfig::tpcc(profile, presets(args)?),
@@ -84,6 +85,9 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     };
     config.workload = workload;
     config.device = device;
+    if args.device == RawDevice::Mtd {
+        config.chip = ChipUse::Whole;
+    }
     config.scale = args.scale;
     config.clients = args.clients;
     config.abort_ratio = args.abort_ratio;
@@ -99,6 +103,30 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.seed = args.seed;
     let unsteady = if config.warmup == Warmup::None { Unsteady::Accepted } else { Unsteady::Fails };
     Ok(BenchRequest { config, unsteady, _scratch: scratch })
+}
+
+/// Profile of the device: the one named, or what fits device and workload.
+fn profile(args: &BenchArgs, workload: WorkloadKind) -> Result<Profile, Failure> {
+    if let Some(node) = node(args)? {
+        let named = args.profile.as_deref().map(request::profile).transpose()?;
+        return mtd_profile(node, named.as_ref());
+    }
+    let default_profile = match (args.device, workload) {
+        (RawDevice::File, _) => SEGMENT_PROFILE,
+        (_, WorkloadKind::Index(dialect)) => dialect.profile(),
+        _ => CHIP_PROFILE,
+    };
+    Ok(request::profile(args.profile.as_deref().unwrap_or(default_profile))?)
+}
+
+/// Node of the device `mtd`; none for other devices.
+fn node(args: &BenchArgs) -> Result<Option<&Path>, UsageError> {
+    match (args.device, args.node.as_deref()) {
+        (RawDevice::Mtd, None) => Err(UsageError::Conflict("--device mtd needs --node")),
+        (RawDevice::Mtd, node) => Ok(node),
+        (_, Some(_)) => Err(UsageError::Conflict("--node goes with --device mtd alone")),
+        (_, None) => Ok(None),
+    }
 }
 
 const INDEX_DIALECTS: &str = "w-query-insert, w-update-insert, w-query-mix, w-update-mix, \
@@ -155,14 +183,26 @@ fn warmup(text: &str) -> Result<Warmup, UsageError> {
 
 /// The device, and the directory that holds it where it is a file.
 fn device(args: &BenchArgs) -> Result<(BenchDevice, Option<Scratch>), Failure> {
+    if let Some(node) = node(args)? {
+        return Ok((mtd(node)?, None));
+    }
     let on_files = match args.device {
-        RawDevice::Sim => return Ok((BenchDevice::Sim, None)),
-        RawDevice::Mtd => return Err(Failure::NoMtd),
+        RawDevice::Sim | RawDevice::Mtd => return Ok((BenchDevice::Sim, None)),
         RawDevice::Image => BenchDevice::Image,
         RawDevice::File => BenchDevice::File,
     };
     let scratch = Scratch::new(args.dir.as_deref())?;
     Ok((on_files(scratch.path().to_owned()), Some(scratch)))
+}
+
+#[cfg(target_os = "linux")]
+fn mtd(node: &Path) -> Result<BenchDevice, Failure> {
+    Ok(BenchDevice::Mtd(node.into()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn mtd(_: &Path) -> Result<BenchDevice, Failure> {
+    Err(Failure::NoMtd)
 }
 
 /// The runs beside each other, one column each.

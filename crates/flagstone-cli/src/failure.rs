@@ -16,7 +16,7 @@ use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
 use flagstone_lab::crossover::CrossoverError;
 use flagstone_lab::reproduce::ReproduceError;
-use flagstone_nand::{NandError, OpenDeviceError, ProfileError};
+use flagstone_nand::{NandError, OpenDeviceError, ProbeError, ProfileError};
 use flagstone_space::{MountError, SpaceError};
 use serde_json::json;
 use thiserror::Error;
@@ -78,6 +78,14 @@ pub(crate) enum Failure {
         /// Device asked for.
         asked: String,
     },
+    /// A device could not be probed.
+    #[error("{path}: {source}")]
+    Probe {
+        /// Node or image.
+        path: PathBuf,
+        /// Why.
+        source: ProbeError,
+    },
     /// A file other than the database could not be read or written.
     #[error("{path}: {source}")]
     File {
@@ -101,8 +109,9 @@ pub(crate) enum Failure {
     /// A count that this machine cannot hold.
     #[error("{0} is too large")]
     TooMany(&'static str),
-    /// The device of Linux for raw NAND.
-    #[error("benchmarks do not run on raw NAND yet; use --device sim, image or file")]
+    /// The device of Linux for raw NAND, on another system.
+    #[error("raw NAND is reached through Linux alone; use --device sim, image or file")]
+    #[cfg_attr(target_os = "linux", expect(dead_code, reason = "of other systems"))]
     NoMtd,
     /// Standard output.
     #[error("cannot write the output: {0}")]
@@ -182,6 +191,8 @@ impl Failure {
             Self::Usage(error) => usage_exit(error),
             Self::Open { source, .. } => open_exit(source),
             Self::Engine { source, .. } => engine_exit(source),
+            Self::Probe { source: ProbeError::Device(error), .. } => nand_exit(error),
+            Self::Probe { .. } => Exit::Usage,
             Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,
             Self::Profile { .. } => Exit::ProfileMismatch,
             Self::File { source, .. } => file_exit(source.kind()),

@@ -18,6 +18,7 @@ mod lab;
 mod open;
 mod output;
 mod overrides;
+mod probe;
 mod progress;
 mod quickstart;
 mod request;
@@ -65,6 +66,7 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Get(args) => rows::get(&args.try_into()?, output)?,
         RawCommand::Del(args) => rows::delete(&args.try_into()?, output)?,
         RawCommand::Scan(args) => rows::scan(&args.try_into()?, output)?,
+        RawCommand::Probe(args) => probe::run(&args.try_into()?, output)?,
         RawCommand::Stats(args) => inspect::stats(&args.try_into()?, output)?,
         RawCommand::Wear(args) => inspect::wear(&args.try_into()?, output)?,
         RawCommand::Profiles(args) => catalog::profiles(args.name.as_deref(), output)?,

@@ -149,6 +149,51 @@ fn open_mtd(_: &Path, _: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
     Err(OpenDeviceError::Unsuitable)
 }
 
+/// Profile of raw NAND as `profile` has it, or as its driver describes it, with its size.
+#[cfg(target_os = "linux")]
+pub(crate) fn mtd_profile(path: &Path, profile: Option<&Profile>) -> Result<Profile, Failure> {
+    let device = match profile {
+        Some(profile) => MtdNand::open_as(path, profile),
+        None => MtdNand::open(path),
+    };
+    let device =
+        device.map_err(|source| Failure::Open { path: path.into(), source: source.into() })?;
+    Ok(device.profile().clone())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn mtd_profile(path: &Path, _: Option<&Profile>) -> Result<Profile, Failure> {
+    Err(Failure::Open { path: path.into(), source: OpenDeviceError::Unsuitable.into() })
+}
+
+/// The device that `path` holds, to be probed, and what is known of it.
+pub(crate) fn device_to_probe(path: &Path) -> Result<(AnyNand, Profile), Failure> {
+    let found = if is_node(path) { mtd_to_probe(path) } else { image_to_probe(path) };
+    found.map_err(|source| Failure::Open { path: path.into(), source: source.into() })
+}
+
+fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
+    // A file without a profile beside it is no chip.
+    if fs::exists(path).is_ok_and(|exists| exists) && !side_path(path).exists() {
+        return Err(OpenDeviceError::NotFlagstone);
+    }
+    let image = ImageNand::open(path)?;
+    let profile = image.profile().clone();
+    Ok((Box::new(image), profile))
+}
+
+#[cfg(target_os = "linux")]
+fn mtd_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
+    // What the driver says goes into a profile, not what it lets be tried.
+    let known = MtdNand::open(path)?.profile().clone();
+    Ok((Box::new(MtdNand::open_to_probe(path)?), known))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn mtd_to_probe(_: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
+    Err(OpenDeviceError::Unsuitable)
+}
+
 /// Whether a path is a device node of the kind that MTD has.
 fn is_node(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())

@@ -96,7 +96,7 @@ pub enum WorkloadKind {
     Index(index::Dialect),
 }
 
-/// Size of a run's chip on the simulator, and what else is on it.
+/// Size of a run's chip, and what else is on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChipUse {
     /// As large as the workload needs to fill it as asked.
@@ -105,6 +105,8 @@ pub enum ChipUse {
     /// As large as its profile says; what the workload leaves free holds cold pages, which nobody
     /// reads or writes. The number of warm-up transactions must be known.
     Prefilled,
+    /// As large as its profile says, whatever it is filled to.
+    Whole,
 }
 
 /// What a run on the simulator begins with.
@@ -125,6 +127,10 @@ pub enum BenchDevice {
     Image(PathBuf),
     /// A regular file in this directory, with threads, on the wall clock.
     File(PathBuf),
+    /// Raw NAND of Linux behind this node, with threads, on the wall clock. Its size is what it is
+    /// ([`ChipUse::Whole`]), and what was on it is lost.
+    #[cfg(target_os = "linux")]
+    Mtd(PathBuf),
 }
 
 /// Memory budget of a benchmark.
@@ -273,7 +279,7 @@ fn run_job<W: Workload>(
 ) -> Result<Run, BenchError> {
     match &job.config.device {
         BenchDevice::Sim => simulated::run(job, options, on_progress),
-        BenchDevice::Image(_) | BenchDevice::File(_) => threaded::run(job, options, on_progress),
+        _ => threaded::run(job, options, on_progress),
     }
 }
 

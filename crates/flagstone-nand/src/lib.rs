@@ -27,6 +27,7 @@ mod image;
 mod mix;
 #[cfg(all(feature = "std", target_os = "linux"))]
 mod mtd;
+mod probe;
 mod profile;
 mod rules;
 #[cfg(feature = "std")]
@@ -51,6 +52,9 @@ pub use geometry::{
 pub use image::ImageNand;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use mtd::MtdNand;
+pub use probe::{
+    Findings, MeasuredTimes, NOP_USUAL, ProbeError, SPARE_PROGRAMS_MAX, probe, read_time,
+};
 pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError, Translation};
 #[cfg(feature = "std")]
 pub use segment::SegmentFile;

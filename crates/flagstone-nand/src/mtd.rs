@@ -37,6 +37,9 @@ const KIND_NAND: u8 = 4;
 /// Endurance assumed of a chip of which nothing else is known.
 const ENDURANCE: u32 = 100_000;
 
+/// Programs of a spare area that a probe may try: as many as a profile can hold.
+const PROBE_PROGRAMS: u32 = 255;
+
 /// How reads learn of corrected bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
@@ -98,6 +101,25 @@ impl MtdNand {
         }
         let mut profile = Profile { geometry, ..profile.clone() };
         limit(&mut profile.capabilities, &found);
+        Ok(Self::assemble(file, profile.checked()?))
+    }
+
+    /// Opens a device to find out what it can do: all that the kernel lets through is allowed, whether
+    /// the chip can do it or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`MtdNand::open`].
+    pub fn open_to_probe(path: &Path) -> Result<Self, OpenDeviceError> {
+        let file = open_locked(path)?;
+        let mut profile = described(&file, path)?;
+        let capabilities = &mut profile.capabilities;
+        let free =
+            std::mem::replace(&mut capabilities.spare_covered, SpareRange { offset: 0, size: 0 });
+        capabilities.spare_raw = free;
+        capabilities.programs_spare = PROBE_PROGRAMS;
+        capabilities.first_program_order = ProgramOrder::Any;
+        capabilities.reprogram_order = ProgramOrder::Any;
         Ok(Self::assemble(file, profile.checked()?))
     }
 

@@ -147,7 +147,9 @@ fn values_outside_their_range_are_refused() {
         flagstone(&arguments).fails(2);
     }
     assert!(!place.file("new").exists(), "a refused command creates nothing");
-    flagstone(&["bench", "tpcb", "--device", "mtd"]).fails(17);
+    flagstone(&["bench", "tpcb", "--device", "mtd"]).fails(2);
+    flagstone(&["bench", "tpcb", "--node", "/dev/mtd0"]).fails(2);
+    flagstone(&["bench", "tpcb", "--device", "mtd", "--node", &new]).fails(19);
     let error = flagstone(&["crash", "--preset", "cfc", "--profile", "tiny"]).fails(8).stderr;
     assert!(error.contains("`cfc` needs") && error.contains("try `"), "{error}");
     flagstone(&["create", &new, "--device", "mtd", "--capacity", "1MiB"]).fails(2);

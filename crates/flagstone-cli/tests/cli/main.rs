@@ -8,5 +8,6 @@
 mod bad_input;
 mod catalog;
 mod command;
+mod probe;
 mod rows;
 mod runs;

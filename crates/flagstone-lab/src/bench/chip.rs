@@ -38,7 +38,7 @@ impl<W: Workload> Job<'_, W> {
         estimate: &Estimate,
     ) -> Result<(Profile, ChipSize), BenchError> {
         let (shape, fixed) = self.scratch(options)?;
-        if self.config.chip == ChipUse::Prefilled {
+        if self.config.chip != ChipUse::Fitted {
             let profile = self.config.profile.clone();
             let size = ChipSize::whole(profile.geometry.block_count, &shape, self.config.txns);
             return Ok((profile, size));

@@ -87,6 +87,8 @@ fn run_config(
             BenchDevice::Sim => "sim",
             BenchDevice::Image(_) => "image",
             BenchDevice::File(_) => "file",
+            #[cfg(target_os = "linux")]
+            BenchDevice::Mtd(_) => "mtd",
         }),
         profile: config.profile.name.clone(),
         preset: options.preset.clone(),

@@ -1,10 +1,12 @@
-//! Benchmarks with threads, on the wall clock: NAND images and files.
+//! Benchmarks with threads, on the wall clock: NAND images, files and raw NAND of Linux.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use flagstone::{Database, Durability, EngineError, Options};
+#[cfg(target_os = "linux")]
+use flagstone_nand::MtdNand;
 use flagstone_nand::{FileStorage, ImageNand, Nand, SegmentFile};
 
 use super::machine::Machine;
@@ -229,7 +231,13 @@ pub(super) fn run<W: Workload>(
             let machine = Machine::load(job, options, size, device, on_progress)?;
             run_on(machine, job, on_progress)
         }
-        BenchDevice::Sim => Err(BenchError::Config { option: "device", must: "image or file" }),
+        #[cfg(target_os = "linux")]
+        BenchDevice::Mtd(node) => {
+            let device = MtdNand::open_as(node, &profile)?;
+            let machine = Machine::load(job, options, size, device, on_progress)?;
+            run_on(machine, job, on_progress)
+        }
+        BenchDevice::Sim => Err(BenchError::Config { option: "device", must: "a real one" }),
     }
 }
 

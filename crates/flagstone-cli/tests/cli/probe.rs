@@ -1,0 +1,52 @@
+//! The command `probe` on the image of a chip; `tests/mtd/run` does the same on raw NAND.
+
+use crate::command::{Place, flagstone};
+
+const CHIP: &[&str] = &["--profile", "slc-2k", "--capacity", "4MiB"];
+
+#[test]
+fn without_scratch_blocks_a_probe_reads_alone() {
+    let place = Place::with_database(CHIP);
+    place.run("put", &["t", "a", "1"]).ok();
+    let before = std::fs::read(place.file("db")).expect("an image");
+    let found = place.run("probe", &["--json"]).ok().json();
+    assert_eq!(found["device"]["page_size"], 2048);
+    assert_eq!(found["ecc"]["free_spare_size"], 38);
+    assert!(found["scratch"].is_null(), "{found}");
+    assert!(place.run("probe", &[]).ok().stdout.contains("--scratch"));
+    assert!(
+        std::fs::read(place.file("db")).expect("an image") == before,
+        "a probe changed the chip"
+    );
+}
+
+#[test]
+fn a_probed_chip_carries_a_database_with_the_profile_that_was_written() {
+    let place = Place::with_database(CHIP);
+    let own = place.path("own.toml");
+    let arguments = ["--scratch", "30-31", "--out", &own, "--json"];
+    let found = place.run("probe", &arguments).ok().json()["scratch"].clone();
+    assert_eq!((&found["programs_data"], &found["programs_spare"]), (&4.into(), &4.into()));
+    assert_eq!(
+        (&found["spare_outside_ecc"], &found["reprogram_order"]),
+        (&true.into(), &"any".into())
+    );
+    assert!(found["partial_cut"].is_null(), "nothing of power cuts was tried");
+    place.run("probe", &["--out", &own]).fails(18);
+    let other = place.path("other");
+    flagstone(&["create", &other, "--device", "image", "--profile", &own]).ok();
+    flagstone(&["put", &other, "t", "a", "1"]).ok();
+    assert_eq!(flagstone(&["check", &other, "--json"]).ok().json()["sound"], true);
+}
+
+#[test]
+fn scratch_blocks_that_cannot_be_are_refused() {
+    let place = Place::with_database(CHIP);
+    for blocks in ["32", "x", "3-1", ""] {
+        place.run("probe", &["--scratch", blocks]).fails(2);
+    }
+    flagstone(&["probe", &place.path("none")]).fails(19);
+    let plain = Place::with_database(&["--device", "file", "--capacity", "8MiB"]);
+    plain.run("probe", &[]).fails(4);
+    place.run("check", &[]).ok();
+}

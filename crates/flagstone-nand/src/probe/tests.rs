@@ -1,0 +1,94 @@
+//! Goal: a probe finds out what a profile says of a chip, and leaves every other block alone.
+//!
+//! Method: chips of known rules, simulated; what the rules refuse is what a real chip would spoil.
+
+use super::*;
+use crate::{CellMode, SimNand};
+
+fn chip(name: &str) -> SimNand {
+    SimNand::new(&Profile::named(name).unwrap(), 1)
+}
+
+fn found(name: &str) -> Findings {
+    probe(&mut chip(name), &[BlockIndex(3), BlockIndex(5)]).unwrap()
+}
+
+#[test]
+fn what_the_rules_of_a_chip_allow_is_found() {
+    for name in ["slc-2k", "flagcommit-slc", "tiny", "tiny-nop1", "tiny-ordered", "spi-nand"] {
+        let profile = Profile::named(name).unwrap();
+        let rules = profile.capabilities;
+        let found = found(name);
+        let words = profile.geometry.page_size / rules.code_word.data_size;
+        assert_eq!(found.programs_data, rules.programs_data.min(words), "{name}");
+        assert_eq!(found.first_program_order, rules.first_program_order, "{name}");
+        assert_eq!(
+            found.spare_is_free(),
+            rules.spare_raw.size > 0 && rules.programs_spare > 1,
+            "{name}"
+        );
+        if found.spare_is_free() {
+            assert_eq!(found.programs_spare, rules.programs_spare, "{name}");
+        }
+        assert_eq!(
+            found.times.read_ns,
+            profile.timing.read_ns + profile.timing.transfer_page_ns,
+            "{name}"
+        );
+        assert_eq!(found.times.erase_ns, profile.timing.erase_ns, "{name}");
+    }
+}
+
+#[test]
+fn no_block_but_the_scratch_blocks_is_touched() {
+    let mut chip = chip("tiny");
+    let page = |block, index| chip.geometry().page(BlockIndex(block), index).unwrap();
+    let (before, inside) = (page(2, 0), page(3, 0));
+    let geometry = chip.geometry();
+    let data = vec![7; geometry.page_size as usize];
+    for page in [before, inside] {
+        let part = crate::ProgramPart { data_offset: 0, data: &data, spare_offset: 0, spare: &[] };
+        chip.program(page, part).unwrap();
+    }
+    let image = chip.to_image();
+    probe(&mut chip, &[BlockIndex(3)]).unwrap();
+    for block in geometry.blocks() {
+        assert_eq!(chip.erase_count(block) > 0, block == BlockIndex(3), "{block:?}");
+    }
+    let after = chip.to_image();
+    let size = (geometry.image_size() / u64::from(geometry.block_count)) as usize;
+    let blocks = image.chunks(size).zip(after.chunks(size)).enumerate();
+    for (block, (one, other)) in blocks.filter(|(block, _)| *block != 3) {
+        assert!(one == other, "block {block} changed");
+    }
+    assert!(after.chunks(size).nth(3).unwrap().iter().all(|byte| *byte == 0xFF), "not erased");
+}
+
+#[test]
+fn blocks_that_cannot_be_used_are_refused_before_anything_changes() {
+    let mut chip = chip("tiny").with_bad_blocks(&[BlockIndex(4)]);
+    let good = BlockIndex(3);
+    let outside = BlockIndex(chip.geometry().block_count);
+    assert_eq!(probe(&mut chip, &[]), Err(ProbeError::NoScratch));
+    assert_eq!(probe(&mut chip, &[good, outside]), Err(ProbeError::Outside(outside)));
+    assert_eq!(probe(&mut chip, &[good, BlockIndex(4)]), Err(ProbeError::Bad(BlockIndex(4))));
+    assert_eq!(chip.erase_count(good), 0);
+    assert!(read_time(&mut chip, 8).unwrap() > 0);
+    assert_eq!(chip.counters().page_programs + chip.counters().block_erases, 0);
+}
+
+#[test]
+fn a_profile_takes_no_more_than_data_sheets_allow() {
+    let known = Profile::named("tiny").unwrap();
+    let mut found = found("tiny");
+    found.programs_spare = SPARE_PROGRAMS_MAX;
+    found.first_program_order = ProgramOrder::Any;
+    let profile = found.profile(&known, "probed").checked().unwrap();
+    assert_eq!(profile.capabilities.programs_spare, NOP_USUAL);
+    assert_eq!(profile.capabilities.first_program_order, ProgramOrder::Ascending);
+    assert_eq!(profile.capabilities.cell_mode, CellMode::Slc);
+    assert_eq!(profile, Profile::from_toml(&profile.to_toml()).unwrap());
+    found.programs_spare = 1;
+    let covered = found.profile(&known, "probed").checked().unwrap().capabilities;
+    assert_eq!((covered.spare_raw.size, covered.spare_covered), (0, known.capabilities.spare_raw));
+}
