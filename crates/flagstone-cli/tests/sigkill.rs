@@ -5,27 +5,34 @@
 //! Method: this test binary runs itself as a child that commits numbered transactions and says on
 //! its output what it is about to commit and what has returned as durable. The parent kills it at a
 //! random moment, opens the file, and compares it with the transactions done on a map.
-//! `FLAGSTONE_EFFORT=N` makes it N times as many kills.
+//! `FLAGSTONE_EFFORT=N` makes it N times as many kills. `FLAGSTONE_KILL_DEVICE=/dev/mtdN` takes raw NAND
+//! of Linux instead of a file, and destroys what is on it; `tests/mtd/run` does that in a guest.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use flagstone::{AnyNand, Database, Durability, EngineError, Options, Table};
+#[cfg(target_os = "linux")]
+use flagstone_nand::MtdNand;
 use flagstone_nand::{FileStorage, Profile, SegmentFile};
 
 const FILE: &str = "FLAGSTONE_KILL_FILE";
 const FIRST: &str = "FLAGSTONE_KILL_FIRST";
+const DEVICE: &str = "FLAGSTONE_KILL_DEVICE";
 
 /// Kills of one run of the test.
 const KILL_COUNT: u64 = 30;
 
 /// The child is killed after so many milliseconds, at most: while it opens, or while it commits.
 const DELAY_MS_MAX: u64 = 150;
+
+/// The same on a device, which may be one of an emulated machine.
+const DEVICE_DELAY_MS_MAX: u64 = 2000;
 
 const FILE_SIZE: u64 = 16 << 20;
 
@@ -151,18 +158,41 @@ fn advance(rows: &mut Rows, number: u64) {
     }
 }
 
+/// An empty database in a fresh file.
+fn create_file(file: &Path) {
+    let profile = Profile::named("segment-file").unwrap().with_capacity(FILE_SIZE).unwrap();
+    let device = SegmentFile::create(FileStorage::create(file).unwrap(), &profile).unwrap();
+    drop(Database::create_on(device, &options()).unwrap());
+}
+
+/// An empty database on the device that the environment names, if it names one.
+#[cfg(target_os = "linux")]
+fn create_on_device() -> Option<PathBuf> {
+    let path = PathBuf::from(std::env::var_os(DEVICE)?);
+    drop(Database::create_on(MtdNand::open(&path).unwrap(), &options()).unwrap());
+    Some(path)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn create_on_device() -> Option<PathBuf> {
+    None
+}
+
 #[test]
 fn a_killed_process_loses_nothing_that_was_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("killed.flag");
-    let profile = Profile::named("segment-file").unwrap().with_capacity(FILE_SIZE).unwrap();
-    let device = SegmentFile::create(FileStorage::create(&file).unwrap(), &profile).unwrap();
-    drop(Database::create_on(device, &options()).unwrap());
+    let device = create_on_device();
+    let delay_ms_max = if device.is_some() { DEVICE_DELAY_MS_MAX } else { DELAY_MS_MAX };
+    let file = device.unwrap_or_else(|| {
+        let file = directory.path().join("killed.flag");
+        create_file(&file);
+        file
+    });
     let effort = std::env::var("FLAGSTONE_EFFORT").ok().and_then(|text| text.parse().ok());
     let (mut last, mut model, mut in_flight) = (0, Rows::new(), 0);
     let kill_count = KILL_COUNT * effort.unwrap_or(1);
     for kill in 0..kill_count {
-        let delay = Duration::from_micros(mixed(kill, 1) % (1000 * DELAY_MS_MAX));
+        let delay = Duration::from_micros(mixed(kill, 1) % (1000 * delay_ms_max));
         let said = run_and_kill(&file, last + 1, delay);
         let database = Database::open(&file, &options()).unwrap();
         let found = rows(&database);
