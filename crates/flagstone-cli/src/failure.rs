@@ -339,9 +339,9 @@ fn device_exit(error: &OpenDeviceError) -> Exit {
         OpenDeviceError::Version { .. } => Exit::Version,
         OpenDeviceError::Size { .. } | OpenDeviceError::Damaged => Exit::Damaged,
         OpenDeviceError::Profile(_) => Exit::Usage,
-        OpenDeviceError::Locked => Exit::Locked,
+        OpenDeviceError::Locked | OpenDeviceError::Attached { .. } => Exit::Locked,
         OpenDeviceError::ReadOnly => Exit::ReadOnly,
-        OpenDeviceError::Unsuitable => Exit::ProfileMismatch,
+        OpenDeviceError::Unsuitable | OpenDeviceError::NotSlc => Exit::ProfileMismatch,
         OpenDeviceError::Io { errno } => file_exit(io::Error::from_raw_os_error(*errno).kind()),
         _ => Exit::Failed,
     }

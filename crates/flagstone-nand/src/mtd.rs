@@ -13,6 +13,8 @@
 
 mod ioctl;
 mod sysfs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -77,8 +79,8 @@ impl MtdNand {
     ///
     /// # Errors
     ///
-    /// `Unsuitable` for anything but NAND of single-level cells, and while UBI is attached;
-    /// `Locked`; `ReadOnly`; `Io`.
+    /// `Unsuitable` for what is no MTD device, `NotSlc` for anything but NAND of single-level cells,
+    /// `Attached` while UBI is; `Locked`; `ReadOnly`; `Io`.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         let file = open_locked(path)?;
         let profile = described(&file, path)?;
@@ -271,8 +273,11 @@ fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
     })?;
     let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::Unsuitable)?;
     let is_slc = sysfs.kind().map_or(info.kind == KIND_NAND, |kind| kind == "nand");
-    if info.kind != KIND_NAND || !is_slc || sysfs.ubi().is_some() {
-        return Err(OpenDeviceError::Unsuitable);
+    if info.kind != KIND_NAND || !is_slc {
+        return Err(OpenDeviceError::NotSlc);
+    }
+    if let Some(ubi) = sysfs.ubi() {
+        return Err(OpenDeviceError::Attached { ubi });
     }
     let size = sysfs.number("size").unwrap_or_else(|| info.size.into());
     let number = |name: &str| sysfs.number(name).and_then(|number| u32::try_from(number).ok());

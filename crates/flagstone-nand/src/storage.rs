@@ -91,6 +91,15 @@ pub enum OpenDeviceError {
     /// The profile describes no device of this kind.
     #[error("the profile is not one for this kind of device")]
     Unsuitable,
+    /// The device is no NAND chip with single-level cells.
+    #[error("the device is no NAND chip with single-level cells")]
+    NotSlc,
+    /// UBI holds the device: what is on it belongs to its volumes.
+    #[error("UBI is attached to the device as {ubi}; detach it first (ubidetach)")]
+    Attached {
+        /// Name of the UBI device.
+        ubi: String,
+    },
     /// A host call failed.
     #[error("{}", std::io::Error::from_raw_os_error(*errno))]
     Io {
