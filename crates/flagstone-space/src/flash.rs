@@ -45,6 +45,32 @@ const fn scrub_threshold(strength: u32) -> u32 {
     (strength * 3).div_ceil(4)
 }
 
+/// Device time that operations take.
+///
+/// Each counts by as much as it puts off the end of all: one that waits for another does not pay for
+/// that, nor one that another die does meanwhile.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Busy {
+    /// Nanoseconds so far.
+    pub(crate) total_ns: u64,
+    until_ns: u64,
+}
+
+impl Busy {
+    /// Runs an operation of `device`, and counts what it takes.
+    pub(crate) fn during<D: Nand>(
+        &mut self,
+        device: &mut D,
+        operate: impl FnOnce(&mut D) -> Result<Completion, NandError>,
+    ) -> Result<Completion, NandError> {
+        let begin_ns = device.now_ns().max(self.until_ns);
+        let completion = operate(device)?;
+        self.total_ns += completion.end_ns.saturating_sub(begin_ns);
+        self.until_ns = begin_ns.max(completion.end_ns);
+        Ok(completion)
+    }
+}
+
 /// Device, scratch buffers, tally.
 #[derive(Clone, Debug)]
 pub(crate) struct Flash<D> {
@@ -54,6 +80,8 @@ pub(crate) struct Flash<D> {
     pub(crate) bugs: Bugs,
     /// Device time at which the latest program or erase is complete.
     pub(crate) end_ns: u64,
+    /// Device time that everything so far took, reads included.
+    pub(crate) busy: Busy,
     /// Something was programmed or erased since the last sync (rule D10).
     pub(crate) unsynced: bool,
     scratch: Vec<u8>,
@@ -68,6 +96,7 @@ impl<D: Nand> Flash<D> {
             tally: Tally::default(),
             bugs: Bugs::default(),
             end_ns: 0,
+            busy: Busy::default(),
             unsynced: true,
             scratch,
         }
@@ -113,7 +142,7 @@ impl<D: Nand> Flash<D> {
         let data = if whole { chunk } else { &self.scratch[..] };
         let part = ProgramPart { data_offset: 0, data, spare_offset, spare };
         self.tally.program(cause, data.len() + spare.len());
-        let completion = self.device.program(page, part)?;
+        let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
     }
@@ -145,7 +174,7 @@ impl<D: Nand> Flash<D> {
             spare: spare.as_ref().map_or(&[], |bytes| &bytes[..]),
         };
         self.tally.program(Cause::Log, size + part.spare.len());
-        let completion = self.device.program(page, part)?;
+        let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
     }
@@ -161,7 +190,10 @@ impl<D: Nand> Flash<D> {
         let data_offset = first * self.layout.log_slot_size as u32;
         self.tally.read(ReadPurpose::Log);
         let part = ReadPart { data_offset, data: target, spare_offset: 0, spare: &mut [] };
-        self.device.read(page, part).map(|_| ()).map_err(ReadFault::from)
+        self.busy
+            .during(&mut self.device, |device| device.read(page, part))
+            .map(|_| ())
+            .map_err(ReadFault::from)
     }
 
     /// Reads one page's payload into `target`, which has the size of a chunk (F1).
@@ -179,7 +211,7 @@ impl<D: Nand> Flash<D> {
             Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
                 let spare = &mut bytes[..];
                 let part = ReadPart { data_offset: 0, data: target, spare_offset: offset, spare };
-                self.device.read(page, part)?
+                self.busy.during(&mut self.device, |device| device.read(page, part))?
             }
         };
         let strength = self.layout.capabilities.code_word.strength;
@@ -206,7 +238,7 @@ impl<D: Nand> Flash<D> {
     ) -> Result<Completion, ReadFault> {
         let data = &mut self.scratch[..];
         let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
-        let completion = self.device.read(page, part)?;
+        let completion = self.busy.during(&mut self.device, |device| device.read(page, part))?;
         bytes.copy_from_slice(&self.scratch[..META_SIZE]);
         target.copy_from_slice(&self.scratch[Placement::Header.header_size()..]);
         Ok(completion)
@@ -234,14 +266,14 @@ impl<D: Nand> Flash<D> {
                 let size = META_SIZE.next_multiple_of(word.max(1)).min(self.scratch.len());
                 let data = &mut self.scratch[..size];
                 let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
-                let result = self.device.read(page, part);
+                let result = self.busy.during(&mut self.device, |device| device.read(page, part));
                 bytes.copy_from_slice(&self.scratch[..META_SIZE]);
                 result
             }
             Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
                 let spare = &mut bytes[..];
                 let part = ReadPart { data_offset: 0, data: &mut [], spare_offset: offset, spare };
-                self.device.read(page, part)
+                self.busy.during(&mut self.device, |device| device.read(page, part))
             }
         };
         match result {
@@ -301,7 +333,7 @@ impl<D: Nand> Flash<D> {
         if !self.bugs.has(SpaceBug::EraseBeforeSync) {
             self.sync_if_needed()?;
         }
-        let completion = self.device.erase(block)?;
+        let completion = self.busy.during(&mut self.device, |device| device.erase(block))?;
         self.tally.erases += 1;
         self.done(completion);
         Ok(())
@@ -316,7 +348,7 @@ impl<D: Nand> Flash<D> {
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), NandError> {
-        let completion = self.device.sync()?;
+        let completion = self.busy.during(&mut self.device, Nand::sync)?;
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.unsynced = false;
         Ok(())

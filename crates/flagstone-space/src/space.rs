@@ -130,6 +130,13 @@ impl<D: Nand> Space<D> {
         self.flash.end_ns
     }
 
+    /// Device time that all operations of this floor took so far, reads included, in nanoseconds:
+    /// each by as much as it put off the end of all.
+    #[must_use]
+    pub fn busy_ns(&self) -> u64 {
+        self.flash.busy.total_ns
+    }
+
     pub(crate) fn layout(&self) -> &Layout {
         &self.flash.layout
     }

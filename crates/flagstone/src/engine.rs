@@ -264,9 +264,15 @@ impl Engine {
         self.pool.costs.note_read(ns);
     }
 
-    /// A page was written in `ns` of device time, with the collection that it waited for.
-    pub(crate) fn note_write_cost(&mut self, ns: u64) {
-        self.pool.costs.note_write(ns);
+    /// So many pages were written in `ns` of device time, with the collection that they waited for;
+    /// none where there was nothing but collection.
+    pub(crate) fn note_write_cost(&mut self, pages: usize, ns: u64) {
+        self.pool.costs.note_write(pages as u64, ns);
+    }
+
+    /// The log was programmed so many times in `ns` of device time.
+    pub(crate) fn note_log_cost(&mut self, programs: usize, ns: u64) {
+        self.pool.costs.note_log(programs as u64, ns);
     }
 
     /// An engine over a space floor whose logical pages carry `payload_size` bytes.
@@ -449,10 +455,16 @@ impl Engine {
             self.hand.forget_stuck();
         }
         self.view = view;
-        if self.options.budget == Budget::Adaptive {
+        if self.learns_split() {
             self.learn_split();
         }
         self.refresh_limits();
+    }
+
+    /// Whether the share of frames is learned. Where they hold what flash lacks there is nothing to
+    /// split: changes are in them.
+    fn learns_split(&self) -> bool {
+        self.options.budget == Budget::Adaptive && !self.holds_images_ahead()
     }
 
     fn learn_split(&mut self) {
@@ -461,14 +473,11 @@ impl Engine {
             frame: frame_size(self.payload_size),
             frame_count: self.pool.count(),
         };
-        self.split.learn(&self.pool.ghosts, self.pool.costs, sizes, self.log.appended().0);
+        self.split.learn(&self.pool.ghosts, self.pool.costs, sizes, self.log.appended());
     }
 
     fn refresh_limits(&mut self) {
-        let share = match self.options.budget {
-            Budget::Adaptive => self.split.share(),
-            _ => self.options.frame_share,
-        };
+        let share = if self.learns_split() { self.split.share() } else { self.options.frame_share };
         let limits = Limits::of(&self.options, share, self.payload_size, self.height);
         self.limits = limits.within_log(&self.view);
         if self.options.budget != Budget::Shared {

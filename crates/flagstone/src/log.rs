@@ -117,6 +117,11 @@ pub(crate) fn lsn(epoch: u32, counter: u64) -> Lsn {
     Lsn(u64::from(epoch) << COUNTER_BITS | counter & COUNTER_MASK)
 }
 
+/// Records appended between two LSNs; none across a restart, which begins to count anew.
+pub(crate) fn distance(from: Lsn, to: Lsn) -> Option<u64> {
+    (from.0 >> COUNTER_BITS == to.0 >> COUNTER_BITS).then(|| to.0.saturating_sub(from.0))
+}
+
 /// Last restart epoch that an LSN can hold in its 56 bits.
 pub(crate) const EPOCH_MAX: u32 = 0xFF_FFFF;
 

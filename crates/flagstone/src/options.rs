@@ -161,10 +161,10 @@ pub enum MergeTo {
 #[serde(rename_all = "kebab-case")]
 pub enum Budget {
     /// Frames have their share, deltas the rest; what the log is too short for goes to frames.
-    #[default]
     Divided,
     /// Frames begin with their share; then memory goes where it saves most, as learned from what the
-    /// run pays for misses and for merges.
+    /// run pays for misses and for merges. As `divided` where frames hold what flash lacks.
+    #[default]
     Adaptive,
     /// Frames have whatever deltas do not take at the moment: their share at least, but after a
     /// restart that put more back.
@@ -303,7 +303,7 @@ impl Default for Options {
             merge_to: MergeTo::Flash,
             replacement: Replacement::Lru,
             replacement_window: 0.5,
-            budget: Budget::Divided,
+            budget: Budget::Adaptive,
             absent: AbsentLeaf::Wait,
             split: SplitTime::Merge,
             relocation: RelocationFolding::Fold,
@@ -441,6 +441,7 @@ fn traditional() -> Options {
     Options {
         preset: String::from("traditional"),
         frames: FrameKind::Ahead,
+        budget: Budget::Divided,
         split: SplitTime::Eager,
         relocation: RelocationFolding::Keep,
         commit: CommitBy::Log,
@@ -476,6 +477,7 @@ fn lazy_biggest() -> Options {
     Options {
         preset: String::from("lazy-biggest"),
         frame_share: 0.5,
+        budget: Budget::Divided,
         victim: Victim::Biggest,
         merge_to: MergeTo::Frame,
         relocation: RelocationFolding::Keep,

@@ -161,7 +161,7 @@ impl<D: Nand> Runtime<D> {
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         let mut image = Vec::new();
         let mut space = self.space();
-        let begun_ns = space.device().now_ns();
+        let begun_ns = space.busy_ns();
         let read = match fetch {
             Fetch::Page(page, _) => space.read(page, &mut image),
             Fetch::Pinned(pin, _) => space.read_pinned(pin, &mut image),
@@ -170,7 +170,7 @@ impl<D: Nand> Runtime<D> {
                 other => other,
             },
         };
-        let cost_ns = space.end_ns().saturating_sub(begun_ns);
+        let cost_ns = space.busy_ns() - begun_ns;
         drop(space);
         match read {
             Ok(info) => {
@@ -195,7 +195,9 @@ impl<D: Nand> Runtime<D> {
     /// The device failed: the engine is poisoned.
     pub fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
         let mut space = self.space();
+        let begun_ns = space.busy_ns();
         self.restore_reserves(&mut space)?;
+        let collected_ns = space.busy_ns() - begun_ns;
         let slots_left = u16::try_from(space.log_slots_left()).unwrap_or(u16::MAX);
         let Some(flush) = self.engine().seal(self.geometry, slots_left) else { return Ok(None) };
         let mut log_page = 0;
@@ -213,6 +215,9 @@ impl<D: Nand> Runtime<D> {
             return self.poison_for(error.into());
         }
         let end_ns = space.end_ns();
+        let flushed_ns = space.busy_ns() - begun_ns - collected_ns;
+        self.engine().note_write_cost(0, collected_ns);
+        self.engine().note_log_cost(flush.fragments.len(), flushed_ns);
         self.observe(&space);
         Ok(Some(Flush { flush, log_page, end_ns }))
     }
@@ -363,11 +368,11 @@ impl<D: Nand> Runtime<D> {
 
     fn write(&self, job: Box<WriteJob>) -> Result<Done, EngineError> {
         let mut space = self.space();
-        let begun_ns = space.device().now_ns();
+        let begun_ns = space.busy_ns();
         match self.write_pages(&mut space, &job) {
             Ok(pin) => {
-                let cost_ns = space.end_ns().saturating_sub(begun_ns);
-                self.engine().note_write_cost(cost_ns / job.pages.len().max(1) as u64);
+                let cost_ns = space.busy_ns() - begun_ns;
+                self.engine().note_write_cost(job.pages.len(), cost_ns);
                 Ok(Done::Written(job, pin))
             }
             Err(error) => {
@@ -453,12 +458,12 @@ impl<D: Nand> Runtime<D> {
 
     fn claim_page(&self, group: GroupId, write: &PageWrite) -> Result<(), SpaceError> {
         let mut space = self.space();
-        let begun_ns = space.device().now_ns();
+        let begun_ns = space.busy_ns();
         space.ensure_room(1, &mut Folding(&self.engine))?;
         let tag = tag_of(write.lsn, REGION_TABLES, Cause::Data);
         space.write_claimed(group, write.page, &write.image, &tag)?;
-        let cost_ns = space.end_ns().saturating_sub(begun_ns);
-        self.engine().note_write_cost(cost_ns);
+        let cost_ns = space.busy_ns() - begun_ns;
+        self.engine().note_write_cost(1, cost_ns);
         Ok(())
     }
 

@@ -29,6 +29,7 @@ pub const STEPS: [(&str, Change); 6] = [
     ("which group is merged", |options| Options { victim: Victim::Window, ..options }),
     ("split of memory", |options| Options {
         frame_share: Options::default().frame_share,
+        budget: Options::default().budget,
         ..options
     }),
     ("collection folds changes in", |options| Options {

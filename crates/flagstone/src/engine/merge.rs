@@ -29,6 +29,7 @@ use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op};
+use crate::log;
 use crate::node::Built;
 use crate::options::Options;
 use hashbrown::HashSet;
@@ -96,8 +97,8 @@ pub(crate) struct WriteJob {
 }
 
 impl WriteJob {
-    /// Log written since the leaf that it merges was written before; none for other jobs.
-    fn age(&self) -> Option<u64> {
+    /// The time that its merge ends since the leaf was written before; none for other jobs.
+    fn waited(&self) -> Option<(Lsn, Lsn)> {
         let (upto, before) = match &self.outcome {
             Outcome::Merged { upto, base_lsn, .. } => (*upto, *base_lsn),
             Outcome::Reshaped(reshape) => {
@@ -105,7 +106,15 @@ impl WriteJob {
             }
             _ => return None,
         };
-        Some(upto.0.saturating_sub(before.0))
+        Some((before, upto))
+    }
+
+    /// Pages that had a version before.
+    fn pages_again(&self) -> usize {
+        match &self.outcome {
+            Outcome::Reshaped(reshape) => self.pages.len().saturating_sub(reshape.taken.len()),
+            _ => self.pages.len(),
+        }
     }
 }
 
@@ -399,10 +408,11 @@ impl Engine {
         if is_merging && let Some(job) = self.merge_job()? {
             self.prices.merged(job.pages.len());
             if self.must_merge()
-                && let Some(age) = job.age()
+                && let Some((before, upto)) = job.waited()
             {
-                let (pages_written, pages_read) = (job.pages.len(), self.hand.held_count());
-                self.split.merged(MergeCost { pages_written, pages_read, age });
+                let age = log::distance(before, upto);
+                let (pages_again, pages_read) = (job.pages_again(), self.hand.held_count());
+                self.split.merged(MergeCost { pages_again, pages_read, age });
             }
             return Ok(Next::Job(Job::Write(Box::new(job))));
         }

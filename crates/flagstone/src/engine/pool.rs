@@ -268,9 +268,9 @@ impl Pool {
             if frame.ahead.is_some() {
                 return Some(frame.page);
             }
-            let page = frame.page;
+            let (page, class) = (frame.page, frame.class);
             self.remove(page);
-            self.ghosts.left(page, self.index.len());
+            self.ghosts.left(page, class, self.index.len());
             self.orders[0].learn(self.costs);
         }
         None

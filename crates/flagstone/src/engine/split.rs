@@ -8,18 +8,21 @@
 //! let every merge wait a little longer, by the time that deltas take to fill that memory: a leaf that
 //! is merged every T would have been merged every T + D, and D / (T + D) of its merges saved. How long
 //! a leaf was left alone says the LSN of its base. Leaves that are written once and never again (rows
-//! that only arrive) therefore ask for nothing. Checkpoints copy what deltas there are: that speaks
-//! against them. Prices are those that the device took lately.
+//! that only arrive) therefore ask for nothing, and pages that are new would be written later all the
+//! same. Checkpoints copy what deltas there are: that speaks against them. Prices are those that the
+//! device took lately, collection included.
 //!
-//! - **S1** Only events of a period count; every period moves the share by one step at most.
+//! - **S1** Only what was paid lately counts; every period moves the share by one step at most.
 //! - **S2** What is remembered of pages that left is bounded by a share of the frames.
+//! - **S3** A restart begins to count the log anew: no time is measured across it.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
-use flagstone_space::LogicalPage;
+use flagstone_space::{LogicalPage, Lsn};
 use hashbrown::HashMap;
 
-use super::pool::PageCosts;
+use super::pool::{Class, PageCosts};
+use crate::log;
 
 /// Smallest share of memory that frames may have, and the largest. With fewer frames than clients
 /// each would read what another is about to drop.
@@ -41,34 +44,61 @@ const GHOST_SHARE: usize = 8;
 /// Fewest of them.
 const GHOSTS_MIN: usize = 8;
 
-/// Pages that a few frames more would have kept.
+/// Pages of one class that left memory, by the number of their leaving.
+#[derive(Debug, Default)]
+struct Left {
+    order: BTreeMap<u64, LogicalPage>,
+    numbers: HashMap<LogicalPage, u64>,
+}
+
+impl Left {
+    fn insert(&mut self, page: LogicalPage, number: u64) {
+        self.take(page);
+        self.order.insert(number, page);
+        self.numbers.insert(page, number);
+    }
+
+    fn take(&mut self, page: LogicalPage) -> bool {
+        let number = self.numbers.remove(&page);
+        number.is_some_and(|number| self.order.remove(&number).is_some())
+    }
+
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.order.pop_first();
+        oldest.is_some_and(|(_, page)| self.numbers.remove(&page).is_some())
+    }
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+}
+
+/// Pages that a few frames more would have kept: inner nodes before leaves, as memory does (P3).
 #[derive(Debug, Default)]
 pub(crate) struct Ghosts {
-    /// Pages in the order in which they left, with the number of their leaving.
-    order: VecDeque<(LogicalPage, u64)>,
-    left: HashMap<LogicalPage, u64>,
+    leaves: Left,
+    inner: Left,
     count: u64,
     hits: u64,
 }
 
 impl Ghosts {
     /// A page left memory that holds `frames` now.
-    pub(crate) fn left(&mut self, page: LogicalPage, frames: usize) {
+    pub(crate) fn left(&mut self, page: LogicalPage, class: Class, frames: usize) {
         self.count += 1;
-        self.left.insert(page, self.count);
-        self.order.push_back((page, self.count));
-        while self.order.len() > Self::room(frames)
-            && let Some((page, number)) = self.order.pop_front()
-        {
-            if self.left.get(&page) == Some(&number) {
-                self.left.remove(&page);
-            }
+        match class {
+            Class::Leaf => self.leaves.insert(page, self.count),
+            Class::Inner => self.inner.insert(page, self.count),
         }
+        while self.leaves.len() + self.inner.len() > Self::room(frames)
+            && (self.leaves.forget_oldest() || self.inner.forget_oldest())
+        {}
     }
 
     /// A page came to memory.
     pub(crate) fn came(&mut self, page: LogicalPage) {
-        self.hits += u64::from(self.left.remove(&page).is_some());
+        let was_left = self.leaves.take(page) || self.inner.take(page);
+        self.hits += u64::from(was_left);
     }
 
     fn room(frames: usize) -> usize {
@@ -76,34 +106,50 @@ impl Ghosts {
     }
 }
 
-/// What a period paid.
+/// What was paid lately: each period counts an eighth less than the one after it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Period {
-    merges: u64,
+struct Paid {
+    /// Ghosts that came back.
+    hits: f64,
     /// Pages whose writing and reading a little more memory for deltas would have saved.
     written: f64,
     read: f64,
     /// Log pages that copies of deltas took.
     copied: f64,
     /// Bytes of deltas that met their page.
-    freed: usize,
-    /// Ghosts hit before it.
-    ghost_hits: u64,
-    /// Position in the log where it began.
-    begin: u64,
+    freed: f64,
+    /// Log written, as LSNs count it.
+    logged: f64,
 }
+
+impl Paid {
+    fn fade(&mut self) {
+        let Self { hits, written, read, copied, freed, logged } = self;
+        for sum in [hits, written, read, copied, freed, logged] {
+            *sum *= FADE;
+        }
+    }
+}
+
+/// What is left of a period's sums after the next one.
+const FADE: f64 = 0.875;
 
 /// A merge for want of memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeCost {
-    pub(crate) pages_written: usize,
+    /// Pages written that had a version before: those that are new would have been written later.
+    pub(crate) pages_again: usize,
     pub(crate) pages_read: usize,
-    /// Log written since the leaf was written before, as LSNs count it.
-    pub(crate) age: u64,
+    /// Log written since the leaf was written before, as LSNs count it; none if that was before a
+    /// restart.
+    pub(crate) age: Option<u64>,
 }
 
 /// The little more memory is one part in this many of what deltas may take.
 const DELTAS_SHARE: usize = 16;
+
+/// What it saves of the merges of a leaf whose groups grow by the part that memory does.
+const SAVED_EVENLY: f64 = 1.0 / (DELTAS_SHARE + 1) as f64;
 
 /// How much memory there is to split, and in what pieces.
 #[derive(Clone, Copy, Debug)]
@@ -116,11 +162,24 @@ pub(crate) struct Sizes {
     pub(crate) frame_count: usize,
 }
 
+impl Sizes {
+    /// A little more memory for deltas.
+    fn more_deltas(&self) -> usize {
+        (self.deltas / DELTAS_SHARE).max(1)
+    }
+}
+
 /// The learned share.
 #[derive(Debug)]
 pub(crate) struct Split {
     share: f64,
-    period: Period,
+    paid: Paid,
+    /// Merges of the period.
+    merges: u64,
+    /// Ghosts hit before it.
+    hits_before: u64,
+    /// Position in the log where it began.
+    begin: Lsn,
     /// How much longer merges could wait with a little more memory, as LSNs count it; none before
     /// the first period is over.
     delay: Option<f64>,
@@ -128,7 +187,8 @@ pub(crate) struct Split {
 
 impl Split {
     pub(crate) fn new(share: f64) -> Self {
-        Self { share, period: Period::default(), delay: None }
+        let paid = Paid::default();
+        Self { share, paid, merges: 0, hits_before: 0, begin: Lsn::ZERO, delay: None }
     }
 
     /// Share of memory for frames.
@@ -138,37 +198,42 @@ impl Split {
 
     /// A leaf is merged for want of memory.
     pub(crate) fn merged(&mut self, cost: MergeCost) {
-        let saved = self.delay.map_or(0.0, |delay| delay / (cost.age as f64 + delay));
-        self.period.merges += 1;
-        self.period.written += saved * cost.pages_written as f64;
-        self.period.read += saved * cost.pages_read as f64;
+        let saved = self.delay.map_or(0.0, |delay| match cost.age {
+            Some(age) => delay / (age as f64 + delay),
+            None => SAVED_EVENLY,
+        });
+        self.merges += 1;
+        self.paid.written += saved * cost.pages_again as f64;
+        self.paid.read += saved * cost.pages_read as f64;
     }
 
     /// Deltas of so many bytes met their page.
     pub(crate) fn freed(&mut self, bytes: usize) {
-        self.period.freed += bytes;
+        self.paid.freed += bytes as f64;
     }
 
     /// A checkpoint copied deltas that take so many log pages.
     pub(crate) fn copied(&mut self, log_pages: f64) {
-        self.period.copied += log_pages;
+        self.paid.copied += log_pages;
     }
 
     /// Ends the period when enough has happened. `lsn` is the log's end.
-    pub(crate) fn learn(&mut self, ghosts: &Ghosts, costs: PageCosts, sizes: Sizes, lsn: u64) {
-        let hits = ghosts.hits - self.period.ghost_hits;
-        if hits + self.period.merges < PERIOD_EVENTS {
+    pub(crate) fn learn(&mut self, ghosts: &Ghosts, costs: PageCosts, sizes: Sizes, lsn: Lsn) {
+        let hits = ghosts.hits - self.hits_before;
+        if hits + self.merges < PERIOD_EVENTS {
             return;
         }
-        let Period { written, read, copied, freed, begin, .. } = self.period;
-        let ghost_bytes = Ghosts::room(sizes.frame_count) * sizes.frame;
-        let frames = hits as f64 * costs.read() / ghost_bytes as f64;
-        let more = (sizes.deltas / DELTAS_SHARE).max(1) as f64;
-        let merges = (written * costs.write() + read * costs.read()) / more;
-        let deltas = merges - copied * costs.write() / sizes.deltas.max(1) as f64;
+        (self.hits_before, self.merges) = (ghosts.hits, 0);
+        let begin = std::mem::replace(&mut self.begin, lsn);
+        self.paid.hits += hits as f64;
+        self.paid.logged += log::distance(begin, lsn).unwrap_or(0) as f64;
+        let frames = self.worth_of_frames(costs, sizes);
+        let deltas = self.worth_of_deltas(costs, sizes);
         let is_known = self.delay.is_some();
-        self.delay = Some(more / freed.max(1) as f64 * lsn.saturating_sub(begin) as f64);
-        self.period = Period { ghost_hits: ghosts.hits, begin: lsn, ..Period::default() };
+        // A change waits half the time between two merges of its leaf, on average.
+        let more = 2.0 * sizes.more_deltas() as f64;
+        self.delay = Some(more / self.paid.freed.max(1.0) * self.paid.logged);
+        self.paid.fade();
         if !is_known {
             return;
         }
@@ -178,18 +243,36 @@ impl Split {
             self.share = (self.share - STEP).max(SHARE_MIN);
         }
     }
+
+    /// Nanoseconds that a byte more for frames would have saved.
+    fn worth_of_frames(&self, costs: PageCosts, sizes: Sizes) -> f64 {
+        let more = Ghosts::room(sizes.frame_count) * sizes.frame;
+        self.paid.hits * costs.read() / more as f64
+    }
+
+    /// Nanoseconds that a byte more for deltas would have saved.
+    fn worth_of_deltas(&self, costs: PageCosts, sizes: Sizes) -> f64 {
+        let Paid { written, read, copied, .. } = self.paid;
+        let merges = written * costs.write() + read * costs.read();
+        merges / sizes.more_deltas() as f64 - copied * costs.log() / sizes.deltas.max(1) as f64
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
     use super::*;
+    use crate::database::Database;
+    use crate::options::{Durability, Options};
 
     const SIZES: Sizes = Sizes { deltas: 100_000, frame: 2_000, frame_count: 100 };
 
     fn costs() -> PageCosts {
         let mut costs = PageCosts::default();
         costs.note_read(80);
-        costs.note_write(300);
+        costs.note_write(1, 300);
+        costs.note_log(1, 200);
         costs
     }
 
@@ -205,7 +288,7 @@ mod tests {
     ) {
         for lsn in 0..2 * PERIOD_EVENTS {
             event(split, ghosts);
-            split.learn(ghosts, costs(), SIZES, 100 * lsn);
+            split.learn(ghosts, costs(), SIZES, Lsn(100 * lsn));
         }
     }
 
@@ -213,7 +296,7 @@ mod tests {
     fn pages_that_come_back_soon_ask_for_frames() {
         let (mut split, mut ghosts) = (Split::new(0.2), Ghosts::default());
         periods(&mut split, &mut ghosts, |_, ghosts| {
-            ghosts.left(page(1), 100);
+            ghosts.left(page(1), Class::Leaf, 100);
             ghosts.came(page(1));
         });
         assert!(split.share() > 0.2);
@@ -223,11 +306,11 @@ mod tests {
     fn pages_that_come_back_late_ask_for_nothing() {
         let mut ghosts = Ghosts::default();
         for round in 0..1_000 {
-            ghosts.left(page(round % 50), 100);
+            ghosts.left(page(round % 50), Class::Leaf, 100);
             ghosts.came(page((round + 30) % 50));
         }
         assert_eq!(ghosts.hits, 0, "twenty pages ago is longer than twelve frames would have kept");
-        assert!(ghosts.order.len() <= 12 && ghosts.left.len() <= 12, "S2");
+        assert!(ghosts.leaves.len() <= 12 && ghosts.leaves.numbers.len() <= 12, "S2");
     }
 
     /// Share after merges of leaves that are as old as given, beside a few pages that come back.
@@ -237,11 +320,11 @@ mod tests {
         periods(&mut split, &mut ghosts, |split, ghosts| {
             number += 1;
             if number % 10 == 0 {
-                ghosts.left(page(1), 100);
+                ghosts.left(page(1), Class::Leaf, 100);
                 ghosts.came(page(1));
             }
             split.freed(1_000);
-            split.merged(MergeCost { pages_written: 1, pages_read: 1, age });
+            split.merged(MergeCost { pages_again: 1, pages_read: 1, age: Some(age) });
             split.copied(copied);
         });
         split.share()
@@ -251,6 +334,59 @@ mod tests {
     fn merges_of_leaves_that_were_just_written_ask_for_deltas() {
         assert!(after_merges(2_000, 0.0) < 0.2);
         assert!(after_merges(10_000_000, 0.0) > 0.2, "those of leaves written once do not");
+    }
+
+    #[test]
+    fn inner_nodes_that_left_outlive_leaves() {
+        let mut ghosts = Ghosts::default();
+        ghosts.left(page(1), Class::Inner, 0);
+        for number in 2..100 {
+            ghosts.left(page(number), Class::Leaf, 0);
+        }
+        ghosts.came(page(1));
+        assert_eq!(ghosts.hits, 1, "more frames would go to inner nodes first (P3)");
+        ghosts.came(page(50));
+        assert_eq!(ghosts.hits, 1);
+        ghosts.came(page(99));
+        assert_eq!(ghosts.hits, 2);
+    }
+
+    /// Goal: a restart is no time (S3). Method: the log's end jumps as it does when an epoch begins.
+    #[test]
+    fn a_restart_is_no_time_that_deltas_took() {
+        let (mut split, ghosts) = (Split::new(0.2), Ghosts::default());
+        for lsn in [crate::log::lsn(1, 500), crate::log::lsn(2, 100), crate::log::lsn(2, 200)] {
+            for _ in 0..PERIOD_EVENTS {
+                split.freed(1_000);
+                split.merged(MergeCost { pages_again: 1, pages_read: 1, age: None });
+            }
+            split.learn(&ghosts, costs(), SIZES, lsn);
+        }
+        assert!(split.delay.is_some_and(|delay| delay < 1_000.0), "{split:?}");
+    }
+
+    /// Goal: prices are what the device takes. Method: a chip that does nothing else while pages are
+    /// read, after a restart.
+    #[test]
+    fn a_read_costs_what_the_chip_takes() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(24 * 2048);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let rows = || (0..2_000_u32).map(u32::to_be_bytes);
+        for row in rows() {
+            let mut transaction = database.begin();
+            transaction.put(table, &row, &[0; 50]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        database.runtime().checkpoint_now().unwrap();
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        let table = database.existing_table("t").unwrap().unwrap();
+        for row in rows() {
+            assert!(database.begin().get(table, &row).unwrap().is_some());
+        }
+        let costs = database.runtime().engine().pool.costs;
+        assert_eq!(costs.read(), profile.timing.read_ns as f64);
     }
 
     #[test]

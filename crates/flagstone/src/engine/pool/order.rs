@@ -67,38 +67,68 @@ const NOWHERE: Spot = Spot {
 /// Memory of a frame's place in its order.
 pub(super) const SPOT_SIZE: usize = size_of::<Spot>();
 
-/// What the device took for a page lately, in nanoseconds: averages that forget.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the device took for a page lately, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct PageCosts {
-    read: u64,
-    write: u64,
+    read: Average,
+    write: Average,
+    log: Average,
 }
 
 impl PageCosts {
     /// Nanoseconds of a read.
     pub(crate) fn read(&self) -> f64 {
-        self.read as f64
+        self.read.each()
     }
 
-    /// Nanoseconds of a write.
+    /// Nanoseconds of a write, with its share of collection.
     pub(crate) fn write(&self) -> f64 {
-        self.write as f64
+        self.write.each()
+    }
+
+    /// Nanoseconds of a program of the log.
+    pub(crate) fn log(&self) -> f64 {
+        self.log.each()
     }
 
     /// A page was read in `ns`.
     pub(crate) fn note_read(&mut self, ns: u64) {
-        self.read = averaged(self.read, ns);
+        self.read.add(1, ns);
     }
 
-    /// A page was written in `ns`, with the collection that it waited for.
-    pub(crate) fn note_write(&mut self, ns: u64) {
-        self.write = averaged(self.write, ns);
+    /// So many pages were written in `ns`; none where there was nothing but collection.
+    pub(crate) fn note_write(&mut self, pages: u64, ns: u64) {
+        self.write.add(pages, ns);
+    }
+
+    /// The log was programmed so many times in `ns`.
+    pub(crate) fn note_log(&mut self, programs: u64, ns: u64) {
+        self.log.add(programs, ns);
     }
 }
 
-/// An average in which `new` counts a sixteenth.
-fn averaged(average: u64, new: u64) -> u64 {
-    if average == 0 { new } else { average - average / 16 + new / 16 }
+/// An average that forgets: of the last operations, up to twice as many as `REMEMBERED`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Average {
+    count: u64,
+    sum_ns: u64,
+}
+
+/// Collection comes in bursts: enough operations that a burst is one of several.
+const REMEMBERED: u64 = 256;
+
+impl Average {
+    fn add(&mut self, count: u64, ns: u64) {
+        if self.count >= 2 * REMEMBERED {
+            (self.count, self.sum_ns) = (self.count / 2, self.sum_ns / 2);
+        }
+        self.count += count;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
+    fn each(self) -> f64 {
+        self.sum_ns as f64 / self.count.max(1) as f64
+    }
 }
 
 /// Order of frames of one class.
@@ -322,7 +352,8 @@ impl Share {
         if reads < frames as u64 || uses == begun {
             return;
         }
-        let cost = (reads * costs.read + writes * costs.write) as f64 / (uses - begun) as f64;
+        let total = reads as f64 * costs.read() + writes as f64 * costs.write();
+        let cost = total / (uses - begun) as f64;
         if self.cost_before.is_some_and(|before| cost > before) {
             self.step = -self.step;
         }
@@ -375,7 +406,9 @@ mod tests {
                         );
                     }
                     self.order.remove(victim);
-                    let costs = PageCosts { read: 80, write: 300 };
+                    let mut costs = PageCosts::default();
+                    costs.note_read(80);
+                    costs.note_write(1, 300);
                     self.order.learn(costs);
                 }
                 self.order.insert(page, LogicalPage(page), 1);
