@@ -28,14 +28,17 @@ chip() {
     [ -c /dev/mtd0 ]
 }
 
+# Whether a module is loaded.
+loaded() { grep -q "^$(echo "$1" | tr - _) " /proc/modules; }
+
 # Loads a module, after those that it needs, with these parameters.
 load() {
-    name="$1"
+    local name="$1" module
     shift
     for module in $(cat /modules/$name); do
         case "$module" in
             $name.ko) insmod /modules/$module "$@" || return 1 ;;
-            *) grep -q "^$(echo ${module%.ko} | tr - _) " /proc/modules || insmod /modules/$module || return 1 ;;
+            *) loaded ${module%.ko} || insmod /modules/$module || return 1 ;;
         esac
     done
 }
