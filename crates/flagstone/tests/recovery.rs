@@ -1,8 +1,8 @@
 //! What a restart gives back, and what it must not leave behind.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
-use flagstone::{Compaction, Database, Durability, Options, Table};
-use flagstone_nand::{Profile, SimNand};
+use flagstone::{Budget, Compaction, Database, Durability, Options, Table};
+use flagstone_nand::{Nand as _, Profile, SimNand};
 
 const MEMORY: usize = 96 << 10;
 
@@ -246,4 +246,43 @@ fn pages_of_a_replaced_value_may_have_a_new_owner() {
     assert!(report.is_sound() && report.leaves > 4, "{report:?}");
     let value = database.begin().get(large, &1_u32.to_be_bytes()).unwrap();
     assert_eq!(value.as_deref(), Some(&[2; 10][..]));
+}
+
+/// Seen: a checkpoint wrote the same inner node again and again, for minutes. Cause: leaves that split
+/// while restart merged, for want of memory, left it in a frame that was older than what it held.
+#[test]
+fn inner_nodes_that_split_at_restart_are_written_once() {
+    const PROGRAMS_MAX: u64 = 2_000;
+    let profile = Profile::named("ls-lru-nand").unwrap().with_block_count(512).unwrap();
+    let options = Options { budget: Budget::Divided, ..Options::default().with_memory(128 << 10) };
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    // A permutation of the numbers: keys in no order.
+    let mixed = |row: u32| {
+        let row = row.wrapping_mul(0x9E37_79B1);
+        let row = (row ^ row >> 15).wrapping_mul(0x85EB_CA77);
+        row ^ row >> 13
+    };
+    let rows: Vec<u32> = (0..100_000).map(mixed).collect();
+    for rows in rows.chunks(200) {
+        let mut transaction = database.begin();
+        rows.iter().for_each(|row| transaction.put(table, &row.to_be_bytes(), &[7; 4]).unwrap());
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    database.runtime().checkpoint_now().unwrap();
+    let whole = Options::preset("traditional").unwrap();
+    let less = Options { frame_share: 0.0469, ..whole.with_memory(128 << 10) };
+    let database = Database::open_on(database.into_device().unwrap(), &less).unwrap();
+    let programs = |database: &Database<SimNand>| {
+        let runtime = database.runtime();
+        let space = runtime.space();
+        space.device().counters().page_programs
+    };
+    let (begin, checkpoints) = (programs(&database), database.stats().engine.checkpoints);
+    work_until(&database, |database| {
+        database.stats().engine.checkpoints > checkpoints
+            || programs(database) > begin + PROGRAMS_MAX
+    });
+    let written = programs(&database) - begin;
+    assert!(written < PROGRAMS_MAX, "{written} pages, and no end of it");
 }

@@ -8,6 +8,7 @@ use super::{
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::engine::descent::{Seek, corrupt};
+use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table};
 use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
 
@@ -194,6 +195,11 @@ impl Engine {
             if view.level() != level {
                 return Err(corrupt(frame.page, "structure change of a level the tree lacks"));
             }
+            // A split at restart wrote it with changes that are newer than it claims to be: it would be
+            // written again and again.
+            let index = self.with_structure(table, index);
+            let frame = self.pool.frame(index);
+            let view = NodeView::trusted(&frame.image);
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
             let (page, upto) = (frame.page, frame.lsn);
             let write = PageWrite { page, image: frame.image.clone(), lsn: upto };
@@ -203,6 +209,17 @@ impl Engine {
             return Ok(Some(WriteJob { group, pages, cause, pin: None, outcome }));
         }
         Ok(None)
+    }
+
+    /// The frame of an inner node, with every structure change of its range.
+    fn with_structure(&mut self, table: Table, index: FrameIndex) -> FrameIndex {
+        let frame = self.pool.frame(index);
+        let page = frame.page;
+        let structure = &self.trees[table.id as usize].structure;
+        match structure.apply(&frame.image, frame.lsn) {
+            Some((image, lsn)) => self.pool.insert(page, lsn, image, Class::Inner),
+            None => index,
+        }
     }
 
     /// A frame that is ahead since `cutoff` or before, as a job.
