@@ -21,6 +21,7 @@ use flagstone_nand::{
     CellMode, Crashable, Nand, NandError, OpenDeviceError, Profile, ProfileError, SegmentFile,
     SimNand, SimSsd, SimStorage, Translation,
 };
+use flagstone_space::shadow::Restart;
 use serde::Serialize;
 
 pub mod classic;
@@ -56,11 +57,11 @@ pub mod wear;
 
 pub use classic::Classic;
 pub use engine::Flagstone;
-pub use explore::{BadCut, CutPath, Failure, Limits, Progress, Scenario, Tally};
+pub use explore::{BadCut, Cut, CutPath, Failure, Limits, Progress, Scenario, Tally};
 pub use records::Records;
 pub use run::{RunnerRig, Violation};
 pub use shadow::Shadow;
-use subject::Subject as _;
+use subject::{Setup, Subject as _};
 
 use crate::medium::real_block_count;
 use crate::preset::{self, EngineKind};
@@ -223,7 +224,9 @@ impl CrashConfig {
             return Err(error.into());
         }
         let script = Script::seeded(self.seed, self.ops, &mix_of(&options));
-        Ok(Scenario { device, model: None, setup: options.into(), script })
+        // Both ways of restart, seed by seed.
+        let restart = if self.seed % 2 == 0 { Restart::Summaries } else { Restart::Scan };
+        Ok(Scenario { device, model: None, setup: Setup { restart, ..options.into() }, script })
     }
 
     fn explore_on<C>(&self, device: C, progress: Progress<'_>) -> Result<CrashReport, CrashError>

@@ -65,6 +65,8 @@ pub(crate) struct Block {
     pub(crate) closed_at: u64,
     /// Holds a live unit that cannot be read: never a victim.
     pub(crate) stuck: bool,
+    /// Device time at which what replaced its units is complete.
+    pub(crate) replaced_ns: u64,
     /// Position within its bucket, while closed.
     slot: u32,
 }
@@ -88,6 +90,8 @@ pub(crate) struct BlockTable {
     pages_per_block: u32,
     /// Counts closings: the clock of cost-benefit.
     clock: u64,
+    /// Device time at which the latest unit is complete.
+    pub(crate) placed_ns: u64,
     changed: Bits,
     /// Blocks in each state.
     counts: [u32; 7],
@@ -104,6 +108,7 @@ impl BlockTable {
             live: 0,
             closed_at: 0,
             stuck: false,
+            replaced_ns: 0,
             slot: 0,
         };
         Self {
@@ -113,6 +118,7 @@ impl BlockTable {
             buckets: vec![Vec::new(); units_per_block as usize + 1],
             pages_per_block,
             clock: 0,
+            placed_ns: 0,
             changed: Bits::new(block_count as usize),
             counts: [0, 0, 0, 0, 0, 0, block_count],
             dead: Dead::default(),
@@ -275,6 +281,7 @@ impl BlockTable {
         let entry = &mut self.blocks[block.0 as usize];
         entry.live -= 1;
         entry.stuck = false;
+        entry.replaced_ns = entry.replaced_ns.max(self.placed_ns);
         let was_closed = entry.state == BlockState::Closed;
         if entry.live == 0 && was_closed {
             entry.state = BlockState::Free;

@@ -5,6 +5,8 @@
 pub enum SpaceBug {
     /// A block is erased before what replaced its content is synced (D10).
     EraseBeforeSync,
+    /// What is still being programmed on another die counts as complete (D1).
+    DiesNotAwaited,
     /// A log block is freed before the record that passes it is durable (D4).
     ReuseBeforeCheckpoint,
     /// Users may take the blocks that are kept for collection and checkpoints (D7).
@@ -37,8 +39,9 @@ pub enum SpaceBug {
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::EraseBeforeSync,
+        Self::DiesNotAwaited,
         Self::ReuseBeforeCheckpoint,
         Self::ReserveGiven,
         Self::PairsNotSettled,
@@ -59,7 +62,7 @@ impl SpaceBug {
     #[must_use]
     pub const fn rule(self) -> u8 {
         match self {
-            Self::OpenGroupCounts => 1,
+            Self::OpenGroupCounts | Self::DiesNotAwaited => 1,
             Self::NumbersNotReserved => 3,
             Self::ReuseBeforeCheckpoint | Self::GroupsNotListed | Self::FlagErased => 4,
             Self::RelocationTakesNewVersion

@@ -54,7 +54,7 @@ impl<D: Nand> Space<D> {
         self.move_buffer = buffer;
         written?;
         self.settle_pairs()?;
-        self.flash.sync_if_needed().map_err(|error| self.fail(error))?;
+        self.flash.fence().map_err(|error| self.fail(error))?;
         let record = self.make_record(user, log_head);
         self.write_record(record)?;
         for at in core::mem::take(&mut self.meta_old) {

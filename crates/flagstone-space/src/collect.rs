@@ -354,7 +354,7 @@ impl<D: Nand> Space<D> {
         if self.blocks.get(block).live == 0 {
             // A block marked bad is not read again: its copies must be durable first.
             self.settle_pairs()?;
-            self.flash.sync_if_needed().map_err(|error| self.fail(error))?;
+            self.flash.fence().map_err(|error| self.fail(error))?;
             self.mark_bad(block)?;
         }
         Ok(true)

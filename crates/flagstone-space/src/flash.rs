@@ -82,6 +82,8 @@ pub(crate) struct Flash<D> {
     pub(crate) end_ns: u64,
     /// Device time that everything so far took, reads included.
     pub(crate) busy: Busy,
+    /// Device time at which the last program or erase is complete.
+    pub(crate) last_ns: u64,
     /// Something was programmed or erased since the last sync (rule D10).
     pub(crate) unsynced: bool,
     scratch: Vec<u8>,
@@ -97,6 +99,7 @@ impl<D: Nand> Flash<D> {
             bugs: Bugs::default(),
             end_ns: 0,
             busy: Busy::default(),
+            last_ns: 0,
             unsynced: true,
             scratch,
         }
@@ -108,6 +111,7 @@ impl<D: Nand> Flash<D> {
     }
 
     pub(crate) fn done(&mut self, completion: Completion) {
+        self.last_ns = completion.end_ns;
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.unsynced = true;
     }
@@ -328,10 +332,14 @@ impl<D: Nand> Flash<D> {
         Ok(PageRead { meta: PageMeta { part: 0, ..read.meta }, worn: read.worn })
     }
 
-    /// Erases a block; whatever replaced its content is durable first (rule D10).
-    pub(crate) fn erase(&mut self, block: BlockIndex) -> Result<(), NandError> {
-        if !self.bugs.has(SpaceBug::EraseBeforeSync) {
-            self.sync_if_needed()?;
+    /// Erases a block; whatever replaced its content, by `replaced_ns`, is durable first (rule D10).
+    pub(crate) fn erase(&mut self, block: BlockIndex, replaced_ns: u64) -> Result<(), NandError> {
+        if self.layout.capabilities.needs_sync {
+            if self.unsynced && !self.bugs.has(SpaceBug::EraseBeforeSync) {
+                self.sync()?;
+            }
+        } else if self.waits_for_dies() {
+            self.device.advance_to(replaced_ns);
         }
         let completion = self.busy.during(&mut self.device, |device| device.erase(block))?;
         self.tally.erases += 1;
@@ -339,12 +347,22 @@ impl<D: Nand> Flash<D> {
         Ok(())
     }
 
-    /// Syncs a device that needs it, when anything happened since the last sync.
-    pub(crate) fn sync_if_needed(&mut self) -> Result<(), NandError> {
-        if self.layout.capabilities.needs_sync && self.unsynced {
-            self.sync()?;
+    /// What was programmed and erased so far is complete before anything that follows: a device that
+    /// needs it is synced, when anything happened since the last sync; dies that work side by side
+    /// are waited for.
+    pub(crate) fn fence(&mut self) -> Result<(), NandError> {
+        if self.layout.capabilities.needs_sync {
+            return if self.unsynced { self.sync() } else { Ok(()) };
+        }
+        if self.waits_for_dies() {
+            self.device.advance_to(self.end_ns);
         }
         Ok(())
+    }
+
+    /// Whether what was programmed first may be complete last.
+    fn waits_for_dies(&self) -> bool {
+        self.layout.geometry.die_count > 1 && !self.bugs.has(SpaceBug::DiesNotAwaited)
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), NandError> {

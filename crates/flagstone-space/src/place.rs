@@ -80,6 +80,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
+        self.blocks.placed_ns = self.flash.last_ns;
         self.blocks.add_live(at);
         let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
         frontier.units.push(meta);
@@ -166,7 +167,7 @@ impl<D: Nand> Space<D> {
                 self.blocks.take(block, state, sequence);
                 return Ok(block);
             }
-            match self.flash.erase(block) {
+            match self.flash.erase(block, self.blocks.get(block).replaced_ns) {
                 Ok(()) => {
                     self.blocks.erased(block);
                     let sequence = self.numbers.next_sequence();

@@ -111,7 +111,7 @@ impl<D: Nand> Space<D> {
         let result = self.write_copies(&mut record, &mut bytes);
         self.meta_buffer = bytes;
         result?;
-        self.flash.sync_if_needed().map_err(|error| self.fail(error))?;
+        self.flash.fence().map_err(|error| self.fail(error))?;
         self.numbers.reserved(reserves);
         self.durable = Some(record);
         Ok(())
@@ -183,7 +183,7 @@ impl<D: Nand> Space<D> {
         ring.current = (ring.current + 1) % ring.blocks.len();
         ring.next_page = 0;
         let block = BlockIndex(ring.blocks[ring.current]);
-        match self.flash.erase(block) {
+        match self.flash.erase(block, 0) {
             Ok(()) => {
                 self.blocks.erased(block);
                 let sequence = self.numbers.next_sequence();

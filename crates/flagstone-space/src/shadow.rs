@@ -132,6 +132,7 @@ impl<D: Nand> ShadowStore<D> {
         }
         store.set_page_count(page_count);
         store.write_mark()?;
+        store.flash.wait(store.end_ns);
         Ok(store)
     }
 

@@ -302,6 +302,19 @@ impl<D: Nand> Space<D> {
         self.flash.sync().map_err(|error| self.fail(error))
     }
 
+    /// Sees to it that everything written so far is complete before whatever is written next.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::sync`].
+    pub fn fence(&mut self) -> Result<(), SpaceError> {
+        if self.poisoned {
+            return Err(SpaceError::Poisoned);
+        }
+        self.settle_pairs()?;
+        self.flash.fence().map_err(|error| self.fail(error))
+    }
+
     /// Refuses writes of a poisoned space, begins the session, reserves numbers (S3, S4).
     pub(crate) fn ready(&mut self) -> Result<(), SpaceError> {
         if self.poisoned {

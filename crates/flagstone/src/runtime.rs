@@ -61,6 +61,8 @@ pub struct Runtime<D: Nand> {
     pub(crate) working: Mutex<()>,
     geometry: LogGeometry,
     needs_sync: bool,
+    /// Dies work side by side: what was programmed first may be complete last.
+    has_dies: bool,
     has_pairs: bool,
     recovery: RecoveryReport,
 }
@@ -230,8 +232,16 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
+    /// Waits for what was programmed; whoever drives the device by its times has done so already.
+    fn await_end(&self, end_ns: u64) {
+        if self.has_dies {
+            self.space().device_mut().advance_to(end_ns);
+        }
+    }
+
     /// A flush is durable: commits up to it are acknowledged.
     pub fn flush_end(&self, flush: Flush) {
+        self.await_end(flush.end_ns);
         // What a record commits becomes current in the same moment as durable: a snapshot that begins
         // now has to see it.
         let awaits_record = self.engine().awaits_record();
@@ -288,6 +298,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Installs background work whose I/O is complete.
     pub fn work_end(&self, work: Work) {
+        self.await_end(work.end_ns);
         if matches!(work.done, Done::Flagged) {
             self.install_claim(Engine::flagging_claim);
         }
@@ -422,7 +433,11 @@ impl<D: Nand> Runtime<D> {
                 space.write_in_group(group, page, image, &tag)?;
             }
             let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
-            if (self.needs_sync || self.has_pairs) && !skips_sync { space.sync() } else { Ok(()) }
+            match self.needs_sync || self.has_pairs {
+                _ if skips_sync => Ok(()),
+                true => space.sync(),
+                false => space.fence(),
+            }
         })();
         match result {
             Ok(()) => Ok(()),

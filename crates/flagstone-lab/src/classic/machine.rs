@@ -71,6 +71,7 @@ pub struct Restarted {
 pub struct Flush {
     sealed: Sealed,
     log_page: u64,
+    end_ns: u64,
 }
 
 /// Background work whose I/O is issued.
@@ -173,11 +174,17 @@ impl<D: Nand> Machine<D> {
             return self.poison_for(error.into());
         }
         self.observe(&space);
-        Ok(Some(Flush { sealed, log_page }))
+        Ok(Some(Flush { sealed, log_page, end_ns: space.end_ns() }))
     }
 
     /// A flush is durable: commits up to it are acknowledged.
     pub fn flush_end(&self, flush: Flush) {
+        let mut space = self.space();
+        // Dies work side by side: whoever drives the device by its times has waited already.
+        if space.device().geometry().die_count > 1 {
+            space.device_mut().advance_to(flush.end_ns);
+        }
+        drop(space);
         self.engine().flushed(flush.sealed, flush.log_page);
     }
 

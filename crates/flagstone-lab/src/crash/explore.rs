@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - **E1** One run of the script gives a capture of every operation; each (capture, ending) pair
-//!   is one crash state.
+//!   is one crash state, and another where operations on other dies overtook it.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
 //!   commit, lose power between two operations, merge and collect, close, open again, compare again.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
@@ -17,6 +17,7 @@
 //! - **E4** States are independent: threads change the order of failures, never the set.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,38 +37,68 @@ use super::subject::{Setup, Subject};
 use crate::model::{Model, SlotIndex, TableIndex};
 use crate::parallel::each;
 
-/// Cuts that lead to one crash state: operation and ending, the outermost first.
+/// A power cut: an operation under way, and how it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Number of the operation.
+    pub operation: u64,
+    /// Number of the last one asked for meanwhile: those on other dies are complete.
+    pub until: u64,
+    /// How it ends.
+    pub ending: Ending,
+}
+
+impl Cut {
+    /// A cut of an operation that nothing overtook.
+    #[must_use]
+    pub const fn of(operation: u64, ending: Ending) -> Self {
+        Self { operation, until: operation, ending }
+    }
+}
+
+/// Cuts that lead to one crash state, the outermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CutPath(pub Vec<(u64, Ending)>);
+pub struct CutPath(pub Vec<Cut>);
 
 impl CutPath {
-    fn with(&self, operation: u64, ending: Ending) -> Self {
+    fn with(&self, cut: Cut) -> Self {
         let mut path = self.clone();
-        path.0.push((operation, ending));
+        path.0.push(cut);
         path
     }
 
-    /// Reads the forms of [`fmt::Display`]: `--cut` and `--ending`, each a list with commas.
+    /// Reads the forms of [`fmt::Display`]: `--cut` and `--ending`, each a list with commas. Of
+    /// `--cut 17+23`, operation 17 is under way while those up to 23 on other dies are complete.
     ///
     /// # Errors
     ///
     /// `BadCut` when they are no numbers or endings, or not equally many.
     pub fn parse(cuts: &str, endings: &str) -> Result<Self, BadCut> {
-        let operations: Result<Vec<u64>, _> = cuts.split(',').map(str::parse).collect();
+        let operation = |text: &str| {
+            let (operation, until) = text.split_once('+').unwrap_or((text, text));
+            Ok::<_, ParseIntError>((operation.parse::<u64>()?, until.parse::<u64>()?))
+        };
+        let operations: Result<Vec<_>, _> = cuts.split(',').map(operation).collect();
         let endings: Result<Vec<Ending>, _> = endings.split(',').map(Ending::from_str).collect();
         let operations = operations.map_err(|_| BadCut::Operation)?;
         let endings = endings.map_err(|_| BadCut::Ending)?;
         if operations.len() != endings.len() {
             return Err(BadCut::Count);
         }
-        Ok(Self(operations.into_iter().zip(endings).collect()))
+        let cuts = operations.into_iter().zip(endings);
+        let cut = |((operation, until), ending)| Cut { operation, until, ending };
+        Ok(Self(cuts.map(cut).collect()))
     }
 }
 
 impl fmt::Display for CutPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operations: Vec<_> = self.0.iter().map(|(number, _)| number.to_string()).collect();
-        let endings: Vec<_> = self.0.iter().map(|(_, ending)| ending.to_string()).collect();
+        let operation = |cut: &Cut| match cut.until {
+            until if until == cut.operation => until.to_string(),
+            until => format!("{}+{until}", cut.operation),
+        };
+        let operations: Vec<_> = self.0.iter().map(operation).collect();
+        let endings: Vec<_> = self.0.iter().map(|cut| cut.ending.to_string()).collect();
         write!(f, "--cut {} --ending {}", operations.join(","), endings.join(","))
     }
 }
@@ -77,7 +108,7 @@ impl fmt::Display for CutPath {
 #[non_exhaustive]
 pub enum BadCut {
     /// `--cut` is no list of numbers.
-    #[error("`--cut` takes operation numbers, with commas for cuts within cuts")]
+    #[error("`--cut` takes operation numbers, or `17+23`, with commas for cuts within cuts")]
     Operation,
     /// `--ending` names no ending.
     #[error("`--ending` takes names of endings, with commas for cuts within cuts")]
@@ -201,6 +232,59 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// A rig's capture with the model as its mark.
 type ModelCapture<C> = Capture<C, Arc<Model>>;
 
+/// One crash state of a run.
+#[derive(Debug)]
+struct State<'c, C> {
+    capture: &'c ModelCapture<C>,
+    ending: Ending,
+    /// Asked for while it was under way; those on other dies are complete.
+    beside: &'c [ModelCapture<C>],
+}
+
+impl<C> Clone for State<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for State<'_, C> {}
+
+impl<'c, C: Crashable> State<'c, C> {
+    /// Every state of a run. An operation that was overtaken and complete is none of its own: that
+    /// is a cut of a later one.
+    fn all(captures: &'c [ModelCapture<C>]) -> Vec<Self> {
+        (0..captures.len()).flat_map(|index| Self::of(captures, index)).collect()
+    }
+
+    /// Those of the capture with this index.
+    fn of(captures: &'c [ModelCapture<C>], index: usize) -> Vec<Self> {
+        let (capture, later) = (&captures[index], &captures[index + 1..]);
+        let beside = &later[..capture.overlapped(later)];
+        let alone = capture.endings.iter().map(|ending| (*ending, &later[..0]));
+        let overtaken = capture.endings.iter().map(|ending| (*ending, beside));
+        let is_other = |(ending, beside): &(Ending, &[ModelCapture<C>])| {
+            !beside.is_empty() && *ending != Ending::Complete
+        };
+        let both = alone.chain(overtaken.filter(is_other));
+        both.map(|(ending, beside)| State { capture, ending, beside }).collect()
+    }
+
+    fn cut(&self) -> Cut {
+        let operation = self.capture.operation;
+        let until = self.beside.last().map_or(operation, |last| last.operation);
+        Cut { operation, until, ending: self.ending }
+    }
+
+    fn device(&self, seed: u64) -> C {
+        self.capture.cut_beside(self.ending, self.beside, seed)
+    }
+
+    /// What had been asked of the engine, and answered.
+    fn mark(&self) -> &'c Arc<Model> {
+        self.beside.last().map_or(&self.capture.mark, |last| &last.mark)
+    }
+}
+
 /// Calls `run`, and makes a violation of a panic.
 pub(super) fn guarded<T>(run: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
@@ -251,7 +335,7 @@ where
     let (_, captures) = clean_run::<S, C>(scenario).map_err(|(violation, _)| violation)?;
     let walk = Walk { limits, setup: &scenario.setup, failures: AtomicU64::new(0) };
     let states = walk.chosen(&captures, limits.seed);
-    each(limits.threads, &states, |(capture, ending)| visit(capture.cut(*ending, limits.seed)));
+    each(limits.threads, &states, |state| visit(state.device(limits.seed)));
     Ok(())
 }
 
@@ -311,9 +395,9 @@ impl Walk<'_> {
         let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
         let total = Mutex::new(Tally::default());
         let work = || {
-            while let Some((capture, ending)) = states.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(state) = states.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let mut tally = Tally::default();
-                self.state::<S, C>(capture, *ending, &CutPath::default(), 1, &mut tally);
+                self.state::<S, C>(*state, &CutPath::default(), 1, &mut tally);
                 total.lock().unwrap_or_else(PoisonError::into_inner).add(tally);
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, states.len() as u64);
             }
@@ -327,48 +411,39 @@ impl Walk<'_> {
     }
 
     /// Recovers from one state, and from every state of that recovery if the depth asks for it.
-    fn state<S, C>(
-        &self,
-        capture: &ModelCapture<C>,
-        ending: Ending,
-        above: &CutPath,
-        level: u32,
-        tally: &mut Tally,
-    ) where
+    fn state<S, C>(&self, state: State<'_, C>, above: &CutPath, level: u32, tally: &mut Tally)
+    where
         S: Subject<RunnerRig<C>>,
         C: Crashable,
     {
         if self.failures.load(Ordering::Relaxed) >= self.limits.failures_max {
             return;
         }
-        let path = above.with(capture.operation, ending);
+        let path = above.with(state.cut());
         let deeper = level < self.limits.depth;
         let capturing = if deeper { Capturing::On } else { Capturing::Off };
-        let device = capture.cut(ending, self.limits.seed);
-        let rig = Rig::new(device, Arc::clone(&capture.mark), capturing);
+        let device = state.device(self.limits.seed);
+        let rig = Rig::new(device, Arc::clone(state.mark()), capturing);
         tally.states += 1;
-        let probe = capture.operation;
-        let recovered = guarded(|| recover::<S, C>(rig.clone(), &capture.mark, self.setup, probe));
+        let probe = state.capture.operation;
+        let recovered = guarded(|| recover::<S, C>(rig.clone(), state.mark(), self.setup, probe));
         if let Err(stop) = recovered {
             self.failures.fetch_add(1, Ordering::Relaxed);
             tally.fail(Failure { path: path.clone(), violation: violation_of(stop) });
         }
         let captures = rig.take_captures();
-        for (capture, ending) in self.chosen(&captures, self.limits.seed ^ capture.operation) {
-            self.state::<S, C>(capture, ending, &path, level + 1, tally);
+        for below in self.chosen(&captures, self.limits.seed ^ probe) {
+            self.state::<S, C>(below, &path, level + 1, tally);
         }
     }
 
     /// The states below some captures: all of them, or as many as the limits allow.
-    fn chosen<'c, C>(
+    fn chosen<'c, C: Crashable>(
         &self,
         captures: &'c [ModelCapture<C>],
         seed: u64,
-    ) -> Vec<(&'c ModelCapture<C>, Ending)> {
-        let endings = |capture: &'c ModelCapture<C>| {
-            capture.endings.iter().map(move |ending| (capture, *ending))
-        };
-        let mut states: Vec<_> = captures.iter().flat_map(endings).collect();
+    ) -> Vec<State<'c, C>> {
+        let mut states = State::all(captures);
         let mut generator = Pcg64Mcg::seed_from_u64(seed);
         while states.len() as u64 > self.limits.states_max {
             let index = generator.next_u64() % states.len() as u64;
@@ -420,15 +495,14 @@ where
         Ok((_, captures)) => (captures, Ok(())),
         Err((violation, captures)) => (captures, Err(violation)),
     };
-    for (operation, ending) in &path.0 {
-        let found = captures
-            .iter()
-            .find(|capture| capture.operation == *operation && capture.endings.contains(ending));
-        let capture = found.ok_or(BadCut::NoSuchState(*operation))?;
-        let device = capture.cut(*ending, seed);
-        let rig = Rig::new(device, Arc::clone(&capture.mark), Capturing::On);
+    for cut in &path.0 {
+        let states = State::all(&captures);
+        let found = states.iter().find(|state| state.cut() == *cut);
+        let state = found.ok_or(BadCut::NoSuchState(cut.operation))?;
+        let rig = Rig::new(state.device(seed), Arc::clone(state.mark()), Capturing::On);
+        let probe = cut.operation;
         let recovered =
-            guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.setup, *operation));
+            guarded(|| recover::<S, C>(rig.clone(), state.mark(), &scenario.setup, probe));
         outcome = recovered.map_err(violation_of);
         captures = rig.take_captures();
     }
@@ -463,11 +537,12 @@ where
         if captures.is_empty() {
             break;
         }
-        let capture = &captures[usize::from(pick.operation) % captures.len()];
-        let ending = capture.endings[usize::from(pick.ending) % capture.endings.len()];
-        let rig = Rig::new(capture.cut(ending, seed), Arc::clone(&capture.mark), Capturing::On);
-        let probe = capture.operation;
-        guarded(|| recover::<S, C>(rig.clone(), &capture.mark, &scenario.setup, probe))
+        let index = usize::from(pick.operation) % captures.len();
+        let states = State::of(&captures, index);
+        let state = states[usize::from(pick.ending) % states.len()];
+        let rig = Rig::new(state.device(seed), Arc::clone(state.mark()), Capturing::On);
+        let probe = state.capture.operation;
+        guarded(|| recover::<S, C>(rig.clone(), state.mark(), &scenario.setup, probe))
             .map_err(violation_of)?;
         captures = rig.take_captures();
     }
@@ -480,9 +555,10 @@ mod tests {
 
     #[test]
     fn a_path_reads_back_what_it_prints() {
-        let path = CutPath(vec![(17, Ending::Torn { units: 2 }), (25, Ending::Untouched)]);
-        assert_eq!(path.to_string(), "--cut 17,25 --ending torn-2,untouched");
-        assert_eq!(CutPath::parse("17,25", "torn-2,untouched"), Ok(path));
+        let torn = Cut { until: 19, ..Cut::of(17, Ending::Torn { units: 2 }) };
+        let path = CutPath(vec![torn, Cut::of(25, Ending::Untouched)]);
+        assert_eq!(path.to_string(), "--cut 17+19,25 --ending torn-2,untouched");
+        assert_eq!(CutPath::parse("17+19,25", "torn-2,untouched"), Ok(path));
         assert_eq!(CutPath::parse("17", "torn-2,untouched"), Err(BadCut::Count));
         assert_eq!(CutPath::parse("x", "complete"), Err(BadCut::Operation));
         assert_eq!(CutPath::parse("1", "gone"), Err(BadCut::Ending));

@@ -105,10 +105,11 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 25] = [
+const WAYS: [Way; 26] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
+    ("dies side by side, one cut", on_dies),
     ("hot keys, one cut", on_hot_keys),
     ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
     ("histories with little work", |target, seed| in_histories(target, seed, Pace::LittleWork)),
@@ -134,7 +135,7 @@ const WAYS: [Way; 25] = [
 ];
 
 /// Of these, how many take a second or two each.
-const WAYS_AT_A_GLANCE: usize = 3;
+const WAYS_AT_A_GLANCE: usize = 4;
 
 /// Few flushes: merges meet commits that are not durable.
 const DEFERRED: Mix = Mix {
@@ -310,6 +311,12 @@ fn on_chip(
 ) -> Result<Look, CrashError> {
     let device = (chip(profile_of(seed), seed)?, &Use::New);
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, depth), (ops, mix)))
+}
+
+/// Operations on other dies overtake the one that is cut.
+fn on_dies(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let device = (chip("tiny-dies", seed)?, &Use::New);
+    Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (200, &Mix::default())))
 }
 
 /// How claims are looked at.
@@ -554,7 +561,7 @@ mod tests {
     use super::*;
 
     /// Bugs that one script shows, however it is drawn.
-    const AT_A_GLANCE: [Quarry; 16] = [
+    const AT_A_GLANCE: [Quarry; 17] = [
         Quarry::Engine(SeededBug::MergeBeforeDurable),
         Quarry::Engine(SeededBug::ClaimTooMuch),
         Quarry::Engine(SeededBug::ReuseEpoch),
@@ -566,6 +573,7 @@ mod tests {
         Quarry::Engine(SeededBug::TrimAnyGroup),
         Quarry::Engine(SeededBug::ScanWithoutLock),
         Quarry::Engine(SeededBug::PatchUnread),
+        Quarry::Space(SpaceBug::DiesNotAwaited),
         Quarry::Space(SpaceBug::OpenGroupCounts),
         Quarry::Space(SpaceBug::ChecksumIgnored),
         Quarry::Space(SpaceBug::GroupsNotListed),

@@ -21,8 +21,8 @@ use super::subject::Setup;
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::wear;
 use super::{
-    Classic, CrashConfig, CrashReport, CutPath, Flagstone, Limits, Records, RunnerRig, Scenario,
-    Shadow, chip, drive, explore, fuzz_image, fuzz_ops, replay,
+    Classic, CrashConfig, CrashReport, Cut, CutPath, Flagstone, Limits, Records, RunnerRig,
+    Scenario, Shadow, chip, drive, explore, fuzz_image, fuzz_ops, replay,
 };
 
 use crate::preset::{self, EngineKind};
@@ -51,7 +51,7 @@ fn explored(config: &CrashConfig) -> CrashReport {
 #[test]
 fn every_power_cut_recovers_a_committed_prefix() {
     let mut lines = Vec::new();
-    for profile in CHIP_PROFILES.into_iter().chain(["segment-file"]) {
+    for profile in CHIP_PROFILES.into_iter().chain(["tiny-dies", "segment-file"]) {
         for seed in 0..effort() {
             lines.extend(explored(&config("flagstone", profile, 80, 1, seed)).lines);
         }
@@ -77,7 +77,7 @@ fn every_power_cut_of_a_drive_recovers() {
         runner.run(&scenario.script).unwrap();
         let inside = rig.device().translation().unwrap();
         assert!(inside.erases > 0, "seed {seed}: the drive never collected");
-        let path = CutPath(vec![(30, Ending::Untouched)]);
+        let path = CutPath(vec![Cut::of(30, Ending::Untouched)]);
         assert_eq!(replay(&config, &path).unwrap().failures, 0, "seed {seed}");
     }
 }

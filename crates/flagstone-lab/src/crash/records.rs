@@ -77,13 +77,27 @@ impl<D: Nand> Records<D> {
     }
 }
 
+fn opened<D: Nand>(device: D, setup: &Setup) -> Result<Machine<D>, OpenError> {
+    let config = Config::of(&setup.options);
+    #[cfg(feature = "seeded-bugs")]
+    if let Some(bug) = setup.record_bug {
+        return Machine::open_planted(device, &config, setup.restart, bug);
+    }
+    Machine::open_by(device, &config, setup.restart)
+}
+
 impl<D: Nand> Subject<D> for Records<D> {
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        Ok(Self::around(Machine::create(device, &Config::of(&setup.options))?))
+        let machine = Machine::create(device, &Config::of(&setup.options))?;
+        #[cfg(feature = "seeded-bugs")]
+        if let Some(bug) = setup.record_bug {
+            machine.store().plant(bug);
+        }
+        Ok(Self::around(machine))
     }
 
     fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        let mut subject = Self::around(Machine::open(device, &Config::of(&setup.options))?);
+        let mut subject = Self::around(opened(device, setup)?);
         let xid = subject.machine.engine().begin();
         for index in (0..TABLE_COUNT).map(TableIndex) {
             if let Some(table) = subject.run(|engine| engine.open_table(xid, &index.name()))? {
@@ -264,97 +278,4 @@ impl<D: Nand> Subject<D> for Records<D> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use flagstone_nand::{Profile, SimNand};
-
-    use super::*;
-    use crate::crash::explore::{self, Limits, Scenario};
-    use crate::crash::rig::{Capturing, Rig};
-    use crate::crash::run::{Runner, RunnerRig};
-    use crate::crash::script::{Mix, Script};
-    use crate::crash::{self, CutPath};
-    use crate::model::Model;
-    use crate::preset;
-    use crate::records::Sharing;
-
-    /// Memory of a dozen pages: the tables need more.
-    const MEMORY: usize = 12 * 1024;
-
-    /// A chip with so few blocks that they are collected, and long transactions on few keys.
-    fn scenario(name: &str, ops: usize, seed: u64) -> Scenario<SimNand> {
-        let profile = Profile::named("tiny-shared").unwrap().with_block_count(26).unwrap();
-        let device = SimNand::new(&profile, seed);
-        let options = crash::small(preset::options(name).unwrap(), &device).with_memory(MEMORY);
-        let mix = Mix {
-            changes: 150,
-            ends: 22,
-            savepoints: 0,
-            large: 0,
-            snapshots: 0,
-            upkeep: 0,
-            pieces: 40,
-            ..Mix::default()
-        };
-        let script = Script::seeded(seed, ops, &mix);
-        Scenario { device, model: None, setup: options.into(), script }
-    }
-
-    /// What a script does when the power stays.
-    fn sharing(scenario: &Scenario<SimNand>) -> Sharing {
-        let model = Arc::new(Model::default());
-        let rig: RunnerRig<SimNand> = Rig::new(scenario.device.clone(), model, Capturing::Off);
-        let mut runner = Runner::<Records<_>, _>::create(rig, &scenario.setup).unwrap();
-        runner.run(&scenario.script).unwrap();
-        let (subject, ..) = runner.into_parts();
-        subject.unwrap().machine.sharing()
-    }
-
-    fn explored(scenario: &Scenario<SimNand>, limits: &Limits) -> Vec<CutPath> {
-        let tally =
-            explore::explore::<Records<RunnerRig<SimNand>>, _>(scenario, limits, &|_, _| ());
-        assert!(tally.states > 100, "{} states", tally.states);
-        for failure in &tally.failures {
-            println!("{}: {}", failure.path, failure.violation);
-        }
-        tally.failures.into_iter().map(|failure| failure.path).collect()
-    }
-
-    /// Goal: no cut harms pages that three transactions share, whose committed records stand in
-    /// three versions, while blocks are collected. Method: every state of scripts of which the
-    /// counters say that they have all of that.
-    #[test]
-    fn every_power_cut_of_shared_pages_recovers() {
-        for name in ["cfc-ex", "afc-ex"] {
-            let mut most = Sharing::default();
-            for seed in 0..3 {
-                let scenario = scenario(name, 700, seed);
-                let sharing = sharing(&scenario);
-                most.transactions_max = most.transactions_max.max(sharing.transactions_max);
-                most.versions_max = most.versions_max.max(sharing.versions_max);
-                most.collections += sharing.collections;
-                most.flag_commits += sharing.flag_commits;
-                most.befores_written += sharing.befores_written;
-                assert_eq!(explored(&scenario, &Limits::default()), [], "{name}, seed {seed}");
-            }
-            println!("{name}: {most:?}");
-            assert!(most.transactions_max >= 3, "{name}: {most:?}");
-            assert!(most.versions_max >= 3, "{name}: {most:?}");
-            assert!(most.collections > 0, "{name}: {most:?}");
-            assert!(most.flag_commits > 0, "{name}: {most:?}");
-            assert!(most.befores_written > 0, "{name}: {most:?}");
-        }
-    }
-
-    /// Goal: a cut of a restart changes nothing, nor does a collection that begins during one.
-    /// Method: two cuts, a choice of states.
-    #[test]
-    fn a_cut_during_the_restart_of_shared_pages_changes_nothing() {
-        for name in ["cfc-ex", "afc-ex"] {
-            let scenario = scenario(name, 260, 1);
-            let limits = Limits { depth: 2, states_max: 40, ..Limits::default() };
-            assert_eq!(explored(&scenario, &limits), [], "{name}");
-        }
-    }
-}
+mod tests;

@@ -7,12 +7,14 @@
 //!   before, what was asked of it, every way it may end, and the test's mark at that moment. One
 //!   run of a script thus gives all its crash states; nothing is run again.
 //! - **R2** Every rule of flash that is broken is kept, whatever the engine does with the error.
+//! - **R3** Dies work side by side: an operation may still be under way when others, asked for later
+//!   on other dies, are complete. Those of its own die wait for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Completion, Counters, Crashable, Ending, FaultPlan, Geometry, Nand,
-    NandError, PhysicalPage, ProgramPart, ReadPart, SsdCounters,
+    BlockIndex, Capabilities, CellMode, Completion, Counters, Crashable, Ending, FaultPlan,
+    Geometry, Nand, NandError, PhysicalPage, ProgramPart, ReadPart, SsdCounters,
 };
 
 /// An operation that was asked of the device, kept so that it can be asked again.
@@ -70,9 +72,37 @@ pub struct Capture<D, M> {
     pub mark: M,
     device: D,
     call: DeviceCall,
+    /// Time on the device's clock when it was asked for.
+    issued_ns: u64,
+    /// Time at which it was complete.
+    end_ns: u64,
 }
 
 impl<D: Crashable, M> Capture<D, M> {
+    /// Die that the operation occupies, on raw flash.
+    fn die(&self) -> Option<u32> {
+        let (geometry, capabilities) = (self.device.geometry(), self.device.capabilities());
+        if capabilities.needs_sync || capabilities.cell_mode == CellMode::Translated {
+            return None;
+        }
+        match self.call {
+            DeviceCall::Program { page, .. } => Some(geometry.die_of(geometry.block_of(page))),
+            DeviceCall::Erase(block) => Some(geometry.die_of(block)),
+            DeviceCall::MarkBad(_) | DeviceCall::Sync => None,
+        }
+    }
+
+    /// How many of the operations asked for after this one were so while it was under way; none
+    /// unless one of them is on another die (R3).
+    #[must_use]
+    pub fn overlapped(&self, later: &[Self]) -> usize {
+        let Some(die) = self.die() else { return 0 };
+        let is_in_time = |other: &&Self| other.issued_ns < self.end_ns && other.die().is_some();
+        let count = later.iter().take_while(is_in_time).count();
+        let is_beside = |other: &Self| other.die() != Some(die);
+        if later[..count].iter().any(is_beside) { count } else { 0 }
+    }
+
     /// What was asked for, in one line.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -98,6 +128,18 @@ impl<D: Crashable, M> Capture<D, M> {
         let _ = self.call.repeat(&mut device);
         device.power_cycle();
         device.set_plan(FaultPlan::default());
+        device
+    }
+
+    /// The same when those of `later` on other dies were complete before this one (R3).
+    #[must_use]
+    pub fn cut_beside(&self, ending: Ending, later: &[Self], seed: u64) -> D {
+        let mut device = self.cut(ending, seed);
+        for other in later.iter().filter(|other| other.die() != self.die()) {
+            // What failed at the time fails again.
+            let _ = other.call.repeat(&mut device);
+        }
+        device.power_cycle();
         device
     }
 }
@@ -190,16 +232,17 @@ impl<D: Crashable, M: Clone> Rig<D, M> {
         self.state().calls_left == 0
     }
 
-    fn call<T>(
+    fn call(
         &self,
         call: impl FnOnce() -> DeviceCall,
-        run: impl FnOnce(&mut D) -> Result<T, NandError>,
-    ) -> Result<T, NandError> {
+        run: impl FnOnce(&mut D) -> Result<Completion, NandError>,
+    ) -> Result<Completion, NandError> {
         let mut state = self.state();
         let state = &mut *state;
         state.spend_call()?;
         let before = state.captures.is_some().then(|| state.device.clone());
         let operation = state.device.operation_count();
+        let issued_ns = state.device.now_ns();
         if before.is_some() {
             state.device.record_operations();
         }
@@ -209,7 +252,17 @@ impl<D: Crashable, M: Clone> Rig<D, M> {
             let endings = state.device.endings_at(operation);
             if !endings.is_empty() {
                 let mark = state.mark.clone();
-                captures.push(Capture { operation, endings, mark, device, call: call() });
+                let end_ns = answer.as_ref().map_or(issued_ns, |done| done.end_ns);
+                let call = call();
+                captures.push(Capture {
+                    operation,
+                    endings,
+                    mark,
+                    device,
+                    call,
+                    issued_ns,
+                    end_ns,
+                });
             }
         }
         answer
@@ -280,7 +333,8 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
     }
 
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
-        self.call(|| DeviceCall::MarkBad(block), |device| device.mark_bad(block))
+        let mark = |device: &mut D| device.mark_bad(block).map(|()| Completion::default());
+        self.call(|| DeviceCall::MarkBad(block), mark).map(drop)
     }
 
     fn sync(&mut self) -> Result<Completion, NandError> {

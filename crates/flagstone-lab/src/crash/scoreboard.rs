@@ -281,7 +281,7 @@ fn every_cut(effort: u64) -> Result<Outcome, CrashError> {
 }
 
 fn every_state(effort: u64) -> Result<Outcome, CrashError> {
-    let profiles = CHIP_PROFILES.into_iter().chain(["segment-file"]);
+    let profiles = CHIP_PROFILES.into_iter().chain(["tiny-dies", "segment-file"]);
     let configs = profiles.flat_map(|profile| {
         seeds(effort).map(move |seed| config("flagstone", profile, 120, 1, seed))
     });

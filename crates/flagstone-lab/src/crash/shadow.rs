@@ -83,7 +83,8 @@ impl<D: Nand> Subject<D> for Shadow<D> {
     }
 
     fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        let mut subject = Self::around(Machine::open(device, &Config::of(&setup.options))?);
+        let mut subject =
+            Self::around(Machine::open_by(device, &Config::of(&setup.options), setup.restart)?);
         let xid = subject.machine.engine().begin();
         for index in (0..TABLE_COUNT).map(TableIndex) {
             if let Some(table) = subject.run(|engine| engine.open_table(xid, &index.name()))? {

@@ -5,6 +5,7 @@
 
 use flagstone::{Durability, EngineError, OpenError, Options, Runtime};
 use flagstone_nand::Nand;
+use flagstone_space::shadow::Restart;
 
 use super::script::Direction;
 use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
@@ -14,22 +15,30 @@ use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 pub struct Setup {
     /// Options of the database.
     pub options: Options,
+    /// How a store of shadow pages finds them.
+    pub restart: Restart,
     /// A bug of the engine, or none.
     #[cfg(feature = "seeded-bugs")]
     pub engine_bug: Option<flagstone::SeededBug>,
     /// A bug of the space floor, or none.
     #[cfg(feature = "seeded-bugs")]
     pub space_bug: Option<flagstone_space::SpaceBug>,
+    /// A bug of the store of shared pages, or none.
+    #[cfg(feature = "seeded-bugs")]
+    pub record_bug: Option<flagstone_space::shadow::records::RecordBug>,
 }
 
 impl From<Options> for Setup {
     fn from(options: Options) -> Self {
         Self {
             options,
+            restart: Restart::default(),
             #[cfg(feature = "seeded-bugs")]
             engine_bug: None,
             #[cfg(feature = "seeded-bugs")]
             space_bug: None,
+            #[cfg(feature = "seeded-bugs")]
+            record_bug: None,
         }
     }
 }

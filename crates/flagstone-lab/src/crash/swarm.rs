@@ -30,6 +30,8 @@ pub struct Draw {
     pub profile: &'static str,
     /// Blocks of the chip, unless the options need more.
     pub block_count: u32,
+    /// Dies that work side by side, at least.
+    pub die_count: u32,
     /// Options of the database.
     pub options: Options,
     /// Weights of the operations.
@@ -122,6 +124,7 @@ impl Draw {
         let drawn = Self {
             profile,
             block_count: (1 + u32::from(profile == "tiny-mlc")) * (32 + below(24) as u32),
+            die_count: 1,
             options,
             mix,
             ops: 10 + below(190) as usize,
@@ -149,7 +152,8 @@ impl Draw {
         let merge_to = if below(3) == 0 { MergeTo::Frame } else { MergeTo::Flash };
         let options = Options { commit, super_group, merge_to, ..options };
         let options = with_units(options, &mut below);
-        Self { mix: Mix { pieces, ..drawn.mix }, options, profile, ..drawn }
+        let die_count = [1, 1, 2, 4][below(4) as usize];
+        Self { mix: Mix { pieces, ..drawn.mix }, options, profile, die_count, ..drawn }
     }
 
     /// The chip that was drawn, with as many good blocks as the options need.
@@ -159,7 +163,8 @@ impl Draw {
     /// When the profile is not there.
     pub fn device(&self) -> Result<SimNand, ProfileError> {
         let chip = |block_count| {
-            let profile = Profile::named(self.profile)?.with_block_count(block_count)?;
+            let mut profile = Profile::named(self.profile)?.with_block_count(block_count)?;
+            profile.geometry.die_count = profile.geometry.die_count.max(self.die_count);
             let chip = SimNand::new(&profile, self.limits.seed);
             Ok(chip.with_bad_block_count(self.bad_block_count))
         };

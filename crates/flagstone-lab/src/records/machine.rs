@@ -9,8 +9,10 @@ use flagstone::{
     Wait, Xid,
 };
 use flagstone_nand::Nand;
-use flagstone_space::shadow::records::{RecordOptions, RecordStats, RecordStore};
-use flagstone_space::shadow::{Lack, ShadowError};
+#[cfg(feature = "seeded-bugs")]
+use flagstone_space::shadow::records::RecordBug;
+use flagstone_space::shadow::records::{Batch, RecordOptions, RecordStats, RecordStore};
+use flagstone_space::shadow::{Lack, Restart, ShadowError};
 use flagstone_space::{
     Cause, GroupId, LogicalPage, Lsn, PageInfo, RegionId, SpaceError, SpaceStats, Version,
 };
@@ -75,9 +77,36 @@ impl<D: Nand> Machine<D> {
     ///
     /// No database, one of another protocol, or a damaged one.
     pub fn open(device: D, config: &Config) -> Result<Self, OpenError> {
+        Self::open_by(device, config, Restart::Summaries)
+    }
+
+    /// As [`Machine::open`], with pages found as `how` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`Machine::open`].
+    pub fn open_by(device: D, config: &Config, how: Restart) -> Result<Self, OpenError> {
         let options = record_options(&device, config);
-        let (store, batches) =
-            RecordStore::mount(device, options).map_err(|error| of_open(config, error))?;
+        Self::restarted(RecordStore::mount(device, options, how), config)
+    }
+
+    /// As [`Machine::open_by`], with a bug planted that the crash exploration must find.
+    #[cfg(feature = "seeded-bugs")]
+    pub(crate) fn open_planted(
+        device: D,
+        config: &Config,
+        how: Restart,
+        bug: RecordBug,
+    ) -> Result<Self, OpenError> {
+        let options = record_options(&device, config);
+        Self::restarted(RecordStore::mount_planted(device, options, how, bug), config)
+    }
+
+    fn restarted(
+        mounted: Result<(RecordStore<D>, Vec<Batch>), ShadowError>,
+        config: &Config,
+    ) -> Result<Self, OpenError> {
+        let (store, batches) = mounted.map_err(|error| of_open(config, error))?;
         let (store, recovery) = restart::restart(store, &batches)?;
         let machine = Self::around(store, config, recovery);
         machine.run(Engine::load_trees)?;

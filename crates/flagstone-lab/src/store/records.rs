@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use flagstone::{Direction, Row, ScanRange};
+use flagstone_space::shadow::Restart;
 
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
@@ -10,6 +11,7 @@ use super::{
     OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
 };
 use crate::records::{Config, Engine, Flush, Machine, Work};
+use crate::run::Scan;
 use crate::workload::Part;
 
 /// Page writes under way at a time.
@@ -37,6 +39,15 @@ impl<D: Nand> Store for RecordDatabase<D> {
 
     fn open(device: D, options: &Options) -> Result<Self, OpenError> {
         Ok(Self(Arc::new(Machine::open(device, &Config::of(options))?)))
+    }
+
+    fn scan_restart(
+        copy: impl FnOnce() -> D,
+        options: &Options,
+    ) -> Result<Option<Scan>, OpenError> {
+        let machine = Machine::open_by(copy(), &Config::of(options), Restart::Scan)?;
+        let RecoveryReport { pages_read, time_ns, .. } = machine.recovery();
+        Ok(Some(Scan { pages_read, time_s: time_ns as f64 / 1e9 }))
     }
 
     fn into_device(self) -> Option<D> {

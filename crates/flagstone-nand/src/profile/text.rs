@@ -30,6 +30,7 @@ shipped!(
     "spi-nand",
     "tlc-3d",
     "tiny",
+    "tiny-dies",
     "tiny-nop1",
     "tiny-ordered",
     "tiny-risk",

@@ -28,29 +28,26 @@ pub enum ShadowBug {
     SuspectsKept,
 }
 
-/// The planted bug.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bugs {
-    #[cfg(feature = "seeded-bugs")]
-    planted: Option<ShadowBug>,
+/// The planted bug of a store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bugs<B> {
+    planted: Option<B>,
 }
 
-impl Bugs {
+impl<B> Default for Bugs<B> {
+    fn default() -> Self {
+        Self { planted: None }
+    }
+}
+
+impl<B: Copy + PartialEq> Bugs<B> {
     #[cfg(feature = "seeded-bugs")]
-    pub(super) const fn plant(&mut self, bug: ShadowBug) {
+    pub(super) const fn plant(&mut self, bug: B) {
         self.planted = Some(bug);
     }
 
     /// Whether the bug is planted; never without the feature.
-    #[cfg(feature = "seeded-bugs")]
-    pub(super) fn has(self, bug: ShadowBug) -> bool {
-        self.planted == Some(bug)
-    }
-
-    /// Whether the bug is planted; never without the feature.
-    #[cfg(not(feature = "seeded-bugs"))]
-    #[expect(clippy::unused_self, reason = "same form as with the feature")]
-    pub(super) const fn has(self, _bug: ShadowBug) -> bool {
-        false
+    pub(super) fn has(self, bug: B) -> bool {
+        cfg!(feature = "seeded-bugs") && self.planted == Some(bug)
     }
 }

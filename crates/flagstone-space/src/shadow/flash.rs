@@ -14,7 +14,7 @@ use flagstone_nand::{
     ProgramPart, ReadPart,
 };
 
-use super::bugs::Bugs;
+use super::bugs::{Bugs, ShadowBug};
 use super::note::{Kind, NOTE_SIZE, NOTE_SIZE_WITH_FLAG, Note, RawNote, flag_cells};
 use super::options::{Evidence, Lack, ShadowOptions, note_offset};
 use super::summary;
@@ -121,7 +121,7 @@ pub(super) struct Flash<D> {
     pub(super) device: D,
     pub(super) sizes: Sizes,
     pub(super) work: Work,
-    pub(super) bugs: Bugs,
+    pub(super) bugs: Bugs<ShadowBug>,
     tallies: [WorkTally; 3],
     /// Time at which each die is idle, as far as known.
     idle_ns: Vec<u64>,

@@ -34,6 +34,7 @@
 //! - **R7** A block is erased when everything programmed before is complete, flags handed on
 //!   (rules E1 to E6), its needed versions elsewhere.
 
+mod bugs;
 mod collect;
 mod commit;
 mod flash;
@@ -60,6 +61,8 @@ use super::options::{Lack, ShadowError, ShadowProtocol};
 use super::{RESERVE, WorkTally};
 use crate::evidence::{Flag, Flags, Shadow};
 use crate::{Check, GroupId, LogicalPage, Lsn, Version};
+#[doc(hidden)]
+pub use bugs::RecordBug;
 use flash::{Flash, Sizes};
 pub use log::Batch;
 use log::Log;
@@ -421,7 +424,7 @@ impl<D: Nand> RecordStore<D> {
 
     /// Waits for what a version relies on (R2).
     fn await_before(&mut self, page: LogicalPage, members: &[Member]) {
-        if members.is_empty() {
+        if members.is_empty() || self.flash.bugs.has(RecordBug::BackNotAwaited) {
             return;
         }
         let back_ns = self.ends.get(&page).copied().unwrap_or(0);
@@ -471,7 +474,12 @@ impl<D: Nand> RecordStore<D> {
         let mut chain = Vec::new();
         let mut at = self.map[page.0 as usize];
         while let Some(unit) = self.units.get(&at) {
-            let is_open = unit.members.iter().any(|xid| self.standing(*xid) != Standing::Committed);
+            let drops = self.flash.bugs.has(RecordBug::ValueBeforeDropped);
+            let is_open = unit.members.iter().any(|xid| match self.standing(*xid) {
+                Standing::Running => true,
+                Standing::Aborted => !drops,
+                Standing::Committed => false,
+            });
             let back = self.old_at(page, Version(unit.back));
             let Some(back) = back.filter(|_| is_open) else { break };
             chain.push(back);

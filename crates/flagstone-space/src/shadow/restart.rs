@@ -43,11 +43,12 @@ use crate::evidence::Flag;
 use crate::{Check, GroupId};
 
 /// From what a restart learns which pages there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Restart {
     /// From the spare area of every page, checked against the summary of its block.
     Scan,
     /// From the summary of every block; flags are read where they decide.
+    #[default]
     Summaries,
 }
 

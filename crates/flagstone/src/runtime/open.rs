@@ -171,6 +171,7 @@ impl<D: Nand> Runtime<D> {
         log: LogWriter,
     ) -> Result<Self, OpenError> {
         let geometry = log_geometry(&space)?;
+        let device_geometry = space.device().geometry();
         let has_pairs =
             matches!(capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
         let engine = Engine::new(options.clone(), space.payload_size(), log);
@@ -181,6 +182,7 @@ impl<D: Nand> Runtime<D> {
             working: Mutex::new(()),
             geometry,
             needs_sync: capabilities.needs_sync,
+            has_dies: device_geometry.die_count > 1,
             has_pairs,
             recovery: RecoveryReport::default(),
         })

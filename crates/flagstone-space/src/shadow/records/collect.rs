@@ -16,8 +16,8 @@ use flagstone_nand::{BlockIndex, Nand};
 use super::note::{self, Body, Header, Kind, Member};
 use super::place::{ATTEMPTS, Line};
 use super::{
-    Check, Flag, Flags, GroupId, RecordStore, SLOT_STRIDE, ShadowError, Standing, State, Unit,
-    Work, epoch_of,
+    Check, Flag, Flags, GroupId, RecordBug, RecordStore, SLOT_STRIDE, ShadowError, Standing, State,
+    Unit, Work, epoch_of,
 };
 use crate::shadow::flash::Fault;
 
@@ -67,8 +67,8 @@ impl<D: Nand> RecordStore<D> {
     fn empty_and_erase(&mut self, block: BlockIndex) -> Result<(), ShadowError> {
         let bodies = self.bodies_in(block)?;
         let xids = self.members_in(block);
-        for xid in &xids {
-            self.hand_on(block, *xid)?;
+        if !self.flash.bugs.has(RecordBug::FlagsNotHandedOn) {
+            xids.iter().try_for_each(|xid| self.hand_on(block, *xid))?;
         }
         let die = self.flash.sizes.geometry.die_of(block);
         for (at, body) in &bodies {

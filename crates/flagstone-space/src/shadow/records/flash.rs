@@ -15,10 +15,11 @@ use flagstone_nand::{
 };
 
 use super::note::{self, Header, Kind, Note, RawNote, SLOTS_MAX};
-use super::{RecordOptions, SLOT_STRIDE};
+use super::{RecordBug, RecordOptions, SLOT_STRIDE};
 use crate::checksum::crc32c;
 use crate::evidence::Flag;
 use crate::shadow::ShadowProtocol;
+use crate::shadow::bugs::Bugs;
 use crate::shadow::flash::{Fault, Work, WorkTally};
 use crate::shadow::options::{Lack, note_offset};
 use crate::{Check, LogicalPage, Version};
@@ -104,13 +105,23 @@ pub(super) struct Flash<D> {
     idle_ns: Vec<u64>,
     /// When everything programmed so far is complete.
     pub(super) programs_end_ns: u64,
+    pub(super) bugs: Bugs<RecordBug>,
 }
 
 impl<D: Nand> Flash<D> {
     pub(super) fn new(device: D, sizes: Sizes) -> Self {
         let idle_ns = vec![0; sizes.geometry.die_count as usize];
         let (tallies, log_programs, programs_end_ns) = (Default::default(), 0, 0);
-        Self { device, sizes, work: Work::Host, tallies, log_programs, idle_ns, programs_end_ns }
+        Self {
+            device,
+            sizes,
+            work: Work::Host,
+            tallies,
+            log_programs,
+            idle_ns,
+            programs_end_ns,
+            bugs: Bugs::default(),
+        }
     }
 
     pub(super) const fn tally(&self, work: Work) -> WorkTally {
@@ -216,7 +227,11 @@ impl<D: Nand> Flash<D> {
     }
 
     /// Reads one page with its note and its flags, at once: they may not read a second time.
-    fn read_flagged(&mut self, number: u32, data: &mut [u8]) -> Result<(Note, Vec<Flag>), Fault> {
+    pub(super) fn read_flagged(
+        &mut self,
+        number: u32,
+        data: &mut [u8],
+    ) -> Result<(Note, Vec<Flag>), Fault> {
         let page = self.page(number)?;
         let (note, flags) = self.read(number, data)?;
         match note {
@@ -299,7 +314,7 @@ impl<D: Nand> Flash<D> {
             Err(error) => return Err(error),
         }
         let (_, flags) = self.peek(at)?;
-        Ok(flags.get(slot) == Some(&flag))
+        Ok(flags.get(slot) == Some(&flag) || self.bugs.has(RecordBug::FlagNotVerified))
     }
 
     /// Erases a block; when it is complete.

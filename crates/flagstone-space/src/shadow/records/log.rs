@@ -21,8 +21,8 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use super::note::{Kind as PageKind, Note};
 use super::place::ATTEMPTS;
 use super::{
-    EPOCH_SHIFT, Flags, GroupId, LogicalPage, NOWHERE, RecordStore, ShadowError, Standing, State,
-    Version, epoch_of,
+    EPOCH_SHIFT, Flags, GroupId, LogicalPage, NOWHERE, RecordBug, RecordStore, ShadowError,
+    Standing, State, Version, epoch_of,
 };
 use crate::meta::{get_uint, put_uint};
 
@@ -279,6 +279,7 @@ impl<D: Nand> RecordStore<D> {
         self.check()?;
         self.make_room_for_log()?;
         let kept = self.table.first_record().unwrap_or(u64::MAX);
+        let kept = if self.flash.bugs.has(RecordBug::RecordDropped) { u64::MAX } else { kept };
         let start = start.min(kept).min(self.log.next).max(self.log.start);
         let number = self.say(start)?;
         self.drop_log_before(start)?;
@@ -292,6 +293,9 @@ impl<D: Nand> RecordStore<D> {
 
     /// Has the log say what a flag could not (R6).
     pub(super) fn testify(&mut self, xid: GroupId, standing: Standing) -> Result<(), ShadowError> {
+        if self.flash.bugs.has(RecordBug::FailureUnsaid) {
+            return Ok(());
+        }
         self.counts.testified += 1;
         self.testified.insert(xid, standing);
         self.say(self.log.start).map(drop)
@@ -311,11 +315,12 @@ impl<D: Nand> RecordStore<D> {
             self.testified.iter().filter(move |(_, told)| **told == standing).map(|(xid, _)| *xid)
         };
         let earlier = self.table.aborted().filter(|xid| epoch_of(xid.0) < self.epoch);
+        let names = !self.flash.bugs.has(RecordBug::DeadNotNamed);
         Verdict {
             page_count: self.page_count,
             flags: number_of(self.options.flags),
             unit_pages: self.options.unit_pages as u8,
-            dead: earlier.chain(told(Standing::Aborted)).collect(),
+            dead: earlier.filter(|_| names).chain(told(Standing::Aborted)).collect(),
             proven: told(Standing::Committed).collect(),
             adopted: self.adopted.clone(),
         }

@@ -29,11 +29,11 @@ use super::note::{self, Body, Header, Kind, NO_VERSION, RawNote, SLOT_STRIDE};
 use super::place::Line;
 use super::table::{Entry, shadow};
 use super::{
-    Flag, Flags, GroupId, LogicalPage, Lsn, NOWHERE, RecordOptions, RecordStore, Shadow,
+    Flag, Flags, GroupId, LogicalPage, Lsn, NOWHERE, RecordBug, RecordOptions, RecordStore, Shadow,
     ShadowError, Standing, State, Unit, Work, epoch_of,
 };
-use crate::shadow::RestartReport;
 use crate::shadow::flash::Fault;
+use crate::shadow::{Restart, RestartReport};
 
 /// A restart that has not given its verdict.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +48,8 @@ pub(super) struct Pending {
     held: BTreeMap<u32, Vec<u8>>,
     /// Blocks without a summary, with how many of their units are beyond doubt.
     open: BTreeMap<BlockIndex, u16>,
+    /// Flags that a scan saw on units of blocks with a summary.
+    scanned: BTreeMap<u32, Vec<Flag>>,
     /// Blocks of the log before.
     old_log: Vec<BlockIndex>,
     issued_ns: u64,
@@ -95,6 +97,7 @@ struct Around {
     log: Vec<(BlockIndex, Vec<LogPage>)>,
     sealed: Vec<SealedBlock>,
     open: Vec<(BlockIndex, Vec<OpenUnit>)>,
+    scanned: BTreeMap<u32, Vec<Flag>>,
 }
 
 impl Around {
@@ -110,16 +113,51 @@ impl Around {
 }
 
 impl<D: Nand> RecordStore<D> {
-    /// Opens the store that is on a device, as far as its log: the batches that count.
+    /// Opens the store that is on a device, as far as its log: the batches that count. Its pages are
+    /// found as `how` says; the header of a unit stands in its first page, so a scan reads that.
     ///
     /// # Errors
     ///
     /// `NotFormatted`, `OtherOptions`, or what the device reports.
-    pub fn mount(device: D, options: RecordOptions) -> Result<(Self, Vec<Batch>), ShadowError> {
+    pub fn mount(
+        device: D,
+        options: RecordOptions,
+        how: Restart,
+    ) -> Result<(Self, Vec<Batch>), ShadowError> {
+        Self::empty(device, options)?.found(how)
+    }
+
+    /// As [`RecordStore::mount`], with a bug planted before the first read.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordStore::mount`].
+    #[cfg(feature = "seeded-bugs")]
+    #[doc(hidden)]
+    pub fn mount_planted(
+        device: D,
+        options: RecordOptions,
+        how: Restart,
+        bug: RecordBug,
+    ) -> Result<(Self, Vec<Batch>), ShadowError> {
         let mut store = Self::empty(device, options)?;
+        store.plant(bug);
+        store.found(how)
+    }
+
+    /// Plants a bug.
+    #[cfg(feature = "seeded-bugs")]
+    #[doc(hidden)]
+    pub const fn plant(&mut self, bug: RecordBug) {
+        self.flash.bugs.plant(bug);
+    }
+
+    pub(super) fn found(mut self, how: Restart) -> Result<(Self, Vec<Batch>), ShadowError> {
+        let store = &mut self;
+        let options = store.options;
         store.flash.work = Work::Restart;
         let issued_ns = store.flash.now();
-        let around = store.look_around()?;
+        let around = store.look_around(how)?;
         let pages: Vec<LogPage> =
             around.log.iter().flat_map(|(_, pages)| pages.iter().cloned()).collect();
         let said = log::read(&pages).ok_or(ShadowError::NotFormatted)?;
@@ -130,16 +168,18 @@ impl<D: Nand> RecordStore<D> {
         }
         let Said { epoch, verdict, batches } = said;
         store.set_page_count(verdict.page_count);
-        store.begin_epoch(around.epoch_max() + 1);
+        let takes_again = store.flash.bugs.has(RecordBug::EpochTakenAgain);
+        let before = if takes_again { epoch } else { around.epoch_max() };
+        store.begin_epoch(before + 1);
         let pending = Pending { epoch, verdict, issued_ns, ..Pending::default() };
         store.restart = Some(pending);
         store.append_batch(log::Kind::Intent, &[], store.next_batch())?;
         store.await_programs();
         store.sort_out(around)?;
-        Ok((store, batches))
+        Ok((self, batches))
     }
 
-    fn look_around(&mut self) -> Result<Around, ShadowError> {
+    fn look_around(&mut self, how: Restart) -> Result<Around, ShadowError> {
         let mut around = Around::default();
         let sizes = self.flash.sizes;
         let mut times = vec![self.flash.now(); sizes.geometry.die_count as usize];
@@ -151,6 +191,9 @@ impl<D: Nand> RecordStore<D> {
             let die = sizes.geometry.die_of(block) as usize;
             self.flash.device.resume_at(times[die]);
             let look = self.look(block)?;
+            if let (Restart::Scan, Look::Sealed(_, units)) = (how, &look) {
+                self.scan(units, &mut around.scanned)?;
+            }
             times[die] = self.flash.now();
             let state = match look {
                 Look::Blank => State::Free { clean: false },
@@ -200,6 +243,30 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
+    /// Reads what the units of a sealed block say of themselves. What a cut erase left of one may
+    /// decode by chance: it has to be the one that the summary names.
+    fn scan(
+        &mut self,
+        units: &[(u32, Body)],
+        scanned: &mut BTreeMap<u32, Vec<Flag>>,
+    ) -> Result<(), ShadowError> {
+        let mut data = vec![0; self.flash.sizes.geometry.page_size as usize];
+        for (at, body) in units {
+            match self.flash.read_flagged(*at, &mut data) {
+                Ok((note, flags)) => {
+                    let is_it = (note.page, note.version) == (body.page, body.version)
+                        && Header::decode(&data).as_ref() == Some(&body.header);
+                    if is_it && !body.header.members.is_empty() {
+                        scanned.insert(*at, flags);
+                    }
+                }
+                Err(Fault::Bad(..)) => {}
+                Err(Fault::Device(error)) => return Err(self.fail(error)),
+            }
+        }
+        Ok(())
+    }
+
     fn read_log(&mut self, block: BlockIndex) -> Result<Look, ShadowError> {
         let (first, end) = self.flash.sizes.range_of(block);
         let mut data = vec![0; self.flash.sizes.geometry.page_size as usize];
@@ -236,6 +303,7 @@ impl<D: Nand> RecordStore<D> {
     /// verdict appear later, nothing may be missing that it counts on.
     fn sort_out(&mut self, around: Around) -> Result<(), ShadowError> {
         let Some(mut pending) = self.restart.take() else { return Ok(()) };
+        pending.scanned = around.scanned;
         for (block, pages) in around.log {
             if pages.iter().any(|page| epoch_of(page.number) > pending.epoch) {
                 self.blocks.set_state(block, State::Closed);
@@ -301,7 +369,9 @@ impl<D: Nand> RecordStore<D> {
         let sure = match adopted {
             Some(count) => count,
             None => {
-                pending.suspects.insert(*last);
+                if !self.flash.bugs.has(RecordBug::SuspectsKept) {
+                    pending.suspects.insert(*last);
+                }
                 index_of(*last)
             }
         };
@@ -333,7 +403,7 @@ impl<D: Nand> RecordStore<D> {
                 continue;
             }
             let body = &unit.body;
-            let flags = match &unit.flags {
+            let flags = match unit.flags.as_ref().or_else(|| pending.scanned.get(&unit.at)) {
                 Some(flags) => Some(flags.clone()),
                 None => self.flash.peek_flags(unit.at, (body.page, body.version))?,
             };
@@ -398,7 +468,9 @@ impl<D: Nand> RecordStore<D> {
             };
             if before.is_open() {
                 pending.suspects.insert(before.at);
-            } else if !self.is_there(before.at, &before.body)? {
+            } else if !self.flash.bugs.has(RecordBug::CopyNotRead)
+                && !self.is_there(before.at, &before.body)?
+            {
                 *before = unit;
             }
         }
@@ -484,7 +556,14 @@ impl<D: Nand> RecordStore<D> {
         // What was adopted once stays so: its summary may read now, and not the next time.
         let adopted = pending.verdict.adopted.iter().chain(&pending.open);
         let adopted = adopted.filter(|(block, _)| is_used(block));
-        self.adopted = adopted.map(|(block, count)| (*block, *count)).collect();
+        let adopts = !self.flash.bugs.has(RecordBug::BlocksNotAdopted);
+        self.adopted = adopted.filter(|_| adopts).map(|(block, count)| (*block, *count)).collect();
+        if self.flash.bugs.has(RecordBug::LogErasedEarly) {
+            for block in &pending.old_log {
+                self.blocks.set_state(*block, State::Closed);
+                self.erase(*block)?;
+            }
+        }
         self.give_verdict()?;
         self.restart = None;
         self.flash.work = Work::Host;
