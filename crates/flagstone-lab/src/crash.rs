@@ -225,7 +225,7 @@ impl CrashConfig {
         }
         let script = Script::seeded(self.seed, self.ops, &mix_of(&options));
         // Both ways of restart, seed by seed.
-        let restart = if self.seed % 2 == 0 { Restart::Summaries } else { Restart::Scan };
+        let restart = if self.seed.is_multiple_of(2) { Restart::Summaries } else { Restart::Scan };
         Ok(Scenario { device, model: None, setup: Setup { restart, ..options.into() }, script })
     }
 
