@@ -90,7 +90,7 @@ pub(crate) struct BlockTable {
     pages_per_block: u32,
     /// Counts closings: the clock of cost-benefit.
     clock: u64,
-    /// Device time at which the latest unit is complete.
+    /// Device time at which every unit placed so far is complete.
     pub(crate) placed_ns: u64,
     changed: Bits,
     /// Blocks in each state.

@@ -11,7 +11,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{
-    BlockIndex, Completion, Nand, NandError, PhysicalPage, ProgramPart, ReadPart,
+    BlockIndex, CellMode, Completion, Nand, NandError, PhysicalPage, ProgramPart, ReadPart,
 };
 
 use crate::Cause;
@@ -82,8 +82,6 @@ pub(crate) struct Flash<D> {
     pub(crate) end_ns: u64,
     /// Device time that everything so far took, reads included.
     pub(crate) busy: Busy,
-    /// Device time at which the last program or erase is complete.
-    pub(crate) last_ns: u64,
     /// Something was programmed or erased since the last sync (rule D10).
     pub(crate) unsynced: bool,
     scratch: Vec<u8>,
@@ -99,7 +97,6 @@ impl<D: Nand> Flash<D> {
             bugs: Bugs::default(),
             end_ns: 0,
             busy: Busy::default(),
-            last_ns: 0,
             unsynced: true,
             scratch,
         }
@@ -111,7 +108,6 @@ impl<D: Nand> Flash<D> {
     }
 
     pub(crate) fn done(&mut self, completion: Completion) {
-        self.last_ns = completion.end_ns;
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.unsynced = true;
     }
@@ -339,7 +335,10 @@ impl<D: Nand> Flash<D> {
                 self.sync()?;
             }
         } else if self.waits_for_dies() {
-            self.device.advance_to(replaced_ns);
+            // The second page of a pair, on its way, may still take the first one along.
+            let mode = self.layout.capabilities.cell_mode;
+            let is_paired = matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
+            self.device.advance_to(if is_paired { self.end_ns } else { replaced_ns });
         }
         let completion = self.busy.during(&mut self.device, |device| device.erase(block))?;
         self.tally.erases += 1;
@@ -354,10 +353,15 @@ impl<D: Nand> Flash<D> {
         if self.layout.capabilities.needs_sync {
             return if self.unsynced { self.sync() } else { Ok(()) };
         }
+        self.await_dies();
+        Ok(())
+    }
+
+    /// What was programmed and erased so far is complete, where dies work side by side.
+    pub(crate) fn await_dies(&mut self) {
         if self.waits_for_dies() {
             self.device.advance_to(self.end_ns);
         }
-        Ok(())
     }
 
     /// Whether what was programmed first may be complete last.

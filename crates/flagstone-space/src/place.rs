@@ -80,7 +80,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
-        self.blocks.placed_ns = self.flash.last_ns;
+        self.blocks.placed_ns = self.flash.end_ns;
         self.blocks.add_live(at);
         let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
         frontier.units.push(meta);

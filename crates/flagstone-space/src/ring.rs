@@ -131,6 +131,8 @@ impl<D: Nand> Space<D> {
             }
             let number = self.numbers.next_record();
             self.write_half(0, number, bytes)?;
+            // Never both copies in flight: what one takes along, the other has.
+            self.flash.await_dies();
             self.write_half(1, number, bytes)?;
             // A block that failed was replaced: the record has to name the new one.
             if self.ring.blocks() == ring {

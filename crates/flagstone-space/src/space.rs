@@ -302,6 +302,11 @@ impl<D: Nand> Space<D> {
         self.flash.sync().map_err(|error| self.fail(error))
     }
 
+    /// Waits until everything written so far is complete, where dies work side by side.
+    pub fn await_dies(&mut self) {
+        self.flash.await_dies();
+    }
+
     /// Sees to it that everything written so far is complete before whatever is written next.
     ///
     /// # Errors

@@ -297,6 +297,7 @@ impl Restart {
                 space.log_append(fragment)?;
                 self.report.log_pages_copied += 1;
             }
+            space.await_dies();
         }
         let machine = Machine::around(engine, space, self.shape, needs);
         machine.observe(&machine.space());

@@ -59,6 +59,23 @@ fn every_power_cut_recovers_a_committed_prefix() {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
+/// Goal: the same where the second page of a pair is in flight on one die while another die erases.
+/// Method: all states of a script on paired cells with two dies; and recoveries cut again on four.
+#[test]
+fn every_power_cut_beside_another_die_recovers() {
+    for (profile, die_count, depth) in [("tiny-mlc", 2, 1), ("tiny-dies", 4, 2)] {
+        let mut shape = Profile::named(profile).unwrap().with_block_count(80).unwrap();
+        shape.geometry.die_count = die_count;
+        let config = config("flagstone", profile, 100, depth, 1);
+        let scenario = config.scenario(SimNand::new(&shape, 1)).unwrap();
+        let limits =
+            Limits { depth, states_max: 600 / u64::from(depth * depth), ..Limits::default() };
+        let tally = super::explore::explore::<Engine, _>(&scenario, &limits, &|_, _| {});
+        assert!(tally.states > 100, "{profile}: only {} states", tally.states);
+        assert_eq!(tally.failures, [], "{profile}");
+    }
+}
+
 /// Goal: the same on a drive, whose translation layer collects and erases beneath the engine.
 /// Method: all states of seeded scripts on a drive that was used before; a replay line leads to one.
 #[test]

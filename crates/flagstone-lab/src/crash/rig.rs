@@ -136,7 +136,7 @@ impl<D: Crashable, M> Capture<D, M> {
     pub fn cut_beside(&self, ending: Ending, later: &[Self], seed: u64) -> D {
         let mut device = self.cut(ending, seed);
         for other in later.iter().filter(|other| other.die() != self.die()) {
-            // What failed at the time fails again.
+            // A dead engine hears no answer.
             let _ = other.call.repeat(&mut device);
         }
         device.power_cycle();

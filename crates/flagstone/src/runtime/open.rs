@@ -436,6 +436,8 @@ impl<D: Nand> Restart<'_, D> {
                 space.log_append(fragment)?;
                 self.report.log_pages_copied += 1;
             }
+            // What goes on behind a copy that is not there yet would look like a hole.
+            self.runtime.space().await_dies();
         }
         // Answers rest on the tail: it must not be able to change once something was answered.
         self.runtime.engine().append_open();
