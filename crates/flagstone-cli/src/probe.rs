@@ -8,7 +8,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use flagstone_nand::{
-    BlockIndex, Findings, Nand, Profile, ProgramOrder, SPARE_PROGRAMS_MAX, probe, read_time,
+    BlockIndex, Capabilities, Findings, Nand, Profile, ProgramOrder, SPARE_PROGRAMS_MAX,
+    SpareRange, probe, read_time,
 };
 use serde_json::{Value, json};
 
@@ -114,9 +115,15 @@ impl Seen {
         }
     }
 
+    /// Spare bytes that users have, whatever the ECC does with them.
+    fn free_spare(&self) -> SpareRange {
+        let Capabilities { spare_raw, spare_covered, .. } = self.known.capabilities;
+        if spare_raw.size > 0 { spare_raw } else { spare_covered }
+    }
+
     fn json(&self, request: &Probe) -> Value {
         let shape = &self.known.geometry;
-        let rules = &self.known.capabilities;
+        let (rules, free) = (&self.known.capabilities, self.free_spare());
         json!({
             "path": request.path,
             "device": {
@@ -130,8 +137,8 @@ impl Seen {
             "ecc": {
                 "code_word_size": rules.code_word.data_size,
                 "strength": rules.code_word.strength,
-                "free_spare_offset": rules.spare_raw.offset.max(rules.spare_covered.offset),
-                "free_spare_size": rules.spare_raw.size.max(rules.spare_covered.size),
+                "free_spare_offset": free.offset,
+                "free_spare_size": free.size,
             },
             "read_ns": self.read_ns,
             "scratch": self.findings.map(|findings| findings_json(request, &findings)),
@@ -141,8 +148,7 @@ impl Seen {
 
     fn text(&self, request: &Probe) -> String {
         let shape = &self.known.geometry;
-        let rules = &self.known.capabilities;
-        let free = if rules.spare_raw.size > 0 { rules.spare_raw } else { rules.spare_covered };
+        let (rules, free) = (&self.known.capabilities, self.free_spare());
         let mut table = Table::new([("device", Align::Left), ("", Align::Right)]);
         let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
         line("data area", format_size(shape.data_size()));
