@@ -367,7 +367,8 @@ Examples:
   flagstone crash --depth 2 --ops 20                     cuts each recovery too
   flagstone crash --profile tiny-mlc --seed 7 --ops 40
   flagstone crash --seed 7 --cut 113 --ending torn-1     replays one state; `--cut 17+23`: 17 is cut
-                                                         when those up to 23 on other dies are done
+                                                         when those up to 23 on other dies are done;
+                                                         `--ending torn-1+torn-2`: 23 is cut too
 
 Ends with exit code 16 when a state lost or half-showed a transaction.")]
 pub(crate) struct CrashArgs {

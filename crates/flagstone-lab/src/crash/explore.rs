@@ -9,7 +9,8 @@
 //! ```
 //!
 //! - **E1** One run of the script gives a capture of every operation; each (capture, ending) pair
-//!   is one crash state, and another where operations on other dies overtook it.
+//!   is one crash state. Where operations on other dies may overtake it, there is one more beside all
+//!   of them, and one for each number of them with the last one cut too, by its endings in turn.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
 //!   commit, lose power between two operations, merge and collect, close, open again, compare again.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
@@ -28,7 +29,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::Durability;
-use flagstone_nand::{Crashable, Ending};
+use flagstone_nand::{Crashable, Ending, UnknownEnding};
 
 use super::rig::{Capture, Capturing, Rig};
 use super::run::{Runner, RunnerRig, Stop, Trace, Violation};
@@ -42,17 +43,19 @@ use crate::parallel::each;
 pub struct Cut {
     /// Number of the operation.
     pub operation: u64,
-    /// Number of the last one asked for meanwhile: those on other dies are complete.
+    /// Number of the last one that overtook it on another die; its own, where none did.
     pub until: u64,
     /// How it ends.
     pub ending: Ending,
+    /// How that last one ends; those between are complete.
+    pub until_ending: Ending,
 }
 
 impl Cut {
     /// A cut of an operation that nothing overtook.
     #[must_use]
     pub const fn of(operation: u64, ending: Ending) -> Self {
-        Self { operation, until: operation, ending }
+        Self { operation, until: operation, ending, until_ending: Ending::Complete }
     }
 }
 
@@ -68,7 +71,8 @@ impl CutPath {
     }
 
     /// Reads the forms of [`fmt::Display`]: `--cut` and `--ending`, each a list with commas. Of
-    /// `--cut 17+23`, operation 17 is under way while those up to 23 on other dies are complete.
+    /// `--cut 17+23`, operation 17 is under way while those up to 23 on other dies are complete; with
+    /// `--ending torn-1+torn-2`, both are.
     ///
     /// # Errors
     ///
@@ -79,14 +83,20 @@ impl CutPath {
             Ok::<_, ParseIntError>((operation.parse::<u64>()?, until.parse::<u64>()?))
         };
         let operations: Result<Vec<_>, _> = cuts.split(',').map(operation).collect();
-        let endings: Result<Vec<Ending>, _> = endings.split(',').map(Ending::from_str).collect();
+        let ending = |text: &str| {
+            let (first, last) = text.split_once('+').unwrap_or((text, "complete"));
+            Ok::<_, UnknownEnding>((Ending::from_str(first)?, Ending::from_str(last)?))
+        };
+        let endings: Result<Vec<_>, _> = endings.split(',').map(ending).collect();
         let operations = operations.map_err(|_| BadCut::Operation)?;
         let endings = endings.map_err(|_| BadCut::Ending)?;
         if operations.len() != endings.len() {
             return Err(BadCut::Count);
         }
         let cuts = operations.into_iter().zip(endings);
-        let cut = |((operation, until), ending)| Cut { operation, until, ending };
+        let cut = |((operation, until), (ending, until_ending))| {
+            Cut { operation, until, ending, until_ending }
+        };
         Ok(Self(cuts.map(cut).collect()))
     }
 }
@@ -98,7 +108,11 @@ impl fmt::Display for CutPath {
             until => format!("{}+{until}", cut.operation),
         };
         let operations: Vec<_> = self.0.iter().map(operation).collect();
-        let endings: Vec<_> = self.0.iter().map(|cut| cut.ending.to_string()).collect();
+        let ending = |cut: &Cut| match cut.until_ending {
+            Ending::Complete => cut.ending.to_string(),
+            last => format!("{}+{last}", cut.ending),
+        };
+        let endings: Vec<_> = self.0.iter().map(ending).collect();
         write!(f, "--cut {} --ending {}", operations.join(","), endings.join(","))
     }
 }
@@ -237,8 +251,10 @@ type ModelCapture<C> = Capture<C, Arc<Model>>;
 struct State<'c, C> {
     capture: &'c ModelCapture<C>,
     ending: Ending,
-    /// Asked for while it was under way; those on other dies are complete.
+    /// Asked for up to the last one that overtook it.
     beside: &'c [ModelCapture<C>],
+    /// How that one ends.
+    last: Ending,
 }
 
 impl<C> Clone for State<'_, C> {
@@ -256,27 +272,37 @@ impl<'c, C: Crashable> State<'c, C> {
         (0..captures.len()).flat_map(|index| Self::of(captures, index)).collect()
     }
 
-    /// Those of the capture with this index.
+    /// Those of the capture with this index: every ending alone; beside all that may overtake it; and
+    /// beside every number of them, the last with one of its endings in turn.
     fn of(captures: &'c [ModelCapture<C>], index: usize) -> Vec<Self> {
         let (capture, later) = (&captures[index], &captures[index + 1..]);
-        let beside = &later[..capture.overlapped(later)];
-        let alone = capture.endings.iter().map(|ending| (*ending, &later[..0]));
-        let overtaken = capture.endings.iter().map(|ending| (*ending, beside));
-        let is_other = |(ending, beside): &(Ending, &[ModelCapture<C>])| {
-            !beside.is_empty() && *ending != Ending::Complete
-        };
-        let both = alone.chain(overtaken.filter(is_other));
-        both.map(|(ending, beside)| State { capture, ending, beside }).collect()
+        let state = |ending, beside, last| State { capture, ending, beside, last };
+        let alone = capture.endings.iter().map(|ending| state(*ending, &later[..0], Ending::Complete));
+        let mut states: Vec<Self> = alone.collect();
+        let overtaking = capture.overtaken_by(later);
+        for (turn, ending) in capture.endings_short().enumerate() {
+            for (number, last) in overtaking.iter().enumerate() {
+                let beside = &later[..=*last];
+                if number + 1 == overtaking.len() {
+                    states.push(state(ending, beside, Ending::Complete));
+                }
+                let short: Vec<_> = later[*last].endings_short().collect();
+                if let Some(last) = short.get((index + turn + number) % short.len().max(1)) {
+                    states.push(state(ending, beside, *last));
+                }
+            }
+        }
+        states
     }
 
     fn cut(&self) -> Cut {
         let operation = self.capture.operation;
         let until = self.beside.last().map_or(operation, |last| last.operation);
-        Cut { operation, until, ending: self.ending }
+        Cut { operation, until, ending: self.ending, until_ending: self.last }
     }
 
     fn device(&self, seed: u64) -> C {
-        self.capture.cut_beside(self.ending, self.beside, seed)
+        self.capture.cut_beside(self.ending, self.beside, self.last, seed)
     }
 
     /// What had been asked of the engine, and answered.
@@ -558,6 +584,9 @@ mod tests {
         let torn = Cut { until: 19, ..Cut::of(17, Ending::Torn { units: 2 }) };
         let path = CutPath(vec![torn, Cut::of(25, Ending::Untouched)]);
         assert_eq!(path.to_string(), "--cut 17+19,25 --ending torn-2,untouched");
+        let both = CutPath(vec![Cut { until_ending: Ending::SpareOnly, ..torn }]);
+        assert_eq!(both.to_string(), "--cut 17+19 --ending torn-2+spare-only");
+        assert_eq!(CutPath::parse("17+19", "torn-2+spare-only"), Ok(both));
         assert_eq!(CutPath::parse("17+19,25", "torn-2,untouched"), Ok(path));
         assert_eq!(CutPath::parse("17", "torn-2,untouched"), Err(BadCut::Count));
         assert_eq!(CutPath::parse("x", "complete"), Err(BadCut::Operation));

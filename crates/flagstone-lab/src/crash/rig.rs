@@ -8,8 +8,11 @@
 //!   run of a script thus gives all its crash states; nothing is run again.
 //! - **R2** Every rule of flash that is broken is kept, whatever the engine does with the error.
 //! - **R3** Dies work side by side: an operation may still be under way when others, asked for later
-//!   on other dies, are complete. Those of its own die wait for it.
+//!   on other dies, are complete or under way too. Each die keeps its order: behind an operation that
+//!   was not asked for in time, nothing of its die has begun. Time may run back between two callers
+//!   ([`Nand::resume_at`]); the order of the calls is not the order of time.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flagstone_nand::{
@@ -87,20 +90,38 @@ impl<D: Crashable, M> Capture<D, M> {
         }
         match self.call {
             DeviceCall::Program { page, .. } => Some(geometry.die_of(geometry.block_of(page))),
-            DeviceCall::Erase(block) => Some(geometry.die_of(block)),
-            DeviceCall::MarkBad(_) | DeviceCall::Sync => None,
+            DeviceCall::Erase(block) | DeviceCall::MarkBad(block) => Some(geometry.die_of(block)),
+            DeviceCall::Sync => None,
         }
     }
 
-    /// How many of the operations asked for after this one were so while it was under way; none
-    /// unless one of them is on another die (R3).
+    /// The ways in which it does not end.
+    pub fn endings_short(&self) -> impl Iterator<Item = Ending> + '_ {
+        self.endings.iter().copied().filter(|ending| *ending != Ending::Complete)
+    }
+
+    /// Which of the operations asked for after this one may end before it does (R3).
     #[must_use]
-    pub fn overlapped(&self, later: &[Self]) -> usize {
-        let Some(die) = self.die() else { return 0 };
-        let is_in_time = |other: &&Self| other.issued_ns < self.end_ns && other.die().is_some();
-        let count = later.iter().take_while(is_in_time).count();
-        let is_beside = |other: &Self| other.die() != Some(die);
-        if later[..count].iter().any(is_beside) { count } else { 0 }
+    pub fn overtaken_by(&self, later: &[Self]) -> Vec<usize> {
+        let Some(die) = self.die() else { return Vec::new() };
+        let die_count = self.device.geometry().die_count as usize;
+        let mut behind = BTreeSet::from([die]);
+        let mut overtaking = Vec::new();
+        for (index, other) in later.iter().enumerate() {
+            let Some(die) = other.die() else { break };
+            if behind.contains(&die) {
+                continue;
+            }
+            if other.issued_ns < self.end_ns {
+                overtaking.push(index);
+            } else {
+                behind.insert(die);
+                if behind.len() == die_count {
+                    break;
+                }
+            }
+        }
+        overtaking
     }
 
     /// What was asked for, in one line.
@@ -131,15 +152,21 @@ impl<D: Crashable, M> Capture<D, M> {
         device
     }
 
-    /// The same when those of `later` on other dies were complete before this one (R3).
+    /// The same when those of `later` that may end before this one have (R3), the last of them with
+    /// an ending of its own.
     #[must_use]
-    pub fn cut_beside(&self, ending: Ending, later: &[Self], seed: u64) -> D {
+    pub fn cut_beside(&self, ending: Ending, later: &[Self], last: Ending, seed: u64) -> D {
         let mut device = self.cut(ending, seed);
-        for other in later.iter().filter(|other| other.die() != self.die()) {
+        let overtaking = self.overtaken_by(later);
+        let Some((cut, complete)) = overtaking.split_last() else { return device };
+        for index in complete {
             // A dead engine hears no answer.
-            let _ = other.call.repeat(&mut device);
+            let _ = later[*index].call.repeat(&mut device);
         }
+        device.set_plan(FaultPlan::power_cut(seed, device.operation_count(), last));
+        let _ = later[*cut].call.repeat(&mut device);
         device.power_cycle();
+        device.set_plan(FaultPlan::default());
         device
     }
 }
@@ -359,5 +386,9 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
 
     fn advance_to(&mut self, now_ns: u64) {
         self.state().device.advance_to(now_ns);
+    }
+
+    fn resume_at(&mut self, now_ns: u64) {
+        self.state().device.resume_at(now_ns);
     }
 }
