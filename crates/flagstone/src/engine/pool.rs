@@ -391,4 +391,22 @@ mod tests {
         pool.mark_clean(index);
         assert_eq!(pool.shrink(0), None);
     }
+
+    /// Goal: whoever reads a page uses it before it leaves, where all others are ahead of flash and
+    /// clean ones leave first. Method: a window of all frames.
+    #[test]
+    fn a_page_just_read_outlives_frames_that_are_ahead_of_flash() {
+        for replacement in [Replacement::Cflru, Replacement::CflruAdaptive, Replacement::Cfdc] {
+            let options = Options { replacement, replacement_window: 1.0, ..Options::default() };
+            let mut pool = Pool::new(&options);
+            for number in 0..8 {
+                page_of(&mut pool, number, Class::Leaf);
+                pool.mark_ahead(pool.peek(LogicalPage(number)).unwrap(), Lsn(5));
+            }
+            let bytes = pool.bytes();
+            page_of(&mut pool, 8, Class::Leaf);
+            assert!(pool.shrink(bytes).is_some(), "{replacement:?} writes one first");
+            assert!(pool.peek(LogicalPage(8)).is_some(), "{replacement:?}");
+        }
+    }
 }

@@ -17,13 +17,16 @@
 //!
 //! - **O1** Every frame is in exactly one place; `count` frames in all.
 //! - **O2** Within hot list and window the order is that of last use, whatever changed in between.
-//! - **O3** A choice looks at no frame that it does not move: the cost of `victim` is amortised by
+//! - **O3** The few frames that were used last are never in the window, however wide it is: a page that
+//!   was just read is clean, and would leave before it is used (P3).
+//! - **O4** A choice looks at no frame that it does not move: the cost of `victim` is amortised by
 //!   what entered the window or was used since the last one.
 
 use std::collections::BTreeSet;
 
 use flagstone_space::LogicalPage;
 
+use super::LEAVES_MIN;
 use super::cluster::Clusters;
 use super::places::{Places, Urgency};
 use crate::options::Replacement;
@@ -179,6 +182,7 @@ impl Order {
 
     fn victim_of_window(&mut self) -> Option<u32> {
         let wanted = (self.share.window * self.count as f64).ceil() as usize;
+        let wanted = wanted.min(self.count.saturating_sub(LEAVES_MIN)); // O3
         while self.window_count < wanted && self.tail != NONE {
             let index = self.tail;
             self.leave(index);
@@ -463,6 +467,7 @@ mod tests {
                 let mut expected = None;
                 if known.is_none() && model.len() == SIZE {
                     let width = (window * SIZE as f64).ceil() as usize;
+                    let width = width.min(SIZE - LEAVES_MIN);
                     let clean = model[..width].iter().position(|(_, is_dirty)| !is_dirty);
                     expected = Some(model.remove(clean.unwrap_or(0)).0);
                 }
