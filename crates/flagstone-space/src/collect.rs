@@ -223,7 +223,7 @@ impl<D: Nand> Space<D> {
         let role = self.role(at, &meta);
         if role == Role::Mapped {
             let pinned = self.pins.is_pinned(at).then(|| image.clone());
-            if let Some(lsn) = owner.newer_image(meta.page, &info_of(&meta), image) {
+            if let Some(lsn) = owner.newer_image(meta.page, &info_of(&meta, at), image) {
                 self.replace_unit(at, &meta, image, lsn, pinned.as_deref(), cause)?;
                 owner.moved(meta.page, lsn);
                 return Ok(role);
@@ -243,7 +243,7 @@ impl<D: Nand> Space<D> {
         pinned: Option<&[u8]>,
         cause: Cause,
     ) -> Result<(), SpaceError> {
-        let limit = self.layout().payload_size;
+        let limit = self.layout().payload_size_with(meta.slots);
         if image.len() > limit {
             return Err(SpaceError::TooLong { size: image.len(), limit });
         }

@@ -3,6 +3,7 @@
 use flagstone_nand::{NandError, PhysicalPage};
 use thiserror::Error;
 
+use crate::append::AppendLack;
 use crate::{GroupId, LogicalPage, PinId};
 
 /// Which check of a page fired.
@@ -107,6 +108,9 @@ pub enum SpaceError {
     /// The options do not fit the device.
     #[error("the options do not fit the device: {0}")]
     Options(OptionFault),
+    /// The device cannot carry the append slots that a write asked for.
+    #[error("the device carries no such appends: {0}")]
+    Appends(AppendLack),
     /// The device reported an error that this floor cannot absorb.
     #[error(transparent)]
     Device(#[from] NandError),

@@ -71,6 +71,12 @@ impl Busy {
     }
 }
 
+/// How many appends of a unit with such metadata count (A2).
+pub(crate) type AppendsOf<'a> = &'a dyn Fn(&PageMeta) -> u8;
+
+/// None: what a unit was when it was programmed.
+pub(crate) const NO_APPENDS: AppendsOf<'static> = &|_| 0;
+
 /// Device, scratch buffers, tally.
 #[derive(Clone, Debug)]
 pub(crate) struct Flash<D> {
@@ -120,16 +126,18 @@ impl<D: Nand> Flash<D> {
         chunk: &[u8],
         cause: Cause,
     ) -> Result<(), NandError> {
-        debug_assert!(chunk.len() <= self.layout.chunk_size, "the caller cut the payload");
+        let chunk_size = self.layout.chunk_size_of(meta);
+        debug_assert!(chunk.len() <= chunk_size, "the caller cut the payload");
         let geometry = self.layout.geometry;
         let Some(page) = geometry.page_from_number(number) else { return Ok(()) };
         let header = self.layout.placement.header_size();
+        let end = header + chunk_size;
         let whole = chunk.len() == geometry.page_size as usize;
         if !whole {
             self.scratch[header..header + chunk.len()].copy_from_slice(chunk);
-            self.scratch[header + chunk.len()..].fill(0xFF);
+            self.scratch[header + chunk.len()..end].fill(0xFF);
         }
-        let payload = if whole { chunk } else { &self.scratch[header..] };
+        let payload = if whole { chunk } else { &self.scratch[header..end] };
         let bytes = meta.encode(page, crc32c(payload));
         let (spare_offset, spare): (u32, &[u8]) = match self.layout.placement {
             Placement::Header => {
@@ -139,12 +147,38 @@ impl<D: Nand> Flash<D> {
             }
             Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => (offset, &bytes),
         };
-        let data = if whole { chunk } else { &self.scratch[..] };
+        // Slots for appends stay erased (A1).
+        let data = if whole { chunk } else { &self.scratch[..end] };
         let part = ProgramPart { data_offset: 0, data, spare_offset, spare };
         self.tally.program(cause, data.len() + spare.len());
         let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
+    }
+
+    /// Programs part of a page.
+    pub(crate) fn program_part(
+        &mut self,
+        page: PhysicalPage,
+        part: ProgramPart<'_>,
+        cause: Cause,
+    ) -> Result<(), NandError> {
+        self.tally.program(cause, part.data.len() + part.spare.len());
+        let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
+        self.done(completion);
+        Ok(())
+    }
+
+    /// Reads data bytes of a page, without a check.
+    pub(crate) fn read_data(
+        &mut self,
+        page: PhysicalPage,
+        data_offset: u32,
+        target: &mut [u8],
+    ) -> Result<(), NandError> {
+        self.tally.read(ReadPurpose::Metadata);
+        let part = ReadPart { data_offset, data: target, spare_offset: 0, spare: &mut [] };
+        self.busy.during(&mut self.device, |device| device.read(page, part)).map(drop)
     }
 
     /// Programs log slots of a page; `meta` goes with the first slot of a block where metadata
@@ -196,8 +230,37 @@ impl<D: Nand> Flash<D> {
             .map_err(ReadFault::from)
     }
 
-    /// Reads one page's payload into `target`, which has the size of a chunk (F1).
+    /// Reads one page's payload into `target`, which has the size of a chunk (F1). Of the slots that end
+    /// a unit, only the appends that count have to read too.
     pub(crate) fn read_page(
+        &mut self,
+        number: u32,
+        target: &mut [u8],
+        appends: AppendsOf<'_>,
+        purpose: ReadPurpose,
+    ) -> Result<PageRead, ReadFault> {
+        match self.read_front(number, target, purpose) {
+            Err(ReadFault::Bad(Check::Ecc)) => {}
+            read => return read,
+        }
+        // What a torn append left in a slot says nothing about the rest of the page (A2).
+        let RawMeta::Found(meta, _) = self.peek(number)? else {
+            return Err(ReadFault::Bad(Check::Ecc));
+        };
+        let slots = usize::from(appends(&meta)) * self.layout.append_slot_size();
+        let size = self.layout.chunk_size_of(&meta) + slots;
+        match target.split_at_mut_checked(size) {
+            Some((front, rest)) if !rest.is_empty() => {
+                rest.fill(0xFF);
+                self.read_front(number, front, purpose)
+            }
+            _ => Err(ReadFault::Bad(Check::Ecc)),
+        }
+    }
+
+    /// Reads as much of a page's payload as `target` holds, and checks the part that was programmed
+    /// first.
+    fn read_front(
         &mut self,
         number: u32,
         target: &mut [u8],
@@ -221,7 +284,8 @@ impl<D: Nand> Flash<D> {
             RawMeta::Erased => Err(ReadFault::Bad(Check::Erased)),
             RawMeta::Damaged => Err(ReadFault::Bad(Check::Metadata)),
             RawMeta::Found(meta, crc) => {
-                let matches = meta.matches(page, crc32c(target), crc);
+                let body = target.get(..self.layout.chunk_size_of(&meta));
+                let matches = body.is_some_and(|body| meta.matches(page, crc32c(body), crc));
                 if !matches && !self.bugs.has(SpaceBug::ChecksumIgnored) {
                     return Err(ReadFault::Bad(Check::Checksum));
                 }
@@ -236,11 +300,13 @@ impl<D: Nand> Flash<D> {
         bytes: &mut [u8; META_SIZE],
         target: &mut [u8],
     ) -> Result<Completion, ReadFault> {
-        let data = &mut self.scratch[..];
+        let header = Placement::Header.header_size();
+        let end = header + target.len();
+        let data = &mut self.scratch[..end];
         let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
         let completion = self.busy.during(&mut self.device, |device| device.read(page, part))?;
         bytes.copy_from_slice(&self.scratch[..META_SIZE]);
-        target.copy_from_slice(&self.scratch[Placement::Header.header_size()..]);
+        target.copy_from_slice(&self.scratch[header..end]);
         Ok(completion)
     }
 
@@ -301,11 +367,13 @@ impl<D: Nand> Flash<D> {
         Ok(())
     }
 
-    /// Reads the unit that starts at page `at`: every part, all of one version.
+    /// Reads the unit that starts at page `at`: every part, all of one version, the appends that count
+    /// folded in.
     pub(crate) fn read_unit(
         &mut self,
         at: u32,
         target: &mut Vec<u8>,
+        appends: AppendsOf<'_>,
         purpose: ReadPurpose,
     ) -> Result<PageRead, (u32, ReadFault)> {
         let (parts, chunk_size) = (self.layout.parts, self.layout.chunk_size);
@@ -314,8 +382,9 @@ impl<D: Nand> Flash<D> {
         for part in 0..parts {
             let start = part as usize * chunk_size;
             let target = &mut target[start..start + chunk_size];
-            let read =
-                self.read_page(at + part, target, purpose).map_err(|fault| (at + part, fault))?;
+            let read = self
+                .read_page(at + part, target, appends, purpose)
+                .map_err(|fault| (at + part, fault))?;
             let expected = found.map_or(PageMeta { part: 0, ..read.meta }, |read| read.meta);
             let expected = PageMeta { part: part as u8, parts: parts as u8, ..expected };
             if read.meta != expected {
@@ -325,7 +394,16 @@ impl<D: Nand> Flash<D> {
             found = Some(PageRead { meta: read.meta, worn });
         }
         let read = found.ok_or((at, ReadFault::Bad(Check::Erased)))?;
-        Ok(PageRead { meta: PageMeta { part: 0, ..read.meta }, worn: read.worn })
+        let meta = PageMeta { part: 0, ..read.meta };
+        if meta.slots == 0 {
+            return Ok(PageRead { meta, worn: read.worn });
+        }
+        let size = self.layout.payload_size_with(meta.slots);
+        let (image, slots) = target.split_at_mut(size);
+        let meta = self.fold(at, meta, image, slots, appends(&meta));
+        let meta = meta.ok_or((at + parts - 1, ReadFault::Bad(Check::Checksum)))?;
+        target.truncate(size);
+        Ok(PageRead { meta, worn: read.worn })
     }
 
     /// Erases a block; whatever replaced its content, by `replaced_ns`, is durable first (rule D10).

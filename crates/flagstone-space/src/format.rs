@@ -11,7 +11,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use crate::blocks::{BlockState, BlockTable};
 use crate::error::{OptionFault, SpaceError};
-use crate::flash::{Flash, ReadFault};
+use crate::flash::{Flash, NO_APPENDS, ReadFault};
 use crate::frontier::HOLE;
 use crate::groups::Groups;
 use crate::layout::Layout;
@@ -67,7 +67,11 @@ impl<D: Nand> Space<D> {
     ) -> Self {
         let layout = &flash.layout;
         Self {
-            map: Mapping::new(layout.logical_pages, layout.entries_per_page()),
+            map: Mapping::new(
+                layout.logical_pages,
+                layout.entries_per_page(),
+                layout.geometry.page_count(),
+            ),
             meta_units: vec![UNMAPPED; layout.meta_pages() as usize],
             meta_moving: Vec::new(),
             meta_old: Vec::new(),
@@ -82,6 +86,7 @@ impl<D: Nand> Space<D> {
             pins: Pins::default(),
             ring,
             numbers,
+            first_sequence: 0,
             session: Session::Mounted,
             poisoned: false,
             durable: None,
@@ -129,8 +134,8 @@ fn numbers_after_earlier_format<D: Nand>(flash: &mut Flash<D>) -> Result<(u32, u
         if flash.device.is_bad(block)? {
             continue;
         }
-        match flash.read_page(first_page(&flash.layout, block), &mut buffer, ReadPurpose::Metadata)
-        {
+        let at = first_page(&flash.layout, block);
+        match flash.read_page(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
             Ok(read) => {
                 sequence = sequence.max(read.meta.sequence.saturating_add(1));
                 if read.meta.kind == PageKind::Anchor {

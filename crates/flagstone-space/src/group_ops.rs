@@ -78,7 +78,7 @@ impl<D: Nand> Space<D> {
         if group == GroupId::NONE {
             return Err(SpaceError::UnknownGroup(group));
         }
-        self.check_write(page, payload)?;
+        self.check_write(page, payload, tag)?;
         let meta = PageMeta { standing, ..self.new_version(page, tag, group) };
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
         let entry = GroupPage { at, version: meta.version, rank: Rank::Newest };
@@ -86,7 +86,7 @@ impl<D: Nand> Space<D> {
             self.blocks.drop_live(old.at);
         }
         self.flash.tally.region(tag.region).writes += 1;
-        Ok(info_of(&meta))
+        Ok(info_of(&meta, at))
     }
 
     /// Reads the version of `page` that the open group holds.
@@ -102,7 +102,7 @@ impl<D: Nand> Space<D> {
     ) -> Result<PageInfo, SpaceError> {
         let missing = SpaceError::NotInGroup(group, page);
         let entry = self.groups.get(group, page).ok_or(missing)?;
-        self.read_at(entry.at, page, out).map(|meta| info_of(&meta))
+        self.read_at(entry.at, page, out).map(|meta| info_of(&meta, entry.at))
     }
 
     /// Pages of which the open group holds a version.

@@ -11,12 +11,13 @@
 //! mount which page and version it is.
 //!
 //! Every operation names its invariants by the letters of its module: S (`space`), W (`place`),
-//! V (`collect`), K (`checkpoint`), U (`mount`), and rules of durability as D1 to D16.
+//! V (`collect`), K (`checkpoint`), U (`mount`), A (`append`), and rules of durability as D1 to D16.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod append;
 mod blocks;
 mod bugs;
 mod checkpoint;
@@ -47,6 +48,7 @@ mod place;
 mod record;
 mod report;
 mod ring;
+pub mod runs;
 mod scan;
 pub mod shadow;
 mod space;
@@ -57,6 +59,7 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+pub use append::{APPEND_SLOTS_MAX, AppendLack, append_lack};
 pub use blocks::BlockState;
 #[doc(hidden)]
 pub use bugs::SpaceBug;

@@ -7,6 +7,7 @@
 //! P2. A page whose version damage took stays taken and known as lost, across checkpoints, until it
 //!     is written again or forgotten: it is never taken for one that was never written.
 //! P3. A mapping page is dirty when one of its entries differs from its copy on flash.
+//! P4. The upper bits of an entry count the appends of its unit that are complete.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,8 +20,16 @@ pub(crate) const UNMAPPED: u32 = u32::MAX;
 /// Entry of a logical page that had a version which a mount did not find any more (P2).
 pub(crate) const LOST: u32 = u32::MAX - 1;
 
-const fn is_unit(at: u32) -> bool {
-    at < LOST
+/// Bits of an entry that tell the unit, where the others count its appends.
+const UNIT_BITS: u32 = 29;
+
+/// Whether a mapping of units below `page_count` has room to count appends.
+pub(crate) const fn counts_appends(page_count: u32) -> bool {
+    page_count < (1 << UNIT_BITS) - 1
+}
+
+const fn is_unit(entry: u32) -> bool {
+    entry < LOST
 }
 
 /// One bit a thing.
@@ -81,10 +90,13 @@ pub(crate) struct Mapping {
     hint: u32,
     dirty: Bits,
     entries_per_page: u32,
+    /// Bits of an entry that tell the unit (P4).
+    unit_mask: u32,
 }
 
 impl Mapping {
-    pub(crate) fn new(logical_pages: u32, entries_per_page: u32) -> Self {
+    /// A mapping with nothing in it, to units below `page_count`.
+    pub(crate) fn new(logical_pages: u32, entries_per_page: u32, page_count: u32) -> Self {
         let pages = logical_pages.div_ceil(entries_per_page);
         Self {
             entries: vec![UNMAPPED; logical_pages as usize],
@@ -94,6 +106,7 @@ impl Mapping {
             hint: 0,
             dirty: Bits::new(pages as usize),
             entries_per_page,
+            unit_mask: if counts_appends(page_count) { (1 << UNIT_BITS) - 1 } else { u32::MAX },
         }
     }
 
@@ -103,7 +116,23 @@ impl Mapping {
 
     /// First page of the unit that holds the newest valid version.
     pub(crate) fn get(&self, page: LogicalPage) -> Option<u32> {
-        self.entries.get(page.0 as usize).copied().filter(|at| is_unit(*at))
+        let entry = self.entries.get(page.0 as usize).copied().filter(|entry| is_unit(*entry))?;
+        Some(entry & self.unit_mask)
+    }
+
+    /// Appends of the page's unit that are complete (P4).
+    pub(crate) fn appends(&self, page: LogicalPage) -> u8 {
+        let entry = self.entries.get(page.0 as usize).copied().filter(|entry| is_unit(*entry));
+        entry.map_or(0, |entry| ((entry & !self.unit_mask) >> UNIT_BITS) as u8)
+    }
+
+    /// The page's unit has taken `count` more.
+    pub(crate) fn append(&mut self, page: LogicalPage, count: u8) {
+        debug_assert!(self.get(page).is_some() && self.appends(page) + count <= 7, "it has room");
+        if let Some(entry) = self.entries.get_mut(page.0 as usize) {
+            *entry += u32::from(count) << UNIT_BITS;
+            self.dirty.insert(page.0 / self.entries_per_page);
+        }
     }
 
     /// Whether the page had a version that is gone (P2).
@@ -133,7 +162,7 @@ impl Mapping {
             self.mapped_count += 1;
             return None;
         }
-        Some(old)
+        Some(old & self.unit_mask)
     }
 
     /// Forgets the entry and frees the number.
@@ -150,7 +179,7 @@ impl Mapping {
             return None;
         }
         self.mapped_count -= 1;
-        Some(old)
+        Some(old & self.unit_mask)
     }
 
     /// Takes a number that is not taken.
@@ -188,8 +217,8 @@ impl Mapping {
 
     /// Every mapped page with its unit, in order of numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LogicalPage, u32)> + '_ {
-        let mapped = self.entries.iter().enumerate().filter(|(_, at)| is_unit(**at));
-        mapped.map(|(page, at)| (LogicalPage(page as u32), *at))
+        let mapped = self.entries.iter().enumerate().filter(|(_, entry)| is_unit(**entry));
+        mapped.map(|(page, entry)| (LogicalPage(page as u32), *entry & self.unit_mask))
     }
 
     pub(crate) fn is_dirty(&self, map_page: u32) -> bool {
@@ -226,14 +255,14 @@ impl Mapping {
         for (index, entry) in bytes.chunks_exact(4).take(self.entries_per_page as usize).enumerate()
         {
             let page = first + index as u32;
-            let at = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-            if page >= self.len() || at == UNMAPPED {
+            let entry = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
+            if page >= self.len() || entry == UNMAPPED {
                 continue;
             }
             let page = LogicalPage(page);
-            match at {
+            match entry {
                 LOST => self.lose(page),
-                at if accept(at) => drop(self.set(page, at)),
+                entry if accept(entry & self.unit_mask) => drop(self.set(page, entry)),
                 _ => refused.push(page),
             }
         }

@@ -10,7 +10,7 @@
 //! ```text
 //!  0      kind (low nibble), format version (high nibble)
 //!  1      part (3 bits), parts - 1 (3 bits), standing (2 bits)
-//!  2      region
+//!  2      region (5 bits), append slots (3 bits)
 //!  3..7   logical page
 //!  7..13  version
 //! 13..20  LSN
@@ -80,6 +80,8 @@ pub(crate) struct PageMeta {
     pub(crate) parts: u8,
     pub(crate) standing: Standing,
     pub(crate) region: RegionId,
+    /// Code words at its end that the first program leaves to appends.
+    pub(crate) slots: u8,
     pub(crate) page: LogicalPage,
     pub(crate) version: Version,
     pub(crate) lsn: Lsn,
@@ -150,6 +152,14 @@ impl Placement {
     }
 }
 
+/// Highest number of a region.
+pub(crate) const REGION_MAX: u8 = 31;
+
+/// A region and the append slots of one of its pages, in one byte.
+pub(crate) const fn region_byte(region: RegionId, slots: u8) -> u8 {
+    region.0 & REGION_MAX | slots << 5
+}
+
 pub(crate) fn put_uint(target: &mut [u8], value: u64) {
     for (byte, source) in target.iter_mut().zip(value.to_le_bytes()) {
         *byte = source;
@@ -213,6 +223,7 @@ impl PageMeta {
             parts: 1,
             standing: Standing::Plain,
             region: RegionId(0),
+            slots: 0,
             page,
             version,
             lsn: Lsn::ZERO,
@@ -227,7 +238,7 @@ impl PageMeta {
         let mut bytes = [0; META_SIZE];
         bytes[0] = self.kind.number() | FORMAT_NIBBLE << 4;
         bytes[1] = self.part | (self.parts - 1) << 3 | self.standing.number() << 6;
-        bytes[2] = self.region.0;
+        bytes[2] = region_byte(self.region, self.slots);
         put_uint(&mut bytes[3..7], self.page.0.into());
         put_uint(&mut bytes[7..13], self.version.0);
         put_uint(&mut bytes[13..20], self.lsn.0);
@@ -270,7 +281,8 @@ impl PageMeta {
             part,
             parts,
             standing: Standing::from_number(bytes[1] >> 6)?,
-            region: RegionId(bytes[2]),
+            region: RegionId(bytes[2] & REGION_MAX),
+            slots: bytes[2] >> 5,
             page: LogicalPage(get_uint(&bytes[3..7]) as u32),
             version: Version(get_uint(&bytes[7..13])),
             lsn: Lsn(get_uint(&bytes[13..20])),

@@ -33,7 +33,7 @@ use crate::blocks::BlockState;
 use crate::bugs::Bugs;
 use crate::checkpoint::stored;
 use crate::error::{Check, MountError, Structure};
-use crate::flash::{Flash, ReadFault};
+use crate::flash::{Flash, NO_APPENDS, ReadFault};
 use crate::format::{empty_table, first_page};
 use crate::groups::{GroupPage, Rank};
 use crate::layout::{BLOCK_ENTRY_SIZE, Layout};
@@ -268,7 +268,7 @@ impl<D: Nand> Mount<D> {
         let page = page.ok_or(MountError::GeometryMismatch)?;
         let mut buffer = Vec::new();
         for _ in 0..2 {
-            match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
+            match self.space.flash.read_unit(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
                 Ok(read)
                     if read.meta.kind == PageKind::Map && read.meta.page.0 as usize == index =>
                 {
@@ -490,7 +490,7 @@ impl<D: Nand> Mount<D> {
                 continue;
             }
             let sequence = self.space.blocks.get(block).sequence;
-            match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
+            match self.space.flash.read_unit(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
                 Ok(read) if read.meta.page == page && read.meta.sequence == sequence => {}
                 Err((_, ReadFault::Device(error))) => return Err(error),
                 // The page is lost, and reads will say so.
@@ -582,6 +582,7 @@ impl<D: Nand> Mount<D> {
             *numbers = Numbers { version: self.version_max + 1, ..*numbers };
         }
         let sequence = self.space.numbers.sequence;
+        self.space.first_sequence = sequence;
         self.space.blocks.end_lives(sequence);
         self.report.open_groups = self.space.groups();
         self.report.log_pages = self.space.log_range();

@@ -11,6 +11,8 @@ use crate::{LogicalPage, PinId};
 pub(crate) struct Pin {
     pub(crate) page: LogicalPage,
     pub(crate) at: u32,
+    /// Appends of the unit that belong to the version.
+    pub(crate) appends: u8,
 }
 
 /// All pins.
@@ -23,10 +25,10 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    pub(crate) fn add(&mut self, page: LogicalPage, at: u32) -> PinId {
+    pub(crate) fn add(&mut self, page: LogicalPage, at: u32, appends: u8) -> PinId {
         let id = PinId(self.next);
         self.next += 1;
-        self.pins.insert(id, Pin { page, at });
+        self.pins.insert(id, Pin { page, at, appends });
         *self.units.entry(at).or_default() += 1;
         id
     }
@@ -51,12 +53,18 @@ impl Pins {
         !self.units.is_empty() && self.units.contains_key(&at)
     }
 
-    /// The pinned unit was copied to `to`.
+    /// Appends of a pinned unit that belong to the version: the same for all its pins.
+    pub(crate) fn appends(&self, at: u32) -> Option<u8> {
+        self.is_pinned(at).then_some(())?;
+        self.pins.values().find(|pin| pin.at == at).map(|pin| pin.appends)
+    }
+
+    /// The pinned unit was copied to `to`, its appends folded in.
     pub(crate) fn relocate(&mut self, from: u32, to: u32) {
         let Some(count) = self.units.remove(&from) else { return };
         *self.units.entry(to).or_default() += count;
         for pin in self.pins.values_mut().filter(|pin| pin.at == from) {
-            pin.at = to;
+            (pin.at, pin.appends) = (to, 0);
         }
     }
 

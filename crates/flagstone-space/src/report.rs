@@ -23,6 +23,7 @@ impl<D: Nand> Space<D> {
             gc_time_ns: tally.gc_time_ns,
             erases: tally.erases,
             scrubs: tally.scrubs,
+            delta_appends: tally.delta_appends,
             checkpoints: tally.checkpoints,
             live_pages: self.map.mapped_count(),
             capacity_pages: self.capacity_pages(),

@@ -16,7 +16,7 @@ use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
 
 use crate::Check;
 use crate::error::MountError;
-use crate::flash::{Flash, ReadFault};
+use crate::flash::{Flash, NO_APPENDS, ReadFault};
 use crate::format::first_page;
 use crate::frontier::HOLE;
 use crate::meta::{PageKind, PageMeta, Placement, RawMeta};
@@ -83,7 +83,7 @@ pub(crate) fn is_whole<D: Nand>(
         return Ok(matches!(raw, RawMeta::Found(meta, crc) if meta.matches(page, 0, crc)));
     }
     let mut buffer = vec![0; flash.layout.chunk_size];
-    match flash.read_page(at, &mut buffer, ReadPurpose::Metadata) {
+    match flash.read_page(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
         Ok(read) => Ok(read.meta == *meta),
         Err(ReadFault::Bad(_)) => Ok(false),
         Err(ReadFault::Device(error)) => Err(error),
@@ -241,7 +241,7 @@ fn read_copy<D: Nand>(
     let chunk_size = flash.layout.chunk_size;
     let mut bytes = vec![0; chunk_size * copy.pages as usize];
     for (index, target) in bytes.chunks_mut(chunk_size).enumerate() {
-        match flash.read_page(copy.at + index as u32, target, ReadPurpose::Metadata) {
+        match flash.read_page(copy.at + index as u32, target, NO_APPENDS, ReadPurpose::Metadata) {
             Ok(read) => {
                 let expected = copy.pages << 16 | index as u32;
                 if read.meta.version != copy.number || read.meta.page.0 != expected {
@@ -306,7 +306,7 @@ fn scan_units<D: Nand>(
     let mut was_erased = false;
     for unit in from..flash.layout.units_per_block {
         let at = first_page(&flash.layout, block) + unit * flash.layout.parts;
-        match flash.read_unit(at, &mut image, ReadPurpose::Metadata) {
+        match flash.read_unit(at, &mut image, NO_APPENDS, ReadPurpose::Metadata) {
             Ok(read) if read.meta.sequence == sequence || stale_counts => {
                 if !may_have_holes {
                     let erased = u32::from(core::mem::take(&mut was_erased));
@@ -343,7 +343,7 @@ pub(crate) fn read_summary<D: Nand>(
     let mut filled = 0;
     for (index, target) in bytes.chunks_mut(chunk_size).enumerate() {
         let at = first_page(&flash.layout, block) + start + index as u32;
-        match flash.read_page(at, target, ReadPurpose::Metadata) {
+        match flash.read_page(at, target, NO_APPENDS, ReadPurpose::Metadata) {
             Ok(read) if read.meta.kind == PageKind::Summary && read.meta.sequence == sequence => {
                 filled += target.len();
             }

@@ -71,6 +71,8 @@ pub struct Space<D> {
     pub(crate) ring: Ring,
     pub(crate) numbers: Numbers,
     pub(crate) session: Session,
+    /// Sequence of the first block that this session takes.
+    pub(crate) first_sequence: u32,
     pub(crate) poisoned: bool,
     /// Newest durable record; `None` after a full scan.
     pub(crate) durable: Option<Record>,
@@ -197,7 +199,7 @@ impl<D: Nand> Space<D> {
         let at = self.map.get(page).ok_or_else(|| self.absent(page))?;
         let meta = self.read_at(at, page, out)?;
         self.flash.tally.region(meta.region).reads += 1;
-        Ok(info_of(&meta))
+        Ok(PageInfo { appends: self.map.appends(page), ..info_of(&meta, at) })
     }
 
     /// Why there is no version of a page.
@@ -220,12 +222,12 @@ impl<D: Nand> Space<D> {
         tag: &WriteTag,
     ) -> Result<PageInfo, SpaceError> {
         self.ready()?;
-        self.check_write(page, payload)?;
+        self.check_write(page, payload, tag)?;
         let meta = self.new_version(page, tag, GroupId::NONE);
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
         self.map_to(page, at, meta.version);
         self.flash.tally.region(tag.region).writes += 1;
-        Ok(info_of(&meta))
+        Ok(info_of(&meta, at))
     }
 
     /// Forgets `page` and frees its number; whether it had a version that was to be forgotten.
@@ -267,7 +269,7 @@ impl<D: Nand> Space<D> {
     /// `Unmapped` without a version.
     pub fn pin(&mut self, page: LogicalPage) -> Result<PinId, SpaceError> {
         let at = self.map.get(page).ok_or(SpaceError::Unmapped(page))?;
-        Ok(self.pins.add(page, at))
+        Ok(self.pins.add(page, at, self.map.appends(page)))
     }
 
     /// Reads a pinned version.
@@ -277,7 +279,7 @@ impl<D: Nand> Space<D> {
     /// `UnknownPin`; `Corrupt` when its bytes cannot be trusted.
     pub fn read_pinned(&mut self, pin: PinId, out: &mut Vec<u8>) -> Result<PageInfo, SpaceError> {
         let found = self.pins.get(pin).ok_or(SpaceError::UnknownPin(pin))?;
-        self.read_at(found.at, found.page, out).map(|meta| info_of(&meta))
+        self.read_at(found.at, found.page, out).map(|meta| info_of(&meta, found.at))
     }
 
     /// Lets a pinned version go.
@@ -335,11 +337,21 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    pub(crate) fn check_write(&self, page: LogicalPage, payload: &[u8]) -> Result<(), SpaceError> {
+    pub(crate) fn check_write(
+        &self,
+        page: LogicalPage,
+        payload: &[u8],
+        tag: &WriteTag,
+    ) -> Result<(), SpaceError> {
         if page.0 >= self.map.len() {
             return Err(SpaceError::OutOfRange(page));
         }
-        let limit = self.layout().payload_size;
+        if tag.append_slots > 0
+            && let Some(lack) = self.append_lack(tag.append_slots)
+        {
+            return Err(SpaceError::Appends(lack));
+        }
+        let limit = self.layout().payload_size_with(tag.append_slots);
         if payload.len() > limit {
             return Err(SpaceError::TooLong { size: payload.len(), limit });
         }
@@ -358,6 +370,7 @@ impl<D: Nand> Space<D> {
             parts: self.options.parts,
             standing: Standing::Plain,
             region: tag.region,
+            slots: tag.append_slots,
             page,
             version: self.next_version(),
             lsn: tag.lsn,
@@ -407,16 +420,22 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Reads a unit, a second time if the first read fails: some failures do not repeat.
+    /// Reads a unit, a second time if the first read fails: some failures do not repeat. Appends that
+    /// belong to the mapped or the pinned version are folded in (A2, A5).
     pub(crate) fn read_unit_twice(
         &mut self,
         at: u32,
         out: &mut Vec<u8>,
         purpose: ReadPurpose,
     ) -> Result<PageMeta, SpaceError> {
-        let first = self.flash.read_unit(at, out, purpose);
+        let (map, pins) = (&self.map, &self.pins);
+        let appends = |meta: &PageMeta| match map.get(meta.page) == Some(at) {
+            true => map.appends(meta.page),
+            false => pins.appends(at).unwrap_or(0),
+        };
+        let first = self.flash.read_unit(at, out, &appends, purpose);
         let read = match first {
-            Err((_, ReadFault::Bad(_))) => self.flash.read_unit(at, out, purpose),
+            Err((_, ReadFault::Bad(_))) => self.flash.read_unit(at, out, &appends, purpose),
             first => first,
         };
         match read {
@@ -473,6 +492,10 @@ impl<D: Nand> Space<D> {
     }
 }
 
-pub(crate) fn info_of(meta: &PageMeta) -> PageInfo {
-    PageInfo { version: meta.version, lsn: meta.lsn, group: meta.group, region: meta.region }
+/// Identity of a version at `at` that has taken no appends.
+pub(crate) fn info_of(meta: &PageMeta, at: u32) -> PageInfo {
+    let &PageMeta { version, lsn, group, region, .. } = meta;
+    // A flag may take the program that the last append would need.
+    let append_slots = if meta.standing == Standing::Flagged { 0 } else { meta.slots };
+    PageInfo { version, lsn, group, region, append_slots, appends: 0, at }
 }

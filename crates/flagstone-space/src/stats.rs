@@ -40,6 +40,8 @@ pub struct RegionStats {
     pub moves: u64,
     /// Logical pages read by the caller.
     pub reads: u64,
+    /// Logical pages that took an append instead of a write.
+    pub appends: u64,
 }
 
 /// Counters since the space was made or mounted, and the state it is in.
@@ -63,6 +65,8 @@ pub struct SpaceStats {
     pub erases: u64,
     /// Logical pages rewritten because a read needed many corrections.
     pub scrubs: u64,
+    /// Appends to programmed pages.
+    pub delta_appends: u64,
     /// Checkpoints made durable.
     pub checkpoints: u64,
     /// Logical pages with a version.
@@ -106,6 +110,7 @@ pub(crate) struct Tally {
     pub(crate) gc_time_ns: u64,
     pub(crate) erases: u64,
     pub(crate) scrubs: u64,
+    pub(crate) delta_appends: u64,
     pub(crate) checkpoints: u64,
     pub(crate) regions: Vec<RegionStats>,
 }

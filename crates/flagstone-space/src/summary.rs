@@ -6,14 +6,14 @@
 //! header   0..4 "FSUM"  4..6 version  6 parts  7 ring blocks  8..12 log pages
 //!          12..16 logical pages  16..20 entries  20..24 sequence of the block
 //!          24..28 sequence floor of the format  28..32 CRC-32C over everything else
-//! entry    0..4 logical page  4..10 version  10..17 LSN  17..22 group  22 region
+//! entry    0..4 logical page  4..10 version  10..17 LSN  17..22 group  22 region, append slots
 //!          23 kind (low nibble), standing (high nibble)
 //! ```
 
 use alloc::vec::Vec;
 
 use crate::checksum::crc32c;
-use crate::meta::{PageKind, PageMeta, Standing, get_uint, put_uint};
+use crate::meta::{PageKind, PageMeta, REGION_MAX, Standing, get_uint, put_uint, region_byte};
 use crate::{GroupId, LogicalPage, Lsn, RegionId, Version};
 
 const MAGIC: &[u8; 4] = b"FSUM";
@@ -55,7 +55,7 @@ pub(crate) fn encode(head: &SummaryHead, units: &[PageMeta], target: &mut Vec<u8
         put_uint(&mut entry[4..10], unit.version.0);
         put_uint(&mut entry[10..17], unit.lsn.0);
         put_uint(&mut entry[17..22], unit.group.0);
-        entry[22] = unit.region.0;
+        entry[22] = region_byte(unit.region, unit.slots);
         entry[23] = kind_number(unit.kind) | unit.standing.number() << 4;
         target.extend_from_slice(&entry);
     }
@@ -114,7 +114,8 @@ fn unit(entry: &[u8], head: &SummaryHead) -> Option<PageMeta> {
         part: 0,
         parts: head.parts,
         standing: Standing::from_number(entry[23] >> 4)?,
-        region: RegionId(entry[22]),
+        region: RegionId(entry[22] & REGION_MAX),
+        slots: entry[22] >> 5,
         page: LogicalPage(get_uint(&entry[..4]) as u32),
         version: Version(get_uint(&entry[4..10])),
         lsn: Lsn(get_uint(&entry[10..17])),

@@ -1,5 +1,6 @@
 //! Behaviour of the whole floor: against a model, under cuts, at the limits.
 
+mod appends;
 mod basics;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;

@@ -28,7 +28,7 @@ impl GroupId {
     pub const NONE: Self = Self(0);
 }
 
-/// Region: a set of logical pages with a scheme and counters of its own.
+/// Region: a set of logical pages with a scheme and counters of its own; at most 31.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u8);
 
@@ -85,13 +85,16 @@ pub struct WriteTag {
     pub cause: Cause,
     /// Write stream.
     pub temperature: Temperature,
+    /// Appends that the page is to take before it is written again, at most
+    /// [`crate::APPEND_SLOTS_MAX`]: its end is reserved for them.
+    pub append_slots: u8,
 }
 
 impl WriteTag {
     /// Tag of a hot data page of `region`, complete to `lsn`.
     #[must_use]
     pub const fn data(lsn: Lsn, region: RegionId) -> Self {
-        Self { lsn, region, cause: Cause::Data, temperature: Temperature::Hot }
+        Self { lsn, region, cause: Cause::Data, temperature: Temperature::Hot, append_slots: 0 }
     }
 }
 
@@ -106,6 +109,21 @@ pub struct PageInfo {
     pub group: GroupId,
     /// Region of the page.
     pub region: RegionId,
+    /// Appends that the version was reserved for.
+    pub append_slots: u8,
+    /// Appends that it has taken.
+    pub appends: u8,
+    /// Unit that holds it.
+    pub(crate) at: u32,
+}
+
+impl PageInfo {
+    /// Identity of a version that stands in no space: it takes no appends.
+    #[must_use]
+    pub const fn elsewhere(version: Version, lsn: Lsn, region: RegionId) -> Self {
+        let group = GroupId::NONE;
+        Self { version, lsn, group, region, append_slots: 0, appends: 0, at: u32::MAX }
+    }
 }
 
 /// Names one pinned page version until it is unpinned.

@@ -15,7 +15,7 @@
 use flagstone_nand::Nand;
 use flagstone_space::{
     Cause, GcPolicy, GroupId, LogicalPage, Lsn, Owner, PageInfo, PinId, RegionId, Space,
-    SpaceError, SpaceOptions, Temperature, WriteTag,
+    SpaceError, SpaceOptions, WriteTag,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tracing::{debug, warn};
@@ -589,5 +589,5 @@ impl<D: Nand> Runtime<D> {
 }
 
 fn tag_of(lsn: Lsn, region: RegionId, cause: Cause) -> WriteTag {
-    WriteTag { lsn, region, cause, temperature: Temperature::Hot }
+    WriteTag { cause, ..WriteTag::data(lsn, region) }
 }

@@ -6,9 +6,7 @@
 use flagstone::parts::LogShape;
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
 use flagstone_nand::Nand;
-use flagstone_space::{
-    Cause, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, Temperature, WriteTag,
-};
+use flagstone_space::{Cause, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, WriteTag};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Mistake;
@@ -410,7 +408,7 @@ pub(super) fn write_page<D: Nand>(
 ) -> Result<(), SpaceError> {
     space.ensure_room(1, &mut NoOwner)?;
     let (region, cause) = (REGION_TABLES, Cause::Data);
-    let tag = WriteTag { lsn, region, cause, temperature: Temperature::Hot };
+    let tag = WriteTag { cause, ..WriteTag::data(lsn, region) };
     space.write(page, image, &tag).map(drop)
 }
 

@@ -94,8 +94,11 @@ impl CutPath {
             return Err(BadCut::Count);
         }
         let cuts = operations.into_iter().zip(endings);
-        let cut = |((operation, until), (ending, until_ending))| {
-            Cut { operation, until, ending, until_ending }
+        let cut = |((operation, until), (ending, until_ending))| Cut {
+            operation,
+            until,
+            ending,
+            until_ending,
         };
         Ok(Self(cuts.map(cut).collect()))
     }
@@ -277,7 +280,8 @@ impl<'c, C: Crashable> State<'c, C> {
     fn of(captures: &'c [ModelCapture<C>], index: usize) -> Vec<Self> {
         let (capture, later) = (&captures[index], &captures[index + 1..]);
         let state = |ending, beside, last| State { capture, ending, beside, last };
-        let alone = capture.endings.iter().map(|ending| state(*ending, &later[..0], Ending::Complete));
+        let alone =
+            capture.endings.iter().map(|ending| state(*ending, &later[..0], Ending::Complete));
         let mut states: Vec<Self> = alone.collect();
         let overtaking = capture.overtaken_by(later);
         for (turn, ending) in capture.endings_short().enumerate() {

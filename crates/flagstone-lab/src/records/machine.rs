@@ -536,7 +536,7 @@ fn record_options<D: Nand>(device: &D, config: &Config) -> RecordOptions {
 
 /// What the engine need not know of a page: the store keeps it.
 fn info(lsn: Lsn) -> PageInfo {
-    PageInfo { version: Version(0), lsn, group: GroupId::NONE, region: RegionId(0) }
+    PageInfo::elsewhere(Version(0), lsn, RegionId(0))
 }
 
 /// Counters of the store in the form of the space floor.

@@ -14,7 +14,7 @@ use flagstone_space::shadow::{
     Lack, Restart, ShadowError, ShadowOptions, ShadowStats, ShadowStore,
 };
 use flagstone_space::{
-    Cause, GroupId, LogicalPage, Lsn, PageInfo, RegionId, SpaceError, SpaceStats, Version,
+    Cause, LogicalPage, Lsn, PageInfo, RegionId, SpaceError, SpaceStats, Version,
 };
 use parking_lot::{Mutex, MutexGuard};
 
@@ -330,7 +330,7 @@ fn shadow_options(config: &Config) -> ShadowOptions {
 
 /// What the engine need not know of a page: the store keeps it.
 fn info() -> PageInfo {
-    PageInfo { version: Version(0), lsn: Lsn::ZERO, group: GroupId::NONE, region: RegionId(0) }
+    PageInfo::elsewhere(Version(0), Lsn::ZERO, RegionId(0))
 }
 
 /// Counters of the store in the form of the space floor.

@@ -2,19 +2,14 @@
 
 use flagstone::EngineError;
 use flagstone_nand::Nand;
-use flagstone_space::{Cause, Lsn, NoOwner, RegionId, Space, SpaceError, Temperature, WriteTag};
+use flagstone_space::{Lsn, NoOwner, RegionId, Space, SpaceError, Temperature, WriteTag};
 
 /// Region of cold pages.
 const REGION: RegionId = RegionId(7);
 
 /// Writes cold pages until only `spare_count` pages are left to be taken.
 pub(super) fn prefill<D: Nand>(space: &mut Space<D>, spare_count: u32) -> Result<(), EngineError> {
-    let tag = WriteTag {
-        lsn: Lsn::ZERO,
-        region: REGION,
-        cause: Cause::Data,
-        temperature: Temperature::Cold,
-    };
+    let tag = WriteTag { temperature: Temperature::Cold, ..WriteTag::data(Lsn::ZERO, REGION) };
     let room = offered(space).saturating_sub(space.taken_pages());
     let mut image = vec![0; space.payload_size()];
     for _ in spare_count..room {

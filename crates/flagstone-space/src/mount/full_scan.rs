@@ -11,15 +11,16 @@ use super::{Class, Mount};
 use crate::SpaceOptions;
 use crate::blocks::BlockState;
 use crate::error::MountError;
-use crate::flash::Flash;
+use crate::flash::{Flash, ReadFault};
 use crate::format::{empty_table, first_page, take_ring};
 use crate::layout::Layout;
 use crate::log::LogBlock;
-use crate::meta::{PageKind, PageMeta};
+use crate::meta::{PageKind, PageMeta, RawMeta};
 use crate::numbers::Numbers;
 use crate::ring::Ring;
 use crate::scan::{First, find_life, is_whole, read_summary};
 use crate::space::Space;
+use crate::stats::ReadPurpose;
 
 /// Numbers skipped when no record says which are reserved.
 const SCAN_GAP: u64 = 1 << 25;
@@ -61,6 +62,7 @@ impl<D: Nand> Mount<D> {
         }
         self.scan_new_blocks()?;
         self.settle()?;
+        self.count_appends()?;
         let head = log.iter().map(|block| block.first).min().unwrap_or(0);
         self.load_log(log, head, head)?;
         self.number_after_scan(sequence_max, record_max);
@@ -68,6 +70,40 @@ impl<D: Nand> Mount<D> {
         let ring = take_ring(&mut self.space.blocks, &self.space.flash.layout, count);
         let pages_per_block = self.space.layout().geometry.pages_per_block;
         self.space.ring = Ring::new(&ring, &[], floor, pages_per_block);
+        Ok(())
+    }
+
+    /// Counts the appends of every page, as no record says how many were complete: those that stand
+    /// whole, one behind the other.
+    fn count_appends(&mut self) -> Result<(), NandError> {
+        if self.space.append_lack(1).is_some() {
+            return Ok(());
+        }
+        let mapped: Vec<_> = self.space.map.iter().collect();
+        for (page, at) in mapped {
+            if let RawMeta::Found(meta, _) = self.space.flash.peek(at)?
+                && meta.slots > 0
+            {
+                let count = self.space.flash.count_appends(at, &meta)?;
+                self.space.map.append(page, count);
+                self.fold_suspect(at, count)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a suspect is kept in memory with has its appends too.
+    fn fold_suspect(&mut self, at: u32, count: u8) -> Result<(), NandError> {
+        let space = &mut self.space;
+        let Some(suspect) = space.suspects.iter_mut().find(|suspect| suspect.at == at) else {
+            return Ok(());
+        };
+        let mut image = Vec::new();
+        match space.flash.read_unit(at, &mut image, &|_| count, ReadPurpose::Metadata) {
+            Ok(read) => (suspect.meta, suspect.image) = (read.meta, image),
+            Err((_, ReadFault::Bad(_))) => {}
+            Err((_, ReadFault::Device(error))) => return Err(error),
+        }
         Ok(())
     }
 

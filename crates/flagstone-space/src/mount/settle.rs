@@ -11,7 +11,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use super::{Class, Mount};
 use crate::blocks::BlockState;
 use crate::evidence::{Flag, Flags, Shadow};
-use crate::flash::ReadFault;
+use crate::flash::{NO_APPENDS, ReadFault};
 use crate::groups::{GroupPage, Rank};
 use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta, Standing};
@@ -89,9 +89,10 @@ impl<D: Nand> Mount<D> {
         for (page, mut versions) in found {
             versions.sort_unstable();
             let Some(at) = self.take_newest(page, &mut versions)? else { continue };
-            let recorded = self.space.map.set(page, at);
-            let older: Vec<u32> =
-                recorded.into_iter().chain(versions.iter().map(|(_, at)| *at)).collect();
+            let appends = self.space.map.appends(page);
+            let recorded = self.space.map.set(page, at).map(|at| (at, appends));
+            let found = versions.iter().map(|(_, at)| (*at, 0));
+            let older: Vec<(u32, u8)> = recorded.into_iter().chain(found).collect();
             losers.insert(page, older);
         }
         self.note_lost();
@@ -197,7 +198,7 @@ impl<D: Nand> Mount<D> {
         version: Version,
     ) -> Result<bool, NandError> {
         let mut buffer = Vec::new();
-        match self.space.flash.read_unit(at, &mut buffer, ReadPurpose::Metadata) {
+        match self.space.flash.read_unit(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
             Ok(read) => Ok((read.meta.page, read.meta.version) == (page, version)),
             Err((_, ReadFault::Bad(_))) => Ok(false),
             Err((_, ReadFault::Device(error))) => Err(error),
@@ -219,7 +220,7 @@ impl<D: Nand> Mount<D> {
     }
 
     /// Keeps the suspects that count, and an older version of each that is none (U4).
-    fn keep_suspects(&mut self, losers: &BTreeMap<LogicalPage, Vec<u32>>) {
+    fn keep_suspects(&mut self, losers: &BTreeMap<LogicalPage, Vec<(u32, u8)>>) {
         let suspects = core::mem::take(&mut self.suspects);
         let doubtful: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.at).collect();
         for mut suspect in suspects {
@@ -239,13 +240,13 @@ impl<D: Nand> Mount<D> {
     fn pin_fallbacks(
         &mut self,
         page: LogicalPage,
-        older: &[u32],
+        older: &[(u32, u8)],
         doubtful: &BTreeSet<u32>,
     ) -> Vec<PinId> {
         let mut pins = Vec::new();
-        for at in older.iter().rev() {
+        for (at, appends) in older.iter().rev() {
             self.space.blocks.add_live(*at);
-            pins.push(self.space.pins.add(page, *at));
+            pins.push(self.space.pins.add(page, *at, *appends));
             if !doubtful.contains(at) {
                 break;
             }

@@ -9,7 +9,9 @@ use std::vec::Vec;
 
 use flagstone_nand::{Crashable, Ending, FaultPlan, Nand, SimNand};
 
-use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile, ssd};
+use super::harness::{
+    Pair, Sight, Step, file, options, profile, script, script_of_changes, sim, spare_profile, ssd,
+};
 use crate::SpaceOptions;
 
 /// How many cuts follow each other.
@@ -76,6 +78,7 @@ fn explore<D: Crashable>(device: D, options: &SpaceOptions, what: &Exploration) 
 pub(super) fn explore_from<D: Crashable>(mut pair: Pair<D>, what: &Exploration) -> u64 {
     let Exploration { seed, warm_up, steps, depth } = *what;
     let pages = (pair.space.capacity_pages() - 8).min(40);
+    let script = if pair.model.slots > 0 { script_of_changes } else { script };
     let all = script(seed, warm_up + steps + 8, pages);
     let mut states = 0;
     for (index, step) in all[..warm_up + steps].iter().enumerate() {

@@ -9,6 +9,7 @@ use std::vec::Vec;
 
 use flagstone_nand::{CellMode, Crashable, Profile, SegmentFile, SimNand, SimSsd, SimStorage};
 
+use crate::runs::{self, ChangeForm};
 use crate::{
     GroupId, LogRead, LogicalPage, Lsn, MountReport, NoOwner, RegionId, Space, SpaceError,
     SpaceOptions, Temperature, Version, WriteTag,
@@ -77,13 +78,31 @@ impl Draw {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    Write { page: u32, cold: bool },
-    WriteInGroup { page: u32, slot: usize },
-    Commit { slot: usize },
-    Discard { slot: usize },
-    Trim { page: u32 },
+    Write {
+        page: u32,
+        cold: bool,
+    },
+    /// A change of a few bytes, appended where the page takes it.
+    Change {
+        page: u32,
+    },
+    WriteInGroup {
+        page: u32,
+        slot: usize,
+    },
+    Commit {
+        slot: usize,
+    },
+    Discard {
+        slot: usize,
+    },
+    Trim {
+        page: u32,
+    },
     Checkpoint,
-    Log { slots: u32 },
+    Log {
+        slots: u32,
+    },
     Sync,
     Background,
 }
@@ -106,6 +125,16 @@ pub(super) fn script(seed: u64, length: usize, pages: u32) -> Vec<Step> {
         }
     };
     (0..length).map(|_| step(&mut draw)).collect()
+}
+
+/// The same with two thirds of the writes as small changes.
+pub(super) fn script_of_changes(seed: u64, length: usize, pages: u32) -> Vec<Step> {
+    let mut draw = Draw(seed ^ 0xA99E);
+    let changed = |step| match step {
+        Step::Write { page, .. } if draw.below(3) > 0 => Step::Change { page },
+        step => step,
+    };
+    script(seed, length, pages).into_iter().map(changed).collect()
 }
 
 /// Content of one page: a stamp that fills it.
@@ -138,6 +167,12 @@ pub(super) struct Model {
     log: BTreeMap<(u64, u8), u64>,
     unsynced_log: BTreeMap<(u64, u8), u64>,
     stamp: u64,
+    /// Append slots of every page.
+    pub(super) slots: u8,
+    /// Stamps of small changes: what they changed the first bytes of.
+    bases: BTreeMap<u64, u64>,
+    /// Appends since the last checkpoint: a mount may show the page without them.
+    loose: BTreeSet<u64>,
     /// Highest version and group seen: both only grow, across mounts (rule D3).
     version_max: Version,
     group_max: GroupId,
@@ -176,15 +211,27 @@ impl<D: Crashable> Pair<D> {
         Self { space, model: Model { lazy, ..Model::default() } }
     }
 
-    fn tag(cold: bool) -> WriteTag {
+    /// The same with pages that take `slots` appends.
+    pub(super) fn with_slots(mut self, slots: u8) -> Self {
+        self.model.slots = slots;
+        self
+    }
+
+    fn tag(&self, cold: bool) -> WriteTag {
         let temperature = if cold { Temperature::Cold } else { Temperature::Hot };
-        WriteTag { temperature, ..WriteTag::data(Lsn(7), REGION) }
+        let append_slots = self.model.slots;
+        WriteTag { temperature, append_slots, ..WriteTag::data(Lsn(7), REGION) }
+    }
+
+    fn payload_size(&self) -> usize {
+        self.space.payload_size_with(self.model.slots)
     }
 
     /// Does a step to both; on an error the model holds what a mount may show.
     pub(super) fn apply(&mut self, step: Step) -> Result<(), SpaceError> {
         match step {
             Step::Write { page, cold } => self.write(page, cold)?,
+            Step::Change { page } => self.change(page)?,
             Step::WriteInGroup { page, slot } => self.write_in_group(page, slot)?,
             Step::Commit { slot } => self.commit(slot)?,
             Step::Discard { slot } => {
@@ -211,12 +258,16 @@ impl<D: Crashable> Pair<D> {
 
     fn write(&mut self, page: u32, cold: bool) -> Result<(), SpaceError> {
         self.model.stamp += 1;
-        let stamp = self.model.stamp;
-        let payload = content(LogicalPage(page), stamp, self.space.payload_size());
+        self.write_image(page, self.model.stamp, cold)
+    }
+
+    /// Writes the content that belongs to a stamp.
+    fn write_image(&mut self, page: u32, stamp: u64, cold: bool) -> Result<(), SpaceError> {
+        let payload = self.model.image(page, stamp, self.payload_size());
         self.space.ensure_room(1, &mut NoOwner)?;
         self.model.began();
         self.model.may(page, Some(stamp));
-        let result = self.space.write(LogicalPage(page), &payload, &Self::tag(cold));
+        let result = self.space.write(LogicalPage(page), &payload, &self.tag(cold));
         let info = result.inspect_err(|error| {
             if !matches!(error, SpaceError::Device(_)) {
                 self.model.may_not(page);
@@ -225,6 +276,40 @@ impl<D: Crashable> Pair<D> {
         self.model.grew(info.version);
         self.model.is(page, Some(stamp), Some(info.version));
         Ok(())
+    }
+
+    /// Changes the first bytes of a page: by an append, or as a whole where it takes none.
+    fn change(&mut self, page: u32) -> Result<(), SpaceError> {
+        let Some(old_stamp) = self.model.valid(page) else { return self.write(page, false) };
+        let mut old = Vec::new();
+        let info = match self.space.read(LogicalPage(page), &mut old) {
+            // What a trim left behind is not there for sure.
+            Err(SpaceError::Unmapped(_) | SpaceError::Corrupt { .. }) => return Ok(()),
+            info => info?,
+        };
+        self.model.stamp += 1;
+        let stamp = self.model.stamp;
+        let base = self.model.bases.get(&old_stamp).copied().unwrap_or(old_stamp);
+        self.model.bases.insert(stamp, base);
+        let new = self.model.image(page, stamp, old.len());
+        let form = match stamp % 2 {
+            0 => ChangeForm::Pairs { bytes_max: 4 },
+            _ => ChangeForm::Runs,
+        };
+        let left = usize::from(info.append_slots - info.appends);
+        let size_max = self.space.append_size_max();
+        if let Some(records) = runs::encode(&old, &new, form, left, size_max) {
+            self.model.may(page, Some(stamp));
+            self.model.loose.insert(stamp);
+            let appended = self.space.append(LogicalPage(page), &info, info.lsn, form, &records)?;
+            if let Some(now) = appended {
+                assert_eq!(now.appends, info.appends + records.len() as u8);
+                return Ok(());
+            }
+            self.model.may_not(page);
+            self.model.loose.remove(&stamp);
+        }
+        self.write_image(page, stamp, false)
     }
 
     fn write_in_group(&mut self, page: u32, slot: usize) -> Result<(), SpaceError> {
@@ -236,10 +321,10 @@ impl<D: Crashable> Pair<D> {
         }
         self.model.stamp += 1;
         let stamp = self.model.stamp;
-        let payload = content(LogicalPage(page), stamp, self.space.payload_size());
+        let payload = content(LogicalPage(page), stamp, self.payload_size());
         self.space.ensure_room(1, &mut NoOwner)?;
+        let tag = self.tag(false);
         let Some(group) = &mut self.model.groups[slot] else { return Ok(()) };
-        let tag = Self::tag(false);
         let info = self.space.write_in_group(group.id, LogicalPage(page), &payload, &tag)?;
         group.pages.insert(page, (stamp, info.version));
         let id = group.id;
@@ -292,6 +377,7 @@ impl<D: Crashable> Pair<D> {
         for allowed in self.model.allowed.values_mut() {
             allowed.drain(..allowed.len() - 1);
         }
+        self.model.loose.clear();
         self.model.recent = self.model.allowed.clone();
         self.model.synced();
         self.model.proven.clear();
@@ -361,7 +447,7 @@ impl<D: Crashable> Pair<D> {
                 space.discard_group(group);
             }
         }
-        let (mut bytes, size) = (Vec::new(), space.payload_size());
+        let (mut bytes, size) = (Vec::new(), self.payload_size());
         for (page, allowed) in &self.model.recent {
             let seen = match space.read(LogicalPage(*page), &mut bytes) {
                 Ok(_) => Some(u64::from_le_bytes(bytes[..8].try_into().unwrap())),
@@ -372,7 +458,7 @@ impl<D: Crashable> Pair<D> {
             };
             assert!(allowed.contains(&seen), "{what}: page {page}: {seen:?} not in {allowed:?}");
             if let Some(stamp) = seen {
-                assert_eq!(bytes, content(LogicalPage(*page), stamp, size), "{what}: page {page}");
+                assert_eq!(bytes, self.model.image(*page, stamp, size), "{what}: page {page}");
             }
         }
     }
@@ -395,13 +481,13 @@ impl<D: Crashable> Pair<D> {
 
     /// Compares every page with the model.
     pub(super) fn check(&mut self, sight: Sight) {
-        let size = self.space.payload_size();
+        let size = self.payload_size();
         let mut bytes = Vec::new();
         for (page, allowed) in self.model.allowed.clone() {
             let seen = match self.space.read(LogicalPage(page), &mut bytes) {
                 Ok(info) => {
                     let stamp = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-                    assert_eq!(bytes, content(LogicalPage(page), stamp, size), "page {page}");
+                    assert_eq!(bytes, self.model.image(page, stamp, size), "page {page}");
                     self.model.versions.insert(page, info.version);
                     Some(stamp)
                 }
@@ -423,6 +509,8 @@ impl<D: Crashable> Pair<D> {
                 Sight::AfterMount => {
                     assert!(allowed.contains(&seen), "page {page}: {seen:?} not in {allowed:?}");
                     self.model.may(page, seen);
+                    // What the mount counted counts for good, once the session has begun.
+                    seen.map(|stamp| self.model.loose.remove(&stamp));
                     self.model.fresh = true;
                 }
             }
@@ -439,6 +527,14 @@ pub(super) enum Sight {
 }
 
 impl Model {
+    /// Content of one page: as written, its first bytes as changed since.
+    fn image(&self, page: u32, stamp: u64, size: usize) -> Vec<u8> {
+        let base = self.bases.get(&stamp).copied().unwrap_or(stamp);
+        let mut bytes = content(LogicalPage(page), base, size);
+        bytes[..8].copy_from_slice(&stamp.to_le_bytes());
+        bytes
+    }
+
     pub(super) fn valid(&self, page: u32) -> Option<u64> {
         self.allowed.get(&page).and_then(|stamps| stamps.last().copied().flatten())
     }
@@ -483,8 +579,11 @@ impl Model {
 
     fn synced(&mut self) {
         for stamps in self.allowed.values_mut() {
-            if stamps.last().is_some_and(Option::is_some) {
-                stamps.drain(..stamps.len() - 1);
+            let is_loose = |stamp: &Option<u64>| stamp.is_some_and(|it| self.loose.contains(&it));
+            if stamps.last().is_some_and(Option::is_some)
+                && let Some(durable) = stamps.iter().rposition(|stamp| !is_loose(stamp))
+            {
+                stamps.drain(..durable);
             }
         }
         self.log.append(&mut self.unsynced_log);

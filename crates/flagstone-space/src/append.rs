@@ -1,0 +1,280 @@
+//! In-place appends: a small change of a page goes onto the page that holds it, without an erase.
+//!
+//! Owns the reserved end of a unit, its delta-records, and which devices take them. What changed is
+//! the caller's knowledge, the byte forms are those of [`crate::runs`].
+//!
+//! ```text
+//! last page of a unit    body ┃ slot 0 ┃ slot 1 ┃ …       each slot is a code word of the ECC
+//! slot                   form 1 │ length 2 │ LSN 7 │ changes │ CRC-32C 4 │ left erased
+//! ```
+//!
+//! A1. A slot is programmed once: an append touches no code word that was programmed, and the body
+//!     leaves those of the slots erased.
+//! A2. The mapping counts the appends of a page that are complete, and only they are read. So a torn
+//!     append, or one that a restart cannot vouch for, is not there: whoever appends has logged the
+//!     change, and brings it back as after any lost write (rule D11).
+//! A3. Only a unit of this session takes appends: what a cut may have left in the slots of an older
+//!     one is not known.
+//! A4. An append is compared and set on unit and count (rule D6): on a page that moved or changed
+//!     meanwhile it is refused. A copy has the changes folded in, and its slots free again.
+//! A5. A pinned version does not change.
+
+use alloc::vec::Vec;
+
+use flagstone_nand::{
+    Capabilities, CellMode, CellRole, Geometry, Nand, NandError, PartialCut, ProgramOrder,
+    ProgramPart,
+};
+
+use crate::blocks::BlockState;
+use crate::checksum::crc32c;
+use crate::error::SpaceError;
+use crate::flash::Flash;
+use crate::layout::Layout;
+use crate::meta::{PageKind, PageMeta, get_uint, put_uint};
+use crate::runs::{self, ChangeForm};
+use crate::space::Space;
+use crate::{Cause, LogicalPage, Lsn, PageInfo, Version};
+
+/// Slots that metadata and mapping count at most.
+pub const APPEND_SLOTS_MAX: u8 = 7;
+
+/// Bytes before and behind the changes of a record.
+const HEAD_SIZE: usize = 10;
+const CRC_SIZE: usize = 4;
+
+const PAIRS: u8 = 1;
+const RUNS: u8 = 2;
+
+/// What a device lacks for in-place appends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendLack {
+    /// No flash, or cells whose neighbours a second program disturbs.
+    #[error("a second program disturbs its cells, or it is no flash")]
+    Cells,
+    /// A page is programmed as often as slots ask for.
+    #[error("its pages take too few programs between erases (NOP)")]
+    PartialPrograms,
+    /// The order rule covers later programs.
+    #[error("its order rule covers re-programs")]
+    ReprogramOrder,
+    /// A cut in an append may take the page along.
+    #[error("a cut in a partial program may harm the whole page")]
+    IsolatedCuts,
+    /// A code word of the ECC covers too much of a page.
+    #[error("a code word of its ECC leaves no room for slots")]
+    CodeWords,
+    /// The mapping has no bits left to count appends.
+    #[error("it has too many pages")]
+    Pages,
+}
+
+/// What keeps a device from carrying `slots` appends a page; none when it does.
+#[must_use]
+pub fn append_lack(
+    geometry: &Geometry,
+    capabilities: &Capabilities,
+    slots: u8,
+) -> Option<AppendLack> {
+    let can_repeat = matches!(
+        capabilities.cell_mode,
+        CellMode::Slc | CellMode::PseudoSlc | CellMode::OddMlc { .. }
+    );
+    let programs = capabilities.programs_data.min(capabilities.programs_spare);
+    let slots = u32::from(slots);
+    let area = capabilities.code_word.data_size.saturating_mul(slots);
+    let lacks = [
+        (!can_repeat || capabilities.needs_sync, AppendLack::Cells),
+        (programs <= slots || slots > APPEND_SLOTS_MAX.into(), AppendLack::PartialPrograms),
+        (capabilities.reprogram_order != ProgramOrder::Any, AppendLack::ReprogramOrder),
+        (capabilities.partial_cut != PartialCut::Isolated, AppendLack::IsolatedCuts),
+        (area >= geometry.page_size, AppendLack::CodeWords),
+        (!crate::mapping::counts_appends(geometry.page_count()), AppendLack::Pages),
+    ];
+    lacks.into_iter().find_map(|(is_lacking, lack)| is_lacking.then_some(lack))
+}
+
+impl Layout {
+    /// Bytes of a slot.
+    pub(crate) const fn append_slot_size(&self) -> usize {
+        self.capabilities.code_word.data_size as usize
+    }
+
+    /// Payload bytes of a page with such metadata, slots left out.
+    pub(crate) fn chunk_size_of(&self, meta: &PageMeta) -> usize {
+        let is_last = meta.kind == PageKind::Data && meta.part + 1 == meta.parts;
+        let slots = if is_last { usize::from(meta.slots) } else { 0 };
+        self.chunk_size.saturating_sub(slots * self.append_slot_size())
+    }
+
+    /// Payload bytes of a unit with `slots` slots.
+    pub(crate) fn payload_size_with(&self, slots: u8) -> usize {
+        self.payload_size.saturating_sub(usize::from(slots) * self.append_slot_size())
+    }
+}
+
+/// A record as it stands on flash, for the unit at `at` of that version.
+fn seal(record: &mut Vec<u8>, at: u32, version: Version) {
+    let crc = crc_of(record, at, version);
+    record.extend_from_slice(&crc.to_le_bytes());
+}
+
+fn crc_of(record: &[u8], at: u32, version: Version) -> u32 {
+    let mut place = [0; 16];
+    put_uint(&mut place[..4], at.into());
+    put_uint(&mut place[4..12], version.0);
+    put_uint(&mut place[12..], crc32c(record).into());
+    crc32c(&place)
+}
+
+/// Form, LSN and changes from the untrusted bytes of a slot.
+fn parse(slot: &[u8], at: u32, version: Version) -> Option<(ChangeForm, Lsn, &[u8])> {
+    let form = match *slot.first()? {
+        PAIRS => ChangeForm::Pairs { bytes_max: u8::MAX },
+        RUNS => ChangeForm::Runs,
+        _ => return None,
+    };
+    let end = HEAD_SIZE + get_uint(slot.get(1..3)?) as usize;
+    let crc = get_uint(slot.get(end..end + CRC_SIZE)?) as u32;
+    let record = &slot[..end];
+    (crc == crc_of(record, at, version))
+        .then(|| (form, Lsn(get_uint(&record[3..HEAD_SIZE])), &record[HEAD_SIZE..]))
+}
+
+impl<D: Nand> Flash<D> {
+    /// Applies the first `count` appends of a unit to its image, of which `tail` holds the slots. Its
+    /// metadata as they are then; none when one of them is damaged.
+    pub(crate) fn fold(
+        &self,
+        at: u32,
+        meta: PageMeta,
+        image: &mut [u8],
+        tail: &[u8],
+        count: u8,
+    ) -> Option<PageMeta> {
+        let mut meta = meta;
+        for slot in tail.chunks_exact(self.layout.append_slot_size()).take(count.into()) {
+            let (form, lsn, changes) = parse(slot, at, meta.version)?;
+            runs::apply(image, form, changes).then_some(())?;
+            meta.lsn = lsn;
+        }
+        Some(meta)
+    }
+
+    /// Appends that stand whole on the unit at `at`, one behind the other.
+    pub(crate) fn count_appends(&mut self, at: u32, meta: &PageMeta) -> Result<u8, NandError> {
+        let mut slot = alloc::vec![0; self.layout.append_slot_size()];
+        for index in 0..meta.slots {
+            let last = at + self.layout.parts - 1;
+            let Some(page) = self.layout.geometry.page_from_number(last) else { return Ok(index) };
+            let data_offset = self.slot_offset(meta.slots, index);
+            match self.read_data(page, data_offset, &mut slot) {
+                Ok(()) if parse(&slot, at, meta.version).is_some() => {}
+                Ok(()) | Err(NandError::Uncorrectable { .. }) => return Ok(index),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(meta.slots)
+    }
+
+    /// Where slot `index` of `slots` begins on a page.
+    fn slot_offset(&self, slots: u8, index: u8) -> u32 {
+        let from_end = u32::from(slots - index) * self.layout.capabilities.code_word.data_size;
+        self.layout.geometry.page_size - from_end
+    }
+}
+
+impl<D: Nand> Space<D> {
+    /// Bytes of a logical page that is written with so many append slots ([`crate::WriteTag`]).
+    #[must_use]
+    pub fn payload_size_with(&self, slots: u8) -> usize {
+        self.layout().payload_size_with(slots)
+    }
+
+    /// Bytes of changes that a slot holds.
+    #[must_use]
+    pub fn append_size_max(&self) -> usize {
+        self.layout().append_slot_size().saturating_sub(HEAD_SIZE + CRC_SIZE)
+    }
+
+    /// What keeps the device from carrying `slots` appends a page; none when it does.
+    #[must_use]
+    pub fn append_lack(&self, slots: u8) -> Option<AppendLack> {
+        append_lack(&self.layout().geometry, &self.layout().capabilities, slots)
+    }
+
+    /// Appends `records`, changes in `form`, to the version of `page` that `expected` names: it is
+    /// complete to `lsn` afterwards. None when the page takes no append: then it has to be written as a
+    /// whole. The change is in the caller's log: a mount forgets appends since the newest checkpoint
+    /// (A2).
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn append(
+        &mut self,
+        page: LogicalPage,
+        expected: &PageInfo,
+        lsn: Lsn,
+        form: ChangeForm,
+        records: &[Vec<u8>],
+    ) -> Result<Option<PageInfo>, SpaceError> {
+        self.ready()?;
+        if !self.takes_append(page, expected, records) {
+            return Ok(None);
+        }
+        let (at, slots, count) = (expected.at, expected.append_slots, expected.appends);
+        let slot_size = self.layout().append_slot_size();
+        let mut bytes = Vec::with_capacity(records.len() * slot_size);
+        for changes in records {
+            let mut record = alloc::vec![0; HEAD_SIZE];
+            record[0] = match form {
+                ChangeForm::Pairs { .. } => PAIRS,
+                ChangeForm::Runs => RUNS,
+            };
+            put_uint(&mut record[1..3], changes.len() as u64);
+            put_uint(&mut record[3..HEAD_SIZE], lsn.0);
+            record.extend_from_slice(changes);
+            seal(&mut record, at, expected.version);
+            record.resize(slot_size, 0xFF);
+            bytes.extend_from_slice(&record);
+        }
+        let last = at + self.layout().parts - 1;
+        let Some(target) = self.layout().geometry.page_from_number(last) else { return Ok(None) };
+        let data_offset = self.flash.slot_offset(slots, count);
+        let part = ProgramPart { data_offset, data: &bytes, spare_offset: 0, spare: &[] };
+        match self.flash.program_part(target, part, Cause::Delta) {
+            Ok(()) => {}
+            Err(NandError::ProgramFailed { .. }) => {
+                self.retire(self.blocks.block_of(at));
+                return Ok(None);
+            }
+            Err(error) => return Err(self.fail(error)),
+        }
+        self.blocks.placed_ns = self.flash.end_ns;
+        self.map.append(page, records.len() as u8);
+        self.flash.tally.delta_appends += 1;
+        self.flash.tally.region(expected.region).appends += 1;
+        Ok(Some(PageInfo { lsn, appends: count + records.len() as u8, ..*expected }))
+    }
+
+    /// Whether a page takes these records (A1, A3, A4, A5).
+    fn takes_append(&self, page: LogicalPage, expected: &PageInfo, records: &[Vec<u8>]) -> bool {
+        let (at, layout) = (expected.at, self.layout());
+        if self.map.get(page) != Some(at) || self.map.appends(page) != expected.appends {
+            return false;
+        }
+        let block = self.blocks.get(self.blocks.block_of(at));
+        let last = (at + layout.parts - 1) % layout.geometry.pages_per_block;
+        let role = layout.capabilities.cell_role(last, layout.geometry.pages_per_block);
+        let size_max = self.append_size_max();
+        let left = usize::from(expected.append_slots.saturating_sub(expected.appends));
+        (1..=left).contains(&records.len())
+            && records.iter().all(|record| record.len() <= size_max)
+            && block.sequence >= self.first_sequence
+            && block.state != BlockState::Retired
+            && !matches!(role, CellRole::Msb { .. })
+            && !self.pins.is_pinned(at)
+            && !self.rests_on_flag(expected.group)
+    }
+}

@@ -1,0 +1,249 @@
+//! In-place appends: what a page takes, what a mount counts, and what a cut may leave.
+
+use std::vec::Vec;
+
+use flagstone_nand::{Nand, Profile, SimNand};
+
+use super::cuts::{Depth, Exploration, explore_from};
+use super::harness::{Draw, Pair, REGION, content, options, profile, sim, spare_profile};
+use crate::runs::{self, ChangeForm};
+use crate::{
+    AppendLack, Check, LogicalPage, Lsn, NoOwner, PageInfo, Space, SpaceError, SpaceOptions,
+    WriteTag, append_lack,
+};
+
+const PAGE: LogicalPage = LogicalPage(3);
+
+/// A tiny chip with four code words a page, three of which may take appends.
+fn fine_profile() -> Profile {
+    let mut profile = profile("tiny");
+    profile.capabilities.code_word.data_size = 128;
+    profile
+}
+
+fn tag(slots: u8) -> WriteTag {
+    WriteTag { append_slots: slots, ..WriteTag::data(Lsn(1), REGION) }
+}
+
+/// A space with one page that takes `slots` appends, its identity and its content.
+fn page_with(slots: u8) -> (Space<SimNand>, PageInfo, Vec<u8>) {
+    let mut space = Space::format(sim(&fine_profile()), &options()).unwrap();
+    let image = content(PAGE, 1, space.payload_size_with(slots));
+    space.ensure_room(1, &mut NoOwner).unwrap();
+    let info = space.write(PAGE, &image, &tag(slots)).unwrap();
+    (space, info, image)
+}
+
+/// Sets byte `at` of the page by an append.
+fn poke(
+    space: &mut Space<SimNand>,
+    info: &PageInfo,
+    image: &mut [u8],
+    at: usize,
+    value: u8,
+) -> Option<PageInfo> {
+    let old = image.to_vec();
+    image[at] = value;
+    let form = ChangeForm::Pairs { bytes_max: 4 };
+    let records = runs::encode(&old, image, form, 1, space.append_size_max()).unwrap();
+    let lsn = Lsn(info.lsn.0 + 1);
+    space.append(PAGE, info, lsn, form, &records).unwrap()
+}
+
+fn read(space: &mut Space<SimNand>) -> (PageInfo, Vec<u8>) {
+    let mut bytes = Vec::new();
+    let info = space.read(PAGE, &mut bytes).unwrap();
+    (info, bytes)
+}
+
+#[test]
+fn appends_change_the_page_without_another_page() {
+    let (mut space, mut info, mut image) = page_with(3);
+    let before = space.device().counters();
+    for (at, appends) in [(0, 1), (80, 2), (5, 3)] {
+        info = poke(&mut space, &info, &mut image, at, 0x5A).unwrap();
+        assert_eq!((info.appends, info.lsn), (appends, Lsn(1 + u64::from(appends))));
+        assert_eq!(read(&mut space), (info, image.clone()));
+    }
+    let spent = space.device().counters();
+    assert_eq!(spent.page_programs, before.page_programs, "no whole page was programmed");
+    assert_eq!(spent.partial_programs, before.partial_programs + 3);
+    assert_eq!(poke(&mut space, &info, &mut image, 7, 1), None, "all slots are taken");
+    assert_eq!(space.stats().delta_appends, 3);
+}
+
+#[test]
+fn a_mount_counts_what_a_checkpoint_counted() {
+    let (mut space, info, mut image) = page_with(3);
+    let info = poke(&mut space, &info, &mut image, 0, 0x5A).unwrap();
+    space.checkpoint(&[]).unwrap();
+    let durable = image.clone();
+    poke(&mut space, &info, &mut image, 1, 0x5B).unwrap();
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    let (found, bytes) = read(&mut space);
+    assert_eq!(
+        (found, bytes),
+        (info, durable.clone()),
+        "the second one is the log's to bring back"
+    );
+    assert_eq!(poke(&mut space, &found, &mut image, 2, 1), None, "an older session's page");
+    assert_eq!(read(&mut space).1, durable);
+}
+
+#[test]
+fn an_append_to_a_page_that_changed_meanwhile_is_refused() {
+    let (mut space, info, mut image) = page_with(3);
+    let appended = poke(&mut space, &info, &mut image, 0, 0x5A).unwrap();
+    assert_eq!(poke(&mut space, &info, &mut image, 1, 1), None, "another append came first");
+    image[1] = 1;
+    let written = space.write(PAGE, &image, &tag(3)).unwrap();
+    assert_eq!(poke(&mut space, &appended, &mut image, 2, 1), None, "it stands elsewhere now");
+    assert!(poke(&mut space, &written, &mut image, 2, 2).is_some());
+    let elsewhere = PageInfo::elsewhere(written.version, Lsn(1), REGION);
+    assert_eq!(poke(&mut space, &elsewhere, &mut image, 3, 1), None);
+}
+
+#[test]
+fn a_pinned_version_does_not_change() {
+    let (mut space, info, mut image) = page_with(3);
+    let info = poke(&mut space, &info, &mut image, 0, 0x5A).unwrap();
+    let pinned = image.clone();
+    let pin = space.pin(PAGE).unwrap();
+    assert_eq!(poke(&mut space, &info, &mut image, 1, 1), None);
+    space.write(PAGE, &content(PAGE, 2, 80), &tag(3)).unwrap();
+    for page in 20..60 {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        space.write(LogicalPage(page % 24 + 20), b"fill", &tag(0)).unwrap();
+    }
+    let mut bytes = Vec::new();
+    space.read_pinned(pin, &mut bytes).unwrap();
+    assert_eq!(bytes, pinned, "with the append that it had");
+}
+
+#[test]
+fn a_move_folds_the_appends_in() {
+    let (mut space, info, mut image) = page_with(2);
+    let info = poke(&mut space, &info, &mut image, 0, 0x5A).unwrap();
+    let (mut draw, pages) = (Draw(1), space.capacity_pages() - 20);
+    let mut turn = 0;
+    let moved = loop {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        let page = LogicalPage(10 + draw.below(pages.into()) as u32);
+        space.write(page, b"other", &tag(0)).unwrap();
+        turn += 1;
+        assert!(turn < 5000, "the page is never moved");
+        let (found, bytes) = read(&mut space);
+        assert_eq!(bytes, image);
+        if found.appends == 0 {
+            break found;
+        }
+    };
+    assert_eq!((moved.version, moved.lsn), (info.version, info.lsn), "rule D6");
+    let info = poke(&mut space, &moved, &mut image, 1, 0x5B).unwrap();
+    assert_eq!((info.appends, read(&mut space).1), (1, image), "its slots are free again");
+}
+
+#[test]
+fn damage_in_an_append_that_counts_is_reported_and_in_any_other_ignored() {
+    let (mut space, info, mut image) = page_with(3);
+    let info = poke(&mut space, &info, &mut image, 0, 0x5A).unwrap();
+    space.checkpoint(&[]).unwrap();
+    let durable = image.clone();
+    poke(&mut space, &info, &mut image, 1, 0x5B).unwrap();
+    let mut device = space.into_device();
+    let page = device.geometry().page_from_number(info.at).unwrap();
+    let strength = device.capabilities().code_word.strength;
+    device.flip_bits(page, 2, strength + 1);
+    let (mut space, _) = Space::mount(device.clone()).unwrap();
+    assert_eq!(read(&mut space).1, durable, "the second append does not count");
+    device.flip_bits(page, 1, strength);
+    let (mut space, _) = Space::mount(device.clone()).unwrap();
+    assert_eq!(read(&mut space).1, durable, "the ECC repairs the first one");
+    device.flip_bits(page, 1, 1);
+    let (mut space, _) = Space::mount(device).unwrap();
+    let failed = space.read(PAGE, &mut Vec::new());
+    assert_eq!(failed, Err(SpaceError::Corrupt { page, check: Check::Ecc }));
+}
+
+#[test]
+fn without_a_record_whole_appends_count() {
+    let (mut space, info, mut image) = page_with(3);
+    space.checkpoint(&[]).unwrap();
+    poke(&mut space, &info, &mut image, 0, 0x5A).unwrap();
+    let ring = space.ring.halves.clone();
+    let mut device = space.into_device();
+    for block in ring.iter().flat_map(|half| &half.blocks) {
+        device.erase(flagstone_nand::BlockIndex(*block)).unwrap();
+    }
+    let (mut space, report) = Space::mount(device).unwrap();
+    assert!(report.full_scan);
+    assert_eq!(read(&mut space).1, image);
+}
+
+#[test]
+fn devices_without_the_means_refuse() {
+    let lack = |name: &str, slots| {
+        let profile = Profile::named(name).unwrap();
+        append_lack(&profile.geometry, &profile.capabilities, slots)
+    };
+    assert_eq!(lack("slc-2k", 3), None);
+    assert_eq!(lack("slc-2k", 4), Some(AppendLack::PartialPrograms));
+    assert_eq!(lack("openssd-jasmine-pslc", 2), None);
+    assert_eq!(lack("openssd-jasmine-odd-mlc", 2), None);
+    assert_eq!(lack("openssd-jasmine-mlc", 2), Some(AppendLack::Cells));
+    assert_eq!(lack("tlc-3d", 1), Some(AppendLack::Cells));
+    assert_eq!(lack("segment-file", 1), Some(AppendLack::Cells));
+    assert_eq!(lack("spi-nand", 1), Some(AppendLack::PartialPrograms));
+    assert_eq!(lack("tiny-risk", 1), Some(AppendLack::IsolatedCuts));
+    assert_eq!(lack("tiny", 2), Some(AppendLack::CodeWords));
+    let mut space = Space::format(sim(&profile("tiny-risk")), &options()).unwrap();
+    let refused = space.write(PAGE, b"x", &tag(1));
+    assert_eq!(refused, Err(SpaceError::Appends(AppendLack::IsolatedCuts)));
+}
+
+/// Goal: the upper pages of pairs take no appends, the lower ones do.
+#[test]
+fn of_paired_pages_the_lower_ones_take_appends() {
+    let mut profile = Profile::named("tiny-mlc").unwrap().with_block_count(40).unwrap();
+    let distance = match profile.capabilities.cell_mode {
+        flagstone_nand::CellMode::Mlc { distance } => distance,
+        mode => panic!("{mode:?}"),
+    };
+    profile.capabilities.cell_mode = flagstone_nand::CellMode::OddMlc { distance };
+    profile.capabilities.partial_cut = flagstone_nand::PartialCut::Isolated;
+    (profile.capabilities.programs_data, profile.capabilities.programs_spare) = (4, 4);
+    profile.capabilities.reprogram_order = flagstone_nand::ProgramOrder::Any;
+    let mut space = Space::format(sim(&profile), &options()).unwrap();
+    let mut taken = Vec::new();
+    for _ in 0..6 {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        let mut image = content(PAGE, 1, space.payload_size_with(1));
+        let info = space.write(PAGE, &image, &tag(1)).unwrap();
+        let page = space.device().geometry().page_from_number(info.at).unwrap();
+        let index = space.device().geometry().index_in_block(page);
+        let role = profile.capabilities.cell_role(index, profile.geometry.pages_per_block);
+        let is_lower = !matches!(role, flagstone_nand::CellRole::Msb { .. });
+        assert_eq!(poke(&mut space, &info, &mut image, 0, 9).is_some(), is_lower, "{index}");
+        taken.push(is_lower);
+    }
+    assert!(taken.contains(&true) && taken.contains(&false), "{taken:?}");
+}
+
+/// Goal: a cut at any operation, appends included, leaves what the model allows. Method: scripts of
+/// which most writes are small changes, every ending of every operation, twice for some.
+#[test]
+fn every_cut_among_appends_recovers() {
+    let mut spare = spare_profile();
+    spare.capabilities.code_word.data_size = 128;
+    let what = Exploration { seed: 3, warm_up: 150, steps: 60, depth: Depth::One };
+    for (profile, slots) in [(profile("tiny"), 1), (fine_profile(), 3), (spare.clone(), 3)] {
+        let pair = Pair::format(sim(&profile), &options()).with_slots(slots);
+        let states = explore_from(pair, &what);
+        assert!(states > 300, "{} {slots}: {states}", profile.name);
+    }
+    let wide = fine_profile().with_block_count(40).unwrap();
+    let two_parts = SpaceOptions { parts: 2, ..options() };
+    explore_from(Pair::format(sim(&wide), &two_parts).with_slots(2), &what);
+    let twice = Exploration { seed: 4, warm_up: 150, steps: 6, depth: Depth::Two };
+    explore_from(Pair::format(sim(&spare), &options()).with_slots(3), &twice);
+}
