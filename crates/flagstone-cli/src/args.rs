@@ -293,17 +293,20 @@ Examples:
   flagstone bench tpcb --profile slc-2k --memory 1MiB --txns 30000
   flagstone bench tpcb --preset flagstone,traditional --clients 16 --json
   flagstone bench tpcc --preset otf-group --profile slc-2k --scale 1 --clients 16 --json
+  flagstone bench tatp --subscribers 100000 --clients 16
+  flagstone bench linkbench --nodes 100000 --dialect linkbench --clients 16
   flagstone bench index --dialect w-update-mix -o victim=cost
   flagstone bench tpcb --device mtd --node /dev/mtd3 --memory 2MiB    what is on it is lost
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
 collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
 pub(crate) struct BenchArgs {
-    /// Workload: tpcb, tpcc or index.
+    /// Workload: tpcb, tpcc, tatp, linkbench or index.
     #[arg(value_name = "WORKLOAD")]
     pub(crate) workload: String,
     /// Dialect of the workload: of tpcb `spec`, shore-kits and shore-kits-local; of tpcc `spec` and
-    /// dbt2; of index w-query-insert, w-update-insert, `w-query-mix`, w-update-mix (names),
+    /// dbt2; of tatp `spec`, spec-non-uniform, shore-kits and benchbase; of linkbench `spec` and
+    /// linkbench; of index w-query-insert, w-update-insert, `w-query-mix`, w-update-mix (names),
     /// write-intensive, read-intensive, random, aggregation and writes-0, -10, -30, -50, -70, -90,
     /// -100 (numbers), oltp (the index requests of TPC-C).
     #[arg(long, value_name = "NAME")]
@@ -327,9 +330,15 @@ pub(crate) struct BenchArgs {
     /// Change one option of the presets; may be repeated.
     #[arg(short, long = "option", value_name = "KEY=VALUE")]
     pub(crate) options: Vec<String>,
-    /// Scale: branches of TPC-B, warehouses of TPC-C.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) scale: u32,
+    /// Scale: branches of TPC-B, warehouses of TPC-C, multiples of the index [default: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) scale: Option<u32>,
+    /// Subscribers of TATP [default: 100000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) subscribers: Option<u32>,
+    /// Nodes of LinkBench [default: 100000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) nodes: Option<u32>,
     /// Clients without think time; threads off the simulator.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) clients: u32,

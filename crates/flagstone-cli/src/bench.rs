@@ -9,7 +9,7 @@ use flagstone_lab::bench::{
 };
 use flagstone_lab::preset;
 use flagstone_lab::run::{Run, Runs};
-use flagstone_lab::workload::{index, tpcb, tpcc};
+use flagstone_lab::workload::{index, linkbench, tatp, tpcb, tpcc};
 use flagstone_nand::Profile;
 
 use crate::args::{BenchArgs, RawDevice};
@@ -82,13 +82,17 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
         WorkloadKind::Tpcb(_) => BenchConfig::tpcb(profile, presets(args)?),
         WorkloadKind::Tpcc { .. } => BenchConfig::tpcc(profile, presets(args)?),
         WorkloadKind::Index(dialect) => BenchConfig::index(dialect, profile, presets(args)?),
+        WorkloadKind::Tatp(dialect) => BenchConfig::tatp(dialect, profile, presets(args)?),
+        WorkloadKind::Linkbench { dialect, .. } => {
+            BenchConfig::linkbench(dialect, profile, presets(args)?)
+        }
     };
     config.workload = workload;
     config.device = device;
     if args.device == RawDevice::Mtd {
         config.chip = ChipUse::Whole;
     }
-    config.scale = args.scale;
+    config.scale = scale(args, workload)?.unwrap_or(config.scale);
     config.clients = args.clients;
     config.abort_ratio = args.abort_ratio;
     config.txns = args.txns;
@@ -103,6 +107,24 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.seed = args.seed;
     let unsteady = if config.warmup == Warmup::None { Unsteady::Accepted } else { Unsteady::Fails };
     Ok(BenchRequest { config, unsteady, _scratch: scratch })
+}
+
+/// Scale of the workload, by the option that is its own; none where it was not given.
+fn scale(args: &BenchArgs, workload: WorkloadKind) -> Result<Option<u32>, UsageError> {
+    let BenchArgs { scale, subscribers, nodes, .. } = *args;
+    match (workload, scale, subscribers, nodes) {
+        (WorkloadKind::Tatp(_), None, count, None)
+        | (WorkloadKind::Linkbench { .. }, None, None, count) => Ok(count),
+        (WorkloadKind::Tatp(_), ..) => {
+            Err(UsageError::Conflict("the size of tatp is given by --subscribers"))
+        }
+        (WorkloadKind::Linkbench { .. }, ..) => {
+            Err(UsageError::Conflict("the size of linkbench is given by --nodes"))
+        }
+        (_, scale, None, None) => Ok(scale),
+        (_, _, Some(_), _) => Err(UsageError::Conflict("--subscribers goes with tatp alone")),
+        _ => Err(UsageError::Conflict("--nodes goes with linkbench alone")),
+    }
 }
 
 /// Profile of the device: the one named, or what fits device and workload.
@@ -151,7 +173,13 @@ fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {
         "index" => index::Dialect::named(dialect)
             .map(WorkloadKind::Index)
             .ok_or_else(|| unfit("--dialect", dialect, INDEX_DIALECTS)),
-        other => Err(unfit("WORKLOAD", other, "tpcb, tpcc or index")),
+        "tatp" => tatp::Dialect::named(dialect).map(WorkloadKind::Tatp).ok_or_else(|| {
+            unfit("--dialect", dialect, "spec, spec-non-uniform, shore-kits or benchbase")
+        }),
+        "linkbench" => linkbench::Dialect::named(dialect)
+            .map(|dialect| WorkloadKind::Linkbench { dialect, bounds: linkbench::Bounds::SPEC })
+            .ok_or_else(|| unfit("--dialect", dialect, "spec or linkbench")),
+        other => Err(unfit("WORKLOAD", other, "tpcb, tpcc, tatp, linkbench or index")),
     }
 }
 
@@ -225,6 +253,12 @@ pub(crate) fn run_table(runs: &[Run]) -> String {
             let latency = one.latency_us;
             format!("{}, {:.0} / {:.0}", grouped(one.commits), latency.p50, latency.p99)
         });
+        if runs.iter().any(|run| success(run, class).is_some_and(|share| share < 1.0)) {
+            line("    committed, % of those that ended", &|run| {
+                success(run, class)
+                    .map_or_else(String::new, |share| format!("{:.1}", 100.0 * share))
+            });
+        }
     }
     line("programs a transaction", &|run| format!("{:.3}", run.programs_per_commit()));
     line("reads a transaction", &|run| format!("{:.3}", run.reads_per_commit()));
@@ -253,6 +287,13 @@ pub(crate) fn run_table(runs: &[Run]) -> String {
     line("wall time, s", &|run| format!("{:.3}", run.wall_s));
     let heads = runs.iter().map(|run| run.config.preset.as_str());
     Table::with_rows(std::iter::once("").chain(heads), rows).to_string()
+}
+
+/// Share of a class's transactions that committed; none where there were none.
+fn success(run: &Run, class: &str) -> Option<f64> {
+    let one = run.by_class.get(class)?;
+    let ended = one.commits + one.aborts;
+    (ended > 0).then(|| one.commits as f64 / ended as f64)
 }
 
 /// Classes of transactions, where there are several.

@@ -28,10 +28,12 @@ use crate::medium::Medium;
 use crate::preset::{self, EngineKind};
 use crate::run::{Run, Runs};
 use crate::timed::Timed;
-use crate::workload::Workload;
 use crate::workload::index::{self, Index};
+use crate::workload::linkbench::{self, Linkbench};
+use crate::workload::tatp::{self, Tatp};
 use crate::workload::tpcb::{self, SumsFault, Tpcb};
 use crate::workload::tpcc::{self, Setting, Tpcc};
+use crate::workload::{GivingUp, Workload};
 
 pub use images::Images;
 
@@ -50,7 +52,8 @@ pub struct BenchConfig {
     /// Options of each engine, run one after the other. Memory and seed are replaced by those
     /// of this configuration.
     pub options: Vec<Options>,
-    /// Scale of the workload: branches of TPC-B, warehouses of TPC-C.
+    /// Scale of the workload: branches of TPC-B, warehouses of TPC-C, subscribers of TATP,
+    /// nodes of LinkBench.
     pub scale: u32,
     /// Clients of the simulator, threads elsewhere.
     pub clients: u32,
@@ -94,6 +97,28 @@ pub enum WorkloadKind {
     },
     /// One table of short keys.
     Index(index::Dialect),
+    /// TATP.
+    Tatp(tatp::Dialect),
+    /// LinkBench.
+    Linkbench {
+        /// Whose habits to follow.
+        dialect: linkbench::Dialect,
+        /// How far degrees and lists go.
+        bounds: linkbench::Bounds,
+    },
+}
+
+impl WorkloadKind {
+    /// Smallest and largest scale.
+    const fn scales(self) -> ([u32; 2], &'static str) {
+        match self {
+            Self::Tatp(_) => ([1, 100_000_000], "between 1 and 100,000,000"),
+            Self::Linkbench { .. } => {
+                ([linkbench::NODES_MIN, 1_000_000_000], "between 1,024 and 1,000,000,000")
+            }
+            _ => ([1, 10_000], "between 1 and 10,000"),
+        }
+    }
 }
 
 /// Size of a run's chip, and what else is on it.
@@ -208,6 +233,12 @@ pub enum BenchError {
     /// The database is wrong: a transaction is lost or half there.
     #[error("the index is wrong: {0}")]
     Index(#[from] index::Fault),
+    /// The database is wrong: a transaction is lost or half there.
+    #[error("the subscribers are wrong: {0}")]
+    Tatp(#[from] tatp::Fault),
+    /// The database is wrong: a transaction is lost or half there.
+    #[error("the graph is wrong: {0}")]
+    Linkbench(#[from] linkbench::Fault),
     /// The database is still in use when its device is wanted back.
     #[error("the database is still in use")]
     Shared,
@@ -267,6 +298,19 @@ pub fn run(
         }
         WorkloadKind::Index(dialect) => {
             let workload = &Index::new(dialect, config.scale, config.seed);
+            run_job(Job { config, workload }, options, on_progress)
+        }
+        WorkloadKind::Tatp(dialect) => {
+            let giving_up = config.giving_up();
+            let workload = &Tatp { giving_up, ..Tatp::new(dialect, config.scale, config.seed) };
+            run_job(Job { config, workload }, options, on_progress)
+        }
+        WorkloadKind::Linkbench { dialect, bounds } => {
+            let BenchConfig { scale, clients, seed, .. } = *config;
+            let setting = linkbench::Setting::new(dialect, scale, clients, seed);
+            let giving_up = config.giving_up();
+            let setting = linkbench::Setting { bounds, giving_up, ..setting };
+            let workload = &Linkbench::new(setting);
             run_job(Job { config, workload }, options, on_progress)
         }
     }
@@ -349,6 +393,29 @@ impl BenchConfig {
         Self { workload, start, ..Self::tpcb(profile, options) }
     }
 
+    /// TATP with 100,000 subscribers on the simulated chip of `profile`: memory a tenth of the data,
+    /// fill 0.8, warmed up, from an image.
+    #[must_use]
+    pub fn tatp(dialect: tatp::Dialect, profile: Profile, options: Vec<Options>) -> Self {
+        let workload = WorkloadKind::Tatp(dialect);
+        let start = Start::Image(Arc::default());
+        Self { workload, start, scale: 100_000, ..Self::tpcb(profile, options) }
+    }
+
+    /// LinkBench with 100,000 nodes on the simulated chip of `profile`: memory a tenth of the data,
+    /// fill 0.8, warmed up, from an image.
+    #[must_use]
+    pub fn linkbench(dialect: linkbench::Dialect, profile: Profile, options: Vec<Options>) -> Self {
+        let workload = WorkloadKind::Linkbench { dialect, bounds: linkbench::Bounds::SPEC };
+        let start = Start::Image(Arc::default());
+        Self { workload, start, scale: 100_000, ..Self::tpcb(profile, options) }
+    }
+
+    /// Whether clients give up at will.
+    fn giving_up(&self) -> GivingUp {
+        if self.abort_ratio > 0.0 { GivingUp::AtWill } else { GivingUp::Never }
+    }
+
     /// TPC-B at the scale and with the seed of this configuration.
     #[must_use]
     pub(crate) fn tpcb_of(&self, dialect: tpcb::Dialect) -> Tpcb {
@@ -365,8 +432,9 @@ impl BenchConfig {
 
     fn require(&self) -> Result<(), BenchError> {
         let refuse = |option, must| Err(BenchError::Config { option, must });
-        if self.scale == 0 || self.scale > 10_000 {
-            return refuse("scale", "between 1 and 10,000");
+        let ([scale_min, scale_max], scales) = self.workload.scales();
+        if !(scale_min..=scale_max).contains(&self.scale) {
+            return refuse("scale", scales);
         }
         if self.clients == 0 || self.clients > 100_000 {
             return refuse("clients", "between 1 and 100,000");

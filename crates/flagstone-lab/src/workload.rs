@@ -10,10 +10,15 @@
 //! - **W3** A workload knows what its database must hold after any number of commits, and can tell
 //!   from the database alone and the commits that returned ([`Workload::verify`]).
 
+mod claims;
+#[cfg(test)]
+pub(crate) mod cuts;
 pub mod index;
+pub mod linkbench;
 mod operations;
 #[cfg(test)]
 pub(crate) mod stuttering;
+pub mod tatp;
 pub mod tpcb;
 pub mod tpcc;
 
@@ -25,6 +30,7 @@ use crate::bench::BenchError;
 use crate::sizing::{Content, Estimate};
 use crate::store::Store;
 
+pub use claims::GivingUp;
 pub use operations::{Intent, Operations, Part, Scan};
 
 /// Tables, rows, clients and the check that belong together.

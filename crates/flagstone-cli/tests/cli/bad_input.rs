@@ -141,6 +141,11 @@ fn values_outside_their_range_are_refused() {
         vec!["bench", "tpcb", "--fill", "7"],
         vec!["bench", "tpcb", "--warmup", "some"],
         vec!["bench", "tpcb", "--clients", "0"],
+        vec!["bench", "tpcb", "--subscribers", "9"],
+        vec!["bench", "tatp", "--scale", "9"],
+        vec!["bench", "tatp", "--dialect", "dbt2"],
+        vec!["bench", "linkbench", "--subscribers", "9"],
+        vec!["bench", "linkbench", "--nodes", "1000"],
         vec!["crash", "--depth", "9"],
         vec!["crash", "--cut", "1"],
     ] {

@@ -48,6 +48,18 @@ fn a_benchmark_prints_the_agreed_object() {
 }
 
 #[test]
+fn subscribers_are_counted_and_failures_shown() {
+    let arguments = ["--subscribers", "2000", "--txns", "400", "--warmup", "none"];
+    let run =
+        flagstone(&[&["bench", "tatp", "--json", "--memory", "1MiB"], &arguments[..]].concat());
+    let run = run.ok().json();
+    assert_eq!(run["config"]["workload"], "tatp/spec");
+    assert_eq!(run["config"]["scale"], 2000);
+    let table = flagstone(&[&["bench", "tatp", "--memory", "1MiB"], &arguments[..]].concat());
+    assert!(table.ok().stdout.contains("committed, % of those that ended"));
+}
+
+#[test]
 fn two_presets_run_one_after_the_other() {
     let runs = flagstone(&[
         "bench",

@@ -245,6 +245,65 @@ fn tpcc_runs_end_with_all_conditions() {
     }
 }
 
+/// Small runs of TATP and of LinkBench, on a chip that carries flags.
+fn small_others(clients: u32, abort_ratio: f64) -> [BenchConfig; 2] {
+    let profile = Profile::named("flagcommit-slc").expect("the profile exists");
+    let bounds = linkbench::Bounds::SMALL;
+    let base = BenchConfig {
+        clients,
+        abort_ratio,
+        txns: 600,
+        memory: MemoryBudget::Bytes(1 << 20),
+        fill: 0.5,
+        warmup: Warmup::Txns(100),
+        ..BenchConfig::tatp(tatp::Dialect::Spec, profile, Vec::new())
+    };
+    let workload = WorkloadKind::Linkbench { dialect: linkbench::Dialect::Spec, bounds };
+    let tatp = BenchConfig { scale: 5_000, ..base.clone() };
+    [tatp, BenchConfig { workload, scale: 4_000, ..base }]
+}
+
+/// Goal: TATP and LinkBench run on every engine, and end with every row explained after a restart.
+/// Method: small runs of a preset of each kind, with aborts and without; checked within.
+#[test]
+fn tatp_and_linkbench_run_on_every_engine() {
+    let presets = ["flagstone", "traditional", "otf-group", "berkeley-original", "cfc", "bpcc"];
+    for (preset, abort_ratio) in presets.into_iter().zip([0.0, 0.05].into_iter().cycle()) {
+        for config in small_others(4, abort_ratio) {
+            let options = crate::preset::options(preset).expect("the preset exists");
+            let run = super::run(&config, &options, &mut |_| ());
+            let run = run.unwrap_or_else(|error| panic!("{preset} {:?}: {error}", config.workload));
+            let commits: u64 = run.by_class.values().map(|class| class.commits).sum();
+            assert_eq!((commits, run.commits), (600, 600), "{preset}");
+        }
+    }
+}
+
+#[test]
+fn tatp_and_linkbench_run_on_the_engine_of_shared_pages() {
+    for config in small_others(4, 0.0) {
+        let options = crate::preset::options("cfc-ex").expect("the preset exists");
+        let options = Options { parts: 4, ..options };
+        let profile = config.profile.clone().with_block_count(1024).expect("1024 blocks");
+        let config = BenchConfig { profile, chip: ChipUse::Prefilled, ..config };
+        let run = super::run(&config, &options, &mut |_| ());
+        let run = run.unwrap_or_else(|error| panic!("{:?}: {error}", config.workload));
+        assert_eq!(run.commits, 600);
+    }
+}
+
+#[test]
+fn tatp_and_linkbench_run_with_threads_on_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for config in small_others(3, 0.0) {
+        let device = BenchDevice::File(directory.path().into());
+        let profile = Profile::named("segment-file").expect("the profile exists");
+        let options = vec![Options::default()];
+        let run = bench(&BenchConfig { device, profile, options, ..config });
+        assert_eq!(run.commits, 600);
+    }
+}
+
 /// Goal: a transaction that only read what is durable waits for no flush. Method: one client, so
 /// that nobody else's flush wakes it.
 #[test]
