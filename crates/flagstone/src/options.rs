@@ -248,6 +248,9 @@ pub struct Options {
     /// Pages' worth of changes that may wait for one leaf before they meet it, all its splits at once;
     /// 0: as many as memory holds.
     pub unit_pages: f64,
+    /// Share of the memory for deltas that a batch of merges frees once it is full; 0 merges one leaf at
+    /// a time, as soon as there is no room. The default is the share that Lazy-Split LRU frees at a time.
+    pub merge_batch: f64,
     /// Which of them are merged together.
     pub super_group: SuperGroup,
     /// Where they meet their page.
@@ -299,6 +302,7 @@ impl Default for Options {
             victim: Victim::Window,
             count_writes: WriteCount::Exact,
             unit_pages: 0.0,
+            merge_batch: 0.125,
             super_group: SuperGroup::Off,
             merge_to: MergeTo::Flash,
             replacement: Replacement::Lru,
@@ -442,6 +446,7 @@ fn traditional() -> Options {
         preset: String::from("traditional"),
         frames: FrameKind::Ahead,
         budget: Budget::Divided,
+        merge_batch: 0.0,
         split: SplitTime::Eager,
         relocation: RelocationFolding::Keep,
         commit: CommitBy::Log,
@@ -459,6 +464,7 @@ fn otf_immediate() -> Options {
         preset: String::from("otf-immediate"),
         frame_share: 0.5,
         budget: Budget::Shared,
+        merge_batch: 0.0,
         absent: AbsentLeaf::Read,
         relocation: RelocationFolding::Keep,
         compaction: Compaction::Merge,
@@ -478,6 +484,7 @@ fn lazy_biggest() -> Options {
         preset: String::from("lazy-biggest"),
         frame_share: 0.5,
         budget: Budget::Divided,
+        merge_batch: 0.0,
         victim: Victim::Biggest,
         merge_to: MergeTo::Frame,
         relocation: RelocationFolding::Keep,
@@ -503,6 +510,7 @@ fn ls_lru() -> Options {
         frame_share: 0.05,
         victim: Victim::Cover,
         unit_pages: 3.0,
+        merge_batch: 0.0,
         replacement: Replacement::LsLru,
         replacement_window: 0.5,
         budget: Budget::Shared,
@@ -624,6 +632,9 @@ impl Options {
         if !(self.unit_pages == 0.0 || (1.0..=UNIT_PAGES_MAX).contains(&self.unit_pages)) {
             let must = "0, or between 1 and 1000";
             return refuse("unit_pages", self.unit_pages.to_string(), must);
+        }
+        if !(0.0..=0.5).contains(&self.merge_batch) {
+            return refuse("merge_batch", self.merge_batch.to_string(), "between 0 and 0.5");
         }
         if self.victim == Victim::Cover && self.super_group != SuperGroup::Off {
             let value = if self.super_group == SuperGroup::All { "all" } else { "victim" };

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, MergeTo, Options, SuperGroup, Victim};
+use flagstone::{Budget, Database, MergeTo, Options, SuperGroup, Victim};
 use flagstone_nand::{Crashable as _, Profile, SimNand};
 
 const ROWS: u32 = 20_000;
@@ -39,7 +39,10 @@ fn reopened(database: Database<SimNand>, options: &Options) -> Database<SimNand>
 
 /// Deltas that each merge took, after many changes that were all there in the end.
 fn deltas_a_merge(victim: Victim) -> f64 {
-    let options = Options { victim, ..Options::default().with_memory(128 << 10) };
+    // The same memory for changes under each policy, and one leaf at a time.
+    let (budget, merge_batch) = (Budget::Divided, 0.0);
+    let options = Options { victim, budget, merge_batch, ..Options::default() };
+    let options = options.with_memory(128 << 10);
     let database = empty(&options);
     let table = database.table("t").unwrap();
     let mut expected = vec![0u32; ROWS as usize];
@@ -147,4 +150,36 @@ fn merges_to_frames_write_less() {
     };
     let [flash, frame] = [MergeTo::Flash, MergeTo::Frame].map(|to| pages_written(&options(to)));
     assert!(frame * 100 < flash * 95, "{frame} and {flash} pages");
+}
+
+/// Goal: once memory is full, a batch of merges frees the share that was asked for. Method: commits
+/// between two batches, for which what was freed has to suffice: the median of them.
+#[test]
+fn a_batch_of_merges_frees_its_share() {
+    let pause = |merge_batch: f64| {
+        let budget = Budget::Divided;
+        let options = Options { merge_batch, budget, ..Options::default().with_memory(128 << 10) };
+        let database = empty(&options);
+        let table = database.table("t").unwrap();
+        let (mut merges, mut pause, mut pauses) = (0, 0, Vec::new());
+        for change in 0..CHANGES {
+            let mut transaction = database.begin();
+            let number = change.wrapping_mul(2_654_435_761) % ROWS;
+            transaction.put(table, &key(number), &change.to_be_bytes()).unwrap();
+            transaction.commit().unwrap();
+            let now = database.stats().engine.merges;
+            pause += 1;
+            if now != merges {
+                // Only what came after memory was full, and no single step of a batch.
+                pauses.extend(Some(pause).filter(|pause| *pause > 1 && change > CHANGES / 2));
+                (merges, pause) = (now, 0);
+            }
+        }
+        pauses.sort_unstable();
+        pauses[pauses.len() / 2]
+    };
+    let [single, eighth, half] = [0.0, 0.125, 0.5].map(pause);
+    let all = format!("{single} {eighth} {half}");
+    assert!(eighth > 2 * single, "{all}");
+    assert!((2 * eighth..6 * eighth).contains(&half), "{all}");
 }

@@ -226,6 +226,8 @@ pub(crate) struct Hand {
     short: Option<LogicalPage>,
     /// Only stuck leaves are left to merge.
     is_stuck: bool,
+    /// A batch of merges is under way.
+    is_in_batch: bool,
     /// There are no pages that transactions could spill to.
     has_no_spill: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
@@ -404,6 +406,7 @@ impl Engine {
         {
             return Ok(Next::Job(Job::Spill(job)));
         }
+        self.note_batch();
         let is_merging = self.must_merge() || self.hand.target.is_some() || self.has_joined();
         if is_merging && let Some(job) = self.merge_job()? {
             self.prices.merged(job.pages.len());
@@ -451,9 +454,23 @@ impl Engine {
     fn is_short(&self) -> bool {
         let total = self.deltas_size + self.uncommitted_size;
         total > self.limits.deltas_soft
+            || self.hand.is_in_batch
             || self.growth.is_settling()
             || !self.hand.cover.is_empty()
             || self.pool.is_dry(self.frames_max())
+    }
+
+    /// Begins a batch of merges when deltas take what they may, and ends it when the share of the
+    /// options is free again: groups grow meanwhile, and checkpoints find less to copy.
+    fn note_batch(&mut self) {
+        let (total, soft) = (self.deltas_size + self.uncommitted_size, self.limits.deltas_soft);
+        let low = soft - (soft as f64 * self.options.merge_batch) as usize;
+        self.hand.is_in_batch = total > soft || self.hand.is_in_batch && total > low;
+    }
+
+    /// Nothing more can be merged before something shrinks: only a lack of memory makes that matter.
+    fn end_batch(&mut self) {
+        self.hand.is_in_batch = false;
     }
 
     /// Whether no leaf can be merged before something shrinks (rule D7).

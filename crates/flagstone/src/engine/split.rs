@@ -12,7 +12,12 @@
 //! same. Checkpoints copy what deltas there are: that speaks against them. Prices are those that the
 //! device took lately, collection included.
 //!
-//! - **S1** Only what was paid lately counts; every period moves the share by one step at most.
+//! A period moves the share a part of the way to where a byte would be worth the same on both sides. The
+//! part grows while periods agree and shrinks when they do not, and what was paid counts for as many
+//! periods as the part asks for: far from the balance few are enough, near it many are needed.
+//!
+//! - **S1** Only what was paid lately counts; no period goes further than half the way to the balance,
+//!   and none goes anywhere for what chance explains.
 //! - **S2** What is remembered of pages that left is bounded by a share of the frames.
 //! - **S3** A restart begins to count the log anew: no time is measured across it.
 
@@ -29,14 +34,20 @@ use crate::log;
 const SHARE_MIN: f64 = 0.1;
 const SHARE_MAX: f64 = 0.9;
 
-/// What the share changes by.
-const STEP: f64 = 0.01;
-
 /// Saved reads and merges, together, that make a period.
-const PERIOD_EVENTS: u64 = 100;
+const PERIOD_EVENTS: u64 = 50;
 
-/// How much dearer one side must be before memory goes to it.
-const MARGIN: f64 = 1.2;
+/// Standard errors by which one side must be dearer before memory goes to it: less is chance.
+const ERRORS_MIN: f64 = 2.0;
+
+/// Least and most of the way to the balance that a period goes. The least makes what was paid count
+/// for sixteen periods, the most for two.
+const GAIN_MIN: f64 = 1.0 / 16.0;
+const GAIN_MAX: f64 = 0.5;
+
+/// What the gain grows by while periods agree, and what is left of it when they do not.
+const GAIN_GROWTH: f64 = 1.5;
+const GAIN_LOSS: f64 = 0.5;
 
 /// Pages that left memory lately: as many as one part in this many of the frames.
 const GHOST_SHARE: usize = 8;
@@ -106,11 +117,13 @@ impl Ghosts {
     }
 }
 
-/// What was paid lately: each period counts an eighth less than the one after it.
+/// What was paid lately.
 #[derive(Clone, Copy, Debug, Default)]
 struct Paid {
     /// Ghosts that came back.
     hits: f64,
+    /// Merges for want of memory.
+    merges: f64,
     /// Pages whose writing and reading a little more memory for deltas would have saved.
     written: f64,
     read: f64,
@@ -123,16 +136,50 @@ struct Paid {
 }
 
 impl Paid {
-    fn fade(&mut self) {
-        let Self { hits, written, read, copied, freed, logged } = self;
-        for sum in [hits, written, read, copied, freed, logged] {
-            *sum *= FADE;
+    /// A period is over: this part of the sums is forgotten.
+    fn fade(&mut self, part: f64) {
+        let Self { hits, merges, written, read, copied, freed, logged } = self;
+        for sum in [hits, merges, written, read, copied, freed, logged] {
+            *sum *= 1.0 - part;
         }
     }
 }
 
-/// What is left of a period's sums after the next one.
-const FADE: f64 = 0.875;
+/// How far a period moves the share, and how long what was paid counts: while periods want the same,
+/// far and short; when they do not agree, the share is about right, and it takes many to say more.
+#[derive(Clone, Copy, Debug)]
+struct Gain {
+    gain: f64,
+    /// Side that the period before wanted memory for.
+    side: Side,
+}
+
+/// Where memory is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Frames,
+    Deltas,
+    /// Nowhere more than elsewhere.
+    Neither,
+}
+
+impl Gain {
+    const fn new() -> Self {
+        Self { gain: GAIN_MIN, side: Side::Neither }
+    }
+
+    /// Gain where a period wants memory for `side`.
+    fn toward(&self, side: Side) -> f64 {
+        let does_agree = side == self.side && side != Side::Neither;
+        let factor = if does_agree { GAIN_GROWTH } else { GAIN_LOSS };
+        (self.gain * factor).clamp(GAIN_MIN, GAIN_MAX)
+    }
+
+    /// A period went toward `side`.
+    fn follow(&mut self, side: Side) {
+        (self.gain, self.side) = (self.toward(side), side);
+    }
+}
 
 /// A merge for want of memory.
 #[derive(Clone, Copy, Debug)]
@@ -173,6 +220,7 @@ impl Sizes {
 #[derive(Debug)]
 pub(crate) struct Split {
     share: f64,
+    gain: Gain,
     paid: Paid,
     /// Merges of the period.
     merges: u64,
@@ -188,7 +236,8 @@ pub(crate) struct Split {
 impl Split {
     pub(crate) fn new(share: f64) -> Self {
         let paid = Paid::default();
-        Self { share, paid, merges: 0, hits_before: 0, begin: Lsn::ZERO, delay: None }
+        let gain = Gain::new();
+        Self { share, gain, paid, merges: 0, hits_before: 0, begin: Lsn::ZERO, delay: None }
     }
 
     /// Share of memory for frames.
@@ -223,9 +272,11 @@ impl Split {
         if hits + self.merges < PERIOD_EVENTS {
             return;
         }
-        (self.hits_before, self.merges) = (ghosts.hits, 0);
+        self.hits_before = ghosts.hits;
+        let merges = std::mem::take(&mut self.merges);
         let begin = std::mem::replace(&mut self.begin, lsn);
         self.paid.hits += hits as f64;
+        self.paid.merges += merges as f64;
         self.paid.logged += log::distance(begin, lsn).unwrap_or(0) as f64;
         let frames = self.worth_of_frames(costs, sizes);
         let deltas = self.worth_of_deltas(costs, sizes);
@@ -233,14 +284,40 @@ impl Split {
         // A change waits half the time between two merges of its leaf, on average.
         let more = 2.0 * sizes.more_deltas() as f64;
         self.delay = Some(more / self.paid.freed.max(1.0) * self.paid.logged);
-        self.paid.fade();
-        if !is_known {
-            return;
+        if is_known {
+            self.move_share(frames, deltas);
         }
-        if frames > deltas * MARGIN {
-            self.share = (self.share + STEP).min(SHARE_MAX);
-        } else if deltas > frames * MARGIN {
-            self.share = (self.share - STEP).max(SHARE_MIN);
+        self.paid.fade(self.gain.gain);
+    }
+
+    /// Moves memory to the side where a byte is worth more. Where worth falls as memory grows, as the
+    /// inverse of it, both are worth the same at `balance`.
+    fn move_share(&mut self, frames: f64, deltas: f64) {
+        let deltas = deltas.max(0.0);
+        let side = self.dearer_side(frames, deltas);
+        let before = self.share;
+        if side != Side::Neither {
+            let balance = before * frames / (before * frames + (1.0 - before) * deltas);
+            let share = before + self.gain.toward(side) * (balance - before);
+            self.share = share.clamp(SHARE_MIN, SHARE_MAX);
+        }
+        // Where there is no way left to go there is time to look.
+        self.gain.follow(if self.share == before { Side::Neither } else { side });
+    }
+
+    /// Side where a byte is worth more, beyond what chance explains: of n events that are counted, the
+    /// square root of n.
+    fn dearer_side(&self, frames: f64, deltas: f64) -> Side {
+        let errors = [(frames, self.paid.hits), (deltas, self.paid.merges)];
+        let variance: f64 =
+            errors.map(|(worth, count)| worth * worth / count.max(1.0)).iter().sum();
+        let chance = ERRORS_MIN * variance.sqrt();
+        if frames > deltas + chance {
+            Side::Frames
+        } else if deltas > frames + chance {
+            Side::Deltas
+        } else {
+            Side::Neither
         }
     }
 
@@ -387,6 +464,99 @@ mod tests {
         }
         let costs = database.runtime().engine().pool.costs;
         assert_eq!(costs.read(), profile.timing.read_ns as f64);
+    }
+
+    /// Requests whose balance is at a share that is set: hits and merges come at random, as many of each
+    /// as make a byte worth the same on both sides there.
+    struct Requests {
+        split: Split,
+        ghosts: Ghosts,
+        state: u32,
+        lsn: u64,
+    }
+
+    impl Requests {
+        const MEMORY: f64 = 400_000.0;
+
+        fn new() -> Self {
+            Self { split: Split::new(0.15), ghosts: Ghosts::default(), state: 7, lsn: 0 }
+        }
+
+        fn draw(&mut self) -> f64 {
+            self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from(self.state >> 8) / f64::from(1 << 24)
+        }
+
+        /// A period; the share after it.
+        fn period(&mut self, balance: f64) -> f64 {
+            let costs = costs();
+            let share = self.split.share();
+            let sizes = Sizes {
+                deltas: ((1.0 - share) * Self::MEMORY) as usize,
+                frame: 2_000,
+                frame_count: (share * Self::MEMORY / 2_000.0) as usize,
+            };
+            let hit = costs.read() * GHOST_SHARE as f64;
+            let merge = (costs.write() + costs.read()) * SAVED_EVENLY * DELTAS_SHARE as f64;
+            let hits = balance / hit / (balance / hit + (1.0 - balance) / merge);
+            for _ in 0..PERIOD_EVENTS {
+                if self.draw() < hits {
+                    self.ghosts.left(page(1), Class::Leaf, sizes.frame_count);
+                    self.ghosts.came(page(1));
+                } else {
+                    self.split.merged(MergeCost { pages_again: 1, pages_read: 1, age: None });
+                }
+            }
+            self.lsn += 1_000;
+            self.split.learn(&self.ghosts, costs, sizes, Lsn(self.lsn));
+            self.split.share()
+        }
+    }
+
+    #[test]
+    fn the_share_is_at_the_balance_after_a_few_periods() {
+        let mut requests = Requests::new();
+        for balance in [0.6, 0.2, 0.7, 0.12] {
+            let share = (0..16).map(|_| requests.period(balance)).last().unwrap();
+            assert!((share - balance).abs() < 0.1, "{share} is far from {balance}");
+        }
+    }
+
+    #[test]
+    fn the_share_stays_at_the_balance() {
+        for balance in [0.3, 0.5, 0.8] {
+            let mut requests = Requests::new();
+            (0..32).for_each(|_| _ = requests.period(balance));
+            let mut before = requests.split.share();
+            let mut way = 0.0;
+            for _ in 0..400 {
+                let share = requests.period(balance);
+                assert!((share - balance).abs() < 0.12, "{share} is far from {balance}");
+                way += (share - before).abs();
+                before = share;
+            }
+            assert!(way / 400.0 < 0.005, "{} a period around {balance}", way / 400.0);
+        }
+    }
+
+    #[test]
+    fn one_odd_period_moves_little_where_the_share_rests_at_its_end() {
+        let mut requests = Requests::new();
+        (0..100).for_each(|_| _ = requests.period(0.02));
+        assert_eq!(requests.split.share(), SHARE_MIN);
+        let share = requests.period(0.6);
+        assert!(share < SHARE_MIN + 0.05, "{share}");
+    }
+
+    #[test]
+    fn what_chance_explains_moves_nothing() {
+        let (mut split, mut ghosts) = (Split::new(0.2), Ghosts::default());
+        ghosts.hits = 2;
+        periods(&mut split, &mut ghosts, |split, _| {
+            split.freed(1_000);
+            split.merged(MergeCost { pages_again: 0, pages_read: 0, age: Some(1_000) });
+        });
+        assert_eq!(split.share(), 0.2, "two pages that came back beside merges that cost nothing");
     }
 
     #[test]

@@ -19,6 +19,9 @@ impl Engine {
                 Some(target) => target,
                 None => {
                     // Everything mergeable waits for an install or for the log.
+                    if self.is_at_rest() {
+                        self.end_batch();
+                    }
                     self.hand.is_stuck =
                         self.is_short() && !self.hand.stuck.is_empty() && self.is_at_rest();
                     self.want_flush();

@@ -1,0 +1,159 @@
+//! CPU time of changes and look-ups that memory serves: `cargo bench -p flagstone --bench pool`.
+//!
+//! Fixed seed, one thread, the engine called as its runtime calls it, without a latch. A million keys of
+//! 8 bytes with values of 8 bytes are loaded, then as many changes wait as deltas (arguments: keys, and
+//! rounds of each measurement). Each measurement is a function of its own, so that callgrind counts its
+//! instructions:
+//!
+//! ```sh
+//! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*query_deltas*' \
+//!     target/release/deps/pool-* 1000000 20000
+//! ```
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark has nobody to report to")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use flagstone::{Budget, Database, Durability, Engine, Options, Table, Xid};
+use flagstone_nand::{Profile, SimNand};
+
+const KEYS: u64 = 1_000_000;
+const ROUNDS: u32 = 200_000;
+/// Changes between two flushes of the log.
+const BATCH: u32 = 1_000;
+
+/// Keys of an order that has nothing to do with theirs.
+struct Keys {
+    state: u64,
+    count: u64,
+}
+
+impl Keys {
+    fn draw(&mut self) -> [u8; 8] {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((self.state >> 33) % self.count).to_be_bytes()
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
+    let count = arguments.next().unwrap_or(KEYS);
+    let rounds = arguments.next().map_or(ROUNDS, |rounds| rounds as u32);
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(12_288).unwrap();
+    let options = Options {
+        budget: Budget::Divided,
+        frame_share: 0.3,
+        log_pages: 262_144,
+        durability: Durability::Deferred,
+        ..Options::default().with_memory(512 << 20)
+    };
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("rows").unwrap();
+    let mut keys = Keys { state: 1, count };
+    for first in (0..count).step_by(1_000) {
+        let mut load = database.begin();
+        for key in first..(first + 1_000).min(count) {
+            load.put(table, &key.to_be_bytes(), &[7; 8]).unwrap();
+        }
+        load.commit().unwrap();
+    }
+    database.merge().unwrap();
+    for key in 0..count {
+        black_box(database.begin().get(table, &key.to_be_bytes()).unwrap());
+    }
+    measure("query, no deltas", rounds, &database, |engine, rounds| {
+        query_bases(engine, table, &mut keys, rounds);
+    });
+    for change in 0..count {
+        let mut transaction = database.begin();
+        transaction.put(table, &change.to_be_bytes(), &change.to_le_bytes()).unwrap();
+        transaction.commit().unwrap();
+    }
+    let deltas = database.stats().engine.memory.deltas;
+    println!("{count} deltas in {deltas} bytes");
+    measure("query, a million deltas", rounds, &database, |engine, rounds| {
+        query_deltas(engine, table, &mut keys, rounds);
+    });
+    measure("lock of a query alone", rounds, &database, |engine, rounds| {
+        lock_alone(engine, table, &mut keys, rounds);
+    });
+    measure("transaction alone", rounds, &database, |engine, rounds| {
+        nothing_alone(engine, rounds);
+    });
+    measure("update, a million deltas", rounds, &database, |engine, rounds| {
+        update(engine, table, &mut keys, rounds);
+    });
+    database.close().unwrap();
+}
+
+/// Runs `rounds` of something in batches, and flushes the log and makes room between them, untimed.
+fn measure(
+    what: &str,
+    rounds: u32,
+    database: &Database<SimNand>,
+    mut run: impl FnMut(&mut Engine, u32),
+) {
+    let mut total_ns = 0;
+    for _ in 0..rounds / BATCH {
+        let mut engine = database.runtime().engine();
+        let start = Instant::now();
+        run(&mut engine, BATCH);
+        total_ns += start.elapsed().as_nanos();
+        drop(engine);
+        database.flush().unwrap();
+    }
+    println!("{what}: {:.0} ns", total_ns as f64 / f64::from(rounds / BATCH * BATCH));
+}
+
+#[inline(never)]
+fn query_bases(engine: &mut Engine, table: Table, keys: &mut Keys, rounds: u32) {
+    query(engine, table, keys, rounds);
+}
+
+#[inline(never)]
+fn query_deltas(engine: &mut Engine, table: Table, keys: &mut Keys, rounds: u32) {
+    query(engine, table, keys, rounds);
+}
+
+fn query(engine: &mut Engine, table: Table, keys: &mut Keys, rounds: u32) {
+    let mut value = Vec::new();
+    for _ in 0..rounds {
+        let xid = engine.begin();
+        engine.get(xid, table, &keys.draw(), &mut value).unwrap();
+        commit(engine, xid);
+        black_box(&value);
+    }
+}
+
+#[inline(never)]
+fn lock_alone(engine: &mut Engine, table: Table, keys: &mut Keys, rounds: u32) {
+    for _ in 0..rounds {
+        let xid = engine.begin();
+        engine.lock_key(xid, table, &keys.draw()).unwrap();
+        commit(engine, xid);
+    }
+}
+
+#[inline(never)]
+fn nothing_alone(engine: &mut Engine, rounds: u32) {
+    for _ in 0..rounds {
+        let xid = engine.begin();
+        commit(engine, xid);
+    }
+}
+
+#[inline(never)]
+fn update(engine: &mut Engine, table: Table, keys: &mut Keys, rounds: u32) {
+    for round in 0..rounds {
+        let xid = engine.begin();
+        let value = u64::from(round).to_le_bytes();
+        engine.put(xid, table, &keys.draw(), &value).unwrap();
+        commit(engine, xid);
+    }
+}
+
+fn commit(engine: &mut Engine, xid: Xid) {
+    if let Err(stop) = engine.commit(xid, Durability::Deferred) {
+        panic!("no room for a commit: {stop:?}");
+    }
+}
