@@ -145,7 +145,7 @@ Examples:
 
 Whoever opens the database later names preset and memory anew; the device is read off the file.")]
 pub(crate) struct CreateArgs {
-    /// File to create; it must not exist.
+    /// File to create, which must not exist; with `--device mtd`, the node of the device.
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
     /// Kind of device [default: image when --profile names a chip, else file].
@@ -157,6 +157,9 @@ pub(crate) struct CreateArgs {
     /// Size of the device's data area [default: 64 MiB for a plain file, else that of the profile].
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
+    /// Format raw NAND that holds a database: what it holds is lost.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
 }

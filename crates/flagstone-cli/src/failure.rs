@@ -78,6 +78,12 @@ pub(crate) enum Failure {
         /// Device asked for.
         asked: String,
     },
+    /// The device of a database to be created holds one.
+    #[error("{path}: it holds a database; `--overwrite` gives it up")]
+    Occupied {
+        /// Node of the device.
+        path: PathBuf,
+    },
     /// A device could not be probed.
     #[error("{path}: {source}")]
     Probe {
@@ -195,6 +201,7 @@ impl Failure {
             Self::Probe { .. } => Exit::Usage,
             Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,
             Self::Profile { .. } => Exit::ProfileMismatch,
+            Self::Occupied { .. } => Exit::Exists,
             Self::File { source, .. } => file_exit(source.kind()),
             Self::Bench(error) => bench_exit(error),
             Self::Crash(error) => crash_exit(error),

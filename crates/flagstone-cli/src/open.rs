@@ -15,6 +15,8 @@ use flagstone_nand::{
     CellMode, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
 };
 
+use flagstone_space::{MountError, Space};
+
 use crate::failure::Failure;
 use crate::request::{Creation, NewDevice, Target};
 
@@ -96,6 +98,12 @@ pub(crate) struct Created {
 /// Creates an empty database; when that fails, no file of it stays behind.
 pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
+    if let NewDevice::Mtd(profile) = &creation.device
+        && !creation.overwrite
+        && holds_database(&creation.path, profile.as_ref()).map_err(failure)?
+    {
+        return Err(Failure::Occupied { path: creation.path.clone() });
+    }
     let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;
     let data_size = device.geometry().data_size();
     match Database::create_on(device, &creation.options) {
@@ -109,6 +117,18 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
             Err(failure(source))
         }
     }
+}
+
+/// Whether raw NAND holds a database, made with `profile` or by the driver's description. Writes nothing.
+fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenError> {
+    for profile in profile.map(Some).into_iter().chain([None]) {
+        match Space::mount(open_mtd(path, profile)?) {
+            Err(MountError::NotFormatted) => {}
+            Err(error @ MountError::Device(_)) => return Err(error.into()),
+            Ok(_) | Err(_) => return Ok(true),
+        }
+    }
+    Ok(false)
 }
 
 /// Removes the files of a database that could not be created: they were made a moment ago and hold

@@ -103,6 +103,8 @@ pub(crate) struct Creation {
     pub(crate) path: PathBuf,
     /// What it is.
     pub(crate) device: NewDevice,
+    /// A database that the device holds is given up.
+    pub(crate) overwrite: bool,
     /// Options of the database.
     pub(crate) options: Options,
 }
@@ -285,8 +287,11 @@ impl TryFrom<CreateArgs> for Creation {
             (Some(RawDevice::Mtd), _) => NewDevice::Mtd(named.map(profile).transpose()?),
             (Some(RawDevice::Sim), _) => return Err(UsageError::Conflict(SIM_LEAVES_NOTHING)),
         };
+        if args.overwrite && !matches!(device, NewDevice::Mtd(_)) {
+            return Err(UsageError::Conflict(FILES_ARE_NEW));
+        }
         let options = Options::try_from(&args.engine)?;
-        Ok(Self { path: args.path, device, options })
+        Ok(Self { path: args.path, device, overwrite: args.overwrite, options })
     }
 }
 
@@ -295,6 +300,9 @@ const FILE_CAPACITY: u64 = 64 << 20;
 
 const MTD_HAS_A_SIZE: &str =
     "--capacity has no meaning with --device mtd; make a partition of the size you want";
+
+const FILES_ARE_NEW: &str =
+    "--overwrite is for --device mtd: a file that exists is never written over; remove it first";
 
 const SIM_LEAVES_NOTHING: &str =
     "--device sim lives in memory and leaves nothing behind; use `bench` for it, or --device image";

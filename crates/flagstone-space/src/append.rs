@@ -251,7 +251,6 @@ impl<D: Nand> Space<D> {
             }
             Err(error) => return Err(self.fail(error)),
         }
-        self.blocks.placed_ns = self.flash.end_ns;
         self.map.append(page, records.len() as u8);
         self.flash.tally.delta_appends += 1;
         self.flash.tally.region(expected.region).appends += 1;

@@ -183,11 +183,13 @@ impl BlockTable {
         }
     }
 
-    /// Free block to take next.
-    pub(crate) fn choose_free(&self, wear: Wear) -> Option<BlockIndex> {
+    /// Free block to take next: one that may be erased at once, if there is any.
+    pub(crate) fn choose_free(&self, wear: Wear, now_ns: u64) -> Option<BlockIndex> {
+        let is_ready =
+            |(_, block): &&(u32, u32)| self.get(BlockIndex(*block)).replaced_ns <= now_ns;
         let found = match wear {
-            Wear::Least => self.free.first(),
-            Wear::Most => self.free.last(),
+            Wear::Least => self.free.iter().find(is_ready).or(self.free.first()),
+            Wear::Most => self.free.iter().rev().find(is_ready).or(self.free.last()),
         };
         found.map(|(_, block)| BlockIndex(*block))
     }

@@ -86,6 +86,8 @@ pub(crate) struct Flash<D> {
     pub(crate) bugs: Bugs,
     /// Device time at which the latest program or erase is complete.
     pub(crate) end_ns: u64,
+    /// The same of the last one that was asked for.
+    pub(crate) last_end_ns: u64,
     /// Device time that everything so far took, reads included.
     pub(crate) busy: Busy,
     /// Something was programmed or erased since the last sync (rule D10).
@@ -102,6 +104,7 @@ impl<D: Nand> Flash<D> {
             tally: Tally::default(),
             bugs: Bugs::default(),
             end_ns: 0,
+            last_end_ns: 0,
             busy: Busy::default(),
             unsynced: true,
             scratch,
@@ -115,6 +118,7 @@ impl<D: Nand> Flash<D> {
 
     pub(crate) fn done(&mut self, completion: Completion) {
         self.end_ns = self.end_ns.max(completion.end_ns);
+        self.last_end_ns = completion.end_ns;
         self.unsynced = true;
     }
 
@@ -422,6 +426,11 @@ impl<D: Nand> Flash<D> {
         self.tally.erases += 1;
         self.done(completion);
         Ok(())
+    }
+
+    /// Time by which whatever replaced a block's content has to be complete for its erase not to wait.
+    pub(crate) fn erase_wait_over_ns(&self) -> u64 {
+        if self.waits_for_dies() { self.device.now_ns() } else { u64::MAX }
     }
 
     /// What was programmed and erased so far is complete before anything that follows: a device that

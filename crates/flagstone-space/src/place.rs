@@ -80,7 +80,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
-        self.blocks.placed_ns = self.flash.end_ns;
+        self.blocks.placed_ns = self.blocks.placed_ns.max(self.flash.last_end_ns);
         self.blocks.add_live(at);
         let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
         frontier.units.push(meta);
@@ -159,7 +159,8 @@ impl<D: Nand> Space<D> {
         self.tell_dead();
         let mut claim = claim;
         while self.blocks.free_count() > self.reserved_blocks(claim) {
-            let Some(block) = self.blocks.choose_free(wear) else { break };
+            let now_ns = self.flash.erase_wait_over_ns();
+            let Some(block) = self.blocks.choose_free(wear, now_ns) else { break };
             if self.flash.bugs.has(SpaceBug::FreeBlockNotErased)
                 && self.blocks.get(block).erases == 0
             {

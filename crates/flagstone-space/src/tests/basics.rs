@@ -371,3 +371,28 @@ fn an_erased_page_does_not_hide_those_behind_it() {
     let found: Vec<_> = space.mapped_pages().collect();
     assert_eq!(found, [LogicalPage(1), LogicalPage(3)]);
 }
+
+/// Goal: no erase waits for another die while a free block is there whose replacements are complete.
+/// Method: a block is freed by a page that is still on its way to another die; the next block taken is
+/// another one, although that one is less worn.
+#[test]
+fn a_block_is_taken_that_need_not_wait_for_other_dies() {
+    use crate::blocks::Wear;
+    let mut space = Space::format(sim(&profile("tiny-dies")), &options()).unwrap();
+    let geometry = space.device().geometry();
+    let first = space.write(LogicalPage(0), b"old", &tag(1)).unwrap();
+    let block = geometry.block_of(geometry.page_from_number(first.at).unwrap());
+    let units = space.layout().units_per_block;
+    for page in 1..units {
+        space.write(LogicalPage(page), b"old", &tag(1)).unwrap();
+    }
+    for page in 0..units {
+        space.await_dies();
+        space.write(LogicalPage(page), b"new", &tag(2)).unwrap();
+    }
+    let now_ns = space.flash.erase_wait_over_ns();
+    assert!(space.blocks.get(block).replaced_ns > now_ns, "the last page is on its way");
+    let chosen = space.blocks.choose_free(Wear::Least, now_ns).unwrap();
+    assert_ne!(chosen, block);
+    assert!(space.blocks.get(chosen).replaced_ns <= now_ns);
+}
