@@ -6,6 +6,7 @@
 //! ```text
 //! last page of a unit    body ┃ slot 0 ┃ slot 1 ┃ …       each slot is a code word of the ECC
 //! slot                   form 1 │ length 2 │ LSN 7 │ changes │ CRC-32C 4 │ left erased
+//!                        the form's upper bit: the next slot belongs to the same append
 //! ```
 //!
 //! A1. A slot is programmed once: an append touches no code word that was programmed, and the body
@@ -15,9 +16,10 @@
 //!     change, and brings it back as after any lost write (rule D11).
 //! A3. Only a unit of this session takes appends: what a cut may have left in the slots of an older
 //!     one is not known.
-//! A4. An append is compared and set on unit and count (rule D6): on a page that moved or changed
-//!     meanwhile it is refused. A copy has the changes folded in, and its slots free again.
-//! A5. A pinned version does not change.
+//! A4. An append is compared and set on unit, life of its block and count (rule D6): on a page that
+//!     moved or changed meanwhile it is refused. A copy has the changes folded in, and its slots free
+//!     again.
+//! A5. A pinned version does not change, nor one that an open group has a later version of.
 
 use alloc::vec::Vec;
 
@@ -31,7 +33,7 @@ use crate::checksum::crc32c;
 use crate::error::SpaceError;
 use crate::flash::Flash;
 use crate::layout::Layout;
-use crate::meta::{PageKind, PageMeta, get_uint, put_uint};
+use crate::meta::{PageKind, PageMeta, Placement, get_uint, put_uint};
 use crate::runs::{self, ChangeForm};
 use crate::space::Space;
 use crate::{Cause, LogicalPage, Lsn, PageInfo, Version};
@@ -39,12 +41,18 @@ use crate::{Cause, LogicalPage, Lsn, PageInfo, Version};
 /// Slots that metadata and mapping count at most.
 pub const APPEND_SLOTS_MAX: u8 = 7;
 
+/// Bytes of a page that are left for its content at least.
+const BODY_SIZE_MIN: usize = 64;
+
 /// Bytes before and behind the changes of a record.
 const HEAD_SIZE: usize = 10;
 const CRC_SIZE: usize = 4;
 
 const PAIRS: u8 = 1;
 const RUNS: u8 = 2;
+
+/// Bit of a record's form: another record of the same append follows.
+const MORE: u8 = 0x80;
 
 /// What a device lacks for in-place appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,13 +90,19 @@ pub fn append_lack(
     );
     let programs = capabilities.programs_data.min(capabilities.programs_spare);
     let slots = u32::from(slots);
-    let area = capabilities.code_word.data_size.saturating_mul(slots);
+    let word_size = capabilities.code_word.data_size as usize;
+    let placement = Placement::choose(geometry, capabilities);
+    let taken = word_size * slots as usize + placement.header_size() + BODY_SIZE_MIN;
+    let has_words = word_size > HEAD_SIZE + CRC_SIZE
+        && taken <= geometry.page_size as usize
+        // Spare bytes that the ECC covers with the data are programmed with all of it.
+        && !matches!(placement, Placement::CoveredSpare { .. });
     let lacks = [
         (!can_repeat || capabilities.needs_sync, AppendLack::Cells),
         (programs <= slots || slots > APPEND_SLOTS_MAX.into(), AppendLack::PartialPrograms),
         (capabilities.reprogram_order != ProgramOrder::Any, AppendLack::ReprogramOrder),
         (capabilities.partial_cut != PartialCut::Isolated, AppendLack::IsolatedCuts),
-        (area >= geometry.page_size, AppendLack::CodeWords),
+        (!has_words, AppendLack::CodeWords),
         (!crate::mapping::counts_appends(geometry.page_count()), AppendLack::Pages),
     ];
     lacks.into_iter().find_map(|(is_lacking, lack)| is_lacking.then_some(lack))
@@ -129,7 +143,7 @@ fn crc_of(record: &[u8], at: u32, version: Version) -> u32 {
 
 /// Form, LSN and changes from the untrusted bytes of a slot.
 fn parse(slot: &[u8], at: u32, version: Version) -> Option<(ChangeForm, Lsn, &[u8])> {
-    let form = match *slot.first()? {
+    let form = match *slot.first()? & !MORE {
         PAIRS => ChangeForm::Pairs { bytes_max: u8::MAX },
         RUNS => ChangeForm::Runs,
         _ => return None,
@@ -161,20 +175,29 @@ impl<D: Nand> Flash<D> {
         Some(meta)
     }
 
-    /// Appends that stand whole on the unit at `at`, one behind the other.
+    /// Records of the appends that stand whole on the unit at `at`, one behind the other.
     pub(crate) fn count_appends(&mut self, at: u32, meta: &PageMeta) -> Result<u8, NandError> {
+        let layout = &self.layout;
+        if append_lack(&layout.geometry, &layout.capabilities, meta.slots).is_some() {
+            return Ok(0);
+        }
+        let mut whole = 0;
         let mut slot = alloc::vec![0; self.layout.append_slot_size()];
         for index in 0..meta.slots {
             let last = at + self.layout.parts - 1;
-            let Some(page) = self.layout.geometry.page_from_number(last) else { return Ok(index) };
+            let Some(page) = self.layout.geometry.page_from_number(last) else { return Ok(whole) };
             let data_offset = self.slot_offset(meta.slots, index);
             match self.read_data(page, data_offset, &mut slot) {
-                Ok(()) if parse(&slot, at, meta.version).is_some() => {}
-                Ok(()) | Err(NandError::Uncorrectable { .. }) => return Ok(index),
+                Ok(()) if parse(&slot, at, meta.version).is_some() => {
+                    // Of an append of several records all have to be there.
+                    let is_last = slot.first().is_some_and(|form| form & MORE == 0);
+                    whole = if is_last { index + 1 } else { whole };
+                }
+                Ok(()) | Err(NandError::Uncorrectable { .. }) => return Ok(whole),
                 Err(error) => return Err(error),
             }
         }
-        Ok(meta.slots)
+        Ok(whole)
     }
 
     /// Where slot `index` of `slots` begins on a page.
@@ -220,18 +243,21 @@ impl<D: Nand> Space<D> {
         records: &[Vec<u8>],
     ) -> Result<Option<PageInfo>, SpaceError> {
         self.ready()?;
-        if !self.takes_append(page, expected, records) {
+        if lsn < expected.lsn || !self.takes_append(page, expected, records) {
             return Ok(None);
         }
         let (at, slots, count) = (expected.at, expected.append_slots, expected.appends);
         let slot_size = self.layout().append_slot_size();
         let mut bytes = Vec::with_capacity(records.len() * slot_size);
-        for changes in records {
+        for (index, changes) in records.iter().enumerate() {
             let mut record = alloc::vec![0; HEAD_SIZE];
             record[0] = match form {
                 ChangeForm::Pairs { .. } => PAIRS,
                 ChangeForm::Runs => RUNS,
             };
+            if index + 1 < records.len() {
+                record[0] |= MORE;
+            }
             put_uint(&mut record[1..3], changes.len() as u64);
             put_uint(&mut record[3..HEAD_SIZE], lsn.0);
             record.extend_from_slice(changes);
@@ -246,7 +272,7 @@ impl<D: Nand> Space<D> {
         match self.flash.program_part(target, part, Cause::Delta) {
             Ok(()) => {}
             Err(NandError::ProgramFailed { .. }) => {
-                self.retire(self.blocks.block_of(at));
+                self.retire_around(at);
                 return Ok(None);
             }
             Err(error) => return Err(self.fail(error)),
@@ -270,10 +296,12 @@ impl<D: Nand> Space<D> {
         let left = usize::from(expected.append_slots.saturating_sub(expected.appends));
         (1..=left).contains(&records.len())
             && records.iter().all(|record| record.len() <= size_max)
+            && block.sequence == expected.sequence
             && block.sequence >= self.first_sequence
             && block.state != BlockState::Retired
             && !matches!(role, CellRole::Msb { .. })
             && !self.pins.is_pinned(at)
+            && !self.groups.has_page(page)
             && !self.rests_on_flag(expected.group)
     }
 }

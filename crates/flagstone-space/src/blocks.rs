@@ -239,7 +239,9 @@ impl BlockTable {
     pub(crate) fn free(&mut self, block: BlockIndex) {
         assert_eq!(self.get(block).live, 0, "a live unit would be lost");
         self.unlink(block);
-        self.blocks[block.0 as usize].state = BlockState::Free;
+        let entry = &mut self.blocks[block.0 as usize];
+        entry.state = BlockState::Free;
+        entry.replaced_ns = entry.replaced_ns.max(self.placed_ns);
         self.link(block);
         self.report_block(block);
     }

@@ -155,8 +155,8 @@ impl<D: Nand> Space<D> {
         Err(SpaceError::FlagRefused(group))
     }
 
-    /// A page of a block did not take its flag: nothing more goes there.
-    fn retire_around(&mut self, at: u32) {
+    /// A page of a block did not take its flag, or an append: nothing more goes there.
+    pub(crate) fn retire_around(&mut self, at: u32) {
         let block = self.blocks.block_of(at);
         for stream in Stream::ALL {
             if self.frontier(stream).is_some_and(|open| open.block == block) {

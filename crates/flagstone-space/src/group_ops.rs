@@ -86,7 +86,7 @@ impl<D: Nand> Space<D> {
             self.blocks.drop_live(old.at);
         }
         self.flash.tally.region(tag.region).writes += 1;
-        Ok(info_of(&meta, at))
+        Ok(self.info_of_placed(&meta, at))
     }
 
     /// Reads the version of `page` that the open group holds.

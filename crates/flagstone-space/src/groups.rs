@@ -95,6 +95,11 @@ impl Groups {
         }
     }
 
+    /// Whether an open group has a version of `page`.
+    pub(crate) fn has_page(&self, page: LogicalPage) -> bool {
+        self.page_count > 0 && self.groups.values().any(|pages| pages.contains_key(&page))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {
         self.groups.iter().flat_map(|(group, pages)| {
             pages.iter().map(|(page, entry)| OpenGroupPage {

@@ -227,7 +227,13 @@ impl<D: Nand> Space<D> {
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
         self.map_to(page, at, meta.version);
         self.flash.tally.region(tag.region).writes += 1;
-        Ok(info_of(&meta, at))
+        Ok(self.info_of_placed(&meta, at))
+    }
+
+    /// Identity of the version that was placed at `at` a moment ago.
+    pub(crate) fn info_of_placed(&self, meta: &PageMeta, at: u32) -> PageInfo {
+        let sequence = self.blocks.get(self.blocks.block_of(at)).sequence;
+        info_of(&PageMeta { sequence, ..*meta }, at)
     }
 
     /// Forgets `page` and frees its number; whether it had a version that was to be forgotten.
@@ -494,8 +500,8 @@ impl<D: Nand> Space<D> {
 
 /// Identity of a version at `at` that has taken no appends.
 pub(crate) fn info_of(meta: &PageMeta, at: u32) -> PageInfo {
-    let &PageMeta { version, lsn, group, region, .. } = meta;
+    let &PageMeta { version, lsn, group, region, sequence, .. } = meta;
     // A flag may take the program that the last append would need.
     let append_slots = if meta.standing == Standing::Flagged { 0 } else { meta.slots };
-    PageInfo { version, lsn, group, region, append_slots, appends: 0, at }
+    PageInfo { version, lsn, group, region, append_slots, appends: 0, at, sequence }
 }

@@ -113,8 +113,9 @@ pub struct PageInfo {
     pub append_slots: u8,
     /// Appends that it has taken.
     pub appends: u8,
-    /// Unit that holds it.
+    /// Unit that holds it, and the life of the unit's block.
     pub(crate) at: u32,
+    pub(crate) sequence: u32,
 }
 
 impl PageInfo {
@@ -122,7 +123,8 @@ impl PageInfo {
     #[must_use]
     pub const fn elsewhere(version: Version, lsn: Lsn, region: RegionId) -> Self {
         let group = GroupId::NONE;
-        Self { version, lsn, group, region, append_slots: 0, appends: 0, at: u32::MAX }
+        let (at, sequence) = (u32::MAX, 0);
+        Self { version, lsn, group, region, append_slots: 0, appends: 0, at, sequence }
     }
 }
 

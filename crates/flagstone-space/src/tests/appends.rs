@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone_nand::{Crashable, FaultPlan, Nand, Persistence, Profile, SimNand};
 
 use super::cuts::{Depth, Exploration, explore_from};
 use super::harness::{Draw, Pair, REGION, content, options, profile, sim, spare_profile};
@@ -227,6 +227,91 @@ fn of_paired_pages_the_lower_ones_take_appends() {
         taken.push(is_lower);
     }
     assert!(taken.contains(&true) && taken.contains(&false), "{taken:?}");
+}
+
+/// Goal: a block whose page does not take an append takes nothing more, open or not, and loses nothing.
+#[test]
+fn a_failed_append_retires_the_open_block() {
+    let (mut space, info, mut image) = page_with(3);
+    let written = image.clone();
+    let next = space.device().operation_count();
+    space.device_mut().set_plan(FaultPlan::failure(1, next, Persistence::ForEver));
+    assert_eq!(
+        poke(&mut space, &info, &mut image, 0, 0x5A),
+        None,
+        "it has to be written as a whole"
+    );
+    let geometry = space.device().geometry();
+    let block = geometry.block_of(geometry.page_from_number(info.at).unwrap());
+    for page in 10..40 {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        let other = space.write(LogicalPage(page), b"other", &tag(3)).unwrap();
+        let found = geometry.block_of(geometry.page_from_number(other.at).unwrap());
+        assert_ne!(found, block, "nothing more goes there");
+    }
+    while space.background(&mut NoOwner).unwrap() {}
+    assert!(space.device_mut().is_bad(block).unwrap());
+    assert_eq!(read(&mut space).1, written);
+    assert_eq!(space.verify().unwrap(), []);
+}
+
+/// Goal: an append names the version that it changes, though its unit is used again (D6).
+#[test]
+fn an_append_to_an_earlier_life_of_the_block_is_refused() {
+    let (mut space, info, mut image) = page_with(3);
+    let (mut draw, mut turn) = (Draw(2), 0);
+    let again = loop {
+        space.ensure_room(2, &mut NoOwner).unwrap();
+        let now = space.write(PAGE, &image, &tag(3)).unwrap();
+        if now.at == info.at {
+            break now;
+        }
+        space.write(LogicalPage(20 + draw.below(20) as u32), b"other", &tag(0)).unwrap();
+        turn += 1;
+        assert!(turn < 20_000, "the unit is never used again");
+    };
+    assert_eq!(poke(&mut space, &info, &mut image, 0, 0x5A), None);
+    image[0] = 1;
+    assert!(poke(&mut space, &again, &mut image, 0, 0x5B).is_some());
+    assert_eq!(read(&mut space).1, image);
+}
+
+/// Goal: an append and an open group do not overwrite each other's change.
+#[test]
+fn a_page_of_an_open_group_takes_no_append() {
+    let (mut space, info, mut image) = page_with(3);
+    let group = space.new_group().unwrap();
+    let later = content(PAGE, 2, space.payload_size_with(3));
+    space.write_in_group(group, PAGE, &later, &tag(3)).unwrap();
+    assert_eq!(poke(&mut space, &info, &mut image, 0, 0x5A), None);
+    space.commit_group(group).unwrap();
+    assert_eq!(read(&mut space).1, later);
+}
+
+/// Goal: without a record an append of several records counts as a whole or not at all.
+#[test]
+fn half_an_append_does_not_count_without_a_record() {
+    let (mut space, info, image) = page_with(3);
+    space.checkpoint(&[]).unwrap();
+    let mut new = image.clone();
+    new[..6].fill(0x5A);
+    let form = ChangeForm::Pairs { bytes_max: 4 };
+    let records = runs::encode(&image, &new, form, 2, space.append_size_max()).unwrap();
+    assert_eq!(records.len(), 2);
+    space.append(PAGE, &info, Lsn(2), form, &records).unwrap().unwrap();
+    assert_eq!(read(&mut space).1, new);
+    let ring = space.ring.halves.clone();
+    let mut device = space.into_device();
+    for block in ring.iter().flat_map(|half| &half.blocks) {
+        device.erase(flagstone_nand::BlockIndex(*block)).unwrap();
+    }
+    let whole = Space::mount(device.clone()).unwrap().0;
+    assert_eq!(read(&mut { whole }).1, new);
+    let page = device.geometry().page_from_number(info.at).unwrap();
+    let strength = device.capabilities().code_word.strength;
+    device.flip_bits(page, 2, strength + 1);
+    let half = Space::mount(device).unwrap().0;
+    assert_eq!(read(&mut { half }).1, image);
 }
 
 /// Goal: a cut at any operation, appends included, leaves what the model allows. Method: scripts of
