@@ -1,6 +1,7 @@
 //! The exhaustive explorer: every operation, every ending, as deep as asked.
 //!
-//! Owns the walk over crash states and the tally. Never samples: what it leaves out, it was told to.
+//! Owns the walk over crash states and the tally. Never samples: what it leaves out, it was told to, but
+//! for the endings of a second operation in flight, which take turns.
 //!
 //! ```text
 //! clean run ── capture of operation n ──┬─ ending 1 ── recovery ── captures ── …   (depth 2)
