@@ -57,7 +57,7 @@ impl<D: Nand> Space<D> {
         self.flash.fence().map_err(|error| self.fail(error))?;
         let record = self.make_record(user, log_head);
         self.write_record(record)?;
-        // What the record frees waits for it, whoever's time it is.
+        // What the record frees waits for it, whosever time it is.
         self.blocks.placed_ns = self.blocks.placed_ns.max(self.flash.end_ns);
         for at in core::mem::take(&mut self.meta_old) {
             self.blocks.drop_live(at);

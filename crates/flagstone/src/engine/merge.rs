@@ -468,7 +468,8 @@ impl Engine {
         self.hand.is_in_batch = total > soft || self.hand.is_in_batch && total > low;
     }
 
-    /// Nothing more can be merged before something shrinks: only a lack of memory makes that matter.
+    /// A search found nothing to merge although nothing is under way: a batch that went on might never
+    /// end in the smallest memory, and only a lack of memory makes a merge necessary.
     fn end_batch(&mut self) {
         self.hand.is_in_batch = false;
     }
