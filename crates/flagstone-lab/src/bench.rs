@@ -3,7 +3,8 @@
 //! Owns the course of a run: size the chip, load, warm up, measure, verify, restart. Never does a
 //! transaction itself: that is the workload's, driven by the event loop or by threads.
 //!
-//! - **B1** The window begins after the warm-up and covers exactly the transactions asked for.
+//! - **B1** The window begins after the warm-up and covers exactly the transactions asked for, or
+//!   those within the time asked for.
 //! - **B2** Every run ends with the four sums checked, and every acknowledged commit found; on the
 //!   simulator after a power cut and a restart.
 //! - **B3** On the simulator nothing depends on the host but `wall_s` and `cpu_s`.
@@ -11,6 +12,7 @@
 mod chip;
 mod images;
 pub(crate) mod machine;
+pub(crate) mod observe;
 pub(crate) mod prepare;
 pub(crate) mod report;
 mod simulated;
@@ -36,6 +38,7 @@ use crate::workload::tpcc::{self, Setting, Tpcc};
 use crate::workload::{GivingUp, Workload};
 
 pub use images::Images;
+pub use observe::{Course, Moment, Observer, Scene};
 
 /// Commits between two looks at an automatic warm-up.
 const WARMUP_STEP: u64 = 500;
@@ -63,8 +66,10 @@ pub struct BenchConfig {
     pub abort_ratio: f64,
     /// Longest random wait of a deadlock's victim before it begins again; simulator only.
     pub backoff: Duration,
-    /// Commits of the measured window.
+    /// Commits of the measured window; the chip is sized for them.
     pub txns: u64,
+    /// Device time after which the window ends although transactions are left; simulator only.
+    pub time_max: Option<Duration>,
     /// Memory budget.
     pub memory: MemoryBudget,
     /// Bytes of the budget that are held back for deltas; none leaves it to the preset.
@@ -251,6 +256,9 @@ pub enum BenchError {
     /// No histogram for the latencies.
     #[error(transparent)]
     Histogram(#[from] hdrhistogram::CreationError),
+    /// The observer gave the run up.
+    #[error("the run was given up")]
+    GivenUp,
     /// Every client waits and nothing is under way that could wake one: a bug of the engine.
     #[error("all clients wait for ever at {now_ns} ns: {waits}")]
     Stalled {
@@ -281,12 +289,25 @@ pub fn run(
     options: &Options,
     on_progress: OnProgress<'_>,
 ) -> Result<Run, BenchError> {
+    run_observed(config, options, &mut observe::Listener(on_progress))
+}
+
+/// Runs the benchmark once, with `options`, while `observer` watches (rule O1).
+///
+/// # Errors
+///
+/// As [`run`]; `GivenUp` when the observer gave it up.
+pub fn run_observed(
+    config: &BenchConfig,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Run, BenchError> {
     config.require()?;
     config.require_device_for(options)?;
     match config.workload {
         WorkloadKind::Tpcb(dialect) => {
             let workload = &config.tpcb_of(dialect);
-            run_job(Job { config, workload }, options, on_progress)
+            run_job(Job { config, workload }, options, observer)
         }
         WorkloadKind::Tpcc { dialect, delivery, cardinality } => {
             let scale = u16::try_from(config.scale).unwrap_or(u16::MAX);
@@ -294,16 +315,16 @@ pub fn run(
             let setting =
                 Setting { delivery, cardinality, mix, ..Setting::new(dialect, scale, config.seed) };
             let workload = &Tpcc::new(setting);
-            run_job(Job { config, workload }, options, on_progress)
+            run_job(Job { config, workload }, options, observer)
         }
         WorkloadKind::Index(dialect) => {
             let workload = &Index::new(dialect, config.scale, config.seed);
-            run_job(Job { config, workload }, options, on_progress)
+            run_job(Job { config, workload }, options, observer)
         }
         WorkloadKind::Tatp(dialect) => {
             let giving_up = config.giving_up();
             let workload = &Tatp { giving_up, ..Tatp::new(dialect, config.scale, config.seed) };
-            run_job(Job { config, workload }, options, on_progress)
+            run_job(Job { config, workload }, options, observer)
         }
         WorkloadKind::Linkbench { dialect, bounds } => {
             let BenchConfig { scale, clients, seed, .. } = *config;
@@ -311,7 +332,7 @@ pub fn run(
             let giving_up = config.giving_up();
             let setting = linkbench::Setting { bounds, giving_up, ..setting };
             let workload = &Linkbench::new(setting);
-            run_job(Job { config, workload }, options, on_progress)
+            run_job(Job { config, workload }, options, observer)
         }
     }
 }
@@ -319,11 +340,11 @@ pub fn run(
 fn run_job<W: Workload>(
     job: Job<'_, W>,
     options: &Options,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Run, BenchError> {
     match &job.config.device {
-        BenchDevice::Sim => simulated::run(job, options, on_progress),
-        _ => threaded::run(job, options, on_progress),
+        BenchDevice::Sim => simulated::run(job, options, observer),
+        _ => threaded::run(job, options, observer),
     }
 }
 
@@ -361,6 +382,7 @@ impl BenchConfig {
             abort_ratio: 0.0,
             backoff: Duration::ZERO,
             txns: 50_000,
+            time_max: None,
             memory: MemoryBudget::Share(0.1),
             held_back: None,
             fill: 0.8,
@@ -451,6 +473,12 @@ impl BenchConfig {
         }
         if self.abort_ratio > 0.0 && self.device != BenchDevice::Sim {
             return refuse("abort-ratio", "0 on anything but the simulator");
+        }
+        if self.time_max.is_some_and(|time| time.is_zero()) {
+            return refuse("seconds", "more than 0");
+        }
+        if self.time_max.is_some() && self.device != BenchDevice::Sim {
+            return refuse("seconds", "left out on anything but the simulator");
         }
         if self.chip == ChipUse::Prefilled && matches!(self.warmup, Warmup::Auto) {
             return refuse("warmup", "a number of transactions on a prefilled chip");

@@ -176,11 +176,20 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
     ///
     /// The engine's error, or a stall.
     pub fn run_until(&mut self, commits: u64) -> Result<(), BenchError> {
+        self.run_within(commits, u64::MAX)
+    }
+
+    /// As [`EventLoop::run_until`], or until the clock has reached `end_ns`, if that comes first.
+    ///
+    /// # Errors
+    ///
+    /// The engine's error, or a stall.
+    pub fn run_within(&mut self, commits: u64, end_ns: u64) -> Result<(), BenchError> {
         let mut steps_left = STEPS_MAX;
         let mut before = self.commits;
         self.goal = commits;
         self.acknowledge();
-        while self.commits < commits {
+        while self.commits < commits && self.clock.now_ns() < end_ns {
             self.step()?;
             steps_left -= 1;
             if self.commits != before {

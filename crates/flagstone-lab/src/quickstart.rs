@@ -19,6 +19,7 @@ use flagstone::{Database, EngineError, Options};
 use flagstone_nand::{Ending, FaultPlan, ImageNand, Nand as _, Profile};
 
 use crate::bench::machine::{Machine, restart};
+use crate::bench::observe::Listener;
 use crate::bench::prepare;
 use crate::bench::report::{Measured, compose};
 use crate::bench::threaded::{Stretch, Worker, acknowledged, work};
@@ -168,7 +169,7 @@ impl Journey {
             debug_assert_eq!(progress.phase, Phase::Load);
             tell(Stage::Load, progress.done, progress.total);
         };
-        let machine = Machine::load(job, options, size, device, &mut on_progress)?;
+        let machine = Machine::load(job, options, size, device, &mut Listener(&mut on_progress))?;
         let workers = Worker::all(job.workload, machine.tables, clients)?;
         let (base, earlier) = (machine.totals(), Totals::default());
         let stretch = Stretch::new(job.workload)?;

@@ -19,7 +19,7 @@ use flagstone::{
 };
 use flagstone::{Flush, Runtime, Stop, Transaction, Work};
 use flagstone_nand::Nand;
-use flagstone_space::{Lsn, SpaceStats};
+use flagstone_space::{BlockReport, Lsn, SpaceStats};
 
 use crate::run::Scan;
 use crate::timed::Timed;
@@ -92,6 +92,11 @@ pub trait Store: Sized {
 
     /// What the space floor counted since it was mounted.
     fn space_stats(&self) -> SpaceStats;
+
+    /// Every block of the device; none when the engine keeps blocks in a way of its own.
+    fn block_report(&self) -> Option<Vec<BlockReport>> {
+        None
+    }
 
     /// Makes every commit durable and brings the database to rest, so that opening it again has
     /// next to nothing to do.

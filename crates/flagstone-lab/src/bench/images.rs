@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use flagstone::{EngineError, Options};
 use flagstone_nand::Profile;
 
-use super::{BenchError, Chip, Job, OnProgress, prepare};
+use super::observe::Observer;
+use super::{BenchError, Chip, Job, prepare};
 use crate::medium::Medium;
 use crate::preset::{self, EngineKind};
 use crate::store::Store;
@@ -63,7 +64,7 @@ impl Images {
         options: &Options,
         (profile, block_count): (&Profile, u32),
         new: impl FnOnce() -> Result<Medium, EngineError>,
-        on_progress: OnProgress<'_>,
+        observer: &mut dyn Observer,
     ) -> Result<Medium, BenchError> {
         let options = loader(options);
         let key = format!(
@@ -84,7 +85,7 @@ impl Images {
         if let Some(image) = &*image {
             return Ok(image.clone());
         }
-        let loaded = load::<S, W>(job, &options, Timed::new(new()?), on_progress)?;
+        let loaded = load::<S, W>(job, &options, Timed::new(new()?), observer)?;
         Ok(image.insert(loaded.into_inner()).clone())
     }
 }
@@ -112,10 +113,10 @@ fn load<S: Store, W: Workload>(
     job: Job<'_, W>,
     options: &Options,
     device: S::Device,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<S::Device, BenchError> {
     let store = S::create(device, options)?;
-    prepare::load(&store, job.workload, on_progress)?;
+    prepare::load(&store, job.workload, observer)?;
     job.workload.verify_loaded(&store)?;
     store.settle()?;
     job.prefill(&store, options)?;

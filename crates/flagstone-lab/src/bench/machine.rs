@@ -3,9 +3,10 @@
 use flagstone::{OpenError, Options};
 use flagstone_nand::Nand as _;
 
-use super::prepare::{self, report};
+use super::observe::{Observer, tell};
+use super::prepare;
 use super::report::{Measured, compose, seconds};
-use super::{BenchError, Job, OnProgress, Phase};
+use super::{BenchError, Job, Phase};
 use crate::run::{Memory, Observed, Recovery, Run, Scan, Totals};
 use crate::sizing::{ChipSize, OVERWRITES};
 use crate::steady::Steadiness;
@@ -27,10 +28,10 @@ impl<S: Store, T: Copy> Machine<S, T> {
         options: Options,
         size: ChipSize,
         device: S::Device,
-        on_progress: OnProgress<'_>,
+        observer: &mut dyn Observer,
     ) -> Result<Self, BenchError> {
         let database = S::create(device, &options)?;
-        let tables = prepare::load(&database, job.workload, on_progress)?;
+        let tables = prepare::load(&database, job.workload, observer)?;
         job.prefill(&database, &options)?;
         Ok(Self { database, tables, options, size })
     }
@@ -107,15 +108,15 @@ impl<S: Store, T: Copy> Machine<S, T> {
         window: Measured,
         acknowledged: &Acknowledged,
         revive: impl FnOnce(&mut S::Device) -> Result<Option<Scan>, OpenError>,
-        on_progress: OnProgress<'_>,
+        observer: &mut dyn Observer,
     ) -> Result<Run, BenchError> {
-        report(on_progress, Phase::Verify, 0, 1);
+        tell(observer, Phase::Verify, 0, 1)?;
         let mut device = self.database.into_device().ok_or(BenchError::Shared)?;
         let run = compose(job, &self.options, &device, window);
         let by_scan = revive(&mut device)?;
         let (recovery, database) = restart::<S>(device, &self.options)?;
         job.workload.verify(&database, acknowledged)?;
-        report(on_progress, Phase::Verify, 1, 1);
+        tell(observer, Phase::Verify, 1, 1)?;
         Ok(Run { recovery: Some(Recovery { by_scan, ..recovery }), ..run })
     }
 }

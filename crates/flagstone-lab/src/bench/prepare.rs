@@ -1,8 +1,10 @@
 //! Loading a database through the interface of its engine.
 
 use flagstone::{Durability, EngineError};
+use flagstone_nand::Nand as _;
 
-use super::{BenchError, OnProgress, Phase, Progress};
+use super::observe::{self, Moment, Observer, Sight};
+use super::{BenchError, Phase, Progress};
 use crate::store::Store;
 use crate::workload::{Operations as _, Workload};
 
@@ -13,24 +15,40 @@ const ROWS_PER_COMMIT: u64 = 200;
 pub(crate) fn load<S: Store, W: Workload>(
     store: &S,
     workload: &W,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<W::Tables, BenchError> {
     let tables = open_tables(store, workload)?;
     let total = workload.row_count();
     let mut transaction = Some(store.begin());
     let mut done = 0;
-    workload.load(tables, &mut |table, key, value| {
+    let mut verdict = Ok(());
+    let loaded = workload.load(tables, &mut |table, key, value| {
         transaction.get_or_insert_with(|| store.begin()).put(table, key, value)?;
         done += 1;
         if done % ROWS_PER_COMMIT == 0 && done < total {
             commit(store, transaction.take(), Durability::Deferred)?;
-            report(on_progress, Phase::Load, done, total);
+            verdict = show(observer, store, done, total);
         }
-        Ok(())
-    })?;
+        // Any error ends the load; what is reported is the verdict.
+        if verdict.is_ok() { Ok(()) } else { Err(EngineError::Ended) }
+    });
+    verdict?;
+    loaded?;
     commit(store, transaction, Durability::Immediate)?;
-    report(on_progress, Phase::Load, done, total);
+    show(observer, store, done, total)?;
     Ok(tables)
+}
+
+/// Shows the database while it is loaded.
+fn show<S: Store>(
+    observer: &mut dyn Observer,
+    store: &S,
+    done: u64,
+    total: u64,
+) -> Result<(), BenchError> {
+    let progress = Progress { phase: Phase::Load, done, total };
+    let now_ns = store.with_device(|device| device.now_ns());
+    observe::show(observer, &Moment { progress, commits: 0, now_ns, scene: Some(&Sight(store)) })
 }
 
 fn commit<S: Store>(
@@ -39,11 +57,6 @@ fn commit<S: Store>(
     durability: Durability,
 ) -> Result<(), EngineError> {
     transaction.map_or(Ok(()), |transaction| store.commit(transaction, durability))
-}
-
-/// Tells how far a stage has come.
-pub(crate) fn report(on_progress: OnProgress<'_>, phase: Phase, done: u64, total: u64) {
-    on_progress(Progress { phase, done, total });
 }
 
 /// Opens the tables, making those that are absent.

@@ -97,6 +97,7 @@ fn run_config(
         abort_ratio: config.abort_ratio,
         backoff_us: config.backoff.as_micros() as u64,
         txns: config.txns,
+        seconds: config.time_max.map(|time| time.as_secs_f64()),
         memory: options.memory,
         held_back: held_back(options),
         fill: config.fill,

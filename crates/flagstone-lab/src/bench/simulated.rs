@@ -1,13 +1,13 @@
 //! Benchmarks on the simulated chip, in device time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flagstone::{Database, Durability, EngineError, Options};
 
 use super::machine::Machine;
-use super::prepare::report;
+use super::observe::{Moment, Observer, Sight, show};
 use super::report::{Measured, seconds};
-use super::{BenchError, Chip, Job, OnProgress, Phase, Start, WARMUP_STEP, Warmup};
+use super::{BenchError, Chip, Job, Phase, Progress, Start, WARMUP_STEP, Warmup};
 use crate::event_loop::{EventLoop, Manners};
 use crate::medium::Medium;
 use crate::preset::{self, EngineKind};
@@ -23,6 +23,9 @@ const CHIPS_MAX: u32 = 5;
 /// Fill that may be missed.
 const FILL_TOLERANCE: f64 = 0.01;
 
+/// Commits between two looks of an observer.
+const LOOK_COMMITS: u64 = 20;
+
 /// Clients of a machine.
 type Clients<'m, S, W> = EventLoop<'m, <S as Drivable>::Engine, <W as Workload>::Terminal>;
 
@@ -36,13 +39,13 @@ struct WarmedUp {
 pub(super) fn run<W: Workload>(
     job: Job<'_, W>,
     options: &Options,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Run, BenchError> {
     match preset::engine_of(options) {
-        EngineKind::Flagstone => run_on::<Database<Chip>, W>(job, options, on_progress),
-        EngineKind::Classic(_) => run_on::<ClassicStore<Chip>, W>(job, options, on_progress),
-        EngineKind::Shadow(..) => run_on::<ShadowDatabase<Chip>, W>(job, options, on_progress),
-        EngineKind::Records(_) => run_on::<RecordDatabase<Chip>, W>(job, options, on_progress),
+        EngineKind::Flagstone => run_on::<Database<Chip>, W>(job, options, observer),
+        EngineKind::Classic(_) => run_on::<ClassicStore<Chip>, W>(job, options, observer),
+        EngineKind::Shadow(..) => run_on::<ShadowDatabase<Chip>, W>(job, options, observer),
+        EngineKind::Records(_) => run_on::<RecordDatabase<Chip>, W>(job, options, observer),
     }
 }
 
@@ -50,18 +53,18 @@ pub(super) fn run<W: Workload>(
 fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
     job: Job<'_, W>,
     options: &Options,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Run, BenchError> {
     let config = job.config;
     let mut estimate = job.workload.first_estimate(config.clients);
     let mut chips = 1;
     loop {
-        let machine: Machine<S, _> = begin(job, options, &estimate, on_progress)?;
+        let machine: Machine<S, _> = begin(job, options, &estimate, observer)?;
         let mut clients = clients(&machine, job)?;
         let may_try_again = chips < CHIPS_MAX && config.warmup == Warmup::Auto;
         chips += 1;
-        let ran = warm_up(&machine, job, &mut clients, on_progress).and_then(|warmup| {
-            measure(&machine, job, &mut clients, &warmup, on_progress).map(|run| (warmup, run))
+        let ran = warm_up(&machine, job, &mut clients, observer).and_then(|warmup| {
+            measure(&machine, job, &mut clients, &warmup, observer).map(|run| (warmup, run))
         });
         let (warmup, window) = match ran {
             Err(BenchError::Engine(EngineError::Full)) if may_try_again => {
@@ -93,7 +96,7 @@ fn run_on<S: Drivable + Store<Device = Chip>, W: Workload>(
             device.inner_mut().power_cycle();
             S::scan_restart(|| Timed::new(device.inner().clone()), &options)
         };
-        return machine.finish(job, window, &acknowledged, revive, on_progress);
+        return machine.finish(job, window, &acknowledged, revive, observer);
     }
 }
 
@@ -102,16 +105,16 @@ fn begin<S: Store<Device = Chip>, W: Workload>(
     job: Job<'_, W>,
     options: &Options,
     estimate: &Estimate,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Machine<S, W::Tables>, BenchError> {
     let options = job.engine_options(options);
     let (profile, size) = job.chip(&options, estimate)?;
     let new = || Medium::used(&profile, job.config.seed).map_err(EngineError::Device);
     match &job.config.start {
-        Start::Load => Machine::load(job, options, size, Timed::new(new()?), on_progress),
+        Start::Load => Machine::load(job, options, size, Timed::new(new()?), observer),
         Start::Image(images) => {
             let key = (&profile, size.block_count());
-            let image = images.get::<S, W>(job, &options, key, new, on_progress)?;
+            let image = images.get::<S, W>(job, &options, key, new, observer)?;
             Machine::open(job, options, size, Timed::new(image))
         }
     }
@@ -135,7 +138,7 @@ fn warm_up<S: Drivable, W: Workload>(
     machine: &Machine<S, W::Tables>,
     job: Job<'_, W>,
     clients: &mut Clients<'_, S, W>,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<WarmedUp, BenchError> {
     let before = machine.totals();
     let programs = || machine.totals().since(&before).programs();
@@ -146,18 +149,15 @@ fn warm_up<S: Drivable, W: Workload>(
     };
     let mut done = 0;
     while done < total {
-        let commits = clients.commits();
-        done = match job.config.warmup {
-            Warmup::Auto => {
-                clients.run_until(commits + WARMUP_STEP)?;
-                programs()
-            }
-            _ => {
-                clients.run_until((commits + WARMUP_STEP).min(total))?;
-                clients.commits()
-            }
-        };
-        report(on_progress, Phase::WarmUp, done.min(total), total);
+        let goal = clients.commits() + WARMUP_STEP;
+        let is_counted = matches!(job.config.warmup, Warmup::Txns(_));
+        let goal = if is_counted { goal.min(total) } else { goal };
+        advance::<S, W, _>(clients, Goal::of(goal), &mut |clients| {
+            let done = if is_counted { clients.commits() } else { programs() };
+            let progress = Progress { phase: Phase::WarmUp, done: done.min(total), total };
+            view::<S, W>(machine, clients, observer, progress)
+        })?;
+        done = if is_counted { clients.commits() } else { programs() };
     }
     let txns = clients.commits();
     Ok(WarmedUp { txns, programs_per_txn: programs() as f64 / txns.max(1) as f64 })
@@ -169,12 +169,12 @@ fn measure<S: Drivable + Store<Device = Chip>, W: Workload>(
     job: Job<'_, W>,
     clients: &mut Clients<'_, S, W>,
     warmup: &WarmedUp,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Measured, BenchError> {
     clients.reset_tally();
     let (totals, now_ns) = (machine.totals(), clients.now_ns());
     let (started, cpu_ns) = (Instant::now(), thread_cpu_ns());
-    let slices = slices(machine, job, clients, on_progress)?;
+    let slices = slices(machine, job, clients, observer)?;
     let wall_s = started.elapsed().as_secs_f64();
     let cpu_s = thread_cpu_ns().zip(cpu_ns).map(|(after, before)| seconds(after - before));
     let steadiness = Steadiness::of(&slices);
@@ -204,18 +204,91 @@ fn slices<S: Drivable, W: Workload>(
     machine: &Machine<S, W::Tables>,
     job: Job<'_, W>,
     clients: &mut Clients<'_, S, W>,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Vec<Slice>, BenchError> {
-    let txns = job.config.txns;
-    let start = clients.commits();
+    let (start, start_ns) = (clients.commits(), clients.now_ns());
+    let mut look = |clients: &Clients<'_, S, W>| {
+        let (commits, time_ns) = (clients.commits() - start, clients.now_ns() - start_ns);
+        view::<S, W>(machine, clients, observer, job.progress(commits, time_ns))
+    };
+    look(clients)?;
     let mut before = (start, machine.erases());
     let mut slices = Vec::with_capacity(SLICE_COUNT);
     for number in 1..=SLICE_COUNT as u64 {
-        clients.run_until(start + txns * number / SLICE_COUNT as u64)?;
+        let goal = job.goal(start, start_ns, number);
+        advance::<S, W, _>(clients, goal, &mut look)?;
         let after = (clients.commits(), machine.erases());
         slices.push(Slice { commits: after.0 - before.0, erases: after.1 - before.1 });
         before = after;
-        report(on_progress, Phase::Measure, after.0 - start, txns);
     }
+    // Transactions that run out before the time leave slices with nothing in them.
+    slices.retain(|slice| slice.commits > 0);
     Ok(slices)
+}
+
+/// Where a stretch of the run ends: at these commits, or at this time, if that comes first.
+#[derive(Clone, Copy)]
+struct Goal {
+    commits: u64,
+    end_ns: u64,
+}
+
+impl Goal {
+    /// A goal without a time.
+    const fn of(commits: u64) -> Self {
+        Self { commits, end_ns: u64::MAX }
+    }
+}
+
+impl<W: Workload> Job<'_, W> {
+    /// How far the window has come: by its transactions or by its time, whichever is further.
+    fn progress(&self, commits: u64, time_ns: u64) -> Progress {
+        let total = self.config.txns;
+        let part = |time: Duration| time_ns as f64 / time.as_nanos() as f64;
+        let by_time = self.config.time_max.map_or(0.0, |time| part(time) * total as f64);
+        Progress { phase: Phase::Measure, done: commits.max(by_time as u64).min(total), total }
+    }
+
+    /// End of slice `number` of the window that began at `start`: slices are of equal commits, or of
+    /// equal time where that is limited.
+    fn goal(&self, start: u64, start_ns: u64, number: u64) -> Goal {
+        let txns = self.config.txns;
+        let Some(time_max) = self.config.time_max else {
+            return Goal::of(start + txns * number / SLICE_COUNT as u64);
+        };
+        let time_ns = time_max.as_nanos() * u128::from(number) / SLICE_COUNT as u128;
+        let time_ns = u64::try_from(time_ns).unwrap_or(u64::MAX);
+        Goal { commits: start + txns, end_ns: start_ns.saturating_add(time_ns) }
+    }
+}
+
+/// Drives the clients to a goal, and takes a look every few commits.
+fn advance<S, W, L>(
+    clients: &mut Clients<'_, S, W>,
+    goal: Goal,
+    look: &mut L,
+) -> Result<(), BenchError>
+where
+    S: Drivable,
+    W: Workload,
+    L: FnMut(&Clients<'_, S, W>) -> Result<(), BenchError>,
+{
+    while clients.commits() < goal.commits && clients.now_ns() < goal.end_ns {
+        let next = (clients.commits() + LOOK_COMMITS).min(goal.commits);
+        clients.run_within(next, goal.end_ns)?;
+        look(clients)?;
+    }
+    Ok(())
+}
+
+/// Shows the database to the observer.
+fn view<S: Drivable, W: Workload>(
+    machine: &Machine<S, W::Tables>,
+    clients: &Clients<'_, S, W>,
+    observer: &mut dyn Observer,
+    progress: Progress,
+) -> Result<(), BenchError> {
+    let (commits, now_ns) = (clients.commits(), clients.now_ns());
+    let scene = Some(&Sight(&machine.database) as &dyn super::Scene);
+    show(observer, &Moment { progress, commits, now_ns, scene })
 }

@@ -10,9 +10,9 @@ use flagstone_nand::MtdNand;
 use flagstone_nand::{FileStorage, ImageNand, Nand, SegmentFile};
 
 use super::machine::Machine;
-use super::prepare::report;
+use super::observe::{Observer, tell};
 use super::report::Measured;
-use super::{BenchDevice, BenchError, Job, OnProgress, Phase, WARMUP_STEP, Warmup};
+use super::{BenchDevice, BenchError, Job, Phase, WARMUP_STEP, Warmup};
 use crate::run::Run;
 use crate::sizing::Estimate;
 use crate::steady::{SLICE_COUNT, Slice, Steadiness};
@@ -212,7 +212,7 @@ impl Shared {
 pub(super) fn run<W: Workload>(
     job: Job<'_, W>,
     options: &Options,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Run, BenchError> {
     let options = job.engine_options(options);
     let (profile, size) = job.chip(&options, &Estimate::for_clients(job.config.clients))?;
@@ -222,20 +222,20 @@ pub(super) fn run<W: Workload>(
             let path = directory.join(name).with_extension("flagstone");
             let storage = FileStorage::create(&path)?;
             let device = SegmentFile::create(storage, &profile)?;
-            let machine = Machine::load(job, options, size, device, on_progress)?;
-            run_on(machine, job, on_progress)
+            let machine = Machine::load(job, options, size, device, observer)?;
+            run_on(machine, job, observer)
         }
         BenchDevice::Image(directory) => {
             let path = directory.join(name).with_extension("nand");
             let device = ImageNand::create(&path, &profile)?;
-            let machine = Machine::load(job, options, size, device, on_progress)?;
-            run_on(machine, job, on_progress)
+            let machine = Machine::load(job, options, size, device, observer)?;
+            run_on(machine, job, observer)
         }
         #[cfg(target_os = "linux")]
         BenchDevice::Mtd(node) => {
             let device = MtdNand::open_as(node, &profile)?;
-            let machine = Machine::load(job, options, size, device, on_progress)?;
-            run_on(machine, job, on_progress)
+            let machine = Machine::load(job, options, size, device, observer)?;
+            run_on(machine, job, observer)
         }
         BenchDevice::Sim => Err(BenchError::Config { option: "device", must: "a real one" }),
     }
@@ -244,11 +244,11 @@ pub(super) fn run<W: Workload>(
 fn run_on<D: Nand + Send, W: Workload>(
     machine: Machine<Database<D>, W::Tables>,
     job: Job<'_, W>,
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Run, BenchError> {
     let Job { config, workload } = job;
     let mut workers = Worker::all(workload, machine.tables, config.clients)?;
-    let warmup_txns = warm_up(&machine, job, &mut workers, on_progress)?;
+    let warmup_txns = warm_up(&machine, job, &mut workers, observer)?;
     let totals = machine.totals();
     let mut stretch = Stretch::new(workload)?;
     let mut slices = Vec::with_capacity(SLICE_COUNT);
@@ -256,8 +256,10 @@ fn run_on<D: Nand + Send, W: Workload>(
         let done = config.txns * number / SLICE_COUNT as u64;
         let commits = config.txns * (number + 1) / SLICE_COUNT as u64 - done;
         let erases = machine.erases();
-        let mut on_done = |more| report(on_progress, Phase::Measure, done + more, config.txns);
+        let mut listener = Telling::new(observer, Phase::Measure, config.txns);
+        let mut on_done = |more| listener.tell(done + more);
         work(&machine.database, &mut workers, commits, &mut stretch, &mut on_done)?;
+        listener.verdict?;
         slices.push(Slice { commits, erases: machine.erases() - erases });
     }
     let steadiness = Steadiness::of(&slices);
@@ -276,7 +278,27 @@ fn run_on<D: Nand + Send, W: Workload>(
         // No commit was promised before.
         Store::settle(&machine.database)?;
     }
-    machine.finish(job, window, &acknowledged(&workers), |_| Ok(None), on_progress)
+    machine.finish(job, window, &acknowledged(&workers), |_| Ok(None), observer)
+}
+
+/// Tells an observer how far the threads have come; what it decides holds when they have ended.
+struct Telling<'a> {
+    observer: &'a mut dyn Observer,
+    phase: Phase,
+    total: u64,
+    verdict: Result<(), BenchError>,
+}
+
+impl<'a> Telling<'a> {
+    fn new(observer: &'a mut dyn Observer, phase: Phase, total: u64) -> Self {
+        Self { observer, phase, total, verdict: Ok(()) }
+    }
+
+    fn tell(&mut self, done: u64) {
+        if self.verdict.is_ok() {
+            self.verdict = tell(self.observer, self.phase, done, self.total);
+        }
+    }
 }
 
 /// Commits before the window.
@@ -284,14 +306,16 @@ fn warm_up<D: Nand + Send, W: Workload>(
     machine: &Machine<Database<D>, W::Tables>,
     Job { config, workload }: Job<'_, W>,
     workers: &mut [Worker<W::Terminal>],
-    on_progress: OnProgress<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<u64, BenchError> {
     let mut stretch = Stretch::new(workload)?;
     match config.warmup {
         Warmup::None => {}
         Warmup::Txns(txns) => {
-            let mut on_done = |done| report(on_progress, Phase::WarmUp, done, txns);
+            let mut listener = Telling::new(observer, Phase::WarmUp, txns);
+            let mut on_done = |done| listener.tell(done);
             work(&machine.database, workers, txns, &mut stretch, &mut on_done)?;
+            listener.verdict?;
         }
         Warmup::Auto => {
             let before = machine.totals();
@@ -300,7 +324,7 @@ fn warm_up<D: Nand + Send, W: Workload>(
             while done < total {
                 work(&machine.database, workers, WARMUP_STEP, &mut stretch, &mut |_| ())?;
                 done = machine.totals().since(&before).programs();
-                report(on_progress, Phase::WarmUp, done.min(total), total);
+                tell(observer, Phase::WarmUp, done.min(total), total)?;
             }
         }
     }

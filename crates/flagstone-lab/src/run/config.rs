@@ -26,6 +26,9 @@ pub struct RunConfig {
     pub backoff_us: u64,
     /// Commits of the window.
     pub txns: u64,
+    /// Device time after which the window ended although transactions were left, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
     /// Memory budget in bytes.
     pub memory: usize,
     /// Bytes of the budget that are held back for deltas.

@@ -3,8 +3,9 @@
 use flagstone::{Direction, Row, RowValue, ScanRange};
 
 use super::{
-    Database, Drivable, Durability, EngineError, EngineStats, Nand, OnRow, OpenError, Operations,
-    Options, RecoveryReport, Runtime, SpaceStats, Store, Table, Timed, Transaction, cold,
+    BlockReport, Database, Drivable, Durability, EngineError, EngineStats, Nand, OnRow, OpenError,
+    Operations, Options, RecoveryReport, Runtime, SpaceStats, Store, Table, Timed, Transaction,
+    cold,
 };
 use crate::workload::{Intent, Part, Scan};
 
@@ -38,6 +39,10 @@ impl<D: Nand> Store for Database<D> {
 
     fn space_stats(&self) -> SpaceStats {
         self.runtime().space().stats()
+    }
+
+    fn block_report(&self) -> Option<Vec<BlockReport>> {
+        Some(self.runtime().space().block_report())
     }
 
     fn settle(&self) -> Result<(), EngineError> {

@@ -6,9 +6,9 @@ use flagstone::{Direction, Row, ScanRange};
 
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
-    Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand,
-    OnRow, OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
-    cold,
+    BlockReport, Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched,
+    Lsn, Nand, OnRow, OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed,
+    Wait, Xid, cold,
 };
 use crate::classic::{Config, Engine, Flush, Machine, Work};
 use crate::workload::Part;
@@ -79,6 +79,10 @@ impl<D: Nand> Store for ClassicStore<D> {
 
     fn space_stats(&self) -> SpaceStats {
         self.0.space().stats()
+    }
+
+    fn block_report(&self) -> Option<Vec<BlockReport>> {
+        Some(self.0.space().block_report())
     }
 
     fn settle(&self) -> Result<(), EngineError> {

@@ -4,6 +4,7 @@ use flagstone::{Database, EngineError, Options};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 
 use super::{Acknowledged, Workload};
+use crate::bench::observe::Listener;
 use crate::bench::{BenchError, prepare};
 use crate::event_loop::{EventLoop, Manners};
 use crate::store::{Drivable as _, Store as _};
@@ -43,7 +44,7 @@ impl Cuts {
         let profile = profile.with_block_count(self.blocks).expect("as many blocks");
         let device = Timed::new(SimNand::new(&profile, 3));
         let store = Lab::create(device, &self.options("flagstone")).expect("a fresh database");
-        prepare::load(&store, workload, &mut |_| ()).expect("the rows fit");
+        prepare::load(&store, workload, &mut Listener(&mut |_| ())).expect("the rows fit");
         workload.verify_loaded(&store).expect("a consistent load");
         store.settle().expect("a checkpoint");
         store.into_device().expect("nobody else uses it").into_inner()
