@@ -82,6 +82,12 @@ pub(crate) enum RawCommand {
     /// in flight besides, nothing else. Depth 2 also cuts each recovery at each of its operations.
     /// A failure prints the one line that replays it.
     Crash(CrashArgs),
+    /// Serve a page on this machine alone: two runs side by side, to watch and to compare.
+    ///
+    /// Prints the address of the page and serves it until it is interrupted. Benchmark, scale, device,
+    /// preset and scheme of in-place appends are chosen there; each run is a `bench` on the simulated
+    /// chip. The page needs no network.
+    Demo(DemoArgs),
     /// Experiments: reproduce the figures of a paper.
     #[command(subcommand)]
     Lab(RawLab),
@@ -351,6 +357,10 @@ pub(crate) struct BenchArgs {
     /// Transactions of the measured window.
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) txns: u64,
+    /// End the window after so much simulated time, although transactions are left; the chip is sized
+    /// for all of them (simulator).
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: Option<f64>,
     /// Memory for pages and deltas together [default: a tenth of the loaded data].
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
@@ -369,6 +379,21 @@ pub(crate) struct BenchArgs {
     /// Seed of everything random.
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
+}
+
+/// Arguments of `demo`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone demo                  prints the address of the page; Ctrl-C ends it
+  flagstone demo --port 8080
+  flagstone demo --json           {\"address\":\"http://127.0.0.1:34567/\"}
+
+Programs of this machine alone can reach the page.")]
+pub(crate) struct DemoArgs {
+    /// Port on the loopback interface; 0 is any free one.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) port: u16,
 }
 
 /// Arguments of `crash`.

@@ -3,6 +3,7 @@
 //! Owns the way from arguments to a [`BenchConfig`] and the run as text. Measures nothing.
 
 use std::path::Path;
+use std::time::Duration;
 
 use flagstone_lab::bench::{
     BenchConfig, BenchDevice, ChipUse, MemoryBudget, Warmup, WorkloadKind, run_all,
@@ -64,7 +65,8 @@ fn verdict(runs: &Runs, unsteady: Unsteady) -> Exit {
     if is_steady || unsteady == Unsteady::Accepted { Exit::Ok } else { Exit::NotSteady }
 }
 
-fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
+/// Name of a phase, for people.
+pub(crate) const fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
     use flagstone_lab::bench::Phase;
     match phase {
         Phase::Load => "load",
@@ -72,6 +74,11 @@ fn phase_name(phase: flagstone_lab::bench::Phase) -> &'static str {
         Phase::Measure => "measure",
         Phase::Verify => "verify",
     }
+}
+
+/// The benchmark that the arguments describe.
+pub(crate) fn config(args: &BenchArgs) -> Result<BenchConfig, Failure> {
+    validate(args).map(|request| request.config)
 }
 
 fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
@@ -96,6 +103,7 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.clients = args.clients;
     config.abort_ratio = args.abort_ratio;
     config.txns = args.txns;
+    config.time_max = args.seconds.map(seconds).transpose()?;
     config.memory = match &args.memory {
         Some(text) => MemoryBudget::Bytes(request::size("--memory", text)?),
         None => MemoryBudget::Share(0.1),
@@ -195,6 +203,11 @@ fn presets(args: &BenchArgs) -> Result<Vec<flagstone::Options>, UsageError> {
         Ok(options)
     });
     options.collect()
+}
+
+fn seconds(number: f64) -> Result<Duration, UsageError> {
+    Duration::try_from_secs_f64(number)
+        .map_err(|_| unfit("--seconds", &number.to_string(), "a positive number of seconds"))
 }
 
 fn warmup(text: &str) -> Result<Warmup, UsageError> {

@@ -92,7 +92,9 @@ fn endurance(cycles: u32) -> String {
     if cycles == u32::MAX { String::from("-") } else { cycles.to_string() }
 }
 
-const fn cell_mode(mode: CellMode) -> &'static str {
+/// Short name of how a chip uses its cells.
+#[must_use]
+pub(crate) const fn cell_mode(mode: CellMode) -> &'static str {
     match mode {
         CellMode::Slc => "SLC",
         CellMode::Mlc { .. } => "MLC",

@@ -100,6 +100,9 @@ pub(crate) enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// The port of a server cannot be had.
+    #[error("cannot listen on this port: {0}")]
+    Listen(io::Error),
     /// No directory for temporary files.
     #[error("no temporary directory: {0}")]
     Temporary(io::Error),
@@ -208,7 +211,7 @@ impl Failure {
             Self::Reproduce(error) => reproduce_exit(error),
             Self::TooMany(_) => Exit::Usage,
             Self::NoMtd => Exit::NotBuilt,
-            Self::Temporary(_) | Self::Output(_) | Self::Json(_) => Exit::Failed,
+            Self::Listen(_) | Self::Temporary(_) | Self::Output(_) | Self::Json(_) => Exit::Failed,
         }
     }
 }

@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod catalog;
 mod crash;
+mod demo;
 mod escape;
 mod exit;
 mod failure;
@@ -57,6 +58,7 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
     match command {
         RawCommand::Quickstart(args) => return quickstart::quickstart(&args, output),
         RawCommand::Bench(args) => return bench::bench(&args, output),
+        RawCommand::Demo(args) => return demo::demo(&args, output),
         RawCommand::Crash(args) => return crash::crash(&args, output),
         RawCommand::Lab(command) => return lab::lab(&command, output),
         RawCommand::Check(args) => return inspect::check(&args.try_into()?, output),
