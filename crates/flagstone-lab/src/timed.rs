@@ -26,6 +26,12 @@ impl<D: Nand> Timed<D> {
         std::mem::take(&mut self.end_ns_max)
     }
 
+    /// Waits until every operation so far is done.
+    pub fn come_to_rest(&mut self) {
+        let end_ns = self.take_end_ns();
+        self.device.advance_to(end_ns);
+    }
+
     /// The device itself.
     pub fn inner(&self) -> &D {
         &self.device

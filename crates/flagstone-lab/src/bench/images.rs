@@ -109,16 +109,17 @@ fn loader(options: &Options) -> Options {
 }
 
 /// A loaded device (rule G2).
-fn load<S: Store, W: Workload>(
+fn load<S: Store<Device = Chip>, W: Workload>(
     job: Job<'_, W>,
     options: &Options,
-    device: S::Device,
+    device: Chip,
     observer: &mut dyn Observer,
-) -> Result<S::Device, BenchError> {
+) -> Result<Chip, BenchError> {
     let store = S::create(device, options)?;
     prepare::load(&store, job.workload, observer)?;
     job.workload.verify_loaded(&store)?;
     store.settle()?;
     job.prefill(&store, options)?;
+    store.with_device(Chip::come_to_rest);
     store.into_device().ok_or(BenchError::Shared)
 }

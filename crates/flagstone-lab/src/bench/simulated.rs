@@ -120,11 +120,14 @@ fn begin<S: Store<Device = Chip>, W: Workload>(
     }
 }
 
-fn clients<'m, S: Drivable, W: Workload>(
+fn clients<'m, S: Drivable + Store<Device = Chip>, W: Workload>(
     machine: &'m Machine<S, W::Tables>,
     Job { config, workload }: Job<'_, W>,
 ) -> Result<Clients<'m, S, W>, BenchError> {
     let durability = machine.options.durability;
+    // The load leaves the dies busy; the clients begin when they are done, so that no window holds
+    // the time of the load.
+    machine.database.with_device(Chip::come_to_rest);
     let engine = machine.database.engine();
     let manners = Manners {
         abort_ratio: config.abort_ratio,

@@ -333,3 +333,18 @@ fn a_share_of_the_transactions_is_made_to_abort() {
         assert!((0.08..0.12).contains(&share), "{preset}: {share}");
     }
 }
+
+/// Goal: a window without a warm-up does not hold the time of the load. Method: the first transactions
+/// of a fresh database take about as long as the next ones do, loaded here and from an image.
+#[test]
+fn the_time_of_the_load_is_no_part_of_the_window() {
+    for start in [Start::Load, Start::Image(std::sync::Arc::default())] {
+        let elapsed_s = |txns| {
+            let start = start.clone();
+            let config = BenchConfig { txns, start, warmup: Warmup::None, ..small("flagstone", 1) };
+            bench(&config).elapsed_s
+        };
+        let (few, more) = (elapsed_s(200), elapsed_s(400));
+        assert!(few < 0.7 * more, "200 transactions take {few} s, 400 {more} s");
+    }
+}
