@@ -115,6 +115,8 @@ async function lookAt(what, isCompared) {
   await page.setViewportSize({ width: 1280, height: 900 });
 }
 
+// Another font differs by at most 3 % in height and in its tiles, a part of the page that is gone by
+// 8 % in height, fields that do not lie in columns by more in one of them.
 async function compare(name, picture) {
   const path = `${references}/${name}`;
   if (isUpdate) {
@@ -122,8 +124,8 @@ async function compare(name, picture) {
     return;
   }
   const apart = await difference(blank, picture, await readFile(path));
-  assert.ok(apart.height < 0.15, `${name}: its height differs by ${(100 * apart.height).toFixed(1)} %`);
-  assert.ok(apart.tiles < 0.04, `${name}: its tiles differ by ${(100 * apart.tiles).toFixed(1)} %`);
+  assert.ok(apart.height < 0.06, `${name}: its height differs by ${(100 * apart.height).toFixed(1)} %`);
+  assert.ok(apart.tiles < 0.03, `${name}: its tiles differ by ${(100 * apart.tiles).toFixed(1)} %`);
 }
 
 test("the page as it opens", async () => {

@@ -189,11 +189,16 @@ fn row(figure: &Figure, finished: &[Finished]) -> Value {
     let cells = figure.cells(finished).into_iter().map(|cell| {
         json!([
             text(cell.value, &|value| figure.shown(value)),
-            text(cell.per_transaction, &|value| format!("{value:.3}")),
+            text(cell.per_transaction, &each),
             text(cell.against_first, &|value| format!("{value:.2}")),
         ])
     });
     json!({ "name": figure.name, "unit": figure.unit, "cells": cells.collect::<Vec<_>>() })
+}
+
+/// A share of one transaction: three decimals, or none where these say nothing.
+fn each(value: f64) -> String {
+    if value < 1000.0 { format!("{value:.3}") } else { grouped(value.round() as u64) }
 }
 
 /// What was run, and whether its figures may be compared with others.

@@ -115,7 +115,7 @@ pub(super) const BENCHMARKS: [Benchmark; 5] = [
         scale_of: "nodes",
         scale_min: 1_024,
         scale_max: 1_000_000,
-        scale: 20_000,
+        scale: 2_000,
         txns: 20_000,
         dialects: &["spec", "linkbench"],
     },

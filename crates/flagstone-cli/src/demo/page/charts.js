@@ -45,6 +45,11 @@ function begin(svg, width, height, title, words) {
   );
 }
 
+/** Says in the middle of a drawing that there is nothing to draw. */
+function sayEmpty(svg, width, height) {
+  svg.append(element("text", { class: "text soft", x: width / 2, y: height / 2, "text-anchor": "middle" }, "Nothing measured yet"));
+}
+
 const draw = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 /**
@@ -56,6 +61,10 @@ export function lines(svg, { title, words, xName, series }) {
   const [left, right, top, bottom] = [64, 22, 12, 40];
   begin(svg, width, height, title, words);
   const drawn = series.filter((one) => one.points.length > 0);
+  if (drawn.length === 0) {
+    sayEmpty(svg, width, height);
+    return;
+  }
   const most = (index) => Math.max(0, ...drawn.flatMap((one) => one.points.map((point) => point[index])));
   const xs = ticks(most(0), 5);
   const ys = ticks(most(1), 4);
@@ -87,9 +96,13 @@ export function lines(svg, { title, words, xName, series }) {
 /** Bars for each cause, A filled and B outlined, each with its letter and its value. */
 export function bars(svg, { title, words, rows, sides }) {
   const [width, rowHeight, left, right] = [420, 17, 118, 62];
-  const group = rowHeight * Math.max(1, sides.length) + 9;
-  const height = Math.max(60, rows.length * group + 12);
+  const group = rowHeight * sides.length + 9;
+  const height = sides.length > 0 ? rows.length * group + 12 : 230;
   begin(svg, width, height, title, words);
+  if (sides.length === 0) {
+    sayEmpty(svg, width, height);
+    return;
+  }
   const top = Math.max(1e-9, ...rows.flatMap((row) => sides.map((side) => row.values[side] ?? 0)));
   rows.forEach((row, index) => {
     const y = 6 + index * group;
