@@ -93,10 +93,8 @@ pub trait Store: Sized {
     /// What the space floor counted since it was mounted.
     fn space_stats(&self) -> SpaceStats;
 
-    /// Every block of the device; none when the engine keeps blocks in a way of its own.
-    fn block_report(&self) -> Option<Vec<BlockReport>> {
-        None
-    }
+    /// Every block of the device, as the store uses it.
+    fn block_report(&self) -> Vec<BlockReport>;
 
     /// Makes every commit durable and brings the database to rest, so that opening it again has
     /// next to nothing to do.

@@ -71,8 +71,8 @@ struct Sample {
 struct Chip {
     pages_per_block: u32,
     erase_count: EraseCount,
-    /// Of each block its state, live pages and erases. The state is a place in [`STATES`], or beyond
-    /// it where the engine or the device keeps its blocks to itself.
+    /// Of each block its state, live pages and erases. The state is a place in [`STATES`], or
+    /// beyond it where the device keeps its blocks to itself.
     blocks: Vec<(usize, u32, u32)>,
 }
 
@@ -209,4 +209,27 @@ fn chip(scene: &dyn Scene, parts: u32) -> Chip {
     };
     let pages_per_block = scene.geometry().pages_per_block;
     Chip { pages_per_block, erase_count: EraseCount::of(erases), blocks }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_history_keeps_its_shape_in_few_points() {
+        let watched = Watched::default();
+        let mut watcher = Watcher::new(&watched, 1);
+        let mut samples = Vec::new();
+        for commits in 0..100_000_u64 {
+            let window = Window { time_s: commits as f64 / 1e3, commits, ..Window::default() };
+            watcher.sample(&mut samples, &window);
+        }
+        assert!((SAMPLES_MAX / 4..SAMPLES_MAX).contains(&samples.len()), "{}", samples.len());
+        let gaps = samples.windows(2).map(|pair| pair[1].commits - pair[0].commits);
+        let gaps: Vec<u64> = gaps.collect();
+        let (least, most) = (gaps.iter().min().copied(), gaps.iter().max().copied());
+        assert!(least > Some(0) && most <= least.map(|gap| 4 * gap), "{least:?} to {most:?}");
+        assert_eq!(samples[0].commits, 0);
+        assert!(samples.last().is_some_and(|last| last.commits > 98_000));
+    }
 }

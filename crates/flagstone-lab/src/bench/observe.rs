@@ -1,10 +1,10 @@
 //! Watching a run while it goes on.
 //!
-//! Owns what an observer is told and shown, and what it may decide: that the run goes on, or is given
-//! up. Never changes what the run does.
+//! Owns what an observer is told and shown, and what it may decide: that the run goes on, or is
+//! given up. Never changes what the run does.
 //!
-//! - **O1** A run that is observed does to its device what it does unobserved: looks come between two
-//!   events of the loop, and change nothing.
+//! - **O1** A run that is observed does to its device what it does unobserved: looks come between
+//!   two events of the loop, and change nothing.
 //! - **O2** Looking is the observer's cost: nothing is counted together unless it asks.
 
 use flagstone_nand::{Geometry, Nand as _};
@@ -50,8 +50,8 @@ pub trait Scene {
     /// Shape of the device.
     fn geometry(&self) -> Geometry;
 
-    /// Every block of the device; none where the engine keeps blocks in a way of its own, and on a
-    /// drive, whose blocks are not those that the engine addresses.
+    /// Every block of the device; none on a drive, whose blocks are not those that the engine
+    /// addresses.
     fn blocks(&self) -> Option<Vec<BlockReport>>;
 
     /// Erases of every block, as the device counts them.
@@ -69,7 +69,7 @@ impl<S: Store> Scene for Sight<'_, S> {
 
     fn blocks(&self) -> Option<Vec<BlockReport>> {
         let is_drive = self.0.with_device(|device| device.translation().is_some());
-        if is_drive { None } else { self.0.block_report() }
+        (!is_drive).then(|| self.0.block_report())
     }
 
     fn geometry(&self) -> Geometry {

@@ -252,8 +252,8 @@ impl<W: Workload> Job<'_, W> {
         Progress { phase: Phase::Measure, done: commits.max(by_time as u64).min(total), total }
     }
 
-    /// End of slice `number` of the window that began at `start`: slices are of equal commits, or of
-    /// equal time where that is limited.
+    /// End of slice `number` of the window that began at `start`: slices are of equal commits, or
+    /// of equal time where that is limited.
     fn goal(&self, start: u64, start_ns: u64, number: u64) -> Goal {
         let txns = self.config.txns;
         let Some(time_max) = self.config.time_max else {

@@ -334,8 +334,9 @@ fn a_share_of_the_transactions_is_made_to_abort() {
     }
 }
 
-/// Goal: a window without a warm-up does not hold the time of the load. Method: the first transactions
-/// of a fresh database take about as long as the next ones do, loaded here and from an image.
+/// Goal: a window without a warm-up does not hold the time of the load. Method: the first
+/// transactions of a fresh database take about as long as the next ones do, loaded here and from an
+/// image.
 #[test]
 fn the_time_of_the_load_is_no_part_of_the_window() {
     for start in [Start::Load, Start::Image(std::sync::Arc::default())] {

@@ -41,8 +41,8 @@ impl<D: Nand> Store for Database<D> {
         self.runtime().space().stats()
     }
 
-    fn block_report(&self) -> Option<Vec<BlockReport>> {
-        Some(self.runtime().space().block_report())
+    fn block_report(&self) -> Vec<BlockReport> {
+        self.runtime().space().block_report()
     }
 
     fn settle(&self) -> Result<(), EngineError> {

@@ -81,8 +81,8 @@ impl<D: Nand> Store for ClassicStore<D> {
         self.0.space().stats()
     }
 
-    fn block_report(&self) -> Option<Vec<BlockReport>> {
-        Some(self.0.space().block_report())
+    fn block_report(&self) -> Vec<BlockReport> {
+        self.0.space().block_report()
     }
 
     fn settle(&self) -> Result<(), EngineError> {

@@ -7,8 +7,8 @@ use flagstone_space::shadow::Restart;
 
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
-    Drivable, Driven, Durability, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand, OnRow,
-    OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
+    BlockReport, Drivable, Driven, Durability, EngineError, EngineStats, Fetch, Fetched, Lsn, Nand,
+    OnRow, OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed, Wait, Xid,
 };
 use crate::records::{Config, Engine, Flush, Machine, Work};
 use crate::run::Scan;
@@ -68,6 +68,10 @@ impl<D: Nand> Store for RecordDatabase<D> {
 
     fn space_stats(&self) -> SpaceStats {
         self.0.space_stats()
+    }
+
+    fn block_report(&self) -> Vec<BlockReport> {
+        self.0.store().block_report()
     }
 
     fn settle(&self) -> Result<(), EngineError> {

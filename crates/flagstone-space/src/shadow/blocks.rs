@@ -20,6 +20,8 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Geometry};
 
+use crate::{BlockReport, BlockState};
+
 /// What a block is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -103,6 +105,22 @@ impl Blocks {
 
     pub(super) const fn free_count(&self) -> u32 {
         self.free_count
+    }
+
+    /// One line a block, for a picture of the device.
+    pub(super) fn report(&self) -> Vec<BlockReport> {
+        let line = |((number, block), erases): ((u32, &Block), &u32)| BlockReport {
+            block: BlockIndex(number),
+            state: match block.state {
+                State::Free { .. } => BlockState::Free,
+                State::Open => BlockState::Open,
+                State::Closed => BlockState::Closed,
+                State::Bad => BlockState::Bad,
+            },
+            live: block.live.into(),
+            erases: *erases,
+        };
+        (0..).zip(&self.blocks).zip(&self.erases).map(line).collect()
     }
 
     /// Blocks that are not bad.

@@ -1,10 +1,12 @@
 //! What a store counts.
 
+use alloc::vec::Vec;
+
 use flagstone_nand::Nand;
 
 use super::flash::{Work, WorkTally};
 use super::{ShadowStore, note::NOWHERE};
-use crate::LogicalPage;
+use crate::{BlockReport, LogicalPage};
 
 /// Events that the tallies of operations do not tell.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +108,12 @@ impl<D: Nand> ShadowStore<D> {
 }
 
 impl<D: Nand> ShadowStore<D> {
+    /// One line a block, for a picture of the device; live are units.
+    #[must_use]
+    pub fn block_report(&self) -> Vec<BlockReport> {
+        self.blocks.report()
+    }
+
     /// Logical pages with a committed version, ascending.
     pub fn mapped_pages(&self) -> impl Iterator<Item = LogicalPage> + '_ {
         let numbered = (0..).zip(&self.map);

@@ -53,7 +53,7 @@ function sayEmpty(svg, width, height) {
 const draw = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 /**
- * Lines over time, one for each side: A whole, B dashed, both with their letter at the end.
+ * Lines over time, one for each side: A solid, B dashed, both with their letter at the end.
  * `series` is [{ side, points: [[x, y]…] }…].
  */
 export function lines(svg, { title, words, xName, series }) {
@@ -119,8 +119,8 @@ export function bars(svg, { title, words, rows, sides }) {
   svg.append(element("path", { class: "axis", d: `M${left} 2V${height - 4}` }));
 }
 
-/** What the numbers of states say, in the order of the server; unknown ones come last. */
-export const STATES = ["free", "open", "closed", "log", "anchors", "retired", "bad", "unknown"];
+/** What the numbers of states say, in the order of the server; last, what a drive does not tell. */
+export const STATES = ["free", "open", "closed", "log", "anchors", "retired", "bad", "not told"];
 
 const DATA = new Set(["open", "closed", "retired"]);
 
@@ -165,7 +165,7 @@ export function chip(svg, { title, words, blocks, share, marks }) {
     paths.block += box(x, y, size, size);
     const filled = Math.min(1, Math.max(0, share(block))) * size;
     if (filled > 0) paths.filled += box(x, (y + size - filled).toFixed(1), size, filled.toFixed(1));
-    const marked = marks && mark(STATES[block[0]] ?? "unknown", x, y, size);
+    const marked = marks && mark(STATES[block[0]], x, y, size);
     if (marked) paths[marked[0]] += marked[1];
   });
   for (const [name, d] of Object.entries(paths)) if (d) svg.append(element("path", { class: name, d }));
@@ -221,7 +221,7 @@ export function file(drawings) {
     copy.setAttribute("width", inner * shown);
     copy.setAttribute("height", height * shown);
     root.append(copy);
-    y += 26 + height * shown + 28;
+    y += Math.round(26 + height * shown + 28);
   }
   root.setAttribute("height", y);
   root.setAttribute("viewBox", `0 0 ${width} ${y}`);

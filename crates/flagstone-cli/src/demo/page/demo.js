@@ -220,6 +220,9 @@ function showChip(side, panel, chip) {
   panel.querySelector(".chip").hidden = !chip;
   if (!chip) return;
   const { blocks, erase_count: erases } = chip;
+  // A drive keeps its blocks to itself: their erases alone are known.
+  const isKnown = blocks.some(([state]) => state < charts.STATES.length - 1);
+  for (const part of [byId(`valid-${side}`).parentElement, panel.querySelector(".legend")]) part.hidden = !isKnown;
   const most = Math.max(1, erases.max);
   const counts = charts.STATES.map((state, number) => [state, blocks.filter((block) => block[0] === number)]);
   const parts = counts.filter(([, found]) => found.length > 0).map(([state, found]) => `${found.length} ${state}`);
@@ -328,10 +331,10 @@ async function showResults() {
 }
 
 function saveCharts() {
-  const drawings = CHARTS.map(([id, heading]) => ({ heading: `${heading} (A whole, B dashed or outlined)`, svg: byId(id) }));
+  const drawings = CHARTS.map(([id, heading]) => ({ heading: `${heading} (A solid, B dashed or outlined)`, svg: byId(id) }));
   for (const side of SIDES) {
     for (const [id, text] of [[`valid-${side}`, "valid pages of each block"], [`wear-${side}`, "erases of each block"]]) {
-      if (byId(id).childElementCount > 0) drawings.push({ heading: `${name(side)}: ${text}`, svg: byId(id) });
+      if (byId(id).childElementCount > 0 && !byId(id).closest("[hidden]")) drawings.push({ heading: `${name(side)}: ${text}`, svg: byId(id) });
     }
   }
   const address = URL.createObjectURL(new Blob([charts.file(drawings)], { type: "image/svg+xml" }));

@@ -162,6 +162,10 @@ impl Log {
         *self = Self { next: epoch << EPOCH_SHIFT, start: epoch << EPOCH_SHIFT, ..Self::default() };
     }
 
+    pub(super) fn blocks(&self) -> impl Iterator<Item = BlockIndex> + '_ {
+        self.blocks.iter().map(|(block, _)| *block)
+    }
+
     pub(super) fn block_count(&self) -> u32 {
         self.blocks.len() as u32
     }

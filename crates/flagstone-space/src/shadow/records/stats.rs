@@ -1,6 +1,10 @@
 //! What a store counts.
 
+use alloc::vec::Vec;
+
 use flagstone_nand::Nand;
+
+use crate::{BlockReport, BlockState};
 
 use super::{LogicalPage, NOWHERE, RecordStore, Work, WorkTally};
 
@@ -73,6 +77,18 @@ impl<D: Nand> RecordStore<D> {
                 + self.table.size()
                 + self.blocks.size(),
         }
+    }
+
+    /// One line a block, for a picture of the device; live are units.
+    #[must_use]
+    pub fn block_report(&self) -> Vec<BlockReport> {
+        let mut report = self.blocks.report();
+        for block in self.log.blocks() {
+            if let Some(line) = report.get_mut(block.0 as usize) {
+                line.state = BlockState::Log;
+            }
+        }
+        report
     }
 
     /// Logical pages with a version, ascending.
