@@ -41,8 +41,8 @@ pub(crate) fn demo(args: &DemoArgs, output: &mut Output) -> Result<Exit, Failure
     let text = || format!("flagstone demo: {address}\nCtrl-C ends it.\n");
     output.show(&json!({ "address": address }), text)?;
     output.finish()?;
-    // A sender that is gone means that there is no handler: then nothing comes, and the process ends
-    // with the signal.
+    // A sender that is gone means that there is no handler: then nothing comes, and the process
+    // ends with the signal.
     if interrupted.recv().is_err() {
         loop {
             std::thread::park();

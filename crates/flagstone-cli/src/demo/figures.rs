@@ -177,7 +177,8 @@ pub(super) fn table(finished: &[Finished]) -> Value {
         .iter()
         .map(|one| json!({ "label": one.label, "command": one.command, "about": about(&one.run) }));
     let groups = GROUPS.iter().map(|(name, figures)| {
-        json!({ "name": name, "rows": figures.iter().map(|figure| row(figure, finished)).collect::<Vec<_>>() })
+        let rows: Vec<Value> = figures.iter().map(|figure| row(figure, finished)).collect();
+        json!({ "name": name, "rows": rows })
     });
     json!({ "runs": runs.collect::<Vec<_>>(), "groups": groups.collect::<Vec<_>>() })
 }

@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::overrides::BadOption;
 use crate::request::UsageError;
 use crate::size::parse_size;
+use crate::table::grouped;
 
 /// The fields of one side, as they were typed.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -235,6 +236,7 @@ impl Check {
             _ if text.is_empty() => default,
             Ok(number) if (min..=max).contains(&number) => number,
             _ => {
+                let (min, max) = (grouped(min), grouped(max));
                 let message = format!("{subject} must be a whole number from {min} to {max}.");
                 self.fault(field, message);
                 default
@@ -364,7 +366,7 @@ fn fault_of(failure: &Failure) -> Fault {
 pub(super) fn sentence(message: &str) -> String {
     let mut letters = message.chars();
     let Some(first) = letters.next() else { return String::new() };
-    let end = if message.ends_with('.') { "" } else { "." };
+    let end = if message.ends_with(['.', '?']) { "" } else { "." };
     format!("{}{}{end}", first.to_uppercase(), letters.as_str())
 }
 

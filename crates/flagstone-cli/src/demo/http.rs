@@ -3,9 +3,9 @@
 //! Owns bytes on a connection, in both directions, and the limits that hold for whoever connects.
 //! Knows no path. Heads are parsed by `httparse`.
 //!
-//! - I1: a request is answered only where its `Host` is this machine by name or by number, so that no
-//!   page of another site reaches the server under a name that it has pointed here (DNS rebinding);
-//!   what changes something is taken only from pages of this server (`Origin`).
+//! - I1: a request is answered only where its `Host` is this machine by name or by number, so that
+//!   no page of another site reaches the server under a name that it has pointed here (DNS
+//!   rebinding); what changes something is taken only from pages of this server (`Origin`).
 //! - I2: whatever comes, a request takes at most [`HEAD_SIZE_MAX`] and [`BODY_SIZE_MAX`] bytes of
 //!   memory and [`REQUEST_TIME_MAX`].
 
@@ -25,7 +25,7 @@ const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 const LINGER_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// What the browser may do with what this server sends: nothing but show it and talk to this server.
+/// What the browser may do with what this server sends: show it, and talk to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
      data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

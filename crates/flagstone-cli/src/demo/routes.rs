@@ -1,13 +1,13 @@
 //! What is answered to which request.
 //!
-//! Owns the paths of the server and the page itself, which is in this program with everything it loads.
+//! Owns the paths of the server and the page itself, which is in this program with all it loads.
 //!
 //! | method and path | answer |
 //! | --- | --- |
 //! | `GET /`, `/style.css`, `/demo.js`, `/charts.js` | the page |
 //! | `GET /api/choices` | benchmarks, devices, presets, and what the form begins with |
 //! | `GET /api/state` | both sides as they stand |
-//! | `POST /api/runs/a`, `/api/runs/b` | begins a run; 409 when the side is busy, 422 with every fault |
+//! | `POST /api/runs/a`, `/api/runs/b` | begins a run; 409: the side is busy; 422: every fault |
 //! | `DELETE /api/runs/a`, `/api/runs/b` | gives the run up; 409 when there is none |
 //! | `GET /api/results`, `GET /results.csv` | the table of finished runs |
 //! | `DELETE /api/results` | forgets them |

@@ -15,7 +15,7 @@ use super::{http, routes};
 /// Connections served at a time; others are closed at once.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Pause after a connection could not be accepted, so that a lack of file descriptors is waited out.
+/// Pause after a connection could not be accepted: a lack of file descriptors is waited out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server that is up. Its threads end with the process.

@@ -324,3 +324,12 @@ fn a_paper_that_is_unknown_or_not_built_is_named() {
     assert!(ran.stderr.contains("in-place-appends"), "{}", ran.stderr);
     ran.fails(17);
 }
+
+#[test]
+fn a_port_that_is_taken_is_said() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("it has an address").port().to_string();
+    let ran = flagstone(&["demo", "--port", &port]).fails(1);
+    assert!(ran.stderr.contains("cannot listen on this port"), "{}", ran.stderr);
+    flagstone(&["demo", "--port", "65536"]).fails(2);
+}
