@@ -317,7 +317,6 @@ fn bench_exit(error: &BenchError) -> Exit {
 fn reproduce_exit(error: &ReproduceError) -> Exit {
     match error {
         ReproduceError::UnknownPaper { .. } | ReproduceError::UnknownFigure { .. } => Exit::Usage,
-        ReproduceError::NotBuilt(_) => Exit::NotBuilt,
         ReproduceError::Run { source, .. } => bench_exit(source),
         ReproduceError::File { source, .. } => file_exit(source.kind()),
         _ => Exit::Failed,

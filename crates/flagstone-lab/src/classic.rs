@@ -48,6 +48,7 @@ use flagstone::Options;
 use crate::preset::{self, EngineKind};
 
 pub(crate) mod access;
+pub(crate) mod appends;
 mod check;
 mod checkpoint;
 mod engine;
@@ -106,11 +107,13 @@ pub enum Mistake {
     SkipUndo,
     /// Restart relies on what may have been in flight (rule D11).
     TailNotCopied,
+    /// An append leaves changes out (P3).
+    ChangeForgotten,
 }
 
 impl Mistake {
     /// Every mistake, none of them first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::None,
         Self::WriteBeforeLog,
         Self::AcknowledgeEarly,
@@ -119,6 +122,7 @@ impl Mistake {
         Self::SkipRedo,
         Self::SkipUndo,
         Self::TailNotCopied,
+        Self::ChangeForgotten,
     ];
 }
 

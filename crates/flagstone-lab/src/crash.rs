@@ -309,6 +309,7 @@ fn mix_of(options: &Options) -> Mix {
         EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
         EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
         EngineKind::Flagstone if is_claiming(options) => script::CLAIMS,
+        EngineKind::Classic(_) if options.append_scheme.records_max() > 0 => script::APPENDS,
         EngineKind::Flagstone | EngineKind::Classic(_) => Mix::default(),
     }
 }

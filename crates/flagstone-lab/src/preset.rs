@@ -4,7 +4,7 @@
 //! only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
 //! from the preset's name, which they carry.
 
-use flagstone::{Options, OptionsError, PRESETS};
+use flagstone::{AppendScheme, Appends, Options, OptionsError, PRESETS};
 
 use flagstone_space::evidence::Flags;
 use flagstone_space::shadow::ShadowProtocol;
@@ -49,6 +49,26 @@ const LAB: &[Preset] = &[
     Preset {
         name: "wal",
         summary: "as berkeley-original: what the extended flag commits are compared with (lab)",
+        engine: EngineKind::Classic(Locking::Record),
+    },
+    Preset {
+        name: "ipa-0x0",
+        summary: "as berkeley-original: what in-place appends are compared with, [0x0] (lab)",
+        engine: EngineKind::Classic(Locking::Record),
+    },
+    Preset {
+        name: "ipa-2x4",
+        summary: "small changes appended to their page: 2 records of 4 bytes, but for history (lab)",
+        engine: EngineKind::Classic(Locking::Record),
+    },
+    Preset {
+        name: "ipa-runs",
+        summary: "as ipa-2x4, 2 records of byte runs as large as a slot (lab)",
+        engine: EngineKind::Classic(Locking::Record),
+    },
+    Preset {
+        name: "ipa-auto",
+        summary: "as ipa-runs, records of each table as its changes are worth (lab)",
         engine: EngineKind::Classic(Locking::Record),
     },
     Preset {
@@ -123,10 +143,23 @@ pub fn options(name: &str) -> Result<Options, OptionsError> {
         Some(preset) => Ok(Options {
             preset: preset.name.to_owned(),
             checkpoint_commits: CHECKPOINT_COMMITS,
+            append_scheme: appends_of(preset.name),
             ..Options::default()
         }),
         None => Options::preset(name),
     }
+}
+
+/// Append schemes by preset: tables that only grow stand in a region of their own, as in the paper.
+fn appends_of(preset: &str) -> Appends {
+    let scheme = match preset {
+        "ipa-2x4" => AppendScheme::Pairs { records: 2, bytes: 4 },
+        "ipa-runs" => AppendScheme::Runs { records: 2 },
+        "ipa-auto" => return Appends { scheme: AppendScheme::Auto, ..Appends::default() },
+        _ => return Appends::default(),
+    };
+    let whole = |name: &str| (name.to_owned(), AppendScheme::None);
+    Appends { scheme, tables: vec![whole("history")] }
 }
 
 #[cfg(test)]

@@ -132,9 +132,6 @@ pub enum ReproduceError {
     /// Nothing can be drawn: no figure has all its runs on file.
     #[error("no runs of `{0}` with these sizes and this seed are on file")]
     NothingOnFile(&'static str),
-    /// The experiment is not part of this build.
-    #[error("this build has no experiment for `{0}`")]
-    NotBuilt(&'static str),
     /// A cell failed.
     #[error("run `{cell}`: {source}")]
     Run {

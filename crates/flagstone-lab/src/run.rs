@@ -55,6 +55,9 @@ pub struct Run {
     pub block_erases: u64,
     /// Live pages that garbage collection moved.
     pub gc_migrations: u64,
+    /// Blocks that garbage collection emptied. Not in the run object.
+    #[serde(skip)]
+    pub gc_victims: u64,
     /// Device time that garbage collection took.
     pub gc_time_s: f64,
     /// Bytes transferred by programs.

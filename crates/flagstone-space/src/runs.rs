@@ -33,7 +33,7 @@ pub enum ChangeForm {
 }
 
 /// Ranges in which `new` differs from `old`, in ascending order. Past its end either reads as erased.
-fn differences<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = Range<usize>> + 'a {
+pub fn differences<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = Range<usize>> + 'a {
     let byte = |image: &[u8], at: usize| image.get(at).copied().unwrap_or(0xFF);
     let end = old.len().max(new.len());
     let mut at = 0;
@@ -62,17 +62,34 @@ pub fn encode(
     records_max: usize,
     size_max: usize,
 ) -> Option<Vec<Vec<u8>>> {
+    encode_ranges(differences(old, new), new, form, records_max, size_max)
+}
+
+/// As [`encode`], for changes that are known: `changed` are ranges of `new` in ascending order.
+#[must_use]
+pub fn encode_ranges(
+    changed: impl Iterator<Item = Range<usize>>,
+    new: &[u8],
+    form: ChangeForm,
+    records_max: usize,
+    size_max: usize,
+) -> Option<Vec<Vec<u8>>> {
     let records = match form {
-        ChangeForm::Pairs { bytes_max } => pairs(old, new, usize::from(bytes_max), size_max)?,
-        ChangeForm::Runs => runs(old, new, records_max, size_max)?,
+        ChangeForm::Pairs { bytes_max } => pairs(changed, new, usize::from(bytes_max), size_max)?,
+        ChangeForm::Runs => runs(changed, new, records_max, size_max)?,
     };
     (records.len() <= records_max).then_some(records)
 }
 
-fn pairs(old: &[u8], new: &[u8], bytes_max: usize, size_max: usize) -> Option<Vec<Vec<u8>>> {
+fn pairs(
+    changed: impl Iterator<Item = Range<usize>>,
+    new: &[u8],
+    bytes_max: usize,
+    size_max: usize,
+) -> Option<Vec<Vec<u8>>> {
     let per_record = bytes_max.min(size_max / PAIR_SIZE);
     let mut records: Vec<Vec<u8>> = Vec::new();
-    for at in differences(old, new).flatten() {
+    for at in changed.flatten() {
         let offset = u16::try_from(at).ok()?;
         if records.last().is_none_or(|last| last.len() >= per_record * PAIR_SIZE) {
             (per_record > 0).then_some(())?;
@@ -85,9 +102,14 @@ fn pairs(old: &[u8], new: &[u8], bytes_max: usize, size_max: usize) -> Option<Ve
     Some(records)
 }
 
-fn runs(old: &[u8], new: &[u8], records_max: usize, size_max: usize) -> Option<Vec<Vec<u8>>> {
+fn runs(
+    changed: impl Iterator<Item = Range<usize>>,
+    new: &[u8],
+    records_max: usize,
+    size_max: usize,
+) -> Option<Vec<Vec<u8>>> {
     let mut merged: Vec<Range<usize>> = Vec::new();
-    for range in differences(old, new) {
+    for range in changed {
         match merged.last_mut() {
             Some(last) if range.start - last.end <= GAP_MIN => last.end = range.end,
             _ => merged.push(range),

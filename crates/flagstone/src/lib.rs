@@ -40,6 +40,7 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+mod appends;
 mod bugs;
 mod database;
 mod delta;
@@ -54,6 +55,7 @@ mod options;
 pub mod parts;
 mod runtime;
 
+pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
     AnyNand, Commit, Database, KeyValue, Limits, Range, Snapshot, Stats, Transaction,

@@ -6,9 +6,11 @@
 use std::time::Duration;
 
 use flagstone_nand::Nand;
-use flagstone_space::{FlagLack, flag_lack};
+use flagstone_space::{FlagLack, append_lack, flag_lack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::appends::{self, Appends};
 
 /// What a frame in memory holds, and so where committed changes wait for their page write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +283,8 @@ pub struct Options {
     pub checkpoint_commits: u64,
     /// What commits transactions that change much.
     pub commit: CommitBy,
+    /// Which small changes are appended to the page that they belong to.
+    pub append_scheme: Appends,
     /// Default durability of a commit.
     pub durability: Durability,
     /// Longest time a group commit waits for company.
@@ -317,6 +321,7 @@ impl Default for Options {
             compaction: Compaction::Copy,
             checkpoint_commits: 0,
             commit: CommitBy::Auto,
+            append_scheme: Appends::default(),
             durability: Durability::Immediate,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
@@ -662,6 +667,16 @@ impl Options {
                 preset,
                 capability,
                 instead: "flagstone-claims",
+            });
+        }
+        let slots = self.append_scheme.records_max();
+        if slots > 0
+            && let Some(lack) = append_lack(&device.geometry(), &device.capabilities(), slots)
+        {
+            return Err(OptionsError::Capability {
+                preset: self.preset.clone(),
+                capability: appends::capability_of(lack),
+                instead: if self.preset.starts_with("ipa") { "ipa-0x0" } else { "flagstone" },
             });
         }
         if self.memory < MEMORY_PAGES_MIN * page_size {

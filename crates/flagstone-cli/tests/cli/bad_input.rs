@@ -316,13 +316,10 @@ fn a_file_that_another_process_holds_is_refused() {
 }
 
 #[test]
-fn a_paper_that_is_unknown_or_not_built_is_named() {
+fn a_paper_that_is_unknown_is_named() {
     let ran = flagstone(&["lab", "reproduce", "flag-comit"]);
     assert!(ran.stderr.contains("did you mean `flag-commit`?"), "{}", ran.stderr);
     ran.fails(2);
-    let ran = flagstone(&["lab", "reproduce", "in-place-appends", "--quick"]);
-    assert!(ran.stderr.contains("in-place-appends"), "{}", ran.stderr);
-    ran.fails(17);
 }
 
 #[test]

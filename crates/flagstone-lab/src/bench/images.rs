@@ -103,6 +103,7 @@ fn loader(options: &Options) -> Options {
         parts: options.parts,
         log_pages: options.log_pages,
         collection: options.collection,
+        append_scheme: options.append_scheme.clone(),
         seed: options.seed,
         ..Options::default()
     }

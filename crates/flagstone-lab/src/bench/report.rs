@@ -54,6 +54,7 @@ pub(crate) fn compose(
         partial_programs: totals.device.partial_programs,
         block_erases: erases,
         gc_migrations: totals.gc_migrations,
+        gc_victims: totals.gc_victims,
         gc_time_s: seconds(totals.gc_time_ns),
         bytes_programmed: totals.device.bytes_programmed,
         write_amplification: ratio(totals.device.bytes_programmed, totals.user_bytes),

@@ -1,7 +1,9 @@
 //! Operations of transactions.
 
 use flagstone::parts::{self, LockMode, LockOn, Node};
-use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone::{
+    AppendScheme, Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid,
+};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;
@@ -129,7 +131,7 @@ impl Engine {
     /// Sets or removes an entry. Called again after a stop, it goes on.
     fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
         self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
-        let size_max = parts::value_size_max(self.page_size, key.len());
+        let size_max = parts::value_size_max(self.node_size_min(tree), key.len());
         let new = match value {
             Some(value) if value.len() > size_max => Some(self.write_long(xid, tree, key, value)?),
             Some(value) => Some(OwnCell { bytes: value.to_vec(), is_ref: false }),
@@ -272,9 +274,8 @@ impl Engine {
         if !self.get(xid, catalog, name.as_bytes(), &mut entry)? {
             return Ok(None);
         }
-        let (tree, root) = decode_entry(&entry)
-            .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
-        self.trees.insert(tree, root);
+        let tree = self.learn(&entry);
+        let tree = tree.ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
         Ok(Some(parts::table(tree)))
     }
 
@@ -294,10 +295,12 @@ impl Engine {
         self.admit_pages(1)?;
         // Kept in reserve until nothing can stop the creation any more.
         let root = self.peek_page()?;
-        self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
+        let mut entry = encode_entry(tree, root);
+        entry.extend_from_slice(&encode_scheme(self.config.options.append_scheme.of(name)));
+        self.put(xid, parts::table(CATALOG), name.as_bytes(), &entry)?;
         let root = self.take_this(root)?;
-        self.trees.insert(tree, root);
-        let image = parts::empty_leaf(tree, self.page_size);
+        self.learn(&entry);
+        let image = parts::empty_leaf(tree, self.node_size(tree));
         let part = Part::Image { page: root, image: page::trimmed(&image) };
         self.install(vec![(part, image)]);
         Ok(parts::table(tree))
@@ -309,13 +312,22 @@ impl Engine {
         while let Some(part) = range {
             let (found, rest, leaf) = self.look(CATALOG, &part, Direction::Forward, usize::MAX)?;
             for (_, cell) in found {
-                let entry = decode_entry(&cell.bytes);
-                let (tree, root) = entry.ok_or_else(|| corrupt(leaf, "catalog does not decode"))?;
-                self.trees.insert(tree, root);
+                let tree = self.learn(&cell.bytes);
+                tree.ok_or_else(|| corrupt(leaf, "catalog does not decode"))?;
             }
             range = rest;
         }
         Ok(())
+    }
+
+    /// Keeps root and scheme of a tree, whose entry of the catalog this is; the tree.
+    fn learn(&mut self, entry: &[u8]) -> Option<u32> {
+        let (place, scheme) = entry.split_at_checked(8)?;
+        let (tree, root) = decode_entry(place)?;
+        let scheme = decode_scheme(scheme)?;
+        self.trees.insert(tree, root);
+        self.schemes.insert(tree, scheme);
+        Some(tree)
     }
 }
 
@@ -390,6 +402,21 @@ fn read_part<'a>(
         (Some(rest), Direction::Backward) => {
             (rest.high.as_deref().unwrap_or(&range.low), range.high.as_deref())
         }
+    }
+}
+
+/// What an entry of the catalog says of appends: nothing where there are none.
+fn encode_scheme(scheme: AppendScheme) -> Vec<u8> {
+    match scheme {
+        AppendScheme::None => Vec::new(),
+        scheme => scheme.to_string().into_bytes(),
+    }
+}
+
+fn decode_scheme(bytes: &[u8]) -> Option<AppendScheme> {
+    match bytes {
+        [] => Some(AppendScheme::None),
+        text => std::str::from_utf8(text).ok()?.parse().ok(),
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Node, Reads};
 use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
+use flagstone::{AppendScheme, Table, Xid};
 use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
-use flagstone::{Table, Xid};
 use flagstone_space::{LogicalPage, Lsn};
 
+use super::appends::{Learned, Room};
 use super::checkpoint::Checkpoint;
 use super::page;
 use super::pool::{Frame, Pool};
@@ -122,11 +123,17 @@ pub(super) struct Counts {
 #[derive(Debug)]
 pub struct Engine {
     pub(super) config: Config,
+    /// Bytes of a page that takes no appends.
     pub(super) page_size: usize,
+    pub(super) room: Room,
     pub(super) pool: Pool,
     pub(super) locks: Locks,
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
+    /// Scheme of each tree whose pages take appends.
+    pub(super) schemes: BTreeMap<u32, AppendScheme>,
+    /// What those with an automatic one have shown.
+    pub(super) learned: BTreeMap<u32, Learned>,
     pub(super) transactions: BTreeMap<Xid, Transaction>,
     pub(super) debts: Debts,
     pub(super) xid_next: u64,
@@ -171,15 +178,19 @@ impl Sealed {
 }
 
 impl Engine {
-    /// An empty engine over pages of `page_size` bytes, whose log goes on at `place`.
-    pub(super) fn new(config: Config, page_size: usize, log: LogTail, place: LogPlace) -> Self {
+    /// An empty engine over pages with so much `room`, whose log goes on at `place`.
+    pub(super) fn new(config: Config, room: Room, log: LogTail, place: LogPlace) -> Self {
+        let page_size = room.whole();
         let roots = [(CATALOG, LogicalPage(0)), (CHUNKS, LogicalPage(1))];
         Self {
             pool: Pool::new(page_size),
             page_size,
+            room,
             config,
             locks: Locks::default(),
             trees: BTreeMap::from(roots),
+            schemes: BTreeMap::new(),
+            learned: BTreeMap::new(),
             transactions: BTreeMap::new(),
             debts: Debts::default(),
             xid_next: 1,
@@ -209,7 +220,8 @@ impl Engine {
     /// Bytes of the longest key.
     #[must_use]
     pub fn key_size_max(&self) -> usize {
-        parts::key_size_max(self.page_size)
+        let records_max = self.config.options.append_scheme.records_max();
+        parts::key_size_max(self.room.node(AppendScheme::Runs { records: records_max }))
     }
 
     /// Begins a transaction.
@@ -611,15 +623,16 @@ impl Engine {
         if self.reads.end(page, number) {
             return Ok(());
         }
-        let (lsn, image) = match fetched.found {
-            Some((info, image)) => {
-                let check = "node does not parse";
-                parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
-                (info.lsn, image)
-            }
-            None => (Lsn::ZERO, self.absent(page)?),
+        let Some((info, image)) = fetched.found else {
+            self.pool.fill(page, Lsn::ZERO, self.absent(page)?);
+            return Ok(());
         };
-        self.pool.fill(page, lsn, image);
+        let check = "node does not parse";
+        parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
+        if self.pool.peek(page).is_none() {
+            self.pool.fill(page, info.lsn, self.fitted(image));
+            self.track(page, info);
+        }
         Ok(())
     }
 

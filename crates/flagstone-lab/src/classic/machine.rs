@@ -6,14 +6,12 @@
 use flagstone::parts::LogShape;
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
 use flagstone_nand::Nand;
-use flagstone_space::{Cause, LogicalPage, Lsn, NoOwner, RegionId, Space, SpaceError, WriteTag};
+use flagstone_space::{LogicalPage, Lsn, NoOwner, Space, SpaceError};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Mistake;
+use super::appends::{REGION_TABLES, write_page};
 use super::engine::{Engine, Sealed, View};
-
-/// Region of tables and their inner nodes.
-const REGION_TABLES: RegionId = RegionId(1);
 
 /// Unused page numbers that the engine gets at a time, when the device has that many.
 const PAGES_AT_HAND: usize = 16;
@@ -249,7 +247,8 @@ impl<D: Nand> Machine<D> {
         }
     }
 
-    /// Writes a page if its last record is durable (A1); asks for a flush if not.
+    /// Writes a page, by an append if it takes one, if its last record is durable (A1); asks for a flush
+    /// if not.
     fn write(&self, page: LogicalPage) -> Result<Option<Work>, EngineError> {
         let mut space = self.space();
         let mut engine = self.engine();
@@ -259,15 +258,19 @@ impl<D: Nand> Machine<D> {
             engine.want_durable(lsn);
             return Ok(None);
         }
-        let image = frame.image.clone();
+        engine.learn_from(page);
+        let Some(frame) = engine.pool.peek(page) else { return Ok(None) };
+        let placing = engine.placing_of(&frame.image);
+        let info = match write_page(&mut space, page, frame, placing) {
+            Ok(info) => info,
+            Err(error) => {
+                drop(engine);
+                return self.fail(error.into());
+            }
+        };
         engine.pool.write_begun(page);
+        engine.track(page, info);
         engine.mark_stale(page);
-        let written = write_page(&mut space, page, lsn, &image);
-        if let Err(error) = written {
-            engine.pool.write_failed(page);
-            drop(engine);
-            return self.fail(error.into());
-        }
         drop(engine);
         self.observe(&space);
         Ok(Some(Work::Written(page)))
@@ -397,19 +400,6 @@ impl<D: Nand> Machine<D> {
         self.engine().poison();
         Err(error)
     }
-}
-
-/// Writes a page by itself: whole, out of place.
-pub(super) fn write_page<D: Nand>(
-    space: &mut Space<D>,
-    page: LogicalPage,
-    lsn: Lsn,
-    image: &[u8],
-) -> Result<(), SpaceError> {
-    space.ensure_room(1, &mut NoOwner)?;
-    let (region, cause) = (REGION_TABLES, Cause::Data);
-    let tag = WriteTag { cause, ..WriteTag::data(lsn, region) };
-    space.write(page, image, &tag).map(drop)
 }
 
 /// Operations on the calling thread.

@@ -1,13 +1,17 @@
 //! The buffer pool: images of whole pages, least recently used out first.
 //!
-//! Owns the frames, their order, and what makes a frame dirty. Never does I/O.
+//! Owns the frames, their order, what makes a frame dirty, and what of it flash lacks. Never does I/O.
 //!
 //! - **P1** A dirty frame is never dropped for room: it is written first (steal).
 //! - **P2** `rec_lsn` is the first record whose effect flash lacks; a frame that changes while it
 //!   is being written stays dirty, from that change on.
+//! - **P3** The tracked changes of a frame lead from the version on flash that it names to its image,
+//!   or they are too many for appends and the page is written as a whole.
 
-use flagstone_space::{LogicalPage, Lsn};
+use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use std::collections::HashMap;
+
+use super::appends::Changes;
 
 /// One page in memory.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(crate) struct Frame {
     pub(crate) lsn: Lsn,
     /// First record that flash lacks; none for a clean frame.
     pub(crate) rec_lsn: Option<Lsn>,
+    /// The version on flash, and what differs from it.
+    pub(crate) changes: Changes,
     write: Write,
     page: LogicalPage,
     previous: u32,
@@ -119,10 +125,21 @@ impl Pool {
         }
     }
 
+    /// The image of a page is the version `info` on flash, which takes `bytes_max` changed bytes more.
+    pub(crate) fn track(&mut self, page: LogicalPage, info: PageInfo, bytes_max: usize) {
+        if let Some(index) = self.index.get(&page) {
+            self.frames[*index as usize].changes = Changes::since(info, bytes_max);
+        }
+    }
+
     /// Replaces the image of a page, or makes the page: the record `lsn` did it.
     pub(crate) fn change(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
         match self.index.get(&page).copied() {
-            Some(index) => self.frames[index as usize].image = image,
+            Some(index) => {
+                let frame = &mut self.frames[index as usize];
+                frame.changes.replace(&frame.image, &image);
+                frame.image = image;
+            }
             None => self.add(page, lsn, image),
         }
         self.touch(page, lsn);
@@ -131,8 +148,9 @@ impl Pool {
     /// Changes bytes of an image in place: the record `lsn` did it.
     pub(crate) fn patch(&mut self, page: LogicalPage, lsn: Lsn, offset: usize, bytes: &[u8]) {
         if let Some(index) = self.index.get(&page) {
-            let image = &mut self.frames[*index as usize].image;
-            if let Some(target) = image.get_mut(offset..offset + bytes.len()) {
+            let frame = &mut self.frames[*index as usize];
+            if let Some(target) = frame.image.get_mut(offset..offset + bytes.len()) {
+                frame.changes.patch(offset, target, bytes);
                 target.copy_from_slice(bytes);
             }
         }
@@ -173,11 +191,6 @@ impl Pool {
         }
     }
 
-    /// The write failed and left flash as it was.
-    pub(crate) fn write_failed(&mut self, page: LogicalPage) {
-        self.set_write(page, Write::None);
-    }
-
     /// What the frame's write was before.
     fn set_write(&mut self, page: LogicalPage, write: Write) -> Write {
         let Some(index) = self.index.get(&page) else { return Write::None };
@@ -191,6 +204,7 @@ impl Pool {
         let frame = &mut self.frames[index as usize];
         self.dirty_count -= usize::from(frame.rec_lsn.take().is_some());
         frame.image = Vec::new();
+        frame.changes = Changes::default();
         self.free.push(index);
     }
 
@@ -234,7 +248,8 @@ impl Pool {
 
     fn add(&mut self, page: LogicalPage, lsn: Lsn, image: Vec<u8>) {
         let (write, rec_lsn) = (Write::None, None);
-        let frame = Frame { image, lsn, rec_lsn, write, page, previous: NONE, next: NONE };
+        let changes = Changes::default();
+        let frame = Frame { image, lsn, rec_lsn, changes, write, page, previous: NONE, next: NONE };
         let index = match self.free.pop() {
             Some(index) => {
                 self.frames[index as usize] = frame;

@@ -20,9 +20,10 @@ use flagstone_space::{
     LogRead, LogicalPage, Lsn, MountError, MountReport, NoOwner, Space, SpaceOptions,
 };
 
+use super::appends::{Room, write_page};
 use super::checkpoint::Master;
 use super::engine::{CATALOG, CHUNKS, Engine, Undo};
-use super::machine::{DeviceNeeds, Machine, Restarted, write_page};
+use super::machine::{DeviceNeeds, Machine, Restarted};
 use super::page::{self, Edited};
 use super::record::{Edit, Part, Record};
 use super::{Config, Mistake};
@@ -68,7 +69,7 @@ impl<D: Nand> Machine<D> {
         space.checkpoint(&master.encode())?;
         let shape = shape_of(&space)?;
         let log = LogTail::new(1, master.head, Lsn::ZERO).ok_or(EPOCHS)?;
-        let engine = Engine::new(config.clone(), space.payload_size(), log, master.head);
+        let engine = Engine::new(config.clone(), Room::of(&space), log, master.head);
         let machine = Self::around(engine, space, shape, needs);
         let mut space = machine.space();
         reserve_roots(&mut space);
@@ -285,8 +286,7 @@ impl Restart {
         let is_nothing = end.is_empty && end.place.is_start();
         let after = if is_nothing { self.master.begin } else { end.place };
         let log = LogTail::new(epoch, after, end.last_lsn).ok_or(EPOCHS)?;
-        let page_size = space.payload_size();
-        let mut engine = Engine::new(config.clone(), page_size, log, self.master.head);
+        let mut engine = Engine::new(config.clone(), Room::of(&space), log, self.master.head);
         engine.checkpoint.resume(&self.master);
         engine.xid_next = self.xid_next;
         engine.last_commit = end.last_lsn;
@@ -473,9 +473,11 @@ impl Restart {
                 true => Some((space.read(page, &mut image)?.lsn, image)),
                 false => engine.absent(page).ok().map(|image| (Lsn::ZERO, image)),
             };
-            let Some((lsn, image)) = found else { return Ok(false) };
+            let Some((lsn, mut image)) = found else { return Ok(false) };
             self.done.pages_read += 1;
             parts::Node::parse(&image).ok_or_else(|| corrupt(page, "node does not parse"))?;
+            // Which tables take appends is not known yet: whatever fitted finds its room.
+            image.resize(engine.page_size, 0xFF);
             engine.pool.fill(page, lsn, image);
         }
         Ok(engine.pool.peek(page).is_some_and(|frame| frame.lsn < lsn))
@@ -489,8 +491,7 @@ impl Restart {
     ) -> Result<(), OpenError> {
         while engine.make_room(1).is_err() {
             let Some((page, frame)) = engine.pool.old_dirty(1).next() else { break };
-            let (lsn, image) = (frame.lsn, frame.image.clone());
-            write_page(space, page, lsn, &image)?;
+            write_page(space, page, frame, engine.placing_of(&frame.image))?;
             self.done.pages_written += 1;
             engine.pool.write_begun(page);
             engine.pool.write_ended(page);

@@ -86,8 +86,11 @@ fn change(machine: &Machine<SimNand>, xid: Xid, table: Table, draws: &mut Draws,
 
 /// Goal: whatever mix of commits, aborts, rollbacks to savepoints and restarts, the content is that
 /// of a map. Method: random changes on a chip with far less memory than data.
-fn agrees_with_a_map(locking: Locking, seed: u64) {
-    let (mut machine, mut table) = created(locking);
+/// How many changes were appended to their page on the way.
+fn agrees_with_a_map(chip: SimNand, config: &Config, seed: u64) -> u64 {
+    let mut appends = 0;
+    let mut machine = Machine::create(chip, config).unwrap();
+    let mut table = table(&machine, "rows");
     let mut draws = Draws::new(seed, 0);
     let mut committed = Map::new();
     for round in 0..150 {
@@ -115,9 +118,10 @@ fn agrees_with_a_map(locking: Locking, seed: u64) {
                 change(&machine, open, table, &mut draws, &mut lost);
             }
             machine.clean_all().unwrap();
+            appends += machine.space().stats().delta_appends;
             let mut device = machine.into_device();
             device.power_cycle();
-            machine = Machine::open(device, &config(locking)).unwrap();
+            machine = Machine::open(device, config).unwrap();
             assert!(machine.restarted().losers >= 1, "the open transaction is undone");
             table = self::table(&machine, "rows");
         }
@@ -130,18 +134,51 @@ fn agrees_with_a_map(locking: Locking, seed: u64) {
         let report = machine.check().unwrap();
         assert_eq!(report.faults, Vec::<String>::new(), "seed {seed} round {round}");
     }
-    assert!(machine.engine().stats().memory.bases <= 32 * 512 + 12 * 700, "the budget holds");
+    let (memory, page_size) = (config.options.memory, machine.engine().page_size);
+    let bases_max = memory + 12 * (page_size + 200);
+    assert!(machine.engine().stats().memory.bases <= bases_max, "the budget holds");
+    appends
 }
 
 #[test]
 fn records_locked_one_by_one_agree_with_a_map() {
-    agrees_with_a_map(Locking::Record, 1);
-    agrees_with_a_map(Locking::Record, 2);
+    agrees_with_a_map(chip(), &config(Locking::Record), 1);
+    agrees_with_a_map(chip(), &config(Locking::Record), 2);
 }
 
 #[test]
 fn records_locked_by_page_agree_with_a_map() {
-    agrees_with_a_map(Locking::Page, 3);
+    agrees_with_a_map(chip(), &config(Locking::Page), 3);
+}
+
+#[test]
+fn pages_with_small_changes_appended_agree_with_a_map() {
+    for (seed, scheme) in [(4, "2x4"), (5, "2xruns"), (6, "auto"), (7, "1x8,rows=0x0")] {
+        let profile = Profile::named("tiny-shared").unwrap().with_block_count(96).unwrap();
+        let mut config = config(Locking::Record);
+        config.options.memory = 32 * 1024;
+        config.options.append_scheme = scheme.parse().unwrap();
+        let appends = agrees_with_a_map(SimNand::new(&profile, seed), &config, seed);
+        assert_eq!(appends > 0, seed != 7, "{scheme}: {appends} appends");
+    }
+}
+
+/// Goal: a table keeps the scheme that it was made with, whatever later sessions ask for.
+#[test]
+fn a_table_keeps_its_scheme() {
+    let profile = Profile::named("tiny-shared").unwrap().with_block_count(96).unwrap();
+    let mut config = config(Locking::Record);
+    config.options.memory = 32 * 1024;
+    config.options.append_scheme = "2x4".parse().unwrap();
+    let machine = Machine::create(SimNand::new(&profile, 1), &config).unwrap();
+    let first = table(&machine, "rows");
+    machine.checkpoint_now().unwrap();
+    config.options.append_scheme = "0x0".parse().unwrap();
+    let machine = Machine::open(machine.into_device(), &config).unwrap();
+    let size_of = |table| machine.engine().node_size(super::Engine::tree_of(table));
+    assert_eq!(table(&machine, "rows"), first);
+    assert_eq!(size_of(first), machine.engine().page_size - 2 * 256);
+    assert_eq!(size_of(table(&machine, "more")), machine.engine().page_size);
 }
 
 #[test]

@@ -271,7 +271,7 @@ impl Engine {
             children.push((low, page));
         }
         let rows = children.iter().map(|(low, page)| (low.as_slice(), *page));
-        let image = parts::inner((tree, level), (&[], None), rows, self.page_size);
+        let image = parts::inner((tree, level), (&[], None), rows, self.node_size(tree));
         let image = image.ok_or_else(|| corrupt(root, "root cannot be split"))?;
         shape.push((Part::Image { page: root, image: page::trimmed(&image) }, image));
         Ok(children.into_iter().map(|(_, page)| page).collect())

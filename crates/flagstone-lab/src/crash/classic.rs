@@ -294,17 +294,21 @@ mod tests {
 
     use super::*;
     use crate::crash::explore::{Limits, Scenario, explore};
-    use crate::crash::script::{Mix, Script};
-    use crate::crash::{RunnerRig, chip, small};
+    use crate::crash::script::Script;
+    use crate::crash::{RunnerRig, chip, mix_of, small};
     use crate::preset;
 
-    /// Whether the explorer finds the mistake in one of the first seeds.
     fn is_found<const MISTAKE: usize>() -> bool {
+        is_found_with::<MISTAKE>("berkeley-original", "tiny")
+    }
+
+    /// Whether the explorer finds the mistake in one of the first seeds.
+    fn is_found_with<const MISTAKE: usize>(preset: &str, profile: &str) -> bool {
         (0..6).any(|seed| {
-            let device = chip("tiny", seed).unwrap();
-            let options = preset::options("berkeley-original").unwrap().with_seed(seed);
+            let device = chip(profile, seed).unwrap();
+            let options = preset::options(preset).unwrap().with_seed(seed);
+            let script = Script::seeded(seed, 100, &mix_of(&options));
             let setup = Setup::from(small(options, &device));
-            let script = Script::seeded(seed, 100, &Mix::default());
             let scenario = Scenario { device, model: None, setup, script };
             let limits = Limits { failures_max: 1, seed, ..Limits::default() };
             let tally =
@@ -324,10 +328,14 @@ mod tests {
             is_found::<5>(),
             is_found::<6>(),
             is_found::<7>(),
+            is_found_with::<8>("ipa-runs", "tiny-shared"),
         ];
         let missed = found.iter().zip(&Mistake::ALL[1..]).filter(|(found, _)| !**found);
         let missed: Vec<_> = missed.map(|(_, mistake)| *mistake).collect();
         assert_eq!(missed, [], "mistakes that no state shows");
         assert!(!is_found::<0>(), "the engine without a mistake has no bad state");
+        for preset in ["ipa-2x4", "ipa-runs"] {
+            assert!(!is_found_with::<0>(preset, "tiny-shared"), "nor has it with {preset}");
+        }
     }
 }

@@ -149,6 +149,7 @@ const DEFERRED: Mix = Mix {
     deferred: 240,
     hot: 0,
     pieces: 40,
+    small: 0,
 };
 
 /// Everybody at the same few keys: readers meet commits that are not durable.
@@ -163,6 +164,7 @@ const HOT: Mix = Mix {
     deferred: 150,
     hot: 230,
     pieces: 6,
+    small: 0,
 };
 
 /// Leaves split and merge while checkpoints are under way.
@@ -177,6 +179,7 @@ const RESHAPED: Mix = Mix {
     deferred: 120,
     hot: 0,
     pieces: 90,
+    small: 0,
 };
 
 /// Groups stay undecided while blocks are collected and checkpoints are written around them.
@@ -191,6 +194,7 @@ const UNDECIDED: Mix = Mix {
     deferred: 220,
     hot: 0,
     pieces: 30,
+    small: 0,
 };
 
 /// Many pages written and thrown away: groups, trims, collection.
@@ -205,6 +209,7 @@ const LARGE: Mix = Mix {
     deferred: 60,
     hot: 0,
     pieces: 10,
+    small: 0,
 };
 
 /// States of a run or a recovery that one look samples.

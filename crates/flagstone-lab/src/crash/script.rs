@@ -129,6 +129,8 @@ pub struct Mix {
     pub hot: u8,
     /// Checkpoints that are only begun, and pieces of background work.
     pub pieces: u8,
+    /// Of the puts and patches, how many in 256 are patches of a few bytes.
+    pub small: u8,
 }
 
 impl Default for Mix {
@@ -144,6 +146,7 @@ impl Default for Mix {
             deferred: 80,
             hot: 0,
             pieces: 12,
+            small: 0,
         }
     }
 }
@@ -160,6 +163,22 @@ pub const CLAIMS: Mix = Mix {
     deferred: 100,
     hot: 0,
     pieces: 16,
+    small: 0,
+};
+
+/// Small changes of a few rows, whose pages are written often: they are appended.
+pub const APPENDS: Mix = Mix {
+    changes: 90,
+    reads: 8,
+    ends: 50,
+    savepoints: 2,
+    large: 0,
+    snapshots: 2,
+    upkeep: 90,
+    deferred: 80,
+    hot: 160,
+    pieces: 10,
+    small: 190,
 };
 
 /// Where the draws come from.
@@ -267,7 +286,9 @@ fn draw_part(source: &mut Source<'_>) -> Option<Part> {
 fn draw_change(slot: SlotIndex, mix: &Mix, source: &mut Source<'_>) -> Option<Op> {
     let kind = source.below(8)?;
     let (table, key) = (draw_table(source)?, draw_key(mix, source)?);
+    let is_small = mix.small > 0 && kind < 6 && source.byte()? < mix.small;
     Some(match kind {
+        _ if is_small => Op::Patch(slot, table, key, Part { offset: source.byte()?, size: 8 }),
         0..4 => Op::Put(slot, table, key, Size(source.byte()?)),
         4..6 => Op::Patch(slot, table, key, draw_part(source)?),
         _ => Op::Delete(slot, table, key),

@@ -119,6 +119,7 @@ impl Draw {
             deferred: weight(),
             hot: 0,
             pieces: 0,
+            small: 0,
         };
         let limits = Limits { depth: 2, seed, states_max: effort, ..Limits::default() };
         let drawn = Self {

@@ -98,6 +98,7 @@ impl Outcome {
             .with("commit_wait_us", run.commit_wait_us)
             .with("leaf_references", run.leaf_references as f64)
             .with("leaf_misses", run.leaf_misses as f64)
+            .with("gc_victims", run.gc_victims as f64)
     }
 
     /// The same outcome with one number more.

@@ -3,6 +3,7 @@
 //! Owns the list of names. An experiment stands in a module of its own.
 
 mod flag_commit;
+mod in_place_appends;
 mod lazy_split_lru;
 mod lazy_update;
 mod on_the_fly_redo;
@@ -18,28 +19,24 @@ pub struct Paper {
     pub name: &'static str,
     /// Title.
     pub title: &'static str,
-    make: Option<Make>,
+    make: Make,
 }
 
 /// Every paper.
 pub const PAPERS: &[Paper] = &[
-    Paper {
-        name: "on-the-fly-redo",
-        title: "On-the-fly redo",
-        make: Some(on_the_fly_redo::experiment),
-    },
-    Paper { name: "flag-commit", title: "Flag commit", make: Some(flag_commit::experiment) },
+    Paper { name: "on-the-fly-redo", title: "On-the-fly redo", make: on_the_fly_redo::experiment },
+    Paper { name: "flag-commit", title: "Flag commit", make: flag_commit::experiment },
     Paper {
         name: "lazy-update-btree",
         title: "Lazy-update B+-tree",
-        make: Some(lazy_update::experiment),
+        make: lazy_update::experiment,
     },
+    Paper { name: "lazy-split-lru", title: "Lazy-Split LRU", make: lazy_split_lru::experiment },
     Paper {
-        name: "lazy-split-lru",
-        title: "Lazy-Split LRU",
-        make: Some(lazy_split_lru::experiment),
+        name: "in-place-appends",
+        title: "In-Place Appends",
+        make: in_place_appends::experiment,
     },
-    Paper { name: "in-place-appends", title: "In-Place Appends", make: None },
 ];
 
 /// The experiment of the paper called `name`.
@@ -53,8 +50,7 @@ pub(super) fn experiment(
         name: name.to_owned(),
         nearest: nearest(name),
     })?;
-    let make = paper.make.ok_or(ReproduceError::NotBuilt(paper.name))?;
-    make(effort, seed)
+    (paper.make)(effort, seed)
 }
 
 fn nearest(name: &str) -> &'static str {

@@ -18,6 +18,8 @@ pub struct Totals {
     pub programs_by_cause: [u64; 7],
     /// Pages moved by collection.
     pub gc_migrations: u64,
+    /// Blocks emptied by collection.
+    pub gc_victims: u64,
     /// Device time of collection.
     pub gc_time_ns: u64,
     /// Bytes that transactions changed.
@@ -44,6 +46,7 @@ impl Totals {
             translation: device.translation(),
             programs_by_cause: space.programs_by_cause,
             gc_migrations: space.gc_migrations,
+            gc_victims: space.gc_victims,
             gc_time_ns: space.gc_time_ns,
             user_bytes: engine.user_bytes,
             log_bytes: engine.log_bytes,
@@ -125,6 +128,7 @@ impl Totals {
             }),
             programs_by_cause: zip(self.programs_by_cause, other.programs_by_cause, &with),
             gc_migrations: with(self.gc_migrations, other.gc_migrations),
+            gc_victims: with(self.gc_victims, other.gc_victims),
             gc_time_ns: with(self.gc_time_ns, other.gc_time_ns),
             user_bytes: with(self.user_bytes, other.user_bytes),
             log_bytes: with(self.log_bytes, other.log_bytes),
