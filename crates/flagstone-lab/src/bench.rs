@@ -446,7 +446,14 @@ impl BenchConfig {
 
     /// Classic engines run on the virtual clock only.
     fn require_device_for(&self, options: &Options) -> Result<(), BenchError> {
-        match (preset::engine_of(options), &self.device) {
+        let engine = preset::engine_of(options);
+        if matches!(engine, EngineKind::Shadow(..) | EngineKind::Records(_))
+            && options.append_scheme.records_max() > 0
+        {
+            let must = "0x0 with this preset; those that append are called ipa-…";
+            return Err(BenchError::Config { option: "append_scheme", must });
+        }
+        match (engine, &self.device) {
             (EngineKind::Flagstone, _) | (_, BenchDevice::Sim) => Ok(()),
             _ => Err(BenchError::Config { option: "device", must: "sim for a classic engine" }),
         }

@@ -686,6 +686,18 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Checks that no table asks for in-place appends, which only the lab's classic engine makes.
+    pub(crate) fn require_whole_pages(&self) -> Result<(), OptionsError> {
+        if self.append_scheme.records_max() == 0 {
+            return Ok(());
+        }
+        let (option, value) = ("append_scheme", self.append_scheme.to_string());
+        let must = "0x0 with this preset; those that append are called ipa-…";
+        Err(OptionsError::OutOfRange { option, value, must })
+    }
+}
+
 /// Largest limit of the changes that wait for one leaf, in pages.
 const UNIT_PAGES_MAX: f64 = 1000.0;
 

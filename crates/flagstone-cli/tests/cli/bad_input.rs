@@ -330,3 +330,24 @@ fn a_port_that_is_taken_is_said() {
     assert!(ran.stderr.contains("cannot listen on this port"), "{}", ran.stderr);
     flagstone(&["demo", "--port", "65536"]).fails(2);
 }
+
+#[test]
+fn in_place_appends_are_refused_where_nothing_makes_them() {
+    let bench = |preset: &str, profile: &str, scheme: &str| {
+        let scheme = format!("append_scheme={scheme}");
+        let args = ["bench", "tpcb", "--preset", preset, "--profile", profile, "-o", &scheme];
+        flagstone(&[&args[..], &["--txns", "10", "--warmup", "none"]].concat())
+    };
+    for preset in ["flagstone", "cfc"] {
+        let ran = bench(preset, "openssd-jasmine-pslc", "2x4");
+        assert!(ran.stderr.contains("append_scheme"), "{}", ran.stderr);
+        ran.fails(2);
+    }
+    let ran = bench("ipa-2x4", "openssd-jasmine-mlc", "2x4");
+    assert!(ran.stderr.contains("in-place appends"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("ipa-0x0"), "{}", ran.stderr);
+    ran.fails(8);
+    let ran = bench("ipa-2x4", "openssd-jasmine-pslc", "9x4");
+    assert!(ran.stderr.contains("no append scheme"), "{}", ran.stderr);
+    ran.fails(2);
+}

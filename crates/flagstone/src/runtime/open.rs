@@ -72,6 +72,7 @@ impl<D: Nand> Runtime<D> {
     /// The options do not fit the device, or the device failed.
     pub fn create(mut device: D, options: &Options) -> Result<Self, OpenError> {
         options.require(&device)?;
+        options.require_whole_pages()?;
         let capabilities = device.capabilities();
         let space_options = space_options(&mut device, options)?;
         let mut space = Space::format(device, &space_options)?;
@@ -119,6 +120,7 @@ impl<D: Nand> Runtime<D> {
         mount: impl FnOnce(D) -> Result<(Space<D>, MountReport), MountError>,
     ) -> Result<Self, OpenError> {
         options.require(&device)?;
+        options.require_whole_pages()?;
         let begun_ns = device.now_ns();
         let counters = device.counters();
         let capabilities = device.capabilities();
