@@ -173,6 +173,7 @@ test("two runs go side by side to their end", { timeout: RUN_MS }, async () => {
   await type("clients", "4");
   await type("fill", "50");
   for (const side of ["a", "b"]) await choose(`profile-${side}`, "slc-2k");
+  await choose("preset-a", "traditional");
   await choose("preset-b", "flagstone");
   await tabTo("start");
   await page.keyboard.press("Enter");

@@ -103,14 +103,13 @@ fn csv(runs: &Runs) -> Response {
 fn choices() -> Value {
     let presets = preset::all().map(|preset| json!([preset.name, preset.summary]));
     let presets: Vec<Value> = presets.collect();
-    let appending = preset::all().find(|preset| preset.name.starts_with("ipa"));
     json!({
         "benchmarks": BENCHMARKS,
         "profiles": devices(),
         "presets": presets,
         "profile": PROFILE,
         "fill": FILL_PERCENT,
-        "sides": ["traditional", appending.map_or("flagstone", |preset| preset.name)],
+        "sides": ["ipa-0x0", "ipa-2x4"],
     })
 }
 
