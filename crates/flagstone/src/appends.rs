@@ -14,7 +14,7 @@ use thiserror::Error;
 /// Appends that a page takes between two whole writes, and how large they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AppendScheme {
-    /// None: every change is a whole page, the paper's [0x0].
+    /// None: every change is a whole page, the paper's 0x0.
     #[default]
     None,
     /// N records of M changed bytes, as pairs of value and offset (In-Place Appends, section 3).

@@ -336,7 +336,9 @@ fn in_place_appends_are_refused_where_nothing_makes_them() {
     let bench = |preset: &str, profile: &str, scheme: &str| {
         let scheme = format!("append_scheme={scheme}");
         let args = ["bench", "tpcb", "--preset", preset, "--profile", profile, "-o", &scheme];
-        flagstone(&[&args[..], &["--txns", "10", "--warmup", "none"]].concat())
+        let size =
+            ["--txns", "2000", "--warmup", "none", "--fill", "0.3", "--clients", "4", "--json"];
+        flagstone(&[&args[..], &size].concat())
     };
     for preset in ["flagstone", "cfc"] {
         let ran = bench(preset, "openssd-jasmine-pslc", "2x4");
@@ -350,4 +352,6 @@ fn in_place_appends_are_refused_where_nothing_makes_them() {
     let ran = bench("ipa-2x4", "openssd-jasmine-pslc", "9x4");
     assert!(ran.stderr.contains("no append scheme"), "{}", ran.stderr);
     ran.fails(2);
+    let ran = bench("ipa-2x4", "openssd-jasmine-pslc", "2x4").ok();
+    assert!(ran.json()["delta_appends"].as_u64() > Some(500), "{}", ran.stdout);
 }

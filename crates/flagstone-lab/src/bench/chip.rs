@@ -1,6 +1,6 @@
 //! From a configuration to the engine's options and the chip that fits.
 
-use flagstone::{Budget, Database, Options};
+use flagstone::{Appends, Budget, Database, Options};
 use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};
@@ -76,7 +76,9 @@ impl<W: Workload> Job<'_, W> {
     /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.
     fn scratch(&self, options: &Options) -> Result<(PageShape, FixedBlocks), BenchError> {
         let profile = self.config.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
-        let database = Database::create_on(Medium::new(&profile, 0), options)?;
+        // The layout is the space floor's, whatever engine is above it; appends take nothing from it.
+        let options = Options { append_scheme: Appends::default(), ..options.clone() };
+        let database = Database::create_on(Medium::new(&profile, 0), &options)?;
         let space = database.runtime().space();
         let geometry = space.device().geometry();
         let shape = PageShape {

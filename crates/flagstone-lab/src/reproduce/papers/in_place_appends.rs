@@ -1,4 +1,4 @@
-//! In-Place Appends: TPC-B on the paper's board, whole pages against [2x4] in two modes.
+//! In-Place Appends: TPC-B on the paper's board, whole pages against 2x4 in two modes.
 //!
 //! Owns the sizes and the claims of this paper. What the paper leaves open is decided here and told
 //! in the setting.
