@@ -76,7 +76,8 @@ impl<W: Workload> Job<'_, W> {
     /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.
     fn scratch(&self, options: &Options) -> Result<(PageShape, FixedBlocks), BenchError> {
         let profile = self.config.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
-        // The layout is the space floor's, whatever engine is above it; appends take nothing from it.
+        // The layout is the space floor's, whatever engine is above it. Slots for appends are left out,
+        // so that schemes are compared on chips of one size (rule Z1); a table that has some is larger.
         let options = Options { append_scheme: Appends::default(), ..options.clone() };
         let database = Database::create_on(Medium::new(&profile, 0), &options)?;
         let space = database.runtime().space();
