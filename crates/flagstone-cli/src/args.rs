@@ -23,6 +23,7 @@ Start here:
   flagstone create chip.nand --profile slc-2k    a database on the image of a NAND chip
   flagstone put shop.db users ada 'countess'     one durable transaction
   flagstone scan shop.db users --from a --to b
+  flagstone export shop.db > shop.jsonl          every row, one JSON object a line
 
 Bytes outside printable ASCII are written \\xNN, a backslash \\\\, both ways.
 Sizes take B, k, KiB, kB, M, MiB, MB, G, GiB, GB (k and KiB are 1024, kB is 1000).
@@ -58,6 +59,19 @@ pub(crate) enum RawCommand {
     Del(KeyArgs),
     /// Print the rows of a table in key order, forwards or backwards.
     Scan(ScanArgs),
+    /// Write all rows as JSON Lines, as of one moment.
+    ///
+    /// One object a line, `{"table":"users","key":"YWRh","value":"Y291bnRlc3M="}`: the table's name as
+    /// text, key and value in base64. Tables without rows leave no line. A FILE appears when it is
+    /// complete, and must not exist.
+    Export(ExportArgs),
+    /// Store the rows of JSON Lines, as `export` writes them.
+    ///
+    /// A key that is there gets the new value; tables are created as they are met. Lines are stored in
+    /// transactions of --batch rows (fewer when they are large), each durable. A line that is no row
+    /// ends the import with exit code 20: what stands before it is stored, and the message says from
+    /// which line to go on. An import that was interrupted can simply be run again.
+    Import(ImportArgs),
     /// Print tables, memory, log, and what has been programmed for what cause.
     Stats(DatabaseArgs),
     /// Check the whole structure: mapping, trees, keys, values. Writes nothing of its own.
@@ -251,6 +265,49 @@ pub(crate) struct ScanArgs {
     /// Start from the end.
     #[arg(long)]
     pub(crate) reverse: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone export shop.db > shop.jsonl
+  flagstone export shop.db shop.jsonl --table users --table orders
+  flagstone export old.db | flagstone import new.db -")]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// File to write, which must not exist; `-` is standard output.
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// Export this table alone; may be repeated [default: all tables].
+    #[arg(long = "table", value_name = "TABLE")]
+    pub(crate) tables: Vec<String>,
+}
+
+/// Arguments of `import`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone import shop.db shop.jsonl
+  zcat shop.jsonl.gz | flagstone import shop.db -
+  flagstone import shop.db shop.jsonl --from-line 1501    goes on where a bad line ended it
+  flagstone import shop.db shop.jsonl --atomic            all rows or none")]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// File of JSON Lines; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Rows of one transaction.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch: u64,
+    /// Store all rows in one transaction: a failure stores none. New tables stay, empty.
+    #[arg(long, conflicts_with = "batch")]
+    pub(crate) atomic: bool,
+    /// Begin with this line; those before it are not looked at.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) from_line: u64,
 }
 
 /// Arguments of `quickstart`.

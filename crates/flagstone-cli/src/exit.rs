@@ -49,6 +49,8 @@ pub(crate) enum Exit {
     Exists = 18,
     /// The file is not there.
     NoFile = 19,
+    /// A line of an import is no row.
+    BadInput = 20,
 }
 
 /// One line of the table: code, short name, meaning and what to do.
@@ -131,6 +133,12 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
     row(Exit::NotBuilt, "not-built", "this build cannot do it; the message names what is missing"),
     row(Exit::Exists, "exists", "the file to be created is there already; nothing was written"),
     row(Exit::NoFile, "no-file", "there is no such file"),
+    row(
+        Exit::BadInput,
+        "bad-input",
+        "a line of the input is no row; the message names the line, what is wrong with it, and the \
+         line up to which everything is stored",
+    ),
 ];
 
 impl Exit {

@@ -22,6 +22,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::exit::Exit;
+use crate::lines::BadLine;
 use crate::output::Form;
 use crate::overrides::BadOption;
 use crate::request::UsageError;
@@ -100,6 +101,18 @@ pub(crate) enum Failure {
         /// What the system said.
         source: io::Error,
     },
+    /// A line of an import could not be stored.
+    #[error("{input}, line {line}: {source}; {stored}")]
+    Line {
+        /// File of the lines; `-` is standard input.
+        input: PathBuf,
+        /// Number of the line; the first is 1.
+        line: u64,
+        /// Why.
+        source: LineFault,
+        /// What is stored, as the end of the sentence.
+        stored: String,
+    },
     /// The port of a server cannot be had.
     #[error("cannot listen on this port: {0}")]
     Listen(io::Error),
@@ -128,6 +141,17 @@ pub(crate) enum Failure {
     /// The system refuses what every process may do; or JSON could not be made.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
+}
+
+/// Why a line of an import could not be stored.
+#[derive(Debug, Error)]
+pub(crate) enum LineFault {
+    /// It is no row.
+    #[error(transparent)]
+    Form(#[from] BadLine),
+    /// The database refused the row.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
 }
 
 impl From<io::Error> for Failure {
@@ -200,6 +224,9 @@ impl Failure {
             Self::Usage(error) => usage_exit(error),
             Self::Open { source, .. } => open_exit(source),
             Self::Engine { source, .. } => engine_exit(source),
+            Self::Line { source: LineFault::Form(BadLine::TooLong(_)), .. } => Exit::TooLong,
+            Self::Line { source: LineFault::Form(_), .. } => Exit::BadInput,
+            Self::Line { source: LineFault::Engine(source), .. } => engine_exit(source),
             Self::Probe { source: ProbeError::Device(error), .. } => nand_exit(error),
             Self::Probe { .. } => Exit::Usage,
             Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,

@@ -16,6 +16,7 @@ mod exit;
 mod failure;
 mod inspect;
 mod lab;
+mod lines;
 mod open;
 mod output;
 mod overrides;
@@ -27,6 +28,7 @@ mod rows;
 mod scratch;
 mod size;
 mod table;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -68,6 +70,8 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Get(args) => rows::get(&args.try_into()?, output)?,
         RawCommand::Del(args) => rows::delete(&args.try_into()?, output)?,
         RawCommand::Scan(args) => rows::scan(&args.try_into()?, output)?,
+        RawCommand::Export(args) => transfer::export(&args.try_into()?, output)?,
+        RawCommand::Import(args) => transfer::import(&args.try_into()?, output)?,
         RawCommand::Probe(args) => probe::run(&args.try_into()?, output)?,
         RawCommand::Stats(args) => inspect::stats(&args.try_into()?, output)?,
         RawCommand::Wear(args) => inspect::wear(&args.try_into()?, output)?,

@@ -240,6 +240,11 @@ impl Opened {
         operation(&self.database).map_err(|source| self.failure(source))
     }
 
+    /// How many rows a table has, roughly.
+    pub(crate) fn len_estimate(&self, table: Table) -> u64 {
+        self.database.begin().len_estimate(table)
+    }
+
     /// A snapshot of everything committed.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
         self.run(Database::snapshot)

@@ -13,7 +13,8 @@ use flagstone_nand::{Profile, ProfileError};
 use thiserror::Error;
 
 use crate::args::{
-    CreateArgs, DatabaseArgs, EngineArgs, GetArgs, KeyArgs, PutArgs, RawDevice, ScanArgs,
+    CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs, PutArgs,
+    RawDevice, ScanArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
@@ -180,6 +181,41 @@ pub(crate) enum Direction {
     Forward,
     /// From the last key back.
     Backward,
+}
+
+/// Rows to write as lines.
+#[derive(Debug)]
+pub(crate) struct Export {
+    /// Database.
+    pub(crate) target: Target,
+    /// File to write; `-` is standard output.
+    pub(crate) file: PathBuf,
+    /// Tables; none named means all.
+    pub(crate) tables: Vec<String>,
+}
+
+/// Lines to store as rows.
+#[derive(Debug)]
+pub(crate) struct Import {
+    /// Database.
+    pub(crate) target: Target,
+    /// File to read; `-` is standard input.
+    pub(crate) file: PathBuf,
+    /// Rows of a transaction.
+    pub(crate) batch: u64,
+    /// What a failure leaves.
+    pub(crate) atomicity: Atomicity,
+    /// First line that counts; the first of all is 1.
+    pub(crate) first_line: u64,
+}
+
+/// How the rows of an import are grouped into transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Atomicity {
+    /// A transaction after the other.
+    Batches,
+    /// All of them in one.
+    Whole,
 }
 
 impl TryFrom<&EngineArgs> for Options {
@@ -352,6 +388,28 @@ impl TryFrom<ScanArgs> for Scan {
             direction: if args.reverse { Direction::Backward } else { Direction::Forward },
             target: args.database.try_into()?,
             table: args.table,
+        })
+    }
+}
+
+impl TryFrom<ExportArgs> for Export {
+    type Error = UsageError;
+
+    fn try_from(args: ExportArgs) -> Result<Self, UsageError> {
+        Ok(Self { target: args.database.try_into()?, file: args.file, tables: args.tables })
+    }
+}
+
+impl TryFrom<ImportArgs> for Import {
+    type Error = UsageError;
+
+    fn try_from(args: ImportArgs) -> Result<Self, UsageError> {
+        Ok(Self {
+            target: args.database.try_into()?,
+            file: args.file,
+            batch: args.batch,
+            atomicity: if args.atomic { Atomicity::Whole } else { Atomicity::Batches },
+            first_line: args.from_line,
         })
     }
 }

@@ -11,3 +11,4 @@ mod command;
 mod probe;
 mod rows;
 mod runs;
+mod transfer;

@@ -1,0 +1,271 @@
+//! The commands that move rows between databases: `export` and `import`.
+//!
+//! Owns which rows go into which transaction, and what is said when one cannot be stored. The form of
+//! a line is that of [`crate::lines`].
+//!
+//! Invariants:
+//! - I1: an export is one snapshot, and its file has its name only when it is complete.
+//! - I2: an import that fails names the line, and the line up to which everything is stored.
+//! - I3: an import that was interrupted can be run again as it is: a row that is stored twice is
+//!   the same row.
+
+use std::collections::HashMap;
+use std::fs::{File, Permissions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use flagstone::{EngineError, Table, Transaction};
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use crate::failure::{Failure, LineFault};
+use crate::lines::{LineRow, Lines, write_row};
+use crate::open::{Opened, open};
+use crate::output::{Form, Output};
+use crate::progress::Progress;
+use crate::request::{Atomicity, Export, Import, UsageError};
+
+/// Rows between two looks at the progress line.
+const PROGRESS_ROWS: u64 = 256;
+
+/// Bytes of keys and values after which a transaction of an import is committed, whatever its rows.
+const BATCH_BYTES: usize = 1 << 20;
+
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    |source| Failure::File { path: path.into(), source }
+}
+
+/// Writes all rows of some tables, one a line.
+pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure> {
+    let to_stream = is_standard(&export.file);
+    if to_stream && output.form() == Form::Json {
+        return Err(UsageError::Conflict(EXPORT_IS_NOT_ONE_OBJECT).into());
+    }
+    let opened = open(&export.target)?;
+    let names = match export.tables.as_slice() {
+        [] => opened.run(flagstone::Database::tables)?,
+        named => named.to_vec(),
+    };
+    let tables = names.into_iter().map(|name| Ok((opened.table(&name)?, name)));
+    let tables: Vec<(Table, String)> = tables.collect::<Result<_, Failure>>()?;
+    let mut progress = Progress::new(output.form());
+    let rows = if to_stream {
+        write_rows(&opened, &tables, output.stream(), &mut progress)
+    } else {
+        write_file(&opened, &tables, &export.file, &mut progress)
+    };
+    progress.finish();
+    let rows = rows?;
+    opened.close()?;
+    if to_stream {
+        return Ok(());
+    }
+    let (file, tables) = (&export.file, tables.len());
+    let json = json!({ "file": file, "tables": tables, "rows": rows });
+    let text = || format!("exported {rows} rows of {tables} tables to {}\n", file.display());
+    Ok(output.show(&json, text)?)
+}
+
+const EXPORT_IS_NOT_ONE_OBJECT: &str =
+    "an export to standard output is one object a row already; --json needs a FILE";
+
+/// Writes the rows to a file that must not exist; it appears when it is complete (I1).
+fn write_file(
+    opened: &Opened,
+    tables: &[(Table, String)],
+    path: &Path,
+    progress: &mut Progress,
+) -> Result<u64, Failure> {
+    // `persist_noclobber` has the last word; this spares the work.
+    if path.try_exists().map_err(at(path))? {
+        return Err(at(path)(io::ErrorKind::AlreadyExists.into()));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new();
+    // As for any new file, the process's mask takes away what others may not do.
+    let file = file.prefix(".export-").permissions(Permissions::from_mode(0o666));
+    let file = file.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(at(path))?;
+    let mut stream = BufWriter::new(file);
+    let rows =
+        write_rows(opened, tables, &mut stream, progress).map_err(|failure| match failure {
+            Failure::Output(source) => at(path)(source),
+            failure => failure,
+        })?;
+    let file = stream.into_inner().map_err(|error| at(path)(error.into_error()))?;
+    keep(file, path).map_err(at(path))?;
+    Ok(rows)
+}
+
+fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+fn write_rows(
+    opened: &Opened,
+    tables: &[(Table, String)],
+    stream: &mut impl Write,
+    progress: &mut Progress,
+) -> Result<u64, Failure> {
+    let snapshot = opened.snapshot()?;
+    let total = tables.iter().map(|(table, _)| opened.len_estimate(*table)).sum::<u64>();
+    let mut count = 0_u64;
+    for (table, name) in tables {
+        for row in snapshot.range(*table, ..) {
+            let (key, value) = row.map_err(|source| opened.failure(source))?;
+            write_row(stream, name, &key, &value)?;
+            count += 1;
+            if count.is_multiple_of(PROGRESS_ROWS) {
+                progress.report("exporting rows", count, total.max(count));
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Stores the rows that a stream holds, one a line.
+pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure> {
+    let (input, size) = input(&import.file)?;
+    let opened = open(&import.target)?;
+    let limits = opened.database().stats().limits;
+    let mut lines = Lines::new(input, &limits);
+    let mut progress = Progress::new(output.form());
+    let mut importer = Importer::new(&opened, import);
+    let result = importer.run(&mut lines, size, &mut progress);
+    progress.finish();
+    let (rows, commits) = (importer.rows, importer.commits);
+    result?;
+    opened.close()?;
+    let json = json!({ "rows": rows, "lines": lines.number(), "transactions": commits });
+    let text = || format!("imported {rows} rows in {commits} transactions\n");
+    Ok(output.show(&json, text)?)
+}
+
+/// The stream to import, and how many bytes it has; 0 when nobody knows.
+fn input(path: &Path) -> Result<(Box<dyn BufRead>, u64), Failure> {
+    if is_standard(path) {
+        return Ok((Box::new(io::stdin().lock()), 0));
+    }
+    let file = File::open(path).map_err(at(path))?;
+    let size = file.metadata().map_err(at(path))?.len();
+    Ok((Box::new(BufReader::with_capacity(1 << 16, file)), size))
+}
+
+/// An import under way.
+struct Importer<'a> {
+    opened: &'a Opened,
+    request: &'a Import,
+    tables: HashMap<String, Table>,
+    transaction: Option<Transaction>,
+    batch_rows: u64,
+    batch_bytes: usize,
+    /// Line up to which everything is stored.
+    stored: u64,
+    rows: u64,
+    commits: u64,
+}
+
+impl<'a> Importer<'a> {
+    fn new(opened: &'a Opened, request: &'a Import) -> Self {
+        Self {
+            opened,
+            request,
+            tables: HashMap::new(),
+            transaction: None,
+            batch_rows: 0,
+            batch_bytes: 0,
+            stored: request.first_line.saturating_sub(1),
+            rows: 0,
+            commits: 0,
+        }
+    }
+
+    fn run<R: BufRead>(
+        &mut self,
+        lines: &mut Lines<R>,
+        size: u64,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let path = &self.request.file;
+        lines.skip_to(self.request.first_line.saturating_sub(1)).map_err(at(path))?;
+        while let Some(row) = lines.next_row().map_err(at(path))? {
+            let stored = row.map_err(LineFault::Form).and_then(|row| self.put(&row));
+            if let Err(fault) = stored {
+                return Err(self.give_up(lines.number(), fault));
+            }
+            let whole = self.batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
+            if whole && self.request.atomicity == Atomicity::Batches {
+                self.commit(lines.number())?;
+            }
+            if (self.rows + self.batch_rows).is_multiple_of(PROGRESS_ROWS) {
+                progress.report("importing, bytes", lines.bytes(), size);
+            }
+        }
+        self.commit(lines.number())
+    }
+
+    fn put(&mut self, row: &LineRow) -> Result<(), LineFault> {
+        let table = match self.tables.get(&row.table) {
+            Some(table) => *table,
+            None => {
+                let table = self.opened.database().table(&row.table)?;
+                self.tables.insert(row.table.clone(), table);
+                table
+            }
+        };
+        let begin = || self.opened.database().begin();
+        let transaction = self.transaction.get_or_insert_with(begin);
+        transaction.put(table, &row.key, &row.value)?;
+        self.batch_rows += 1;
+        self.batch_bytes += row.key.len() + row.value.len();
+        Ok(())
+    }
+
+    /// Makes everything up to `line` durable.
+    fn commit(&mut self, line: u64) -> Result<(), Failure> {
+        if let Some(transaction) = self.transaction.take() {
+            let committed = transaction.commit();
+            committed.map_err(|error| self.failure(line, error.into()))?;
+            self.commits += 1;
+        }
+        self.rows += self.batch_rows;
+        self.stored = line;
+        (self.batch_rows, self.batch_bytes) = (0, 0);
+        Ok(())
+    }
+
+    /// The failure of a line. What stands before a line that is no row is stored.
+    fn give_up(&mut self, line: u64, fault: LineFault) -> Failure {
+        let is_own = match &fault {
+            LineFault::Form(_) => true,
+            LineFault::Engine(error) => {
+                matches!(error, EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. })
+            }
+        };
+        if is_own
+            && self.request.atomicity == Atomicity::Batches
+            && let Err(failure) = self.commit(line - 1)
+        {
+            return failure;
+        }
+        self.failure(line, fault)
+    }
+
+    fn failure(&self, line: u64, source: LineFault) -> Failure {
+        let input: PathBuf = self.request.file.clone();
+        let stored = match self.stored {
+            0 => String::from("nothing is stored"),
+            stored => format!(
+                "what stands up to line {stored} is stored; go on with --from-line {}",
+                stored + 1
+            ),
+        };
+        Failure::Line { input, line, source, stored }
+    }
+}
