@@ -59,6 +59,17 @@ pub(crate) enum RawCommand {
     Del(KeyArgs),
     /// Print the rows of a table in key order, forwards or backwards.
     Scan(ScanArgs),
+    /// Write everything to one file, as of one moment.
+    ///
+    /// The file holds rows, not pages: it fits any device and any page size, and is refused when a part
+    /// of it is missing or damaged. It appears when it is complete, and must not exist.
+    Backup(BackupArgs),
+    /// Create a database from a backup.
+    ///
+    /// The backup is verified before anything is created, unless it comes by standard input. The
+    /// database has its name only when it is complete; on raw NAND, a restore that fails leaves a part
+    /// of it.
+    Restore(RestoreArgs),
     /// Write all rows as JSON Lines, as of one moment.
     ///
     /// One object a line, `{"table":"users","key":"YWRh","value":"Y291bnRlc3M="}`: the table's name as
@@ -165,6 +176,13 @@ Examples:
 
 Whoever opens the database later names preset and memory anew; the device is read off the file.")]
 pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    pub(crate) new: NewArgs,
+}
+
+/// A database to make: what `create` and `restore` share.
+#[derive(Args, Debug)]
+pub(crate) struct NewArgs {
     /// File to create, which must not exist; with `--device mtd`, the node of the device.
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
@@ -308,6 +326,40 @@ pub(crate) struct ImportArgs {
     /// Begin with this line; those before it are not looked at.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) from_line: u64,
+}
+
+/// Arguments of `backup`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone backup shop.db shop.backup
+  flagstone backup chip.nand - | ssh attic 'cat > chip.backup'")]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// File to write, which must not exist; `-` is standard output.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `restore`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone restore shop.db shop.backup --capacity 1GiB
+  flagstone restore chip.nand shop.backup --profile slc-2k    a backup fits any device
+  flagstone restore --verify shop.backup                      reads it and says what it holds
+
+Sizes and devices are those of `create`.")]
+pub(crate) struct RestoreArgs {
+    #[command(flatten)]
+    pub(crate) new: NewArgs,
+    /// Backup to read; `-` is standard input. With --verify, PATH is the backup.
+    #[arg(value_name = "FILE", required_unless_present = "verify", conflicts_with = "verify")]
+    pub(crate) file: Option<PathBuf>,
+    /// Create nothing: read the backup named as PATH to its end, and say what it holds.
+    #[arg(long)]
+    pub(crate) verify: bool,
 }
 
 /// Arguments of `quickstart`.

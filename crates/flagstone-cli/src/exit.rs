@@ -49,7 +49,7 @@ pub(crate) enum Exit {
     Exists = 18,
     /// The file is not there.
     NoFile = 19,
-    /// A line of an import is no row.
+    /// The input of an import or a restore is not what it must be.
     BadInput = 20,
 }
 
@@ -136,8 +136,8 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
     row(
         Exit::BadInput,
         "bad-input",
-        "a line of the input is no row; the message names the line, what is wrong with it, and the \
-         line up to which everything is stored",
+        "the input is not what the command reads: a line is no row, or a backup is none, cut short or \
+         damaged; the message says where, and what is stored",
     ),
 ];
 

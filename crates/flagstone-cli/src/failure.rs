@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use flagstone::{EngineError, OpenError, OptionsError};
+use flagstone::{BackupError, EngineError, OpenError, OptionsError};
 use flagstone_lab::bench::BenchError;
 use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
@@ -112,6 +112,14 @@ pub(crate) enum Failure {
         source: LineFault,
         /// What is stored, as the end of the sentence.
         stored: String,
+    },
+    /// A backup could not be written or read.
+    #[error("{path}: {source}")]
+    Backup {
+        /// Backup.
+        path: PathBuf,
+        /// Why.
+        source: BackupError,
     },
     /// The port of a server cannot be had.
     #[error("cannot listen on this port: {0}")]
@@ -227,6 +235,7 @@ impl Failure {
             Self::Line { source: LineFault::Form(BadLine::TooLong(_)), .. } => Exit::TooLong,
             Self::Line { source: LineFault::Form(_), .. } => Exit::BadInput,
             Self::Line { source: LineFault::Engine(source), .. } => engine_exit(source),
+            Self::Backup { source, .. } => backup_exit(source),
             Self::Probe { source: ProbeError::Device(error), .. } => nand_exit(error),
             Self::Probe { .. } => Exit::Usage,
             Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,
@@ -275,6 +284,7 @@ const fn options_exit(error: &OptionsError) -> Exit {
 fn open_exit(error: &OpenError) -> Exit {
     match error {
         OpenError::Options(error) => options_exit(error),
+        OpenError::Unsound { .. } => Exit::Damaged,
         OpenError::Device(error) => device_exit(error),
         OpenError::Mount(error) => mount_exit(error),
         OpenError::Space(error) => space_exit(error),
@@ -325,6 +335,19 @@ fn engine_exit(error: &EngineError) -> Exit {
         EngineError::Corrupt { .. } => Exit::Damaged,
         EngineError::Device(error) => nand_exit(error),
         EngineError::Space(error) => space_exit(error),
+        _ => Exit::Failed,
+    }
+}
+
+fn backup_exit(error: &BackupError) -> Exit {
+    match error {
+        BackupError::Io(error) => file_exit(error.kind()),
+        BackupError::Engine(error) => engine_exit(error),
+        BackupError::NotABackup | BackupError::Truncated { .. } | BackupError::Damaged { .. } => {
+            Exit::BadInput
+        }
+        BackupError::Version { .. } => Exit::Version,
+        BackupError::NotEmpty => Exit::Exists,
         _ => Exit::Failed,
     }
 }

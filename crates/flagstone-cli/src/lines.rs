@@ -66,7 +66,7 @@ pub(crate) enum BadLine {
 ///
 /// Those of the stream.
 pub(crate) fn write_row(
-    stream: &mut impl Write,
+    stream: &mut (impl Write + ?Sized),
     table: &str,
     key: &[u8],
     value: &[u8],

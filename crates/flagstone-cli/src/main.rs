@@ -7,6 +7,7 @@
 //! - I2: a reader that closes its end of a pipe ends the command in silence, with code 0.
 
 mod args;
+mod backup;
 mod bench;
 mod catalog;
 mod crash;
@@ -14,6 +15,7 @@ mod demo;
 mod escape;
 mod exit;
 mod failure;
+mod files;
 mod inspect;
 mod lab;
 mod lines;
@@ -70,6 +72,8 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Get(args) => rows::get(&args.try_into()?, output)?,
         RawCommand::Del(args) => rows::delete(&args.try_into()?, output)?,
         RawCommand::Scan(args) => rows::scan(&args.try_into()?, output)?,
+        RawCommand::Backup(args) => backup::backup(&args.try_into()?, output)?,
+        RawCommand::Restore(args) => backup::restore(args.try_into()?, output)?,
         RawCommand::Export(args) => transfer::export(&args.try_into()?, output)?,
         RawCommand::Import(args) => transfer::import(&args.try_into()?, output)?,
         RawCommand::Probe(args) => probe::run(&args.try_into()?, output)?,

@@ -81,7 +81,7 @@ fn require_same(
 }
 
 /// File beside an image that describes its chip.
-fn side_path(path: &Path) -> PathBuf {
+pub(crate) fn side_path(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".toml");
     name.into()
@@ -133,7 +133,7 @@ fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenEr
 
 /// Removes the files of a database that could not be created: they were made a moment ago and hold
 /// nothing. What cannot be removed stays.
-fn remove_files(creation: &Creation) {
+pub(crate) fn remove_files(creation: &Creation) {
     if !matches!(creation.device, NewDevice::Mtd(_)) {
         let _ = fs::remove_file(&creation.path);
     }

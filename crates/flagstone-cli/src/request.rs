@@ -13,8 +13,8 @@ use flagstone_nand::{Profile, ProfileError};
 use thiserror::Error;
 
 use crate::args::{
-    CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs, PutArgs,
-    RawDevice, ScanArgs,
+    BackupArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs,
+    NewArgs, PutArgs, RawDevice, RestoreArgs, ScanArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
@@ -183,6 +183,24 @@ pub(crate) enum Direction {
     Backward,
 }
 
+/// A backup to write.
+#[derive(Debug)]
+pub(crate) struct Backup {
+    /// Database.
+    pub(crate) target: Target,
+    /// File to write; `-` is standard output.
+    pub(crate) file: PathBuf,
+}
+
+/// A backup to read.
+#[derive(Debug)]
+pub(crate) struct Restore {
+    /// File to read; `-` is standard input.
+    pub(crate) file: PathBuf,
+    /// Database to create from it; none when it is only verified.
+    pub(crate) creation: Option<Creation>,
+}
+
 /// Rows to write as lines.
 #[derive(Debug)]
 pub(crate) struct Export {
@@ -302,6 +320,14 @@ impl TryFrom<CreateArgs> for Creation {
     type Error = UsageError;
 
     fn try_from(args: CreateArgs) -> Result<Self, UsageError> {
+        args.new.try_into()
+    }
+}
+
+impl TryFrom<NewArgs> for Creation {
+    type Error = UsageError;
+
+    fn try_from(args: NewArgs) -> Result<Self, UsageError> {
         let named = args.profile.as_deref();
         let capacity = args.capacity.as_deref().map(parse_size).transpose();
         let capacity = capacity.map_err(UsageError::from)?;
@@ -388,6 +414,25 @@ impl TryFrom<ScanArgs> for Scan {
             direction: if args.reverse { Direction::Backward } else { Direction::Forward },
             target: args.database.try_into()?,
             table: args.table,
+        })
+    }
+}
+
+impl TryFrom<BackupArgs> for Backup {
+    type Error = UsageError;
+
+    fn try_from(args: BackupArgs) -> Result<Self, UsageError> {
+        Ok(Self { target: args.database.try_into()?, file: args.file })
+    }
+}
+
+impl TryFrom<RestoreArgs> for Restore {
+    type Error = UsageError;
+
+    fn try_from(args: RestoreArgs) -> Result<Self, UsageError> {
+        Ok(match args.file {
+            Some(file) => Self { file, creation: Some(args.new.try_into()?) },
+            None => Self { file: args.new.path, creation: None },
         })
     }
 }

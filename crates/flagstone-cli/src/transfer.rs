@@ -10,16 +10,14 @@
 //!   the same row.
 
 use std::collections::HashMap;
-use std::fs::{File, Permissions};
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
 
 use flagstone::{EngineError, Table, Transaction};
 use serde_json::json;
-use tempfile::NamedTempFile;
 
 use crate::failure::{Failure, LineFault};
+use crate::files::{at, is_standard, open_input, write_new};
 use crate::lines::{LineRow, Lines, write_row};
 use crate::open::{Opened, open};
 use crate::output::{Form, Output};
@@ -31,14 +29,6 @@ const PROGRESS_ROWS: u64 = 256;
 
 /// Bytes of keys and values after which a transaction of an import is committed, whatever its rows.
 const BATCH_BYTES: usize = 1 << 20;
-
-fn is_standard(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> Failure {
-    |source| Failure::File { path: path.into(), source }
-}
 
 /// Writes all rows of some tables, one a line.
 pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure> {
@@ -57,7 +47,7 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
     let rows = if to_stream {
         write_rows(&opened, &tables, output.stream(), &mut progress)
     } else {
-        write_file(&opened, &tables, &export.file, &mut progress)
+        write_new(&export.file, |stream| write_rows(&opened, &tables, stream, &mut progress))
     };
     progress.finish();
     let rows = rows?;
@@ -74,43 +64,10 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
 const EXPORT_IS_NOT_ONE_OBJECT: &str =
     "an export to standard output is one object a row already; --json needs a FILE";
 
-/// Writes the rows to a file that must not exist; it appears when it is complete (I1).
-fn write_file(
-    opened: &Opened,
-    tables: &[(Table, String)],
-    path: &Path,
-    progress: &mut Progress,
-) -> Result<u64, Failure> {
-    // `persist_noclobber` has the last word; this spares the work.
-    if path.try_exists().map_err(at(path))? {
-        return Err(at(path)(io::ErrorKind::AlreadyExists.into()));
-    }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = tempfile::Builder::new();
-    // As for any new file, the process's mask takes away what others may not do.
-    let file = file.prefix(".export-").permissions(Permissions::from_mode(0o666));
-    let file = file.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(at(path))?;
-    let mut stream = BufWriter::new(file);
-    let rows =
-        write_rows(opened, tables, &mut stream, progress).map_err(|failure| match failure {
-            Failure::Output(source) => at(path)(source),
-            failure => failure,
-        })?;
-    let file = stream.into_inner().map_err(|error| at(path)(error.into_error()))?;
-    keep(file, path).map_err(at(path))?;
-    Ok(rows)
-}
-
-fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
-    file.as_file().sync_all()?;
-    file.persist_noclobber(path).map_err(|error| error.error)?;
-    Ok(())
-}
-
 fn write_rows(
     opened: &Opened,
     tables: &[(Table, String)],
-    stream: &mut impl Write,
+    stream: &mut dyn Write,
     progress: &mut Progress,
 ) -> Result<u64, Failure> {
     let snapshot = opened.snapshot()?;
@@ -131,7 +88,7 @@ fn write_rows(
 
 /// Stores the rows that a stream holds, one a line.
 pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure> {
-    let (input, size) = input(&import.file)?;
+    let (input, size) = open_input(&import.file)?;
     let opened = open(&import.target)?;
     let limits = opened.database().stats().limits;
     let mut lines = Lines::new(input, &limits);
@@ -145,16 +102,6 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
     let json = json!({ "rows": rows, "lines": lines.number(), "transactions": commits });
     let text = || format!("imported {rows} rows in {commits} transactions\n");
     Ok(output.show(&json, text)?)
-}
-
-/// The stream to import, and how many bytes it has; 0 when nobody knows.
-fn input(path: &Path) -> Result<(Box<dyn BufRead>, u64), Failure> {
-    if is_standard(path) {
-        return Ok((Box::new(io::stdin().lock()), 0));
-    }
-    let file = File::open(path).map_err(at(path))?;
-    let size = file.metadata().map_err(at(path))?.len();
-    Ok((Box::new(BufReader::with_capacity(1 << 16, file)), size))
 }
 
 /// An import under way.

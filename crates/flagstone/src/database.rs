@@ -18,13 +18,15 @@ use tracing::{debug, info};
 
 use crate::engine::{EngineStats, Table};
 use crate::error::{EngineError, OpenError};
-use crate::options::{Durability, Options};
+use crate::options::{Durability, Options, VerifyOnOpen};
 use crate::runtime::{CheckReport, RecoveryReport, Runtime};
 
+mod backup;
 mod rows;
 mod snapshot;
 mod transaction;
 
+pub use backup::{BackupError, BackupReport, verify_backup};
 pub use rows::{KeyValue, Range};
 pub use snapshot::Snapshot;
 pub use transaction::{Commit, Transaction};
@@ -166,13 +168,27 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// No database, a damaged one, or options that do not fit.
+    /// No database, a damaged one, or options that do not fit; `Unsound` when
+    /// [`Options::verify_on_open`] asks for a check that finds a fault.
     pub fn open_on(device: D, options: &Options) -> Result<Self, OpenError> {
         let runtime = Runtime::open(device, options)?;
         let RecoveryReport { commits, pages_read, pages_written, full_scan, time_ns, .. } =
             runtime.recovery();
         info!(commits, pages_read, pages_written, full_scan, time_ns, "opened");
-        Ok(Self::over(runtime))
+        let database = Self::over(runtime);
+        if options.verify_on_open == VerifyOnOpen::Check {
+            database.require_sound()?;
+        }
+        Ok(database)
+    }
+
+    fn require_sound(&self) -> Result<(), OpenError> {
+        let faults = self.check()?.faults;
+        let count = faults.len();
+        match faults.into_iter().next() {
+            None => Ok(()),
+            Some(first) => Err(OpenError::Unsound { count, first: Box::new(first) }),
+        }
     }
 
     /// A database over a runtime.

@@ -5,6 +5,7 @@ use flagstone_space::{LogicalPage, MountError, SpaceError};
 use thiserror::Error;
 
 use crate::options::OptionsError;
+use crate::runtime::CheckFault;
 
 /// Why a database could not be created or opened.
 #[derive(Debug, Error)]
@@ -25,6 +26,14 @@ pub enum OpenError {
     /// The log or the catalog contradicts itself.
     #[error("the database is damaged: {0}")]
     Corrupt(#[from] Corruption),
+    /// The check that `verify_on_open` asks for found contradictions; nothing was written by it.
+    #[error("the check on opening found {count} faults, the first one: {first}")]
+    Unsound {
+        /// Faults found.
+        count: usize,
+        /// The first of them.
+        first: Box<CheckFault>,
+    },
     /// The engine refused an operation during restart.
     #[error(transparent)]
     Engine(#[from] EngineError),

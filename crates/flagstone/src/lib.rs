@@ -22,6 +22,7 @@
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
+//! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
 //! | run on another device | [`Database::create_on`], [`Database::open_on`] |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
 //! | drive the engine without threads | [`Runtime`], [`Engine`] |
@@ -58,7 +59,8 @@ mod runtime;
 pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
-    AnyNand, Commit, Database, KeyValue, Limits, Range, Snapshot, Stats, Transaction,
+    AnyNand, BackupError, BackupReport, Commit, Database, KeyValue, Limits, Range, Snapshot, Stats,
+    Transaction, verify_backup,
 };
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,
@@ -68,8 +70,8 @@ pub use error::{Corruption, EngineError, OpenError};
 pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
-    OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup, Victim,
-    WriteCount,
+    OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
+    VerifyOnOpen, Victim, WriteCount,
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,

@@ -228,6 +228,18 @@ pub enum Durability {
     Deferred,
 }
 
+/// What is looked at before a database that was opened is handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VerifyOnOpen {
+    /// What restart needs: the mapping and the log's tail.
+    #[default]
+    Off,
+    /// Every node, large value and row, as [`crate::Database::check`] does; a fault refuses the
+    /// database. Costs a read of each page in use.
+    Check,
+}
+
 /// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -291,6 +303,8 @@ pub struct Options {
     pub group_delay: Duration,
     /// Share of a log page that, once gathered, ends the wait of a group commit.
     pub group_fill: f64,
+    /// What is verified when the database is opened.
+    pub verify_on_open: VerifyOnOpen,
     /// Seed of everything random in the engine.
     pub seed: u64,
 }
@@ -325,6 +339,7 @@ impl Default for Options {
             durability: Durability::Immediate,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
+            verify_on_open: VerifyOnOpen::Off,
             seed: 0,
         }
     }
@@ -551,6 +566,24 @@ impl Options {
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// The same options with another verification when the database is opened.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options, VerifyOnOpen};
+    ///
+    /// let options = Options::default().with_verify_on_open(VerifyOnOpen::Check);
+    /// Database::create(&path, &options)?.close()?;
+    /// Database::open(&path, &options)?; // `OpenError::Unsound` would have named a fault
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_verify_on_open(mut self, verify: VerifyOnOpen) -> Self {
+        self.verify_on_open = verify;
         self
     }
 

@@ -1,0 +1,169 @@
+//! The commands `backup` and `restore`.
+//!
+//! Owns under which names files appear; what a backup holds is the library's.
+//!
+//! Invariants:
+//! - I1: a database that is restored has its name only when it is complete, but for raw NAND.
+//! - I2: a restore that fails leaves no file behind.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use flagstone::{BackupError, BackupReport, Database, verify_backup};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::files::{at, is_standard, open_input, write_new};
+use crate::open::{Opened, create_database, open, remove_files, side_path};
+use crate::output::{Form, Output};
+use crate::progress::Progress;
+use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
+
+fn failure(path: &Path) -> impl FnOnce(BackupError) -> Failure {
+    |source| match source {
+        BackupError::Io(source) => Failure::File { path: path.into(), source },
+        source => Failure::Backup { path: path.into(), source },
+    }
+}
+
+/// Writes a backup of the whole database.
+pub(crate) fn backup(backup: &Backup, output: &mut Output) -> Result<(), Failure> {
+    let to_stream = is_standard(&backup.file);
+    if to_stream && output.form() == Form::Json {
+        return Err(UsageError::Conflict(BACKUP_IS_NO_JSON).into());
+    }
+    let opened = open(&backup.target)?;
+    let mut progress = Progress::new(output.form());
+    let report = match to_stream {
+        true => write_backup(&opened, output.stream(), &mut progress),
+        false => write_new(&backup.file, |stream| write_backup(&opened, stream, &mut progress)),
+    };
+    progress.finish();
+    let report = report?;
+    opened.close()?;
+    if to_stream {
+        return Ok(());
+    }
+    show(&report, "backed up", &backup.file, output)
+}
+
+const BACKUP_IS_NO_JSON: &str = "a backup to standard output leaves no room for --json";
+
+fn write_backup(
+    opened: &Opened,
+    stream: &mut dyn Write,
+    progress: &mut Progress,
+) -> Result<BackupReport, Failure> {
+    let database = opened.database();
+    let total = rows_of(opened)?;
+    let watch = |report: &BackupReport| {
+        progress.report("backing up rows", report.rows, total.max(report.rows));
+    };
+    let result = database.backup_watched(BufWriter::new(stream), watch);
+    result.map_err(|error| match error {
+        BackupError::Io(error) => Failure::Output(error),
+        BackupError::Engine(source) => opened.failure(source),
+        other => Failure::Output(io::Error::other(other.to_string())),
+    })
+}
+
+fn rows_of(opened: &Opened) -> Result<u64, Failure> {
+    let names = opened.run(Database::tables)?;
+    let rows = names.iter().map(|name| Ok(opened.len_estimate(opened.table(name)?)));
+    rows.sum()
+}
+
+/// Creates a database from a backup, or only reads the backup.
+pub(crate) fn restore(restore: Restore, output: &mut Output) -> Result<(), Failure> {
+    let mut progress = Progress::new(output.form());
+    let path = restore.file;
+    let Some(creation) = restore.creation else {
+        return show(&verify(&path)?, "whole:", &path, output);
+    };
+    // What can be read only once cannot be looked at beforehand.
+    let total = if is_standard(&path) { 0 } else { verify(&path)?.rows };
+    let report = restore_new(creation, &path, |report| {
+        progress.report("restoring rows", report.rows, total);
+    });
+    progress.finish();
+    show(&report?, "restored", &path, output)
+}
+
+fn verify(path: &Path) -> Result<BackupReport, Failure> {
+    let (stream, _) = open_input(path)?;
+    verify_backup(stream).map_err(failure(path))
+}
+
+/// Restores under another name, which the database loses when it is complete (I1).
+fn restore_new(
+    creation: Creation,
+    backup: &Path,
+    watch: impl FnMut(&BackupReport),
+) -> Result<BackupReport, Failure> {
+    let path = creation.path.clone();
+    if matches!(creation.device, NewDevice::Mtd(_)) {
+        return restore_into(&creation, backup, watch);
+    }
+    for taken in [path.clone(), side_path(&path)] {
+        if taken.try_exists().map_err(at(&taken))? {
+            return Err(at(&taken)(io::ErrorKind::AlreadyExists.into()));
+        }
+    }
+    let creation = Creation { path: unfinished(&path), ..creation };
+    let report = restore_into(&creation, backup, watch)?;
+    let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(at(to));
+    if matches!(creation.device, NewDevice::Image(_)) {
+        rename(&side_path(&creation.path), &side_path(&path))?;
+    }
+    rename(&creation.path, &path)?;
+    Ok(report)
+}
+
+/// Name of a database that is not restored yet.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".restoring");
+    name.into()
+}
+
+fn restore_into(
+    creation: &Creation,
+    backup: &Path,
+    watch: impl FnMut(&BackupReport),
+) -> Result<BackupReport, Failure> {
+    let (stream, _) = open_input(backup)?;
+    create_database(creation)?;
+    let profile = match &creation.device {
+        NewDevice::Mtd(profile) => profile.clone(),
+        NewDevice::Image(_) | NewDevice::Segments(_) => None,
+    };
+    let path = creation.path.clone();
+    let target = Target { path, profile, options: creation.options.clone() };
+    let restored = open(&target).and_then(|opened| {
+        let report = opened.database().restore_watched(stream, watch);
+        let report = report.map_err(|error| match error {
+            BackupError::Engine(source) => opened.failure(source),
+            error => failure(backup)(error),
+        })?;
+        opened.close()?;
+        Ok(report)
+    });
+    if restored.is_err() {
+        remove_files(creation);
+    }
+    restored
+}
+
+fn show(
+    report: &BackupReport,
+    verb: &str,
+    file: &Path,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let BackupReport { tables, rows, bytes, .. } = report;
+    let json = json!({ "file": file, "tables": tables, "rows": rows, "bytes": bytes });
+    let text = || format!("{verb} {rows} rows of {tables} tables ({})\n", file.display());
+    Ok(output.show(&json, text)?)
+}

@@ -1,0 +1,65 @@
+//! Files beside the database: what a command reads from and writes to, or the standard streams.
+//!
+//! Owns how a new file comes about; knows nothing of what it holds.
+//!
+//! Invariant I1: a file that was there is never written over, and a new one has its name only when it
+//! is complete and on the medium.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tempfile::NamedTempFile;
+
+use crate::failure::Failure;
+
+/// Whether a path stands for a standard stream.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The failure that an error of the file `path` is.
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    |source| Failure::File { path: path.into(), source }
+}
+
+/// The stream to read, and how many bytes it has; 0 when nobody knows.
+pub(crate) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, u64), Failure> {
+    if is_standard(path) {
+        return Ok((Box::new(io::stdin().lock()), 0));
+    }
+    let file = File::open(path).map_err(at(path))?;
+    let size = file.metadata().map_err(at(path))?.len();
+    Ok((Box::new(BufReader::with_capacity(1 << 16, file)), size))
+}
+
+/// Writes a file that must not exist; it appears when `write` has given its result (I1).
+pub(crate) fn write_new<T>(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    // `persist_noclobber` has the last word; this spares the work.
+    if path.try_exists().map_err(at(path))? {
+        return Err(at(path)(io::ErrorKind::AlreadyExists.into()));
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new();
+    // As for any new file, the process's mask takes away what others may not do.
+    let file = file.prefix(".flagstone-").permissions(Permissions::from_mode(0o666));
+    let file = file.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(at(path))?;
+    let mut stream = BufWriter::new(file);
+    let result = write(&mut stream).map_err(|failure| match failure {
+        Failure::Output(source) => at(path)(source),
+        failure => failure,
+    })?;
+    let file = stream.into_inner().map_err(|error| at(path)(error.into_error()))?;
+    keep(file, path).map_err(at(path))?;
+    Ok(result)
+}
+
+fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path).map_err(|error| error.error)?;
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Backup and restore: another device gets the same rows, and what is not whole creates nothing.
+
+use std::fs;
+use std::process::Stdio;
+
+use crate::command::{DEVICES, Place, binary, flagstone, run};
+
+/// Names of the files in a directory.
+fn names(place: &Place) -> Vec<String> {
+    let names = fs::read_dir(place.file("")).expect("readable");
+    let mut names: Vec<_> = names
+        .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn filled(device: &[&str]) -> Place {
+    let place = Place::with_database(device);
+    place.run("put", &["users", "ada", "countess"]).ok();
+    place.run("put", &["users", r"\x00", ""]).ok();
+    fs::write(place.file("value"), vec![7; 100_000]).expect("written");
+    place.run("put", &["photos", "ada", "--file", &place.path("value")]).ok();
+    place
+}
+
+#[test]
+fn what_was_backed_up_is_restored_on_the_other_device() {
+    for (device, other) in DEVICES.iter().zip(DEVICES.iter().rev()) {
+        let place = filled(device);
+        let report = place.run("backup", &[&place.path("out"), "--json"]).ok().json();
+        assert_eq!((&report["tables"], &report["rows"]), (&2.into(), &3.into()), "{report}");
+        flagstone(&["restore", "--verify", &place.path("out")]).ok();
+        let restored = place.path("new");
+        flagstone(&[&["restore", &restored, &place.path("out")], *other].concat()).ok();
+        let export = flagstone(&["export", &restored]).ok().stdout;
+        assert!(export == place.run("export", &[]).ok().stdout, "{device:?}");
+        assert_eq!(flagstone(&["check", &restored, "--json"]).ok().json()["sound"], true);
+        assert!(names(&place).iter().all(|name| !name.contains("restoring")));
+    }
+}
+
+#[test]
+fn backups_pass_through_pipes() {
+    let place = filled(DEVICES[1]);
+    let mut writer = binary(&["backup", &place.path("db"), "-"]);
+    let mut writer = writer.stdout(Stdio::piped()).spawn().expect("runs");
+    let pipe = writer.stdout.take().expect("piped");
+    run(binary(&["restore", &place.path("new"), "-", "--capacity", "8MiB"]).stdin(pipe)).ok();
+    assert!(writer.wait().expect("ends").success());
+    let row = flagstone(&["get", &place.path("new"), "users", "ada"]).ok();
+    assert_eq!(row.stdout, "countess\n");
+}
+
+#[test]
+fn what_is_not_a_whole_backup_creates_nothing() {
+    let place = filled(DEVICES[0]);
+    place.run("backup", &[&place.path("good")]).ok();
+    let good = fs::read(place.file("good")).expect("there");
+    let mut turned = good.clone();
+    turned[50_000] ^= 1;
+    let before = names(&place);
+    for (bad, code) in [
+        (&good[..good.len() - 1], 20),
+        (&turned, 20),
+        (b"hello", 20),
+        (&[b"\x8aFLAG\r\n\x1a\x07\0\0\0", &good[12..]].concat(), 6),
+    ] {
+        fs::write(place.file("good"), bad).expect("written");
+        let input = fs::File::open(place.file("good")).expect("there");
+        flagstone(&["restore", &place.path("new"), &place.path("good")]).fails(code);
+        flagstone(&["restore", "--verify", &place.path("good")]).fails(code);
+        run(binary(&["restore", &place.path("new"), "-"]).stdin(input)).fails(code);
+        assert_eq!(names(&place), before, "nothing of it stays");
+    }
+}
+
+#[test]
+fn nothing_is_written_over() {
+    let place = filled(DEVICES[0]);
+    place.run("backup", &[&place.path("out")]).ok();
+    place.run("backup", &[&place.path("out")]).fails(18);
+    place.run("restore", &[&place.path("out")]).fails(18);
+    place.run("get", &["users", "ada"]).ok();
+    let (new, out) = (place.path("new"), place.path("out"));
+    flagstone(&["restore", &new, &place.path("absent")]).fails(19);
+    flagstone(&["restore", &new]).fails(2);
+    flagstone(&["restore", "--verify", &new, &out]).fails(2);
+    place.run("backup", &["-", "--json"]).fails(2);
+    let before = names(&place);
+    flagstone(&["restore", &new, &out, "--profile", "tiny"]).fails(13);
+    assert_eq!(names(&place), before, "a restore that does not fit leaves nothing");
+}
+
+/// Goal: with `verify_on_open` a command refuses a database with a damaged leaf.
+#[test]
+fn verification_on_opening_can_be_asked_for() {
+    let place = filled(DEVICES[1]);
+    place.run("merge", &[]).ok();
+    let asked = ["users", "ada", "-o", "verify-on-open=check"];
+    place.run("get", &asked).ok();
+    let mut file = fs::read(place.file("db")).expect("there");
+    for at in 0..file.len() - 3_000 {
+        // The middle of the large value, on each page that holds it.
+        if file[at..at + 3_000].iter().all(|byte| *byte == 7) {
+            file[at + 1_500] = 8;
+        }
+    }
+    fs::write(place.file("db"), file).expect("written");
+    place.run("get", &asked).fails(5);
+    place.run("get", &["users", "ada", "-o", "verify-on-open=maybe"]).fails(2);
+}
