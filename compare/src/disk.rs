@@ -1,0 +1,106 @@
+//! What the machine counts: the block device, this process, the files.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::fs::syncfs;
+use std::os::unix::fs::MetadataExt;
+
+const SECTOR: u64 = 512;
+
+/// A block device and the file system on it.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// Name under `/sys/block`.
+    pub device: String,
+    /// Where it is mounted.
+    pub mount: String,
+}
+
+/// Counters at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    pub written: u64,
+    pub read: u64,
+    pub flushes: u64,
+}
+
+impl Disk {
+    /// Counters after everything that the system holds back has reached the device.
+    pub fn settled(&self) -> Result<Reading> {
+        syncfs(fs::File::open(&self.mount)?).map_err(io::Error::from)?;
+        self.now()
+    }
+
+    /// Counters as they are.
+    pub fn now(&self) -> Result<Reading> {
+        let path = format!("/sys/block/{}/stat", self.device);
+        let text = fs::read_to_string(&path).context(path)?;
+        let fields: Vec<u64> =
+            text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let field =
+            |place: usize| fields.get(place).copied().context("the kernel counts no flushes");
+        Ok(Reading { read: field(2)? * SECTOR, written: field(6)? * SECTOR, flushes: field(15)? })
+    }
+}
+
+impl Reading {
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            written: self.written - before.written,
+            read: self.read - before.read,
+            flushes: self.flushes - before.flushes,
+        }
+    }
+}
+
+/// Largest resident size of this process so far, in bytes.
+pub fn memory_max() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next()).context("no VmHWM")?;
+    Ok(number.parse::<u64>()? * 1024)
+}
+
+/// Processor time of this process, user and system, in seconds.
+pub fn processor_s() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let rest = stat.rsplit(')').next().context("no stat")?;
+    let ticks: u64 =
+        rest.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Bytes that the files of a directory occupy.
+pub fn size_of(directory: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let data = entry.metadata()?;
+        sum += if data.is_dir() { size_of(&entry.path())? } else { data.blocks() * SECTOR };
+    }
+    Ok(sum)
+}
+
+/// Copies a directory's files as they are: what a killed process would leave.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Seconds since a moment.
+pub fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}

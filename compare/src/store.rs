@@ -1,0 +1,141 @@
+//! What a workload asks of every engine, and the engines by name.
+
+mod fjall;
+mod flagstone;
+mod lmdb;
+mod native;
+mod redb;
+mod sqlite;
+
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use self::native::{Kind, Native};
+
+/// Memory of an engine: caches and what it holds back together.
+pub const MEMORY: usize = 64 << 20;
+/// How much of it may hold back writes.
+pub const HELD_BACK: usize = 16 << 20;
+
+/// Rows to load: key and value, a row a call, until it gives none.
+pub type Rows<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
+/// Receives a row of a scan; false ends it.
+pub type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
+
+/// The transaction lost to another one and has to begin again.
+#[derive(Debug)]
+pub struct Again;
+
+impl fmt::Display for Again {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("lost to another transaction")
+    }
+}
+
+impl std::error::Error for Again {}
+
+/// How an engine is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub tables: usize,
+    pub is_new: bool,
+    /// Bytes of keys and values at the end of the run, for engines that want to know.
+    pub bytes: u64,
+}
+
+/// An engine with its database open.
+pub trait Store: Send + Sync {
+    /// Loads rows in any way that leaves them durable.
+    fn load(&self, table: usize, rows: Rows<'_>) -> Result<()>;
+
+    /// Runs a serializable transaction, again while it loses to others; durable when this
+    /// returns. A body that gives false is rolled back.
+    fn write(&self, body: &mut dyn FnMut(&mut dyn Txn) -> Result<bool>) -> Result<bool>;
+
+    /// Runs reads that see one state, in the engine's cheapest way.
+    fn read(&self, body: &mut dyn FnMut(&mut dyn Txn) -> Result<()>) -> Result<()>;
+
+    /// Closes cleanly.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// A transaction under way.
+pub trait Txn {
+    /// Reads a value; false when there is none.
+    fn get(&mut self, table: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
+
+    /// As [`Txn::get`], for engines that lock rows: a change will follow.
+    fn get_for_update(&mut self, table: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.get(table, key, out)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()>;
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<()>;
+
+    /// Changes bytes of a value that is there; engines without such a call write the whole value.
+    fn patch(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        offset: usize,
+        make: &mut dyn FnMut(&[u8]) -> Vec<u8>,
+        size: usize,
+    ) -> Result<()> {
+        let mut value = Vec::new();
+        if !self.get_for_update(table, key, &mut value)? {
+            bail!("a row is missing");
+        }
+        let part = make(&value[offset..offset + size]);
+        value[offset..offset + size].copy_from_slice(&part);
+        self.put(table, key, &value)
+    }
+
+    /// Rows from a key on, in order.
+    fn scan(&mut self, table: usize, from: &[u8], each: Each<'_>) -> Result<()>;
+}
+
+/// Engines by name, in the order of the tables.
+pub const NAMES: [&str; 7] =
+    ["flagstone", "berkeley", "rocksdb", "sqlite", "lmdb", "redb", "fjall"];
+
+/// Opens the engine called `name` in a directory of its own.
+pub fn open(name: &str, plan: &Plan, directory: &Path) -> Result<Box<dyn Store>> {
+    Ok(match name {
+        "flagstone" => Box::new(flagstone::Flagstone::open(plan, directory)?),
+        "berkeley" => Box::new(Native::open(Kind::Berkeley, plan, directory)?),
+        "rocksdb" => Box::new(Native::open(Kind::Rocks, plan, directory)?),
+        "sqlite" => Box::new(sqlite::Sqlite::open(plan, directory)?),
+        "lmdb" => Box::new(lmdb::Lmdb::open(plan, directory)?),
+        "redb" => Box::new(redb::Redb::open(plan, directory)?),
+        "fjall" => Box::new(fjall::Fjall::open(plan, directory)?),
+        _ => bail!("there is no engine `{name}`: {}", NAMES.join(", ")),
+    })
+}
+
+/// Rows of a batch while loading.
+const BATCH: usize = 1000;
+
+fn load_in_batches(
+    rows: Rows<'_>,
+    mut write: impl FnMut(&[(Vec<u8>, Vec<u8>)]) -> Result<()>,
+) -> Result<()> {
+    loop {
+        let batch: Vec<_> = rows.take(BATCH).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        write(&batch)?;
+    }
+}
+
+fn until_not_again<T>(mut body: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match body() {
+            Err(error) if error.is::<Again>() => {}
+            other => return other,
+        }
+    }
+}

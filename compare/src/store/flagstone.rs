@@ -1,0 +1,165 @@
+//! Flagstone on a regular file, with its default options but for memory.
+
+use std::path::Path;
+
+use anyhow::Result;
+use flagstone::{
+    AnyNand, Budget, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
+};
+use flagstone_nand::{FileStorage, Profile, SegmentFile};
+
+use super::{Again, Each, HELD_BACK, MEMORY, Plan, Rows, Store, Txn};
+
+pub struct Flagstone {
+    database: Database,
+    tables: Vec<Table>,
+}
+
+fn options() -> Options {
+    let mut options = Options::default().with_memory(MEMORY);
+    options.frame_share = 1.0 - HELD_BACK as f64 / MEMORY as f64;
+    options.budget = Budget::Divided;
+    options
+}
+
+impl Flagstone {
+    pub fn open(plan: &Plan, directory: &Path) -> Result<Self> {
+        let path = directory.join("flagstone");
+        let database = if plan.is_new {
+            let capacity = plan.bytes * 19 / 10 + (32 << 20);
+            let profile = Profile::named("segment-file")?.with_capacity(capacity)?;
+            let device = SegmentFile::create(FileStorage::create(&path)?, &profile)?;
+            let device: AnyNand = Box::new(device);
+            Database::create_on(device, &options())?
+        } else {
+            Database::open(&path, &options())?
+        };
+        let tables = (0..plan.tables).map(|table| database.table(&format!("t{table}")));
+        let tables = tables.collect::<Result<_, _>>()?;
+        Ok(Self { database, tables })
+    }
+}
+
+fn again(error: EngineError) -> anyhow::Error {
+    if error == EngineError::Deadlock { Again.into() } else { error.into() }
+}
+
+struct Writer<'a> {
+    transaction: Transaction,
+    tables: &'a [Table],
+}
+
+impl Txn for Writer<'_> {
+    fn get(&mut self, table: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let value = self.transaction.get(self.tables[table], key).map_err(again)?;
+        Ok(hand(value, out))
+    }
+
+    fn get_for_update(&mut self, table: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.transaction.lock_key(self.tables[table], key).map_err(again)?;
+        self.get(table, key, out)
+    }
+
+    fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.transaction.put(self.tables[table], key, value).map_err(again)
+    }
+
+    fn delete(&mut self, table: usize, key: &[u8]) -> Result<()> {
+        self.transaction.delete(self.tables[table], key).map_err(again)
+    }
+
+    fn patch(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        offset: usize,
+        make: &mut dyn FnMut(&[u8]) -> Vec<u8>,
+        size: usize,
+    ) -> Result<()> {
+        let table = self.tables[table];
+        self.transaction.lock_key(table, key).map_err(again)?;
+        let old = self.transaction.get_part(table, key, offset, size).map_err(again)?;
+        let part = make(&old.unwrap_or_default());
+        self.transaction.patch(table, key, offset, &part).map_err(again)
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], each: Each<'_>) -> Result<()> {
+        for row in self.transaction.range(self.tables[table], from..) {
+            let (key, value) = row.map_err(again)?;
+            if !each(&key, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    snapshot: Snapshot,
+    tables: &'a [Table],
+}
+
+impl Txn for Reader<'_> {
+    fn get(&mut self, table: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        Ok(hand(self.snapshot.get(self.tables[table], key)?, out))
+    }
+
+    fn put(&mut self, _: usize, _: &[u8], _: &[u8]) -> Result<()> {
+        anyhow::bail!("a snapshot is read only")
+    }
+
+    fn delete(&mut self, _: usize, _: &[u8]) -> Result<()> {
+        anyhow::bail!("a snapshot is read only")
+    }
+
+    fn scan(&mut self, table: usize, from: &[u8], each: Each<'_>) -> Result<()> {
+        for row in self.snapshot.range(self.tables[table], from..) {
+            let (key, value) = row?;
+            if !each(&key, &value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hand(value: Option<Vec<u8>>, out: &mut Vec<u8>) -> bool {
+    let is_there = value.is_some();
+    *out = value.unwrap_or_default();
+    is_there
+}
+
+impl Store for Flagstone {
+    fn load(&self, table: usize, rows: Rows<'_>) -> Result<()> {
+        super::load_in_batches(rows, |batch| {
+            let mut transaction = self.database.begin();
+            for (key, value) in batch {
+                transaction.put(self.tables[table], key, value)?;
+            }
+            transaction.commit_with(Durability::Deferred)?;
+            Ok(())
+        })?;
+        Ok(self.database.merge()?)
+    }
+
+    fn write(&self, body: &mut dyn FnMut(&mut dyn Txn) -> Result<bool>) -> Result<bool> {
+        super::until_not_again(|| {
+            let transaction = self.database.begin();
+            let mut writer = Writer { transaction, tables: &self.tables };
+            let commits = body(&mut writer)?;
+            if commits {
+                writer.transaction.commit().map_err(again)?;
+            }
+            Ok(commits)
+        })
+    }
+
+    fn read(&self, body: &mut dyn FnMut(&mut dyn Txn) -> Result<()>) -> Result<()> {
+        let snapshot = self.database.snapshot()?;
+        body(&mut Reader { snapshot, tables: &self.tables })
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(self.database.close()?)
+    }
+}
