@@ -22,11 +22,15 @@ use crate::options::{Durability, Options, VerifyOnOpen};
 use crate::runtime::{CheckReport, RecoveryReport, Runtime};
 
 mod backup;
+mod cursor;
+mod entry;
 mod rows;
 mod snapshot;
 mod transaction;
 
 pub use backup::{BackupError, BackupReport, verify_backup};
+pub use cursor::{Cursor, CursorMut, RowRef};
+pub use entry::Entry;
 pub use rows::{KeyValue, Range};
 pub use snapshot::Snapshot;
 pub use transaction::{Commit, Transaction};

@@ -61,6 +61,7 @@ use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
 pub(crate) use restart::{Replay, ReplayEffects};
+pub(crate) use scan::successor;
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
 use split::{Sizes, Split};

@@ -20,6 +20,8 @@
 //! | --- | --- |
 //! | create or open a database | [`Database::create`], [`Database::open`], [`Options`] |
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
+//! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
+//! | walk both ways, delete many | [`Snapshot::cursor`], [`Transaction::cursor_mut`], [`Transaction::retain`] |
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
@@ -59,8 +61,8 @@ mod runtime;
 pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
-    AnyNand, BackupError, BackupReport, Commit, Database, KeyValue, Limits, Range, Snapshot, Stats,
-    Transaction, verify_backup,
+    AnyNand, BackupError, BackupReport, Commit, Cursor, CursorMut, Database, Entry, KeyValue,
+    Limits, Range, RowRef, Snapshot, Stats, Transaction, verify_backup,
 };
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,

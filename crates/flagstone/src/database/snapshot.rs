@@ -82,7 +82,12 @@ impl<D: Nand> Snapshot<D> {
     }
 
     fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
-        Range::new(&self.runtime, Reader::Snapshot(self.id), table, range)
+        let (runtime, reader) = self.reader();
+        Range::new(runtime, reader, table, range)
+    }
+
+    pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
+        (&self.runtime, Reader::Snapshot(self.id))
     }
 
     /// The first row.

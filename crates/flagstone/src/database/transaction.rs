@@ -150,6 +150,16 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        self.put_row(table, key, value)
+    }
+
+    /// As [`Transaction::put`], for cursors, which borrow the transaction as a whole.
+    pub(super) fn put_row(
+        &self,
+        table: Table,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), EngineError> {
         let xid = self.xid;
         if value.len() <= self.runtime.engine().inline_value_size_max(key.len()) {
             return self.run(|engine| engine.put(xid, table, key, value));
@@ -195,6 +205,10 @@ impl<D: Nand> Transaction<D> {
     ///
     /// See [`EngineError`].
     pub fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), EngineError> {
+        self.delete_row(table, key)
+    }
+
+    pub(super) fn delete_row(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
         let xid = self.xid;
         self.run(|engine| engine.delete(xid, table, key))
     }
@@ -229,8 +243,13 @@ impl<D: Nand> Transaction<D> {
         self.rows(table, ScanRange::prefix(prefix))
     }
 
-    fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
-        Range::new(&self.runtime, Reader::Transaction(self.xid), table, range)
+    pub(super) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+        let (runtime, reader) = self.reader();
+        Range::new(runtime, reader, table, range)
+    }
+
+    pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
+        (&self.runtime, Reader::Transaction(self.xid))
     }
 
     /// The first row.

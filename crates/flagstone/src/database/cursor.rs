@@ -1,0 +1,290 @@
+//! Cursors: a place in a table that moves both ways.
+//!
+//! Owns the place. Reads a batch at a time, in the direction it last went; turning around begins a
+//! batch of its own. Invariant P1: the current row lies between those that `next` and `prev` give.
+
+use std::fmt;
+
+use flagstone_nand::Nand;
+
+use super::AnyNand;
+use super::rows::{KeyValue, Range, Reader};
+use super::snapshot::Snapshot;
+use super::transaction::Transaction;
+use crate::engine::{Direction, ScanRange, Table, successor};
+use crate::error::EngineError;
+use crate::runtime::Runtime;
+
+/// Key and value of the row that a cursor stands on.
+pub type RowRef<'a> = (&'a [u8], &'a [u8]);
+
+/// Where a cursor stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before the first row.
+    Start,
+    /// On a row, or where it was.
+    At(Vec<u8>),
+    /// Between rows, before the first one from this key on.
+    Before(Vec<u8>),
+    /// Behind the last row.
+    End,
+}
+
+/// A place in a table, for reading: see [`Snapshot::cursor`] and [`Transaction::cursor`].
+pub struct Cursor<'a, D: Nand = AnyNand> {
+    runtime: &'a Runtime<D>,
+    reader: Reader,
+    table: Table,
+    place: Place,
+    value: Vec<u8>,
+    ahead: Option<(Direction, Range<'a, D>)>,
+}
+
+impl<D: Nand> fmt::Debug for Cursor<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl<'a, D: Nand> Cursor<'a, D> {
+    pub(super) fn new(runtime: &'a Runtime<D>, reader: Reader, table: Table) -> Self {
+        Self { runtime, reader, table, place: Place::Start, value: Vec::new(), ahead: None }
+    }
+
+    /// The row that the cursor stands on; none before the first, behind the last, and between two.
+    #[must_use]
+    pub fn current(&self) -> Option<RowRef<'_>> {
+        match &self.place {
+            Place::At(key) => Some((key, &self.value)),
+            _ => None,
+        }
+    }
+
+    /// Goes to the first row whose key is at or above `key`, and gives it; behind the last row when
+    /// there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading a row. The cursor then stands before `key`.
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
+        self.jump(Place::Before(key.to_vec()));
+        self.next()
+    }
+
+    /// Goes before the first row.
+    pub fn rewind(&mut self) {
+        self.jump(Place::Start);
+    }
+
+    /// Goes behind the last row.
+    pub fn to_end(&mut self) {
+        self.jump(Place::End);
+    }
+
+    fn jump(&mut self, place: Place) {
+        (self.place, self.ahead) = (place, None);
+    }
+
+    /// Goes to the next row and gives it; behind the last row when there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading a row. The cursor then stands where it was.
+    #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
+    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+        self.step(Direction::Forward)
+    }
+
+    /// Goes to the row before and gives it; before the first row when there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading a row. The cursor then stands where it was.
+    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+        self.step(Direction::Backward)
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<Option<RowRef<'_>>, EngineError> {
+        let rows = match self.ahead.take() {
+            Some((known, rows)) if known == direction => rows,
+            _ => self.rows(direction),
+        };
+        let (_, rows) = self.ahead.insert((direction, rows));
+        match rows.next() {
+            Some(Ok((key, value))) => (self.place, self.value) = (Place::At(key), value),
+            Some(Err(error)) => {
+                self.ahead = None;
+                return Err(error);
+            }
+            None => self.jump(match direction {
+                Direction::Forward => Place::End,
+                Direction::Backward => Place::Start,
+            }),
+        }
+        Ok(self.current())
+    }
+
+    /// The rows from here on.
+    fn rows(&self, direction: Direction) -> Range<'a, D> {
+        let (low, high) = match (direction, &self.place) {
+            (Direction::Forward, Place::Start) | (Direction::Backward, Place::End) => {
+                (Vec::new(), None)
+            }
+            (Direction::Forward, Place::At(key)) => (successor(key), None),
+            (Direction::Forward, Place::Before(key)) => (key.clone(), None),
+            (Direction::Backward, Place::At(key) | Place::Before(key)) => {
+                (Vec::new(), Some(key.clone()))
+            }
+            // No key lies below the empty one.
+            (Direction::Forward, Place::End) | (Direction::Backward, Place::Start) => {
+                (Vec::new(), Some(Vec::new()))
+            }
+        };
+        let rows = Range::new(self.runtime, self.reader, self.table, ScanRange { low, high });
+        match direction {
+            Direction::Forward => rows,
+            Direction::Backward => rows.rev(),
+        }
+    }
+}
+
+/// A place in a table, for reading and changing: see [`Transaction::cursor_mut`].
+#[derive(Debug)]
+pub struct CursorMut<'a, D: Nand = AnyNand> {
+    transaction: &'a Transaction<D>,
+    cursor: Cursor<'a, D>,
+}
+
+impl<D: Nand> CursorMut<'_, D> {
+    /// As [`Cursor::current`].
+    #[must_use]
+    pub fn current(&self) -> Option<RowRef<'_>> {
+        self.cursor.current()
+    }
+
+    /// As [`Cursor::seek`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn seek(&mut self, key: &[u8]) -> Result<Option<RowRef<'_>>, EngineError> {
+        self.cursor.seek(key)
+    }
+
+    /// As [`Cursor::rewind`].
+    pub fn rewind(&mut self) {
+        self.cursor.rewind();
+    }
+
+    /// As [`Cursor::to_end`].
+    pub fn to_end(&mut self) {
+        self.cursor.to_end();
+    }
+
+    /// As [`Cursor::next`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[expect(clippy::should_implement_trait, reason = "a row borrows from the cursor")]
+    pub fn next(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+        self.cursor.next()
+    }
+
+    /// As [`Cursor::prev`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn prev(&mut self) -> Result<Option<RowRef<'_>>, EngineError> {
+        self.cursor.prev()
+    }
+
+    /// Sets the value of the row that the cursor stands on; says whether it stands on one.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn put(&mut self, value: &[u8]) -> Result<bool, EngineError> {
+        let Place::At(key) = &self.cursor.place else { return Ok(false) };
+        self.transaction.put_row(self.cursor.table, key, value)?;
+        self.cursor.value = value.to_vec();
+        Ok(true)
+    }
+
+    /// Deletes the row that the cursor stands on, and gives it. The cursor then stands between its
+    /// neighbours.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn delete(&mut self) -> Result<Option<KeyValue>, EngineError> {
+        let Place::At(key) = &self.cursor.place else { return Ok(None) };
+        let key = key.clone();
+        self.transaction.delete_row(self.cursor.table, &key)?;
+        self.cursor.jump(Place::Before(key.clone()));
+        Ok(Some((key, std::mem::take(&mut self.cursor.value))))
+    }
+}
+
+impl<D: Nand> Transaction<D> {
+    /// A cursor before the first row of a table. Rows it reads, and the gaps between them, are locked
+    /// until the transaction ends.
+    pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
+        let (runtime, reader) = self.reader();
+        Cursor::new(runtime, reader, table)
+    }
+
+    /// A cursor before the first row of a table, through which rows can be changed.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let queue = db.table("queue")?;
+    /// let mut txn = db.begin();
+    /// for job in [b"1", b"2", b"3"] {
+    ///     txn.put(queue, job, b"waits")?;
+    /// }
+    /// let mut cursor = txn.cursor_mut(queue);
+    /// cursor.next()?;
+    /// assert_eq!(cursor.delete()?, Some((b"1".to_vec(), b"waits".to_vec())));
+    /// assert_eq!(cursor.next()?, Some((&b"2"[..], &b"waits"[..])));
+    /// cursor.put(b"runs")?;
+    /// txn.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cursor_mut(&mut self, table: Table) -> CursorMut<'_, D> {
+        let transaction = &*self;
+        CursorMut { transaction, cursor: transaction.cursor(table) }
+    }
+}
+
+impl<D: Nand> Snapshot<D> {
+    /// A cursor before the first row of a table.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let fruit = db.table("fruit")?;
+    /// let mut txn = db.begin();
+    /// for name in ["apple", "banana", "cherry"] {
+    ///     txn.put(fruit, name.as_bytes(), b"")?;
+    /// }
+    /// txn.commit()?;
+    ///
+    /// let snapshot = db.snapshot()?;
+    /// let mut cursor = snapshot.cursor(fruit);
+    /// assert_eq!(cursor.seek(b"b")?, Some((&b"banana"[..], &b""[..])));
+    /// assert_eq!(cursor.prev()?, Some((&b"apple"[..], &b""[..])));
+    /// assert_eq!(cursor.prev()?, None);
+    /// assert_eq!(cursor.next()?, Some((&b"apple"[..], &b""[..])));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
+        let (runtime, reader) = self.reader();
+        Cursor::new(runtime, reader, table)
+    }
+}
