@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::options::OptionsError;
 use crate::runtime::CheckFault;
+use crate::typed::{DecodeError, RowPart};
 
 /// Why a database could not be created or opened.
 #[derive(Debug, Error)]
@@ -112,6 +113,14 @@ pub enum EngineError {
     /// Whether the commit is durable is not known: the device failed while it was written.
     #[error("the outcome of the commit is unknown")]
     OutcomeUnknown,
+    /// A row of a typed table is none of its types: another program wrote it, or another version.
+    #[error("the {part} of the row is not of its type: {source}")]
+    Decode {
+        /// Key or value.
+        part: RowPart,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
     /// A page contradicts itself or its neighbours.
     #[error("page {} is corrupt: {check}", page.0)]
     Corrupt {

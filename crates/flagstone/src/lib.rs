@@ -21,6 +21,7 @@
 //! | create or open a database | [`Database::create`], [`Database::open`], [`Options`] |
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
+//! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value) |
 //! | walk both ways, delete many | [`Snapshot::cursor`], [`Transaction::cursor_mut`], [`Transaction::retain`] |
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
@@ -43,6 +44,9 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+// Derived code names the crate from outside, in its own tests too.
+extern crate self as flagstone;
+
 mod appends;
 mod bugs;
 mod database;
@@ -57,6 +61,7 @@ mod options;
 #[cfg(feature = "parts")]
 pub mod parts;
 mod runtime;
+mod typed;
 
 pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
@@ -69,6 +74,8 @@ pub use engine::{
     RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop, Table, Ticket, Wait,
 };
 pub use error::{Corruption, EngineError, OpenError};
+#[cfg(feature = "derive")]
+pub use flagstone_derive::{Key, Value};
 pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
@@ -78,4 +85,7 @@ pub use options::{
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,
     Runtime, Work,
+};
+pub use typed::{
+    DecodeError, EncodeKey, Key, Reads, RowPart, StartsWith, TypedRange, TypedTable, Value,
 };

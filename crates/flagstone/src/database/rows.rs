@@ -64,7 +64,7 @@ impl<'a, D: Nand> Range<'a, D> {
     }
 
     /// Counts the rows without loading large values.
-    pub(super) fn count_rows(mut self) -> Result<u64, EngineError> {
+    pub(crate) fn count_rows(mut self) -> Result<u64, EngineError> {
         let mut count = 0;
         while self.rest.is_some() {
             self.fetch()?;

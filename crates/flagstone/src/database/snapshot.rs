@@ -81,7 +81,7 @@ impl<D: Nand> Snapshot<D> {
         self.rows(table, ScanRange::prefix(prefix))
     }
 
-    fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
         let (runtime, reader) = self.reader();
         Range::new(runtime, reader, table, range)
     }

@@ -243,7 +243,7 @@ impl<D: Nand> Transaction<D> {
         self.rows(table, ScanRange::prefix(prefix))
     }
 
-    pub(super) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
+    pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
         let (runtime, reader) = self.reader();
         Range::new(runtime, reader, table, range)
     }

@@ -1,0 +1,81 @@
+//! Typed tables: keys and values of Rust types, on top of the byte interface.
+//!
+//! Owns the encodings and the indexes; adds no rule about durability. Everything here is calls of
+//! [`Transaction`](crate::Transaction) and [`Snapshot`](crate::Snapshot): a typed table is a table
+//! like any other, which `scan` on the command line shows.
+
+mod key;
+mod table;
+mod value;
+
+use thiserror::Error;
+
+pub use key::{EncodeKey, Key, StartsWith};
+pub use table::{Reads, TypedRange, TypedTable};
+pub use value::Value;
+
+/// Why bytes are no key or value of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// They end too early.
+    #[error("it is cut short")]
+    Truncated,
+    /// Bytes follow the end.
+    #[error("bytes follow its end")]
+    Trailing,
+    /// No variant has the number; or a `bool` is neither 0 nor 1.
+    #[error("no variant has its number")]
+    Variant,
+    /// Text is not UTF-8, or a character no character.
+    #[error("it is no text")]
+    Text,
+    /// A 0 in the bytes of a key has no meaning.
+    #[error("a zero in it has no meaning")]
+    Escape,
+    /// A number of elements is out of range.
+    #[error("its number of elements is out of range")]
+    Count,
+}
+
+/// Which part of a row could not be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowPart {
+    /// The key.
+    Key,
+    /// The value.
+    Value,
+}
+
+impl std::fmt::Display for RowPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Key => "key",
+            Self::Value => "value",
+        })
+    }
+}
+
+/// The first `count` of `bytes`, which then go on behind them.
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], DecodeError> {
+    let (taken, rest) = bytes.split_at_checked(count).ok_or(DecodeError::Truncated)?;
+    *bytes = rest;
+    Ok(taken)
+}
+
+fn take_array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], DecodeError> {
+    let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(DecodeError::Truncated)?;
+    *bytes = rest;
+    Ok(*taken)
+}
+
+/// An array of what `make` gives for each index, or its first error.
+fn array_of<T, const N: usize>(
+    make: impl FnMut(usize) -> Result<T, DecodeError>,
+) -> Result<[T; N], DecodeError> {
+    let elements: Vec<T> = (0..N).map(make).collect::<Result<_, _>>()?;
+    elements.try_into().map_err(|_| DecodeError::Count)
+}
+
+#[cfg(test)]
+mod tests;
