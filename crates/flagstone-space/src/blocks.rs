@@ -341,13 +341,20 @@ impl BlockTable {
         (first..first + self.pages_per_block).filter(|at| self.live.get(*at))
     }
 
-    /// Closed block with the fewest live units; among equals the one that came last.
-    pub(crate) fn greedy_victim(&self) -> Option<BlockIndex> {
-        self.buckets.iter().find_map(|bucket| bucket.last()).map(|block| BlockIndex(*block))
+    /// Closed block with the fewest live units among those taken before `sequence`; among equals the one
+    /// that came last.
+    pub(crate) fn greedy_victim(&self, sequence: u32) -> Option<BlockIndex> {
+        let is_older = |block: &&u32| self.get(BlockIndex(**block)).sequence < sequence;
+        let victim = self.buckets.iter().find_map(|bucket| bucket.iter().rev().find(is_older));
+        victim.map(|block| BlockIndex(*block))
     }
 
-    /// Closed block with the highest `(1 - u) * age / 2u`.
-    pub(crate) fn cost_benefit_victim(&self, units_per_block: u32) -> Option<BlockIndex> {
+    /// Closed block with the highest `(1 - u) * age / 2u` among those taken before `sequence`.
+    pub(crate) fn cost_benefit_victim(
+        &self,
+        units_per_block: u32,
+        sequence: u32,
+    ) -> Option<BlockIndex> {
         let score = |block: &Block| {
             let (live, age) = (u64::from(block.live), self.clock + 1 - block.closed_at);
             let dead = u64::from(units_per_block).saturating_sub(live);
@@ -357,6 +364,7 @@ impl BlockTable {
         let closed = self.buckets.iter().take(units_per_block as usize).flatten();
         closed
             .copied()
+            .filter(|block| self.get(BlockIndex(*block)).sequence < sequence)
             .max_by_key(|block| (score(self.get(BlockIndex(*block))), *block))
             .map(BlockIndex)
     }

@@ -83,15 +83,15 @@ impl<D: Nand> Space<D> {
         if self.blocks.count(BlockState::Retired) > 0 {
             self.drain_retired(owner)?;
         }
-        // Each collection gains at least one unit, or takes a block out of the candidates.
-        let mut collections_left = 4 * self.blocks.len() + 16;
+        // What is filled meanwhile is as dense as it gets, or holds a mapping that the next collection
+        // would write again: every block is emptied once at most.
+        let filled_since = self.numbers.sequence;
         while !self.has_room(pages) {
             let released = self.release_limbo(self.limbo_enough())?;
-            let gained = released || self.collect(owner)? || self.release_limbo(1)?;
-            if collections_left == 0 || !gained {
+            let gained = released || self.collect(owner, filled_since)? || self.release_limbo(1)?;
+            if !gained {
                 return Err(self.full());
             }
-            collections_left -= 1;
             self.ready()?;
         }
         Ok(())
@@ -154,12 +154,12 @@ impl<D: Nand> Space<D> {
         self.blocks.free_count() > GC_RESERVE
     }
 
-    /// Empties one block; whether there was a block worth it.
-    fn collect(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
+    /// Empties one block that was taken before `sequence`; whether there was one worth it.
+    fn collect(&mut self, owner: &mut dyn Owner, sequence: u32) -> Result<bool, SpaceError> {
         let units_per_block = self.layout().units_per_block;
         let victim = match self.options.gc_policy {
-            GcPolicy::Greedy => self.blocks.greedy_victim(),
-            GcPolicy::CostBenefit => self.blocks.cost_benefit_victim(units_per_block),
+            GcPolicy::Greedy => self.blocks.greedy_victim(sequence),
+            GcPolicy::CostBenefit => self.blocks.cost_benefit_victim(units_per_block, sequence),
         };
         let Some(victim) = victim else { return Ok(false) };
         if self.blocks.get(victim).live >= units_per_block {

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
 
 use flagstone_nand::{
-    BlockFault, BlockIndex, Crashable, FaultPlan, Nand, NandError, Persistence, ReadFault, SimNand,
-    WearOut,
+    BlockFault, BlockIndex, Crashable, FaultPlan, Nand, NandError, Persistence, Profile, ReadFault,
+    SimNand, WearOut,
 };
 use proptest::prelude::*;
 
@@ -47,6 +47,32 @@ fn a_full_space_still_overwrites_and_forgets() {
     assert!(space.trim(LogicalPage(pages[0]), None).unwrap());
     assert!(space.allocate(REGION).is_ok());
     assert_eq!(space.verify().unwrap(), []);
+}
+
+/// Goal: a full space finds room although each sync leaves holes beside paired cells, and the mapping's
+/// pages alone keep blocks from being empty. Method: overwrite on chips of several sizes, with a sync
+/// after each write; a write that would be refused stands beside garbage on most blocks.
+#[test]
+fn a_full_space_on_paired_cells_overwrites_with_a_sync_after_each_write() {
+    for block_count in (40..72).step_by(4) {
+        let chip = Profile::named("tiny-mlc").unwrap();
+        let chip = chip.with_block_count(block_count).unwrap();
+        let options = SpaceOptions { log_pages: 42, ..options() };
+        let mut space = Space::format(sim(&chip), &options).unwrap();
+        let mut pages = Vec::new();
+        while let Ok(page) = space.allocate(REGION) {
+            write(&mut space, page.0, page.0).unwrap();
+            pages.push(page.0);
+        }
+        let mut draw = Draw(1);
+        for round in 0..1000 {
+            let page = pages[draw.below(pages.len() as u64) as usize];
+            let written = write(&mut space, page, round);
+            assert_eq!(written, Ok(()), "{block_count} blocks, write {round}");
+            space.sync().unwrap();
+        }
+        assert_eq!(space.verify().unwrap(), []);
+    }
 }
 
 /// Goal: a log that has used up its budget finds a block to go on in, which a restart needs.
