@@ -228,6 +228,8 @@ pub(crate) struct Hand {
     is_stuck: bool,
     /// A batch of merges is under way.
     is_in_batch: bool,
+    /// Searches in a row that found nothing to merge although nothing was under way.
+    fruitless: u32,
     /// There are no pages that transactions could spill to.
     has_no_spill: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
@@ -328,6 +330,12 @@ enum Reason {
     /// It saves a write beside another.
     Joined,
 }
+
+/// Searches without a result in a row that end a batch of merges.
+const FRUITLESS_MAX: u32 = 64;
+
+/// Leaves of memory that a batch of merges frees at least.
+const BATCH_LEAVES_MIN: usize = 4;
 
 /// Windows looked at for one victim, at most.
 const WINDOWS_MAX: usize = 4;
@@ -461,17 +469,25 @@ impl Engine {
     }
 
     /// Begins a batch of merges when deltas take what they may, and ends it when the share of the
-    /// options is free again: groups grow meanwhile, and checkpoints find less to copy.
+    /// options is free again: groups grow meanwhile, and checkpoints find less to copy. There are no
+    /// batches where that share is less than a few leaves, nor while a leaf finds no page to split: what
+    /// can still be merged is kept for when memory needs it (rule D7).
     fn note_batch(&mut self) {
         let (total, soft) = (self.deltas_size + self.uncommitted_size, self.limits.deltas_soft);
-        let low = soft - (soft as f64 * self.options.merge_batch) as usize;
-        self.hand.is_in_batch = total > soft || self.hand.is_in_batch && total > low;
+        let batch = (soft as f64 * self.options.merge_batch) as usize;
+        let is_worth = batch >= BATCH_LEAVES_MIN * self.payload_size && self.hand.stuck.is_empty();
+        let goes_on = is_worth && self.hand.is_in_batch && total > soft - batch;
+        self.hand.is_in_batch = total > soft || goes_on;
     }
 
-    /// A search found nothing to merge although nothing is under way: a batch that went on might never
-    /// end in the smallest memory, and only a lack of memory makes a merge necessary.
-    fn end_batch(&mut self) {
-        self.hand.is_in_batch = false;
+    /// A search looks at a part of the tree: a batch ends when many of them in a row found nothing
+    /// although nothing is under way, for only a lack of memory makes a merge necessary.
+    fn note_fruitless(&mut self) {
+        self.hand.fruitless += 1;
+        if self.hand.fruitless >= FRUITLESS_MAX {
+            self.hand.fruitless = 0;
+            self.hand.is_in_batch = false;
+        }
     }
 
     /// Whether no leaf can be merged before something shrinks (rule D7).

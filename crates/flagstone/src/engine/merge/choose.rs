@@ -16,11 +16,14 @@ impl Engine {
         let target = match self.hand.target.take().or_else(|| self.take_joined()) {
             Some(target) => target,
             None => match self.choose()? {
-                Some(target) => target,
+                Some(target) => {
+                    self.hand.fruitless = 0;
+                    target
+                }
                 None => {
                     // Everything mergeable waits for an install or for the log.
                     if self.is_at_rest() {
-                        self.end_batch();
+                        self.note_fruitless();
                     }
                     self.hand.is_stuck =
                         self.is_short() && !self.hand.stuck.is_empty() && self.is_at_rest();
