@@ -72,7 +72,7 @@ pub use mount::MountReport;
 pub use options::{GcPolicy, SpaceOptions};
 pub use record::OPEN_GROUP_PAGE_SIZE;
 pub use space::Space;
-pub use stats::{BlockReport, EraseCounts, ReadPurpose, RegionStats, SpaceStats};
+pub use stats::{Bill, BlockReport, EraseCounts, ReadPurpose, RegionStats, SpaceStats};
 pub use types::{
     Cause, GroupId, LogAddress, LogicalPage, Lsn, PageInfo, PinId, RegionId, Temperature, Version,
     WriteTag,

@@ -6,7 +6,7 @@ use flagstone_nand::Nand;
 
 use crate::blocks::BlockState;
 use crate::space::Space;
-use crate::stats::{BlockReport, EraseCounts, SpaceStats, Tally};
+use crate::stats::{Bill, BlockReport, EraseCounts, SpaceStats, Tally};
 
 impl<D: Nand> Space<D> {
     /// Counters since the space was made, mounted or last reset, and its state now.
@@ -33,6 +33,12 @@ impl<D: Nand> Space<D> {
             mapping_bytes: self.map.size() + self.blocks.size(),
             by_region: tally.regions.clone(),
         }
+    }
+
+    /// What was done to the flash since the space was made or mounted; cheaper than all counters.
+    #[must_use]
+    pub fn bill(&self) -> Bill {
+        self.flash.tally.bill()
     }
 
     /// Logical pages with a valid version.

@@ -1,6 +1,8 @@
 //! Counters of a space, and what they report.
 
 use alloc::vec::Vec;
+use core::iter::Sum;
+use core::ops::{Add, AddAssign, Sub};
 
 use flagstone_nand::BlockIndex;
 
@@ -85,6 +87,87 @@ pub struct SpaceStats {
     pub by_region: Vec<RegionStats>,
 }
 
+/// What was done to the flash: programs and their bytes by cause, and erases.
+///
+/// Two readings of the counters of one space subtract, bills of different times add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    programs: [u64; 7],
+    bytes: [u64; 7],
+    erases: u64,
+}
+
+impl Bill {
+    /// Physical pages programmed, in whole or in part.
+    #[must_use]
+    pub fn programs(&self) -> u64 {
+        self.programs.iter().sum()
+    }
+
+    /// Bytes programmed, data and spare.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Blocks erased.
+    #[must_use]
+    pub const fn erases(&self) -> u64 {
+        self.erases
+    }
+
+    /// Physical pages programmed for one cause.
+    #[must_use]
+    pub const fn programs_for(&self, cause: Cause) -> u64 {
+        self.programs[cause as usize]
+    }
+
+    /// Bytes programmed for one cause, data and spare.
+    #[must_use]
+    pub const fn bytes_for(&self, cause: Cause) -> u64 {
+        self.bytes[cause as usize]
+    }
+
+    fn combine(self, other: Self, operation: impl Fn(u64, u64) -> u64) -> Self {
+        let each = |one: [u64; 7], other: [u64; 7]| {
+            core::array::from_fn(|cause| operation(one[cause], other[cause]))
+        };
+        Self {
+            programs: each(self.programs, other.programs),
+            bytes: each(self.bytes, other.bytes),
+            erases: operation(self.erases, other.erases),
+        }
+    }
+}
+
+impl Add for Bill {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        self.combine(other, u64::saturating_add)
+    }
+}
+
+impl AddAssign for Bill {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bill {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        self.combine(earlier, u64::saturating_sub)
+    }
+}
+
+impl Sum for Bill {
+    fn sum<I: Iterator<Item = Self>>(bills: I) -> Self {
+        bills.fold(Self::default(), Add::add)
+    }
+}
+
 /// What one block looks like, for a picture of wear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReport {
@@ -119,6 +202,10 @@ impl Tally {
     pub(crate) fn program(&mut self, cause: Cause, bytes: usize) {
         self.programs[cause as usize] += 1;
         self.bytes[cause as usize] += bytes as u64;
+    }
+
+    pub(crate) const fn bill(&self) -> Bill {
+        Bill { programs: self.programs, bytes: self.bytes, erases: self.erases }
     }
 
     pub(crate) fn read(&mut self, purpose: ReadPurpose) {

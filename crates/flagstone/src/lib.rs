@@ -27,6 +27,7 @@
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
 //! | run on another device | [`Database::create_on`], [`Database::open_on`] |
+//! | see what a transaction cost the flash | [`Commit::bill`], [`Bill`] |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
 //! | drive the engine without threads | [`Runtime`], [`Engine`] |
 //!
@@ -76,6 +77,7 @@ pub use engine::{
 pub use error::{Corruption, EngineError, OpenError};
 #[cfg(feature = "derive")]
 pub use flagstone_derive::{Key, Value};
+pub use flagstone_space::{Bill, Cause};
 pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
@@ -84,7 +86,7 @@ pub use options::{
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,
-    Runtime, Work,
+    Runtime, SpaceGuard, Work,
 };
 pub use typed::{
     DecodeError, EncodeKey, Key, Reads, RowPart, StartsWith, TypedRange, TypedTable, Value,

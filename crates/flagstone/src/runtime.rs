@@ -32,10 +32,12 @@ use crate::options::{Collection, Options};
 
 mod check;
 mod drive;
+pub(crate) mod meter;
 mod open;
 mod values;
 
 pub use check::{CheckFault, CheckReport};
+pub use meter::SpaceGuard;
 pub use open::RecoveryReport;
 #[cfg(feature = "parts")]
 pub(crate) use open::space_options;
@@ -134,9 +136,10 @@ impl<D: Nand> Runtime<D> {
         self.engine.lock()
     }
 
-    /// The space floor with its device. Do not hold it across calls of the runtime.
-    pub fn space(&self) -> MutexGuard<'_, Space<D>> {
-        self.space.lock()
+    /// The space floor with its device. Do not hold it across calls of the runtime. What is done to the
+    /// flash through it is on the bill of this thread.
+    pub fn space(&self) -> SpaceGuard<'_, D> {
+        SpaceGuard::over(self.space.lock())
     }
 
     pub(crate) fn log_page_size(&self) -> usize {

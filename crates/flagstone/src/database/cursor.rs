@@ -6,6 +6,8 @@
 use std::fmt;
 
 use flagstone_nand::Nand;
+use flagstone_space::Bill;
+use parking_lot::Mutex;
 
 use super::AnyNand;
 use super::rows::{KeyValue, Range, Reader};
@@ -39,6 +41,7 @@ pub struct Cursor<'a, D: Nand = AnyNand> {
     place: Place,
     value: Vec<u8>,
     ahead: Option<(Direction, Range<'a, D>)>,
+    bill: Option<&'a Mutex<Bill>>,
 }
 
 impl<D: Nand> fmt::Debug for Cursor<'_, D> {
@@ -49,7 +52,8 @@ impl<D: Nand> fmt::Debug for Cursor<'_, D> {
 
 impl<'a, D: Nand> Cursor<'a, D> {
     pub(super) fn new(runtime: &'a Runtime<D>, reader: Reader, table: Table) -> Self {
-        Self { runtime, reader, table, place: Place::Start, value: Vec::new(), ahead: None }
+        let (place, value) = (Place::Start, Vec::new());
+        Self { runtime, reader, table, place, value, ahead: None, bill: None }
     }
 
     /// The row that the cursor stands on; none before the first, behind the last, and between two.
@@ -142,6 +146,10 @@ impl<'a, D: Nand> Cursor<'a, D> {
             }
         };
         let rows = Range::new(self.runtime, self.reader, self.table, ScanRange { low, high });
+        let rows = match self.bill {
+            Some(bill) => rows.charged_to(bill),
+            None => rows,
+        };
         match direction {
             Direction::Forward => rows,
             Direction::Backward => rows.rev(),
@@ -233,7 +241,7 @@ impl<D: Nand> Transaction<D> {
     /// until the transaction ends.
     pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
         let (runtime, reader) = self.reader();
-        Cursor::new(runtime, reader, table)
+        Cursor { bill: Some(self.meter()), ..Cursor::new(runtime, reader, table) }
     }
 
     /// A cursor before the first row of a table, through which rows can be changed.

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use flagstone_nand::Nand;
+use flagstone_space::Bill;
+use parking_lot::Mutex;
 
 use super::AnyNand;
 use crate::engine::{Direction, Row, RowValue, ScanRange, SnapshotId, Step, Table};
 use crate::error::EngineError;
 use crate::lock::Xid;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, meter};
 
 /// Rows fetched at a time, at most.
 const BATCH_COUNT: usize = 256;
@@ -34,6 +36,8 @@ pub struct Range<'a, D: Nand = AnyNand> {
     rest: Option<ScanRange>,
     direction: Direction,
     batch: VecDeque<Row>,
+    /// Whose bill it is when reading makes way by writing.
+    bill: Option<&'a Mutex<Bill>>,
 }
 
 impl<D: Nand> fmt::Debug for Range<'_, D> {
@@ -50,7 +54,27 @@ impl<'a, D: Nand> Range<'a, D> {
         range: ScanRange,
     ) -> Self {
         let direction = Direction::Forward;
-        Self { runtime, reader, table, rest: Some(range), direction, batch: VecDeque::new() }
+        Self {
+            runtime,
+            reader,
+            table,
+            rest: Some(range),
+            direction,
+            batch: VecDeque::new(),
+            bill: None,
+        }
+    }
+
+    /// The same rows; what reading them does to the flash is added to `bill`.
+    pub(super) fn charged_to(self, bill: &'a Mutex<Bill>) -> Self {
+        Self { bill: Some(bill), ..self }
+    }
+
+    fn metered<T>(&self, calls: impl FnOnce() -> T) -> T {
+        match self.bill {
+            Some(bill) => meter::charging(bill, calls),
+            None => calls(),
+        }
     }
 
     /// The same rows in descending order; to be called before the first row is taken.
@@ -89,7 +113,7 @@ impl<'a, D: Nand> Range<'a, D> {
                 }
             }
         };
-        self.rest = self.runtime.run(scan)?;
+        self.rest = self.metered(|| self.runtime.run(scan))?;
         self.batch.extend(rows);
         Ok(())
     }
@@ -97,7 +121,7 @@ impl<'a, D: Nand> Range<'a, D> {
     fn load(&self, row: Row) -> Result<KeyValue, EngineError> {
         let value = match row.value {
             RowValue::Inline(bytes) => bytes,
-            RowValue::Large(descriptor) => self.runtime.load_value(&descriptor)?,
+            RowValue::Large(descriptor) => self.metered(|| self.runtime.load_value(&descriptor))?,
         };
         Ok((row.key, value))
     }

@@ -5,7 +5,8 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use flagstone_nand::Nand;
-use flagstone_space::Lsn;
+use flagstone_space::{Bill, Lsn};
+use parking_lot::Mutex;
 use tracing::{debug, trace};
 
 use super::rows::{KeyValue, Range, Reader};
@@ -14,13 +15,34 @@ use crate::engine::{Descriptor, Read, Savepoint, ScanRange, Step, Table};
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::options::Durability;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, meter};
 
 /// A commit that returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Commit {
     /// Place in the order of commits.
     pub lsn: Lsn,
+    /// What was done to the flash during the calls of this transaction, by their threads: the program that
+    /// made it durable, and what they did besides for everybody, such as merges, checkpoints and garbage
+    /// collection. Whoever finds work does it, so one transaction pays for what many have put off, and a
+    /// flush that several share is on one bill. Bills add up to what the device did.
+    ///
+    /// ```
+    /// use flagstone::{Cause, Database, Options};
+    /// use flagstone_nand::{Profile, SimNand};
+    ///
+    /// let profile = Profile::named("slc-2k")?.with_block_count(64)?;
+    /// let db = Database::create_on(SimNand::new(&profile, 1), &Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// let bill = txn.commit()?.bill;
+    /// assert_eq!(bill.programs_for(Cause::Log), 1); // one page of log, no page of data
+    /// assert_eq!((bill.programs_for(Cause::Data), bill.erases()), (0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub bill: Bill,
 }
 
 /// A serializable read-write transaction; dropping it aborts.
@@ -58,6 +80,7 @@ pub struct Transaction<D: Nand = AnyNand> {
     runtime: Arc<Runtime<D>>,
     xid: Xid,
     is_over: bool,
+    bill: Mutex<Bill>,
 }
 
 impl<D: Nand> fmt::Debug for Transaction<D> {
@@ -69,18 +92,29 @@ impl<D: Nand> fmt::Debug for Transaction<D> {
 impl<D: Nand> Transaction<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Self {
         let xid = runtime.engine().begin();
-        Self { runtime, xid, is_over: false }
+        Self { runtime, xid, is_over: false, bill: Mutex::default() }
     }
 
     fn run<T>(
         &self,
         operation: impl FnMut(&mut crate::Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
-        let result = self.runtime.run(operation);
+        let result = self.metered(|| self.runtime.run(operation));
         if matches!(result, Err(EngineError::Deadlock)) {
             debug!(xid = ?self.xid, "aborted to end a deadlock");
         }
         result
+    }
+
+    /// What `calls` give; what they do to the flash is on the bill of this transaction.
+    fn metered<T>(&self, calls: impl FnOnce() -> T) -> T {
+        meter::charging(&self.bill, calls)
+    }
+
+    /// What was done to the flash in this transaction's calls so far: see [`Commit::bill`].
+    #[must_use]
+    pub fn bill(&self) -> Bill {
+        *self.bill.lock()
     }
 
     fn wake_others(&self) {
@@ -104,7 +138,7 @@ impl<D: Nand> Transaction<D> {
         match self.run(|engine| engine.get(xid, table, key, &mut value))? {
             Read::Absent => Ok(None),
             Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => self.runtime.load_value(&descriptor).map(Some),
+            Read::Large(descriptor) => self.load(&descriptor).map(Some),
         }
     }
 
@@ -137,7 +171,7 @@ impl<D: Nand> Transaction<D> {
             Read::Absent => Ok(None),
             Read::Inline => Ok(Some(value)),
             Read::Large(descriptor) => {
-                let value = self.runtime.load_value(&descriptor)?;
+                let value = self.load(&descriptor)?;
                 let end = offset.saturating_add(size).min(value.len());
                 Ok(Some(value.get(offset..end).unwrap_or(&[]).to_vec()))
             }
@@ -168,10 +202,14 @@ impl<D: Nand> Transaction<D> {
         self.run(|engine| engine.put_ref(xid, table, key, &descriptor))
     }
 
+    fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
+        self.metered(|| self.runtime.load_value(descriptor))
+    }
+
     fn store(&self, value: &[u8]) -> Result<Descriptor, EngineError> {
         let xid = self.xid;
         let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
-        self.runtime.store_value(&plan, value)?;
+        self.metered(|| self.runtime.store_value(&plan, value))?;
         Ok(plan.descriptor)
     }
 
@@ -190,7 +228,7 @@ impl<D: Nand> Transaction<D> {
         let xid = self.xid;
         let large = self.run(|engine| engine.patch(xid, table, key, offset, bytes))?;
         let Some(descriptor) = large else { return Ok(()) };
-        let mut value = self.runtime.load_value(&descriptor)?;
+        let mut value = self.load(&descriptor)?;
         let target = offset
             .checked_add(bytes.len())
             .and_then(|end| value.get_mut(offset..end))
@@ -245,7 +283,11 @@ impl<D: Nand> Transaction<D> {
 
     pub(crate) fn rows(&self, table: Table, range: ScanRange) -> Range<'_, D> {
         let (runtime, reader) = self.reader();
-        Range::new(runtime, reader, table, range)
+        Range::new(runtime, reader, table, range).charged_to(&self.bill)
+    }
+
+    pub(super) const fn meter(&self) -> &Mutex<Bill> {
+        &self.bill
     }
 
     pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
@@ -341,11 +383,11 @@ impl<D: Nand> Transaction<D> {
         let ticket = self.run(|engine| engine.commit(xid, Durability::Deferred))?;
         self.is_over = true;
         self.wake_others();
-        settle(&self.runtime, ticket.lsn, durability)?;
+        self.metered(|| settle(&self.runtime, ticket.lsn, durability))?;
         trace!(lsn = ticket.lsn.0, ?durability, "committed");
         // Work that fails is found again by whoever needs it; the commit stands.
-        let _ = self.runtime.work_some();
-        Ok(Commit { lsn: ticket.lsn })
+        let _ = self.metered(|| self.runtime.work_some());
+        Ok(Commit { lsn: ticket.lsn, bill: self.bill() })
     }
 
     /// Aborts: nothing of the transaction remains.
