@@ -47,6 +47,8 @@ static void *store_open(const char *path, unsigned tables, int is_new) {
     store->env->set_lk_max_locks(store->env, 20000);
     store->env->set_lk_max_objects(store->env, 20000);
     store->env->log_set_config(store->env, DB_LOG_AUTO_REMOVE, 1);
+    /* Written in advance, so that a commit need not tell the file system of a longer file. */
+    store->env->log_set_config(store->env, DB_LOG_ZERO, 1);
     if (code(store->env->open(store->env, path, flags, 0644))) return NULL;
     for (unsigned table = 0; table < tables; table++) {
         char name[16];

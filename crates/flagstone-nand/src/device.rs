@@ -1,5 +1,8 @@
 //! The device trait and what its operations report.
 
+use alloc::sync::Arc;
+use core::fmt;
+
 use thiserror::Error;
 
 use crate::{BlockIndex, Capabilities, Geometry, PhysicalPage, SsdCounters};
@@ -195,6 +198,11 @@ pub trait Nand {
     /// `SyncFailed`: the device must not be used any further (rule D10).
     fn sync(&mut self) -> Result<Completion, NandError>;
 
+    /// Reads and syncs beside whoever has the device; none where operations take turns.
+    fn shared(&self) -> Option<Arc<dyn SharedNand>> {
+        None
+    }
+
     /// Program/erase cycles `block` has seen, where the device knows; 0 where it does not.
     fn erase_count(&self, block: BlockIndex) -> u32;
 
@@ -221,4 +229,22 @@ pub trait Nand {
     fn resume_at(&mut self, now_ns: u64) {
         self.advance_to(now_ns);
     }
+}
+
+/// What several threads may do to a device at a time.
+pub trait SharedNand: fmt::Debug + Send + Sync {
+    /// Reads the data area of `page` from its start. Bytes that are being programmed meanwhile may
+    /// read as anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nand::read`].
+    fn read(&self, page: PhysicalPage, target: &mut [u8]) -> Result<(), NandError>;
+
+    /// Makes durable whatever had been programmed and erased when the call began.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nand::sync`].
+    fn sync(&self) -> Result<(), NandError>;
 }

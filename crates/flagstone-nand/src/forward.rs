@@ -2,10 +2,11 @@
 //! expected.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, Geometry, Nand, NandError, PhysicalPage,
-    ProgramPart, ReadPart, SsdCounters,
+    ProgramPart, ReadPart, SharedNand, SsdCounters,
 };
 
 macro_rules! forward {
@@ -45,6 +46,9 @@ macro_rules! forward {
             }
             fn sync(&mut self) -> Result<Completion, NandError> {
                 (**self).sync()
+            }
+            fn shared(&self) -> Option<Arc<dyn SharedNand>> {
+                (**self).shared()
             }
             fn erase_count(&self, block: BlockIndex) -> u32 {
                 (**self).erase_count(block)

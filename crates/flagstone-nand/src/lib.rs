@@ -40,7 +40,9 @@ mod timing;
 
 pub use address::{BlockIndex, PhysicalPage};
 pub use cells::CellRole;
-pub use device::{Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart};
+pub use device::{
+    Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart, SharedNand,
+};
 pub use fault::{
     BlockFault, Crashable, Ending, Failure, FaultPlan, OperationKind, Persistence, PowerCut,
     ReadFault, SyncFailure, UnknownEnding, WearOut,
@@ -61,5 +63,5 @@ pub use segment::SegmentFile;
 pub use sim::{PageContent, SimNand};
 pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
-pub use storage::{FileStorage, OpenDeviceError, SimStorage, Storage, StorageError};
+pub use storage::{FileStorage, OpenDeviceError, SharedStorage, SimStorage, Storage, StorageError};
 pub use timing::Timing;

@@ -27,14 +27,19 @@
 //! | 32..40 | head size |
 //! | 40..44 | CRC-32C of bytes 0..40 |
 
+use std::sync::Arc;
+
+use self::shared::Shared;
 use crate::mix::mix;
 use crate::rules::{PageState, Rules, Span};
 use crate::storage::{OpenDeviceError, SimStorage, Storage};
 use crate::{
     BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage, Profile,
-    ProgramOrder, ProgramPart, ReadPart, SpareRange,
+    ProgramOrder, ProgramPart, ReadPart, SharedNand, SpareRange,
 };
+
+mod shared;
 
 const MAGIC: [u8; 8] = *b"FLAGSEG\0";
 const VERSION: u32 = 1;
@@ -75,6 +80,7 @@ pub struct SegmentFile<S> {
     erase_counts: Vec<u32>,
     counters: Counters,
     poisoned: bool,
+    shared: Option<Arc<Shared>>,
 }
 
 impl<S: Storage> SegmentFile<S> {
@@ -127,11 +133,13 @@ impl<S: Storage> SegmentFile<S> {
     fn assemble(storage: S, head: Head, bad: Vec<u8>) -> Self {
         let geometry = head.geometry;
         let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
+        let shared = storage.shared().map(|storage| Shared::new(storage, geometry, head.size()));
         Self {
             storage,
             geometry,
             capabilities,
             rules: Rules::new(geometry, capabilities),
+            shared,
             head_size: head.size(),
             bad,
             pages: vec![PageState::default(); geometry.page_count() as usize],
@@ -161,7 +169,8 @@ impl<S: Storage> SegmentFile<S> {
     }
 
     fn writable(&self) -> Result<(), NandError> {
-        if self.poisoned { Err(NandError::SyncFailed) } else { Ok(()) }
+        let is_poisoned = self.poisoned || self.shared.as_ref().is_some_and(|it| it.is_poisoned());
+        if is_poisoned { Err(NandError::SyncFailed) } else { Ok(()) }
     }
 
     fn judge(&mut self, page: PhysicalPage, part: &ProgramPart<'_>) -> Result<Span, NandError> {
@@ -293,12 +302,24 @@ impl<S: Storage> Nand for SegmentFile<S> {
         self.erase_counts.get(block.0 as usize).copied().unwrap_or(0)
     }
 
+    fn shared(&self) -> Option<Arc<dyn SharedNand>> {
+        let shared: Arc<dyn SharedNand> = Arc::clone(self.shared.as_ref()?) as _;
+        Some(shared)
+    }
+
     fn counters(&self) -> Counters {
-        self.counters
+        let mut counters = self.counters;
+        if let Some(shared) = &self.shared {
+            shared.add_to(&mut counters);
+        }
+        counters
     }
 
     fn reset_counters(&mut self) {
         self.counters = Counters::default();
+        if let Some(shared) = &self.shared {
+            shared.reset_counters();
+        }
     }
 
     fn now_ns(&self) -> u64 {

@@ -4,9 +4,15 @@
 //!
 //! - **O1** Written bytes are visible at once and durable after the next successful `sync`.
 //! - **O2** One process at a time: an open file is locked until it is dropped.
+//! - **O3** A sync through a [`SharedStorage`] covers every write that returned before it began.
 
+#[cfg(target_os = "linux")]
+mod direct;
 mod file;
 mod sim;
+
+use std::fmt;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -154,9 +160,32 @@ pub trait Storage {
     /// Host errors (a full file system among them) and power loss.
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError>;
 
+    /// Reads and syncs beside whoever has the storage; none where nothing happens at a time.
+    fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
+        None
+    }
+
     /// Time in nanoseconds: virtual, or wall time since the storage was opened.
     fn now_ns(&self) -> u64;
 
     /// Moves virtual time forward.
     fn advance_to(&mut self, now_ns: u64);
+}
+
+/// What several threads may do to storage at a time.
+pub trait SharedStorage: fmt::Debug + Send + Sync {
+    /// Fills `target` from byte `offset` on. Bytes that are being written meanwhile read as the old
+    /// ones, the new ones, or parts of both.
+    ///
+    /// # Errors
+    ///
+    /// As [`Storage::read_at`].
+    fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError>;
+
+    /// Makes durable what had been written when the call began (O3).
+    ///
+    /// # Errors
+    ///
+    /// As [`Storage::sync`].
+    fn sync(&self) -> Result<(), StorageError>;
 }

@@ -63,11 +63,17 @@ impl Busy {
         device: &mut D,
         operate: impl FnOnce(&mut D) -> Result<Completion, NandError>,
     ) -> Result<Completion, NandError> {
-        let begin_ns = device.now_ns().max(self.until_ns);
+        let begin_ns = device.now_ns();
         let completion = operate(device)?;
-        self.total_ns += completion.end_ns.saturating_sub(begin_ns);
-        self.until_ns = begin_ns.max(completion.end_ns);
+        self.count(begin_ns, completion.end_ns);
         Ok(completion)
+    }
+
+    /// Counts an operation that took from `begin_ns` to `end_ns`.
+    pub(crate) fn count(&mut self, begin_ns: u64, end_ns: u64) {
+        let begin_ns = begin_ns.max(self.until_ns);
+        self.total_ns += end_ns.saturating_sub(begin_ns);
+        self.until_ns = begin_ns.max(end_ns);
     }
 }
 
@@ -92,6 +98,8 @@ pub(crate) struct Flash<D> {
     pub(crate) busy: Busy,
     /// Something was programmed or erased since the last sync (rule D10).
     pub(crate) unsynced: bool,
+    /// Programs and erases so far.
+    pub(crate) changes: u64,
     scratch: Vec<u8>,
 }
 
@@ -107,6 +115,7 @@ impl<D: Nand> Flash<D> {
             last_end_ns: 0,
             busy: Busy::default(),
             unsynced: true,
+            changes: 0,
             scratch,
         }
     }
@@ -120,6 +129,7 @@ impl<D: Nand> Flash<D> {
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.last_end_ns = completion.end_ns;
         self.unsynced = true;
+        self.changes += 1;
     }
 
     /// Programs one page with its metadata (F2).
@@ -284,7 +294,18 @@ impl<D: Nand> Flash<D> {
         let strength = self.layout.capabilities.code_word.strength;
         let corrected = completion.corrected_bits_max;
         let worn = corrected > 0 && corrected >= scrub_threshold(strength);
-        match self.decode(&bytes) {
+        let read = self.judge_read(page, &bytes, target)?;
+        Ok(PageRead { worn, ..read })
+    }
+
+    /// What a page that was read says of itself, if its bytes are those that were programmed (F1).
+    pub(crate) fn judge_read(
+        &self,
+        page: PhysicalPage,
+        bytes: &[u8; META_SIZE],
+        target: &[u8],
+    ) -> Result<PageRead, ReadFault> {
+        match self.decode(bytes) {
             RawMeta::Erased => Err(ReadFault::Bad(Check::Erased)),
             RawMeta::Damaged => Err(ReadFault::Bad(Check::Metadata)),
             RawMeta::Found(meta, crc) => {
@@ -293,7 +314,7 @@ impl<D: Nand> Flash<D> {
                 if !matches && !self.bugs.has(SpaceBug::ChecksumIgnored) {
                     return Err(ReadFault::Bad(Check::Checksum));
                 }
-                Ok(PageRead { meta, worn })
+                Ok(PageRead { meta, worn: false })
             }
         }
     }

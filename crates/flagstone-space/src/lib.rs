@@ -18,6 +18,7 @@
 extern crate alloc;
 
 mod append;
+mod beside;
 mod blocks;
 mod bugs;
 mod checkpoint;
@@ -60,6 +61,7 @@ mod types;
 mod tests;
 
 pub use append::{APPEND_SLOTS_MAX, AppendLack, append_lack};
+pub use beside::{ReadTicket, SyncTicket};
 pub use blocks::BlockState;
 #[doc(hidden)]
 pub use bugs::SpaceBug;

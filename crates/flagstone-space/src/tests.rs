@@ -2,6 +2,7 @@
 
 mod appends;
 mod basics;
+mod beside;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
 mod cuts;

@@ -7,6 +7,8 @@
 //! Invariants:
 //! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
 //!   was taken first, and nothing but memory is touched under both.
+//!   The space's is not held either while a page is read or a flush synced, where the device serves
+//!   several at a time.
 //! - **W2** A page is handed to the engine only with what it read; the engine throws away what was
 //!   overtaken (rule D15).
 //! - **W3** On devices that need a sync, a group's record is appended only after its pages are
@@ -29,11 +31,13 @@ use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
 use crate::log::{Flush as LogFlush, LogGeometry};
 use crate::options::{Collection, Options};
+use sleep::Sleepers;
 
 mod check;
 mod drive;
 pub(crate) mod meter;
 mod open;
+mod sleep;
 mod values;
 
 pub use check::{CheckFault, CheckReport};
@@ -57,8 +61,10 @@ const PAGES_AT_HAND: usize = 16;
 pub struct Runtime<D: Nand> {
     engine: Mutex<Engine>,
     space: Mutex<Space<D>>,
-    /// Something changed that an operation may wait for.
-    pub(crate) changed: Condvar,
+    /// Work was done, or a flush, that somebody may have left to others.
+    changed: Condvar,
+    /// Who waits for a lock or for a flush.
+    sleepers: Sleepers,
     /// Held by whoever does background work.
     pub(crate) working: Mutex<()>,
     geometry: LogGeometry,
@@ -164,6 +170,9 @@ impl<D: Nand> Runtime<D> {
     ///
     /// Those of the space floor; the engine has been told that nothing comes.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
+        if let Some(fetched) = self.read_beside(fetch) {
+            return Ok(fetched);
+        }
         let mut image = Vec::new();
         let mut space = self.space();
         let begun_ns = space.busy_ns();
@@ -192,6 +201,35 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
+    /// Reads without keeping the space, where the device serves several at a time.
+    fn read_beside(&self, fetch: Fetch) -> Option<Fetched> {
+        let Fetch::Page(page, _) = fetch else { return None };
+        let mut ticket = self.space().begin_read(page)?;
+        ticket.run();
+        let mut image = Vec::new();
+        let mut space = self.space();
+        let begun_ns = space.busy_ns();
+        let info = space.end_read(ticket, &mut image)?;
+        let cost_ns = space.busy_ns() - begun_ns;
+        drop(space);
+        self.engine().note_read_cost(cost_ns);
+        Some(Fetched { fetch, found: Some((info, image)) })
+    }
+
+    /// Makes everything programmed so far durable, without keeping the space where the device syncs
+    /// beside other work. What is programmed meanwhile waits for the next sync.
+    fn sync<'a>(&'a self, mut space: SpaceGuard<'a, D>) -> Result<SpaceGuard<'a, D>, SpaceError> {
+        let Some(ticket) = space.begin_sync()? else {
+            space.sync()?;
+            return Ok(space);
+        };
+        drop(space);
+        let result = ticket.run();
+        let mut space = self.space();
+        space.end_sync(ticket, result)?;
+        Ok(space)
+    }
+
     /// Cuts what is pending in the log into a flush and programs it; none when nothing is pending
     /// or a flush is in flight.
     ///
@@ -213,11 +251,11 @@ impl<D: Nand> Runtime<D> {
             }
         }
         let skips_sync = self.engine().bugs.has(SeededBug::SkipSync);
-        if (self.needs_sync || self.has_pairs)
-            && !skips_sync
-            && let Err(error) = space.sync()
-        {
-            return self.poison_for(error.into());
+        if (self.needs_sync || self.has_pairs) && !skips_sync {
+            space = match self.sync(space) {
+                Ok(space) => space,
+                Err(error) => return self.poison_for(error.into()),
+            };
         }
         let end_ns = space.end_ns();
         let flushed_ns = space.busy_ns() - begun_ns - collected_ns;
@@ -255,6 +293,8 @@ impl<D: Nand> Runtime<D> {
         if let (Some(mut space), Some(group)) = (space, engine.recorded_claim()) {
             Self::move_claim(&mut space, &mut engine, group);
         }
+        self.sleepers.wake_durable(engine.durable());
+        drop(engine);
         self.changed.notify_all();
     }
 
@@ -586,6 +626,7 @@ impl<D: Nand> Runtime<D> {
             _ => EngineError::Poisoned,
         };
         self.engine().poison(fault);
+        self.sleepers.wake_all();
         self.changed.notify_all();
         Err(error)
     }

@@ -168,3 +168,55 @@ fn a_crash_state_costs_microseconds() {
     }
     println!("file crash state: {} ns", start.elapsed().as_nanos() / u128::from(STATES));
 }
+
+/// Goal: threads that read and sync beside the device see what was programmed and are counted.
+#[test]
+fn reads_and_syncs_are_shared_on_a_real_file() {
+    assert!(device().shared().is_none(), "simulated operations take turns");
+    let directory = tempfile::tempdir().unwrap();
+    let storage = FileStorage::create(&directory.path().join("file")).unwrap();
+    let mut nand = SegmentFile::create(storage, &profile()).unwrap();
+    nand.reset_counters();
+    let shared = nand.shared().unwrap();
+    nand.program(page(3), at(0, &[5; 4096])).unwrap();
+    nand.program(page(4), at(512, &[6; 512])).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut data = vec![0; 4096];
+                shared.read(page(3), &mut data).unwrap();
+                assert_eq!(data, [5; 4096]);
+                shared.read(page(4), &mut data).unwrap();
+                assert_eq!((data[511], data[512], data[1024]), (0, 6, 0));
+                shared.sync().unwrap();
+            });
+        }
+    });
+    let outside = profile().with_block_count(9).unwrap().geometry.page_from_number(8 * 64).unwrap();
+    assert!(shared.read(outside, &mut [0; 512]).is_err());
+    assert!(shared.read(page(3), &mut [0; 4608]).is_err());
+    assert_eq!((nand.counters().page_reads, nand.counters().syncs), (4, 2));
+}
+
+/// Goal: a sync that failed beside the device ends its writing (rule D10).
+#[test]
+fn a_sync_that_failed_beside_it_poisons_the_device() {
+    #[derive(Debug)]
+    struct Failing;
+    impl crate::SharedStorage for Failing {
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), crate::StorageError> {
+            Ok(())
+        }
+        fn sync(&self) -> Result<(), crate::StorageError> {
+            Err(crate::StorageError::SyncFailed)
+        }
+    }
+    let mut nand = device();
+    let shared = Shared::new(Arc::new(Failing), nand.geometry(), 0);
+    nand.shared = Some(Arc::clone(&shared));
+    nand.program(page(0), at(0, &[1; 512])).unwrap();
+    assert_eq!(shared.sync(), Err(NandError::SyncFailed));
+    assert_eq!(nand.program(page(0), at(512, &[1; 512])), Err(NandError::SyncFailed));
+    assert_eq!(nand.sync(), Err(NandError::SyncFailed));
+    assert_eq!(shared.sync(), Err(NandError::SyncFailed));
+}

@@ -4,15 +4,20 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::{EIO, OpenDeviceError, Storage, StorageError};
+#[cfg(target_os = "linux")]
+use super::direct::Direct;
+use super::{EIO, OpenDeviceError, SharedStorage, Storage, StorageError};
 use crate::Completion;
 
 /// A file, locked for this process as long as it is open.
 #[derive(Debug)]
 pub struct FileStorage {
-    file: File,
+    file: Arc<File>,
+    #[cfg(target_os = "linux")]
+    direct: Option<Direct>,
     opened: Instant,
 }
 
@@ -51,7 +56,12 @@ impl FileStorage {
 
     fn locked(file: File) -> Result<Self, OpenDeviceError> {
         match file.try_lock() {
-            Ok(()) => Ok(Self { file, opened: Instant::now() }),
+            Ok(()) => Ok(Self {
+                #[cfg(target_os = "linux")]
+                direct: Direct::over(&file),
+                file: Arc::new(file),
+                opened: Instant::now(),
+            }),
             Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
             Err(TryLockError::Error(error)) => Err(io(&error)),
         }
@@ -94,6 +104,16 @@ fn host(error: std::io::Error) -> StorageError {
     StorageError::Host { errno: error.raw_os_error().unwrap_or(EIO) }
 }
 
+impl SharedStorage for File {
+    fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError> {
+        self.read_exact_at(target, offset).map_err(host)
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
+        self.sync_data().map_err(|_| StorageError::SyncFailed)
+    }
+}
+
 impl Storage for FileStorage {
     fn read_at(&mut self, offset: u64, target: &mut [u8]) -> Result<Completion, StorageError> {
         self.file.read_exact_at(target, offset).map_err(host)?;
@@ -101,18 +121,33 @@ impl Storage for FileStorage {
     }
 
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
+        #[cfg(target_os = "linux")]
+        if let Some(direct) = &mut self.direct
+            && direct.takes(offset, source.len())
+        {
+            if direct.write(offset, source).is_ok() {
+                return Ok(self.done());
+            }
+            // Some file systems open a file so and refuse each write.
+            self.direct = None;
+        }
         self.file.write_all_at(source, offset).map_err(host)?;
         Ok(self.done())
     }
 
     fn sync(&mut self) -> Result<Completion, StorageError> {
-        self.file.sync_data().map_err(|_| StorageError::SyncFailed)?;
+        SharedStorage::sync(&*self.file)?;
         Ok(self.done())
+    }
+
+    fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
+        let shared: Arc<dyn SharedStorage> = Arc::clone(&self.file) as _;
+        Some(shared)
     }
 
     fn size(&self) -> Result<u64, StorageError> {
         // Seeking tells the size of block devices too; the position is not used otherwise.
-        (&self.file).seek(SeekFrom::End(0)).map_err(host)
+        (&*self.file).seek(SeekFrom::End(0)).map_err(host)
     }
 
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {

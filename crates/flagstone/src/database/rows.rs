@@ -113,7 +113,11 @@ impl<'a, D: Nand> Range<'a, D> {
                 }
             }
         };
-        self.rest = self.metered(|| self.runtime.run(scan))?;
+        let xid = match reader {
+            Reader::Transaction(xid) => Some(xid),
+            Reader::Snapshot(_) => None,
+        };
+        self.rest = self.metered(|| self.runtime.run_for(xid, scan))?;
         self.batch.extend(rows);
         Ok(())
     }

@@ -99,7 +99,7 @@ impl<D: Nand> Transaction<D> {
         &self,
         operation: impl FnMut(&mut crate::Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
-        let result = self.metered(|| self.runtime.run(operation));
+        let result = self.metered(|| self.runtime.run_for(Some(self.xid), operation));
         if matches!(result, Err(EngineError::Deadlock)) {
             debug!(xid = ?self.xid, "aborted to end a deadlock");
         }
@@ -115,11 +115,6 @@ impl<D: Nand> Transaction<D> {
     #[must_use]
     pub fn bill(&self) -> Bill {
         *self.bill.lock()
-    }
-
-    fn wake_others(&self) {
-        self.runtime.engine().take_woken();
-        self.runtime.changed.notify_all();
     }
 
     pub(super) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
@@ -382,7 +377,6 @@ impl<D: Nand> Transaction<D> {
         // The flush is this thread's business: the engine need not ask for it.
         let ticket = self.run(|engine| engine.commit(xid, Durability::Deferred))?;
         self.is_over = true;
-        self.wake_others();
         self.metered(|| settle(&self.runtime, ticket.lsn, durability))?;
         trace!(lsn = ticket.lsn.0, ?durability, "committed");
         // Work that fails is found again by whoever needs it; the commit stands.
@@ -400,7 +394,7 @@ impl<D: Nand> Drop for Transaction<D> {
     fn drop(&mut self) {
         if !self.is_over {
             self.runtime.engine().abort(self.xid);
-            self.wake_others();
+            self.runtime.wake_others();
         }
     }
 }

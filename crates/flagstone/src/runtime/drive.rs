@@ -7,9 +7,11 @@ use flagstone_nand::Nand;
 use flagstone_space::Lsn;
 
 use super::Runtime;
+use super::sleep::Woken;
 use crate::bugs::SeededBug;
 use crate::engine::{Engine, Step, Stop, Wait};
 use crate::error::EngineError;
+use crate::lock::Xid;
 
 impl<D: Nand> Runtime<D> {
     /// Runs an operation to its end: reads what it misses, does what it waits for.
@@ -19,22 +21,37 @@ impl<D: Nand> Runtime<D> {
     /// Those of the operation. Lock waits are left to callers that know other transactions.
     pub(crate) fn run<T>(
         &self,
+        operation: impl FnMut(&mut Engine) -> Step<T>,
+    ) -> Result<T, EngineError> {
+        self.run_for(None, operation)
+    }
+
+    /// As [`Runtime::run`], for a transaction: it alone is woken when its lock is granted.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation.
+    pub(crate) fn run_for<T>(
+        &self,
+        xid: Option<Xid>,
         mut operation: impl FnMut(&mut Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
         let mut idle_count = 0;
         loop {
             let mut engine = self.engine();
             let step = operation(&mut engine);
-            if !engine.take_woken().is_empty() {
-                // Whatever ended a transaction here, a deadlock's victim included, let others in.
-                self.changed.notify_all();
+            // Whatever ended a transaction here, a deadlock's victim included, let others in.
+            let woken = engine.take_woken();
+            let must_sleep = matches!(step, Err(Stop::Wait(Wait::Lock)));
+            let asleep = must_sleep.then(|| self.sleepers.await_lock(xid));
+            drop(engine);
+            if !woken.is_empty() {
+                self.sleepers.wake_locks(&woken);
             }
-            if matches!(step, Err(Stop::Wait(Wait::Lock))) {
-                // Under the same latch, so that no wake-up is missed.
-                self.changed.wait_for(&mut engine, LOCK_POLL);
+            if let Some(asleep) = asleep {
+                self.sleepers.sleep(asleep, LOCK_POLL);
                 continue;
             }
-            drop(engine);
             match step {
                 Ok(value) => return Ok(value),
                 Err(Stop::Error(error)) => return Err(error),
@@ -74,6 +91,14 @@ impl<D: Nand> Runtime<D> {
         self.advance()
     }
 
+    /// Wakes the transactions that the end of another one let in.
+    pub(crate) fn wake_others(&self) {
+        let woken = self.engine().take_woken();
+        if !woken.is_empty() {
+            self.sleepers.wake_locks(&woken);
+        }
+    }
+
     /// Waits a little for another thread to change something.
     fn await_change(&self) {
         let mut engine = self.engine();
@@ -105,6 +130,7 @@ impl<D: Nand> Runtime<D> {
         }
         let Some(flush) = self.flush_begin()? else { return Ok(false) };
         self.flush_end(flush);
+        self.wake_others();
         Ok(true)
     }
 
@@ -120,6 +146,7 @@ impl<D: Nand> Runtime<D> {
         match self.work_begin() {
             Ok(Some(work)) => {
                 self.work_end(work);
+                self.wake_others();
                 Ok(true)
             }
             Ok(None) if self.engine().is_flushing() => {
@@ -154,13 +181,20 @@ impl<D: Nand> Runtime<D> {
                 return Err(EngineError::OutcomeUnknown);
             }
             if engine.is_flushing() {
-                self.changed.wait_for(&mut engine, LOCK_POLL);
+                let asleep = self.sleepers.await_durable(lsn);
+                drop(engine);
+                if self.sleepers.sleep(asleep, LOCK_POLL) == Woken::Done {
+                    return Ok(());
+                }
                 continue;
             }
             engine.want_flush();
             drop(engine);
             match self.flush_begin() {
-                Ok(Some(flush)) => self.flush_end(flush),
+                Ok(Some(flush)) => {
+                    self.flush_end(flush);
+                    self.wake_others();
+                }
                 Ok(None) => {}
                 Err(_) => return Err(EngineError::OutcomeUnknown),
             }

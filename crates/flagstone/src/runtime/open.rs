@@ -181,6 +181,7 @@ impl<D: Nand> Runtime<D> {
             engine: Mutex::new(engine),
             space: Mutex::new(space),
             changed: Condvar::new(),
+            sleepers: super::Sleepers::default(),
             working: Mutex::new(()),
             geometry,
             needs_sync: capabilities.needs_sync,

@@ -1,0 +1,168 @@
+//! Reads and syncs beside whoever has the space, on devices that allow it.
+//!
+//! Each has three steps: a ticket is made, the device works without the space, and the ticket is
+//! turned in. Never trusts what happened meanwhile.
+//!
+//! Z1. A page that was read so counts only if its place is still that of the page, in the same life
+//!     of the block: what an erase and a program may have done meanwhile is never believed (rule
+//!     D15). The same checks follow as for any read.
+//! Z2. A sync covers what had been programmed when its ticket was made. Something programmed since
+//!     leaves the device unsynced; a failed sync poisons the space (rule D10).
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use flagstone_nand::{Nand, NandError, PhysicalPage, SharedNand};
+
+use crate::error::SpaceError;
+use crate::flash::Flash;
+use crate::meta::{META_SIZE, PageKind, Placement};
+use crate::space::{Space, info_of};
+use crate::stats::ReadPurpose;
+use crate::{LogicalPage, PageInfo};
+
+/// A sync under way.
+#[derive(Debug)]
+#[must_use]
+pub struct SyncTicket {
+    device: Arc<dyn SharedNand>,
+    changes: u64,
+    begun_ns: u64,
+}
+
+impl SyncTicket {
+    /// Makes durable what had been programmed when the ticket was made.
+    ///
+    /// # Errors
+    ///
+    /// To be handed to [`Space::end_sync`].
+    pub fn run(&self) -> Result<(), NandError> {
+        self.device.sync()
+    }
+}
+
+/// A read under way.
+#[derive(Debug)]
+#[must_use]
+pub struct ReadTicket {
+    device: Arc<dyn SharedNand>,
+    page: LogicalPage,
+    place: PhysicalPage,
+    sequence: u32,
+    begun_ns: u64,
+    raw: Vec<u8>,
+    result: Result<(), NandError>,
+}
+
+impl ReadTicket {
+    /// Reads. What came is judged by [`Space::end_read`].
+    pub fn run(&mut self) {
+        self.result = self.device.read(self.place, &mut self.raw);
+    }
+
+    /// As if the page had been programmed over while it was read.
+    #[cfg(test)]
+    pub(crate) fn tear(&mut self) {
+        let half = self.raw.len() / 2;
+        self.raw[half..].fill(0);
+    }
+}
+
+impl<D: Nand> Space<D> {
+    /// A sync that needs the space at its beginning and its end only; none where the device works
+    /// for one at a time: [`Space::sync`] does it there.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`.
+    pub fn begin_sync(&mut self) -> Result<Option<SyncTicket>, SpaceError> {
+        if self.poisoned {
+            return Err(SpaceError::Poisoned);
+        }
+        let Some(device) = self.flash.device.shared() else { return Ok(None) };
+        let (changes, begun_ns) = (self.flash.changes, self.flash.device.now_ns());
+        Ok(Some(SyncTicket { device, changes, begun_ns }))
+    }
+
+    /// Notes how a sync ended (Z2).
+    ///
+    /// # Errors
+    ///
+    /// A failed sync poisons the space.
+    pub fn end_sync(
+        &mut self,
+        ticket: SyncTicket,
+        result: Result<(), NandError>,
+    ) -> Result<(), SpaceError> {
+        result.map_err(|error| self.fail(error))?;
+        self.flash.synced(ticket.changes, ticket.begun_ns);
+        Ok(())
+    }
+
+    /// A read of `page` that needs the space at its beginning and its end only; none where
+    /// [`Space::read`] has to do it.
+    #[must_use]
+    pub fn begin_read(&self, page: LogicalPage) -> Option<ReadTicket> {
+        let layout = self.layout();
+        if layout.placement != Placement::Header || layout.parts != 1 || !self.suspects.is_empty() {
+            return None;
+        }
+        let at = self.map.get(page).filter(|_| self.map.appends(page) == 0)?;
+        Some(ReadTicket {
+            device: self.flash.device.shared()?,
+            page,
+            place: layout.geometry.page_from_number(at)?,
+            sequence: self.blocks.get(self.blocks.block_of(at)).sequence,
+            begun_ns: self.flash.device.now_ns(),
+            raw: vec![0; Placement::Header.header_size() + layout.payload_size],
+            result: Ok(()),
+        })
+    }
+
+    /// What a read brought, in `out`; none when [`Space::read`] has to do it after all: the page moved
+    /// meanwhile, or what came cannot be trusted (Z1).
+    pub fn end_read(&mut self, ticket: ReadTicket, out: &mut Vec<u8>) -> Option<PageInfo> {
+        let at = ticket.place.number();
+        let sequence = self.blocks.get(self.blocks.block_of(at)).sequence;
+        let is_current = self.map.get(ticket.page) == Some(at)
+            && self.map.appends(ticket.page) == 0
+            && sequence == ticket.sequence;
+        if !is_current || ticket.result.is_err() {
+            return None;
+        }
+        let (head, body) = ticket.raw.split_at_checked(Placement::Header.header_size())?;
+        let bytes: &[u8; META_SIZE] = head.first_chunk()?;
+        let read = self.flash.judge_read(ticket.place, bytes, body).ok()?;
+        let meta = read.meta;
+        let is_wanted = meta.kind == PageKind::Data
+            && (meta.page, meta.sequence, meta.parts) == (ticket.page, sequence, 1)
+            && meta.slots == 0;
+        if !is_wanted {
+            return None;
+        }
+        self.flash.note_read(ReadPurpose::Data, ticket.begun_ns);
+        self.flash.tally.region(meta.region).reads += 1;
+        out.clear();
+        out.extend_from_slice(body);
+        Some(info_of(&meta, at))
+    }
+}
+
+impl<D: Nand> Flash<D> {
+    /// A sync that began at `begun_ns`, after so many changes, is over (Z2).
+    fn synced(&mut self, changes: u64, begun_ns: u64) {
+        let now_ns = self.device.now_ns();
+        self.busy.count(begun_ns, now_ns);
+        self.end_ns = self.end_ns.max(now_ns);
+        if self.changes == changes {
+            self.unsynced = false;
+        }
+    }
+
+    fn note_read(&mut self, purpose: ReadPurpose, begun_ns: u64) {
+        self.tally.read(purpose);
+        let now_ns = self.device.now_ns();
+        self.busy.count(begun_ns, now_ns);
+    }
+}

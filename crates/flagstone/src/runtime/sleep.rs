@@ -1,0 +1,204 @@
+//! Threads that sleep until another one does what they wait for.
+//!
+//! Owns who waits for what. Each is woken alone, by name: with one condition for all, every commit
+//! of sixteen threads would wake the fifteen others to look and sleep again.
+//!
+//! - **L1** A thread puts itself on the list under the engine's latch that it looked under, and whoever
+//!   changes what it waits for reads the list after that change: no wake-up is missed.
+//! - **L2** When a flush ends, those that it did not cover are without anybody who flushes for them: the
+//!   first of them is woken to do it.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flagstone_space::Lsn;
+use parking_lot::{Condvar, Mutex};
+
+use crate::lock::Xid;
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum For {
+    /// The lock of this transaction, or any where it is not known.
+    Lock(Option<Xid>),
+    /// Commits up to here are durable.
+    Durable(Lsn),
+}
+
+/// How a thread was woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// It may look again.
+    Perhaps,
+    /// What it waited for has happened.
+    Done,
+}
+
+/// One thread's bed.
+#[derive(Debug, Default)]
+struct Bed {
+    woken: Mutex<Option<Woken>>,
+    changed: Condvar,
+}
+
+impl Bed {
+    fn wake(&self, how: Woken) {
+        *self.woken.lock() = Some(how);
+        self.changed.notify_one();
+    }
+}
+
+thread_local! {
+    static BED: OnceCell<Arc<Bed>> = const { OnceCell::new() };
+}
+
+/// Who sleeps.
+#[derive(Debug, Default)]
+pub(super) struct Sleepers {
+    list: Mutex<Vec<(For, Arc<Bed>)>>,
+}
+
+/// A thread that is on the list and about to sleep.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Asleep(Arc<Bed>);
+
+impl Sleepers {
+    /// Puts this thread on the list of those that wait for a lock. The engine's latch is held (L1).
+    pub(super) fn await_lock(&self, xid: Option<Xid>) -> Asleep {
+        self.list(For::Lock(xid))
+    }
+
+    /// Puts this thread on the list of those that wait for a flush. The engine's latch is held (L1).
+    pub(super) fn await_durable(&self, lsn: Lsn) -> Asleep {
+        self.list(For::Durable(lsn))
+    }
+
+    fn list(&self, wants: For) -> Asleep {
+        let bed = BED.with(|bed| Arc::clone(bed.get_or_init(Arc::default)));
+        *bed.woken.lock() = None;
+        self.list.lock().push((wants, Arc::clone(&bed)));
+        Asleep(bed)
+    }
+
+    /// Sleeps until woken, or for so long.
+    pub(super) fn sleep(&self, asleep: Asleep, limit: Duration) -> Woken {
+        let Asleep(bed) = asleep;
+        let mut woken = bed.woken.lock();
+        if woken.is_none() {
+            bed.changed.wait_for(&mut woken, limit);
+        }
+        if let Some(how) = woken.take() {
+            return how;
+        }
+        drop(woken);
+        self.list.lock().retain(|(_, other)| !Arc::ptr_eq(other, &bed));
+        Woken::Perhaps
+    }
+
+    /// Wakes those whose locks may have been granted.
+    pub(super) fn wake_locks(&self, woken: &[Xid]) {
+        let is_meant = |wants: For| match wants {
+            For::Lock(Some(xid)) => woken.contains(&xid),
+            For::Lock(None) => !woken.is_empty(),
+            For::Durable(_) => false,
+        };
+        self.wake_if(|wants| is_meant(wants).then_some(Woken::Perhaps));
+    }
+
+    /// Wakes those whose commits are durable, and one of the others, to flush next (L2).
+    pub(super) fn wake_durable(&self, durable: Lsn) {
+        let mut is_led = false;
+        self.wake_if(|wants| match wants {
+            For::Durable(lsn) if lsn <= durable => Some(Woken::Done),
+            For::Durable(_) => (!std::mem::replace(&mut is_led, true)).then_some(Woken::Perhaps),
+            For::Lock(_) => None,
+        });
+    }
+
+    /// Wakes everybody: the engine is poisoned.
+    pub(super) fn wake_all(&self) {
+        self.wake_if(|_| Some(Woken::Perhaps));
+    }
+
+    fn wake_if(&self, mut how: impl FnMut(For) -> Option<Woken>) {
+        let mut meant = Vec::new();
+        self.list.lock().retain(|(wants, bed)| match how(*wants) {
+            None => true,
+            Some(how) => {
+                meant.push((how, Arc::clone(bed)));
+                false
+            }
+        });
+        // After the list is free: who wakes up may want it at once.
+        for (how, bed) in meant {
+            bed.wake(how);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Lets threads sleep for each of `wants`, then does `wake`; how each woke up, none when it slept on.
+    fn woken(wants: &[For], wake: impl FnOnce(&Sleepers)) -> Vec<Option<Woken>> {
+        let sleepers = Sleepers::default();
+        thread::scope(|scope| {
+            let sleepers = &sleepers;
+            let sleeper = |wants: &For| {
+                let wants = *wants;
+                scope.spawn(move || {
+                    let asleep = sleepers.list(wants);
+                    sleepers.sleep(asleep, LONG)
+                })
+            };
+            let threads: Vec<_> = wants.iter().map(sleeper).collect();
+            while sleepers.list.lock().len() < wants.len() {
+                thread::yield_now();
+            }
+            wake(sleepers);
+            let left: Vec<For> = sleepers.list.lock().iter().map(|(wants, _)| *wants).collect();
+            sleepers.wake_all();
+            let ends = threads.into_iter().zip(wants);
+            ends.map(|(thread, wants)| {
+                let how = thread.join().unwrap();
+                (!left.contains(wants)).then_some(how)
+            })
+            .collect()
+        })
+    }
+
+    #[test]
+    fn a_flush_wakes_whom_it_covers_and_one_more_who_flushes_next() {
+        let wants = [3, 4, 5, 6].map(|lsn| For::Durable(Lsn(lsn)));
+        let how = woken(&wants, |sleepers| sleepers.wake_durable(Lsn(4)));
+        assert_eq!(how[..2], [Some(Woken::Done); 2]);
+        let leaders = how[2..].iter().filter(|how| **how == Some(Woken::Perhaps)).count();
+        assert_eq!(leaders, 1, "{how:?}");
+    }
+
+    #[test]
+    fn a_lock_wakes_its_transaction_and_those_without_a_name() {
+        let wants = [For::Lock(Some(Xid(1))), For::Lock(Some(Xid(2))), For::Lock(None)];
+        let how = woken(&wants, |sleepers| sleepers.wake_locks(&[Xid(2)]));
+        assert_eq!(how, [None, Some(Woken::Perhaps), Some(Woken::Perhaps)]);
+        assert_eq!(woken(&wants, |sleepers| sleepers.wake_locks(&[])), [None; 3]);
+    }
+
+    #[test]
+    fn whoever_is_woken_before_it_sleeps_does_not_sleep() {
+        let sleepers = Sleepers::default();
+        let asleep = sleepers.await_durable(Lsn(1));
+        sleepers.wake_durable(Lsn(1));
+        assert_eq!(sleepers.sleep(asleep, LONG), Woken::Done);
+        let asleep = sleepers.await_durable(Lsn(2));
+        assert_eq!(sleepers.sleep(asleep, Duration::ZERO), Woken::Perhaps, "nothing is left over");
+        assert!(sleepers.list.lock().is_empty());
+    }
+}
