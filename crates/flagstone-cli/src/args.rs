@@ -90,7 +90,7 @@ pub(crate) enum RawCommand {
     /// Merge every pending change into its leaf, and write a checkpoint.
     Merge(DatabaseArgs),
     /// Draw the chip: state, live pages and erase count of each block.
-    Wear(DatabaseArgs),
+    Wear(WearArgs),
     /// Say what a chip is and, on blocks that may be used up, find out what it can do.
     ///
     /// Without --scratch the device is read and nothing else. On each scratch block, whose content is
@@ -120,6 +120,10 @@ pub(crate) enum RawCommand {
     Profiles(ProfilesArgs),
     /// List the presets, or print one with all its options.
     Presets(PresetsArgs),
+    /// Print the completions of a shell, to be sourced or installed.
+    Completions(CompletionsArgs),
+    /// Print the man page, or write one for each command.
+    Man(ManArgs),
     /// List the exit codes and what each one says.
     #[command(after_help = exit_table())]
     ExitCodes,
@@ -283,6 +287,45 @@ pub(crate) struct ScanArgs {
     /// Start from the end.
     #[arg(long)]
     pub(crate) reverse: bool,
+}
+
+/// Arguments of `wear`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone wear chip.nand                    one character a block
+  flagstone wear chip.nand --svg chip.svg     a picture; each block says its numbers when pointed at")]
+pub(crate) struct WearArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Draw a picture to this file, which must not exist; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  source <(flagstone completions bash)
+  flagstone completions zsh > ~/.zfunc/_flagstone
+  flagstone completions fish > ~/.config/fish/completions/flagstone.fish")]
+pub(crate) struct CompletionsArgs {
+    /// Shell.
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone man | man -l -
+  flagstone man --dir /usr/local/share/man/man1")]
+pub(crate) struct ManArgs {
+    /// Write the page of every command to this directory, over pages of the same names.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// Arguments of `export`.

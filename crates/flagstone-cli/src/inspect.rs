@@ -2,6 +2,9 @@
 //!
 //! Owns how counters and blocks are printed. Changes no row.
 
+use std::io::Write as _;
+use std::path::Path;
+
 use flagstone::{CheckReport, RecoveryReport, Stats};
 use flagstone_nand::Geometry;
 use flagstone_space::{BlockReport, BlockState, Cause};
@@ -9,9 +12,12 @@ use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::files::{is_standard, write_new};
 use crate::open::{Opened, open};
-use crate::output::Output;
-use crate::request::Target;
+use crate::output::{Form, Output};
+use crate::picture::{self, Caption};
+use crate::progress::Progress;
+use crate::request::{Target, UsageError, Wear};
 use crate::size::format_size;
 use crate::table::{Align, Table, grouped};
 
@@ -173,7 +179,10 @@ fn opening_text(stats: &Stats, recovery: &RecoveryReport) -> String {
 /// Checks the structure; faults make the command fail.
 pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failure> {
     let opened = open(target)?;
-    let report = opened.run(flagstone::Database::check)?;
+    let progress = Progress::spinning(output.form(), "checking");
+    let report = opened.run(flagstone::Database::check);
+    progress.finish();
+    let report = report?;
     opened.close()?;
     let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     let json = json!({
@@ -196,7 +205,10 @@ pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failur
 pub(crate) fn merge(target: &Target, output: &mut Output) -> Result<(), Failure> {
     let opened = open(target)?;
     let pending_before = opened.database().stats().engine.deltas;
-    opened.run(flagstone::Database::merge)?;
+    let progress = Progress::spinning(output.form(), "merging");
+    let merged = opened.run(flagstone::Database::merge);
+    progress.finish();
+    merged?;
     let pending = opened.database().stats().engine.deltas;
     opened.close()?;
     let json = json!({ "pending_before": pending_before, "pending": pending });
@@ -216,13 +228,17 @@ fn check_text(report: &CheckReport, faults: &[String]) -> String {
     )
 }
 
-/// Draws the blocks of the device.
-pub(crate) fn wear(target: &Target, output: &mut Output) -> Result<(), Failure> {
-    let opened = open(target)?;
+/// Draws the blocks of the device: as text, or as a picture in a file.
+pub(crate) fn wear(wear: &Wear, output: &mut Output) -> Result<(), Failure> {
+    let opened = open(&wear.target)?;
     let blocks = opened.database().block_report();
     let shape = shape(&opened);
     let stats = opened.database().stats();
     opened.close()?;
+    if let Some(file) = &wear.svg {
+        let picture = picture::svg(&blocks, &caption(&wear.target, &blocks, &shape, &stats));
+        return write_picture(file, &picture, output);
+    }
     let rows = blocks.iter().map(|block| {
         json!({
             "block": block.block.0,
@@ -235,7 +251,37 @@ pub(crate) fn wear(target: &Target, output: &mut Output) -> Result<(), Failure> 
     Ok(output.show(&json, || wear_text(&blocks, &shape, &stats))?)
 }
 
-const fn state_name(state: BlockState) -> &'static str {
+fn caption(target: &Target, blocks: &[BlockReport], shape: &Geometry, stats: &Stats) -> Caption {
+    Caption {
+        title: target.path.display().to_string(),
+        units: units_of(blocks, shape),
+        erases: erases_text(stats),
+    }
+}
+
+fn write_picture(file: &Path, picture: &str, output: &mut Output) -> Result<(), Failure> {
+    if is_standard(file) {
+        if output.form() == Form::Json {
+            let reason = "a picture on standard output leaves no room for --json";
+            return Err(UsageError::Conflict(reason).into());
+        }
+        return Ok(output.stream().write_all(picture.as_bytes())?);
+    }
+    write_new(file, |stream| Ok(stream.write_all(picture.as_bytes())?))?;
+    Ok(output.show(&json!({ "file": file }), || format!("drew {}\n", file.display()))?)
+}
+
+/// Units that a block has room for, as far as the blocks tell.
+fn units_of(blocks: &[BlockReport], shape: &Geometry) -> u32 {
+    blocks.iter().map(|block| block.live).max().unwrap_or(0).max(shape.pages_per_block)
+}
+
+fn erases_text(stats: &Stats) -> String {
+    let wear = stats.space.erase_count;
+    format!("min {}, mean {:.1}, max {}", wear.min, wear.mean, wear.max)
+}
+
+pub(crate) const fn state_name(state: BlockState) -> &'static str {
     match state {
         BlockState::Free => "free",
         BlockState::Open => "open",
@@ -274,7 +320,7 @@ fn wear_mark(block: &BlockReport, erases_max: u32) -> char {
     u32::try_from(tenth).ok().and_then(|tenth| char::from_digit(tenth, 10)).unwrap_or('9')
 }
 
-fn picture(blocks: &[BlockReport], mark: impl Fn(&BlockReport) -> char) -> String {
+fn character_map(blocks: &[BlockReport], mark: impl Fn(&BlockReport) -> char) -> String {
     let lines = blocks.chunks(LINE_BLOCKS).map(|line| {
         let first = line.first().map_or(0, |block| block.block.0);
         let marks: String = line.iter().map(&mark).collect();
@@ -284,15 +330,14 @@ fn picture(blocks: &[BlockReport], mark: impl Fn(&BlockReport) -> char) -> Strin
 }
 
 fn wear_text(blocks: &[BlockReport], shape: &Geometry, stats: &Stats) -> String {
-    let live_max = blocks.iter().map(|block| block.live).max().unwrap_or(0);
-    let unit_count = live_max.max(shape.pages_per_block);
-    let wear = stats.space.erase_count;
-    let validity = picture(blocks, |block| validity_mark(block, unit_count));
-    let erases = picture(blocks, |block| wear_mark(block, wear.max));
+    let unit_count = units_of(blocks, shape);
+    let erases_max = stats.space.erase_count.max;
+    let validity = character_map(blocks, |block| validity_mark(block, unit_count));
+    let erases = character_map(blocks, |block| wear_mark(block, erases_max));
     format!(
         "live pages, in tenths of a block (. free, L log, A anchors, r retired, x bad)\n{validity}\n\
          erases, in ninths of the most worn block (0 hardly any, 9 most; x bad)\n{erases}\n\
-         erases of a block: min {}, mean {:.1}, max {}\n",
-        wear.min, wear.mean, wear.max
+         erases of a block: {}\n",
+        erases_text(stats)
     )
 }

@@ -16,12 +16,14 @@ mod escape;
 mod exit;
 mod failure;
 mod files;
+mod generate;
 mod inspect;
 mod lab;
 mod lines;
 mod open;
 mod output;
 mod overrides;
+mod picture;
 mod probe;
 mod progress;
 mod quickstart;
@@ -81,6 +83,8 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Wear(args) => inspect::wear(&args.try_into()?, output)?,
         RawCommand::Profiles(args) => catalog::profiles(args.name.as_deref(), output)?,
         RawCommand::Presets(args) => catalog::presets(args.name.as_deref(), output)?,
+        RawCommand::Completions(args) => generate::completions(args.shell, output)?,
+        RawCommand::Man(args) => generate::man(args.dir.as_deref(), output)?,
         RawCommand::ExitCodes => catalog::exit_codes(output)?,
     }
     Ok(Exit::Ok)

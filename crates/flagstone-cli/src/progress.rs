@@ -31,6 +31,14 @@ impl Progress {
         Self { bar, phase: String::new() }
     }
 
+    /// A line that shows that `phase` goes on, for what cannot say how far it has come.
+    #[must_use]
+    pub(crate) fn spinning(form: Form, phase: &str) -> Self {
+        let mut progress = Self::new(form);
+        progress.report(phase, 0, 0);
+        progress
+    }
+
     /// Says that `done` of `total` is done in `phase`; a total of 0 means that it is not known.
     pub(crate) fn report(&mut self, phase: &str, done: u64, total: u64) {
         if self.phase != phase {

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::args::{
     BackupArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs,
-    NewArgs, PutArgs, RawDevice, RestoreArgs, ScanArgs,
+    NewArgs, PutArgs, RawDevice, RestoreArgs, ScanArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
@@ -199,6 +199,15 @@ pub(crate) struct Restore {
     pub(crate) file: PathBuf,
     /// Database to create from it; none when it is only verified.
     pub(crate) creation: Option<Creation>,
+}
+
+/// Blocks to draw.
+#[derive(Debug)]
+pub(crate) struct Wear {
+    /// Database.
+    pub(crate) target: Target,
+    /// File for a picture, `-` for standard output; none draws text.
+    pub(crate) svg: Option<PathBuf>,
 }
 
 /// Rows to write as lines.
@@ -434,6 +443,14 @@ impl TryFrom<RestoreArgs> for Restore {
             Some(file) => Self { file, creation: Some(args.new.try_into()?) },
             None => Self { file: args.new.path, creation: None },
         })
+    }
+}
+
+impl TryFrom<WearArgs> for Wear {
+    type Error = UsageError;
+
+    fn try_from(args: WearArgs) -> Result<Self, UsageError> {
+        Ok(Self { target: args.database.try_into()?, svg: args.svg })
     }
 }
 

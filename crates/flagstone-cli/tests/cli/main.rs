@@ -9,6 +9,7 @@ mod backup;
 mod bad_input;
 mod catalog;
 mod command;
+mod generate;
 mod probe;
 mod rows;
 mod runs;
