@@ -449,6 +449,10 @@ impl Engine {
         }
         let changes = self.runs.open[number].take_page(index, changes);
         for entry in changes.range(KeyRange::ALL) {
+            // The catalog itself may lie in this page, beside changes of a tree that it names: then the
+            // tree is not registered yet.
+            let (table, _) = split_private_key(entry.key());
+            self.tree_slot(table.id).ok_or(fault(page))?;
             self.add_entry(&entry, lsn);
         }
         let run = &mut self.runs.open[number];
