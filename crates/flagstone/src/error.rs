@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::options::OptionsError;
 use crate::runtime::CheckFault;
-use crate::typed::{DecodeError, RowPart};
+use crate::typed::{DecodeError, IndexFault, RowPart};
 
 /// Why a database could not be created or opened.
 #[derive(Debug, Error)]
@@ -120,6 +120,14 @@ pub enum EngineError {
         part: RowPart,
         /// What is wrong with it.
         source: DecodeError,
+    },
+    /// An index of a typed table does not fit.
+    #[error("index `{index}`: {fault}")]
+    Index {
+        /// Name of the index.
+        index: String,
+        /// What is wrong.
+        fault: IndexFault,
     },
     /// A page contradicts itself or its neighbours.
     #[error("page {} is corrupt: {check}", page.0)]

@@ -22,6 +22,7 @@
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
 //! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value) |
+//! | find rows by something else; several values for a key | [`Database::indexed`], [`Database::multi`] |
 //! | walk both ways, delete many | [`Snapshot::cursor`], [`Transaction::cursor_mut`], [`Transaction::retain`] |
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
@@ -89,5 +90,7 @@ pub use runtime::{
     Runtime, SpaceGuard, Work,
 };
 pub use typed::{
-    DecodeError, EncodeKey, Key, Reads, RowPart, StartsWith, TypedRange, TypedTable, Value,
+    AnyIndex, DecodeError, EncodeKey, Finds, Found, FoundRows, Index, IndexFault, IndexReport,
+    IndexedTable, Key, MultiTable, Pairs, Reads, RowPart, StartsWith, TypedRange, TypedTable,
+    Value, Values,
 };

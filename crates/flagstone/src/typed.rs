@@ -4,13 +4,17 @@
 //! [`Transaction`](crate::Transaction) and [`Snapshot`](crate::Snapshot): a typed table is a table
 //! like any other, which `scan` on the command line shows.
 
+mod index;
 mod key;
+mod multi;
 mod table;
 mod value;
 
 use thiserror::Error;
 
-pub use key::{EncodeKey, Key, StartsWith};
+pub use index::{AnyIndex, Found, FoundRows, Index, IndexFault, IndexReport, IndexedTable};
+pub use key::{EncodeKey, Finds, Key, StartsWith};
+pub use multi::{MultiTable, Pairs, Values};
 pub use table::{Reads, TypedRange, TypedTable};
 pub use value::Value;
 

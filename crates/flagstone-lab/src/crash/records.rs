@@ -25,7 +25,7 @@ pub struct Records<D: Nand> {
 }
 
 /// A lock in the way counts as no room: nothing is claimed of places on pages.
-const fn refused(error: EngineError) -> EngineError {
+fn refused(error: EngineError) -> EngineError {
     match error {
         EngineError::Deadlock => EngineError::Full,
         error => error,

@@ -25,7 +25,7 @@ pub struct Shadow<D: Nand> {
 }
 
 /// A lock in the way counts as no room: nothing is claimed of locks on pages.
-const fn refused(error: EngineError) -> EngineError {
+fn refused(error: EngineError) -> EngineError {
     match error {
         EngineError::Deadlock => EngineError::Full,
         error => error,

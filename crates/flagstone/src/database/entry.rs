@@ -11,7 +11,7 @@ use flagstone_nand::Nand;
 use super::AnyNand;
 use super::rows::KeyValue;
 use super::transaction::{Transaction, scan_range};
-use crate::engine::{Table, successor};
+use crate::engine::{ScanRange, Table, successor};
 use crate::error::EngineError;
 
 /// One key of a table, locked, with the value it has: see [`Transaction::entry`].
@@ -212,10 +212,18 @@ impl<D: Nand> Transaction<D> {
         &mut self,
         table: Table,
         bounds: impl RangeBounds<&'a [u8]>,
+        keep: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<u64, EngineError> {
+        self.retain_in(table, scan_range(&bounds), keep)
+    }
+
+    pub(crate) fn retain_in(
+        &mut self,
+        table: Table,
+        mut from: ScanRange,
         mut keep: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<u64, EngineError> {
         let mut count = 0;
-        let mut from = scan_range(&bounds);
         loop {
             let mut batch = Vec::new();
             // The rows of a batch are read before the first of them is deleted: a scan does not meet

@@ -81,6 +81,8 @@ pub struct Transaction<D: Nand = AnyNand> {
     xid: Xid,
     is_over: bool,
     bill: Mutex<Bill>,
+    /// Why it cannot be committed, if a change of it stopped half way.
+    doom: Option<EngineError>,
 }
 
 impl<D: Nand> fmt::Debug for Transaction<D> {
@@ -92,7 +94,7 @@ impl<D: Nand> fmt::Debug for Transaction<D> {
 impl<D: Nand> Transaction<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Self {
         let xid = runtime.engine().begin();
-        Self { runtime, xid, is_over: false, bill: Mutex::default() }
+        Self { runtime, xid, is_over: false, bill: Mutex::default(), doom: None }
     }
 
     fn run<T>(
@@ -111,13 +113,18 @@ impl<D: Nand> Transaction<D> {
         meter::charging(&self.bill, calls)
     }
 
+    /// Makes a commit fail with `error`: a change that consists of several stopped half way.
+    pub(crate) fn doom(&mut self, error: &EngineError) {
+        self.doom.get_or_insert_with(|| error.clone());
+    }
+
     /// What was done to the flash in this transaction's calls so far: see [`Commit::bill`].
     #[must_use]
     pub fn bill(&self) -> Bill {
         *self.bill.lock()
     }
 
-    pub(super) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
+    pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
         let xid = self.xid;
         self.run(|engine| engine.create_table(xid, name))
     }
@@ -373,6 +380,9 @@ impl<D: Nand> Transaction<D> {
     ///
     /// As [`Transaction::commit`].
     pub fn commit_with(mut self, durability: Durability) -> Result<Commit, EngineError> {
+        if let Some(error) = self.doom.take() {
+            return Err(error);
+        }
         let xid = self.xid;
         // The flush is this thread's business: the engine need not ask for it.
         let ticket = self.run(|engine| engine.commit(xid, Durability::Deferred))?;

@@ -21,9 +21,7 @@
 
 use super::DecodeError;
 
-/// What can be turned into the bytes of a key: keys, and what they are looked up by (`str`, `[u8]`).
-///
-/// A type that a [`Key`] borrows as must encode as the key does.
+/// What can be turned into the bytes of a key: keys, and what they are found by (`str`, `[u8]`).
 pub trait EncodeKey {
     /// Appends bytes that say where they end (K1, K3).
     fn encode_part(&self, out: &mut Vec<u8>);
@@ -344,6 +342,13 @@ tuples! {
     (A B C E) F;
     (A B C E F) G;
 }
+
+/// What finds a key of type `K`: the key itself, or `str` for `String` and `[u8]` for `Vec<u8>`.
+pub trait Finds<K>: EncodeKey {}
+
+impl<K: Key> Finds<K> for K {}
+impl Finds<String> for str {}
+impl Finds<Vec<u8>> for [u8] {}
 
 /// Keys that begin with a `P`: a tuple begins with its first elements.
 pub trait StartsWith<P>: Key {}

@@ -1,13 +1,12 @@
 //! A table whose keys and values have types.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
 use flagstone_nand::Nand;
 
-use super::{DecodeError, EncodeKey, Key, RowPart, StartsWith, Value};
+use super::{DecodeError, EncodeKey, Finds, Key, RowPart, StartsWith, Value};
 use crate::database::{AnyNand, Database, KeyValue, Range, Snapshot, Transaction};
 use crate::engine::{ScanRange, Table};
 use crate::error::EngineError;
@@ -149,11 +148,11 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn get<Q>(&self, reads: &impl Reads, key: &Q) -> Result<Option<V>, EngineError>
-    where
-        K: Borrow<Q>,
-        Q: EncodeKey + ?Sized,
-    {
+    pub fn get(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<Option<V>, EngineError> {
         let row = reads.row(self.table, &key.to_key())?;
         row.as_deref().map(value_of).transpose()
     }
@@ -163,11 +162,11 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn contains<Q>(&self, reads: &impl Reads, key: &Q) -> Result<bool, EngineError>
-    where
-        K: Borrow<Q>,
-        Q: EncodeKey + ?Sized,
-    {
+    pub fn contains(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<bool, EngineError> {
         Ok(reads.row(self.table, &key.to_key())?.is_some())
     }
 
@@ -176,16 +175,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn put<D: Nand, Q>(
+    pub fn put<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,
-        key: &Q,
+        key: &(impl Finds<K> + ?Sized),
         value: &V,
-    ) -> Result<(), EngineError>
-    where
-        K: Borrow<Q>,
-        Q: EncodeKey + ?Sized,
-    {
+    ) -> Result<(), EngineError> {
         transaction.put(self.table, &key.to_key(), &value.to_row())
     }
 
@@ -194,15 +189,11 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn delete<D: Nand, Q>(
+    pub fn delete<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,
-        key: &Q,
-    ) -> Result<(), EngineError>
-    where
-        K: Borrow<Q>,
-        Q: EncodeKey + ?Sized,
-    {
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<(), EngineError> {
         transaction.delete(self.table, &key.to_key())
     }
 
@@ -212,16 +203,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn update<D: Nand, Q>(
+    pub fn update<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,
-        key: &Q,
+        key: &(impl Finds<K> + ?Sized),
         change: impl FnOnce(&mut V),
-    ) -> Result<bool, EngineError>
-    where
-        K: Borrow<Q>,
-        Q: EncodeKey + ?Sized,
-    {
+    ) -> Result<bool, EngineError> {
         let entry = transaction.entry(self.table, &key.to_key())?;
         let Some(row) = entry.value() else { return Ok(false) };
         let mut value: V = value_of(row)?;
@@ -235,16 +222,12 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn get_or_insert_with<D: Nand, Q>(
+    pub fn get_or_insert_with<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,
-        key: &Q,
+        key: &(impl Finds<K> + ?Sized),
         make: impl FnOnce() -> V,
-    ) -> Result<V, EngineError>
-    where
-        K: Borrow<Q>,
-        Q: EncodeKey + ?Sized,
-    {
+    ) -> Result<V, EngineError> {
         let mut entry = transaction.entry(self.table, &key.to_key())?;
         if let Some(row) = entry.value() {
             return value_of(row);
@@ -262,12 +245,15 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     ) -> TypedRange<'a, K, V, R::Device> {
         let key = |bound: Bound<&K>| bound.map(EncodeKey::to_key);
         let (low, high) = (key(bounds.start_bound()), key(bounds.end_bound()));
-        let slice = |bound: &Bound<Vec<u8>>| bound.as_ref().map(Vec::as_slice).map(<[u8]>::to_vec);
-        let (low, high) = (slice(&low), slice(&high));
-        let range = ScanRange::from_bounds(
-            low.as_ref().map(Vec::as_slice),
-            high.as_ref().map(Vec::as_slice),
-        );
+        let (low, high) = (low.as_ref().map(Vec::as_slice), high.as_ref().map(Vec::as_slice));
+        self.over_range(reads, ScanRange::from_bounds(low, high))
+    }
+
+    pub(super) fn over_range<'a, R: Reads>(
+        &self,
+        reads: &'a R,
+        range: ScanRange,
+    ) -> TypedRange<'a, K, V, R::Device> {
         TypedRange::new(reads.rows_of(self.table, range))
     }
 

@@ -1,0 +1,698 @@
+//! Secondary indexes of typed tables, kept in the transaction that changes a row.
+//!
+//! Owns which entries a row has, and the table each index lives in: `users@city` for the index `city` of
+//! the table `users`. An entry is a row of a [`MultiTable`](super::MultiTable): what the row is found by,
+//! then its key.
+//!
+//! Invariants:
+//! - **N1** A transaction that changes a row through [`IndexedTable`] changes its entries too, or cannot
+//!   be committed.
+//! - **N2** An index is there with the entries of all rows, or not at all: it is made in one transaction.
+//! - **N3** A table is opened with every index that it has: nobody changes rows and forgets one.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use flagstone_nand::Nand;
+
+use super::DecodeError;
+use super::key::{EncodeKey, Finds, Key};
+use super::multi::{MultiTable, Values};
+use super::table::{Reads, TypedRange, TypedTable, value_of};
+use super::value::Value;
+use crate::database::{AnyNand, Database, Transaction};
+use crate::engine::{ScanRange, Table};
+use crate::error::EngineError;
+
+/// What goes wrong with an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IndexFault {
+    /// Another row is found by the same; the index allows one.
+    Duplicate,
+    /// The table has the index, but was opened without it.
+    Undeclared,
+    /// It was not declared when the table was opened.
+    Unknown,
+    /// It has an entry without a row: rows were changed past it. Repair it.
+    Stale,
+}
+
+impl fmt::Display for IndexFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Duplicate => "another row is found by the same",
+            Self::Undeclared => "the table has it, but was opened without it",
+            Self::Unknown => "the table was opened without it",
+            Self::Stale => "an entry has no row",
+        })
+    }
+}
+
+/// Whether an index lets several rows be found by the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Uniqueness {
+    Any,
+    One,
+}
+
+/// A secondary index: a name, and what a row is found by.
+///
+/// Both are part of the program. A function that gives something else for a row than it gave when the
+/// row was stored makes the index wrong: give the new function a new name, or repair the index.
+pub struct Index<K, V, I> {
+    name: &'static str,
+    uniqueness: Uniqueness,
+    found_by: fn(&K, &V) -> Vec<I>,
+}
+
+impl<K, V, I> fmt::Debug for Index<K, V, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<K: Key, V: Value, I: Key> Index<K, V, I> {
+    /// An index by what `found_by` gives: nothing, one or several.
+    #[must_use]
+    pub const fn new(name: &'static str, found_by: fn(&K, &V) -> Vec<I>) -> Self {
+        Self { name, uniqueness: Uniqueness::Any, found_by }
+    }
+
+    /// As [`Index::new`]; a second row that is found by the same is refused.
+    #[must_use]
+    pub const fn unique(name: &'static str, found_by: fn(&K, &V) -> Vec<I>) -> Self {
+        Self { name, uniqueness: Uniqueness::One, found_by }
+    }
+}
+
+/// The head of an entry, and the whole.
+type IndexEntry = (Vec<u8>, Vec<u8>);
+
+/// An index whose type of `I` nobody needs to know. Implemented by [`Index`] alone.
+pub trait AnyIndex<K, V>: fmt::Debug + Sync + sealed::Sealed {
+    #[doc(hidden)]
+    fn name(&self) -> &'static str;
+
+    #[doc(hidden)]
+    fn is_unique(&self) -> bool;
+
+    #[doc(hidden)]
+    fn entries(&self, key: &K, value: &V) -> Vec<(Vec<u8>, Vec<u8>)>;
+
+    #[doc(hidden)]
+    fn row_key(&self, entry: &[u8]) -> Result<K, DecodeError>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<K, V, I> Sealed for super::Index<K, V, I> {}
+}
+
+impl<K: Key, V: Value, I: Key> AnyIndex<K, V> for Index<K, V, I> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn is_unique(&self) -> bool {
+        self.uniqueness == Uniqueness::One
+    }
+
+    fn entries(&self, key: &K, value: &V) -> Vec<IndexEntry> {
+        let entry = |found_by: I| {
+            let head = head_of(&found_by);
+            let mut entry = head.clone();
+            key.encode_end(&mut entry);
+            (head, entry)
+        };
+        (self.found_by)(key, value).into_iter().map(entry).collect()
+    }
+
+    fn row_key(&self, mut entry: &[u8]) -> Result<K, DecodeError> {
+        I::decode_part(&mut entry)?;
+        K::decode_end(entry)
+    }
+}
+
+fn head_of(found_by: &(impl EncodeKey + ?Sized)) -> Vec<u8> {
+    let mut head = Vec::new();
+    found_by.encode_part(&mut head);
+    head
+}
+
+/// An index and the table of its entries.
+struct Kept<K: 'static, V: 'static> {
+    index: &'static dyn AnyIndex<K, V>,
+    table: Table,
+}
+
+/// A typed table with secondary indexes: see [`Database::indexed`].
+pub struct IndexedTable<K: 'static, V: 'static> {
+    rows: TypedTable<K, V>,
+    indexes: Arc<[Kept<K, V>]>,
+}
+
+impl<K, V> Clone for IndexedTable<K, V> {
+    fn clone(&self) -> Self {
+        Self { rows: self.rows, indexes: Arc::clone(&self.indexes) }
+    }
+}
+
+impl<K, V> fmt::Debug for IndexedTable<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.indexes.iter().map(|kept| kept.index);
+        f.debug_struct("IndexedTable")
+            .field("rows", &self.rows)
+            .field("indexes", &names.collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// What a check of the indexes of a table found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexReport {
+    /// Rows of the table.
+    pub rows: u64,
+    /// Entries that belong there.
+    pub entries: u64,
+    /// Entries that are missing.
+    pub missing: u64,
+    /// Entries that belong to no row.
+    pub extra: u64,
+}
+
+impl IndexReport {
+    /// Whether every row is found, and nothing else.
+    #[must_use]
+    pub const fn is_sound(&self) -> bool {
+        self.missing == 0 && self.extra == 0
+    }
+}
+
+impl<D: Nand> Database<D> {
+    /// Opens a typed table with its secondary indexes, creating what does not exist: an index that is new
+    /// gets its entries for all rows, in one transaction.
+    ///
+    /// Each index is a table of its own, `users@city` for `city`. Whoever changes rows does it through
+    /// a table that was opened with all of them; the bytes below know nothing of indexes.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// use flagstone::{EngineError, Index, IndexFault, Value};
+    ///
+    /// #[derive(Debug, Value)]
+    /// struct User {
+    ///     mail: String,
+    ///     city: Option<String>,
+    /// }
+    ///
+    /// const CITY: Index<u64, User, String> =
+    ///     Index::new("city", |_, user| user.city.iter().cloned().collect());
+    /// const MAIL: Index<u64, User, String> = Index::unique("mail", |_, user| vec![user.mail.clone()]);
+    ///
+    /// let users = db.indexed("users", &[&CITY, &MAIL])?;
+    /// let mut txn = db.begin();
+    /// for (id, mail, city) in [(1, "ada@x", "London"), (2, "emilie@x", "Paris"), (3, "marc@x", "Paris")] {
+    ///     users.put(&mut txn, &id, &User { mail: mail.into(), city: Some(city.into()) })?;
+    /// }
+    /// let parisians = users.find_keys(&txn, &CITY, "Paris")?.collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(parisians, [2, 3]);
+    ///
+    /// users.update(&mut txn, &2, |user| user.city = None)?;
+    /// assert_eq!(users.find(&txn, &CITY, "Paris")?.count(), 1);
+    /// let taken = users.put(&mut txn, &4, &User { mail: "ada@x".into(), city: None });
+    /// assert!(matches!(taken, Err(EngineError::Index { fault: IndexFault::Duplicate, .. })));
+    /// txn.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Index` with `Undeclared` when the table has an index that is not among `indexes`, with
+    /// `Duplicate` when rows that are there contradict a new unique one; else as [`Database::table`].
+    pub fn indexed<K: Key, V: Value>(
+        &self,
+        name: &str,
+        indexes: &[&'static dyn AnyIndex<K, V>],
+    ) -> Result<IndexedTable<K, V>, EngineError> {
+        let rows = self.typed::<K, V>(name)?;
+        let head = format!("{name}@");
+        for table in self.tables()? {
+            if let Some(found) = table.strip_prefix(&head)
+                && !indexes.iter().any(|index| index.name() == found)
+            {
+                return Err(fault(found, IndexFault::Undeclared));
+            }
+        }
+        let kept = indexes.iter().map(|index| {
+            let name = format!("{head}{}", index.name());
+            let table = match self.existing_table(&name)? {
+                Some(table) => table,
+                None => self.make_index(&name, rows, *index)?,
+            };
+            Ok(Kept { index: *index, table })
+        });
+        Ok(IndexedTable { rows, indexes: kept.collect::<Result<_, EngineError>>()? })
+    }
+
+    /// Makes an index with the entries of all rows (N2).
+    fn make_index<K: Key, V: Value>(
+        &self,
+        name: &str,
+        rows: TypedTable<K, V>,
+        index: &'static dyn AnyIndex<K, V>,
+    ) -> Result<Table, EngineError> {
+        loop {
+            let mut transaction = self.begin();
+            let made = transaction.create_table(name).and_then(|table| {
+                let indexed = IndexedTable { rows, indexes: Arc::new([Kept { index, table }]) };
+                indexed.repair(&mut transaction)?;
+                transaction.commit().map(|_commit| table)
+            });
+            match made {
+                Err(EngineError::Deadlock) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+fn fault(index: &str, fault: IndexFault) -> EngineError {
+    EngineError::Index { index: index.to_owned(), fault }
+}
+
+impl<K: Key, V: Value> IndexedTable<K, V> {
+    /// The table of the rows, to be read. Changes go through the indexed table.
+    #[must_use]
+    pub const fn rows(&self) -> TypedTable<K, V> {
+        self.rows
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn get(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<Option<V>, EngineError> {
+        self.rows.get(reads, key)
+    }
+
+    /// Rows of a range of keys, as [`TypedTable::range`].
+    pub fn range<'a, R: Reads>(
+        &self,
+        reads: &'a R,
+        bounds: impl RangeBounds<K>,
+    ) -> TypedRange<'a, K, V, R::Device> {
+        self.rows.range(reads, bounds)
+    }
+
+    /// Sets the value of `key`, and the entries of the row. Reads the old value.
+    ///
+    /// # Errors
+    ///
+    /// `Index` with `Duplicate`: nothing is changed. After any other error the transaction may have
+    /// changed a part, and cannot be committed (N1).
+    pub fn put<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &K,
+        value: &V,
+    ) -> Result<(), EngineError> {
+        self.change(transaction, key, |_| {
+            Some(Change::Put(value.to_row(), self.entries(key, value)))
+        })
+        .map(|_found| ())
+    }
+
+    /// Deletes `key` and the entries of its row; says whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// As [`IndexedTable::put`].
+    pub fn delete<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &K,
+    ) -> Result<bool, EngineError> {
+        self.change(transaction, key, |old| old.map(|_| Change::Delete))
+    }
+
+    /// Lets `change` work on the value of `key`, and follows with the entries; says whether the key was
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// As [`IndexedTable::put`].
+    pub fn update<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &K,
+        change: impl FnOnce(&mut V),
+    ) -> Result<bool, EngineError> {
+        self.change(transaction, key, |old| {
+            let mut value = old?;
+            change(&mut value);
+            Some(Change::Put(value.to_row(), self.entries(key, &value)))
+        })
+    }
+
+    /// Entries of a row in each index, sorted.
+    fn entries(&self, key: &K, value: &V) -> Vec<Vec<IndexEntry>> {
+        let sorted = |kept: &Kept<K, V>| {
+            let mut entries = kept.index.entries(key, value);
+            entries.sort_unstable();
+            entries.dedup();
+            entries
+        };
+        self.indexes.iter().map(sorted).collect()
+    }
+
+    /// Changes the row of `key` as `decide` says, and its entries; says whether the row was there.
+    fn change<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &K,
+        decide: impl FnOnce(Option<V>) -> Option<Change>,
+    ) -> Result<bool, EngineError> {
+        let row_key = key.to_key();
+        transaction.lock_key(self.rows.table(), &row_key)?;
+        let old = transaction.get(self.rows.table(), &row_key)?;
+        let was_there = old.is_some();
+        let old: Option<V> = old.as_deref().map(value_of).transpose()?;
+        let none = || vec![Vec::new(); self.indexes.len()];
+        let before = old.as_ref().map_or_else(none, |old| self.entries(key, old));
+        let Some(change) = decide(old) else { return Ok(was_there) };
+        let after = match &change {
+            Change::Put(_, entries) => entries.clone(),
+            Change::Delete => none(),
+        };
+        let steps: Vec<_> = self.indexes.iter().zip(before.iter().zip(&after)).collect();
+        for (kept, (before, after)) in &steps {
+            Self::require_unique(transaction, kept, added(before, after))?;
+        }
+        let changed = (|| {
+            for (kept, (before, after)) in &steps {
+                for (_, entry) in added(after, before) {
+                    transaction.delete(kept.table, entry)?;
+                }
+                for (_, entry) in added(before, after) {
+                    transaction.put(kept.table, entry, &[])?;
+                }
+            }
+            match &change {
+                Change::Put(row, _) => {
+                    let entry = transaction.entry(self.rows.table(), &row_key)?;
+                    entry.and_modify(|old| old.clone_from(row))?.or_insert(row.as_slice())?;
+                    Ok(())
+                }
+                Change::Delete => transaction.delete(self.rows.table(), &row_key),
+            }
+        })();
+        if let Err(error) = &changed {
+            transaction.doom(error);
+        }
+        changed.map(|()| was_there)
+    }
+
+    /// Refuses entries of a unique index that another row has.
+    fn require_unique<'e, D: Nand>(
+        transaction: &Transaction<D>,
+        kept: &Kept<K, V>,
+        entries: impl Iterator<Item = &'e IndexEntry>,
+    ) -> Result<(), EngineError> {
+        if !kept.index.is_unique() {
+            return Ok(());
+        }
+        for (head, entry) in entries {
+            let mut others = transaction.prefix(kept.table, head);
+            if let Some(other) = others.next() {
+                let (other, _) = other?;
+                debug_assert!(other != *entry, "an entry that is added is not there");
+                return Err(fault(kept.index.name(), IndexFault::Duplicate));
+            }
+        }
+        Ok(())
+    }
+
+    fn kept<I: Key>(&self, index: &Index<K, V, I>) -> Result<&Kept<K, V>, EngineError> {
+        let found = self.indexes.iter().find(|kept| kept.index.name() == index.name);
+        found.ok_or_else(|| fault(index.name, IndexFault::Unknown))
+    }
+
+    /// Keys of the rows that are found by `found_by`, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// `Index` with `Unknown` when the table was opened without this index.
+    pub fn find_keys<'a, R: Reads, I: Key>(
+        &self,
+        reads: &'a R,
+        index: &Index<K, V, I>,
+        found_by: &(impl Finds<I> + ?Sized),
+    ) -> Result<Values<'a, K, R::Device>, EngineError> {
+        let table = self.kept(index)?.table;
+        Ok(MultiTable::<I, K>::over(table).values(reads, found_by))
+    }
+
+    /// Rows that are found by `found_by`, in ascending order of their keys.
+    ///
+    /// # Errors
+    ///
+    /// As [`IndexedTable::find_keys`].
+    pub fn find<'a, R: Reads, I: Key>(
+        &self,
+        reads: &'a R,
+        index: &Index<K, V, I>,
+        found_by: &(impl Finds<I> + ?Sized),
+    ) -> Result<FoundRows<'a, K, V, R>, EngineError> {
+        let keys = self.find_keys(reads, index, found_by)?;
+        Ok(FoundRows { keys, rows: self.rows, index: index.name, reads })
+    }
+
+    /// What rows are found by and their keys, for a range of the former, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// As [`IndexedTable::find_keys`].
+    pub fn find_range<'a, R: Reads, I: Key>(
+        &self,
+        reads: &'a R,
+        index: &Index<K, V, I>,
+        bounds: impl RangeBounds<I>,
+    ) -> Result<Found<'a, I, K, R::Device>, EngineError> {
+        let table = self.kept(index)?.table;
+        // An entry goes on behind what it is found by: a bound stands before or behind all of these.
+        let (mut low, mut high) = (Vec::new(), None);
+        match bounds.start_bound() {
+            Bound::Unbounded => {}
+            Bound::Included(first) => low = head_of(first),
+            Bound::Excluded(before) => match ScanRange::prefix(&head_of(before)).high {
+                Some(behind) => low = behind,
+                None => high = Some(Vec::new()),
+            },
+        }
+        match bounds.end_bound() {
+            Bound::Unbounded => {}
+            Bound::Included(last) => high = high.or(ScanRange::prefix(&head_of(last)).high),
+            Bound::Excluded(behind) => high = high.or_else(|| Some(head_of(behind))),
+        }
+        let entries = TypedTable::<(I, K), ()>::over(table);
+        Ok(Found { entries: entries.over_range(reads, ScanRange { low, high }) })
+    }
+
+    /// Compares every index with the rows.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`]; what does not fit is part of the report.
+    pub fn check_indexes(&self, reads: &impl Reads) -> Result<IndexReport, EngineError> {
+        let mut report = IndexReport::default();
+        for row in self.rows.range(reads, ..) {
+            let (key, value) = row?;
+            report.rows += 1;
+            for (kept, entries) in self.indexes.iter().zip(self.entries(&key, &value)) {
+                for (_, entry) in entries {
+                    report.entries += 1;
+                    report.missing += u64::from(reads.row(kept.table, &entry)?.is_none());
+                }
+            }
+        }
+        for kept in &*self.indexes {
+            let there = reads.rows_of(kept.table, ScanRange::prefix(&[])).count_rows()?;
+            report.extra += there;
+        }
+        // Entries of different rows differ: they end with the rows' keys.
+        report.extra -= (report.entries - report.missing).min(report.extra);
+        Ok(report)
+    }
+
+    /// Makes every index fit the rows, and says what did not. Changes what differs alone.
+    ///
+    /// # Errors
+    ///
+    /// `Index` with `Duplicate` when rows contradict a unique index; see [`EngineError`]. After an error
+    /// the transaction cannot be committed.
+    pub fn repair<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+    ) -> Result<IndexReport, EngineError> {
+        let report = self.repair_all(transaction);
+        if let Err(error) = &report {
+            transaction.doom(error);
+        }
+        report
+    }
+
+    fn repair_all<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+    ) -> Result<IndexReport, EngineError> {
+        let mut report = IndexReport::default();
+        for kept in &*self.indexes {
+            report.extra += self.remove_extra(transaction, kept)?;
+        }
+        let mut from = ScanRange::prefix(&[]);
+        loop {
+            let batch = self.rows.over_range(transaction, from.clone()).take(REPAIR_ROWS);
+            let batch: Vec<(K, V)> = batch.collect::<Result<_, _>>()?;
+            let Some((last, _)) = batch.last() else { return Ok(report) };
+            from.low = crate::engine::successor(&last.to_key());
+            for (key, value) in &batch {
+                report.rows += 1;
+                for (kept, entries) in self.indexes.iter().zip(self.entries(key, value)) {
+                    for entry in entries {
+                        report.entries += 1;
+                        if transaction.get(kept.table, &entry.1)?.is_none() {
+                            Self::require_unique(transaction, kept, std::iter::once(&entry))?;
+                            transaction.put(kept.table, &entry.1, &[])?;
+                            report.missing += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deletes the entries of an index that belong to no row.
+    fn remove_extra<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        kept: &Kept<K, V>,
+    ) -> Result<u64, EngineError> {
+        let mut count = 0;
+        let mut from = ScanRange::prefix(&[]);
+        loop {
+            let batch = transaction.rows(kept.table, from.clone()).take(REPAIR_ROWS);
+            let batch: Vec<(Vec<u8>, Vec<u8>)> = batch.collect::<Result<_, _>>()?;
+            let Some((last, _)) = batch.last() else { return Ok(count) };
+            from.low = crate::engine::successor(last);
+            for (entry, _) in batch {
+                if !self.belongs(transaction, kept, &entry)? {
+                    transaction.delete(kept.table, &entry)?;
+                    count += 1;
+                }
+            }
+        }
+    }
+
+    /// Whether some row has this entry.
+    fn belongs<D: Nand>(
+        &self,
+        transaction: &Transaction<D>,
+        kept: &Kept<K, V>,
+        entry: &[u8],
+    ) -> Result<bool, EngineError> {
+        let Ok(key) = kept.index.row_key(entry) else { return Ok(false) };
+        let Some(value) = self.rows.get(transaction, &key)? else { return Ok(false) };
+        let entries = kept.index.entries(&key, &value);
+        Ok(entries.iter().any(|(_, known)| known == entry))
+    }
+}
+
+/// Rows or entries that a repair reads before it changes some.
+const REPAIR_ROWS: usize = 256;
+
+/// What becomes of a row.
+enum Change {
+    /// Its bytes, and its entries.
+    Put(Vec<u8>, Vec<Vec<IndexEntry>>),
+    Delete,
+}
+
+/// What `after` has and `before` lacks; both are sorted.
+fn added<'a>(
+    before: &'a [IndexEntry],
+    after: &'a [IndexEntry],
+) -> impl Iterator<Item = &'a IndexEntry> {
+    after.iter().filter(|entry| before.binary_search(entry).is_err())
+}
+
+/// Rows that are found by something. Ends after the first error of the device.
+pub struct FoundRows<'a, K, V, R: Reads> {
+    keys: Values<'a, K, R::Device>,
+    rows: TypedTable<K, V>,
+    index: &'static str,
+    reads: &'a R,
+}
+
+impl<K, V, R: Reads> fmt::Debug for FoundRows<'_, K, V, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FoundRows").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+impl<K, V, R: Reads> FoundRows<'_, K, V, R> {
+    /// The same in descending order; to be called before the first one is taken.
+    #[must_use]
+    pub fn rev(self) -> Self {
+        Self { keys: self.keys.rev(), ..self }
+    }
+}
+
+impl<K: Key, V: Value, R: Reads> Iterator for FoundRows<'_, K, V, R> {
+    type Item = Result<(K, V), EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let row = |key: K| {
+            let value = self.rows.get(self.reads, &key)?;
+            let value = value.ok_or_else(|| fault(self.index, IndexFault::Stale))?;
+            Ok((key, value))
+        };
+        let key = self.keys.next()?;
+        Some(key.and_then(row))
+    }
+}
+
+/// Entries of a range of an index: what rows are found by, and their keys.
+pub struct Found<'a, I, K, D: Nand = AnyNand> {
+    entries: TypedRange<'a, (I, K), (), D>,
+}
+
+impl<I, K, D: Nand> fmt::Debug for Found<'_, I, K, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Found").field(&self.entries).finish()
+    }
+}
+
+impl<I, K, D: Nand> Found<'_, I, K, D> {
+    /// The same in descending order; to be called before the first one is taken.
+    #[must_use]
+    pub fn rev(self) -> Self {
+        Self { entries: self.entries.rev() }
+    }
+}
+
+impl<I: Key, K: Key, D: Nand> Iterator for Found<'_, I, K, D> {
+    type Item = Result<(I, K), EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.entries.next().map(|entry| entry.map(|(entry, ())| entry))
+    }
+}

@@ -1,0 +1,227 @@
+//! Tables with several values for one key.
+//!
+//! Owns nothing but a form of rows: the key and the value are the row's key, one behind the other, and
+//! the row's value is empty. So the values of a key are a set in order, each is a row of its own, and
+//! adding one reads and writes none of the others.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use flagstone_nand::Nand;
+
+use super::key::{EncodeKey, Finds, Key};
+use super::table::{Reads, TypedRange, TypedTable, key_of};
+use crate::database::{AnyNand, Database, Range, Transaction};
+use crate::engine::{ScanRange, Table};
+use crate::error::EngineError;
+
+/// A table in which a key has a set of values, in order: cheap to copy, valid while the database is open.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("db");
+/// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+/// let tags = db.multi::<String, String>("tags")?;
+/// let mut txn = db.begin();
+/// for (page, tag) in [("home", "start"), ("news", "daily"), ("home", "public"), ("home", "start")] {
+///     tags.insert(&mut txn, page, &tag.into())?;
+/// }
+/// tags.remove(&mut txn, "home", &"public".into())?;
+/// tags.insert(&mut txn, "home", &"all".into())?;
+/// txn.commit()?;
+///
+/// let snapshot = db.snapshot()?;
+/// let home = tags.values(&snapshot, "home").collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(home, ["all", "start"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MultiTable<K, V> {
+    rows: TypedTable<(K, V), ()>,
+}
+
+impl<K, V> Clone for MultiTable<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for MultiTable<K, V> {}
+
+impl<K, V> fmt::Debug for MultiTable<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MultiTable").field(&self.rows).finish()
+    }
+}
+
+impl<D: Nand> Database<D> {
+    /// Opens a table with several values for a key, creating it durably when it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::table`].
+    pub fn multi<K: Key, V: Key>(&self, name: &str) -> Result<MultiTable<K, V>, EngineError> {
+        Ok(MultiTable::over(self.table(name)?))
+    }
+}
+
+/// What the rows of a key begin with.
+fn head<Q: EncodeKey + ?Sized>(key: &Q) -> Vec<u8> {
+    let mut head = Vec::new();
+    key.encode_part(&mut head);
+    head
+}
+
+fn row<Q: EncodeKey + ?Sized, V: Key>(key: &Q, value: &V) -> Vec<u8> {
+    let mut row = head(key);
+    value.encode_end(&mut row);
+    row
+}
+
+impl<K: Key, V: Key> MultiTable<K, V> {
+    /// A table that is open, with types.
+    #[must_use]
+    pub const fn over(table: Table) -> Self {
+        Self { rows: TypedTable::over(table) }
+    }
+
+    /// The table below.
+    #[must_use]
+    pub const fn table(&self) -> Table {
+        self.rows.table()
+    }
+
+    /// Adds a value to those of `key`, or leaves it there; reads nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`]. Key and value together are at most as long as a key.
+    pub fn insert<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &(impl Finds<K> + ?Sized),
+        value: &V,
+    ) -> Result<(), EngineError> {
+        transaction.put(self.table(), &row(key, value), &[])
+    }
+
+    /// Removes a value from those of `key`, whether it is there or not; reads nothing.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn remove<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &(impl Finds<K> + ?Sized),
+        value: &V,
+    ) -> Result<(), EngineError> {
+        transaction.delete(self.table(), &row(key, value))
+    }
+
+    /// Removes all values of `key`, and gives their number.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn remove_all<D: Nand>(
+        &self,
+        transaction: &mut Transaction<D>,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<u64, EngineError> {
+        transaction.retain_in(self.table(), ScanRange::prefix(&head(key)), |_, _| false)
+    }
+
+    /// Whether `value` is one of `key`.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn contains(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+        value: &V,
+    ) -> Result<bool, EngineError> {
+        Ok(reads.row(self.table(), &row(key, value))?.is_some())
+    }
+
+    /// Values of `key` in ascending order; [`Values::rev`] turns it around.
+    pub fn values<'a, R: Reads>(
+        &self,
+        reads: &'a R,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Values<'a, V, R::Device> {
+        let head = head(key);
+        let rows = reads.rows_of(self.table(), ScanRange::prefix(&head));
+        Values { rows, head: head.len(), types: PhantomData }
+    }
+
+    /// How many values `key` has.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn count(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<u64, EngineError> {
+        reads.rows_of(self.table(), ScanRange::prefix(&head(key))).count_rows()
+    }
+
+    /// All pairs of key and value, in ascending order.
+    pub fn pairs<'a, R: Reads>(&self, reads: &'a R) -> Pairs<'a, K, V, R::Device> {
+        Pairs { rows: self.rows.range(reads, ..) }
+    }
+}
+
+/// Values of one key. Ends after the first error of the device.
+pub struct Values<'a, V, D: Nand = AnyNand> {
+    rows: Range<'a, D>,
+    /// Bytes of the key before each value.
+    head: usize,
+    types: PhantomData<fn() -> V>,
+}
+
+impl<V, D: Nand> fmt::Debug for Values<'_, V, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Values").field(&self.rows).finish()
+    }
+}
+
+impl<V, D: Nand> Values<'_, V, D> {
+    /// The same values in descending order; to be called before the first one is taken.
+    #[must_use]
+    pub fn rev(self) -> Self {
+        Self { rows: self.rows.rev(), ..self }
+    }
+}
+
+impl<V: Key, D: Nand> Iterator for Values<'_, V, D> {
+    type Item = Result<V, EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let value = |key: Vec<u8>| key_of(key.get(self.head..).unwrap_or_default());
+        let row = self.rows.next()?;
+        Some(row.and_then(|(key, _)| value(key)))
+    }
+}
+
+/// Pairs of key and value. Ends after the first error of the device.
+pub struct Pairs<'a, K, V, D: Nand = AnyNand> {
+    rows: TypedRange<'a, (K, V), (), D>,
+}
+
+impl<K, V, D: Nand> fmt::Debug for Pairs<'_, K, V, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pairs").field(&self.rows).finish()
+    }
+}
+
+impl<K: Key, V: Key, D: Nand> Iterator for Pairs<'_, K, V, D> {
+    type Item = Result<(K, V), EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.rows.next().map(|row| row.map(|(pair, ())| pair))
+    }
+}
