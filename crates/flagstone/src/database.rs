@@ -22,6 +22,7 @@ use crate::options::{Durability, Options, VerifyOnOpen};
 use crate::runtime::{CheckReport, RecoveryReport, Runtime};
 
 mod backup;
+mod budget;
 mod cursor;
 mod entry;
 mod rows;
@@ -29,6 +30,8 @@ mod snapshot;
 mod transaction;
 
 pub use backup::{BackupError, BackupReport, verify_backup};
+pub(crate) use budget::WearAccount;
+pub use budget::{Allowance, AtLimit, WearBudget, WearStatus};
 pub use cursor::{Cursor, CursorMut, RowRef};
 pub use entry::Entry;
 pub use rows::{KeyValue, Range};

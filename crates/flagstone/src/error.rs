@@ -1,5 +1,7 @@
 //! Errors of the public interface, one enum per group of operations.
 
+use std::time::Duration;
+
 use flagstone_nand::NandError;
 use flagstone_space::{LogicalPage, MountError, SpaceError};
 use thiserror::Error;
@@ -104,6 +106,12 @@ pub enum EngineError {
     /// The device has no spare blocks left and is read-only now.
     #[error("the device is worn out and read-only")]
     WornOut,
+    /// The budget of wear is used up: the transaction has changed nothing.
+    #[error("the wear budget is used up for {} s", wait.as_secs())]
+    WearBudget {
+        /// How long to wait until changes are admitted again.
+        wait: Duration,
+    },
     /// The device was opened for reading only.
     #[error("the device is read-only")]
     ReadOnly,

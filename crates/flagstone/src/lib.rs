@@ -29,6 +29,7 @@
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
 //! | run on another device | [`Database::create_on`], [`Database::open_on`] |
 //! | see what a transaction cost the flash | [`Commit::bill`], [`Bill`] |
+//! | limit what is done to the flash in a day | [`Database::set_wear_budget`] |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
 //! | drive the engine without threads | [`Runtime`], [`Engine`] |
 //!
@@ -68,8 +69,9 @@ mod typed;
 pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
-    AnyNand, BackupError, BackupReport, Commit, Cursor, CursorMut, Database, Entry, KeyValue,
-    Limits, Range, RowRef, Snapshot, Stats, Transaction, verify_backup,
+    Allowance, AnyNand, AtLimit, BackupError, BackupReport, Commit, Cursor, CursorMut, Database,
+    Entry, KeyValue, Limits, Range, RowRef, Snapshot, Stats, Transaction, WearBudget, WearStatus,
+    verify_backup,
 };
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,

@@ -23,6 +23,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tracing::{debug, warn};
 
 use crate::bugs::SeededBug;
+use crate::database::WearAccount;
 use crate::engine::{
     CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job, PageWrite,
     Release, SpaceView, Step, Stop, Wait, WriteJob,
@@ -67,6 +68,8 @@ pub struct Runtime<D: Nand> {
     sleepers: Sleepers,
     /// Held by whoever does background work.
     pub(crate) working: Mutex<()>,
+    /// What may be done to the flash, if somebody has set a limit.
+    pub(crate) wear: Mutex<Option<WearAccount>>,
     geometry: LogGeometry,
     needs_sync: bool,
     /// Dies work side by side: what was programmed first may be complete last.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flagstone_nand::Nand;
 use flagstone_space::{Bill, Lsn};
@@ -81,6 +82,8 @@ pub struct Transaction<D: Nand = AnyNand> {
     xid: Xid,
     is_over: bool,
     bill: Mutex<Bill>,
+    /// It has changed something, and so passed the budget of wear.
+    is_admitted: AtomicBool,
     /// Why it cannot be committed, if a change of it stopped half way.
     doom: Option<EngineError>,
 }
@@ -94,7 +97,14 @@ impl<D: Nand> fmt::Debug for Transaction<D> {
 impl<D: Nand> Transaction<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Self {
         let xid = runtime.engine().begin();
-        Self { runtime, xid, is_over: false, bill: Mutex::default(), doom: None }
+        Self {
+            runtime,
+            xid,
+            is_over: false,
+            bill: Mutex::default(),
+            is_admitted: AtomicBool::new(false),
+            doom: None,
+        }
     }
 
     fn run<T>(
@@ -106,6 +116,15 @@ impl<D: Nand> Transaction<D> {
             debug!(xid = ?self.xid, "aborted to end a deadlock");
         }
         result
+    }
+
+    /// Asks the budget of wear, once, before the first change.
+    fn admit(&self) -> Result<(), EngineError> {
+        if !self.is_admitted.load(Ordering::Relaxed) {
+            self.runtime.admit_change()?;
+            self.is_admitted.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// What `calls` give; what they do to the flash is on the bill of this transaction.
@@ -125,6 +144,7 @@ impl<D: Nand> Transaction<D> {
     }
 
     pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
+        self.admit()?;
         let xid = self.xid;
         self.run(|engine| engine.create_table(xid, name))
     }
@@ -196,6 +216,7 @@ impl<D: Nand> Transaction<D> {
         key: &[u8],
         value: &[u8],
     ) -> Result<(), EngineError> {
+        self.admit()?;
         let xid = self.xid;
         if value.len() <= self.runtime.engine().inline_value_size_max(key.len()) {
             return self.run(|engine| engine.put(xid, table, key, value));
@@ -227,6 +248,7 @@ impl<D: Nand> Transaction<D> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
+        self.admit()?;
         let xid = self.xid;
         let large = self.run(|engine| engine.patch(xid, table, key, offset, bytes))?;
         let Some(descriptor) = large else { return Ok(()) };
@@ -249,6 +271,7 @@ impl<D: Nand> Transaction<D> {
     }
 
     pub(super) fn delete_row(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
+        self.admit()?;
         let xid = self.xid;
         self.run(|engine| engine.delete(xid, table, key))
     }

@@ -105,6 +105,15 @@ impl<D: Nand> Runtime<D> {
         self.changed.wait_for(&mut engine, CHANGE_POLL);
     }
 
+    /// Lets a transaction that is about to change something in, unless the budget of wear is used up.
+    pub(crate) fn admit_change(&self) -> Result<(), EngineError> {
+        if self.wear.lock().is_none() {
+            return Ok(());
+        }
+        let bill = self.space().bill();
+        self.wear.lock().as_mut().map_or(Ok(()), |account| account.admit(&bill))
+    }
+
     /// Flushes or does one piece of background work; false when there is nothing to do.
     ///
     /// # Errors

@@ -183,6 +183,7 @@ impl<D: Nand> Runtime<D> {
             changed: Condvar::new(),
             sleepers: super::Sleepers::default(),
             working: Mutex::new(()),
+            wear: Mutex::new(None),
             geometry,
             needs_sync: capabilities.needs_sync,
             has_dies: device_geometry.die_count > 1,
