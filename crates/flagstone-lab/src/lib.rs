@@ -13,6 +13,7 @@
 //! - [`compare`]: every index policy on every index workload, side by side.
 //! - [`crash`], [`model`]: every power cut of a script, with an executable model as the oracle.
 //! - [`crossover`]: programs a transaction by its size, by the log, by flags, and as chosen.
+//! - [`ipl`]: in-page logging, which in-place appends are compared with.
 //! - [`lazy_index`]: the lazy-update B+-tree with its paper's structure, as counts of nodes.
 //! - [`quickstart`]: the main job, with a power cut in the middle.
 //! - [`reproduce`]: the experiments of the papers: runs, figures, verdicts, files.
@@ -24,6 +25,7 @@ pub mod compare;
 pub mod crash;
 pub mod crossover;
 pub mod event_loop;
+pub mod ipl;
 pub mod lazy_index;
 pub mod medium;
 pub mod model;
