@@ -113,9 +113,10 @@ impl Txn for Reader<'_> {
     }
 
     fn scan(&mut self, table: usize, from: &[u8], each: Each<'_>) -> Result<()> {
-        for row in self.snapshot.range(self.tables[table], from..) {
+        let mut rows = self.snapshot.range(self.tables[table], from..);
+        while let Some(row) = rows.next_row() {
             let (key, value) = row?;
-            if !each(&key, &value) {
+            if !each(key, value) {
                 break;
             }
         }

@@ -134,7 +134,8 @@ fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenEr
 /// Removes the files of a database that could not be created: they were made a moment ago and hold
 /// nothing. What cannot be removed stays.
 pub(crate) fn remove_files(creation: &Creation) {
-    if !matches!(creation.device, NewDevice::Mtd(_)) {
+    // Not the node of a block device.
+    if fs::metadata(&creation.path).is_ok_and(|data| data.is_file()) {
         let _ = fs::remove_file(&creation.path);
     }
     if matches!(creation.device, NewDevice::Image(_)) {

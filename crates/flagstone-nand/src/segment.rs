@@ -41,7 +41,7 @@ use crate::{
 
 mod shared;
 
-const MAGIC: [u8; 8] = *b"FLAGSEG\0";
+pub(crate) const MAGIC: [u8; 8] = *b"FLAGSEG\0";
 const VERSION: u32 = 1;
 const SUPERBLOCK_SIZE: usize = 4096;
 const CHECKED_SIZE: usize = 40;

@@ -49,7 +49,7 @@ pub(crate) use inner::inner_with;
 #[cfg(feature = "parts")]
 pub(crate) use insert::with_inserted;
 pub(crate) use merge::{MergeRequest, NoOutline, fold_in_place, merge_leaf, merge_leaves};
-pub(crate) use view::NodeView;
+pub(crate) use view::{NodeView, Shape};
 
 /// Smallest payload a node may have, in bytes.
 pub(crate) const PAGE_SIZE_MIN: usize = 464;

@@ -19,7 +19,7 @@ use flagstone_space::{
     Cause, GcPolicy, GroupId, LogicalPage, Lsn, Owner, PageInfo, PinId, RegionId, Space,
     SpaceError, SpaceOptions, WriteTag,
 };
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, warn};
 
 use crate::bugs::SeededBug;
@@ -60,11 +60,9 @@ const PAGES_AT_HAND: usize = 16;
 /// An engine on a device.
 #[derive(Debug)]
 pub struct Runtime<D: Nand> {
-    engine: Mutex<Engine>,
+    engine: RwLock<Engine>,
     space: Mutex<Space<D>>,
-    /// Work was done, or a flush, that somebody may have left to others.
-    changed: Condvar,
-    /// Who waits for a lock or for a flush.
+    /// Who waits for a lock, a flush, or the work of another thread.
     sleepers: Sleepers,
     /// Held by whoever does background work.
     pub(crate) working: Mutex<()>,
@@ -122,7 +120,7 @@ enum Done {
 }
 
 /// The engine as garbage collection sees it.
-struct Folding<'a>(&'a Mutex<Engine>);
+struct Folding<'a>(&'a RwLock<Engine>);
 
 impl Owner for Folding<'_> {
     fn newer_image(
@@ -131,18 +129,23 @@ impl Owner for Folding<'_> {
         info: &PageInfo,
         image: &mut Vec<u8>,
     ) -> Option<Lsn> {
-        self.0.lock().newer_image(page, info, image)
+        self.0.write().newer_image(page, info, image)
     }
 
     fn moved(&mut self, page: LogicalPage, lsn: Lsn) {
-        self.0.lock().moved(page, lsn);
+        self.0.write().moved(page, lsn);
     }
 }
 
 impl<D: Nand> Runtime<D> {
     /// The engine: pure state, never does I/O. Do not hold it across calls of the runtime.
-    pub fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock()
+    pub fn engine(&self) -> RwLockWriteGuard<'_, Engine> {
+        self.engine.write()
+    }
+
+    /// The engine, to look at: several threads at a time.
+    pub(crate) fn glance(&self) -> RwLockReadGuard<'_, Engine> {
+        self.engine.read()
     }
 
     /// The space floor with its device. Do not hold it across calls of the runtime. What is done to the
@@ -298,7 +301,7 @@ impl<D: Nand> Runtime<D> {
         }
         self.sleepers.wake_durable(engine.durable());
         drop(engine);
-        self.changed.notify_all();
+        self.sleepers.wake_changed();
     }
 
     /// Mapping and engine follow a claim that is committed, if `which` says so.
@@ -356,7 +359,7 @@ impl<D: Nand> Runtime<D> {
             Done::Sealed => engine.claim_sealed(),
             Done::Flagged | Done::Nothing => {}
         }
-        self.changed.notify_all();
+        self.sleepers.wake_changed();
     }
 
     /// Gives the engine unused logical pages or a group number.
@@ -630,7 +633,7 @@ impl<D: Nand> Runtime<D> {
         };
         self.engine().poison(fault);
         self.sleepers.wake_all();
-        self.changed.notify_all();
+        self.sleepers.wake_changed();
         Err(error)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flagstone::{Engine, Read};
-use parking_lot::MutexGuard;
+use parking_lot::RwLockWriteGuard;
 
 use super::{
     Driven, Durability, EngineError, Fetch, Fetched, Flush, Lsn, Nand, Operations, Runtime, Step,
@@ -14,7 +14,7 @@ use crate::workload::{Intent, Part, Scan};
 /// Operations of one transaction; holds the engine's latch.
 #[derive(Debug)]
 pub struct Session<'e> {
-    engine: MutexGuard<'e, Engine>,
+    engine: RwLockWriteGuard<'e, Engine>,
     xid: Xid,
 }
 

@@ -105,6 +105,41 @@ fn every_operation_has_file_endings() {
     assert!(!nand.endings_at(first + 1).contains(&Ending::Untouched), "same as UnsyncedLost");
 }
 
+/// Goal (`rewrite_tail`): an acknowledged sector of a page survives whatever becomes of the next one,
+/// written alone or together with it. Method: every ending of the second write and of its sync.
+#[test]
+fn an_acknowledged_sector_survives_the_next_one() {
+    for size in [512, 1024] {
+        let mut nand = device();
+        nand.program(page(0), at(0, &[1; 512])).unwrap();
+        nand.sync().unwrap();
+        nand.record_operations();
+        let first = nand.operation_count();
+        let next = [[1; 512], [2; 512]].concat();
+        let write = |nand: &mut SegmentFile<SimStorage>| {
+            let part = at(1024 - size, &next[next.len() - size as usize..]);
+            nand.program(page(0), part).and_then(|_| nand.sync())
+        };
+        let mut whole = nand.clone();
+        write(&mut whole).unwrap();
+        let cuts = (first..whole.operation_count()).flat_map(|number| {
+            whole.endings_at(number).into_iter().map(move |ending| (number, ending))
+        });
+        let cuts: Vec<_> = cuts.collect();
+        assert!(cuts.len() > 4, "{cuts:?}");
+        for (number, ending) in cuts {
+            let mut cut = nand.clone();
+            cut.set_plan(FaultPlan::power_cut(1, number, ending));
+            assert_eq!(write(&mut cut).err(), Some(NandError::PowerOff));
+            cut.power_cycle();
+            let found = content(&mut cut, page(0));
+            assert_eq!(found[..512], [1; 512], "{number} {ending:?}");
+            let second = &found[512..1024];
+            assert!(second == [2; 512] || second == [0; 512], "{number} {ending:?}");
+        }
+    }
+}
+
 #[test]
 fn a_file_reopens_with_its_bytes_marks_and_geometry() {
     let directory = tempfile::tempdir().unwrap();

@@ -2,7 +2,9 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt, FileTypeExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,12 +27,24 @@ pub struct FileStorage {
 const FILL_SIZE: usize = 1 << 20;
 
 impl FileStorage {
-    /// Makes a new, empty file.
+    /// Makes a new, empty file, or takes a whole block device.
+    ///
+    /// What a block device holds is lost once it is written, unless it is a device of ours.
     ///
     /// # Errors
     ///
-    /// `Io` when the file exists or cannot be made.
+    /// `Io` when the file exists or cannot be made, or the block device holds a device of ours;
+    /// `Locked` when something else uses it.
     pub fn create(path: &Path) -> Result<Self, OpenDeviceError> {
+        if is_block_device(path) {
+            let storage = Self::open(path)?;
+            let mut magic = [0; crate::segment::MAGIC.len()];
+            let is_ours = storage.file.read_exact_at(&mut magic, 0).is_ok();
+            if is_ours && magic == crate::segment::MAGIC {
+                return Err(OpenDeviceError::Io { errno: EEXIST });
+            }
+            return Ok(storage);
+        }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
         Self::locked(file.map_err(|error| io(&error))?)
     }
@@ -45,8 +59,16 @@ impl FileStorage {
         if fs::metadata(path).is_ok_and(|data| data.permissions().readonly()) {
             return Err(OpenDeviceError::ReadOnly);
         }
-        match OpenOptions::new().read(true).write(true).open(path) {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        #[cfg(target_os = "linux")]
+        if is_block_device(path) {
+            // Refused while a file system or another exclusive user has it.
+            options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
+        }
+        match options.open(path) {
             Ok(file) => Self::locked(file),
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(OpenDeviceError::Locked),
             Err(error) if is_refusal(&error) && File::open(path).is_ok() => {
                 Err(OpenDeviceError::ReadOnly)
             }
@@ -86,6 +108,13 @@ impl FileStorage {
     fn done(&self) -> Completion {
         Completion { end_ns: self.now_ns(), corrected_bits_max: 0 }
     }
+}
+
+/// `EEXIST` on every Unix.
+const EEXIST: i32 = 17;
+
+fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device())
 }
 
 /// Whether a file refused to be written rather than to be opened.
@@ -191,5 +220,46 @@ mod tests {
         assert_eq!(found, [7, 1, 2, 7]);
         let exists = OpenDeviceError::Io { errno: 17 };
         assert_eq!(FileStorage::create(&path).unwrap_err(), exists);
+    }
+
+    /// Goal: a whole block device is a device, and is neither taken twice nor overwritten. Method: a
+    /// loop device, where this user may make one; elsewhere there is nothing to test.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_block_device_is_taken_as_a_whole() {
+        use std::process::Command;
+
+        use crate::{Nand as _, ProgramPart, SegmentFile};
+
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("disk");
+        fs::write(&disk, vec![7; 12 << 20]).unwrap();
+        let losetup = |arguments: &[&str]| {
+            let output = Command::new("losetup").args(arguments).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().into())
+        };
+        let made: Option<String> = losetup(&["--find", "--show", &disk.to_string_lossy()]);
+        let Some(name) = made else { return };
+        let path = Path::new(&name);
+        let run = || {
+            let profile = crate::Profile::named("segment-file").unwrap();
+            let profile = profile.with_capacity(8 << 20).unwrap();
+            let storage = FileStorage::create(path).unwrap();
+            assert!(storage.size().unwrap() >= 12 << 20);
+            assert_eq!(FileStorage::open(path).unwrap_err(), OpenDeviceError::Locked);
+            let mut nand = SegmentFile::create(storage, &profile).unwrap();
+            let page = nand.geometry().page(crate::BlockIndex(0), 0).unwrap();
+            let part =
+                ProgramPart { data_offset: 512, data: &[3; 512], spare_offset: 0, spare: &[] };
+            nand.program(page, part).unwrap();
+            nand.sync().unwrap();
+            drop(nand);
+            let taken = OpenDeviceError::Io { errno: EEXIST };
+            assert_eq!(FileStorage::create(path).unwrap_err(), taken);
+            SegmentFile::open(FileStorage::open(path).unwrap()).unwrap();
+        };
+        let result = std::panic::catch_unwind(run);
+        losetup(&["-d", &name]);
+        assert!(result.is_ok());
     }
 }

@@ -1,4 +1,6 @@
 //! Iterating over rows: a batch of one leaf at a time.
+//!
+//! A batch is the leaf as it lies in memory where no change waits for it, else rows that were made up.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,8 +9,10 @@ use flagstone_nand::Nand;
 use flagstone_space::Bill;
 use parking_lot::Mutex;
 
-use super::AnyNand;
-use crate::engine::{Direction, Row, RowValue, ScanRange, SnapshotId, Step, Table};
+use super::{AnyNand, RowRef};
+use crate::engine::{
+    Direction, LeafRows, LeafValue, Row, RowValue, ScanRange, SnapshotId, Step, Table,
+};
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::runtime::{Runtime, meter};
@@ -36,6 +40,10 @@ pub struct Range<'a, D: Nand = AnyNand> {
     rest: Option<ScanRange>,
     direction: Direction,
     batch: VecDeque<Row>,
+    /// Rows before those of `batch`.
+    leaf: LeafRows,
+    /// The row that [`Range::next_row`] lent last, where it had to be made up.
+    lent: KeyValue,
     /// Whose bill it is when reading makes way by writing.
     bill: Option<&'a Mutex<Bill>>,
 }
@@ -61,6 +69,8 @@ impl<'a, D: Nand> Range<'a, D> {
             rest: Some(range),
             direction,
             batch: VecDeque::new(),
+            leaf: LeafRows::default(),
+            lent: KeyValue::default(),
             bill: None,
         }
     }
@@ -92,7 +102,8 @@ impl<'a, D: Nand> Range<'a, D> {
         let mut count = 0;
         while self.rest.is_some() {
             self.fetch()?;
-            count += self.batch.len() as u64;
+            count += (self.leaf.count() + self.batch.len()) as u64;
+            self.leaf.clear();
             self.batch.clear();
         }
         Ok(count)
@@ -100,6 +111,18 @@ impl<'a, D: Nand> Range<'a, D> {
 
     fn fetch(&mut self) -> Result<(), EngineError> {
         let Some(range) = self.rest.take() else { return Ok(()) };
+        if let Reader::Snapshot(id) = self.reader
+            && let Some(rest) = self.runtime.glance().glance_at_leaf(
+                id,
+                self.table,
+                &range,
+                self.direction,
+                &mut self.leaf,
+            )
+        {
+            self.rest = rest;
+            return Ok(());
+        }
         let mut rows = Vec::new();
         let (reader, table, direction) = (self.reader, self.table, self.direction);
         let scan = |engine: &mut crate::Engine| -> Step<Option<ScanRange>> {
@@ -122,6 +145,77 @@ impl<'a, D: Nand> Range<'a, D> {
         Ok(())
     }
 
+    /// Fetches until there is a row; false at the end.
+    fn advance(&mut self) -> Result<bool, EngineError> {
+        while self.leaf.count() == 0 && self.batch.is_empty() {
+            if self.rest.is_none() {
+                return Ok(false);
+            }
+            self.fetch()?;
+        }
+        Ok(true)
+    }
+
+    /// The next row, lent until the next call: as the iterator's, but nothing is allocated for rows as
+    /// they lie in memory.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// (0..9_u8).try_for_each(|key| txn.put(table, &[key], &[1]))?;
+    /// txn.commit()?;
+    /// let snapshot = db.snapshot()?;
+    /// let (mut rows, mut sum) = (snapshot.range(table, &[3][..]..), 0);
+    /// while let Some(row) = rows.next_row() {
+    ///     let (_key, value) = row?;
+    ///     sum += u32::from(value[0]);
+    /// }
+    /// assert_eq!(sum, 6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The range ends after the first error.
+    pub fn next_row(&mut self) -> Option<Result<RowRef<'_>, EngineError>> {
+        match self.advance() {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => {
+                self.rest = None;
+                return Some(Err(error));
+            }
+        }
+        if self.leaf.count() == 0 {
+            let row = self.batch.pop_front()?;
+            match self.load(row) {
+                Ok(row) => self.lent = row,
+                Err(error) => return Some(Err(error)),
+            }
+            return Some(Ok((&self.lent.0, &self.lent.1)));
+        }
+        let (runtime, bill) = (self.runtime, self.bill);
+        let (key, value) = self.leaf.take()?;
+        match value {
+            LeafValue::Inline(value) => Some(Ok((key, value))),
+            LeafValue::Large(descriptor) => {
+                let load = || runtime.load_value(&descriptor?);
+                let loaded = match bill {
+                    Some(bill) => meter::charging(bill, load),
+                    None => load(),
+                };
+                match loaded {
+                    Ok(value) => self.lent.1 = value,
+                    Err(error) => return Some(Err(error)),
+                }
+                Some(Ok((key, &self.lent.1)))
+            }
+        }
+    }
+
     fn load(&self, row: Row) -> Result<KeyValue, EngineError> {
         let value = match row.value {
             RowValue::Inline(bytes) => bytes,
@@ -135,13 +229,12 @@ impl<D: Nand> Iterator for Range<'_, D> {
     type Item = Result<KeyValue, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.batch.is_empty() && self.rest.is_some() {
-            if let Err(error) = self.fetch() {
-                self.rest = None;
-                return Some(Err(error));
-            }
+        if self.leaf.count() == 0
+            && let Some(row) = self.batch.pop_front()
+        {
+            return Some(self.load(row));
         }
-        let row = self.batch.pop_front()?;
-        Some(self.load(row))
+        let row = self.next_row()?;
+        Some(row.map(|(key, value)| (key.to_vec(), value.to_vec())))
     }
 }

@@ -55,6 +55,11 @@ impl<D: Nand> Snapshot<D> {
         Ok(Self { runtime, id })
     }
 
+    #[cfg(test)]
+    pub(crate) fn id(&self) -> SnapshotId {
+        self.id
+    }
+
     /// The value of `key`.
     ///
     /// # Errors
@@ -62,6 +67,15 @@ impl<D: Nand> Snapshot<D> {
     /// `SnapshotTooOld` when the snapshot was ended to free its space.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         let mut value = Vec::new();
+        let glance = self.runtime.glance().glance(self.id, table, key, &mut value);
+        match glance {
+            Some(Read::Absent) => return Ok(None),
+            Some(Read::Inline) => return Ok(Some(value)),
+            Some(Read::Large(descriptor)) => {
+                return self.runtime.load_value(&descriptor).map(Some);
+            }
+            None => {}
+        }
         let read =
             |engine: &mut crate::Engine| engine.get_snapshot(self.id, table, key, &mut value);
         match self.runtime.run(read)? {

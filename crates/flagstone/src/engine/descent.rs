@@ -101,7 +101,12 @@ impl Engine {
     }
 
     /// The leaf's frame if the whole path to it is in memory.
-    pub(crate) fn leaf_at_hand(&mut self, table: Table, key: &[u8]) -> Option<FrameIndex> {
+    pub(crate) fn leaf_at_hand(&self, table: Table, key: &[u8]) -> Option<FrameIndex> {
+        self.leaf_sought(table, Seek::At(key))
+    }
+
+    /// As [`Engine::leaf_at_hand`], whatever is sought.
+    pub(super) fn leaf_sought(&self, table: Table, seek: Seek<'_>) -> Option<FrameIndex> {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut parent = None;
         for _ in 0..DEPTH_MAX {
@@ -110,7 +115,7 @@ impl Engine {
             if view.level() == 0 {
                 return Some(index);
             }
-            let (place, child) = Seek::At(key).child(&view)?;
+            let (place, child) = seek.child(&view)?;
             (parent, page) = (Some((index, place)), child);
         }
         None

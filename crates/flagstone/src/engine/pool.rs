@@ -12,6 +12,9 @@
 //! - **P3** Leaves leave before inner nodes, since every search walks the latter; but the last few
 //!   leaves stay, or the one just read would be gone before it is used.
 
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use flagstone_space::{LogicalPage, Lsn};
 use hashbrown::HashMap;
 
@@ -51,6 +54,8 @@ pub(crate) struct Frame {
     /// Changes that flash lacks; none for a clean copy.
     pub(crate) ahead: Option<Ahead>,
     class: Class,
+    /// Used by a reader that changes nothing: counts as used last once somebody asks.
+    is_glanced: AtomicBool,
 }
 
 /// Which order a frame is in (P3).
@@ -108,6 +113,17 @@ pub(crate) struct Pool {
     /// Leaves that operations asked for.
     pub(crate) references: References,
     is_background: bool,
+    /// Leaves found by readers that change nothing, in steps of [`GLANCES`].
+    glances: AtomicU64,
+    allows_glances: bool,
+}
+
+/// Glances that a thread counts before it tells: a counter that all of them write would be what they
+/// wait for.
+const GLANCES: u8 = 64;
+
+thread_local! {
+    static GLANCED: Cell<u8> = const { Cell::new(0) };
 }
 
 impl Pool {
@@ -135,6 +151,8 @@ impl Pool {
             misses: 0,
             references: References::default(),
             is_background: false,
+            glances: AtomicU64::new(0),
+            allows_glances: options.replacement == Replacement::Lru,
         }
     }
 
@@ -163,6 +181,24 @@ impl Pool {
     /// The frame of `page`, its place in the order unchanged.
     pub(crate) fn peek(&self, page: LogicalPage) -> Option<FrameIndex> {
         self.index.get(&page).copied().map(FrameIndex)
+    }
+
+    /// Whether frames may be used without their order being told at once.
+    pub(crate) fn allows_glances(&self) -> bool {
+        self.allows_glances
+    }
+
+    /// A leaf was used by a reader that changes nothing.
+    pub(crate) fn glanced_at(&self, index: FrameIndex) {
+        let is_glanced = &self.frames[index.0 as usize].is_glanced;
+        if !is_glanced.load(Ordering::Relaxed) {
+            is_glanced.store(true, Ordering::Relaxed);
+        }
+        let count = GLANCED.get() + 1;
+        GLANCED.set(count % GLANCES);
+        if count == GLANCES {
+            self.glances.fetch_add(u64::from(GLANCES), Ordering::Relaxed);
+        }
     }
 
     /// A frame by its place.
@@ -213,7 +249,8 @@ impl Pool {
         if let Some(index) = self.index.get(&page).copied()
             && self.frames[index as usize].class == class
         {
-            let frame = Frame { page, lsn, image, ahead: None, class };
+            let frame =
+                Frame { page, lsn, image, ahead: None, class, is_glanced: AtomicBool::new(false) };
             let old = std::mem::replace(&mut self.frames[index as usize], frame);
             self.bytes = self.bytes + size - frame_size(old.image.capacity());
             self.bytes_peak = self.bytes_peak.max(self.bytes);
@@ -225,7 +262,8 @@ impl Pool {
         }
         self.bytes += size;
         self.bytes_peak = self.bytes_peak.max(self.bytes);
-        let frame = Frame { page, lsn, image, ahead: None, class };
+        let frame =
+            Frame { page, lsn, image, ahead: None, class, is_glanced: AtomicBool::new(false) };
         let index = if let Some(index) = self.free.pop() {
             self.frames[index as usize] = frame;
             index
@@ -255,6 +293,9 @@ impl Pool {
 
     /// An operation has to wait for a page on its way to a leaf.
     pub(crate) fn note_missed(&mut self) {
+        let glances = std::mem::take(self.glances.get_mut());
+        self.references.found += glances;
+        self.hits += glances;
         self.references.missed += u64::from(!self.is_background);
     }
 
@@ -264,6 +305,10 @@ impl Pool {
         while self.bytes + self.slack > bytes_max {
             let urgency = if self.bytes > bytes_max { Urgency::Now } else { Urgency::Soon };
             let victim = self.victim(urgency)?;
+            if std::mem::take(self.frames[victim as usize].is_glanced.get_mut()) {
+                self.order(victim).touch(victim);
+                continue;
+            }
             let frame = &self.frames[victim as usize];
             if frame.ahead.is_some() {
                 return Some(frame.page);

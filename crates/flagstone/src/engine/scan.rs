@@ -257,7 +257,7 @@ fn clip_to_changes(deltas: &DeltaMap, part: &mut ScanRange, direction: Direction
 }
 
 /// The part of `range` inside a node's fences.
-fn clip(range: &ScanRange, low: &[u8], high: Option<&[u8]>) -> ScanRange {
+pub(super) fn clip(range: &ScanRange, low: &[u8], high: Option<&[u8]>) -> ScanRange {
     let high = match (range.high.as_deref(), high) {
         (Some(left), Some(right)) => Some(left.min(right)),
         (left, right) => left.or(right),

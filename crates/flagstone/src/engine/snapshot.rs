@@ -124,6 +124,10 @@ impl Retained {
         &self.leaves[old.index]
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
     fn bytes(&self) -> usize {
         let each = |leaf: &RetainedLeaf| leaf.deltas.bytes() + size_of::<RetainedLeaf>() + 64;
         self.leaves.iter().map(each).sum()

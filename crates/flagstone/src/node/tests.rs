@@ -493,3 +493,38 @@ fn a_value_may_take_what_its_key_leaves_of_half_a_page() {
     assert!(value_size_max(2048, 5) >= 655);
     assert!(descriptor_size_max(2048) < 655, "beside a key and two fences of the longest size");
 }
+
+/// Goal: however keys are spaced, a search that begins with a guess ends where one by halves does.
+/// Method: even, skewed and clustered keys; every key, and what lies on either side of it.
+#[test]
+fn a_guess_changes_no_search() {
+    let spacings: [fn(u64) -> u64; 4] = [
+        |n| n * 1000,
+        |n| n * n * n * n,
+        |n| u64::MAX / 2 + n * 3,
+        |n| if n < 40 { n } else { u64::MAX - 500 + n },
+    ];
+    for (number, spacing) in spacings.into_iter().enumerate() {
+        for count in [1, 15, 16, 17, 80] {
+            let row = |n| (spacing(n).to_be_bytes().to_vec(), Value::Inline(vec![1; 8]));
+            let model: Model = (1..=count).map(row).collect();
+            let high = u64::MAX.to_be_bytes();
+            for range in
+                [KeyRange { low: &[], high: None }, KeyRange { low: &[], high: Some(&high) }]
+            {
+                let pages = leaves(&model, range, 4096, FillPolicy::Balanced);
+                let view = NodeView::parse(&pages[0].image).unwrap();
+                let keys: Vec<Vec<u8>> = (0..view.count()).map(|at| view.separator(at)).collect();
+                for key in model.keys() {
+                    let value = u64::from_be_bytes(key[..].try_into().unwrap());
+                    for near in [value.wrapping_sub(1), value, value.wrapping_add(1)] {
+                        let near = near.to_be_bytes();
+                        let expected = keys.binary_search_by(|key| key[..].cmp(&near));
+                        let found = view.search(&near);
+                        assert_eq!(found, expected, "spacing {number}, {count} keys, {value}");
+                    }
+                }
+            }
+        }
+    }
+}

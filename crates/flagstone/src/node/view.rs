@@ -9,6 +9,27 @@ use super::layout::{CHILD_SIZE, HEADER_SIZE, Header, Layout, SLOT_SIZE};
 use super::{NodeFault, ValueRef, check};
 use crate::delta::{key_head, take_varint};
 
+/// Fewest entries for which a search begins with a guess.
+const GUESS_COUNT_MIN: usize = 16;
+
+/// A guess is believed to be right within one part in this many of the entries.
+const GUESS_SHARE: usize = 16;
+
+/// How a node is laid out: what reading its header again would give.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape(Header);
+
+impl Shape {
+    /// Of no node.
+    pub(crate) const NOTHING: Self = Self(Header::NOTHING);
+
+    /// The node of this shape in `bytes`.
+    #[inline]
+    pub(crate) fn over(self, bytes: &[u8]) -> NodeView<'_> {
+        NodeView { bytes, header: self.0 }
+    }
+}
+
 /// A node over the payload of a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeView<'a> {
@@ -44,6 +65,11 @@ impl<'a> NodeView<'a> {
     #[inline]
     pub(crate) fn trusted(bytes: &'a [u8]) -> Self {
         Self { bytes, header: Header::decode(bytes).unwrap_or(Header::NOTHING) }
+    }
+
+    /// Its layout.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape(self.header)
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -211,17 +237,54 @@ impl<'a> NodeView<'a> {
             return Err(if key < prefix { first } else { self.count() });
         };
         let head = key_head(suffix);
+        let compare = |index: usize| {
+            let found = self.bytes.get(self.parts(index).suffix).unwrap_or(&[]);
+            key_head(found).cmp(&head).then_with(|| found.cmp(suffix))
+        };
         let (mut low, mut high) = (first, self.count());
+        if let Some(guess) =
+            self.guess(head, prefix.len()).filter(|guess| (low..high).contains(guess))
+        {
+            // Each entry looked at is likely not in the processor's cache: three that lie where keys of
+            // even spacing would are fewer than a search by halves takes.
+            let near = (high - low) / GUESS_SHARE + 1;
+            for probe in [guess, guess.saturating_sub(near), guess + near] {
+                if !(low..high).contains(&probe) {
+                    continue;
+                }
+                match compare(probe) {
+                    Ordering::Less => low = probe + 1,
+                    Ordering::Equal => return Ok(probe),
+                    Ordering::Greater => high = probe,
+                }
+            }
+        }
         while low < high {
             let middle = (low + high) / 2;
-            let found = self.bytes.get(self.parts(middle).suffix).unwrap_or(&[]);
-            match key_head(found).cmp(&head).then_with(|| found.cmp(suffix)) {
+            match compare(middle) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Ok(middle),
                 Ordering::Greater => high = middle,
             }
         }
         Err(low)
+    }
+
+    /// Where an entry whose key begins with `head` would stand if keys were spaced evenly between the
+    /// fences; none where the fences do not tell.
+    #[inline]
+    fn guess(&self, head: u64, prefix_size: usize) -> Option<usize> {
+        if self.count() < GUESS_COUNT_MIN {
+            return None;
+        }
+        let low = key_head(self.low().get(prefix_size..)?);
+        let high = key_head(self.high()?.get(prefix_size..)?);
+        let (span, offset) = (high.checked_sub(low)?, head.checked_sub(low)?);
+        if span == 0 || offset >= span {
+            return None;
+        }
+        let place = u128::from(offset) * self.count() as u128 / u128::from(span);
+        Some(place as usize)
     }
 
     /// Number of child `index` of an inner node.

@@ -101,8 +101,10 @@ impl<D: Nand> Runtime<D> {
 
     /// Waits a little for another thread to change something.
     fn await_change(&self) {
-        let mut engine = self.engine();
-        self.changed.wait_for(&mut engine, CHANGE_POLL);
+        let engine = self.engine();
+        let asleep = self.sleepers.await_change();
+        drop(engine);
+        self.sleepers.sleep(asleep, CHANGE_POLL);
     }
 
     /// Lets a transaction that is about to change something in, unless the budget of wear is used up.
@@ -218,13 +220,18 @@ impl<D: Nand> Runtime<D> {
         let enough = (self.log_page_size() as f64 * fill) as usize;
         let deadline = Instant::now() + delay;
         while engine.durable() < lsn && engine.pending_log_size() < enough {
-            if self.changed.wait_until(&mut engine, deadline).timed_out() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 break;
             }
+            let asleep = self.sleepers.await_change();
+            drop(engine);
+            self.sleepers.sleep(asleep, left);
+            engine = self.engine();
         }
-        // Whoever waits with less than enough learns that enough has come.
-        self.changed.notify_all();
         drop(engine);
+        // Whoever waits with less than enough learns that enough has come.
+        self.sleepers.wake_changed();
         self.wait_durable(lsn)
     }
 

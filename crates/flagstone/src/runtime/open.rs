@@ -6,8 +6,8 @@ use flagstone_nand::{Capabilities, CellMode, Geometry};
 use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
 
 use super::{
-    Collection, Condvar, EngineError, GcPolicy, GroupId, LogGeometry, LogicalPage, Lsn, Mutex,
-    Nand, OpenError, Options, Runtime, SeededBug, Space, SpaceError, SpaceOptions,
+    Collection, EngineError, GcPolicy, GroupId, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
+    OpenError, Options, Runtime, RwLock, SeededBug, Space, SpaceError, SpaceOptions,
 };
 use crate::bugs::Bugs;
 use crate::engine::{
@@ -178,9 +178,8 @@ impl<D: Nand> Runtime<D> {
             matches!(capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
         let engine = Engine::new(options.clone(), space.payload_size(), log);
         Ok(Self {
-            engine: Mutex::new(engine),
+            engine: RwLock::new(engine),
             space: Mutex::new(space),
-            changed: Condvar::new(),
             sleepers: super::Sleepers::default(),
             working: Mutex::new(()),
             wear: Mutex::new(None),

@@ -24,6 +24,8 @@ enum For {
     Lock(Option<Xid>),
     /// Commits up to here are durable.
     Durable(Lsn),
+    /// Work, or a flush, that another thread does.
+    Change,
 }
 
 /// How a thread was woken.
@@ -75,6 +77,12 @@ impl Sleepers {
         self.list(For::Durable(lsn))
     }
 
+    /// Puts this thread on the list of those that left something to others. The engine's latch is held
+    /// (L1).
+    pub(super) fn await_change(&self) -> Asleep {
+        self.list(For::Change)
+    }
+
     fn list(&self, wants: For) -> Asleep {
         let bed = BED.with(|bed| Arc::clone(bed.get_or_init(Arc::default)));
         *bed.woken.lock() = None;
@@ -102,7 +110,7 @@ impl Sleepers {
         let is_meant = |wants: For| match wants {
             For::Lock(Some(xid)) => woken.contains(&xid),
             For::Lock(None) => !woken.is_empty(),
-            For::Durable(_) => false,
+            For::Durable(_) | For::Change => false,
         };
         self.wake_if(|wants| is_meant(wants).then_some(Woken::Perhaps));
     }
@@ -113,8 +121,13 @@ impl Sleepers {
         self.wake_if(|wants| match wants {
             For::Durable(lsn) if lsn <= durable => Some(Woken::Done),
             For::Durable(_) => (!std::mem::replace(&mut is_led, true)).then_some(Woken::Perhaps),
-            For::Lock(_) => None,
+            For::Lock(_) | For::Change => None,
         });
+    }
+
+    /// Wakes those that left something to others.
+    pub(super) fn wake_changed(&self) {
+        self.wake_if(|wants| (wants == For::Change).then_some(Woken::Perhaps));
     }
 
     /// Wakes everybody: the engine is poisoned.

@@ -26,7 +26,7 @@ pub(super) enum Urgency {
 
 /// Places of frames, by their index. The first group of functions is every policy's, the second is for
 /// policies whose order holds changes too; others need not know of these.
-pub(super) trait Places: fmt::Debug + Send {
+pub(super) trait Places: fmt::Debug + Send + Sync {
     /// Frames in this order.
     fn count(&self) -> usize;
 

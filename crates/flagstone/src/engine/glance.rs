@@ -1,0 +1,329 @@
+//! Reads that change nothing of the engine, so that several threads do them at a time.
+//!
+//! Owns the short way for snapshots: everything is in memory, the rows have no changes waiting or few.
+//! Never decides anything: where something is missing, or an order of frames has to learn of each use,
+//! it gives nothing, and the caller asks the engine in the ordinary way.
+//!
+//! - **V1** What a glance gives is what [`Engine::get_snapshot`] or [`Engine::scan_snapshot`] would give
+//!   at the same moment.
+//! - **V2** A frame that was glanced at is as recently used as any: it is marked, and moves when the
+//!   pool looks for one to evict.
+
+use flagstone_space::Lsn;
+
+use super::access::value_in;
+use super::descent::Seek;
+use super::scan::{Direction, ScanRange, clip};
+use super::value::Descriptor;
+use super::{Engine, Read, SnapshotId, Table};
+use crate::delta::{Op, Value, apply};
+use crate::error::EngineError;
+use crate::node::{NodeView, Shape, ValueRef};
+
+/// Rows of one leaf, copied as they lie there.
+#[derive(Debug)]
+pub(crate) struct LeafRows {
+    image: Vec<u8>,
+    shape: Shape,
+    /// Entries not given out yet.
+    next: usize,
+    end: usize,
+    is_backward: bool,
+    key: Vec<u8>,
+}
+
+/// Value of a row of [`LeafRows`].
+#[derive(Debug)]
+pub(crate) enum LeafValue<'a> {
+    /// The bytes.
+    Inline(&'a [u8]),
+    /// Pages of its own, which the caller reads; or why they are not known.
+    Large(Result<Descriptor, EngineError>),
+}
+
+impl Default for LeafRows {
+    fn default() -> Self {
+        let (image, key, shape) = (Vec::new(), Vec::new(), Shape::NOTHING);
+        Self { image, shape, next: 0, end: 0, is_backward: false, key }
+    }
+}
+
+impl LeafRows {
+    /// Rows left.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.end - self.next
+    }
+
+    /// Leaves out all that is left.
+    pub(crate) fn clear(&mut self) {
+        self.next = self.end;
+    }
+
+    /// The next row: key and value.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<(&[u8], LeafValue<'_>)> {
+        if self.next >= self.end {
+            return None;
+        }
+        let index = if self.is_backward {
+            self.end -= 1;
+            self.end
+        } else {
+            self.next += 1;
+            self.next - 1
+        };
+        let entry = self.shape.over(&self.image).entry(index)?;
+        let value = match entry.value {
+            ValueRef::Inline(bytes) => LeafValue::Inline(bytes),
+            ValueRef::Ref(descriptor) => LeafValue::Large(Descriptor::decode(descriptor)),
+        };
+        let key = if entry.prefix.is_empty() {
+            entry.suffix
+        } else {
+            self.key.clear();
+            self.key.extend_from_slice(entry.prefix);
+            self.key.extend_from_slice(entry.suffix);
+            &self.key
+        };
+        Some((key, value))
+    }
+}
+
+impl Engine {
+    /// Whether nothing has to learn that a page or a change was used.
+    fn allows_glances(&self) -> bool {
+        self.pool.allows_glances() && self.runs.is_empty()
+    }
+
+    /// Reads `key` as the snapshot sees it, into `out`; none when that takes more than a glance.
+    pub(crate) fn glance(
+        &self,
+        snapshot: SnapshotId,
+        table: Table,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Read> {
+        self.check_key(key).ok()?;
+        let upto = self.snapshots.lsn(snapshot).ok()?;
+        let tree = self.tree(table).ok()?;
+        if !self.allows_glances() || !tree.retained.is_empty() {
+            return None;
+        }
+        let versions = tree.deltas.versions(key);
+        let is_whole = |(lsn, op): (Lsn, Op<'_>)| {
+            lsn > self.recovered && lsn <= upto && !matches!(op, Op::Patch(_))
+        };
+        let has_versions = versions.clone().next().is_some();
+        out.clear();
+        if !has_versions {
+            return self.glance_at_base(table, key, out);
+        }
+        let (base_lsn, mut value) = if versions.clone().any(is_whole) {
+            (Lsn::ZERO, None)
+        } else {
+            let index = self.leaf_at_hand(table, key)?;
+            self.pool.glanced_at(index);
+            let frame = self.pool.frame(index);
+            (frame.lsn, value_in(&NodeView::trusted(&frame.image), key))
+        };
+        for (_, op) in versions.filter(|(lsn, _)| *lsn > base_lsn && *lsn <= upto) {
+            let _ = apply(op, &mut value);
+        }
+        match value {
+            None => Some(Read::Absent),
+            Some(Value::Inline(bytes)) => {
+                out.extend_from_slice(&bytes);
+                Some(Read::Inline)
+            }
+            Some(Value::Ref(descriptor)) => Descriptor::decode(&descriptor).ok().map(Read::Large),
+        }
+    }
+
+    /// The value of a key that no change waits for.
+    fn glance_at_base(&self, table: Table, key: &[u8], out: &mut Vec<u8>) -> Option<Read> {
+        let index = self.leaf_at_hand(table, key)?;
+        self.pool.glanced_at(index);
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let Ok(place) = view.search(key) else { return Some(Read::Absent) };
+        match view.entry(place)?.value {
+            ValueRef::Inline(bytes) => {
+                out.extend_from_slice(bytes);
+                Some(Read::Inline)
+            }
+            ValueRef::Ref(descriptor) => Descriptor::decode(descriptor).ok().map(Read::Large),
+        }
+    }
+
+    /// The rows of the leaf at the near end of `range`, as the snapshot sees them, and what is left of
+    /// the range; none when that takes more than a glance.
+    pub(crate) fn glance_at_leaf(
+        &self,
+        snapshot: SnapshotId,
+        table: Table,
+        range: &ScanRange,
+        direction: Direction,
+        out: &mut LeafRows,
+    ) -> Option<Option<ScanRange>> {
+        self.snapshots.lsn(snapshot).ok()?;
+        let tree = self.tree(table).ok()?;
+        if !self.allows_glances() || !tree.retained.is_empty() || range.is_empty() {
+            return None;
+        }
+        let seek = match direction {
+            Direction::Forward => Seek::At(&range.low),
+            Direction::Backward => Seek::Below(range.high.as_deref()),
+        };
+        let index = self.leaf_sought(table, seek)?;
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let part = clip(range, view.low(), view.high());
+        if tree.deltas.range(part.as_key_range()).next().is_some() {
+            return None;
+        }
+        self.pool.glanced_at(index);
+        let place = |key: &[u8]| view.search(key).unwrap_or_else(|at| at);
+        out.next = if part.low.is_empty() { 0 } else { place(&part.low) };
+        out.end = part.high.as_deref().map_or(view.count(), place).max(out.next);
+        out.is_backward = direction == Direction::Backward;
+        out.shape = view.shape();
+        out.image.clear();
+        out.image.extend_from_slice(view.bytes());
+        let rest = match (direction, part) {
+            (Direction::Forward, part) => {
+                part.high.map(|low| ScanRange { low, high: range.high.clone() })
+            }
+            (Direction::Backward, part) if part.low.is_empty() => None,
+            (Direction::Backward, part) => {
+                Some(ScanRange { low: range.low.clone(), high: Some(part.low) })
+            }
+        };
+        Some(rest.filter(|rest| !rest.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{Database, Options, Snapshot};
+    use flagstone_nand::{Profile, SimNand};
+
+    struct Draws(u64);
+
+    impl Draws {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+            (self.0 >> 33) % end
+        }
+    }
+
+    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    fn key(number: u64) -> Vec<u8> {
+        format!("key{number:05}").into_bytes()
+    }
+
+    fn change(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
+        let mut txn = database.begin();
+        for _ in 0..1 + draws.below(40) {
+            let key = key(draws.below(1_500));
+            match draws.below(8) {
+                0 => {
+                    txn.delete(table, &key).unwrap();
+                    model.remove(&key);
+                }
+                1..4 if model.get(&key).is_some_and(|value| value.len() > 4) => {
+                    txn.patch(table, &key, 2, b"zz").unwrap();
+                    if let Some(value) = model.get_mut(&key) {
+                        value[2..4].copy_from_slice(b"zz");
+                    }
+                }
+                _ => {
+                    let size = if draws.below(200) == 0 { 9_000 } else { draws.below(90) };
+                    let value = vec![draws.below(250) as u8; size as usize];
+                    txn.put(table, &key, &value).unwrap();
+                    model.insert(key, value);
+                }
+            }
+        }
+        txn.commit().unwrap();
+    }
+
+    /// Every row by key, glanced at where that is enough, and ranges in both directions.
+    fn compare(snapshot: &Snapshot<SimNand>, table: Table, draws: &mut Draws, model: &Model) {
+        for number in 0..1_500 {
+            let found = snapshot.get(table, &key(number)).unwrap();
+            assert_eq!(found.as_ref(), model.get(&key(number)), "key {number}");
+        }
+        let (low, high) = (key(draws.below(1_500)), key(draws.below(1_500)));
+        let (low, high) = (low.clone().min(high.clone()), low.max(high));
+        let wanted: Vec<_> = model.range(low.clone()..high.clone()).collect();
+        let mut rows = snapshot.range(table, low.as_slice()..high.as_slice());
+        let mut count = 0;
+        while let Some(row) = rows.next_row() {
+            let (key, value) = row.unwrap();
+            assert_eq!((key, value), (wanted[count].0.as_slice(), wanted[count].1.as_slice()));
+            count += 1;
+        }
+        assert_eq!(count, wanted.len());
+        let backward = snapshot.range(table, low.as_slice()..high.as_slice()).rev();
+        let backward: Vec<_> = backward.map(Result::unwrap).collect();
+        assert!(backward.iter().rev().map(|(key, value)| (key, value)).eq(wanted), "backward");
+        assert_eq!(snapshot.len(table).unwrap(), model.len() as u64);
+    }
+
+    /// Goal (V1): a glance never gives anything else than the engine would. Method: random changes, small
+    /// memory, merges in between, old and new snapshots; a model says what is right.
+    #[test]
+    fn glances_see_what_the_engine_sees() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
+        for seed in 0..4 {
+            let options = Options::default().with_memory(400 << 10);
+            let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+            let table = database.table("t").unwrap();
+            let (mut draws, mut model) = (Draws(seed), Model::new());
+            let mut old = None;
+            for round in 0..60 {
+                change(&database, table, &mut draws, &mut model);
+                if round % 9 == 0 {
+                    database.merge().unwrap();
+                }
+                if round % 10 == 3 {
+                    old = Some((database.snapshot().unwrap(), model.clone()));
+                }
+                if round % 5 == 4 {
+                    let now = database.snapshot().unwrap();
+                    compare(&now, table, &mut draws, &model);
+                    if let Some((snapshot, model)) = &old {
+                        compare(snapshot, table, &mut draws, model);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goal: the test above tests something, and a glance gives way where it has to.
+    #[test]
+    fn a_glance_needs_everything_in_memory() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
+        let options = Options::default().with_memory(1 << 20);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let mut txn = database.begin();
+        (0..100).for_each(|number| txn.put(table, &key(number), b"value").unwrap());
+        txn.commit().unwrap();
+        database.merge().unwrap();
+        let snapshot = database.snapshot().unwrap();
+        let mut out = Vec::new();
+        let mut glance = |number| {
+            let engine = database.runtime().glance();
+            engine.glance(snapshot.id(), table, &key(number), &mut out)
+        };
+        assert_eq!(snapshot.get(table, &key(7)).unwrap().as_deref(), Some(&b"value"[..]));
+        assert_eq!(glance(7), Some(Read::Inline), "its leaf was read just now");
+        assert_eq!(glance(100), Some(Read::Absent));
+        database.runtime().engine().pool.shrink(0);
+        assert_eq!(glance(7), None, "its leaf left memory");
+    }
+}
