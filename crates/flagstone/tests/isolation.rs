@@ -10,6 +10,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 #![expect(clippy::panic, reason = "a test that cannot go on fails here")]
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -113,6 +114,8 @@ struct Stage {
     database: Database<SimNand>,
     table: Table,
     tally: Tally,
+    /// Named by the engine while something else went on.
+    named: RefCell<Vec<Xid>>,
 }
 
 impl Stage {
@@ -121,7 +124,7 @@ impl Stage {
         let options = Options::preset(preset).unwrap().with_memory(1 << 20);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
         let table = database.table("test").unwrap();
-        Self { database, table, tally: Tally::default() }
+        Self { database, table, tally: Tally::default(), named: RefCell::default() }
     }
 
     fn reset(&self) {
@@ -270,6 +273,8 @@ impl Stage {
             Get(_) | Scan => actor.reads.push(rows),
             Commit => {
                 actor.end = End::Committed;
+                // A flush wakes threads, of which there are none here.
+                self.named.borrow_mut().extend(self.database.runtime().engine().take_woken());
                 // What a snapshot begun from now on sees.
                 self.database.flush().unwrap();
             }
@@ -281,7 +286,8 @@ impl Stage {
     /// Lets the actors go on whom the engine names, until it names nobody.
     fn wake(&mut self, actors: &mut [Actor]) {
         loop {
-            let woken = self.database.runtime().engine().take_woken();
+            let mut woken = self.named.take();
+            woken.extend(self.database.runtime().engine().take_woken());
             if woken.is_empty() {
                 return;
             }
