@@ -210,3 +210,38 @@ fn damage_is_found_on_opening_if_the_options_say_so() {
     let error = Database::open(&path, &checked).unwrap_err();
     assert!(matches!(error, OpenError::Unsound { count: 1.., .. }), "{error}");
 }
+
+/// Goal: a restored copy is dense, where deletions have left the leaves of the original nearly empty.
+///
+/// Method: rows in random order, of which three quarters are deleted; both trees are merged, and counted.
+#[test]
+fn a_restored_copy_is_dense() {
+    let options = Options::default().with_memory(1 << 20);
+    let created = || {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(200).unwrap();
+        Database::create_on(SimNand::new(&profile, 1), &options).unwrap()
+    };
+    let database = created();
+    let table = database.table("t").unwrap();
+    let key = |number: u32| number.wrapping_mul(2_654_435_761).to_be_bytes();
+    for first in (0..20_000).step_by(500) {
+        let mut transaction = database.begin();
+        for number in first..first + 500 {
+            transaction.put(table, &key(number), &[7; 150]).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    database.merge().unwrap();
+    let mut transaction = database.begin();
+    let keep = |key: &[u8], _: &[u8]| key[3].is_multiple_of(4);
+    assert_eq!(transaction.retain(table, .., keep).unwrap(), 15_000);
+    transaction.commit().unwrap();
+    database.merge().unwrap();
+    let copy = created();
+    copy.restore_from(backup_of(&database).as_slice()).unwrap();
+    copy.merge().unwrap();
+    let (original, copy) = (database.check().unwrap(), copy.check().unwrap());
+    println!("{} leaves, {} in the copy", original.leaves, copy.leaves);
+    assert_eq!((original.rows, copy.rows), (5_000, 5_000));
+    assert!(copy.leaves * 2 < original.leaves, "{} of {}", copy.leaves, original.leaves);
+}

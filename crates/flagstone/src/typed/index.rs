@@ -195,7 +195,8 @@ impl<D: Nand> Database<D> {
     /// gets its entries for all rows, in one transaction.
     ///
     /// Each index is a table of its own, `users@city` for `city`. Whoever changes rows does it through
-    /// a table that was opened with all of them; the bytes below know nothing of indexes.
+    /// a table that was opened with all of them, and after the last one was made: a handle that was opened
+    /// before does not know it, and the bytes below know nothing of indexes.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
