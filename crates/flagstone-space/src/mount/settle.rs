@@ -4,6 +4,7 @@
 //! (U4). Never reads more than the blocks that are to be scanned.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
@@ -85,9 +86,11 @@ impl<D: Nand> Mount<D> {
         self.judge_flags()?;
         let found = core::mem::take(&mut self.found);
         self.rank_groups(&found);
+        let needs = self.needs_of_blocks(&found);
         let mut losers = BTreeMap::new();
         for (page, mut versions) in found {
-            versions.sort_unstable();
+            versions
+                .sort_unstable_by_key(|(version, at)| (*version, needs[self.block_of(*at)], *at));
             let Some(at) = self.take_newest(page, &mut versions)? else { continue };
             let appends = self.space.map.appends(page);
             let recorded = self.space.map.set(page, at).map(|at| (at, appends));
@@ -106,6 +109,37 @@ impl<D: Nand> Mount<D> {
         self.keep_suspects(&losers);
         self.free_empty_blocks();
         Ok(())
+    }
+
+    /// How much each block is needed: pages that it alone holds, then copies of those that others hold
+    /// too. A collection leaves two copies of a page until the victim is erased, which may be long after
+    /// it counts as free: were the older copy taken, that block would be free no more (rule D7).
+    fn needs_of_blocks(
+        &self,
+        found: &BTreeMap<LogicalPage, Vec<(Version, u32)>>,
+    ) -> Vec<(u32, u32)> {
+        let space = &self.space;
+        let mut needs = vec![(0, 0); space.blocks.len() as usize];
+        let recorded = space.map.iter().filter(|(page, _)| !found.contains_key(page));
+        let grouped = space.groups.iter().map(|page| page.at);
+        let meta = space.meta_units.iter().copied().filter(|at| *at != UNMAPPED);
+        for at in recorded.map(|(_, at)| at).chain(grouped).chain(meta) {
+            needs[self.block_of(at)].0 += 1;
+        }
+        for versions in found.values() {
+            let newest = versions.iter().map(|(version, _)| *version).max();
+            let copies = versions.iter().filter(|(version, _)| Some(*version) == newest);
+            let is_alone = copies.clone().count() == 1;
+            for (_, at) in copies {
+                let (alone, shared) = &mut needs[self.block_of(*at)];
+                *if is_alone { alone } else { shared } += 1;
+            }
+        }
+        needs
+    }
+
+    fn block_of(&self, at: u32) -> usize {
+        (at / self.space.flash.layout.geometry.pages_per_block) as usize
     }
 
     /// Decides which open groups a flag has committed, by the rules of evidence: their pages are
@@ -161,8 +195,8 @@ impl<D: Nand> Mount<D> {
         }
     }
 
-    /// Takes out the newest version. A relocation leaves two copies of one, and a cut may have
-    /// interrupted the erase of the older one's block, whose summary still lists it (U2).
+    /// Takes out the newest version, of its copies the last that reads whole: a cut may have interrupted
+    /// the erase of the older one's block, whose summary still lists it (U2).
     fn take_newest(
         &mut self,
         page: LogicalPage,
