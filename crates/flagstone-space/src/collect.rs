@@ -84,14 +84,18 @@ impl<D: Nand> Space<D> {
             self.drain_retired(owner)?;
         }
         // What is filled meanwhile is as dense as it gets, or holds a mapping that the next collection
-        // would write again: every block is emptied once at most.
-        let filled_since = self.numbers.sequence;
+        // would write again: no block is emptied that was filled since the last gain.
+        let (mut filled_since, mut free_count) = (self.numbers.sequence, self.blocks.free_count());
+        let mut rounds_left = 4 * self.blocks.len() + 16;
         while !self.has_room(pages) {
             let released = self.release_limbo(self.limbo_enough())?;
             let gained = released || self.collect(owner, filled_since)? || self.release_limbo(1)?;
-            if !gained {
+            if !gained && self.blocks.free_count() > free_count {
+                (filled_since, free_count) = (self.numbers.sequence, self.blocks.free_count());
+            } else if !gained || rounds_left == 0 {
                 return Err(self.full());
             }
+            rounds_left = rounds_left.saturating_sub(1);
             self.ready()?;
         }
         Ok(())

@@ -118,6 +118,8 @@ struct Mount<D> {
     /// Valid versions found by scanning, of each page.
     found: BTreeMap<LogicalPage, Vec<(Version, u32)>>,
     suspects: Vec<Suspect>,
+    /// When scanned blocks were closed, for those whose summary tells.
+    closed: BTreeMap<BlockIndex, Version>,
     /// What the scan found that may prove a group committed: its flagged pages, and copies made since.
     evidence: Vec<(u32, PageMeta)>,
     /// Group pages that were overtaken when the record was made.
@@ -174,6 +176,7 @@ impl<D: Nand> Mount<D> {
             classes,
             found: BTreeMap::new(),
             suspects: Vec::new(),
+            closed: BTreeMap::new(),
             evidence: Vec::new(),
             overtaken: Vec::new(),
             report: MountReport::default(),

@@ -18,7 +18,7 @@ use crate::log::LogBlock;
 use crate::meta::{PageKind, PageMeta, RawMeta};
 use crate::numbers::Numbers;
 use crate::ring::Ring;
-use crate::scan::{First, find_life, is_whole, read_summary};
+use crate::scan::{First, Summary, find_life, is_whole, read_summary};
 use crate::space::Space;
 use crate::stats::ReadPurpose;
 
@@ -158,7 +158,7 @@ fn find_options<D: Nand>(
         let whole = is_whole(flash, first_page(&flash.layout, block), &meta)?;
         let summary = read_summary(flash, block, meta.sequence)?;
         flash.layout = probe;
-        if let Some((head, _)) = summary {
+        if let Some(Summary { head, .. }) = summary {
             let (log_pages, ring_blocks) = (head.log_pages, head.ring_blocks);
             let options = SpaceOptions { log_pages, ring_blocks, ..options };
             return Ok(Some((options, head.sequence_floor)));

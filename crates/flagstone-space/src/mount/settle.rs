@@ -32,6 +32,7 @@ impl<D: Nand> Mount<D> {
             let block = BlockIndex(index as u32);
             let sequence = self.space.blocks.get(block).sequence;
             let scan = scan_block(&mut self.space.flash, block, from, sequence)?;
+            self.closed.extend(scan.closed.map(|closed| (block, closed)));
             self.take_scan(scan)?;
         }
         Ok(())
@@ -90,7 +91,7 @@ impl<D: Nand> Mount<D> {
         let mut losers = BTreeMap::new();
         for (page, mut versions) in found {
             versions
-                .sort_unstable_by_key(|(version, at)| (*version, needs[self.block_of(*at)], *at));
+                .sort_unstable_by_key(|(version, at)| (*version, self.rank_of_copy(*at, &needs)));
             let Some(at) = self.take_newest(page, &mut versions)? else { continue };
             let appends = self.space.map.appends(page);
             let recorded = self.space.map.set(page, at).map(|at| (at, appends));
@@ -106,14 +107,31 @@ impl<D: Nand> Mount<D> {
         for at in mapped.chain(grouped).chain(meta) {
             space.blocks.add_live(at);
         }
+        // A flag that proves a group committed stays until a record says so (rule D4).
+        for at in space.flags.keys() {
+            if !space.blocks.is_live(*at) {
+                space.blocks.add_live(*at);
+                space.limbo.insert(*at);
+            }
+        }
         self.keep_suspects(&losers);
         self.free_empty_blocks();
         Ok(())
     }
 
+    /// Among equal copies of a page the highest is taken. A collection leaves two until the victim is
+    /// erased, which may be long after it counts as free: were the original taken, that block would be
+    /// free no more (rule D7), and where its erase was cut, what reads well now may not do so again. A
+    /// victim is closed before its pages are copied, so the block that was closed later, or never, holds
+    /// the copy. Where summaries do not tell, the block that is needed most is taken.
+    fn rank_of_copy(&self, at: u32, needs: &[(u32, u32)]) -> (Version, (u32, u32), u32) {
+        let block = self.block_of(at);
+        let closed = self.closed.get(&BlockIndex(block as u32)).copied();
+        (closed.unwrap_or(Version(u64::MAX)), needs[block], at)
+    }
+
     /// How much each block is needed: pages that it alone holds, then copies of those that others hold
-    /// too. A collection leaves two copies of a page until the victim is erased, which may be long after
-    /// it counts as free: were the older copy taken, that block would be free no more (rule D7).
+    /// too.
     fn needs_of_blocks(
         &self,
         found: &BTreeMap<LogicalPage, Vec<(Version, u32)>>,
