@@ -253,6 +253,9 @@ pub enum BenchError {
     /// The image or the file could not be created.
     #[error(transparent)]
     Device(#[from] flagstone_nand::OpenDeviceError),
+    /// A page trace could not be replayed.
+    #[error("the replay failed: {0}")]
+    Replay(String),
     /// No histogram for the latencies.
     #[error(transparent)]
     Histogram(#[from] hdrhistogram::CreationError),

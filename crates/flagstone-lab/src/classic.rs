@@ -56,6 +56,7 @@ mod machine;
 pub(crate) mod page;
 pub(crate) mod pool;
 pub(crate) mod record;
+mod recording;
 mod restart;
 #[cfg(test)]
 mod tests;

@@ -6,16 +6,16 @@
 //! unit whose log region is full is merged into another block.
 //!
 //! ```text
-//! unit     page 0 │ page 1 │ … │ page 14 │ log region: sectors of 512 bytes, 4 programs a flash page
-//! page     4 flash pages; spare: check │ life │ sequence │ unit │ page │ pages of the merge │ index
-//! sector   check │ kind │ slot │ size │ life │ sequence │ page │ records of one page
+//! unit     page 0 │ page 1 │ … │ page 14 │ log region: sectors of 512 bytes, each a program
+//! page     4 flash pages; spare: life │ sequence │ unit │ page │ slots of the merge │ index │ check
+//! sector   kind │ slot │ size │ life │ sequence │ page │ records of one page │ check
 //! ```
 //!
 //! | question | rule |
 //! | --- | --- |
-//! | When is a log sector written? | It is full, its page leaves memory, or a transaction with records in it commits (recovery variant). |
-//! | What does reading a page cost? | Its flash pages, and those of the log region with a sector of it. |
-//! | When is a unit merged? | When its log region is full: its pages are read, records applied, written to another block. |
+//! | When is a log sector written? | When full, when its page leaves memory, at commits (recovery). |
+//! | What does reading a page cost? | Its flash pages, and those with a log sector of it. |
+//! | When is a unit merged? | When its log region is full: all pages move, records applied. |
 //! | What is a commit? | Its sectors, then a sector of the status list (recovery variant). |
 //! | What is an abort? | Its records in memory are dropped, those on flash by the next merge. |
 //! | What if a merge would carry over too much? | The sector goes to an overflow block. |
@@ -43,13 +43,16 @@ mod flash;
 mod format;
 mod merge;
 mod mount;
+pub mod replay;
 mod side;
 mod store;
+mod trace;
 
 use flagstone_nand::{BlockIndex, NandError};
 
 pub use format::Version;
 pub use store::IplStore;
+pub use trace::{CHANGED_MAX, Event, Recording, Trace};
 
 /// Who makes changes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use flagstone_nand::Nand;
 use flagstone_space::WriteTag;
 use flagstone_space::runs::{self, ChangeForm};
 use flagstone_space::{
-    APPEND_SLOTS_MAX, LogicalPage, NoOwner, PageInfo, RegionId, Space, SpaceError,
+    APPEND_SLOTS_MAX, LogicalPage, Lsn, NoOwner, PageInfo, RegionId, Space, SpaceError,
 };
 
 use super::Mistake;
@@ -129,6 +129,17 @@ impl Changes {
         }
     }
 
+    /// These changes since `info`, in ascending order, no two of them in touch.
+    pub(crate) fn known(info: PageInfo, ranges: Vec<Range<usize>>) -> Self {
+        let bytes = ranges.iter().map(Range::len).sum();
+        Self { since: Some(info), ranges, bytes, bytes_max: bytes }
+    }
+
+    /// The changed ranges; none when the page has to be written as a whole.
+    pub(crate) fn ranges(&self) -> Option<&[Range<usize>]> {
+        self.since.map(|_| self.ranges.as_slice())
+    }
+
     /// Whether the changes fit one record of byte runs.
     fn is_small(&self, image: &[u8], size_max: usize) -> bool {
         let changed = self.ranges.iter().cloned();
@@ -196,13 +207,29 @@ impl Room {
 
 /// How the pages of a table are written, and where they are counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placing {
+pub(crate) struct Placing {
     scheme: AppendScheme,
     /// Slots of a page that is written as a whole.
     records: u8,
     region: RegionId,
     /// The last record of an append is left out ([`Mistake::ChangeForgotten`]).
     forgets: bool,
+}
+
+impl Placing {
+    /// Pages under `scheme`, with its slots or with fewer.
+    pub(crate) const fn under(scheme: AppendScheme, records: u8) -> Self {
+        Self { scheme, records, region: REGION_TABLES, forgets: false }
+    }
+}
+
+/// What is written of a page.
+pub(crate) struct Content<'a> {
+    pub(crate) image: &'a [u8],
+    /// Bytes at its front that have to be written.
+    pub(crate) used: usize,
+    pub(crate) lsn: Lsn,
+    pub(crate) changes: &'a Changes,
 }
 
 impl Engine {
@@ -257,7 +284,8 @@ impl Engine {
     pub(super) fn track(&mut self, page: LogicalPage, info: PageInfo) {
         if let Some(frame) = self.pool.peek(page) {
             let scheme = self.placing_of(&frame.image).scheme;
-            self.pool.track(page, info, self.room.noted(scheme, &info));
+            let noted = self.room.noted(scheme, &info).max(self.recorded_bytes());
+            self.pool.track(page, info, noted);
         }
     }
 
@@ -277,8 +305,20 @@ pub(super) fn write_page<D: Nand>(
     frame: &Frame,
     placing: Placing,
 ) -> Result<PageInfo, SpaceError> {
-    let (image, lsn, scheme) = (&frame.image, frame.lsn, placing.scheme);
-    let mut plan = frame.changes.records(image, scheme.form(), space.append_size_max());
+    let used = Node::trusted(&frame.image).used_bytes();
+    let (image, lsn, changes) = (&frame.image, frame.lsn, &frame.changes);
+    write_content(space, page, &Content { image, used, lsn, changes }, placing)
+}
+
+/// As [`write_page`], for a page without a frame.
+pub(crate) fn write_content<D: Nand>(
+    space: &mut Space<D>,
+    page: LogicalPage,
+    content: &Content<'_>,
+    placing: Placing,
+) -> Result<PageInfo, SpaceError> {
+    let (image, lsn, scheme) = (content.image, content.lsn, placing.scheme);
+    let mut plan = content.changes.records(image, scheme.form(), space.append_size_max());
     if let Some(last) =
         plan.as_mut().and_then(|plan| plan.records.last_mut()).filter(|_| placing.forgets)
     {
@@ -290,8 +330,7 @@ pub(super) fn write_page<D: Nand>(
         return Ok(info);
     }
     space.ensure_room(1, &mut NoOwner)?;
-    let used = Node::trusted(image).used_bytes();
-    let fits = |slots: &u8| used <= space.payload_size_with(*slots);
+    let fits = |slots: &u8| content.used <= space.payload_size_with(*slots);
     let append_slots = (0..=placing.records).rev().find(fits).unwrap_or(0);
     let size = image.len().min(space.payload_size_with(append_slots));
     let tag = WriteTag { append_slots, ..WriteTag::data(lsn, placing.region) };

@@ -165,6 +165,8 @@ pub struct Engine {
     pub(super) counts: Counts,
     undo_peak: usize,
     is_poisoned: bool,
+    /// What happens to pages, where a trace is recorded.
+    pub(super) events: Option<Vec<crate::ipl::Event>>,
 }
 
 /// A flush of the log.
@@ -214,6 +216,7 @@ impl Engine {
             counts: Counts::default(),
             undo_peak: 0,
             is_poisoned: false,
+            events: None,
         }
     }
 
@@ -246,6 +249,7 @@ impl Engine {
             self.counts.commits += 1;
             self.checkpoint.count_commit();
         }
+        self.note_commit(xid);
         self.forget(xid);
         match durability {
             Durability::Deferred => {}
@@ -445,6 +449,7 @@ impl Debts {
 /// The log.
 impl Engine {
     pub(super) fn append(&mut self, record: &Record) -> Lsn {
+        self.note_record(record);
         let before = self.log.pending_bytes();
         let lsn = self.log.append(&record.encode());
         self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;

@@ -137,7 +137,10 @@ impl<D: Nand> Machine<D> {
         let mut image = Vec::new();
         let read = self.space().read(page, &mut image);
         match read {
-            Ok(info) => Ok(Fetched { fetch, found: Some((info, image)) }),
+            Ok(info) => {
+                self.engine().note_read(page);
+                Ok(Fetched { fetch, found: Some((info, image)) })
+            }
             Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None }),
             Err(error) => {
                 self.engine().fetch_failed(fetch);
@@ -269,6 +272,7 @@ impl<D: Nand> Machine<D> {
             }
         };
         engine.pool.write_begun(page);
+        engine.note_write(page, &info);
         engine.track(page, info);
         engine.mark_stale(page);
         drop(engine);

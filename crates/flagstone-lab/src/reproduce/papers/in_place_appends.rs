@@ -10,6 +10,8 @@
 //! every block is erased when it is taken, those that nothing was in before, too: table 1 counts the
 //! blocks that collection emptied, the steady runs count erases.
 
+mod logging;
+
 use flagstone::{Durability, Options};
 use flagstone_nand::Profile;
 
@@ -132,7 +134,7 @@ pub(super) fn experiment(effort: Effort, seed: u64) -> Result<Experiment, Reprod
     Ok(Experiment {
         paper: "in-place-appends",
         title: "In-Place Appends",
-        setting: setting(&sizes),
+        setting: setting(&sizes, effort),
         figures: vec![
             Figure::new(
                 "table-1",
@@ -148,11 +150,12 @@ pub(super) fn experiment(effort: Effort, seed: u64) -> Result<Experiment, Reprod
                 |outcomes| table(outcomes, "floats"),
             ),
             Figure::new("schemes", "Fixed and learned schemes, in steady state", schemes, compared),
+            logging::figure(effort, seed),
         ],
     })
 }
 
-fn setting(sizes: &Sizes) -> Vec<String> {
+fn setting(sizes: &Sizes, effort: Effort) -> Vec<String> {
     vec![
         format!(
             "TPC-B with {} branches, 1/{:.0} of what the paper's counts lead to; {CLIENTS} clients",
@@ -169,6 +172,7 @@ fn setting(sizes: &Sizes) -> Vec<String> {
              same chip, in whole pages",
         ),
         String::from("a delta-record takes a code word of 512 bytes, tens of bytes in the paper"),
+        logging::setting(effort),
     ]
 }
 
