@@ -356,3 +356,6 @@ impl Target for Paging {
         self.appends
     }
 }
+
+#[cfg(test)]
+mod tests;
