@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use flagstone::{CheckReport, RecoveryReport, Stats};
+use flagstone::{Bill, CheckReport, RecoveryReport, Stats};
 use flagstone_nand::Geometry;
 use flagstone_space::{BlockReport, BlockState, Cause};
 use serde_json::{Value, json};
@@ -86,6 +86,18 @@ const fn cause_name(cause: Cause) -> &'static str {
         Cause::Relocation => "relocation",
         Cause::Wear => "wear",
     }
+}
+
+/// What transactions cost the flash.
+pub(crate) fn bill_json(bill: &Bill) -> Value {
+    let of = |cause| (cause_name(cause).to_owned(), Value::from(bill.programs_for(cause)));
+    let by_cause: serde_json::Map<_, _> = Cause::ALL.into_iter().map(of).collect();
+    json!({
+        "programs": bill.programs(),
+        "bytes": bill.bytes(),
+        "erases": bill.erases(),
+        "programs_by_cause": by_cause,
+    })
 }
 
 fn space_json(stats: &Stats) -> Value {

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use flagstone::{AnyNand, Database, EngineError, OpenError, Snapshot, Table, Transaction};
+use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table, Transaction};
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
@@ -251,15 +251,16 @@ impl Opened {
         self.run(Database::snapshot)
     }
 
-    /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again.
+    /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again. Gives what
+    /// it cost the flash, too.
     pub(crate) fn change<T>(
         &self,
         operation: impl Fn(&mut Transaction) -> Result<T, EngineError>,
-    ) -> Result<T, Failure> {
+    ) -> Result<(T, Bill), Failure> {
         loop {
             let mut transaction = self.database.begin();
             let result = operation(&mut transaction)
-                .and_then(|value| transaction.commit().map(|_commit| value));
+                .and_then(|value| transaction.commit().map(|commit| (value, commit.bill)));
             match result {
                 Err(EngineError::Deadlock) => {}
                 result => return result.map_err(|source| self.failure(source)),

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::escape::escape;
 use crate::failure::Failure;
+use crate::inspect::bill_json;
 use crate::open::{Opened, create_database, open};
 use crate::output::{Form, Output};
 use crate::request::{
@@ -43,9 +44,14 @@ pub(crate) fn put(row: &RowAt, output: &mut Output) -> Result<(), Failure> {
     let opened = open(&at.target)?;
     let value = value_of(&row.value, opened.database().stats().limits.value_size_max)?;
     let table = opened.run(|database| database.table(&at.table))?;
-    opened.change(|transaction| transaction.put(table, &at.key, &value))?;
+    let ((), bill) = opened.change(|transaction| transaction.put(table, &at.key, &value))?;
     opened.close()?;
-    let json = json!({ "table": at.table, "key": escape(&at.key), "size": value.len() });
+    let json = json!({
+        "table": at.table,
+        "key": escape(&at.key),
+        "size": value.len(),
+        "bill": bill_json(&bill),
+    });
     Ok(output.show(&json, String::new)?)
 }
 
@@ -89,12 +95,13 @@ pub(crate) fn get(value: &ValueAt, output: &mut Output) -> Result<(), Failure> {
 pub(crate) fn delete(at: &KeyAt, output: &mut Output) -> Result<(), Failure> {
     let opened = open(&at.target)?;
     let table = opened.table(&at.table)?;
-    let found = opened.change(|transaction| delete_key(transaction, table, &at.key))?;
+    let (found, bill) = opened.change(|transaction| delete_key(transaction, table, &at.key))?;
     opened.close()?;
     match found {
         Presence::Absent => Err(no_key(at)),
         Presence::Present => {
-            let json = json!({ "table": at.table, "key": escape(&at.key) });
+            let (key, bill) = (escape(&at.key), bill_json(&bill));
+            let json = json!({ "table": at.table, "key": key, "bill": bill });
             Ok(output.show(&json, String::new)?)
         }
     }

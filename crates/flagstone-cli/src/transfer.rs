@@ -13,11 +13,12 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use flagstone::{EngineError, Table, Transaction};
+use flagstone::{Bill, EngineError, Table, Transaction};
 use serde_json::json;
 
 use crate::failure::{Failure, LineFault};
 use crate::files::{at, is_standard, open_input, write_new};
+use crate::inspect::bill_json;
 use crate::lines::{LineRow, Lines, write_row};
 use crate::open::{Opened, open};
 use crate::output::{Form, Output};
@@ -96,11 +97,19 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
     let mut importer = Importer::new(&opened, import);
     let result = importer.run(&mut lines, size, &mut progress);
     progress.finish();
-    let (rows, commits) = (importer.rows, importer.commits);
+    let (rows, commits, bill) = (importer.rows, importer.commits, importer.bill);
     result?;
     opened.close()?;
-    let json = json!({ "rows": rows, "lines": lines.number(), "transactions": commits });
-    let text = || format!("imported {rows} rows in {commits} transactions\n");
+    let json = json!({
+        "rows": rows,
+        "lines": lines.number(),
+        "transactions": commits,
+        "bill": bill_json(&bill),
+    });
+    let text = || {
+        let programs = bill.programs();
+        format!("imported {rows} rows in {commits} transactions, {programs} pages programmed\n")
+    };
     Ok(output.show(&json, text)?)
 }
 
@@ -116,6 +125,7 @@ struct Importer<'a> {
     stored: u64,
     rows: u64,
     commits: u64,
+    bill: Bill,
 }
 
 impl<'a> Importer<'a> {
@@ -130,6 +140,7 @@ impl<'a> Importer<'a> {
             stored: request.first_line.saturating_sub(1),
             rows: 0,
             commits: 0,
+            bill: Bill::default(),
         }
     }
 
@@ -178,7 +189,7 @@ impl<'a> Importer<'a> {
     fn commit(&mut self, line: u64) -> Result<(), Failure> {
         if let Some(transaction) = self.transaction.take() {
             let committed = transaction.commit();
-            committed.map_err(|error| self.failure(line, error.into()))?;
+            self.bill += committed.map_err(|error| self.failure(line, error.into()))?.bill;
             self.commits += 1;
         }
         self.rows += self.batch_rows;

@@ -117,7 +117,8 @@ fn a_scan_is_ordered_and_keeps_its_bounds() {
 #[test]
 fn json_says_the_same_as_text() {
     let place = Place::with_database(DEVICES[0]);
-    place.run("put", &["t", "a", r"\x01", "--json"]).ok();
+    let put = place.run("put", &["t", "a", r"\x01", "--json"]).ok().json();
+    assert_eq!(put["bill"]["programs_by_cause"]["log"], 1, "one page of log commits a row: {put}");
     let row = place.run("get", &["t", "a", "--json"]).ok().json();
     assert_eq!((row["key"].as_str(), row["value"].as_str()), (Some("a"), Some(r"\x01")));
     let rows = place.run("scan", &["t", "--json"]).ok().json();

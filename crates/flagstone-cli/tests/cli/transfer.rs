@@ -68,6 +68,7 @@ fn what_is_exported_is_what_was_imported() {
         let place = Place::with_database(device);
         let report = import_text(&place, &text, &["--batch", batch, "--json"]).ok().json();
         assert_eq!((&report["rows"], &report["lines"]), (&2_000.into(), &2_000.into()), "{report}");
+        assert!(report["bill"]["programs"].as_u64() > Some(50), "{report}");
         let exported = place.run("export", &[]).ok().stdout;
         assert!(model_of(&exported) == model, "{device:?}");
 
@@ -200,7 +201,7 @@ fn an_empty_import_is_an_import() {
     assert_eq!(import_text(&place, "", &["--json"]).ok().json()["rows"], 0);
     assert_eq!(
         import_text(&place, "\n \n\n", &[]).ok().stdout,
-        "imported 0 rows in 0 transactions\n"
+        "imported 0 rows in 0 transactions, 0 pages programmed\n"
     );
     assert_eq!(place.run("export", &[]).ok().stdout, "");
     place.run("import", &[&place.path("absent")]).fails(19);
