@@ -152,7 +152,7 @@ fn measure(
     let warmup = commits / 2;
     let plain = trace("ipa-0x0", &mut |share| on_share(0.3 * share))?;
     let pages = plain.page_count_max();
-    let blocks = (pages as f64 / FILL / PAGES_PER_BLOCK).ceil() as u32 + EXTRA_BLOCKS;
+    let blocks = blocks_for(pages);
     let profile = Profile::named(PROFILE)?.with_block_count(blocks)?;
     let chip = || SimNand::new(&profile, seed);
     let ipl = |variant| on_ipl(&plain, chip(), Config::of(variant), warmup);
@@ -167,6 +167,10 @@ fn measure(
     let pairs = AppendScheme::Pairs { records: 2, bytes: 4 };
     let runs = AppendScheme::Runs { records: 2 };
     add(&mut outcome, "2x4", on_space(&slotted, chip(), PARTS, pairs, warmup))?;
+    // What the room for appends costs: the same on a chip that has it on top.
+    let larger = blocks_for(slotted.page_count_max());
+    let larger = SimNand::new(&Profile::named(PROFILE)?.with_block_count(larger)?, seed);
+    add(&mut outcome, "2x4-larger-chip", on_space(&slotted, larger, PARTS, pairs, warmup))?;
     add(&mut outcome, "runs", on_space(&slotted, chip(), PARTS, runs, warmup))?;
     let drifts =
         STORES.iter().filter_map(|(store, _)| outcome.values.get(&format!("{store}.drift")));
@@ -184,6 +188,11 @@ fn measure(
         "observed": { "drift": drift },
     });
     Ok(outcome)
+}
+
+/// Blocks of a chip for so many pages.
+fn blocks_for(pages: usize) -> u32 {
+    (pages as f64 / FILL / PAGES_PER_BLOCK).ceil() as u32 + EXTRA_BLOCKS
 }
 
 /// The trace of a workload on pages of a preset's layout.
