@@ -4,7 +4,8 @@
 //!
 //! U1. An entry of the recorded mapping holds only while its block still lives the recorded life.
 //! U2. Of the versions written since the record the newest valid one wins (rule D6); it is never
-//!     older than the recorded one. Of two copies of it one that reads whole wins.
+//!     older than the recorded one. Of its copies the one in the block that was closed last wins, if it
+//!     reads whole: it is not the one that collection left behind.
 //! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
 //! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11).
 //! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
