@@ -291,6 +291,11 @@ impl<S: Storage> Nand for SegmentFile<S> {
 
     fn sync(&mut self) -> Result<Completion, NandError> {
         self.writable()?;
+        if let Some(shared) = &self.shared {
+            // In turn with those of other threads, which it counts with its own.
+            SharedNand::sync(&**shared)?;
+            return Ok(Completion { end_ns: self.now_ns(), corrected_bits_max: 0 });
+        }
         let result = self.storage.sync().map_err(NandError::from);
         self.poisoned = result == Err(NandError::SyncFailed);
         let completion = result?;

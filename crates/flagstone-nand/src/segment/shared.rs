@@ -1,7 +1,7 @@
 //! What several threads do to a device in a file at a time: reads, and the sync of a commit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::storage::SharedStorage;
 use crate::{Counters, FlashRule, Geometry, NandError, PhysicalPage, SharedNand};
@@ -16,6 +16,9 @@ pub(super) struct Shared {
     bytes_read: AtomicU64,
     syncs: AtomicU64,
     poisoned: AtomicBool,
+    /// Held by the sync under way. The host reports a failed write to one sync of a file alone: another
+    /// one that is under way at the same time would end well (rule D10).
+    syncing: Mutex<()>,
 }
 
 impl Shared {
@@ -32,6 +35,7 @@ impl Shared {
             bytes_read: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
+            syncing: Mutex::new(()),
         })
     }
 
@@ -66,6 +70,7 @@ impl SharedNand for Shared {
     }
 
     fn sync(&self) -> Result<(), NandError> {
+        let _syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_poisoned() {
             return Err(NandError::SyncFailed);
         }
@@ -75,5 +80,63 @@ impl SharedNand for Shared {
         }
         self.syncs.fetch_add(u64::from(result.is_ok()), Ordering::Relaxed);
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Profile;
+    use crate::storage::StorageError;
+
+    /// A host that tells the first sync alone that a write failed, after a while.
+    #[derive(Debug)]
+    struct ToldOnce {
+        calls: AtomicU64,
+        begun: Mutex<Sender<()>>,
+        other_ended: Mutex<Receiver<()>>,
+    }
+
+    impl SharedStorage for ToldOnce {
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        fn sync(&self) -> Result<(), StorageError> {
+            if self.calls.fetch_add(1, Ordering::Relaxed) > 0 {
+                return Ok(());
+            }
+            self.begun.lock().unwrap().send(()).unwrap();
+            let ended = self.other_ended.lock().unwrap();
+            let _ = ended.recv_timeout(Duration::from_millis(200));
+            Err(StorageError::SyncFailed)
+        }
+    }
+
+    /// Goal: no sync ends well that was under way while another one failed (rule D10). Method: a host
+    /// that reports the failure to the first one, which lasts until the second has ended, if it can.
+    #[test]
+    fn a_sync_beside_one_that_fails_fails_too() {
+        let (begun, has_begun) = channel();
+        let (ended, other_ended) = channel();
+        let storage = ToldOnce {
+            calls: AtomicU64::new(0),
+            begun: Mutex::new(begun),
+            other_ended: Mutex::new(other_ended),
+        };
+        let geometry = Profile::named("segment-file").unwrap().geometry;
+        let shared = Shared::new(Arc::new(storage), geometry, 0);
+        thread::scope(|scope| {
+            let first = scope.spawn(|| shared.sync());
+            has_begun.recv().unwrap();
+            let second = shared.sync();
+            ended.send(()).unwrap();
+            assert_eq!(first.join().unwrap(), Err(NandError::SyncFailed));
+            assert_eq!(second, Err(NandError::SyncFailed));
+        });
     }
 }
