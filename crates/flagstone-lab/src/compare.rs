@@ -305,10 +305,12 @@ fn cost_of(
 impl Cost {
     fn of(run: &Run, flash_ns: u64) -> Self {
         let each = |count: u64| count as f64 / run.commits as f64;
-        let ProgramsByCause { log, data, metadata, relocation, wear, .. } = run.programs_by_cause;
+        let ProgramsByCause { log, data, delta, metadata, relocation, wear, .. } =
+            run.programs_by_cause;
         let causes = [
             ("log", log),
             ("data", data),
+            ("appends", delta),
             ("metadata", metadata),
             ("relocation", relocation),
             ("wear", wear),

@@ -183,6 +183,9 @@ impl CrashConfig {
         let options = preset::options(&self.preset)?.with_seed(self.seed);
         let options = small(options, device);
         options.require(device)?;
+        if matches!(preset::engine_of(&options), EngineKind::Classic(_)) {
+            options.require_appends(device)?;
+        }
         Ok(options)
     }
 

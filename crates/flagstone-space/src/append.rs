@@ -36,7 +36,7 @@ use crate::layout::Layout;
 use crate::meta::{PageKind, PageMeta, Placement, get_uint, put_uint};
 use crate::runs::{self, ChangeForm};
 use crate::space::Space;
-use crate::{Cause, LogicalPage, Lsn, PageInfo, Version};
+use crate::{Cause, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
 
 /// Slots that metadata and mapping count at most.
 pub const APPEND_SLOTS_MAX: u8 = 7;
@@ -106,6 +106,32 @@ pub fn append_lack(
         (!crate::mapping::counts_appends(geometry.page_count()), AppendLack::Pages),
     ];
     lacks.into_iter().find_map(|(is_lacking, lack)| is_lacking.then_some(lack))
+}
+
+/// What a device takes of appends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AppendRoom {
+    /// Slots that a page may have; 0 where the device carries no appends.
+    pub slots_max: u8,
+    /// Bytes of a page that each of them takes.
+    pub slot_size: usize,
+    /// Bytes of changes that each of them holds.
+    pub record_size_max: usize,
+}
+
+impl AppendRoom {
+    /// Slots for which a page of `page_size` bytes has room behind `used_size` bytes.
+    #[must_use]
+    pub fn slots_behind(&self, used_size: usize, page_size: usize) -> u8 {
+        let fitting = page_size.saturating_sub(used_size).checked_div(self.slot_size).unwrap_or(0);
+        self.slots_max.min(u8::try_from(fitting).unwrap_or(u8::MAX))
+    }
+
+    /// Bytes of a page that so many slots take.
+    #[must_use]
+    pub fn size_of(&self, slots: u8) -> usize {
+        usize::from(slots) * self.slot_size
+    }
 }
 
 impl Layout {
@@ -220,6 +246,18 @@ impl<D: Nand> Space<D> {
         self.layout().append_slot_size().saturating_sub(HEAD_SIZE + CRC_SIZE)
     }
 
+    /// What the device takes of appends.
+    #[must_use]
+    pub fn append_room(&self) -> AppendRoom {
+        let slots_max =
+            (1..=APPEND_SLOTS_MAX).take_while(|slots| self.append_lack(*slots).is_none());
+        AppendRoom {
+            slots_max: slots_max.last().unwrap_or(0),
+            slot_size: self.layout().append_slot_size(),
+            record_size_max: self.append_size_max(),
+        }
+    }
+
     /// What keeps the device from carrying `slots` appends a page; none when it does.
     #[must_use]
     pub fn append_lack(&self, slots: u8) -> Option<AppendLack> {
@@ -297,7 +335,8 @@ impl<D: Nand> Space<D> {
         (1..=left).contains(&records.len())
             && records.iter().all(|record| record.len() <= size_max)
             && block.sequence == expected.sequence
-            && block.sequence >= self.first_sequence
+            && (block.sequence >= self.first_sequence
+                || self.flash.bugs.has(SpaceBug::AppendsToOldUnits))
             && block.state != BlockState::Retired
             && !matches!(role, CellRole::Msb { .. })
             && !self.pins.is_pinned(at)

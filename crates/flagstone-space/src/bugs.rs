@@ -33,13 +33,17 @@ pub enum SpaceBug {
     FlagTrustedInFlight,
     /// A flag goes before a record covers its group (D4).
     FlagErased,
+    /// A mount forgets the appends that the recorded mapping counts (D6).
+    AppendsForgotten,
+    /// A page of an earlier session takes appends: a cut may have left something in its slots (D11).
+    AppendsToOldUnits,
     /// A version that a snapshot has pinned may be erased once it is replaced (D15).
     PinsIgnored,
 }
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::EraseBeforeSync,
         Self::DiesNotAwaited,
         Self::ReuseBeforeCheckpoint,
@@ -55,6 +59,8 @@ impl SpaceBug {
         Self::FreeBlockNotErased,
         Self::FlagTrustedInFlight,
         Self::FlagErased,
+        Self::AppendsForgotten,
+        Self::AppendsToOldUnits,
         Self::PinsIgnored,
     ];
 
@@ -66,12 +72,16 @@ impl SpaceBug {
             Self::NumbersNotReserved => 3,
             Self::ReuseBeforeCheckpoint | Self::GroupsNotListed | Self::FlagErased => 4,
             Self::RelocationTakesNewVersion
+            | Self::AppendsForgotten
             | Self::ChecksumIgnored
             | Self::StaleSequenceAccepted => 6,
             Self::ReserveGiven => 7,
             Self::PairsNotSettled => 9,
             Self::EraseBeforeSync => 10,
-            Self::SuspectNotCopied | Self::FreeBlockNotErased | Self::FlagTrustedInFlight => 11,
+            Self::SuspectNotCopied
+            | Self::FreeBlockNotErased
+            | Self::FlagTrustedInFlight
+            | Self::AppendsToOldUnits => 11,
             Self::PinsIgnored => 15,
         }
     }

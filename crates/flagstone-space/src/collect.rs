@@ -23,22 +23,36 @@ use crate::options::GcPolicy;
 use crate::place::Claim;
 use crate::space::{Space, info_of};
 use crate::stats::ReadPurpose;
-use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug};
+use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, WriteTag};
 
 /// Whoever keeps newer content of pages in memory: relocation merges for free.
 pub trait Owner {
     /// `page` is about to be moved; `image` holds its content, `info` its identity.
     ///
-    /// Returns the LSN to which the image is complete if it was replaced by newer, durable content.
+    /// Returns what was put into `image` if it was replaced by newer, durable content.
     fn newer_image(
         &mut self,
         page: LogicalPage,
         info: &PageInfo,
         image: &mut Vec<u8>,
-    ) -> Option<Lsn>;
+    ) -> Option<NewerImage>;
 
     /// The newer image of `page`, complete to `lsn`, is the valid version now.
     fn moved(&mut self, page: LogicalPage, lsn: Lsn);
+
+    /// The version of `page` stands elsewhere, unchanged but for the appends that are folded in.
+    fn relocated(&mut self, page: LogicalPage, info: &PageInfo) {
+        let _ = (page, info);
+    }
+}
+
+/// A newer image of a page that is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewerImage {
+    /// The image is complete to this LSN.
+    pub lsn: Lsn,
+    /// Appends that the page is to take: the image leaves room for them ([`crate::WriteTag`]).
+    pub append_slots: u8,
 }
 
 /// Owner that keeps nothing newer.
@@ -46,7 +60,7 @@ pub trait Owner {
 pub struct NoOwner;
 
 impl Owner for NoOwner {
-    fn newer_image(&mut self, _: LogicalPage, _: &PageInfo, _: &mut Vec<u8>) -> Option<Lsn> {
+    fn newer_image(&mut self, _: LogicalPage, _: &PageInfo, _: &mut Vec<u8>) -> Option<NewerImage> {
         None
     }
 
@@ -227,13 +241,18 @@ impl<D: Nand> Space<D> {
         let role = self.role(at, &meta);
         if role == Role::Mapped {
             let pinned = self.pins.is_pinned(at).then(|| image.clone());
-            if let Some(lsn) = owner.newer_image(meta.page, &info_of(&meta, at), image) {
-                self.replace_unit(at, &meta, image, lsn, pinned.as_deref(), cause)?;
-                owner.moved(meta.page, lsn);
+            if let Some(newer) = owner.newer_image(meta.page, &info_of(&meta, at), image) {
+                self.replace_unit(at, &meta, image, newer, pinned.as_deref(), cause)?;
+                owner.moved(meta.page, newer.lsn);
                 return Ok(role);
             }
         }
         self.move_unit(at, &meta, image, cause)?;
+        if role == Role::Mapped
+            && let Some(to) = self.map.get(meta.page)
+        {
+            owner.relocated(meta.page, &self.info_of_placed(&meta, to));
+        }
         Ok(role)
     }
 
@@ -243,21 +262,14 @@ impl<D: Nand> Space<D> {
         at: u32,
         meta: &PageMeta,
         image: &[u8],
-        lsn: Lsn,
+        newer: NewerImage,
         pinned: Option<&[u8]>,
         cause: Cause,
     ) -> Result<(), SpaceError> {
-        let limit = self.layout().payload_size_with(meta.slots);
-        if image.len() > limit {
-            return Err(SpaceError::TooLong { size: image.len(), limit });
-        }
-        let newer = PageMeta {
-            version: self.next_version(),
-            lsn,
-            group: GroupId::NONE,
-            standing: Standing::Plain,
-            ..*meta
-        };
+        let tag =
+            WriteTag { append_slots: newer.append_slots, ..WriteTag::data(newer.lsn, meta.region) };
+        self.check_write(meta.page, image, &tag)?;
+        let newer = self.new_version(meta.page, &tag, GroupId::NONE);
         let to = self.place(Stream::Cold, Claim::Reserve, newer, image, cause)?;
         self.map_to(meta.page, to, newer.version);
         self.flash.tally.gc_merges += 1;

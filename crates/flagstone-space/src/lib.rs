@@ -60,12 +60,12 @@ mod types;
 #[cfg(test)]
 mod tests;
 
-pub use append::{APPEND_SLOTS_MAX, AppendLack, append_lack};
+pub use append::{APPEND_SLOTS_MAX, AppendLack, AppendRoom, append_lack};
 pub use beside::{ReadTicket, SyncTicket};
 pub use blocks::BlockState;
 #[doc(hidden)]
 pub use bugs::SpaceBug;
-pub use collect::{Fault, NoOwner, Owner};
+pub use collect::{Fault, NewerImage, NoOwner, Owner};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
 pub use flags::{FlagLack, flag_lack};
 pub use layout::{LogRoom, blocks_needed};

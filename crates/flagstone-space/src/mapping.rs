@@ -135,6 +135,13 @@ impl Mapping {
         }
     }
 
+    /// No unit has taken any.
+    pub(crate) fn forget_appends(&mut self) {
+        for entry in self.entries.iter_mut().filter(|entry| is_unit(**entry)) {
+            *entry &= self.unit_mask;
+        }
+    }
+
     /// Whether the page had a version that is gone (P2).
     pub(crate) fn is_lost(&self, page: LogicalPage) -> bool {
         self.entries.get(page.0 as usize) == Some(&LOST)

@@ -222,6 +222,9 @@ impl<D: Nand> Mount<D> {
         let log = self.classify(record, &recorded)?;
         self.repair_ring(record);
         self.load_map()?;
+        if self.space.flash.bugs.has(SpaceBug::AppendsForgotten) {
+            self.space.map.forget_appends();
+        }
         self.verify_entries()?;
         self.load_groups(record)?;
         self.scan_new_blocks()?;

@@ -29,7 +29,10 @@ pub enum AppendScheme {
         /// Records a page takes.
         records: u8,
     },
-    /// Records of byte runs, as many as the observed changes are worth.
+    /// Records of byte runs, as many as they are worth; none on a device that does not carry them.
+    ///
+    /// Tables leave room for as many as their observed changes are worth. Leaves with more room than that
+    /// take as many as fit behind their content, whatever the scheme, but in the lab's classic engine.
     Auto,
 }
 
@@ -44,6 +47,15 @@ impl AppendScheme {
             Self::None => 0,
             Self::Pairs { records, .. } | Self::Runs { records } => records,
             Self::Auto => AUTO_RECORDS_MAX,
+        }
+    }
+
+    /// Slots that a page is written with at least: those that a device has to carry.
+    #[must_use]
+    pub const fn records_min(self) -> u8 {
+        match self {
+            Self::Auto => 0,
+            scheme => scheme.records_max(),
         }
     }
 
@@ -112,6 +124,12 @@ pub struct Appends {
 }
 
 impl Appends {
+    /// Every table as it is worth.
+    #[must_use]
+    pub const fn auto() -> Self {
+        Self { scheme: AppendScheme::Auto, tables: Vec::new() }
+    }
+
     /// Scheme of the table called `name`.
     #[must_use]
     pub fn of(&self, name: &str) -> AppendScheme {
@@ -122,8 +140,17 @@ impl Appends {
     /// Slots that any page is written with, at most.
     #[must_use]
     pub fn records_max(&self) -> u8 {
-        let own = self.tables.iter().map(|(_, scheme)| scheme.records_max());
-        own.fold(self.scheme.records_max(), u8::max)
+        self.each().map(AppendScheme::records_max).max().unwrap_or_default()
+    }
+
+    /// Slots that some page is written with in any case.
+    #[must_use]
+    pub fn records_min(&self) -> u8 {
+        self.each().map(AppendScheme::records_min).max().unwrap_or_default()
+    }
+
+    fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
+        self.tables.iter().map(|(_, scheme)| *scheme).chain([self.scheme])
     }
 }
 

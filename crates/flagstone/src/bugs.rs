@@ -49,13 +49,15 @@ pub enum SeededBug {
     KeepRolledBack,
     /// D15: a read that was overtaken by an install is kept.
     KeepStaleReads,
+    /// D15: an append changes a leaf that a snapshot still reads.
+    AppendBuries,
     /// D16: a patch of a key that is not there is accepted.
     PatchUnread,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
@@ -78,6 +80,7 @@ impl SeededBug {
         Self::ScanWithoutLock,
         Self::KeepRolledBack,
         Self::KeepStaleReads,
+        Self::AppendBuries,
         Self::PatchUnread,
     ];
 
@@ -101,7 +104,7 @@ impl SeededBug {
             Self::TrimAnyGroup => 12,
             Self::ScanWithoutLock => 13,
             Self::KeepRolledBack => 14,
-            Self::KeepStaleReads => 15,
+            Self::KeepStaleReads | Self::AppendBuries => 15,
             Self::PatchUnread => 16,
         }
     }

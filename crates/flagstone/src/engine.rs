@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo, PinId};
+use flagstone_space::{AppendRoom, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 use hashbrown::{HashMap, HashSet};
 
 use crate::bugs::Bugs;
@@ -30,6 +30,7 @@ use crate::node;
 use crate::options::{Budget, FrameKind, MergeTo, Options};
 
 mod access;
+mod append;
 mod catalog;
 mod checkpoint;
 mod claim;
@@ -53,6 +54,7 @@ mod transaction;
 mod value;
 
 pub use access::Read;
+pub(crate) use append::Append;
 pub use catalog::Table;
 pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree};
 pub(crate) use checkpoint::{CheckpointJob, Master};
@@ -224,6 +226,8 @@ pub struct Engine {
     busy: HashSet<LogicalPage>,
     hand: merge::Hand,
     folding: Option<fold::Folding>,
+    /// What leaves take of appends.
+    append_room: AppendRoom,
     installs: VecDeque<InstallJob>,
     trims: value::Trims,
     runs: spill::Runs,
@@ -273,6 +277,11 @@ impl Engine {
         self.pool.costs.note_write(pages as u64, ns);
     }
 
+    /// A page took an append in `ns` of device time.
+    pub(crate) fn note_append_cost(&mut self, ns: u64) {
+        self.pool.costs.note_append(ns);
+    }
+
     /// The log was programmed so many times in `ns` of device time.
     pub(crate) fn note_log_cost(&mut self, programs: usize, ns: u64) {
         self.pool.costs.note_log(programs as u64, ns);
@@ -313,6 +322,7 @@ impl Engine {
             busy: HashSet::new(),
             hand: merge::Hand::new(&options, payload_size),
             folding: None,
+            append_room: AppendRoom::default(),
             items: ItemBuf::new(),
             installs: VecDeque::new(),
             trims: value::Trims::default(),

@@ -10,7 +10,7 @@ use flagstone_space::{FlagLack, append_lack, flag_lack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::appends::{self, Appends};
+use crate::appends::{self, AppendScheme, Appends};
 
 /// What a frame in memory holds, and so where committed changes wait for their page write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -335,7 +335,7 @@ impl Default for Options {
             compaction: Compaction::Copy,
             checkpoint_commits: 0,
             commit: CommitBy::Auto,
-            append_scheme: Appends::default(),
+            append_scheme: Appends::auto(),
             durability: Durability::Immediate,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
@@ -464,6 +464,7 @@ fn flags() -> Options {
 fn traditional() -> Options {
     Options {
         preset: String::from("traditional"),
+        append_scheme: Appends::default(),
         frames: FrameKind::Ahead,
         budget: Budget::Divided,
         merge_batch: 0.0,
@@ -482,6 +483,7 @@ const OTF_CHECKPOINT_COMMITS: u64 = 5_000;
 fn otf_immediate() -> Options {
     Options {
         preset: String::from("otf-immediate"),
+        append_scheme: Appends::default(),
         frame_share: 0.5,
         budget: Budget::Shared,
         merge_batch: 0.0,
@@ -502,6 +504,7 @@ fn otf_group() -> Options {
 fn lazy_biggest() -> Options {
     Options {
         preset: String::from("lazy-biggest"),
+        append_scheme: Appends::default(),
         frame_share: 0.5,
         budget: Budget::Divided,
         merge_batch: 0.0,
@@ -527,6 +530,7 @@ fn lazy_cost() -> Options {
 fn ls_lru() -> Options {
     Options {
         preset: String::from("ls-lru"),
+        append_scheme: Appends::default(),
         frame_share: 0.05,
         victim: Victim::Cover,
         unit_pages: 3.0,
@@ -702,16 +706,7 @@ impl Options {
                 instead: "flagstone-claims",
             });
         }
-        let slots = self.append_scheme.records_max();
-        if slots > 0
-            && let Some(lack) = append_lack(&device.geometry(), &device.capabilities(), slots)
-        {
-            return Err(OptionsError::Capability {
-                preset: self.preset.clone(),
-                capability: appends::capability_of(lack),
-                instead: if self.preset.starts_with("ipa") { "ipa-0x0" } else { "flagstone" },
-            });
-        }
+        self.require_slots(device, self.append_scheme.records_min())?;
         if self.memory < MEMORY_PAGES_MIN * page_size {
             return refuse("memory", self.memory.to_string(), "at least 24 logical pages");
         }
@@ -720,13 +715,36 @@ impl Options {
 }
 
 impl Options {
-    /// Checks that no table asks for in-place appends, which only the lab's classic engine makes.
-    pub(crate) fn require_whole_pages(&self) -> Result<(), OptionsError> {
-        if self.append_scheme.records_max() == 0 {
+    /// Checks that `device` carries the appends that these options ask for, those included that are made
+    /// only where a device carries them.
+    ///
+    /// # Errors
+    ///
+    /// `Capability`.
+    pub fn require_appends(&self, device: &impl Nand) -> Result<(), OptionsError> {
+        self.require_slots(device, self.append_scheme.records_max())
+    }
+
+    fn require_slots(&self, device: &impl Nand, slots: u8) -> Result<(), OptionsError> {
+        match append_lack(&device.geometry(), &device.capabilities(), slots) {
+            Some(lack) if slots > 0 => Err(OptionsError::Capability {
+                preset: self.preset.clone(),
+                capability: appends::capability_of(lack),
+                instead: if self.preset.starts_with("ipa") { "ipa-0x0" } else { "flagstone" },
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that all tables take appends alike, in byte runs: pairs, and tables that differ, are for the
+    /// lab's classic engine.
+    pub(crate) fn require_own_appends(&self) -> Result<(), OptionsError> {
+        let Appends { scheme, tables } = &self.append_scheme;
+        if tables.is_empty() && !matches!(scheme, AppendScheme::Pairs { .. }) {
             return Ok(());
         }
         let (option, value) = ("append_scheme", self.append_scheme.to_string());
-        let must = "0x0 with this preset; those that append are called ipa-…";
+        let must = "auto, Nxruns or 0x0 with this preset; others are for those called ipa-…";
         Err(OptionsError::OutOfRange { option, value, must })
     }
 }

@@ -16,8 +16,8 @@
 
 use flagstone_nand::Nand;
 use flagstone_space::{
-    Cause, GcPolicy, GroupId, LogicalPage, Lsn, Owner, PageInfo, PinId, RegionId, Space,
-    SpaceError, SpaceOptions, WriteTag,
+    Cause, GcPolicy, GroupId, LogicalPage, Lsn, NewerImage, Owner, PageInfo, PinId, RegionId,
+    Space, SpaceError, SpaceOptions, WriteTag,
 };
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, warn};
@@ -25,8 +25,8 @@ use tracing::{debug, warn};
 use crate::bugs::SeededBug;
 use crate::database::WearAccount;
 use crate::engine::{
-    CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job, PageWrite,
-    Release, SpaceView, Step, Stop, Wait, WriteJob,
+    Append, CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job,
+    PageWrite, Release, SpaceView, Step, Stop, Wait, WriteJob,
 };
 use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
@@ -128,8 +128,12 @@ impl Owner for Folding<'_> {
         page: LogicalPage,
         info: &PageInfo,
         image: &mut Vec<u8>,
-    ) -> Option<Lsn> {
+    ) -> Option<NewerImage> {
         self.0.write().newer_image(page, info, image)
+    }
+
+    fn relocated(&mut self, page: LogicalPage, info: &PageInfo) {
+        self.0.write().relocated(page, info);
     }
 
     fn moved(&mut self, page: LogicalPage, lsn: Lsn) {
@@ -426,10 +430,19 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    fn write(&self, job: Box<WriteJob>) -> Result<Done, EngineError> {
+    fn write(&self, mut job: Box<WriteJob>) -> Result<Done, EngineError> {
         let mut space = self.space();
         let begun_ns = space.busy_ns();
-        match self.write_pages(&mut space, &job) {
+        let written = match self.append(&mut space, &mut job) {
+            Ok(true) => {
+                let cost_ns = space.busy_ns() - begun_ns;
+                self.engine().note_append_cost(cost_ns);
+                return Ok(Done::Written(job, None));
+            }
+            Ok(false) => self.write_pages(&mut space, &mut job),
+            Err(error) => Err(error),
+        };
+        match written {
             Ok(pin) => {
                 let cost_ns = space.busy_ns() - begun_ns;
                 self.engine().note_write_cost(job.pages.len(), cost_ns);
@@ -444,21 +457,34 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
+    /// Appends what a job is about to the page that holds it; false when that takes no append.
+    fn append(&self, space: &mut Space<D>, job: &mut WriteJob) -> Result<bool, SpaceError> {
+        let [write] = job.pages.as_mut_slice() else { return Ok(false) };
+        let Some(append) = write.append.take() else { return Ok(false) };
+        let Append { onto, records } = append;
+        write.version = space.append(write.page, &onto, write.lsn, Append::FORM, &records)?;
+        Ok(write.version.is_some())
+    }
+
     fn write_pages(
         &self,
         space: &mut Space<D>,
-        job: &WriteJob,
+        job: &mut WriteJob,
     ) -> Result<Option<PinId>, SpaceError> {
         let count = u32::try_from(job.pages.len()).unwrap_or(u32::MAX);
         space.ensure_room(count, &mut Folding(&self.engine))?;
         let pin = job.pin.and_then(|page| space.pin(page).ok());
-        for write in &job.pages {
-            let tag = tag_of(write.lsn, REGION_TABLES, job.cause);
-            if job.group == GroupId::NONE {
-                space.write(write.page, &write.image, &tag)?;
+        for write in &mut job.pages {
+            let append_slots = self.engine().slots_behind(&write.image);
+            let tag = WriteTag { append_slots, ..tag_of(write.lsn, REGION_TABLES, job.cause) };
+            let body = write.image.get(..space.payload_size_with(append_slots));
+            let body = body.unwrap_or(&write.image);
+            let info = if job.group == GroupId::NONE {
+                space.write(write.page, body, &tag)?
             } else {
-                space.write_in_group(job.group, write.page, &write.image, &tag)?;
-            }
+                space.write_in_group(job.group, write.page, body, &tag)?
+            };
+            write.version = Some(info);
         }
         let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
         if job.group != GroupId::NONE && (self.needs_sync || self.has_pairs) && !skips_sync {

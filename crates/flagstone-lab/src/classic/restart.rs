@@ -62,6 +62,7 @@ impl<D: Nand> Machine<D> {
     /// The options do not fit the device, or the device failed.
     pub fn create(mut device: D, config: &Config) -> Result<Self, OpenError> {
         config.options.require(&device)?;
+        config.options.require_appends(&device)?;
         let options = parts::space_options(&mut device, &config.options)?;
         let needs = needs_of(&device, &options);
         let mut space = Space::format(device, &options)?;
@@ -85,6 +86,7 @@ impl<D: Nand> Machine<D> {
     /// No database, a damaged one, options that do not fit, or a failing device.
     pub fn open(mut device: D, config: &Config) -> Result<Self, OpenError> {
         config.options.require(&device)?;
+        config.options.require_appends(&device)?;
         let (begun_ns, before) = (device.now_ns(), device.counters());
         let options = parts::space_options(&mut device, &config.options)?;
         let needs = needs_of(&device, &options);

@@ -23,7 +23,7 @@ pub struct Step {
 type Change = fn(Options) -> Options;
 
 /// The changes, in the order in which they are made.
-pub const STEPS: [(&str, Change); 7] = [
+pub const STEPS: [(&str, Change); 8] = [
     ("groups that go together", |options| Options { super_group: SuperGroup::Off, ..options }),
     ("merges written at once", |options| Options { merge_to: MergeTo::Flash, ..options }),
     ("which group is merged", |options| Options { victim: Victim::Window, ..options }),
@@ -42,6 +42,10 @@ pub const STEPS: [(&str, Change); 7] = [
     }),
     ("large transactions commit their leaves", |options| Options {
         commit: CommitBy::Auto,
+        ..options
+    }),
+    ("small changes stay on their page", |options| Options {
+        append_scheme: Options::default().append_scheme,
         ..options
     }),
 ];
@@ -79,13 +83,13 @@ mod tests {
     fn the_last_change_makes_the_default() {
         let last = policies().unwrap().pop().unwrap();
         let preset = String::from("flagstone");
-        assert_eq!(Options { preset, ..STEPS[6].1(last.options) }, Options::default());
+        assert_eq!(Options { preset, ..STEPS[7].1(last.options) }, Options::default());
     }
 
     #[test]
     fn changes_follow_each_other() {
-        let steps = steps("w", &[10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.5], 4.0);
-        assert_eq!((steps[0].before_us, steps[6].after_us), (10.0, 4.0));
+        let steps = steps("w", &[10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.5, 4.2], 4.0);
+        assert_eq!((steps[0].before_us, steps[7].after_us), (10.0, 4.0));
         assert!(steps.windows(2).all(|pair| pair[0].after_us == pair[1].before_us));
     }
 }

@@ -144,6 +144,14 @@ fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(range.low.as_slice()), high)
 }
 
+#[cfg(test)]
+impl<D: Nand> Flagstone<D> {
+    /// Counters of the floor below.
+    pub(super) fn stats(&self) -> flagstone_space::SpaceStats {
+        self.database.runtime().space().stats()
+    }
+}
+
 impl<D: Nand> Subject<D> for Flagstone<D> {
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
         let database = Database::create_on(device, &setup.options)?;
@@ -342,6 +350,13 @@ impl<D: Nand> Subject<D> for Flagstone<D> {
         }
         // An engine that never comes to rest: the runner's device budget reports it.
         Err(EngineError::Full)
+    }
+
+    fn merge_all(&mut self) -> Result<(), EngineError> {
+        match self.database.runtime().merge_now() {
+            Err(EngineError::Full) => Ok(()),
+            merged => merged,
+        }
     }
 
     fn contents(&mut self) -> Result<Contents, EngineError> {

@@ -13,7 +13,7 @@
 //!   is one crash state. Where operations on other dies may overtake it, there is one more beside all
 //!   of them, and one for each number of them with the last one cut too, by its endings in turn.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
-//!   commit, lose power between two operations, merge and collect, close, open again, compare again.
+//!   commit, lose power between two operations, merge everything and collect, close, open again, compare again.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
 //!   what was found once must be found again.
 //! - **E4** States are independent: threads change the order of failures, never the set.
@@ -503,6 +503,7 @@ where
     runner.step(Op::Commit(slot, Durability::Immediate))?;
     runner.step(Op::Get(slot, table, key))?;
     runner.step(Op::PowerLoss)?;
+    runner.merge_all()?;
     runner.step(Op::Collect)?;
     runner.step(Op::Reopen)?;
     runner.verify()

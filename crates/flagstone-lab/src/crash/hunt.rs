@@ -18,7 +18,7 @@ use super::faults::{
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
-use super::script::{CLAIMS, Mix, Script};
+use super::script::{APPENDS, CLAIMS, Mix, Script};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::{CrashError, Flagstone, chip, file, small};
@@ -105,7 +105,7 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 26] = [
+const WAYS: [Way; 27] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
@@ -114,6 +114,7 @@ const WAYS: [Way; 26] = [
     ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
     ("histories with little work", |target, seed| in_histories(target, seed, Pace::LittleWork)),
     ("claimed leaves, one cut", |target, seed| on_claims(target, seed, &FLAGS)),
+    ("appended changes, one cut", on_appends),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
     ("space floor, in use", space_in_use),
@@ -342,6 +343,15 @@ fn on_claims(target: Target, seed: u64, claiming: &Claiming) -> Result<Look, Cra
     let options = Options::preset("flagstone-flags")?;
     let ops = (*ops, &CLAIMS);
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, *depth), ops))
+}
+
+/// The same, and snapshots that read what was there before.
+const APPENDED: Mix = Mix { reads: 40, snapshots: 60, ..APPENDS };
+
+/// Small changes of a few rows, on pages that leave room for them.
+fn on_appends(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let device = (chip("tiny-shared", seed)?, &Use::New);
+    Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (300, &APPENDED)))
 }
 
 fn on_hot_keys(target: Target, seed: u64) -> Result<Look, CrashError> {

@@ -15,7 +15,7 @@ use super::fuzz::{ImageVerdict, image_on_chip, image_seeds};
 use super::opening::opening_reads;
 use super::rig::{Capturing, Rig};
 use super::run::Runner;
-use super::script::value_bytes;
+use super::script::{self, Op, Script, value_bytes};
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
 use super::swarm::{CHIP_PROFILES, Draw};
@@ -73,6 +73,30 @@ fn every_power_cut_beside_another_die_recovers() {
         let tally = super::explore::explore::<Engine, _>(&scenario, &limits, &|_, _| {});
         assert!(tally.states > 100, "{profile}: only {} states", tally.states);
         assert_eq!(tally.failures, [], "{profile}");
+    }
+}
+
+/// Goal: the same where merges append to the page of their leaf.
+/// Method: all states of scripts of small changes on a chip whose pages take three appends each.
+#[test]
+fn every_power_cut_of_an_append_recovers() {
+    for seed in 0..effort() {
+        let config = config("flagstone", "tiny-shared", 300, 1, seed);
+        let mut scenario = config.scenario(chip("tiny-shared", seed).unwrap()).unwrap();
+        scenario.script = Script::seeded(seed, config.ops, &script::APPENDS);
+        let rig: RunnerRig<SimNand> =
+            Rig::new(scenario.device.clone(), Arc::default(), Capturing::Off);
+        let mut runner = Runner::<Engine, _>::create(rig, &scenario.setup).unwrap();
+        // What an engine counts ends with it.
+        let mut calm = scenario.script.clone();
+        calm.0.retain(|op| !matches!(op, Op::Reopen | Op::PowerLoss));
+        runner.run(&calm).unwrap();
+        let appends = runner.subject().map(|engine| engine.stats().delta_appends);
+        assert!(appends.is_some_and(|appends| appends > 0), "seed {seed}: {appends:?} appends");
+        let limits = Limits { states_max: 1_000, ..Limits::default() };
+        let tally = super::explore::explore::<Engine, _>(&scenario, &limits, &|_, _| {});
+        assert!(tally.states > 100, "seed {seed}: only {} states", tally.states);
+        assert_eq!(tally.failures, [], "seed {seed}");
     }
 }
 

@@ -149,6 +149,12 @@ const LARGE_SIZE_MAX: usize = 3000;
 const LARGE_KEY_COUNT: u8 = 4;
 
 impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
+    /// The engine, while it is open.
+    #[cfg(test)]
+    pub(super) fn subject(&self) -> Option<&S> {
+        self.subject.as_ref()
+    }
+
     /// Makes a database on the rig's device, with the tables of scripts.
     ///
     /// # Errors
@@ -688,6 +694,11 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         work: impl FnOnce(&mut S) -> Result<(), EngineError>,
     ) -> Result<(), Stop> {
         self.ask_op(op, work).map(drop)
+    }
+
+    /// Merges whatever waits for its page.
+    pub(super) fn merge_all(&mut self) -> Result<(), Stop> {
+        self.upkeep(Op::Collect, S::merge_all)
     }
 
     /// Ends every transaction and snapshot of the engine.

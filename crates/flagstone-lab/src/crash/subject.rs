@@ -191,6 +191,11 @@ pub trait Subject<D>: Sized {
     /// Merges and collects garbage, as far as there is any.
     fn collect(&mut self) -> Result<(), EngineError>;
 
+    /// Merges whatever waits for its page, as far as the device has room for that.
+    fn merge_all(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Everything the database holds, by whatever tables it has.
     fn contents(&mut self) -> Result<Contents, EngineError>;
 

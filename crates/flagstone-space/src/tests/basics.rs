@@ -6,8 +6,8 @@ use super::harness::{
     Draw, Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
 };
 use crate::{
-    GroupId, LogRead, LogicalPage, Lsn, MountError, NoOwner, Owner, PageInfo, Space, SpaceError,
-    SpaceOptions, WriteTag,
+    GroupId, LogRead, LogicalPage, Lsn, MountError, NewerImage, NoOwner, Owner, PageInfo, Space,
+    SpaceError, SpaceOptions, WriteTag,
 };
 use flagstone_nand::{Crashable, Nand, PageContent, Profile, SimNand};
 
@@ -118,12 +118,17 @@ fn a_pinned_version_survives_rewrites_and_collections() {
 struct OneNewer(LogicalPage, bool);
 
 impl Owner for OneNewer {
-    fn newer_image(&mut self, page: LogicalPage, _: &PageInfo, image: &mut Vec<u8>) -> Option<Lsn> {
+    fn newer_image(
+        &mut self,
+        page: LogicalPage,
+        _: &PageInfo,
+        image: &mut Vec<u8>,
+    ) -> Option<NewerImage> {
         if page != self.0 || self.1 {
             return None;
         }
         image[..6].copy_from_slice(b"merged");
-        Some(Lsn(99))
+        Some(NewerImage { lsn: Lsn(99), append_slots: 0 })
     }
 
     fn moved(&mut self, page: LogicalPage, lsn: Lsn) {

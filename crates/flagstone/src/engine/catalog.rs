@@ -6,6 +6,7 @@
 
 use flagstone_space::LogicalPage;
 
+use super::append::Habit;
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
 use crate::delta::{DeltaMap, Op};
@@ -40,6 +41,8 @@ pub(crate) struct Tree {
     pub(crate) retained: snapshot::Retained,
     /// Entries of all leaves on flash, as far as counted.
     pub(crate) entry_count: i64,
+    /// What its merges say of appends.
+    pub(crate) habit: Habit,
 }
 
 impl Tree {
@@ -52,6 +55,7 @@ impl Tree {
             is_reshaping: false,
             retained: snapshot::Retained::default(),
             entry_count: 0,
+            habit: Habit::default(),
         }
     }
 

@@ -438,7 +438,7 @@ impl Engine {
             true => Lsn(upto.0 + 8),
             false => upto,
         };
-        Ok(Some((leaf, PageWrite { page, image, lsn })))
+        Ok(Some((leaf, PageWrite::new(page, image, lsn))))
     }
 
     /// Durable deltas of a leaf with the claiming transaction's changes on top.

@@ -159,7 +159,8 @@ impl Engine {
                     // The last snapshot that needed it has ended meanwhile: its reader learns so.
                     return Ok(());
                 }
-                let (info, image) = fetched.found.ok_or(missing(page))?;
+                let (info, mut image) = fetched.found.ok_or(missing(page))?;
+                self.widen(&mut image);
                 NodeView::parse(&image)
                     .map_err(|_| EngineError::Corrupt { page, check: "old leaf does not parse" })?;
                 self.snapshots.keep_old(pin, info.lsn, image);
@@ -179,8 +180,9 @@ impl Engine {
         &mut self,
         page: LogicalPage,
         info: PageInfo,
-        image: Vec<u8>,
+        mut image: Vec<u8>,
     ) -> Result<(), EngineError> {
+        self.widen(&mut image);
         let fault = |_| EngineError::Corrupt { page, check: "node does not parse" };
         let view = NodeView::parse(&image).map_err(fault)?;
         let (tree, level) = (view.tree(), view.level());
@@ -194,6 +196,7 @@ impl Engine {
         if level == 0 {
             self.meet_base(page, info.lsn, &image);
             self.place(page, info.lsn, image, Class::Leaf);
+            self.note_version(page, Some(&info));
             return Ok(());
         }
         let structure = &self.trees[tree as usize].structure;

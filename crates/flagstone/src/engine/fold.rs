@@ -1,7 +1,7 @@
 //! Deltas that meet an image without a page write of their own: in frames that are ahead of flash,
 //! and in leaves that garbage collection moves anyway.
 
-use flagstone_space::{LogicalPage, Lsn, PageInfo};
+use flagstone_space::{LogicalPage, Lsn, NewerImage, PageInfo};
 
 use super::merge::UNDERFULL_PERCENT;
 use super::pool::FrameIndex;
@@ -168,13 +168,13 @@ impl Engine {
 
     /// A live page is about to be moved: the image that it should be moved as.
     ///
-    /// Returns the LSN to which `image` is complete when durable deltas were folded in.
+    /// Returns what `image` is when durable deltas were folded in.
     pub fn newer_image(
         &mut self,
         page: LogicalPage,
         info: &PageInfo,
         image: &mut Vec<u8>,
-    ) -> Option<Lsn> {
+    ) -> Option<NewerImage> {
         let upto = self.merge_lsn();
         if !self.folds_on_relocation() || self.busy.contains(&page) || self.buries(upto) {
             return None;
@@ -191,16 +191,19 @@ impl Engine {
             return None;
         }
         let mut folded = image.clone();
+        self.widen(&mut folded);
         let fold = node::fold_in_place(&mut folded, &tree.deltas, upto, &mut NoOutline).ok()??;
         if !fold.dropped_refs.is_empty() {
             return None;
         }
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         self.folding = Some(Folding { page, table: Table { id: view.tree() }, low, high });
+        let append_slots = self.slots_behind(&folded);
+        folded.truncate(self.payload_size - self.append_room.size_of(append_slots));
         *image = folded;
         self.counts.folds += 1;
         self.counts.folded_deltas += pending.count as u64;
-        Some(upto)
+        Some(NewerImage { lsn: upto, append_slots })
     }
 
     /// The folded image of `page`, complete to `lsn`, is current: its deltas go.

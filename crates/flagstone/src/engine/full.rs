@@ -154,6 +154,11 @@ impl Engine {
         self.has_pages_for(bytes.div_ceil(usable) as u64)
     }
 
+    /// The same beside what was committed and may make leaves grow.
+    pub(crate) fn has_room_beside_growth(&self, bytes: usize) -> bool {
+        self.has_room_for(self.growth.bytes + bytes)
+    }
+
     /// Whether users may take `pages` more and the reserve stays.
     pub(crate) fn has_pages_for(&self, pages: u64) -> bool {
         self.used_pages() + pages + PAGES_RESERVED <= self.view.capacity_pages

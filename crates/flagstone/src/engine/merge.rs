@@ -19,8 +19,9 @@
 
 use std::collections::VecDeque;
 
-use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PinId};
+use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 
+use super::append::Append;
 use super::checkpoint::CheckpointJob;
 use super::claim::ClaimJob;
 use super::spill::SpillJob;
@@ -82,6 +83,16 @@ pub(crate) struct PageWrite {
     pub(crate) page: LogicalPage,
     pub(crate) image: Vec<u8>,
     pub(crate) lsn: Lsn,
+    /// How the version on flash becomes the image without another page, where it can.
+    pub(crate) append: Option<Append>,
+    /// What stands on flash, once it is written.
+    pub(crate) version: Option<PageInfo>,
+}
+
+impl PageWrite {
+    pub(crate) const fn new(page: LogicalPage, image: Vec<u8>, lsn: Lsn) -> Self {
+        Self { page, image, lsn, append: None, version: None }
+    }
 }
 
 /// Pages to be programmed, all in one group.

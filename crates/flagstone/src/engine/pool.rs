@@ -15,7 +15,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use flagstone_space::{LogicalPage, Lsn};
+use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use hashbrown::HashMap;
 
 use super::split::Ghosts;
@@ -53,9 +53,24 @@ pub(crate) struct Frame {
     pub(crate) image: Vec<u8>,
     /// Changes that flash lacks; none for a clean copy.
     pub(crate) ahead: Option<Ahead>,
+    /// The version on flash, where it takes appends: the image is what it holds, unless it is ahead.
+    pub(crate) version: Option<Box<PageInfo>>,
     class: Class,
     /// Used by a reader that changes nothing: counts as used last once somebody asks.
     is_glanced: AtomicBool,
+}
+
+impl Frame {
+    fn clean(page: LogicalPage, lsn: Lsn, image: Vec<u8>, class: Class) -> Self {
+        let is_glanced = AtomicBool::new(false);
+        Self { page, lsn, image, ahead: None, version: None, class, is_glanced }
+    }
+
+    /// Memory of it (P1).
+    fn size(&self) -> usize {
+        let version = if self.version.is_some() { size_of::<PageInfo>() } else { 0 };
+        frame_size(self.image.capacity()) + version
+    }
 }
 
 /// Which order a frame is in (P3).
@@ -212,6 +227,15 @@ impl Pool {
         self.order(index.0).set_dirty(index.0, true);
     }
 
+    /// Takes note of the version on flash that a frame is a copy of, if it takes appends.
+    pub(crate) fn set_version(&mut self, index: FrameIndex, info: &PageInfo) {
+        let frame = &mut self.frames[index.0 as usize];
+        let before = frame.size();
+        frame.version = (info.appends < info.append_slots).then(|| Box::new(*info));
+        self.bytes = self.bytes + frame.size() - before;
+        self.bytes_peak = self.bytes_peak.max(self.bytes);
+    }
+
     /// Flash has caught up with a frame.
     pub(crate) fn mark_clean(&mut self, index: FrameIndex) {
         self.frames[index.0 as usize].ahead = None;
@@ -249,10 +273,9 @@ impl Pool {
         if let Some(index) = self.index.get(&page).copied()
             && self.frames[index as usize].class == class
         {
-            let frame =
-                Frame { page, lsn, image, ahead: None, class, is_glanced: AtomicBool::new(false) };
+            let frame = Frame::clean(page, lsn, image, class);
             let old = std::mem::replace(&mut self.frames[index as usize], frame);
-            self.bytes = self.bytes + size - frame_size(old.image.capacity());
+            self.bytes = self.bytes + size - old.size();
             self.bytes_peak = self.bytes_peak.max(self.bytes);
             self.order(index).replace(index, page, size);
             return FrameIndex(index);
@@ -262,8 +285,7 @@ impl Pool {
         }
         self.bytes += size;
         self.bytes_peak = self.bytes_peak.max(self.bytes);
-        let frame =
-            Frame { page, lsn, image, ahead: None, class, is_glanced: AtomicBool::new(false) };
+        let frame = Frame::clean(page, lsn, image, class);
         let index = if let Some(index) = self.free.pop() {
             self.frames[index as usize] = frame;
             index
@@ -280,8 +302,9 @@ impl Pool {
     pub(crate) fn remove(&mut self, page: LogicalPage) -> bool {
         let Some(index) = self.index.remove(&page) else { return false };
         self.order(index).remove(index);
-        let image = core::mem::take(&mut self.frames[index as usize].image);
-        self.bytes -= frame_size(image.capacity());
+        let frame = &mut self.frames[index as usize];
+        self.bytes -= frame.size();
+        (frame.image, frame.version) = (Vec::new(), None);
         self.free.push(index);
         true
     }

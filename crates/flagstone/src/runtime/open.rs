@@ -72,7 +72,7 @@ impl<D: Nand> Runtime<D> {
     /// The options do not fit the device, or the device failed.
     pub fn create(mut device: D, options: &Options) -> Result<Self, OpenError> {
         options.require(&device)?;
-        options.require_whole_pages()?;
+        options.require_own_appends()?;
         let capabilities = device.capabilities();
         let space_options = space_options(&mut device, options)?;
         let mut space = Space::format(device, &space_options)?;
@@ -120,7 +120,7 @@ impl<D: Nand> Runtime<D> {
         mount: impl FnOnce(D) -> Result<(Space<D>, MountReport), MountError>,
     ) -> Result<Self, OpenError> {
         options.require(&device)?;
-        options.require_whole_pages()?;
+        options.require_own_appends()?;
         let begun_ns = device.now_ns();
         let counters = device.counters();
         let capabilities = device.capabilities();
@@ -176,7 +176,8 @@ impl<D: Nand> Runtime<D> {
         let device_geometry = space.device().geometry();
         let has_pairs =
             matches!(capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
-        let engine = Engine::new(options.clone(), space.payload_size(), log);
+        let mut engine = Engine::new(options.clone(), space.payload_size(), log);
+        engine.carry_appends(space.append_room());
         Ok(Self {
             engine: RwLock::new(engine),
             space: Mutex::new(space),

@@ -127,6 +127,7 @@ impl Engine {
                 if NodeView::trusted(&write.image).is_leaf() { Class::Leaf } else { Class::Inner };
             self.mark_stale(write.page);
             self.place(write.page, write.lsn, write.image, class);
+            self.note_version(write.page, write.version.as_ref());
         }
         if let Some(tree) = self.trees.get_mut(table.id as usize) {
             for (level, low, high, upto) in &reshape.written {
@@ -170,6 +171,7 @@ impl Engine {
         if self.pool.peek(write.page).is_some() {
             let page = write.page;
             self.place(page, write.lsn, write.image, Class::Leaf);
+            self.note_version(page, write.version.as_ref());
             self.absorb(page);
         }
     }

@@ -10,7 +10,7 @@ use crate::delta::KeyRange;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table};
-use crate::node::{self, Built, MergeRequest, NoOutline, NodeView};
+use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
 
 impl Engine {
     /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
@@ -62,21 +62,32 @@ impl Engine {
         let deltas = &self.tree(table)?.deltas;
         let request = MergeRequest { tree: table.id, range, upto, page_size: self.payload_size };
         let before = view.count() as i64;
-        let merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
+        let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
             .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
+        if merged.pages.len() > 1
+            && let Some(roomy) = self.with_room(view, request, merged.pages.len())
+        {
+            merged = roomy;
+        }
         let grown = merged.entry_count as i64 - before;
         self.counts.merged_deltas += deltas.range_totals(range, upto).count as u64;
         self.counts.merges += 1;
         let is_single = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
         if is_single && !self.is_underfull(table, page, &merged.pages[0])? {
             let pin = self.buries(upto).then_some(page);
-            self.busy.insert(page);
             let image = merged.pages.into_iter().next().map(|built| built.image);
+            let image = image.unwrap_or_default();
+            let append = match pin {
+                Some(_) if !self.bugs.has(SeededBug::AppendBuries) => None,
+                _ => self.append_onto(table, index, &image),
+            };
+            let pin = pin.filter(|_| append.is_none());
+            self.busy.insert(page);
             let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
                 true => Lsn(upto.0 + 8),
                 false => upto,
             };
-            let pages = vec![PageWrite { page, image: image.unwrap_or_default(), lsn }];
+            let pages = vec![PageWrite { append, ..PageWrite::new(page, image, lsn) }];
             let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
             let cause = Cause::Data;
             return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));
@@ -94,6 +105,25 @@ impl Engine {
             grown,
         };
         self.reshape(plan)
+    }
+
+    /// A merge that a leaf has to split for, with room for appends left in what the split fills; none
+    /// where that is not worth it, or takes pages that others may need.
+    fn with_room(
+        &self,
+        view: NodeView<'_>,
+        request: MergeRequest<'_>,
+        page_count: usize,
+    ) -> Option<Merged> {
+        let table = Table { id: request.tree };
+        let reserve = self.reserve_of(table);
+        let deltas = &self.trees.get(table.id as usize).filter(|_| reserve > 0)?.deltas;
+        let request = MergeRequest { page_size: self.payload_size - reserve, ..request };
+        // What does not fit a smaller page needs the whole one.
+        let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline).ok()?;
+        let more = merged.pages.len().saturating_sub(page_count) * self.payload_size;
+        merged.pages.iter_mut().for_each(|built| self.widen(&mut built.image));
+        (more == 0 || self.has_room_beside_growth(more)).then_some(merged)
     }
 
     /// The LSN that a merge prepared now is complete to: everything at or below is durable, and in
@@ -131,7 +161,7 @@ impl Engine {
             self.want_flush();
             return Ok(None);
         }
-        let write = PageWrite { page, image: frame.image.clone(), lsn: frame.lsn };
+        let write = PageWrite::new(page, frame.image.clone(), frame.lsn);
         self.busy.insert(page);
         Ok(Some(WriteJob {
             group: GroupId::NONE,
@@ -202,7 +232,7 @@ impl Engine {
             let view = NodeView::trusted(&frame.image);
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
             let (page, upto) = (frame.page, frame.lsn);
-            let write = PageWrite { page, image: frame.image.clone(), lsn: upto };
+            let write = PageWrite::new(page, frame.image.clone(), upto);
             let outcome = Outcome::InnerWritten { table, level, low, high, upto };
             self.trees[number].is_reshaping = true;
             let (group, cause, pages) = (GroupId::NONE, Cause::Data, vec![write]);

@@ -37,7 +37,7 @@ impl Engine {
         self.busy.insert(page);
         let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
         let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
-        let pages = vec![PageWrite { page, image, lsn: upto }];
+        let pages = vec![PageWrite::new(page, image, upto)];
         Ok(Some(WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }))
     }
 
@@ -253,7 +253,7 @@ impl Engine {
             if index > 0 {
                 puts.push((built.low_key, at));
             }
-            climb.writes.push(PageWrite { page: at, image: built.image, lsn });
+            climb.writes.push(PageWrite::new(at, built.image, lsn));
         }
         Ok(puts)
     }
@@ -273,7 +273,7 @@ impl Engine {
         for built in built {
             let at = self.take_page_for(climb)?;
             children.push((built.low_key, at));
-            climb.writes.push(PageWrite { page: at, image: built.image, lsn });
+            climb.writes.push(PageWrite::new(at, built.image, lsn));
         }
         let range = KeyRange::ALL;
         let rows = children.iter().map(|(key, child)| (key.as_slice(), *child));
@@ -284,7 +284,7 @@ impl Engine {
             return self.grow_root(table, level + 1, images, lsn, root, climb);
         }
         let image = images.into_iter().next().map(|built| built.image).unwrap_or_default();
-        climb.writes.push(PageWrite { page: root, image, lsn });
+        climb.writes.push(PageWrite::new(root, image, lsn));
         Ok(())
     }
 }

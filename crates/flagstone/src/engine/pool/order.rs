@@ -75,6 +75,9 @@ pub(super) const SPOT_SIZE: usize = size_of::<Spot>();
 pub(crate) struct PageCosts {
     read: Average,
     write: Average,
+    /// Of the writes, whole pages and appends.
+    whole: Average,
+    append: Average,
     log: Average,
 }
 
@@ -102,6 +105,30 @@ impl PageCosts {
     /// So many pages were written in `ns`; none where there was nothing but collection.
     pub(crate) fn note_write(&mut self, pages: u64, ns: u64) {
         self.write.add(pages, ns);
+        self.whole.add(pages, ns);
+    }
+
+    /// A page took an append in `ns`.
+    pub(crate) fn note_append(&mut self, ns: u64) {
+        self.write.add(1, ns);
+        self.append.add(1, ns);
+    }
+
+    /// Nanoseconds of a whole page written, with its share of collection.
+    pub(crate) fn whole(&self) -> f64 {
+        self.whole.each()
+    }
+
+    /// Nanoseconds of an append; of a program of the log, which is as small, until one was made. None
+    /// while too little was written to tell that, or what a page costs.
+    pub(crate) fn append(&self) -> Option<f64> {
+        let seen = if self.append.count > 0 { self.append } else { self.log };
+        (seen.count > 0 && self.whole.count >= REMEMBERED).then(|| seen.each())
+    }
+
+    /// Whether an append costs less than a page and its share of collection, as far as is known.
+    pub(crate) fn favour_appends(&self) -> bool {
+        self.whole.count == 0 || self.append.each() < self.whole.each()
     }
 
     /// The log was programmed so many times in `ns`.
@@ -440,6 +467,17 @@ mod tests {
             let page = if draw(4) > 0 { draw(40) } else { draw(320) };
             (page, draw(3) == 0)
         })
+    }
+
+    #[test]
+    fn appends_are_favoured_while_they_cost_less_than_pages() {
+        let mut costs = PageCosts::default();
+        costs.note_append(250);
+        assert!(costs.favour_appends(), "what a page costs is not known yet");
+        costs.note_write(1, 200);
+        assert!(!costs.favour_appends());
+        costs.note_write(1, 900);
+        assert!(costs.favour_appends(), "collection makes pages dear");
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! In-place appends: small changes of a leaf go onto the physical page that holds it.
+//!
+//! Owns which merges end so, and what leaves leave free for it. How appends stand on flash, and which
+//! pages take them, is the space floor's.
+//!
+//! - **A1** A leaf is written with as many slots as fit behind its content: they cost nothing, and the
+//!   next image that needs their room is written as a whole.
+//! - **A2** An append holds what a whole page would: the same image, complete to the same LSN, of durable
+//!   deltas alone (rules D1, D2). Until a checkpoint of the mapping counts it, the log has these deltas
+//!   (rule D6): its head moves with such a checkpoint only.
+//! - **A3** What a snapshot may still read is not appended to: the old leaf is pinned, and the new one
+//!   written elsewhere (rule D15).
+//! - **A4** An append is made only while it costs less than a page with its share of collection, both as
+//!   measured.
+//! - **A5** A split leaves room in the leaves that it fills for as many slots as the table's merges are
+//!   worth by the same measure; a leaf that one page still holds is never split for that.
+
+use flagstone_space::runs::{self, ChangeForm};
+use flagstone_space::{AppendRoom, LogicalPage, PageInfo};
+
+use super::pool::FrameIndex;
+use super::{Engine, Table};
+use crate::appends::AppendScheme;
+use crate::node::NodeView;
+use reserve::Prices;
+
+mod reserve;
+
+pub(crate) use reserve::Habit;
+
+/// Changes that make another image of a version on flash.
+#[derive(Debug)]
+pub(crate) struct Append {
+    pub(crate) onto: PageInfo,
+    pub(crate) records: Vec<Vec<u8>>,
+}
+
+impl Append {
+    /// How changes are written down.
+    pub(crate) const FORM: ChangeForm = ChangeForm::Runs;
+}
+
+impl Engine {
+    /// Leaves take appends from now on, as far as the options want it.
+    pub(crate) fn carry_appends(&mut self, room: AppendRoom) {
+        if self.options.append_scheme.scheme != AppendScheme::None {
+            self.append_room = room;
+        }
+    }
+
+    /// Slots for appends that fit behind a node's content (A1): only leaves have any.
+    pub(crate) fn slots_behind(&self, image: &[u8]) -> u8 {
+        let view = NodeView::trusted(image);
+        if !view.is_leaf() {
+            return 0;
+        }
+        self.append_room.slots_behind(view.used_bytes(), self.payload_size)
+    }
+
+    /// Gives an image the size of a page: where it has slots for appends, its version ends before them.
+    pub(crate) fn widen(&self, image: &mut Vec<u8>) {
+        if image.len() < self.payload_size {
+            image.resize(self.payload_size, 0xFF);
+        }
+    }
+
+    /// The frame of `page` is a copy of this version.
+    pub(crate) fn note_version(&mut self, page: LogicalPage, info: Option<&PageInfo>) {
+        if let (Some(index), Some(info)) = (self.pool.peek(page), info) {
+            self.pool.set_version(index, info);
+        }
+    }
+
+    /// Collection moved a page: the frame that is a copy of it is one of the new place.
+    pub(crate) fn relocated(&mut self, page: LogicalPage, info: &PageInfo) {
+        let index = self.pool.peek(page);
+        if index.is_some_and(|index| self.pool.frame(index).lsn == info.lsn) {
+            self.note_version(page, Some(info));
+        }
+    }
+
+    /// How the version that a frame is a copy of becomes `image`; none when a page costs less, or has to
+    /// be written.
+    pub(crate) fn append_onto(
+        &mut self,
+        table: Table,
+        index: FrameIndex,
+        image: &[u8],
+    ) -> Option<Append> {
+        if self.append_room.slots_max == 0 {
+            return None;
+        }
+        let mut records = self.records_to(table, index, image)?;
+        let frame = self.pool.frame(index);
+        let onto = **frame.version.as_ref().filter(|_| frame.ahead.is_none())?;
+        let left: usize = onto.append_slots.saturating_sub(onto.appends).into();
+        let size = self.payload_size - self.append_room.size_of(onto.append_slots);
+        let fits = records.len() <= left && NodeView::trusted(image).used_bytes() <= size;
+        if !fits || !self.pool.costs.favour_appends() {
+            return None;
+        }
+        if records.is_empty() {
+            // What the leaf is complete to moves on all the same.
+            records.push(Vec::new());
+        }
+        Some(Append { onto, records })
+    }
+
+    /// Records that make `image` of what a frame holds, if any number of slots takes them. The table
+    /// learns whether one does.
+    fn records_to(
+        &mut self,
+        table: Table,
+        index: FrameIndex,
+        image: &[u8],
+    ) -> Option<Vec<Vec<u8>>> {
+        let AppendRoom { slots_max, record_size_max, .. } = self.append_room;
+        let old = &self.pool.frame(index).image;
+        let records = runs::encode(old, image, Append::FORM, slots_max.into(), record_size_max);
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            tree.habit.note(records.as_ref().is_some_and(|records| records.len() <= 1));
+        }
+        records
+    }
+
+    /// Bytes of a page that a leaf of this table leaves free when it is split: those of the options, or as
+    /// many as appends are worth by what is measured (A5).
+    pub(crate) fn reserve_of(&self, table: Table) -> usize {
+        if let AppendScheme::Runs { records } = self.options.append_scheme.scheme {
+            return self.append_room.size_of(records);
+        }
+        let costs = &self.pool.costs;
+        let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
+        let (Some(habit), Some(append)) = (habit, costs.append()) else { return 0 };
+        let prices = Prices {
+            whole: costs.whole(),
+            read: costs.read(),
+            append,
+            moves: self.view.moves_per_write,
+            fill: self.view.taken_pages as f64 / self.view.capacity_pages.max(1) as f64,
+        };
+        self.append_room.size_of(habit.slots(self.append_room, self.payload_size, prices))
+    }
+}
+
+#[cfg(test)]
+mod tests;

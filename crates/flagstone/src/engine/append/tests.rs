@@ -1,0 +1,157 @@
+use flagstone_nand::{Crashable as _, Profile, SimNand};
+use flagstone_space::Cause;
+
+use crate::appends::Appends;
+use crate::database::Database;
+use crate::engine::Table;
+use crate::options::Options;
+
+fn key(row: u32) -> [u8; 4] {
+    row.to_be_bytes()
+}
+
+fn value(row: u32, round: u32) -> Vec<u8> {
+    let mut value = vec![row as u8; 100];
+    value[..4].copy_from_slice(&round.to_be_bytes());
+    value
+}
+
+fn chip(profile: &str) -> SimNand {
+    SimNand::new(&Profile::named(profile).unwrap().with_block_count(64).unwrap(), 1)
+}
+
+fn options() -> Options {
+    Options::default().with_memory(1 << 20)
+}
+
+/// A table of so many rows, all in leaves.
+fn database(profile: &str, options: &Options, rows: u32) -> (Database<SimNand>, Table) {
+    let database = Database::create_on(chip(profile), options).unwrap();
+    let table = database.table("t").unwrap();
+    put(&database, table, 0..rows, 0);
+    (database, table)
+}
+
+/// Changes rows, and merges the leaves that they belong to.
+fn put(database: &Database<SimNand>, table: Table, rows: std::ops::Range<u32>, round: u32) {
+    let mut transaction = database.begin();
+    rows.for_each(|row| transaction.put(table, &key(row), &value(row, round)).unwrap());
+    transaction.commit().unwrap();
+    database.runtime().merge_now().unwrap();
+}
+
+/// Programs of whole data pages, and appends.
+fn programs(database: &Database<SimNand>) -> (u64, u64) {
+    let place = |cause| Cause::ALL.iter().position(|other| *other == cause).unwrap();
+    let programs = database.runtime().space().stats().programs_by_cause;
+    (programs[place(Cause::Data)], programs[place(Cause::Delta)])
+}
+
+/// What `work` programs, of both kinds.
+fn during(database: &Database<SimNand>, work: impl FnOnce()) -> (u64, u64) {
+    let before = programs(database);
+    work();
+    let after = programs(database);
+    (after.0 - before.0, after.1 - before.1)
+}
+
+fn check(database: &Database<SimNand>, table: Table, rows: u32, rounds: impl Fn(u32) -> u32) {
+    let transaction = database.begin();
+    for row in 0..rows {
+        let found = transaction.get(table, &key(row)).unwrap();
+        assert_eq!(found, Some(value(row, rounds(row))), "row {row}");
+    }
+    assert!(database.check().unwrap().faults.is_empty());
+}
+
+/// Goal: a small change goes to the page of its leaf as long as the page takes it, and outlives a cut.
+/// Method: a leaf that leaves room for two slots; the third change is a whole page with new ones.
+#[test]
+fn a_small_change_stays_on_the_page_of_its_leaf() {
+    let (database, table) = database("slc-2k", &options(), 8);
+    for round in 1..=6 {
+        let grown = during(&database, || put(&database, table, 2..4, round));
+        assert_eq!(grown, if round % 3 == 0 { (1, 0) } else { (0, 1) }, "round {round}");
+        check(&database, table, 8, |row| if (2..4).contains(&row) { round } else { 0 });
+    }
+    put(&database, table, 7..8, 7);
+    let mut device = database.into_device().unwrap();
+    device.power_cycle();
+    let database = Database::open_on(device, &options()).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    check(&database, table, 8, |row| match row {
+        7 => 7,
+        2..4 => 6,
+        _ => 0,
+    });
+    let grown = during(&database, || put(&database, table, 0..1, 8));
+    assert_eq!(grown, (1, 0), "a page of an earlier session takes none");
+}
+
+/// Goal: a leaf that leaves no room, and a change that does not fit it, are whole pages.
+#[test]
+fn what_does_not_fit_behind_a_leaf_is_a_whole_page() {
+    let (dense, table) = database("slc-2k", &options(), 17);
+    assert_eq!(during(&dense, || put(&dense, table, 0..1, 1)), (1, 0), "full");
+    let (wide, table) = database("slc-2k", &options(), 12);
+    let rows = |round| {
+        let mut transaction = wide.begin();
+        (0..12_u32).for_each(|row| transaction.put(table, &key(row), &[round; 100]).unwrap());
+        transaction.commit().unwrap();
+        wide.runtime().merge_now().unwrap();
+    };
+    assert_eq!(during(&wide, || rows(1)), (1, 0), "every row is another");
+    assert_eq!(during(&wide, || put(&wide, table, 12..16, 0)), (1, 0), "it needs the slot's room");
+}
+
+/// Goal: a snapshot reads the leaf as it was.
+#[test]
+fn what_a_snapshot_reads_is_not_appended_to() {
+    let (database, table) = database("slc-2k", &options(), 8);
+    let snapshot = database.snapshot().unwrap();
+    assert_eq!(during(&database, || put(&database, table, 0..8, 1)), (1, 0));
+    for row in 0..8 {
+        assert_eq!(snapshot.get(table, &key(row)).unwrap(), Some(value(row, 0)), "row {row}");
+    }
+    drop(snapshot);
+    assert_eq!(during(&database, || put(&database, table, 0..8, 2)), (0, 1));
+    check(&database, table, 8, |_| 2);
+}
+
+/// Goal: collection that moves a page leaves its slots free again, and the copy in memory knows.
+/// Method: another table is written over and over on a small chip.
+#[test]
+fn a_page_that_moved_takes_appends() {
+    let (database, table) = database("slc-2k", &options(), 8);
+    let other = database.table("other").unwrap();
+    database.runtime().merge_now().unwrap();
+    assert_eq!(during(&database, || put(&database, table, 0..1, 1)), (0, 1));
+    for round in 0..24 {
+        for low in (0..20_000_u32).step_by(500) {
+            put_rows(&database, other, low..low + 500, round);
+        }
+    }
+    assert!(database.runtime().space().stats().gc_migrations > 0, "nothing was moved");
+    for round in 2..4 {
+        put(&database, table, 0..1, round);
+    }
+    check(&database, table, 8, |row| if row == 0 { 3 } else { 0 });
+}
+
+fn put_rows(database: &Database<SimNand>, table: Table, rows: std::ops::Range<u32>, round: u32) {
+    let mut transaction = database.begin();
+    rows.for_each(|row| transaction.put(table, &key(row), &value(row, round)[..40]).unwrap());
+    transaction.commit().unwrap();
+}
+
+/// Goal: where a device takes no appends, or the options want none, every change is a whole page.
+#[test]
+fn nothing_is_appended_where_that_is_not_carried_or_not_wanted() {
+    let off = Options { append_scheme: Appends::default(), ..options() };
+    for (profile, options) in [("spi-nand", options()), ("slc-2k", off)] {
+        let (database, table) = database(profile, &options, 8);
+        let grown = during(&database, || put(&database, table, 0..1, 1));
+        assert_eq!(grown, (1, 0), "{profile}");
+        check(&database, table, 8, |row| u32::from(row == 0));
+    }
+}
