@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Direction, Durability, Options, Row, RowValue, ScanRange, Table, Xid};
+use flagstone::{Appends, Direction, Durability, Options, Row, RowValue, ScanRange, Table, Xid};
 use flagstone_nand::{Crashable, Profile, SimNand};
 
 use super::{Config, Locking, Machine, Mistake};
@@ -16,8 +16,9 @@ fn chip() -> SimNand {
 }
 
 fn config(locking: Locking) -> Config {
-    let mut options = Options::default().with_memory(32 * 512);
-    options.log_pages = 144;
+    let options =
+        Options { append_scheme: Appends::default(), log_pages: 144, ..Options::default() };
+    let options = options.with_memory(32 * 512);
     Config { options, locking, mistake: Mistake::None }
 }
 
