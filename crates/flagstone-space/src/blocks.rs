@@ -67,17 +67,29 @@ pub(crate) struct Block {
     pub(crate) stuck: bool,
     /// Device time at which what replaced its units is complete.
     pub(crate) replaced_ns: u64,
+    /// What it was taken for in this session.
+    purpose: Option<Purpose>,
     /// Position within its bucket, while closed.
     slot: u32,
 }
 
-/// Which free block to take.
+/// Blocks are worn evenly as long as none is ahead of the mean by more than one part in this many of
+/// it.
+const AHEAD_SHARE: u32 = 8;
+
+/// What a free block is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wear {
-    /// Fewest erases: for what will be rewritten soon.
-    Least,
-    /// Most erases: for what will stay.
-    Most,
+pub(crate) enum Purpose {
+    /// Pages that will be rewritten soon.
+    Hot,
+    /// Pages that will stay, and pages that were moved.
+    Cold,
+    /// Mapping, block table, directory.
+    Meta,
+    /// The log.
+    Log,
+    /// Checkpoint records: their blocks are erased in turn, for ever.
+    Ring,
 }
 
 /// The block table.
@@ -95,6 +107,12 @@ pub(crate) struct BlockTable {
     changed: Bits,
     /// Blocks in each state.
     counts: [u32; 7],
+    /// Erases of all blocks that are not bad.
+    erases_total: u64,
+    /// Sequence of the block that was taken last.
+    newest: u32,
+    /// How many blocks are taken while one lives that was taken for each purpose: most outlive that.
+    lives: [u32; 5],
     /// What died, where the device wants to be told.
     pub(crate) dead: Dead,
 }
@@ -109,6 +127,7 @@ impl BlockTable {
             closed_at: 0,
             stuck: false,
             replaced_ns: 0,
+            purpose: None,
             slot: 0,
         };
         Self {
@@ -121,6 +140,9 @@ impl BlockTable {
             placed_ns: 0,
             changed: Bits::new(block_count as usize),
             counts: [0, 0, 0, 0, 0, 0, block_count],
+            erases_total: 0,
+            newest: 0,
+            lives: [0; 5],
             dead: Dead::default(),
         }
     }
@@ -151,9 +173,26 @@ impl BlockTable {
         self.counts[state as usize]
     }
 
-    pub(crate) fn erase_count_max(&self) -> u32 {
-        let good = self.blocks.iter().filter(|block| block.state != BlockState::Bad);
-        good.map(|block| block.erases).max().unwrap_or(0)
+    /// Erases of all blocks that are not bad.
+    pub(crate) const fn erases_total(&self) -> u64 {
+        self.erases_total
+    }
+
+    /// Mean of the erases of all blocks that are not bad, rounded down.
+    pub(crate) fn erases_mean(&self) -> u32 {
+        let good = self.len() - self.count(BlockState::Bad);
+        (self.erases_total / u64::from(good.max(1))) as u32
+    }
+
+    /// Erases beyond which a block counts as worn: it is ahead of the mean.
+    pub(crate) fn worn_limit(&self) -> u32 {
+        let mean = self.erases_mean();
+        mean + mean / AHEAD_SHARE + 1
+    }
+
+    /// Erases of the block that is taken next for what will be rewritten soon.
+    pub(crate) fn erases_next(&self) -> Option<u32> {
+        self.free.first().map(|(erases, _)| *erases)
     }
 
     /// Sets what a mount or a format knows of a block, before any unit of it is live.
@@ -169,6 +208,7 @@ impl BlockTable {
         let entry = &mut self.blocks[block.0 as usize];
         entry.state = state;
         entry.sequence = sequence;
+        entry.purpose = None;
         entry.erases = erases;
         self.link(block);
     }
@@ -184,18 +224,35 @@ impl BlockTable {
     }
 
     /// Free block to take next: one that may be erased at once, if there is any.
-    pub(crate) fn choose_free(&self, wear: Wear, now_ns: u64) -> Option<BlockIndex> {
+    pub(crate) fn choose_free(&self, purpose: Purpose, now_ns: u64) -> Option<BlockIndex> {
         let is_ready =
             |(_, block): &&(u32, u32)| self.get(BlockIndex(*block)).replaced_ns <= now_ns;
-        let found = match wear {
-            Wear::Least => self.free.iter().find(is_ready).or(self.free.first()),
-            Wear::Most => self.free.iter().rev().find(is_ready).or(self.free.last()),
+        let least_worn = || self.free.iter().find(is_ready).or(self.free.first());
+        let found = match self.rests(purpose) {
+            true => {
+                let mut worn = self.free.range((self.worn_limit() + 1, 0)..);
+                worn.find(is_ready).or_else(|| self.free.iter().rev().find(is_ready))
+            }
+            false => None,
         };
-        found.map(|(_, block)| BlockIndex(*block))
+        found.or_else(least_worn).map(|(_, block)| BlockIndex(*block))
+    }
+
+    /// Whether a block rests while it is used for `purpose`: all others are taken meanwhile, on average.
+    /// Worn ones are taken for that, the most worn left alone, and the least worn for what ends sooner.
+    /// With the least worn for everything, what ends soon gets back what it has just given up.
+    fn rests(&self, purpose: Purpose) -> bool {
+        self.lives[purpose as usize] > self.len()
     }
 
     /// A free block was erased and starts a new life.
-    pub(crate) fn take(&mut self, block: BlockIndex, state: BlockState, sequence: u32) {
+    pub(crate) fn take(
+        &mut self,
+        block: BlockIndex,
+        purpose: Purpose,
+        state: BlockState,
+        sequence: u32,
+    ) {
         assert_eq!(self.get(block).state, BlockState::Free, "only free blocks are taken");
         assert_eq!(self.get(block).live, 0, "a free block holds nothing live");
         self.unlink(block);
@@ -204,6 +261,8 @@ impl BlockTable {
         entry.state = state;
         entry.sequence = sequence;
         entry.stuck = false;
+        entry.purpose = Some(purpose);
+        self.newest = sequence;
         self.link(block);
     }
 
@@ -218,11 +277,15 @@ impl BlockTable {
     /// The block takes no more units.
     pub(crate) fn close(&mut self, block: BlockIndex) {
         assert_eq!(self.get(block).state, BlockState::Open, "only open blocks are closed");
+        self.unlink(block);
         self.clock += 1;
         let clock = self.clock;
         let entry = &mut self.blocks[block.0 as usize];
         entry.closed_at = clock;
         entry.state = if entry.live == 0 { BlockState::Free } else { BlockState::Closed };
+        if entry.state == BlockState::Free {
+            self.note_life(block);
+        }
         self.link(block);
         self.report_block(block);
     }
@@ -242,8 +305,20 @@ impl BlockTable {
         let entry = &mut self.blocks[block.0 as usize];
         entry.state = BlockState::Free;
         entry.replaced_ns = entry.replaced_ns.max(self.placed_ns);
+        self.note_life(block);
         self.link(block);
         self.report_block(block);
+    }
+
+    /// A life of the block has ended. Short ones count more: a worn block that was to rest and does not
+    /// would be taken again and again.
+    fn note_life(&mut self, block: BlockIndex) {
+        let entry = &mut self.blocks[block.0 as usize];
+        let Some(purpose) = entry.purpose.take() else { return };
+        let life = self.newest.saturating_sub(entry.sequence);
+        let mean = &mut self.lives[purpose as usize];
+        let weight = if life < *mean { 3 } else { 1 };
+        *mean = (u64::from(*mean) * (16 - weight) + u64::from(life) * weight).div_ceil(16) as u32;
     }
 
     /// The block is not used again.
@@ -293,6 +368,7 @@ impl BlockTable {
         let is_free = entry.state == BlockState::Free;
         self.link(block);
         if is_free {
+            self.note_life(block);
             self.dead.block(self.pages_of(block));
         } else if was_closed {
             self.dead.unit(at, self.pages_of(block).start);
@@ -369,11 +445,18 @@ impl BlockTable {
             .map(BlockIndex)
     }
 
-    /// Closed block with the fewest erases.
-    pub(crate) fn coldest(&self) -> Option<BlockIndex> {
-        let closed =
-            self.iter().filter(|(_, block)| block.state == BlockState::Closed && !block.stuck);
-        closed.min_by_key(|(index, block)| (block.erases, *index)).map(|(index, _)| index)
+    /// Closed block that has held what it holds for longest, among those taken before `sequence` that
+    /// saw fewer erases than `erases`, but for the blocks of `units`.
+    pub(crate) fn rested(&self, sequence: u32, erases: u32, units: &[u32]) -> Option<BlockIndex> {
+        let mut kept: Vec<BlockIndex> = units.iter().map(|at| self.block_of(*at)).collect();
+        kept.sort_unstable();
+        let is_rested = |(index, block): &(BlockIndex, &Block)| {
+            let is_closed = block.state == BlockState::Closed && !block.stuck;
+            let is_old = block.sequence < sequence && block.erases < erases;
+            is_closed && is_old && kept.binary_search(index).is_err()
+        };
+        let rested = self.iter().filter(is_rested);
+        rested.min_by_key(|(_, block)| block.sequence).map(|(index, _)| index)
     }
 
     /// First retired block, to be drained.
@@ -399,6 +482,9 @@ impl BlockTable {
     fn unlink(&mut self, block: BlockIndex) {
         let entry = self.blocks[block.0 as usize];
         self.counts[entry.state as usize] -= 1;
+        if entry.state != BlockState::Bad {
+            self.erases_total -= u64::from(entry.erases);
+        }
         match entry.state {
             BlockState::Free => {
                 self.free.remove(&(entry.erases, block.0));
@@ -419,6 +505,9 @@ impl BlockTable {
     fn link(&mut self, block: BlockIndex) {
         let entry = self.blocks[block.0 as usize];
         self.counts[entry.state as usize] += 1;
+        if entry.state != BlockState::Bad {
+            self.erases_total += u64::from(entry.erases);
+        }
         match entry.state {
             BlockState::Free => {
                 self.free.insert((entry.erases, block.0));

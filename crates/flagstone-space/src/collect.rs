@@ -55,6 +55,9 @@ pub struct NewerImage {
     pub append_slots: u8,
 }
 
+/// Turns to level wear that are made up for when they could not be taken.
+const TURNS_KEPT: u64 = 4;
+
 /// Owner that keeps nothing newer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoOwner;
@@ -91,6 +94,11 @@ impl<D: Nand> Space<D> {
     /// `Full` when too many pages are live; `WornOut` when blocks failed since and that is why.
     pub fn ensure_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
+        self.make_room(pages, owner)?;
+        if self.level_wear(owner)? { self.make_room(pages, owner) } else { Ok(()) }
+    }
+
+    fn make_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         if self.has_room(pages) {
             return Ok(());
         }
@@ -148,7 +156,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// Does one unit of background work, if there is any: moves the rest of a failed block,
-    /// rewrites a page that needs many corrections, or swaps cold pages onto a worn block.
+    /// or rewrites a page that needs many corrections.
     ///
     /// # Errors
     ///
@@ -165,7 +173,7 @@ impl<D: Nand> Space<D> {
             }
             return Ok(true);
         }
-        self.level_wear(owner)
+        Ok(false)
     }
 
     fn has_spare_block(&self) -> bool {
@@ -376,16 +384,35 @@ impl<D: Nand> Space<D> {
         Ok(true)
     }
 
-    /// Moves the least worn closed block's units to the most worn free block.
+    /// Empties a block that has rested while others wore out, if its turn has come. At most one erase
+    /// in `static_wear` is spent on it, whatever the chip holds and however short sessions are.
     fn level_wear(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
-        let Some(limit) = self.options.static_wear else { return Ok(false) };
-        let Some(coldest) = self.blocks.coldest() else { return Ok(false) };
-        let max = self.blocks.erase_count_max();
-        if max.saturating_sub(self.blocks.get(coldest).erases) <= limit || !self.has_spare_block() {
+        let Some(every) = self.options.static_wear else { return Ok(false) };
+        let (total, every) = (self.blocks.erases_total(), u64::from(every.max(1)));
+        let before = total.saturating_sub(self.flash.tally.erases) / every;
+        let turn = total / every;
+        let taken = *self.level_turn.get_or_insert(before);
+        let may_move = self.blocks.free_count() > self.reserved_blocks(Claim::User);
+        // Blocks in turn are not worn while one that was emptied lately is among them.
+        let is_worn = self.blocks.erases_next() > Some(self.blocks.worn_limit());
+        if turn <= taken || !may_move || !is_worn {
             return Ok(false);
         }
-        self.empty_block(coldest, owner, Cause::Wear)?;
+        let Some(block) = self.rested_block() else {
+            self.level_turn = Some(turn);
+            return Ok(false);
+        };
+        self.level_turn = Some((taken + 1).max(turn.saturating_sub(TURNS_KEPT)));
+        self.empty_block(block, owner, Cause::Wear)?;
         Ok(true)
+    }
+
+    /// Block that saw fewer erases than the mean and keeps what it holds. Pages of the mapping stay:
+    /// moving them takes a checkpoint.
+    fn rested_block(&self) -> Option<BlockIndex> {
+        // What is as young as the chip's last round may be on its way out by itself.
+        let sequence = self.numbers.sequence.saturating_sub(self.blocks.len());
+        self.blocks.rested(sequence, self.blocks.erases_mean(), &self.meta_units)
     }
 
     /// Compares mapping, live bits and the metadata on flash with each other.

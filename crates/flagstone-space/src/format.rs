@@ -95,6 +95,7 @@ impl<D: Nand> Space<D> {
             unflagged: BTreeSet::new(),
             suspects: Vec::new(),
             worn: Vec::new(),
+            level_turn: None,
         }
     }
 }

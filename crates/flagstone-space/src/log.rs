@@ -17,7 +17,7 @@ use core::ops::Range;
 
 use flagstone_nand::{BlockIndex, Nand, NandError, PhysicalPage};
 
-use crate::blocks::{BlockState, Wear};
+use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
 use crate::flash::ReadFault;
 use crate::layout::LOG_HEAD_COPIES;
@@ -210,7 +210,7 @@ impl<D: Nand> Space<D> {
         // collection and a checkpoint do not need, so that a restart never finds it full.
         let within = self.log.block_count() < self.layout().log_blocks;
         let claim = if within { Claim::Reserve } else { Claim::Surplus };
-        let block = match self.take_block(claim, Wear::Least, BlockState::Log) {
+        let block = match self.take_block(claim, Purpose::Log, BlockState::Log) {
             Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
             block => block?,
         };

@@ -323,8 +323,8 @@ impl<D: Nand> Mount<D> {
             if self.firsts[block.0 as usize] == First::Bad {
                 continue;
             }
-            let erases = entry.erases.max(self.space.flash.device.erase_count(block));
             if record.ring.contains(&block.0) {
+                let erases = entry.erases.max(self.space.flash.device.erase_count(block));
                 self.space.blocks.restore(block, BlockState::Ring, entry.sequence, erases);
                 continue;
             }
@@ -332,7 +332,7 @@ impl<D: Nand> Mount<D> {
             log.extend(self.log_block(block, first).filter(|log| log.end() > record.log_head));
             let open = record.open.iter().find(|open| open.block == block.0);
             let class = self.class_of(first, entry, open.map(|open| open.next_page));
-            self.restore_block(block, class, first, &Recorded { erases, ..*entry });
+            self.restore_block(block, class, first, entry);
         }
         Ok(log)
     }
@@ -356,7 +356,9 @@ impl<D: Nand> Mount<D> {
             First::Found(meta) if class != Class::Verify => meta.sequence,
             _ => entry.sequence,
         };
-        let erases = entry.erases + u32::from(is_new);
+        // A device that counts has counted the new life too.
+        let counted = self.space.flash.device.erase_count(block);
+        let erases = counted.max(entry.erases + u32::from(is_new));
         self.space.blocks.restore(block, state, sequence, erases);
     }
 

@@ -22,7 +22,8 @@ pub struct SpaceOptions {
     pub ring_blocks: u8,
     /// Victim choice of garbage collection.
     pub gc_policy: GcPolicy,
-    /// Static wear levelling moves cold pages when erase counts differ by more than this.
+    /// Static wear levelling, which moves pages that stay to worn blocks, may take one erase in so
+    /// many; none turns it off.
     pub static_wear: Option<u32>,
 }
 

@@ -10,7 +10,7 @@
 
 use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
 
-use crate::blocks::{BlockState, Wear};
+use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
 use crate::frontier::{Frontier, Stream};
 use crate::layout::GC_RESERVE;
@@ -68,8 +68,12 @@ impl<D: Nand> Space<D> {
     fn next_slot(&mut self, stream: Stream, claim: Claim) -> Result<(u32, u32), SpaceError> {
         let index = stream as usize;
         if self.frontiers[index].is_none() {
-            let wear = if stream == Stream::Cold { Wear::Most } else { Wear::Least };
-            let block = self.take_block(claim, wear, BlockState::Open)?;
+            let purpose = match stream {
+                Stream::Hot => Purpose::Hot,
+                Stream::Cold => Purpose::Cold,
+                Stream::Meta => Purpose::Meta,
+            };
+            let block = self.take_block(claim, purpose, BlockState::Open)?;
             let sequence = self.blocks.get(block).sequence;
             let units = alloc::vec::Vec::with_capacity(self.layout().units_per_block as usize);
             self.frontiers[index] = Some(Frontier { block, sequence, units });
@@ -150,7 +154,7 @@ impl<D: Nand> Space<D> {
     pub(crate) fn take_block(
         &mut self,
         claim: Claim,
-        wear: Wear,
+        purpose: Purpose,
         state: BlockState,
     ) -> Result<BlockIndex, SpaceError> {
         if !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
@@ -160,19 +164,19 @@ impl<D: Nand> Space<D> {
         let mut claim = claim;
         while self.blocks.free_count() > self.reserved_blocks(claim) {
             let now_ns = self.flash.erase_wait_over_ns();
-            let Some(block) = self.blocks.choose_free(wear, now_ns) else { break };
+            let Some(block) = self.blocks.choose_free(purpose, now_ns) else { break };
             if self.flash.bugs.has(SpaceBug::FreeBlockNotErased)
                 && self.blocks.get(block).erases == 0
             {
                 let sequence = self.numbers.next_sequence();
-                self.blocks.take(block, state, sequence);
+                self.blocks.take(block, purpose, state, sequence);
                 return Ok(block);
             }
             match self.flash.erase(block, self.blocks.get(block).replaced_ns) {
                 Ok(()) => {
                     self.blocks.erased(block);
                     let sequence = self.numbers.next_sequence();
-                    self.blocks.take(block, state, sequence);
+                    self.blocks.take(block, purpose, state, sequence);
                     return Ok(block);
                 }
                 Err(NandError::EraseFailed { .. }) => {

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
-use crate::blocks::{BlockState, Wear};
+use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
 use crate::meta::{PageKind, PageMeta};
 use crate::place::Claim;
@@ -200,7 +200,7 @@ impl<D: Nand> Space<D> {
 
     /// Puts a fresh block in the place of the current one, which failed.
     fn replace_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
-        let fresh = self.take_block(Claim::Reserve, Wear::Most, BlockState::Ring);
+        let fresh = self.take_block(Claim::Reserve, Purpose::Ring, BlockState::Ring);
         // Without a fresh block nothing more is written: the newest record is in the other one (A2).
         let fresh = fresh.inspect_err(|_| self.poisoned = true)?;
         let ring = &mut self.ring.halves[half];

@@ -91,6 +91,8 @@ pub struct Space<D> {
     pub(crate) suspects: Vec<Suspect>,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
+    /// Erases that had gone by when a turn to level wear was last taken, in turns.
+    pub(crate) level_turn: Option<u64>,
     /// Scratch buffers, kept for their memory.
     pub(crate) move_buffer: Vec<u8>,
     pub(crate) meta_buffer: Vec<u8>,

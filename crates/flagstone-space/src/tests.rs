@@ -9,3 +9,4 @@ mod cuts;
 pub(crate) mod harness;
 mod limits;
 mod mount_cost;
+mod wear;

@@ -382,7 +382,7 @@ fn an_erased_page_does_not_hide_those_behind_it() {
 /// another one, although that one is less worn.
 #[test]
 fn a_block_is_taken_that_need_not_wait_for_other_dies() {
-    use crate::blocks::Wear;
+    use crate::blocks::Purpose;
     let mut space = Space::format(sim(&profile("tiny-dies")), &options()).unwrap();
     let geometry = space.device().geometry();
     let first = space.write(LogicalPage(0), b"old", &tag(1)).unwrap();
@@ -397,7 +397,7 @@ fn a_block_is_taken_that_need_not_wait_for_other_dies() {
     }
     let now_ns = space.flash.erase_wait_over_ns();
     assert!(space.blocks.get(block).replaced_ns > now_ns, "the last page is on its way");
-    let chosen = space.blocks.choose_free(Wear::Least, now_ns).unwrap();
+    let chosen = space.blocks.choose_free(Purpose::Hot, now_ns).unwrap();
     assert_ne!(chosen, block);
     assert!(space.blocks.get(chosen).replaced_ns <= now_ns);
 }

@@ -239,7 +239,7 @@ fn static_wear_levelling_moves_cold_pages() {
     let data = space.block_report().into_iter().filter(|block| levelled.contains(&block.state));
     let erases: Vec<u32> = data.map(|block| block.erases).collect();
     let (min, max) = (erases.iter().min().unwrap(), erases.iter().max().unwrap());
-    assert!(max - min <= 12, "{erases:?}");
+    assert!(min * 3 >= max * 2, "{erases:?}");
 }
 
 #[test]

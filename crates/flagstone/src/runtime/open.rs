@@ -44,6 +44,9 @@ const LOG_MEMORY_RATIO: u64 = 4;
 /// shares with the data.
 const LOG_DEVICE_SHARE: u64 = 4;
 
+/// Levelling the wear of blocks that hold what stays takes at most one erase in so many.
+const LEVEL_SHARE: u32 = 64;
+
 /// Log pages of the smallest log: a checkpoint's copies beside the commits that go on.
 const LOG_PAGES_MIN: u64 = 24;
 
@@ -210,6 +213,7 @@ pub(crate) fn space_options(
             Collection::Greedy => GcPolicy::Greedy,
             Collection::CostBenefit => GcPolicy::CostBenefit,
         },
+        static_wear: wears_by_block(capabilities).then_some(LEVEL_SHARE),
         ..SpaceOptions::default()
     };
     let mut blocks = 0;
@@ -225,6 +229,11 @@ pub(crate) fn space_options(
         return Err(OptionsError::TooFewBlocks { blocks, needed, size }.into());
     }
     Ok(space)
+}
+
+/// Whether erases wear the blocks that the engine sees: drives level the wear of their own.
+const fn wears_by_block(capabilities: Capabilities) -> bool {
+    !matches!(capabilities.cell_mode, CellMode::File | CellMode::Translated)
 }
 
 /// Log pages that a database with these options gets.
