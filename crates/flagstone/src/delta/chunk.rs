@@ -132,6 +132,20 @@ pub(crate) fn key_head(key: &[u8]) -> u64 {
     u64::from_be_bytes(padded)
 }
 
+/// What C2 keeps of records.
+struct Totals {
+    count: u32,
+    lsn_min: Lsn,
+}
+
+impl Totals {
+    const NONE: Self = Self { count: 0, lsn_min: Lsn(LSN_MAX) };
+
+    fn with(self, record: Record<'_>) -> Self {
+        Self { count: self.count + 1, lsn_min: self.lsn_min.min(record.lsn) }
+    }
+}
+
 /// Where the records of a key stand in a chunk, or would.
 pub(super) struct Span {
     /// Byte range of the key's records; empty when it has none.
@@ -216,8 +230,17 @@ impl Chunk {
 
     /// Puts `records` in place of those in `range`.
     pub(super) fn replace(&mut self, range: Range<usize>, records: &[u8]) {
+        let old = self.data.get(range.clone()).map(Records::of);
+        let gone = old.into_iter().flatten().fold(Totals::NONE, Totals::with);
+        let come = Records::of(records).fold(Totals::NONE, Totals::with);
         self.splice(range, records);
-        self.recount();
+        // The lowest LSN goes with one record of many: the others need not be looked at.
+        if self.count == 0 || gone.lsn_min <= self.lsn_min {
+            self.recount();
+        } else {
+            self.count = self.count - gone.count + come.count;
+            self.lsn_min = self.lsn_min.min(come.lsn_min);
+        }
     }
 
     /// Keeps the records for which `keep` holds; gives how many went.
@@ -263,14 +286,8 @@ impl Chunk {
     }
 
     fn recount(&mut self) {
-        let mut count = 0;
-        let mut lsn_min = Lsn(LSN_MAX);
-        for record in self.records() {
-            count += 1;
-            lsn_min = lsn_min.min(record.lsn);
-        }
-        self.count = count;
-        self.lsn_min = lsn_min;
+        let totals = self.records().fold(Totals::NONE, Totals::with);
+        (self.count, self.lsn_min) = (totals.count, totals.lsn_min);
     }
 
     /// Cuts a chunk that grew too large between keys; gives the parts, in order, or nothing.

@@ -42,6 +42,11 @@ impl<'a> Versions<'a> {
     pub(super) fn of(span: &'a [u8]) -> Self {
         Self { records: Records::of(span) }
     }
+
+    /// Whether the key has none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
 }
 
 impl<'a> Iterator for Versions<'a> {

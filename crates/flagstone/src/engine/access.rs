@@ -6,7 +6,7 @@ use super::descent::Seek;
 use super::value::Descriptor;
 use super::{Engine, Step, Stop, Table};
 use crate::bugs::SeededBug;
-use crate::delta::{Op, PatchBuf, Value, apply};
+use crate::delta::{Op, PatchBuf, Value, Versions, apply};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 use crate::node::{NodeView, ValueRef};
@@ -236,21 +236,19 @@ impl Engine {
         let recovered = self.recovered;
         let is_settled = |lsn: Lsn| lsn > recovered && lsn <= upto;
         let whole = |(lsn, op): (Lsn, Op<'_>)| is_settled(lsn) && !matches!(op, Op::Patch(_));
-        let has_whole = self.tree(table)?.deltas.versions(key).any(whole);
-        let (base_lsn, mut value) = match has_whole {
-            true => {
-                self.pool.note_found();
-                (Lsn::ZERO, None)
-            }
-            false => self.base_value(table, key)?,
-        };
-        for (lsn, op) in self.tree(table)?.deltas.versions(key) {
-            if lsn > base_lsn && lsn <= upto {
-                // A patch never meets an out-of-line value: `patch` rewrites those whole.
-                let _ = apply(op, &mut value);
-            }
+        let versions = self.tree(table)?.deltas.versions(key);
+        let mut all = versions;
+        if all.any(whole) {
+            let value = with_versions(None, versions, Lsn::ZERO, upto);
+            self.pool.note_found();
+            return Ok(value);
         }
-        Ok(value)
+        let has_none = versions.is_empty();
+        let (base_lsn, value) = self.base_value(table, key)?;
+        if has_none {
+            return Ok(value);
+        }
+        Ok(with_versions(value, self.tree(table)?.deltas.versions(key), base_lsn, upto))
     }
 
     fn base_value(&mut self, table: Table, key: &[u8]) -> Step<(Lsn, Option<Value>)> {
@@ -344,6 +342,20 @@ pub(crate) fn value_in(view: &NodeView<'_>, key: &[u8]) -> Option<Value> {
         ValueRef::Inline(bytes) => Some(Value::Inline(bytes.to_vec())),
         ValueRef::Ref(descriptor) => Some(Value::Ref(descriptor.to_vec())),
     }
+}
+
+/// A value with the versions of its key above `base` and up to `upto` applied.
+fn with_versions(
+    mut value: Option<Value>,
+    versions: Versions<'_>,
+    base: Lsn,
+    upto: Lsn,
+) -> Option<Value> {
+    for (_, op) in versions.filter(|(lsn, _)| *lsn > base && *lsn <= upto) {
+        // A patch never meets an out-of-line value: `patch` rewrites those whole.
+        let _ = apply(op, &mut value);
+    }
+    value
 }
 
 fn into_read(value: Option<Value>, out: &mut Vec<u8>) -> Step<Read> {
