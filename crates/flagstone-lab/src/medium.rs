@@ -114,6 +114,10 @@ impl Nand for Medium {
         of_either!(self, device => device.trim(page));
     }
 
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        of_either!(self, device => device.takes_spare(page))
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         of_either!(self, device => device.is_bad(block))
     }

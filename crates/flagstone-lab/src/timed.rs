@@ -87,6 +87,10 @@ impl<D: Nand> Nand for Timed<D> {
         self.device.trim(page);
     }
 
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        self.device.takes_spare(page)
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         self.device.is_bad(block)
     }

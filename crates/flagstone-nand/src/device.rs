@@ -170,6 +170,17 @@ pub trait Nand {
     /// `EraseFailed` means that the block has to be retired.
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError>;
 
+    /// Whether NOP lets the spare bytes of `page` be programmed once more, as far as the device
+    /// knows: a real chip counts nothing, and its driver only what this session did.
+    ///
+    /// # Errors
+    ///
+    /// Host errors only.
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        let _ = page;
+        Ok(true)
+    }
+
     /// Tells a translation layer that the content of `page` is needed no more, power cuts included.
     /// It may read as erased from now on; where there is no translation layer nothing happens.
     fn trim(&mut self, page: PhysicalPage) {

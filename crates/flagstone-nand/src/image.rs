@@ -469,6 +469,13 @@ impl Nand for ImageNand {
         Ok(self.done())
     }
 
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        let geometry = self.profile.geometry;
+        let index = geometry.index_in_block(page) as usize;
+        let state = self.state(geometry.block_of(page))?.pages.get(index).copied();
+        Ok(self.rules.takes_spare(state.unwrap_or_default()))
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         self.powered()?;
         Ok(self.bad.get(block.0 as usize).copied().unwrap_or(true))

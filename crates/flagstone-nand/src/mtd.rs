@@ -412,6 +412,14 @@ impl Nand for MtdNand {
         }
     }
 
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        let geometry = self.profile.geometry;
+        let block = self.known.get(&geometry.block_of(page));
+        let index = geometry.index_in_block(page) as usize;
+        let state = block.and_then(|block| block.pages.get(index)).copied();
+        Ok(self.rules.takes_spare(state.unwrap_or_default()))
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         ioctl::is_bad(&self.file, self.block_start(block)?).map_err(host)
     }

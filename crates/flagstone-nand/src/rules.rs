@@ -99,6 +99,11 @@ impl Rules {
         PageState { words, data_programs: u8::from(words != 0), spare_programs }
     }
 
+    /// Whether the spare bytes of a page may be programmed once more.
+    pub(crate) fn takes_spare(&self, state: PageState) -> bool {
+        u32::from(state.spare_programs) < self.capabilities.programs_spare
+    }
+
     /// Judges a program of page `index` of a block.
     ///
     /// `frontier` is one more than the highest page of the block that was programmed, and
@@ -169,7 +174,7 @@ impl Rules {
         let spare_touched = self.geometry.spare_size > 0 && (words != 0 || !part.spare.is_empty());
         if spare_touched {
             after.spare_programs = state.spare_programs.saturating_add(1);
-            if u32::from(state.spare_programs) >= self.capabilities.programs_spare {
+            if !self.takes_spare(state) {
                 return Err(FlashRule::SparePrograms);
             }
         }

@@ -383,6 +383,12 @@ impl Nand for SimNand {
         Ok(completion)
     }
 
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        let place = self.place(page)?;
+        let is_stale = self.blocks[place.block.0 as usize].as_ref().is_some_and(|it| it.stale);
+        Ok(is_stale || self.rules.takes_spare(self.block_state(place).0))
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         self.powered()?;
         Ok(self.bad.get(block.0 as usize).copied().unwrap_or(true))

@@ -58,7 +58,7 @@ use cycles::CycleState;
 use flash::{Fault, Flash, Sizes};
 use note::{Kind, NOWHERE, NUMBER_MAX, Note};
 use options::Evidence;
-use place::Stream;
+use place::{Hidden, Stream};
 use stats::Counts;
 use table::{Grain, Table, Written};
 
@@ -106,6 +106,10 @@ pub struct ShadowStore<D> {
     is_emptying: bool,
     /// A restart that was cut had got so far.
     was_emptying: bool,
+    /// Places in which something may appear that nobody may see.
+    hidden: Vec<Hidden>,
+    /// No mark names all of them yet: none may be erased before.
+    is_mark_due: bool,
     end_ns: u64,
     poisoned: bool,
     /// Collections within collections.
@@ -168,6 +172,8 @@ impl<D: Nand> ShadowStore<D> {
             doomed: BTreeSet::new(),
             is_emptying: false,
             was_emptying: false,
+            hidden: Vec::new(),
+            is_mark_due: false,
             end_ns: 0,
             poisoned: false,
             nested: 0,

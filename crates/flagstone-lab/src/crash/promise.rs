@@ -151,6 +151,15 @@ fn every_power_cut_of_every_preset_recovers() {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
+/// Goal: a restart of the shadow engine may be cut as well. Method: two cuts, all states.
+#[test]
+fn every_power_cut_of_a_shadow_restart_recovers() {
+    for preset in ["cfc", "afc"] {
+        let report = explored(&config(preset, "tiny-flags", 8, 2, effort()));
+        assert!(report.lines.is_empty(), "{}", report.lines.join("\n"));
+    }
+}
+
 /// Goal: a transaction of the shadow engine that ends a deadlock is refused, at its commit too.
 /// Method: a script in which it asks for nothing in between.
 #[test]

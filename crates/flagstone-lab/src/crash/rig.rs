@@ -353,6 +353,10 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
         self.state().device.trim(page);
     }
 
+    fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
+        self.state().device.takes_spare(page)
+    }
+
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
         let mut state = self.state();
         state.spend_call()?;

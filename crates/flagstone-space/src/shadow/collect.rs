@@ -162,6 +162,10 @@ impl<D: Nand> ShadowStore<D> {
             self.blocks.set_stuck(block);
             return Ok(self.flash.now());
         }
+        if self.is_mark_due {
+            self.write_mark()?;
+            self.flash.wait(self.end_ns);
+        }
         let end_ns = self.erase(block)?;
         let gone = self.table.erased(first, end);
         if matches!(self.evidence, Evidence::Cycle(_)) {

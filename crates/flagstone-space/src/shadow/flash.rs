@@ -10,8 +10,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Completion, FlashRule, Geometry, Nand, NandError, PhysicalPage,
-    ProgramPart, ReadPart,
+    BlockIndex, Capabilities, Completion, Geometry, Nand, NandError, PhysicalPage, ProgramPart,
+    ReadPart,
 };
 
 use super::bugs::{Bugs, ShadowBug};
@@ -324,6 +324,11 @@ impl<D: Nand> Flash<D> {
     /// Programs a flag; whether it reads as programmed afterwards (F2).
     pub(super) fn program_flag(&mut self, at: u32, flag: Flag) -> Result<bool, NandError> {
         let page = self.page(at)?;
+        // The cut erase of a block may leave what a cut program leaves: its last pages alone are
+        // gone. They take no more programs, and nothing that shows was in flight.
+        if !self.device.takes_spare(page)? {
+            return self.shows_flag(at, flag);
+        }
         let cells = flag_cells(flag);
         let spare_offset = self.sizes.note_offset + NOTE_SIZE as u32;
         let issued_ns = self.now();
@@ -333,9 +338,6 @@ impl<D: Nand> Flash<D> {
                 self.count(self.sizes.block_of(at), issued_ns, done).flag_programs += 1;
             }
             Err(NandError::ProgramFailed { .. }) => return Ok(false),
-            // The cut erase of a block may leave what a cut program leaves: its last pages alone
-            // are gone. They take no more programs, and nothing that shows was in flight.
-            Err(NandError::Rule { rule: FlashRule::SparePrograms, .. }) => {}
             Err(error) => return Err(error),
         }
         self.shows_flag(at, flag)

@@ -22,6 +22,10 @@ use super::{ShadowError, ShadowStore};
 use crate::evidence::{Cycles, Flag, Flags, Intention, Intentions};
 use crate::{GroupId, LogicalPage, Version};
 
+/// Versions that a restart leaves out: more than units can have been in flight, so that what appears
+/// later outranks nothing.
+const VERSION_GAP: u64 = 1 << 10;
+
 impl<D: Nand> ShadowStore<D> {
     /// Builds mapping and transaction table out of the units found.
     pub(super) fn judge(
@@ -51,6 +55,7 @@ impl<D: Nand> ShadowStore<D> {
         let floors = units.iter().map(|unit| unit.note.mark);
         let floor = self.restart_floor.into_iter().chain(floors).max();
         self.restart_floor = floor;
+        self.version += VERSION_GAP;
         units.sort_unstable_by_key(|unit| (unit.note.owner, unit.note.order, unit.at));
         let newest = units.last().map_or(0, |unit| unit.note.owner);
         self.next_xid = self.next_xid.max(newest + 1);

@@ -17,7 +17,7 @@ use super::table::Written;
 use super::{RESERVE, ShadowError, ShadowStore, XID_STEP, summary};
 use crate::evidence::Flag;
 use crate::meta::{get_uint, put_uint};
-use crate::{GroupId, LogicalPage};
+use crate::{GroupId, LogicalPage, Version};
 
 /// Programs of one unit that may fail before the store gives up.
 pub(super) const ATTEMPTS: u32 = 4;
@@ -26,6 +26,10 @@ pub(super) const ATTEMPTS: u32 = 4;
 const VICTIMS_MAX: u32 = 8;
 
 const MARK_MAGIC: &[u8; 4] = b"SHMK";
+
+/// Bytes of a mark before the places it names, and of each place.
+const MARK_SIZE: usize = 23;
+const HIDDEN_SIZE: usize = 9;
 
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +69,16 @@ impl Stream {
     }
 }
 
-/// What a mark says.
+/// A place in which something may appear that was in flight when the power went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hidden {
+    pub(super) at: u32,
+    /// Version of the unit before it: another one stands there once the block was erased.
+    pub(super) behind: Version,
+}
+
+/// What a mark says.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) protocol: u8,
     pub(super) block_flags: bool,
@@ -75,12 +87,24 @@ pub(super) struct Mark {
     pub(super) xid_bound: u64,
     /// A restart was emptying blocks.
     pub(super) is_emptying: bool,
+    /// Whatever appears there is nobody's.
+    pub(super) hidden: Vec<Hidden>,
 }
 
 impl Mark {
+    /// Places that a mark of `size` bytes can name.
+    pub(super) const fn places(size: usize) -> usize {
+        (size - MARK_SIZE) / HIDDEN_SIZE
+    }
+
     pub(super) fn decode(image: &[u8]) -> Option<Self> {
-        let image = image.get(..32)?;
+        let (image, places) = image.split_at_checked(MARK_SIZE)?;
         (&image[..4] == MARK_MAGIC).then_some(())?;
+        let count = get_uint(&image[21..]) as usize;
+        let hidden = places.chunks_exact(HIDDEN_SIZE).take(count).map(|bytes| Hidden {
+            at: get_uint(&bytes[..4]) as u32,
+            behind: Version(get_uint(&bytes[4..])),
+        });
         Some(Self {
             protocol: image[4],
             block_flags: image[5] == 1,
@@ -88,6 +112,7 @@ impl Mark {
             page_count: get_uint(&image[8..12]) as u32,
             xid_bound: get_uint(&image[12..20]),
             is_emptying: image[20] == 1,
+            hidden: hidden.collect(),
         })
     }
 
@@ -100,6 +125,11 @@ impl Mark {
         put_uint(&mut image[8..12], self.page_count.into());
         put_uint(&mut image[12..20], self.xid_bound);
         image[20] = self.is_emptying.into();
+        put_uint(&mut image[21..MARK_SIZE], self.hidden.len() as u64);
+        for (bytes, place) in image[MARK_SIZE..].chunks_exact_mut(HIDDEN_SIZE).zip(&self.hidden) {
+            put_uint(&mut bytes[..4], place.at.into());
+            put_uint(&mut bytes[4..], place.behind.0);
+        }
         image
     }
 }
@@ -219,7 +249,7 @@ impl<D: Nand> ShadowStore<D> {
         self.blocks.set_state(block, State::Closed);
         let page_size = self.flash.sizes.geometry.page_size as usize;
         let bytes = summary::encode(&open.notes, page_size);
-        let note = Note::own(Kind::Summary, crate::Version(self.version));
+        let note = Note::own(Kind::Summary, Version(self.version));
         match self.flash.program_page(self.flash.sizes.summary_of(block), &note, &bytes) {
             Ok(_) => Ok(()),
             Err(NandError::ProgramFailed { .. }) => {
@@ -316,6 +346,7 @@ impl<D: Nand> ShadowStore<D> {
             page_count: self.page_count,
             xid_bound: bound,
             is_emptying: self.is_emptying,
+            hidden: self.hidden.clone(),
         };
         let image = mark.encode(self.page_size());
         let parts = self.flash.sizes.parts as u8;
@@ -327,6 +358,7 @@ impl<D: Nand> ShadowStore<D> {
             self.drop_live(old);
         }
         self.xid_bound = bound;
+        self.is_mark_due = false;
         self.end_ns = end_ns;
         Ok(())
     }
@@ -342,6 +374,7 @@ impl<D: Nand> ShadowStore<D> {
                     let erases = erases.max(self.blocks.erases(block) + 1);
                     self.blocks.set_state(block, State::Free { clean: true });
                     self.blocks.erased(block, erases);
+                    self.hidden.retain(|place| self.flash.sizes.block_of(place.at) != block);
                     return Ok(end_ns);
                 }
                 Err(NandError::EraseFailed { .. }) => {}

@@ -10,7 +10,8 @@
 //!    flight are programmed again, as they were taken: nothing is erased before that. A unit that
 //!    does not read whole may do so next time: where it would prove a transaction committed that
 //!    counts as uncommitted now, it becomes `False` first (rule R1).
-//! 5. What the pages of open blocks prove is left elsewhere, as if one erase took them all.
+//! 5. What the pages of open blocks prove is left elsewhere, as if one erase took them all. Only then
+//!    blocks of pages go that took no flag.
 //! 6. A mark reserves new numbers, and says that all flags below are complete, and that blocks are
 //!    being emptied.
 //! 7. Blocks that were open are emptied (H5). Another mark says so.
@@ -20,12 +21,14 @@
 //! R1. What a restart did not see proves nothing to the next one, which finds fewer pages: a torn
 //!     unit that is `True`, or that shows no note at all, is dismissed before any page of its
 //!     transaction is erased, and before the erase of its own block, which may leave it (rule E6).
-//!     Where nothing but such a unit stands in a block, the block goes first.
+//!     Where nothing but such a unit stands in a block, the block goes first. A place that shows
+//!     nothing takes no flag, for nobody knows how often it was programmed: marks name it until its
+//!     block is erased, and what appears there is nobody's.
 //! R2. No flag is programmed where an erase may have been cut: a block that shows it takes none, and
 //!     a block that has too few pages to show it was open. From step 6 on no flag goes into those,
 //!     nor does the next restart find one there that it has to program again.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -36,11 +39,11 @@ use super::bugs::ShadowBug;
 use super::collect::Copied;
 use super::flash::{Fault, Work};
 use super::note::{Kind, RawNote};
-use super::place::{ATTEMPTS, Mark};
+use super::place::{ATTEMPTS, Hidden, Mark};
 use super::table::Written;
 use super::{ShadowError, ShadowOptions, ShadowStore};
 use crate::evidence::Flag;
-use crate::{Check, GroupId};
+use crate::{Check, GroupId, Version};
 
 /// From what a restart learns which pages there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,7 +95,7 @@ pub(super) struct Opened {
     /// Units that show a note, but did not read whole.
     torn: Vec<Written>,
     /// The place behind the last unit, if it shows no note: something may appear there.
-    hidden: Option<u32>,
+    hidden: Option<Hidden>,
 }
 
 /// What the first step found.
@@ -111,7 +114,7 @@ pub(super) struct Found {
     /// Their units that did not read whole.
     torn: Vec<Written>,
     /// Places in them where something may appear.
-    hidden: Vec<u32>,
+    hidden: Vec<Hidden>,
 }
 
 /// What has to be done before the store is used.
@@ -195,6 +198,7 @@ impl<D: Nand> ShadowStore<D> {
         let mut dies = Dies(vec![issued_ns; self.flash.sizes.geometry.die_count as usize]);
         let mut found = self.look_around(how, &mut dies)?;
         self.read_mark(&mut found.marks)?;
+        self.forget_hidden(&mut found);
         let units = core::mem::take(&mut found.units);
         let repairs = self.judge(units, how, &mut dies)?;
         dies.join(&mut self);
@@ -281,7 +285,10 @@ impl<D: Nand> ShadowStore<D> {
         let mut opened = Opened::default();
         let mut image = vec![0; self.page_size()];
         for at in self.flash.sizes.units_of(block) {
-            let behind = opened.units.last().map(|last| last.at + self.flash.sizes.parts);
+            let behind = opened.units.last().map(|last| Hidden {
+                at: last.at + self.flash.sizes.parts,
+                behind: last.note.version,
+            });
             match self.flash.read_unit(at, &mut image) {
                 Ok((note, flag)) => {
                     opened.units.push(Written { at, note, flag });
@@ -291,8 +298,8 @@ impl<D: Nand> ShadowStore<D> {
                 Err(Fault::Bad(_, check)) => {
                     let is_blank = check == Check::Erased;
                     let torn = if is_blank { None } else { self.look_again(at)? };
-                    if torn.is_none() && behind == Some(at) {
-                        opened.hidden = Some(at);
+                    if torn.is_none() {
+                        opened.hidden = behind.filter(|hidden| hidden.at == at).or(opened.hidden);
                     }
                     opened.torn.extend(torn);
                 }
@@ -336,6 +343,7 @@ impl<D: Nand> ShadowStore<D> {
             self.version = self.version.max(note.version.0);
             self.restart_floor = Some(note.mark);
             self.was_emptying = mark.is_emptying;
+            self.hidden = mark.hidden;
             return Ok(());
         }
         Err(ShadowError::NotFormatted)
@@ -350,15 +358,19 @@ impl<D: Nand> ShadowStore<D> {
             repairs.dismiss.extend(self.torn_proofs(&found.torn));
             self.dismiss_hidden(&found.hidden)?;
         }
+        let mut refused = Vec::new();
         if !self.flash.bugs.has(ShadowBug::FlagsNotFinished) {
             self.report.flags_finished += repairs.finish.len() as u64;
-            self.program_again(&repairs.finish)?;
+            refused.extend(self.program_again(&repairs.finish)?);
         }
         if !keeps && !self.flash.bugs.has(ShadowBug::HalfFlaggedAborts) {
-            self.program_again(&repairs.dismiss)?;
+            refused.extend(self.program_again(&repairs.dismiss)?);
         }
         if !keeps {
             self.leave_evidence(&found.opened)?;
+        }
+        self.collect_refused(refused)?;
+        if !keeps {
             self.is_emptying = true;
             self.raise_floor()?;
             self.empty_all(&found.hollow)?;
@@ -429,23 +441,45 @@ impl<D: Nand> ShadowStore<D> {
         proofs.map(|unit| (unit.note.xid(), unit.at, Flag::False))
     }
 
-    /// Whatever appears in a place that shows nothing will be `False` (R1): the flag of nothing
-    /// cannot be verified. Where a restart was emptying blocks, nothing was in flight but copies of
-    /// what stands elsewhere too.
-    fn dismiss_hidden(&mut self, hidden: &[u32]) -> Result<(), ShadowError> {
+    /// The next mark names the places that show nothing (R1). Where a restart was emptying blocks,
+    /// nothing was in flight but copies of what stands elsewhere too.
+    fn dismiss_hidden(&mut self, hidden: &[Hidden]) -> Result<(), ShadowError> {
         if self.was_emptying || !self.flash.sizes.has_flags {
             return Ok(());
         }
-        for at in hidden {
-            self.counts.flags_restart += 1;
-            self.set_flag(*at, Flag::False)?;
+        let known = self.hidden.len();
+        for place in hidden {
+            if !self.hidden.contains(place) {
+                self.hidden.push(*place);
+            }
+        }
+        self.is_mark_due = self.hidden.len() > known;
+        if self.hidden.len() > Mark::places(self.page_size()) {
+            return Err(ShadowError::Full);
         }
         Ok(())
     }
 
-    /// Step 4. A page that takes no more programs is moved, unless an erase was cut there: then
-    /// nothing in its block was in flight.
-    fn program_again(&mut self, flags: &[(GroupId, u32, Flag)]) -> Result<(), ShadowError> {
+    /// Forgets units that a mark dismissed before they showed (R1), but no whole ones: where another
+    /// unit stands before the place by now, its block was erased since.
+    fn forget_hidden(&mut self, found: &mut Found) {
+        let stand = found.units.iter().chain(&found.marks);
+        let stand: BTreeMap<u32, Version> =
+            stand.map(|unit| (unit.at, unit.note.version)).collect();
+        let before = |place: &Hidden| stand.get(&(place.at.checked_sub(self.flash.sizes.parts)?));
+        self.hidden.retain(|place| before(place).is_none_or(|version| *version == place.behind));
+        let is_nobodys = |unit: &Written| self.hidden.iter().any(|place| place.at == unit.at);
+        found.units.retain(|unit| !is_nobodys(unit));
+        found.opened.retain(|unit| !is_nobodys(unit));
+        found.suspects.retain(|(unit, _)| !is_nobodys(unit));
+        found.torn.retain(|unit| !is_nobodys(unit));
+    }
+
+    /// Step 4; gives the blocks of pages that took no flag.
+    fn program_again(
+        &mut self,
+        flags: &[(GroupId, u32, Flag)],
+    ) -> Result<Vec<(GroupId, BlockIndex)>, ShadowError> {
         let mut refused = Vec::new();
         for (xid, at, flag) in flags {
             self.counts.flags_restart += 1;
@@ -456,7 +490,13 @@ impl<D: Nand> ShadowStore<D> {
                 refused.push((*xid, block));
             }
         }
-        // Once all others have theirs.
+        Ok(refused)
+    }
+
+    /// Moves pages that took no flag, unless an erase was cut there: then nothing in their block was
+    /// in flight. Once all others have theirs, and what is to be emptied proves nothing: pages there
+    /// count as gone already.
+    fn collect_refused(&mut self, refused: Vec<(GroupId, BlockIndex)>) -> Result<(), ShadowError> {
         for (xid, block) in refused {
             self.close(block)?;
             if self.blocks.state(block) == State::Closed && self.collect(block)?.is_none() {

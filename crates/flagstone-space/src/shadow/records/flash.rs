@@ -10,8 +10,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Completion, FlashRule, Geometry, Nand, NandError, PhysicalPage,
-    ProgramPart, ReadPart,
+    BlockIndex, Capabilities, Completion, Geometry, Nand, NandError, PhysicalPage, ProgramPart,
+    ReadPart,
 };
 
 use super::note::{self, Header, Kind, Note, RawNote, SLOTS_MAX};
@@ -300,6 +300,9 @@ impl<D: Nand> Flash<D> {
     pub(super) fn program_flag(&mut self, address: u32, flag: Flag) -> Result<bool, NandError> {
         let (at, slot) = (address / SLOT_STRIDE, (address % SLOT_STRIDE) as usize);
         let page = self.page(at)?;
+        if !self.device.takes_spare(page)? {
+            return Ok(false);
+        }
         let (offset, cells) = note::cells_of(slot, flag);
         let spare_offset = self.sizes.note_offset + offset as u32;
         let issued_ns = self.now();
@@ -310,7 +313,6 @@ impl<D: Nand> Flash<D> {
                 self.count(at, issued_ns, done).flag_programs += 1;
             }
             Err(NandError::ProgramFailed { .. }) => return Ok(false),
-            Err(NandError::Rule { rule: FlashRule::SparePrograms, .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
         let (_, flags) = self.peek(at)?;
