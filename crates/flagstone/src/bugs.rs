@@ -29,6 +29,8 @@ pub enum SeededBug {
     CommitGroupsAtMount,
     /// D5: a claim derives from commits that are not durable.
     ClaimBeforeDurable,
+    /// D5: leaves that one leaf became commit a transaction that changed more.
+    ClaimInPart,
     /// D7: commits may fill the log, and nothing is left for the checkpoint that frees it.
     LogRoomGiven,
     /// D8: a reader's commit does not wait for what it read.
@@ -57,7 +59,7 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
@@ -70,6 +72,7 @@ impl SeededBug {
         Self::SkipInnerNodes,
         Self::CommitGroupsAtMount,
         Self::ClaimBeforeDurable,
+        Self::ClaimInPart,
         Self::LogRoomGiven,
         Self::ReaderNotHeld,
         Self::AcknowledgeEarly,
@@ -95,7 +98,7 @@ impl SeededBug {
             | Self::ClaimOverwritesNewer => 2,
             Self::ReuseEpoch => 3,
             Self::SkipCopies | Self::SkipInnerNodes => 4,
-            Self::CommitGroupsAtMount | Self::ClaimBeforeDurable => 5,
+            Self::CommitGroupsAtMount | Self::ClaimBeforeDurable | Self::ClaimInPart => 5,
             Self::LogRoomGiven => 7,
             Self::ReaderNotHeld | Self::AcknowledgeEarly => 8,
             Self::SkipTailCopy => 9,

@@ -352,6 +352,11 @@ impl Engine {
         node::value_size_max(self.payload_size, key_size)
     }
 
+    /// Bytes of changes beyond which transactions leave memory before they commit.
+    pub(crate) fn uncommitted_max(&self) -> usize {
+        self.limits.uncommitted
+    }
+
     /// Options the engine runs with.
     #[must_use]
     pub fn options(&self) -> &Options {

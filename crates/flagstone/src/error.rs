@@ -85,6 +85,12 @@ pub enum EngineError {
         /// Bytes given.
         size: usize,
     },
+    /// A row of a load does not come behind the one before it.
+    #[error("row {row} of the load does not come behind the one before it")]
+    Unsorted {
+        /// Number of the row; the first is 0.
+        row: u64,
+    },
     /// The transaction was chosen to end a deadlock; nothing of it remains. Begin it again.
     #[error("the transaction was aborted to end a deadlock")]
     Deadlock,

@@ -28,6 +28,7 @@
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
 //! | run on another device | [`Database::create_on`], [`Database::open_on`] |
+//! | store many rows that come in order, each page written once | [`Database::load_sorted`] |
 //! | see what a transaction cost the flash | [`Commit::bill`], [`Bill`] |
 //! | limit what is done to the flash in a day | [`Database::set_wear_budget`] |
 //! | look inside | [`Database::stats`], [`Database::check`], [`Database::block_report`] |
@@ -70,8 +71,8 @@ pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
     Allowance, AnyNand, AtLimit, BackupError, BackupReport, Commit, Cursor, CursorMut, Database,
-    Entry, KeyValue, Limits, Range, RowRef, Snapshot, Stats, Transaction, WearBudget, WearStatus,
-    verify_backup,
+    Entry, KeyValue, Limits, LoadError, LoadReport, Range, RowRef, Snapshot, Stats, Transaction,
+    WearBudget, WearStatus, verify_backup,
 };
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,

@@ -523,11 +523,17 @@ impl<D: Nand> Runtime<D> {
     /// Writes a page of a claim, or makes it durable as a whole. Without room the log takes it all.
     fn claim(&self, job: ClaimJob) -> Result<Done, EngineError> {
         let done = match job {
+            ClaimJob::Reshape(job) => return self.claim_unless_full(self.write(job)),
             ClaimJob::Write(group, write) => self.claim_page(group, &write).map(|()| Done::Nothing),
             ClaimJob::Seal => self.seal_claim().map(|()| Done::Sealed),
             ClaimJob::Flag(group) => self.space().flag_group(group).map(|()| Done::Flagged),
         };
-        match done.map_err(EngineError::from) {
+        self.claim_unless_full(done.map_err(EngineError::from))
+    }
+
+    /// Without room for a claim the log takes it all.
+    fn claim_unless_full(&self, done: Result<Done, EngineError>) -> Result<Done, EngineError> {
+        match done {
             Ok(done) => Ok(done),
             Err(EngineError::Full) => {
                 self.engine().claim_failed();

@@ -85,9 +85,6 @@ const ENTRY_TABLE: u8 = 1;
 const ENTRY_ROW: u8 = 2;
 const ENTRY_END: u8 = 3;
 
-/// Bytes of rows that a restore commits at a time.
-const BATCH_BYTES: u64 = 1 << 20;
-
 /// Longest key or name that any database stores, and more: a longer one is damage.
 const KEY_SIZE_MAX: u32 = u16::MAX as u32;
 
@@ -208,7 +205,7 @@ impl<D: Nand> Database<D> {
         }
         let mut table = None;
         let mut batch: Option<Transaction<D>> = None;
-        let mut stored = 0;
+        let (mut stored, batch_bytes) = (0, self.batch_bytes() as u64);
         let report = read_entries(source, |entry, report| {
             match entry {
                 Entry::Table(name) => {
@@ -222,7 +219,7 @@ impl<D: Nand> Database<D> {
                 }
                 Entry::End(_) => commit(batch.take())?,
             }
-            if report.bytes - stored >= BATCH_BYTES {
+            if report.bytes - stored >= batch_bytes {
                 commit(batch.take())?;
                 stored = report.bytes;
             }

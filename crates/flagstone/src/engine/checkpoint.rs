@@ -79,6 +79,11 @@ pub(crate) struct Cycle {
     tail_size: usize,
     /// Runs that were loaded before this cycle began.
     loaded: Vec<CommittedRun>,
+    /// Pages that became current as groups since the last checkpoint: a mount finds their groups open,
+    /// and its first record has to name them all.
+    grouped_pages: usize,
+    /// Those of them that the checkpoint being written covers.
+    grouped_saved: usize,
 }
 
 impl Cycle {
@@ -94,6 +99,16 @@ impl Cycle {
     /// A commit put changes of `size` bytes into the log's tail.
     pub(crate) fn count_committed(&mut self, size: usize) {
         self.tail_size += size;
+    }
+
+    /// A group of `pages` became current.
+    pub(crate) fn count_grouped(&mut self, pages: usize) {
+        self.grouped_pages += pages;
+    }
+
+    /// Pages of groups that no checkpoint covers.
+    pub(crate) fn grouped_pages(&self) -> usize {
+        self.grouped_pages
     }
 
     /// Restart put the log's tail back, which took `size` bytes.
@@ -338,6 +353,7 @@ impl Engine {
                 self.cycle.is_wanted
                     || self.is_checkpoint_due()
                     || self.is_tail_long()
+                    || self.is_record_crowded()
                     || (is_full || self.is_record_filling())
                         && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
@@ -423,7 +439,7 @@ impl Engine {
                 let high = NodeView::trusted(&self.pool.frame(index).image).high();
                 let next = high.map_or((number + 1, Vec::new()), |high| (number, high.to_vec()));
                 let job = self.merge_at(table, key)?;
-                if job.is_none() && !self.installs.is_empty() {
+                if job.is_none() && self.has_installs() {
                     // A split of this tree comes first, as soon as its record is durable.
                     self.want_flush();
                     return Ok(Next::Idle);
@@ -466,7 +482,7 @@ impl Engine {
     }
 
     fn settle_cycle(&mut self, copied: Lsn) -> Step<Option<Job>> {
-        if copied > self.durable() || !self.installs.is_empty() {
+        if copied > self.durable() || self.has_installs() {
             self.want_flush();
             return Ok(None);
         }
@@ -485,6 +501,7 @@ impl Engine {
             return Ok(None);
         }
         self.cycle.phase = Phase::Saving;
+        self.cycle.grouped_saved = self.cycle.grouped_pages;
         let master = self.master().encode();
         let release_before = self.cycle.begin.page;
         Ok(Some(Job::Checkpoint(CheckpointJob { master, release_before })))
@@ -547,6 +564,7 @@ impl Engine {
     pub(crate) fn checkpoint_done(&mut self) {
         self.cycle.phase = Phase::Idle;
         self.counts.checkpoints += 1;
+        self.cycle.grouped_pages -= std::mem::take(&mut self.cycle.grouped_saved);
         self.cycle.end_page = Some(self.log_page);
         for run in std::mem::take(&mut self.cycle.loaded) {
             let pages = run.run.pages.into_iter().map(|(_, page)| page).collect();
@@ -558,6 +576,7 @@ impl Engine {
     /// The checkpoint could not be written; the next one starts anew.
     pub(crate) fn checkpoint_failed(&mut self) {
         self.cycle.phase = Phase::Idle;
+        self.cycle.grouped_saved = 0;
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }

@@ -31,11 +31,15 @@
 //! - **Q3** The transaction's locks go at install: nobody reads part of it, and until then it may have
 //!   to be forgotten. Snapshots that began before keep the old leaves.
 //! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
+//! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the record
+//!   that installs the new leaves is then its commit point, and holds none of its content.
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
 
 use super::descent::{Seek, corrupt};
-use super::merge::{Next, PageWrite, UNDERFULL_PERCENT};
+use super::merge::{
+    InstallJob, Next, OldBase, PageWrite, ReshapePlan, UNDERFULL_PERCENT, WriteJob,
+};
 use super::price::LeafBytes;
 use super::spill::private_bounds;
 use super::transaction::{Ticket, Transaction, split_private_key, without_versions};
@@ -46,6 +50,9 @@ use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::node::{self, MergeRequest, NoOutline, NodeView};
 use crate::options::{CommitBy, Durability};
+
+/// Inner nodes that may have to be written with the leaves that one leaf becomes, one a level.
+const INNER_PAGES: usize = 4;
 
 /// How far a claim has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +108,8 @@ pub(crate) struct Claim {
     /// Some of its changes have to be logged.
     has_rest: bool,
     leaves: Vec<ClaimedLeaf>,
+    /// The one leaf that became several, once they are on flash.
+    reshaped: Option<InstallJob>,
 }
 
 impl Claim {
@@ -111,7 +120,7 @@ impl Claim {
 
     /// Pages of its group.
     pub(crate) fn page_count(&self) -> usize {
-        self.leaves.len()
+        self.leaves.len() + self.reshaped.as_ref().map_or(0, InstallJob::page_count)
     }
 }
 
@@ -125,6 +134,8 @@ pub(crate) enum ClaimJob {
     /// Make the group's pages durable, program the group's flag and read it back; then the claim is
     /// installed.
     Flag(GroupId),
+    /// Write the leaves that one leaf became, and what leads to them.
+    Reshape(Box<WriteJob>),
 }
 
 /// What claiming a transaction's leaves promises, as far as they were looked at.
@@ -136,6 +147,18 @@ pub(crate) struct Prospect {
     first: Option<Vec<u8>>,
     /// Programs saved.
     gain: f64,
+}
+
+/// What a leaf's claim comes to.
+enum Claimed {
+    /// Its changes are left to the log.
+    Nothing,
+    /// One page.
+    Leaf(Box<(ClaimedLeaf, PageWrite)>),
+    /// Several, and nothing of the transaction is elsewhere.
+    Several(Box<WriteJob>),
+    /// Another change of the tree's shape comes first, as soon as its record is durable.
+    Later,
 }
 
 /// A leaf as its parent names it.
@@ -265,6 +288,7 @@ impl Engine {
             has_rest: first.as_ref() != Some(&next),
             next: Some(next),
             leaves: Vec::new(),
+            reshaped: None,
         });
         if self.committed > self.durable() {
             self.flush_to = self.flush_to.max(self.committed);
@@ -298,8 +322,9 @@ impl Engine {
             claim.phase = Phase::Writing;
         }
         while let Some(key) = self.claim.as_ref().and_then(|claim| claim.next.clone()) {
-            if let Some(job) = self.claim_leaf(&key)? {
-                return Ok(Next::Job(Job::Claim(job)));
+            match self.claim_leaf(&key)? {
+                Next::Stepped => {}
+                next => return Ok(next),
             }
         }
         if self.must_flush_before_flag() {
@@ -310,28 +335,41 @@ impl Engine {
     }
 
     /// Claims the leaf of the private key `key`, or leaves its changes to the log.
-    fn claim_leaf(&mut self, key: &[u8]) -> Step<Option<ClaimJob>> {
+    fn claim_leaf(&mut self, key: &[u8]) -> Step<Next> {
         let (table, key) = split_private_key(key);
         let place = self.place_of(table, key)?;
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         let (low, high) = private_bounds(table, range);
         let inside = KeyRange { low: &low, high: Some(&high) };
         let claimed = self.claimed_image(table, &place, inside)?;
-        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else { return Ok(None) };
+        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else { return Ok(Next::Idle) };
         let next = self.transactions.get(&xid).and_then(|own| first_from(&own.writes, &high));
         let group = match &claimed {
-            Some(_) => Some(self.group_of_claim()?),
-            None => None,
+            Claimed::Leaf(_) => Some(self.group_of_claim()?),
+            _ => None,
         };
-        let Some(claim) = &mut self.claim else { return Ok(None) };
-        claim.next = next;
-        let (Some((leaf, write)), Some(group)) = (claimed, group) else {
-            claim.has_rest = true;
-            return Ok(None);
-        };
-        claim.leaves.push(leaf);
-        self.busy.insert(place.page);
-        Ok(Some(ClaimJob::Write(group, write)))
+        let Some(claim) = &mut self.claim else { return Ok(Next::Idle) };
+        match (claimed, group) {
+            (Claimed::Leaf(claimed), Some(group)) => {
+                let (leaf, write) = *claimed;
+                claim.next = next;
+                claim.leaves.push(leaf);
+                self.busy.insert(place.page);
+                Ok(Next::Job(Job::Claim(ClaimJob::Write(group, write))))
+            }
+            (Claimed::Several(job), _) => {
+                (claim.next, claim.phase) = (None, Phase::Sealing);
+                Ok(Next::Job(Job::Claim(ClaimJob::Reshape(job))))
+            }
+            (Claimed::Later, _) => {
+                self.want_flush();
+                Ok(Next::Idle)
+            }
+            _ => {
+                (claim.next, claim.has_rest) = (next, true);
+                Ok(Next::Stepped)
+            }
+        }
     }
 
     fn group_of_claim(&mut self) -> Step<GroupId> {
@@ -371,24 +409,34 @@ impl Engine {
         place: &LeafPlace,
         inside: KeyRange<'_>,
     ) -> Step<f64> {
-        let pages = self.claimed_page_count() + 1;
+        let Some(writes) = self.transactions.get(&xid).map(|own| &own.writes) else {
+            return Ok(0.0);
+        };
+        let own = writes.range_totals(inside, Lsn(u64::MAX)).bytes;
+        let pages = 1 + own / self.payload_size;
         let is_possible = table != CATALOG
             && !self.busy.contains(&place.page)
-            && self.has_room_to_claim(pages as u64)
-            && self.can_name_more(xid, 1);
+            && self.may_claim(xid, self.claimed_page_count() + pages);
         if !is_possible || self.options.commit != CommitBy::Auto {
             return Ok(f64::from(u8::from(is_possible)));
         }
-        let Some(own) = self.transactions.get(&xid) else { return Ok(0.0) };
+        if own > self.payload_size * 2 {
+            // A leaf that outgrows its page is left to merges, unless it becomes all that was changed:
+            // then the old page alone may have to be written again.
+            let saved = self.prices.log_pages(own, self.view.log_page_size) - 1.0;
+            return Ok(if is_all(writes, inside) { saved } else { 0.0 });
+        }
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         let others = self.tree(table)?.deltas.range_totals(range, self.merge_lsn()).bytes;
-        let own = own.writes.range_totals(inside, Lsn(u64::MAX)).bytes;
-        if own > self.payload_size * 2 {
-            // A leaf that outgrows its page is left to merges.
-            return Ok(0.0);
-        }
         let leaf = LeafBytes { own, others };
         Ok(self.prices.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
+    }
+
+    /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no
+    /// checkpoint covers, committed ones too, and the first record afterwards names them.
+    fn may_claim(&self, xid: Xid, pages: usize) -> bool {
+        let more = pages - self.claimed_page_count() + self.cycle.grouped_pages();
+        self.has_room_to_claim(pages as u64) && self.can_name_more(xid, more)
     }
 
     /// The leaf's new image; none when its changes are left to the log.
@@ -397,48 +445,77 @@ impl Engine {
         table: Table,
         place: &LeafPlace,
         inside: KeyRange<'_>,
-    ) -> Step<Option<(ClaimedLeaf, PageWrite)>> {
-        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else { return Ok(None) };
+    ) -> Step<Claimed> {
+        let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else {
+            return Ok(Claimed::Nothing);
+        };
         if self.gain_of(xid, table, place, inside)? <= 0.0 {
-            return Ok(None);
+            return Ok(Claimed::Nothing);
         }
         let index = self.leaf_for(table, Seek::At(&place.low))?;
         let base_lsn = self.pool.frame(index).lsn;
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         self.load_runs(table, range)?;
         self.drop_held(table, range, base_lsn);
-        let Some(index) = self.pool.peek(place.page) else { return Ok(None) };
+        let Some(index) = self.pool.peek(place.page) else { return Ok(Claimed::Nothing) };
         let upto = match self.bugs.has(SeededBug::ClaimBeforeDurable) {
             true => self.committed,
             false => self.merge_lsn(),
         };
-        let Some(changes) = self.changes_of(table, range, inside, upto) else { return Ok(None) };
+        let Some(changes) = self.changes_of(table, range, inside, upto) else {
+            return Ok(Claimed::Nothing);
+        };
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let own_lsn = Lsn(upto.0 + 1);
         let request =
             MergeRequest { tree: table.id, range, upto: own_lsn, page_size: self.payload_size };
         let Ok(merged) = node::merge_leaf(Some(view), &changes, request, &mut NoOutline) else {
-            return Ok(None);
+            return Ok(Claimed::Nothing);
         };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
-        let is_plain = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
-        let Some(image) = merged.pages.into_iter().next().map(|built| built.image) else {
-            return Ok(None);
-        };
-        let used = NodeView::trusted(&image).used_bytes();
-        let is_small = used * 100 < self.payload_size * UNDERFULL_PERCENT;
-        if !is_plain || is_small && !is_root {
-            return Ok(None);
+        if !merged.dropped_refs.is_empty() {
+            return Ok(Claimed::Nothing);
         }
         let (low, high) = (place.low.clone(), place.high.clone());
         let page = place.page;
+        if merged.pages.len() > 1 {
+            let old = vec![OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn }];
+            let (pages, dropped) = (merged.pages, Vec::new());
+            let plan = ReshapePlan { table, page, low, high, upto, pages, dropped, old, grown };
+            return self.claimed_pages(xid, plan, inside);
+        }
+        let Some(image) = merged.pages.into_iter().next().map(|built| built.image) else {
+            return Ok(Claimed::Nothing);
+        };
+        let used = NodeView::trusted(&image).used_bytes();
+        if used * 100 < self.payload_size * UNDERFULL_PERCENT && !is_root {
+            return Ok(Claimed::Nothing);
+        }
         let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
         let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
             true => Lsn(upto.0 + 8),
             false => upto,
         };
-        Ok(Some((leaf, PageWrite::new(page, image, lsn))))
+        Ok(Claimed::Leaf(Box::new((leaf, PageWrite::new(page, image, lsn)))))
+    }
+
+    /// The pages that one leaf becomes, if they are all that the transaction changed (Q5).
+    fn claimed_pages(
+        &mut self,
+        xid: Xid,
+        plan: ReshapePlan,
+        inside: KeyRange<'_>,
+    ) -> Step<Claimed> {
+        let is_all = self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
+            || self.bugs.has(SeededBug::ClaimInPart);
+        if !is_all || !self.may_claim(xid, plan.pages.len() + INNER_PAGES) {
+            return Ok(Claimed::Nothing);
+        }
+        if self.tree(plan.table)?.is_reshaping {
+            return Ok(Claimed::Later);
+        }
+        Ok(Claimed::Several(Box::new(self.claim_reshape(xid, plan)?)))
     }
 
     /// Durable deltas of a leaf with the claiming transaction's changes on top.
@@ -556,6 +633,35 @@ impl Engine {
         self.claim = Some(claim);
     }
 
+    /// The pages of a leaf that became several are durable, and the record that says where they are is
+    /// in the log: it commits the transaction (Q5).
+    pub(super) fn claim_reshaped(&mut self, install: InstallJob) {
+        let Some(claim) = &mut self.claim else { return };
+        let lsn = install.lsn;
+        (claim.group, claim.phase) = (Some(install.group), Phase::Recorded(lsn));
+        claim.reshaped = Some(install);
+        let placeholder = Transaction { is_refused: true, ..Transaction::default() };
+        if let Some(own) = self.transactions.insert(claim.xid, placeholder) {
+            self.uncommitted_size -= own.size;
+        }
+        (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
+    }
+
+    /// Whether a change of some tree's shape has its record in the log and is not installed.
+    pub(super) fn has_installs(&self) -> bool {
+        !self.installs.is_empty()
+            || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
+    }
+
+    /// There are no pages for the claim: the log takes it all. False when none is being written.
+    pub(super) fn claim_without_pages(&mut self) -> bool {
+        let is_writing = self.claim.as_ref().is_some_and(|claim| claim.phase == Phase::Writing);
+        if is_writing {
+            self.refuse_claim();
+        }
+        is_writing
+    }
+
     /// Whether a claim's record waits for a flush.
     pub(crate) fn awaits_record(&self) -> bool {
         self.claim.as_ref().is_some_and(|claim| matches!(claim.phase, Phase::Recorded(_)))
@@ -576,7 +682,10 @@ impl Engine {
 
     /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
     pub(crate) fn claim_pins(&self) -> Vec<LogicalPage> {
-        let pages = |claim: &Claim| claim.leaves.iter().map(|leaf| leaf.page).collect();
+        let pages = |claim: &Claim| match &claim.reshaped {
+            Some(install) => install.pins().collect(),
+            None => claim.leaves.iter().map(|leaf| leaf.page).collect(),
+        };
         let pinned = self.claim.as_ref().filter(|_| !self.snapshots.is_empty());
         pinned.map(pages).unwrap_or_default()
     }
@@ -593,7 +702,11 @@ impl Engine {
                 (self.append_marker(claim.group), self.durable())
             }
         };
-        let leaf_count = claim.leaves.len();
+        let page_count = claim.page_count();
+        match claim.reshaped {
+            Some(install) => self.install(install, pins),
+            None => self.cycle.count_grouped(page_count),
+        }
         let until = self.buries(lsn).then_some(lsn);
         let pins = pins.iter().copied().chain(std::iter::repeat(None));
         for (leaf, pin) in claim.leaves.into_iter().zip(pins) {
@@ -607,11 +720,11 @@ impl Engine {
             self.transactions.insert(claim.xid, claimed);
         }
         self.counts.commits += 1;
-        self.counts.claimed_pages += leaf_count as u64;
+        self.counts.claimed_pages += page_count as u64;
         self.release(claim.xid);
     }
 
-    fn append_marker(&mut self, group: Option<GroupId>) -> Lsn {
+    pub(super) fn append_marker(&mut self, group: Option<GroupId>) -> Lsn {
         self.append_claimed_record(group.unwrap_or(GroupId::NONE))
     }
 
@@ -628,6 +741,13 @@ impl Engine {
         }
         self.forget_page(leaf.page);
     }
+}
+
+/// Whether all of `writes` lies inside a range.
+fn is_all(writes: &DeltaMap, inside: KeyRange<'_>) -> bool {
+    let first = first_from(writes, &[]);
+    let is_none_below = first.is_some_and(|first| first.as_slice() >= inside.low);
+    is_none_below && inside.high.is_none_or(|high| first_from(writes, high).is_none())
 }
 
 /// The first key of `writes` at or above `low`.

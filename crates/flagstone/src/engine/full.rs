@@ -123,7 +123,7 @@ impl Engine {
     /// Whether merging, or what was merged, may still give pages back.
     fn may_settle(&self) -> bool {
         let may_merge = self.has_deltas() && self.growth.is_open && !self.is_stuck();
-        may_merge || self.has_release() || !self.installs.is_empty()
+        may_merge || self.has_release() || self.has_installs()
     }
 
     /// Memory that deltas may take when the next commit makes leaves grow by `growth`. Where leaves
@@ -185,6 +185,17 @@ impl Engine {
         let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
         needed * 100 <= self.view.record_room * RECORD_USE_PERCENT
             && commit_size <= log_size / COMMIT_LOG_SHARE
+    }
+
+    /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.
+    pub(crate) fn claimed_bytes_max(&self) -> usize {
+        self.nameable_pages() / 8 * self.payload_size
+    }
+
+    /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.
+    pub(crate) fn is_record_crowded(&self) -> bool {
+        let grouped = self.cycle.grouped_pages() * OPEN_GROUP_PAGE_SIZE;
+        grouped * 200 > self.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Whether committed runs take so much of a checkpoint's record that the next one has to come.

@@ -30,6 +30,7 @@ use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op};
+use crate::lock::Xid;
 use crate::log;
 use crate::node::Built;
 use crate::options::Options;
@@ -174,15 +175,17 @@ struct Reshape {
     dropped: Vec<Vec<u8>>,
     old: Vec<OldBase>,
     grown: i64,
+    /// The transaction that it commits.
+    claim: Option<Xid>,
 }
 
 /// A base that a reshape replaces.
 #[derive(Debug)]
-struct OldBase {
-    page: LogicalPage,
-    low: Vec<u8>,
-    high: Option<Vec<u8>>,
-    lsn: Lsn,
+pub(super) struct OldBase {
+    pub(super) page: LogicalPage,
+    pub(super) low: Vec<u8>,
+    pub(super) high: Option<Vec<u8>>,
+    pub(super) lsn: Lsn,
 }
 
 /// A reshape whose pages are written and whose install record is in the log.
@@ -513,13 +516,14 @@ impl Engine {
                 self.hand.target = None;
                 self.hand.stuck.insert(page)
             }
+            None if self.claim_without_pages() => true,
             None => !std::mem::replace(&mut self.hand.has_no_spill, true),
         }
     }
 
     /// Whether nothing that is under way can free a leaf for a merge.
     fn is_at_rest(&self) -> bool {
-        self.busy.is_empty() && self.installs.is_empty() && self.durable() >= self.committed
+        self.busy.is_empty() && !self.has_installs() && self.durable() >= self.committed
     }
 
     fn must_load_runs(&self) -> bool {
@@ -535,14 +539,14 @@ impl Engine {
 }
 
 /// A merge that does not end in the page it began with.
-struct ReshapePlan {
-    table: Table,
-    page: LogicalPage,
-    low: Vec<u8>,
-    high: Option<Vec<u8>>,
-    upto: Lsn,
-    pages: Vec<Built>,
-    dropped: Vec<Vec<u8>>,
-    old: Vec<OldBase>,
-    grown: i64,
+pub(super) struct ReshapePlan {
+    pub(super) table: Table,
+    pub(super) page: LogicalPage,
+    pub(super) low: Vec<u8>,
+    pub(super) high: Option<Vec<u8>>,
+    pub(super) upto: Lsn,
+    pub(super) pages: Vec<Built>,
+    pub(super) dropped: Vec<Vec<u8>>,
+    pub(super) old: Vec<OldBase>,
+    pub(super) grown: i64,
 }

@@ -49,6 +49,9 @@ impl Engine {
                 for write in &pages {
                     self.busy.insert(write.page);
                 }
+                if reshape.claim.is_some() {
+                    self.append_marker(Some(group));
+                }
                 let lsn = self.append_install_record(&InstallParts {
                     group,
                     tree: reshape.table.id,
@@ -58,7 +61,12 @@ impl Engine {
                     trims: &reshape.trims,
                     dropped: &reshape.dropped,
                 });
-                self.installs.push_back(InstallJob { group, lsn, pages, reshape });
+                let is_claimed = reshape.claim.is_some();
+                let install = InstallJob { group, lsn, pages, reshape };
+                if is_claimed {
+                    return self.claim_reshaped(install);
+                }
+                self.installs.push_back(install);
                 if self.must_merge() || self.is_checkpointing() {
                     // Memory or the checkpoint waits for the install, nobody else may ever flush.
                     self.want_flush();
@@ -104,14 +112,20 @@ impl Engine {
     }
 
     fn install_group(&mut self, job: InstallJob, pins: &[Option<PinId>]) {
+        self.cycle.count_grouped(job.page_count());
         let InstallJob { lsn, pages, reshape, .. } = job;
         let table = reshape.table;
         let range = KeyRange { low: &reshape.low, high: reshape.high.as_deref() };
-        if self.buries(reshape.upto) {
+        let until = if reshape.claim.is_some() { lsn } else { reshape.upto };
+        if self.buries(until) {
+            let pins = pins.iter().copied().chain(std::iter::repeat(None));
             for (old, pin) in reshape.old.iter().zip(pins) {
                 let range = KeyRange { low: &old.low, high: old.high.as_deref() };
                 let pin = pin.map(|pin| (pin, old.page));
-                self.retain_leaf(table, range, pin, old.lsn, reshape.upto);
+                match reshape.claim {
+                    Some(_) => self.retain_copy(table, range, pin, old.lsn, until),
+                    None => self.retain_leaf(table, range, pin, old.lsn, until),
+                }
             }
         }
         self.remove_deltas(table, range, reshape.upto);

@@ -9,6 +9,7 @@ use super::{
 use crate::delta::KeyRange;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::{Engine, Step, Stop, Table, Wait};
+use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
 impl Engine {
@@ -146,6 +147,25 @@ impl Engine {
         Err(stop)
     }
 
+    /// The job that writes what a transaction makes of a leaf.
+    pub(in crate::engine) fn claim_reshape(
+        &mut self,
+        xid: Xid,
+        plan: ReshapePlan,
+    ) -> Step<WriteJob> {
+        let mut climb = Climb::default();
+        match self.climb(plan, None, &mut climb) {
+            Ok((group, mut reshape)) => {
+                reshape.claim = Some(xid);
+                Ok(self.reshape_job(group, reshape, climb.writes))
+            }
+            Err(stop) => {
+                self.unused_pages.append(&mut climb.taken);
+                Err(stop)
+            }
+        }
+    }
+
     fn reshape_job(&mut self, group: GroupId, reshape: Reshape, pages: Vec<PageWrite>) -> WriteJob {
         self.busy.extend(pages.iter().map(|write| write.page));
         self.busy.extend(reshape.trims.iter().copied());
@@ -220,6 +240,7 @@ impl Engine {
             dropped: plan.dropped,
             old: plan.old,
             grown: plan.grown,
+            claim: None,
         };
         Ok((group, reshape))
     }

@@ -1,0 +1,180 @@
+//! Loads of sorted rows: whole or not at all at every power cut.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
+
+use flagstone::{CommitBy, Database, Options, Table};
+use flagstone_nand::{
+    Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage,
+};
+
+/// Rows of a commit: many leaves.
+const BATCH: u32 = 60;
+const BATCHES: u32 = 6;
+/// Seeds of what a cut leaves behind.
+const SEEDS: u64 = 2;
+
+fn options() -> Options {
+    let options = Options::default().with_memory(64 << 10);
+    // What spills is not claimed.
+    Options {
+        commit: CommitBy::Claims,
+        log_pages: 160,
+        frame_share: 0.3,
+        uncommitted_share: 0.7,
+        ..options
+    }
+}
+
+fn chip() -> SimNand {
+    SimNand::new(&Profile::named("tiny").unwrap().with_block_count(160).unwrap(), 1)
+}
+
+fn file() -> SegmentFile<SimStorage> {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.page_size = 1024;
+    profile.geometry.pages_per_block = 8;
+    profile.geometry.block_count = 160;
+    SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap()
+}
+
+fn value(row: u32) -> [u8; 60] {
+    [row as u8 ^ 0x5A; 60]
+}
+
+fn tables<D: Nand>(database: &Database<D>) -> [Table; 2] {
+    ["t", "counts"].map(|name| database.existing_table(name).unwrap().unwrap())
+}
+
+/// Loads batch after batch, with a checkpoint in between; how many commits returned.
+fn load<D: Nand>(database: &Database<D>, [table, counts]: [Table; 2]) -> u32 {
+    for batch in 0..BATCHES {
+        let mut transaction = database.begin();
+        for row in batch * BATCH..(batch + 1) * BATCH {
+            if transaction.put(table, &row.to_be_bytes(), &value(row)).is_err() {
+                return batch;
+            }
+        }
+        // Every second one changes another table as well: its leaves cannot commit it alone.
+        let is_put = batch % 2 == 0 || transaction.put(counts, b"batches", &[batch as u8]).is_ok();
+        if !is_put || transaction.commit().is_err() {
+            return batch;
+        }
+        if batch == BATCHES / 2 && database.runtime().checkpoint_now().is_err() {
+            return batch + 1;
+        }
+    }
+    BATCHES
+}
+
+/// What is wrong with what a reopened database holds after `returned` commits, if anything is.
+fn fault_of<D: Crashable>(device: D, returned: u32) -> Option<String> {
+    let database = match Database::open_on(device, &options()) {
+        Ok(database) => database,
+        Err(error) => return Some(error.to_string()),
+    };
+    let [table, counts] = tables(&database);
+    let mut rows = 0_u32;
+    for row in database.snapshot().unwrap().range(table, ..) {
+        let (key, found) = match row {
+            Ok(row) => row,
+            Err(error) => return Some(error.to_string()),
+        };
+        if key != rows.to_be_bytes() || found != value(rows) {
+            return Some(format!("row {rows} is not what was put"));
+        }
+        rows += 1;
+    }
+    let is_whole =
+        rows.is_multiple_of(BATCH) && rows / BATCH >= returned && rows / BATCH <= returned + 1;
+    if !is_whole {
+        return Some(format!("{rows} rows after {returned} commits"));
+    }
+    let counted = database.begin().get(counts, b"batches").unwrap();
+    let last = (0..rows / BATCH).rev().find(|batch| batch % 2 == 1);
+    if counted != last.map(|batch| vec![batch as u8]) {
+        return Some(format!("{rows} rows beside a count of {counted:?}"));
+    }
+    let faults = database.check().unwrap().faults;
+    (!faults.is_empty()).then(|| format!("{faults:?}"))
+}
+
+/// How an operation on cells ends.
+const ON_CELLS: [Ending; 4] =
+    [Ending::Untouched, Ending::LooksUntouched, Ending::RandomBits, Ending::Complete];
+
+/// How what was not synced on a file ends: any part of it may be there.
+const ON_A_FILE: [Ending; 4] = [
+    Ending::Untouched,
+    Ending::UnsyncedSubset512 { draw: 1 },
+    Ending::UnsyncedSubset4096 { draw: 2 },
+    Ending::Complete,
+];
+
+/// Cuts the power at every operation of a load, each way that it may end; the states and the faults.
+fn explore<D: Crashable + Clone>(
+    device: D,
+    endings: [Ending; 4],
+    begin: impl Fn(&Database<D>),
+) -> (u64, Vec<String>) {
+    let database = Database::create_on(device, &options()).unwrap();
+    for name in ["t", "counts"] {
+        database.table(name).unwrap();
+    }
+    database.runtime().checkpoint_now().unwrap();
+    let device = database.into_device().unwrap();
+    let run = |device: D| {
+        let database = Database::open_on(device, &options()).unwrap();
+        begin(&database);
+        let returned = load(&database, tables(&database));
+        let claimed = database.stats().engine.claimed_pages;
+        (database.into_device().unwrap(), returned, claimed)
+    };
+    let (done, returned, claimed) = run(device.clone());
+    assert_eq!(returned, BATCHES, "without a cut");
+    assert!(claimed > 20, "{claimed} pages are claimed");
+    let opened = Database::open_on(device.clone(), &options()).unwrap();
+    let first = opened.into_device().unwrap().operation_count();
+    let (mut states, mut faults) = (0, Vec::new());
+    for operation in first..done.operation_count() {
+        for ending in endings {
+            for seed in 0..SEEDS {
+                let mut device = device.clone();
+                device.set_plan(FaultPlan::power_cut(seed, operation, ending));
+                let (mut device, returned, _) = run(device);
+                device.power_cycle();
+                device.set_plan(FaultPlan::default());
+                states += 1;
+                if let Some(fault) = fault_of(device, returned) {
+                    faults.push(format!("operation {operation} {ending:?} seed {seed}: {fault}"));
+                }
+            }
+        }
+    }
+    (states, faults)
+}
+
+/// Goal: a commit whose rows make many leaves of one is there completely or not at all, whatever the
+/// operation at which power fails. Method: every operation of a load on a chip and on a file.
+#[test]
+fn every_power_cut_of_a_load_leaves_whole_commits() {
+    let (states, faults) = explore(chip(), ON_CELLS, |_| {});
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(states > 300, "{states} states");
+    let (states, faults) = explore(file(), ON_A_FILE, |_| {});
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(states > 300, "{states} states");
+}
+
+/// Goal: the exploration sees. Method: bugs planted in what a load does.
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn planted_bugs_are_found_by_cutting_loads() {
+    use flagstone::SeededBug;
+
+    let planted = |database: &Database<_>| database.runtime().plant(Some(SeededBug::ClaimInPart));
+    let (_, faults) = explore(chip(), ON_CELLS, planted);
+    assert!(!faults.is_empty(), "what else the transaction changed is lost");
+    let planted =
+        |database: &Database<_>| database.runtime().plant(Some(SeededBug::RecordBeforePages));
+    let (_, faults) = explore(file(), ON_A_FILE, planted);
+    assert!(!faults.is_empty(), "the record is durable before its pages are");
+}
