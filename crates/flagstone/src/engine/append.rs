@@ -60,6 +60,8 @@ impl Engine {
     /// Gives an image the size of a page: where it has slots for appends, its version ends before them.
     pub(crate) fn widen(&self, image: &mut Vec<u8>) {
         if image.len() < self.payload_size {
+            // What memory is charged for is what is allocated.
+            image.reserve_exact(self.payload_size - image.len());
             image.resize(self.payload_size, 0xFF);
         }
     }

@@ -66,9 +66,19 @@ fn moves_at(fill: f64) -> f64 {
     let (mut low, mut high) = (f64::EPSILON, 1.0 - f64::EPSILON);
     for _ in 0..VICTIM_STEPS {
         let live = f64::midpoint(low, high);
-        if (live - 1.0) / live.ln() < fill { low = live } else { high = live }
+        if mean_with_one(live) < fill { low = live } else { high = live }
     }
     low / (1.0 - low)
+}
+
+/// Logarithmic mean of a share and one, `(v - 1) / ln v`, by its product of roots (Carlson, "The Logarithmic
+/// Mean", 1972): a root is the same to the last bit on every machine, a logarithm is not.
+fn mean_with_one(share: f64) -> f64 {
+    let mut root = share;
+    (0..VICTIM_STEPS).fold(1.0, |product, _| {
+        root = root.sqrt();
+        product * f64::midpoint(1.0, root)
+    })
 }
 
 /// Halvings after which the share is known as well as it has to be.
@@ -130,5 +140,13 @@ mod tests {
     fn no_room_is_left_where_it_would_fill_the_chip() {
         let full = Prices { fill: 0.99, ..BUSY };
         assert_eq!(known(true).slots(SLC, 16_384, full), 0);
+    }
+
+    #[test]
+    fn the_mean_of_a_share_and_one_is_the_logarithmic_one() {
+        for share in [0.001, 0.1, 0.5, 0.9, 0.999] {
+            let expected = (share - 1.0) / f64::ln(share);
+            assert!((mean_with_one(share) - expected).abs() < 1e-8, "{share}");
+        }
     }
 }

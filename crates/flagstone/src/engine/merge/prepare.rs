@@ -115,6 +115,10 @@ impl Engine {
         request: MergeRequest<'_>,
         page_count: usize,
     ) -> Option<Merged> {
+        if self.growth.is_settling() {
+            // A commit waits for what merges leave free.
+            return None;
+        }
         let table = Table { id: request.tree };
         let reserve = self.reserve_of(table);
         let deltas = &self.trees.get(table.id as usize).filter(|_| reserve > 0)?.deltas;
