@@ -9,6 +9,8 @@ use flagstone_nand::{
 /// Rows of a commit: many leaves.
 const BATCH: u32 = 60;
 const BATCHES: u32 = 6;
+/// Sessions that end without a checkpoint.
+const SESSIONS: u32 = 60;
 /// Seeds of what a cut leaves behind.
 const SEEDS: u64 = 2;
 
@@ -25,7 +27,11 @@ fn options() -> Options {
 }
 
 fn chip() -> SimNand {
-    SimNand::new(&Profile::named("tiny").unwrap().with_block_count(160).unwrap(), 1)
+    chip_of(160)
+}
+
+fn chip_of(blocks: u32) -> SimNand {
+    SimNand::new(&Profile::named("tiny").unwrap().with_block_count(blocks).unwrap(), 1)
 }
 
 fn file() -> SegmentFile<SimStorage> {
@@ -162,6 +168,36 @@ fn every_power_cut_of_a_load_leaves_whole_commits() {
     let (states, faults) = explore(file(), ON_A_FILE, |_| {});
     assert!(faults.is_empty(), "{faults:#?}");
     assert!(states > 300, "{states} states");
+}
+
+/// Goal: a database opens however often its loads are cut. Method: sessions that end without a
+/// checkpoint, each with groups that the first record of the next one names.
+#[test]
+fn a_database_whose_loads_are_cut_again_and_again_opens() {
+    let database = Database::create_on(chip_of(1600), &options()).unwrap();
+    for name in ["t", "counts"] {
+        database.table(name).unwrap();
+    }
+    let mut device = database.into_device().unwrap();
+    let mut rows = 0_u32;
+    for session in 0..SESSIONS {
+        let database = Database::open_on(device, &options()).unwrap();
+        let [table, _] = tables(&database);
+        for _ in 0..4 {
+            let mut transaction = database.begin();
+            for row in rows..rows + BATCH {
+                transaction.put(table, &row.to_be_bytes(), &value(row)).unwrap();
+            }
+            transaction.commit().unwrap();
+            rows += BATCH;
+        }
+        let claimed = database.stats().engine.claimed_pages;
+        assert!(session > 0 || claimed > 20, "{claimed} pages are claimed");
+        device = database.into_device().unwrap();
+    }
+    let database = Database::open_on(device, &options()).unwrap();
+    let [table, _] = tables(&database);
+    assert_eq!(database.snapshot().unwrap().range(table, ..).count(), rows as usize);
 }
 
 /// Goal: the exploration sees. Method: bugs planted in what a load does.

@@ -433,10 +433,11 @@ impl Engine {
     }
 
     /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no
-    /// checkpoint covers, committed ones too, and the first record afterwards names them.
+    /// checkpoint covers, committed ones too, and the first record afterwards names them: beside those of
+    /// what spills meanwhile, which may have as much room as `can_name_more` gives to all.
     fn may_claim(&self, xid: Xid, pages: usize) -> bool {
         let more = pages - self.claimed_page_count() + self.cycle.grouped_pages();
-        self.has_room_to_claim(pages as u64) && self.can_name_more(xid, more)
+        self.has_room_to_claim(pages as u64) && self.can_name_more(xid, 2 * more)
     }
 
     /// The leaf's new image; none when its changes are left to the log.

@@ -95,12 +95,13 @@ impl Engine {
     }
 
     /// Whether the checkpoint that is due cannot wait until the database is open: another restart
-    /// would find no room in the log, or what it takes of the device beyond the log's own would leave
+    /// would find no room in the log, or too many groups for a record to name, or what it takes of the device beyond the log's own would leave
     /// none to write a checkpoint.
     pub(crate) fn is_checkpoint_urgent(&self) -> bool {
         let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
         self.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
             || self.must_checkpoint() && !self.has_pages_for(taken)
+            || self.is_record_crowded()
     }
 
     fn admit_growth(&mut self, growth: usize) -> Step<()> {
@@ -192,10 +193,15 @@ impl Engine {
         self.nameable_pages() / 8 * self.payload_size
     }
 
+    /// Restart found open groups of `pages`.
+    pub(crate) fn count_named(&mut self, pages: usize) {
+        self.cycle.count_grouped(pages);
+    }
+
     /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.
     pub(crate) fn is_record_crowded(&self) -> bool {
         let grouped = self.cycle.grouped_pages() * OPEN_GROUP_PAGE_SIZE;
-        grouped * 200 > self.view.record_room * RECORD_USE_PERCENT
+        grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Whether committed runs take so much of a checkpoint's record that the next one has to come.

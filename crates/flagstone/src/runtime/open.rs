@@ -285,6 +285,7 @@ impl<D: Nand> Restart<'_, D> {
             }
             other => other?,
         }
+        self.count_named();
         for (lsn, effects) in std::mem::take(&mut self.effects) {
             self.apply(lsn, effects)?;
         }
@@ -385,6 +386,16 @@ impl<D: Nand> Restart<'_, D> {
             }
         }
         Ok(())
+    }
+
+    /// What the first record of this session named, a later one may have to name as well (D4): groups that
+    /// were committed or given up since the last checkpoint, until another covers them.
+    fn count_named(&self) {
+        let pages = {
+            let space = self.runtime.space();
+            space.groups().into_iter().map(|group| space.group_pages(group).len()).sum()
+        };
+        self.runtime.engine().count_named(pages);
     }
 
     fn apply(&self, lsn: Lsn, effects: ReplayEffects) -> Result<(), OpenError> {
