@@ -95,8 +95,8 @@ impl Engine {
     }
 
     /// Whether the checkpoint that is due cannot wait until the database is open: another restart
-    /// would find no room in the log, or too many groups for a record to name, or what it takes of the device beyond the log's own would leave
-    /// none to write a checkpoint.
+    /// would find no room in the log, or more groups than a record can name, or what it takes of the
+    /// device beyond the log's own would leave none to write a checkpoint.
     pub(crate) fn is_checkpoint_urgent(&self) -> bool {
         let taken = LOG_BLOCKS_RESERVED * self.view.log_block_pages;
         self.view.log_used > self.log_pages_below(RESTART_USE_PERCENT, LOG_BLOCKS_RESERVED)
@@ -190,7 +190,7 @@ impl Engine {
 
     /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.
     pub(crate) fn claimed_bytes_max(&self) -> usize {
-        self.nameable_pages() / 8 * self.payload_size
+        (self.nameable_pages() / 8).max(1) * self.payload_size
     }
 
     /// Restart found open groups of `pages`.
