@@ -214,7 +214,9 @@ impl<D: Nand> Space<D> {
             self.write_first_record(&record)?;
         }
         self.copy_suspects()?;
-        self.checkpoint_own()?;
+        if self.flags.is_empty() || !self.flash.bugs.has(SpaceBug::FlagTrustedInFlight) {
+            self.checkpoint_own()?;
+        }
         self.report_dead();
         Ok(())
     }

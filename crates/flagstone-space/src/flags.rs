@@ -172,9 +172,6 @@ impl<D: Nand> Space<D> {
     ///
     /// Those of a write.
     pub fn pin_flags(&mut self) -> Result<(), SpaceError> {
-        if self.flash.bugs.has(SpaceBug::FlagTrustedInFlight) {
-            return Ok(());
-        }
         self.ready()
     }
 

@@ -105,7 +105,7 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 27] = [
+const WAYS: [Way; 28] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
@@ -114,6 +114,7 @@ const WAYS: [Way; 27] = [
     ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
     ("histories with little work", |target, seed| in_histories(target, seed, Pace::LittleWork)),
     ("claimed leaves, one cut", |target, seed| on_claims(target, seed, &FLAGS)),
+    ("claims among logged commits", on_claims_among_logged),
     ("appended changes, one cut", on_appends),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
@@ -343,6 +344,26 @@ fn on_claims(target: Target, seed: u64, claiming: &Claiming) -> Result<Look, Cra
     let options = Options::preset("flagstone-flags")?;
     let ops = (*ops, &CLAIMS);
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, *depth), ops))
+}
+
+/// Large values come in between, which are logged: claims meet rows that the log has changed before, and
+/// changes afterwards.
+const CLAIMS_AMONG_LOGGED: Mix = Mix {
+    reads: 4,
+    savepoints: 0,
+    large: 12,
+    snapshots: 4,
+    upkeep: 4,
+    hot: 160,
+    small: 100,
+    ..CLAIMS
+};
+
+fn on_claims_among_logged(target: Target, seed: u64) -> Result<Look, CrashError> {
+    let device = (chip("tiny-flags", seed)?, &Use::New);
+    let options = Options::preset("flagstone-flags")?;
+    let ops = (400, &CLAIMS_AMONG_LOGGED);
+    Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, 1), ops))
 }
 
 /// The same, and snapshots that read what was there before.
