@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use flagstone_space::Lsn;
 
-use super::op::{Op, put_varint, size_of_slice, take_varint};
+use super::op::{Op, put_varint, size_of_slice, take_varint, varint_size};
 
 /// Size past which a chunk with more than one key splits, in bytes.
 pub(super) const CHUNK_SIZE_MAX: usize = 1024;
@@ -66,17 +66,15 @@ impl<'a> Records<'a> {
 
     /// Cuts off all records of the first key; gives the key and their bytes.
     pub(super) fn take_key(&mut self) -> Option<(&'a [u8], &'a [u8])> {
-        let before = self.rest;
-        let key = self.next()?.key;
-        loop {
-            let mut ahead = *self;
-            match ahead.next() {
-                Some(record) if record.key == key => *self = ahead,
-                _ => break,
-            }
+        let (key, mut end) = first_key(self.rest)?;
+        while let Some((other, size)) = self.rest.get(end..).and_then(first_key)
+            && other == key
+        {
+            end += size;
         }
-        let size = before.len() - self.rest.len();
-        Some((key, before.get(..size)?))
+        let (records, rest) = self.rest.split_at_checked(end)?;
+        self.rest = rest;
+        Some((key, records))
     }
 }
 
@@ -98,24 +96,41 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
+/// The first record's key, and the bytes of the record; `None` where there is none.
+#[inline]
+fn first_key(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let (&[key_size, body_size], _) = bytes.split_first_chunk()?;
+    if key_size | body_size >= 0x80 {
+        let record = Records::of(bytes).next()?;
+        return Some((record.key, record.size));
+    }
+    let begin = 2 + LSN_SIZE;
+    let end = begin + usize::from(key_size);
+    Some((bytes.get(begin..end)?, end + usize::from(body_size)))
+}
+
 /// Appends a record around an encoded operation.
 pub(super) fn write_record(key: &[u8], lsn: Lsn, body: &[u8], out: &mut Vec<u8>) {
-    debug_assert!(lsn.0 <= LSN_MAX, "an LSN has 56 bits (rule D3)");
-    put_varint(out, size_of_slice(key));
-    put_varint(out, size_of_slice(body));
-    out.extend_from_slice(&lsn.0.min(LSN_MAX).to_le_bytes()[..LSN_SIZE]);
-    out.extend_from_slice(key);
+    write_head(key, lsn, body.len(), out);
     out.extend_from_slice(body);
 }
 
 /// Appends a record, encoding the operation in place.
 pub(super) fn write_op_record(key: &[u8], lsn: Lsn, op: &Op<'_>, out: &mut Vec<u8>) {
+    write_head(key, lsn, op.encoded_size(), out);
+    op.encode(out);
+}
+
+/// All of a record but its body, for which there is room then.
+fn write_head(key: &[u8], lsn: Lsn, body_size: usize, out: &mut Vec<u8>) {
     debug_assert!(lsn.0 <= LSN_MAX, "an LSN has 56 bits (rule D3)");
-    put_varint(out, size_of_slice(key));
-    put_varint(out, op.encoded_size() as u32);
+    let (key_size, body_len) = (size_of_slice(key), body_size as u32);
+    let head_size = varint_size(key_size) + varint_size(body_len) + LSN_SIZE;
+    out.reserve(head_size + key.len() + body_size);
+    put_varint(out, key_size);
+    put_varint(out, body_len);
     out.extend_from_slice(&lsn.0.min(LSN_MAX).to_le_bytes()[..LSN_SIZE]);
     out.extend_from_slice(key);
-    op.encode(out);
 }
 
 /// First eight bytes of a key as a number, short keys padded with zeros.
@@ -196,28 +211,17 @@ impl Chunk {
 
     /// Finds the records of `key`.
     pub(super) fn find(&self, key: &[u8]) -> Span {
-        let mut start = self.data.len();
-        let mut end = start;
-        let mut count = 0;
-        let mut offset = 0;
         let head = key_head(key);
-        for record in self.records() {
-            match key_head(record.key).cmp(&head).then_with(|| record.key.cmp(key)) {
-                Ordering::Less => {}
-                Ordering::Equal => {
-                    start = if count == 0 { offset } else { start };
-                    count += 1;
-                    end = offset + record.size;
-                }
-                Ordering::Greater => {
-                    if count == 0 {
-                        (start, end) = (offset, offset);
-                    }
-                    break;
-                }
+        let (mut start, mut offset, mut count) = (0, 0, 0);
+        while let Some((other, size)) = self.data.get(offset..).and_then(first_key) {
+            match key_head(other).cmp(&head).then_with(|| other.cmp(key)) {
+                Ordering::Less => start = offset + size,
+                Ordering::Equal => count += 1,
+                Ordering::Greater => break,
             }
-            offset += record.size;
+            offset += size;
         }
+        let end = if count == 0 { start } else { offset };
         Span { bytes: start..end, count }
     }
 

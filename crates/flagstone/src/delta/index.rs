@@ -7,6 +7,8 @@
 //! - X1: a key belongs to the last slot whose `low` is at or below it, or to the first slot.
 //! - X2: no group and no chunk is empty.
 //! - X3: `memory_size` is what the allocations of groups, keys and chunks add up to.
+//! - X4: `firsts` has the head of each group's first key: a search looks at them, side by side in
+//!   memory, before it looks into a group.
 
 use super::chunk::{CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, Chunk, key_head};
 
@@ -90,13 +92,16 @@ pub(super) struct Position {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     groups: Vec<Vec<Slot>>,
+    firsts: Vec<u64>,
     memory_size: usize,
 }
 
 impl Index {
     /// Bytes allocated below this struct (X3).
     pub(super) fn memory_size(&self) -> usize {
-        self.memory_size + self.groups.capacity() * size_of::<Vec<Slot>>()
+        self.memory_size
+            + self.groups.capacity() * size_of::<Vec<Slot>>()
+            + self.firsts.capacity() * size_of::<u64>()
     }
 
     /// The slot to which `key` belongs (X1).
@@ -104,8 +109,11 @@ impl Index {
     pub(super) fn locate(&self, key: &[u8]) -> Option<Position> {
         let head = key_head(key);
         let is_below = |slot: &Slot| slot.low.is_at_or_below(key, head);
-        let above = self.groups.partition_point(|group| group.first().is_some_and(is_below));
-        let group = above.saturating_sub(1);
+        let begin = self.firsts.partition_point(|first| *first < head);
+        let equal = self.firsts[begin..].partition_point(|first| *first == head);
+        let alike = self.groups.get(begin..begin + equal)?;
+        let above = alike.partition_point(|group| group.first().is_some_and(is_below));
+        let group = (begin + above).saturating_sub(1);
         let slot = self.groups.get(group)?.partition_point(is_below).saturating_sub(1);
         Some(Position { group, slot })
     }
@@ -191,6 +199,7 @@ impl Index {
                 let mut group = Vec::new();
                 push_slot(&mut group, 0, slot, &mut self.memory_size);
                 self.groups.push(group);
+                self.firsts.push(key_head(low));
             }
         }
     }
@@ -202,7 +211,16 @@ impl Index {
             target = self.split_group(target);
         }
         push_slot(&mut self.groups[target.group], target.slot, slot, &mut self.memory_size);
+        self.note_first(target.group);
         target
+    }
+
+    /// The group may begin with another key (X4).
+    fn note_first(&mut self, group: usize) {
+        let first = self.groups.get(group).and_then(|group| group.first());
+        if let (Some(known), Some(slot)) = (self.firsts.get_mut(group), first) {
+            *known = key_head(slot.low.as_slice());
+        }
     }
 
     /// Makes room in a full group; gives where `target` stands afterwards.
@@ -219,6 +237,8 @@ impl Index {
         self.memory_size -= (before - slots.capacity()) * size_of::<Slot>();
         self.memory_size += right.capacity() * size_of::<Slot>();
         self.groups.insert(target.group + 1, right);
+        self.firsts.insert(target.group + 1, 0);
+        self.note_first(target.group + 1);
         if target.slot < cut || (target.slot == cut && !at_end) {
             return target;
         }
@@ -236,6 +256,7 @@ impl Index {
         if slots.is_empty() {
             self.memory_size -= slots.capacity() * size_of::<Slot>();
             self.groups.remove(position.group);
+            self.firsts.remove(position.group);
             let group = position.group;
             return (group < self.groups.len()).then_some(Position { group, slot: 0 });
         }
@@ -244,6 +265,7 @@ impl Index {
             slots.shrink_to(slots.len().next_multiple_of(GROUP_GROWTH));
             self.memory_size -= (before - slots.capacity()) * size_of::<Slot>();
         }
+        self.note_first(position.group);
         self.settle(position)
     }
 

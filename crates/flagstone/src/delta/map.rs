@@ -144,6 +144,14 @@ impl DeltaMap {
             return DroppedRefs::new();
         }
         let chain = Records::of(&chunk.bytes()[span.bytes.clone()]);
+        if let Some(kept) = kept_below(chain, &op, lsn, floors) {
+            write_op_record(key, lsn, &op, scratch);
+            let covered = span.bytes.start + kept.size..span.bytes.end;
+            self.index.update(at, |chunk| chunk.replace(covered, scratch));
+            self.len = self.len + kept.count + 1 - span.count;
+            self.split_at(at, arrival);
+            return DroppedRefs::new();
+        }
         let mut folded = Chain::with(chain, op, lsn);
         if folded.arrival_is_newest {
             folded.fold(floors);
@@ -187,8 +195,8 @@ impl DeltaMap {
 
     /// Keys with their versions inside `range`, ascending.
     pub(crate) fn range<'a>(&'a self, range: KeyRange<'a>) -> impl Iterator<Item = Entry<'a>> {
-        self.forward(Bound::Included(range.low))
-            .take_while(move |entry| range.is_below_high(entry.key()))
+        let from = if range.low.is_empty() { Bound::Unbounded } else { Bound::Included(range.low) };
+        self.forward(from).take_while(move |entry| range.is_below_high(entry.key()))
     }
 
     /// Versions with an LSN below `lsn`, in key order from `from`; what a checkpoint copies.
@@ -293,6 +301,34 @@ impl DeltaMap {
             next = if removed > 0 { self.index.tidy(at) } else { self.index.next(at) };
         }
     }
+}
+
+/// The oldest versions of a key.
+#[derive(Default)]
+struct Oldest {
+    size: usize,
+    count: usize,
+}
+
+/// What stays of a chain when `op` arrives as its newest version and covers all above the floor below
+/// it; none where that takes a look at each of them.
+fn kept_below(chain: Records<'_>, op: &Op<'_>, lsn: Lsn, floors: &[Lsn]) -> Option<Oldest> {
+    if matches!(op, Op::Patch(_)) {
+        return None;
+    }
+    let floor = floors[..floors.partition_point(|floor| *floor < lsn)].last();
+    let mut kept = Oldest::default();
+    for record in chain {
+        if record.lsn >= lsn || matches!(record.op(), Some(Op::PutRef(_)) | None) {
+            return None;
+        }
+        if floor.is_some_and(|floor| record.lsn <= *floor) {
+            kept.size += record.size;
+            kept.count += 1;
+        }
+    }
+    // Two that stay may be folded now, if the floor between them has gone.
+    (kept.count <= 1).then_some(kept)
 }
 
 /// The versions of one key while one is added, oldest first.

@@ -27,6 +27,10 @@ pub enum Read {
 /// to keep, since a patch needs its base to be read.
 const PATCH_SHARE: usize = 4;
 
+/// Bytes of the smallest patch that changes something: tag, size of the value, offset and length of a
+/// run, one byte.
+const PATCH_SIZE_MIN: usize = 5;
+
 impl Engine {
     /// Reads the value of `key` as transaction `xid` sees it, into `out`.
     ///
@@ -303,6 +307,11 @@ impl Engine {
         key: &[u8],
         value: &[u8],
     ) -> Option<PatchBuf> {
+        let is_short = value.len() < PATCH_SHARE * PATCH_SIZE_MIN;
+        if is_short && self.is_set_by_delta(table, key) && !self.has_own(xid, table, key) {
+            self.note_query(table, key);
+            return None;
+        }
         if self.leaf_at_hand(table, key).is_none() && !self.holds_delta(table, key) {
             return None;
         }
@@ -310,12 +319,23 @@ impl Engine {
         let old = self.value_without_reading(xid, table, key);
         (self.pool.misses, self.pool.hits, self.pool.references) = (misses, hits, references);
         let Some(Value::Inline(old)) = old else { return None };
-        if old.len() != value.len() || old.is_empty() {
+        if old.len() != value.len() || is_short {
             return None;
         }
         let patch = PatchBuf::between(&old, value).ok()?;
         let size = Op::Patch(patch.as_patch()).encoded_size();
         (size * PATCH_SHARE <= value.len()).then_some(patch)
+    }
+
+    /// Whether the committed value is known without its leaf.
+    fn is_set_by_delta(&self, table: Table, key: &[u8]) -> bool {
+        let sets = |(lsn, op): (Lsn, Op<'_>)| lsn > self.recovered && !matches!(op, Op::Patch(_));
+        self.runs.is_empty()
+            && self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).any(sets))
+    }
+
+    fn has_own(&mut self, xid: Xid, table: Table, key: &[u8]) -> bool {
+        !matches!(self.own_versions(xid, table, key), Ok(own) if own.is_empty())
     }
 
     fn holds_delta(&self, table: Table, key: &[u8]) -> bool {

@@ -42,14 +42,14 @@ use super::merge::{
 };
 use super::price::LeafBytes;
 use super::spill::private_bounds;
-use super::transaction::{Ticket, Transaction, split_private_key, without_versions};
+use super::transaction::{Transaction, split_private_key, without_versions};
 use super::{CATALOG, Engine, Job, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange, Op};
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::node::{self, MergeRequest, NoOutline, NodeView};
-use crate::options::{CommitBy, Durability};
+use crate::options::CommitBy;
 
 /// Inner nodes that may have to be written with the leaves that one leaf becomes, one a level.
 const INNER_PAGES: usize = 4;
@@ -201,13 +201,6 @@ impl Engine {
         Err(Stop::Wait(Wait::Claim))
     }
 
-    /// The ticket of a transaction that was committed with its leaves.
-    pub(super) fn claimed_ticket(&mut self, xid: Xid, durability: Durability) -> Option<Ticket> {
-        let lsn = self.transactions.get(&xid)?.claimed?;
-        self.transactions.remove(&xid);
-        Some(self.ticket(lsn, durability))
-    }
-
     /// Whether `xid` is being committed with its leaves.
     pub(super) fn is_claiming(&self, xid: Xid) -> bool {
         self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
@@ -246,8 +239,11 @@ impl Engine {
             CommitBy::Log => false,
             CommitBy::Claims | CommitBy::Flags => true,
             CommitBy::Auto => {
-                let bytes = own.writes.range_totals(KeyRange::ALL, Lsn(u64::MAX)).bytes;
-                self.prices.log_pages(bytes, self.view.log_page_size) >= 1.0
+                let fills_a_page =
+                    |bytes| self.prices.log_pages(bytes, self.view.log_page_size) >= 1.0;
+                // Its memory is more than its changes, and known.
+                fills_a_page(own.size)
+                    && fills_a_page(own.writes.range_totals(KeyRange::ALL, Lsn(u64::MAX)).bytes)
             }
         }
     }

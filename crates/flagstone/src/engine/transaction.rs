@@ -10,6 +10,7 @@
 //! ```
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
+use hashbrown::hash_map;
 
 use super::claim::Prospect;
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
@@ -163,14 +164,15 @@ impl Engine {
     /// Stops for memory and log room; `Full` when the device has no room; nothing is committed then
     /// and the transaction goes on.
     pub fn commit(&mut self, xid: Xid, durability: Durability) -> Step<Ticket> {
-        if let Some(ticket) = self.claimed_ticket(xid, durability) {
-            return Ok(ticket);
-        }
         let transaction = self.settled_transaction(xid)?;
         let is_empty = transaction.writes.is_empty() && transaction.runs.is_empty();
+        let (has_read, claimed) = (transaction.has_read, transaction.claimed);
+        if let Some(lsn) = claimed {
+            self.transactions.remove(&xid);
+            return Ok(self.ticket(lsn, durability));
+        }
         if is_empty && !self.is_claiming(xid) {
-            let transaction = self.transaction(xid)?;
-            let waits = transaction.has_read && !self.bugs.has(SeededBug::ReaderNotHeld);
+            let waits = has_read && !self.bugs.has(SeededBug::ReaderNotHeld);
             let lsn = if waits { self.committed } else { Lsn::ZERO };
             self.end(xid);
             return Ok(self.ticket(lsn, durability));
@@ -266,16 +268,13 @@ impl Engine {
     }
 
     pub(crate) fn transaction(&mut self, xid: Xid) -> Step<&mut Transaction> {
-        match self.transactions.get(&xid) {
-            None => return Err(EngineError::Ended.into()),
-            Some(Transaction { doom: Some(error), .. }) => {
-                let error = error.clone();
-                self.transactions.remove(&xid);
-                return Err(error.into());
+        match self.transactions.entry(xid) {
+            hash_map::Entry::Occupied(found) if found.get().doom.is_none() => Ok(found.into_mut()),
+            hash_map::Entry::Occupied(doomed) => {
+                Err(doomed.remove().doom.unwrap_or(EngineError::Ended).into())
             }
-            Some(_) => {}
+            hash_map::Entry::Vacant(_) => Err(EngineError::Ended.into()),
         }
-        self.transactions.get_mut(&xid).ok_or(Stop::Error(EngineError::Ended))
     }
 
     /// The transaction, once none of its changes are on their way to flash.
@@ -362,6 +361,10 @@ impl Engine {
         table: Table,
         key: &[u8],
     ) -> Step<Vec<OwnVersion>> {
+        let transaction = self.settled_transaction(xid)?;
+        if transaction.writes.is_empty() && transaction.runs.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut scratch = std::mem::take(&mut self.scratch);
         private_key(table, key, &mut scratch);
         let result = self.own_versions_of(xid, &scratch);
