@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::files::{at, is_standard, open_input, write_new};
 use crate::open::{Opened, create_database, open, remove_files, side_path};
-use crate::output::{Form, Output};
+use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
 use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
 
@@ -164,6 +164,9 @@ fn show(
 ) -> Result<(), Failure> {
     let BackupReport { tables, rows, bytes, .. } = report;
     let json = json!({ "file": file, "tables": tables, "rows": rows, "bytes": bytes });
-    let text = || format!("{verb} {rows} rows of {tables} tables ({})\n", file.display());
+    let text = || {
+        let (rows, tables) = (counted(*rows, "row", "rows"), counted(*tables, "table", "tables"));
+        format!("{verb} {rows} of {tables} ({})\n", file.display())
+    };
     Ok(output.show(&json, text)?)
 }

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{is_standard, write_new};
 use crate::open::{Opened, open};
-use crate::output::{Form, Output};
+use crate::output::{Form, Output, counted};
 use crate::picture::{self, Caption};
 use crate::progress::Progress;
 use crate::request::{Target, UsageError, Wear};
@@ -231,12 +231,17 @@ pub(crate) fn merge(target: &Target, output: &mut Output) -> Result<(), Failure>
 fn check_text(report: &CheckReport, faults: &[String]) -> String {
     let lines: String = faults.iter().map(|fault| format!("{fault}\n")).collect();
     let verdict = if report.is_sound() { "sound" } else { "damaged" };
-    let CheckReport { tables, rows, leaves, inner_nodes, leaf_entries, pending, .. } = report;
-    let CheckReport { values, leaked_pages, .. } = report;
+    let tables = counted(report.tables, "table", "tables");
+    let rows = counted(report.rows, "row", "rows");
+    let values = counted(report.values, "large value", "large values");
+    let leaves = counted(report.leaves, "leaf", "leaves");
+    let entries = counted(report.leaf_entries, "entry", "entries");
+    let inner_nodes = counted(report.inner_nodes, "inner node", "inner nodes");
+    let pending = counted(report.pending, "change", "changes");
+    let leaked = counted(report.leaked_pages, "page", "pages");
     format!(
-        "{lines}{verdict}: {tables} tables with {rows} rows, {values} large values\n\
-         \x20 {leaves} leaves with {leaf_entries} entries, {inner_nodes} inner nodes, \
-         {pending} changes pending, {leaked_pages} pages leaked\n"
+        "{lines}{verdict}: {tables} with {rows}, {values}\n\
+         \x20 {leaves} with {entries}, {inner_nodes}, {pending} pending, {leaked} leaked\n"
     )
 }
 

@@ -5,6 +5,7 @@
 //!
 //! Invariant I1: with `--json`, standard output carries exactly one JSON object, on one line.
 
+use std::fmt;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
@@ -16,6 +17,15 @@ pub(crate) enum Form {
     Text,
     /// One JSON object.
     Json,
+}
+
+/// A count with its word: `1 row`, `2 rows`.
+pub(crate) fn counted<N>(count: N, one: &str, many: &str) -> String
+where
+    N: fmt::Display + PartialEq + From<u8>,
+{
+    let word = if count == N::from(1) { one } else { many };
+    format!("{count} {word}")
 }
 
 /// Standard output, buffered, in one of two forms.

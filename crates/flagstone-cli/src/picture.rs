@@ -68,7 +68,9 @@ fn columns_of(count: usize) -> usize {
 }
 
 fn words(block: &BlockReport) -> String {
-    let (number, state) = (block.block.0, crate::inspect::state_name(block.state));
+    let in_legend = LEGEND.iter().find(|(state, _)| *state == block.state);
+    let state = in_legend.map_or(crate::inspect::state_name(block.state), |(_, name)| *name);
+    let number = block.block.0;
     format!("block {number}: {state}, {} live, {} erases", block.live, block.erases)
 }
 

@@ -21,7 +21,7 @@ use crate::files::{at, is_standard, open_input, write_new};
 use crate::inspect::bill_json;
 use crate::lines::{LineRow, Lines, write_row};
 use crate::open::{Opened, open};
-use crate::output::{Form, Output};
+use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
 use crate::request::{Atomicity, Export, Import, UsageError};
 
@@ -58,7 +58,10 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
     }
     let (file, tables) = (&export.file, tables.len());
     let json = json!({ "file": file, "tables": tables, "rows": rows });
-    let text = || format!("exported {rows} rows of {tables} tables to {}\n", file.display());
+    let text = || {
+        let (rows, tables) = (counted(rows, "row", "rows"), counted(tables, "table", "tables"));
+        format!("exported {rows} of {tables} to {}\n", file.display())
+    };
     Ok(output.show(&json, text)?)
 }
 
@@ -107,8 +110,10 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
         "bill": bill_json(&bill),
     });
     let text = || {
-        let programs = bill.programs();
-        format!("imported {rows} rows in {commits} transactions, {programs} pages programmed\n")
+        let rows = counted(rows, "row", "rows");
+        let commits = counted(commits, "transaction", "transactions");
+        let programs = counted(bill.programs(), "page", "pages");
+        format!("imported {rows} in {commits}, {programs} programmed\n")
     };
     Ok(output.show(&json, text)?)
 }
