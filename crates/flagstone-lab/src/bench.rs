@@ -15,7 +15,7 @@ pub(crate) mod machine;
 pub(crate) mod observe;
 pub(crate) mod prepare;
 pub(crate) mod report;
-mod simulated;
+pub(crate) mod simulated;
 pub(crate) mod threaded;
 
 use std::path::PathBuf;

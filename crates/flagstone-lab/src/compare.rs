@@ -4,6 +4,7 @@
 //! Owns the list of policies, the runs, the table and its files. Never knows how a policy works.
 //!
 //! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same requests.
+//!   BFTL, which needs more pages, has a chip that they fill no more than asked.
 //! - **C2** Flash time is what the device takes for every read, program and erase of the window, for
 //!   whatever cause; commits do not wait for the log, as in the papers, but its programs count.
 //! - **C3** Of equal seeds everything is equal but the time that the processor takes.
@@ -16,10 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flagstone::{Durability, Options, OptionsError, Replacement, SuperGroup, Victim};
-use flagstone_nand::{Profile, ProfileError};
+use flagstone_nand::{Counters, Profile, ProfileError, Timing};
 use serde::Serialize;
 
 use crate::bench::{self, BenchConfig, BenchError, Images, MemoryBudget, Start, Warmup};
+use crate::bftl::replay::{self, Replayed};
+use crate::bftl::{self, FlushAt};
 use crate::parallel;
 use crate::preset;
 use crate::reproduce::{Effort, ReproduceError};
@@ -54,6 +57,14 @@ const FILL: f64 = 0.8;
 /// them, and the chip is sized for leaves that are ln 2 full.
 const NAMES_FILL: f64 = 0.6;
 
+/// BFTL as in its paper, with a larger buffer, and with every request durable before it returns. The
+/// first two lose what waits when power fails.
+const BFTL: [(&str, BftlPolicy); 3] = [
+    ("bftl", BftlPolicy { buffer_share: None, flush_at: FlushAt::Full }),
+    ("bftl, larger buffer", BftlPolicy { buffer_share: Some(0.25), flush_at: FlushAt::Full }),
+    ("bftl, each request", BftlPolicy { buffer_share: None, flush_at: FlushAt::Request }),
+];
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -65,13 +76,37 @@ pub struct Request {
     pub threads: usize,
 }
 
-/// One policy: its name and its options.
+/// One policy: its name and what runs.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Name in the table.
     pub name: String,
-    /// What the engine is told.
-    pub options: Options,
+    /// What runs.
+    pub engine: Engine,
+}
+
+/// What a policy runs on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Engine {
+    /// An engine with these options.
+    Options(Box<Options>),
+    /// BFTL.
+    Bftl(BftlPolicy),
+}
+
+/// What BFTL is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BftlPolicy {
+    /// Share of memory that is reservation buffer; none for the paper's 60 units.
+    pub buffer_share: Option<f64>,
+    /// When units are written.
+    pub flush_at: FlushAt,
+}
+
+impl Policy {
+    fn new(name: impl Into<String>, options: Options) -> Self {
+        Self { name: name.into(), engine: Engine::Options(Box::new(options)) }
+    }
 }
 
 /// What a run took for a request.
@@ -92,6 +127,8 @@ pub struct Cost {
     pub cpu_us: Option<f64>,
     /// Look-ups of nodes that memory answered.
     pub hit_ratio: f64,
+    /// Blocks of its chip, over those of the engines' (rule C1).
+    pub chip: f64,
     /// Programs by cause.
     pub causes: BTreeMap<&'static str, f64>,
 }
@@ -160,14 +197,14 @@ const fn replacements(effort: Effort) -> &'static [Replacement] {
 /// A preset that does not exist.
 pub fn policies(effort: Effort) -> Result<Vec<Policy>, OptionsError> {
     let mut policies = vec![
-        Policy { name: DEFAULT.to_owned(), options: preset::options(DEFAULT)? },
-        Policy { name: String::from("lazy-biggest"), options: preset::options("lazy-biggest")? },
-        Policy { name: String::from("lazy-cost"), options: preset::options("lazy-cost")? },
+        Policy::new(DEFAULT, preset::options(DEFAULT)?),
+        Policy::new("lazy-biggest", preset::options("lazy-biggest")?),
+        Policy::new("lazy-cost", preset::options("lazy-cost")?),
     ];
     let whole_pages = replacements(effort).iter().filter(|order| **order != Replacement::LsLru);
     for replacement in whole_pages.copied() {
         let options = Options { replacement, ..preset::options("traditional")? };
-        policies.push(Policy { name: format!("traditional, {}", named(replacement)), options });
+        policies.push(Policy::new(format!("traditional, {}", named(replacement)), options));
     }
     for victim in Victim::ALL {
         for replacement in replacements(effort).iter().copied() {
@@ -179,12 +216,13 @@ pub fn policies(effort: Effort) -> Result<Vec<Policy>, OptionsError> {
                     Options { victim, replacement, super_group, ..preset::options("lazy-biggest")? }
                 }
             };
-            policies.push(Policy {
-                name: format!("{}, {}", named(victim), named(replacement)),
-                options,
-            });
+            let name = format!("{}, {}", named(victim), named(replacement));
+            policies.push(Policy::new(name, options));
         }
     }
+    policies.extend(
+        BFTL.map(|(name, policy)| Policy { name: name.to_owned(), engine: Engine::Bftl(policy) }),
+    );
     Ok(policies)
 }
 
@@ -197,11 +235,13 @@ struct Cell {
 
 /// The first run that does what the one at `at` does: policies of two names may be one.
 fn first_alike(all: &[Cell], at: usize) -> usize {
-    let options = |cell: &Cell| Options { preset: String::new(), ..cell.policy.options.clone() };
-    let is_alike = |other: &Cell| {
-        let kinds = [other, &all[at]].map(|cell| preset::engine_of(&cell.policy.options));
-        let is_one = other.dialect == all[at].dialect && kinds[0] == kinds[1];
-        is_one && options(other) == options(&all[at])
+    let unnamed = |options: &Options| Options { preset: String::new(), ..options.clone() };
+    let is_alike = |other: &Cell| match (&other.policy.engine, &all[at].policy.engine) {
+        _ if other.dialect != all[at].dialect => false,
+        (Engine::Options(one), Engine::Options(two)) => {
+            preset::engine_of(one) == preset::engine_of(two) && unnamed(one) == unnamed(two)
+        }
+        (one, two) => one == two,
     };
     all.iter().position(is_alike).unwrap_or(at)
 }
@@ -291,22 +331,67 @@ fn cost_of(
     config.warmup = Warmup::Txns(warmup);
     config.start = Start::Image(Arc::clone(images));
     config.seed = request.seed;
-    let options = Options { durability: Durability::Deferred, ..cell.policy.options.clone() };
-    let run = bench::run(&config, &options, &mut |_| ()).map_err(|source: BenchError| {
-        ReproduceError::Run { cell: format!("{dialect} {}", cell.policy.name), source }
-    })?;
-    let flash_ns = run.page_reads * timing.read_ns
-        + run.page_programs * timing.program_ns
-        + run.partial_programs * timing.partial_program_ns
-        + run.block_erases * timing.erase_ns;
-    Ok((Cost::of(&run, flash_ns), run.config.memory))
+    let measured = match &cell.policy.engine {
+        Engine::Options(options) => {
+            let options = Options { durability: Durability::Deferred, ..Options::clone(options) };
+            bench::run(&config, &options, &mut |_| ())
+                .map(|run| (Cost::of(&run, timing), run.config.memory))
+        }
+        Engine::Bftl(policy) => replay::bench(&config, dialect, &|config: bftl::Config| {
+            let units =
+                |share: f64| (config.memory as f64 * share) as usize / config.waiting_size();
+            let buffer_units = policy.buffer_share.map_or(config.buffer_units, units);
+            bftl::Config { buffer_units, flush_at: policy.flush_at, ..config }
+        })
+        .map(|(replayed, memory)| (Cost::of_bftl(&replayed, window, timing), memory)),
+    };
+    measured.map_err(|source: BenchError| {
+        let cell = format!("{dialect} {}", cell.policy.name);
+        ReproduceError::Run { cell, source }.into()
+    })
 }
 
 impl Cost {
-    fn of(run: &Run, flash_ns: u64) -> Self {
-        let each = |count: u64| count as f64 / run.commits as f64;
-        let ProgramsByCause { log, data, delta, metadata, relocation, wear, .. } =
-            run.programs_by_cause;
+    fn of(run: &Run, timing: Timing) -> Self {
+        let cpu_us = run.cpu_s.map(|cpu_s| cpu_s * 1e6);
+        let device = Counters {
+            page_reads: run.page_reads,
+            page_programs: run.page_programs,
+            partial_programs: run.partial_programs,
+            block_erases: run.block_erases,
+            ..Counters::default()
+        };
+        let looks = [run.pool_hits, run.pool_misses];
+        Self::each(run.commits, &device, &run.programs_by_cause, looks, timing)
+            .with_cpu(cpu_us, run.commits)
+    }
+
+    fn of_bftl(replayed: &Replayed, requests: u64, timing: Timing) -> Self {
+        let totals = &replayed.totals;
+        let cpu_us = replayed.cpu_ns.map(|cpu_ns| cpu_ns as f64 / 1e3);
+        let looks = [totals.pool_hits, totals.pool_misses];
+        let cost = Self::each(requests, &totals.device, &totals.causes(), looks, timing);
+        Self { chip: replayed.chip, ..cost.with_cpu(cpu_us, requests) }
+    }
+
+    fn with_cpu(self, cpu_us: Option<f64>, requests: u64) -> Self {
+        Self { cpu_us: cpu_us.map(|cpu_us| cpu_us / requests as f64), ..self }
+    }
+
+    /// Costs of one of so many requests; `looks` are look-ups that memory answered, and others.
+    fn each(
+        requests: u64,
+        device: &Counters,
+        programs: &ProgramsByCause,
+        looks: [u64; 2],
+        timing: Timing,
+    ) -> Self {
+        let each = |count: u64| count as f64 / requests as f64;
+        let flash_ns = device.page_reads * timing.read_ns
+            + device.page_programs * timing.program_ns
+            + device.partial_programs * timing.partial_program_ns
+            + device.block_erases * timing.erase_ns;
+        let ProgramsByCause { log, data, delta, metadata, relocation, wear, .. } = *programs;
         let causes = [
             ("log", log),
             ("data", data),
@@ -316,13 +401,14 @@ impl Cost {
             ("wear", wear),
         ];
         Self {
-            reads: each(run.page_reads),
-            programs: each(run.page_programs + run.partial_programs),
+            reads: each(device.page_reads),
+            programs: each(device.page_programs + device.partial_programs),
             data: each(data),
-            erases: each(run.block_erases),
+            erases: each(device.block_erases),
             flash_us: each(flash_ns) / 1000.0,
-            cpu_us: run.cpu_s.map(|cpu_s| cpu_s * 1e6 / run.commits as f64),
-            hit_ratio: run.pool_hits as f64 / (run.pool_hits + run.pool_misses).max(1) as f64,
+            cpu_us: None,
+            hit_ratio: looks[0] as f64 / (looks[0] + looks[1]).max(1) as f64,
+            chip: 1.0,
             causes: causes.map(|(name, count)| (name, each(count))).into(),
         }
     }
@@ -343,8 +429,10 @@ mod tests {
         assert!(names.contains("cost, cfdc") && names.contains("fifo, clock"));
         let profile = Profile::named("ls-lru-nand").unwrap().with_block_count(256).unwrap();
         let device = SimNand::new(&profile, 1);
-        for Policy { name, options } in policies.clone() {
-            assert_eq!(options.require(&device), Ok(()), "{name}");
+        for Policy { name, engine } in policies.clone() {
+            if let Engine::Options(options) = engine {
+                assert_eq!(options.require(&device), Ok(()), "{name}");
+            }
         }
         assert_eq!(policies[0].name, DEFAULT);
     }

@@ -8,6 +8,7 @@
 //! - [`medium`]: the simulated device of a run, a chip or a drive.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.
+//! - [`bftl`]: a B-tree layer with a reservation buffer, which index policies are compared with.
 //! - [`classic`]: an ARIES engine on the same floors, to compare with.
 //! - [`shadow`]: an engine of shadow pages with commit flags or cycles, to compare with.
 //! - [`compare`]: every index policy on every index workload, side by side.
@@ -19,6 +20,7 @@
 //! - [`reproduce`]: the experiments of the papers: runs, figures, verdicts, files.
 
 pub mod bench;
+pub mod bftl;
 pub mod classic;
 pub mod clock;
 pub mod compare;

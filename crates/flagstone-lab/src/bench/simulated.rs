@@ -197,7 +197,7 @@ fn measure<S: Drivable + Store<Device = Chip>, W: Workload>(
 }
 
 /// Processor time of this thread so far, where the system tells it.
-fn thread_cpu_ns() -> Option<u64> {
+pub(crate) fn thread_cpu_ns() -> Option<u64> {
     // First field: time spent on the processor (Linux, Documentation/scheduler/sched-stats.rst).
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split_whitespace().next()?.parse().ok()

@@ -9,7 +9,7 @@ use crate::reproduce::figure::{Axis, Panel, Report, Series};
 use crate::reproduce::{self, Effort, ReproduceError};
 
 /// Policies in the chart: the papers' own with one order of frames, and the default.
-const CHARTED: [&str; 8] = [
+const CHARTED: [&str; 9] = [
     "flagstone",
     "traditional, lru",
     "fifo, lru",
@@ -18,6 +18,7 @@ const CHARTED: [&str; 8] = [
     "cost, lru",
     "lazy-cost",
     "window, lru",
+    "bftl",
 ];
 
 const TITLE: &str = "Index policies side by side";
@@ -47,14 +48,14 @@ impl Comparison {
 
     fn csv(&self) -> String {
         let mut text = String::from(
-            "workload,policy,reads,programs,data,erases,flash_us,hit_ratio,default_ratio\n",
+            "workload,policy,reads,programs,data,erases,flash_us,hit_ratio,chip,default_ratio\n",
         );
         for line in &self.lines {
-            let Cost { reads, programs, data, erases, flash_us, hit_ratio, .. } = line.cost;
+            let Cost { reads, programs, data, erases, flash_us, hit_ratio, chip, .. } = line.cost;
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "{},\"{}\",{reads},{programs},{data},{erases},{flash_us},{hit_ratio},{}",
+                "{},\"{}\",{reads},{programs},{data},{erases},{flash_us},{hit_ratio},{chip},{}",
                 line.workload, line.policy, line.default_ratio
             );
         }

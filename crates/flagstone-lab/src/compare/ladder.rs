@@ -53,10 +53,10 @@ pub const STEPS: [(&str, Change); 8] = [
 /// `lazy-cost`, then with each change up to the last but one: the last is the default.
 pub(super) fn policies() -> Result<Vec<Policy>, OptionsError> {
     let mut options = preset::options("lazy-cost")?;
-    let mut policies = vec![Policy { name: String::from("step 0"), options: options.clone() }];
+    let mut policies = vec![Policy::new("step 0", options.clone())];
     for (number, (_, change)) in STEPS.iter().enumerate().take(STEPS.len() - 1) {
         options = change(options);
-        policies.push(Policy { name: format!("step {}", number + 1), options: options.clone() });
+        policies.push(Policy::new(format!("step {}", number + 1), options.clone()));
     }
     Ok(policies)
 }
@@ -77,13 +77,15 @@ pub(super) fn steps(workload: &str, flash_us: &[f64], default_us: f64) -> Vec<St
 
 #[cfg(test)]
 mod tests {
+    use super::super::Engine;
     use super::*;
 
     #[test]
     fn the_last_change_makes_the_default() {
         let last = policies().unwrap().pop().unwrap();
         let preset = String::from("flagstone");
-        assert_eq!(Options { preset, ..STEPS[7].1(last.options) }, Options::default());
+        let Engine::Options(options) = last.engine else { panic!("a step has options") };
+        assert_eq!(Options { preset, ..STEPS[7].1(*options) }, Options::default());
     }
 
     #[test]

@@ -29,7 +29,9 @@ use crate::store::Store;
 pub use client::Client;
 pub use names::{ORIGIN, Skew};
 
-use model::{Request, Rows};
+pub(crate) use model::Request;
+
+use model::Rows;
 use oltp::Oltp;
 
 /// Rows of a request on a range.
@@ -91,7 +93,7 @@ impl Keys {
         }
     }
 
-    const fn size(self) -> usize {
+    pub(crate) const fn size(self) -> usize {
         match self {
             Self::Names => 8,
             Self::Uniform => 4,
@@ -274,23 +276,48 @@ pub(crate) enum Step {
     Delete(u64),
 }
 
-/// Endless requests, each committed.
+/// Endless requests, each committed as it is drawn: those of the client.
 #[derive(Debug)]
-pub(crate) struct Steps {
+pub(crate) struct Requests {
     rows: Arc<Rows>,
     mix: Mix,
     draws: super::Draws,
 }
 
+impl Requests {
+    pub(crate) fn next(&mut self) -> Request {
+        let rows = Arc::make_mut(&mut self.rows);
+        let request = rows.request(&self.mix, &mut self.draws);
+        rows.apply(&request);
+        request
+    }
+
+    /// The pointer of a key after the requests so far.
+    pub(crate) fn get(&self, key: u64) -> Option<u32> {
+        self.rows.get(key)
+    }
+
+    /// What a request on a range finds, from `key` on.
+    pub(crate) fn range(&self, key: u64) -> Vec<(u64, u32)> {
+        self.rows.iter_from(key).take(RANGE_ROWS).collect()
+    }
+
+    /// All rows.
+    pub(crate) fn all(&self) -> Vec<(u64, u32)> {
+        self.rows.iter().collect()
+    }
+}
+
+/// The requests on one key.
+#[derive(Debug)]
+pub(crate) struct Steps(Requests);
+
 impl Iterator for Steps {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        let rows = Arc::make_mut(&mut self.rows);
         loop {
-            let request = rows.request(&self.mix, &mut self.draws);
-            rows.apply(&request);
-            return Some(match request {
+            return Some(match self.0.next() {
                 Request::Select(key) => Step::Select(key),
                 Request::Insert(rows) => Step::Insert(rows.first()?.0),
                 Request::Delete(keys) => Step::Delete(*keys.first()?),
@@ -364,11 +391,31 @@ impl Index {
         self.rows().in_order().to_vec()
     }
 
-    /// The requests of the client, those on one key.
-    pub(crate) fn steps(&self) -> Steps {
+    /// The requests of the client.
+    pub(crate) fn requests(&self) -> Requests {
         let mut rows = self.rows();
         Arc::make_mut(&mut rows);
-        Steps { rows, mix: self.dialect.mix(), draws: super::Draws::new(self.seed, 0) }
+        Requests { rows, mix: self.dialect.mix(), draws: super::Draws::new(self.seed, 0) }
+    }
+
+    /// The requests of the client, those on one key.
+    pub(crate) fn steps(&self) -> Steps {
+        Steps(self.requests())
+    }
+
+    /// Rows that a request on a range reads.
+    pub(crate) const fn range_rows() -> usize {
+        RANGE_ROWS
+    }
+
+    /// The rows to begin with, in the order in which they are loaded.
+    pub(crate) fn rows_to_load(&self) -> Vec<(u64, u32)> {
+        let rows = self.rows();
+        match self.dialect.keys() {
+            Keys::Names => rows.iter().collect(),
+            // As they were drawn: the leaves of Lazy-Split LRU's trees have grown by splits.
+            Keys::Uniform => rows.drawn().collect(),
+        }
     }
 
     const fn entry_size(&self) -> u64 {
@@ -402,15 +449,9 @@ impl Workload for Index {
 
     fn load(&self, table: Table, put: Put<'_>) -> Result<(), EngineError> {
         let keys = self.dialect.keys();
-        let rows = self.rows();
-        let mut put = |(key, pointer): (u64, u32)| {
+        self.rows_to_load().into_iter().try_for_each(|(key, pointer)| {
             put(table, keys.encode(key).as_slice(), &pointer.to_le_bytes())
-        };
-        match keys {
-            Keys::Names => rows.iter().try_for_each(&mut put),
-            // As they were drawn: the leaves of Lazy-Split LRU's trees have grown by splits.
-            Keys::Uniform => rows.drawn().try_for_each(&mut put),
-        }
+        })
     }
 
     fn row_count(&self) -> u64 {

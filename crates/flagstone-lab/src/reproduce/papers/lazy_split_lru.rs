@@ -16,6 +16,7 @@ use super::super::figure::{Axis, Drawing, Figure, Panel, Series};
 use super::super::rule::{Claim, Rank, change};
 use super::super::{Effort, Experiment, ReproduceError};
 use crate::bench::{self, BenchConfig, Images, MemoryBudget, Start, Warmup};
+use crate::bftl::replay;
 use crate::preset;
 use crate::workload::index::Dialect;
 
@@ -45,6 +46,10 @@ const LS_LRU: &str = "ls-lru";
 /// As Lazy-Split LRU, but changes of absent leaves read nothing: this engine's way.
 const LS_LRU_WAIT: &str = "ls-lru, absent=wait";
 const POLICIES: [&str; 4] = [LRU, CFLRU, CFDC, LS_LRU];
+/// A layer below the tree: section 2 of the paper says of it that it writes less and searches longer.
+const BFTL: &str = "bftl";
+/// What figure 8 shows.
+const TIMED: [&str; 6] = [LRU, CFLRU, CFDC, LS_LRU, LS_LRU_WAIT, BFTL];
 
 /// The chip of the paper, and one with larger pages and the same times.
 const SMALL: Chip = Chip { profile: "ls-lru-nand", page_size: 512, pages_per_block: 32 };
@@ -150,6 +155,9 @@ fn setting(bench: &Bench) -> Vec<String> {
         format!("{} KiB of memory for each, about a tenth of the tree", MEMORY >> 10),
         String::from("lru, cflru and cfdc buffer whole pages and split leaves at once"),
         String::from(
+            "bftl: 60 units of buffer, lists of four pages; its tables take of the same memory",
+        ),
+        String::from(
             "time: 80 us a page read, 200 us a page written and its share of the erase of its block; memory \
              references are not timed",
         ),
@@ -170,9 +178,8 @@ fn name(chip: Chip, dialect: Dialect, policy: &str, window: f64) -> String {
 impl Bench {
     fn workloads(&self, chip: Chip) -> Result<Vec<Cell>, ReproduceError> {
         let dialects = SYNTHESIZED.into_iter().chain(TRACES);
-        let pairs = dialects.flat_map(|dialect| {
-            POLICIES.into_iter().chain([LS_LRU_WAIT]).map(move |policy| (dialect, policy))
-        });
+        let pairs =
+            dialects.flat_map(|dialect| TIMED.into_iter().map(move |policy| (dialect, policy)));
         pairs.map(|(dialect, policy)| self.cell(chip, dialect, policy, WINDOW)).collect()
     }
 
@@ -190,10 +197,16 @@ impl Bench {
         config.warmup = Warmup::None;
         config.start = Start::Image(Arc::clone(&self.images));
         config.seed = self.seed;
+        let name = name(chip, dialect, policy, window);
+        if policy == BFTL {
+            return Ok(Cell::new(name, move |_| {
+                Ok(replay::bench(&config, dialect, &|own| own)?.0.outcome())
+            }));
+        }
         let options = options(chip, policy)?;
         let options = Options { replacement_window: window, ..options };
         // Nothing is collected, so the rule of steadiness does not apply.
-        Ok(Cell::new(name(chip, dialect, policy, window), move |_| {
+        Ok(Cell::new(name, move |_| {
             let run = bench::run(&config, &options, &mut |_| ())?;
             Ok(Outcome { steady: None, ..Outcome::of(&run) })
         }))
@@ -289,7 +302,7 @@ fn bars(
     dialects: &[Dialect],
     value: impl Fn(Dialect, &str) -> Result<f64, ReproduceError>,
 ) -> Result<Panel, ReproduceError> {
-    let series = POLICIES.iter().chain([&LS_LRU_WAIT]).map(|policy| {
+    let series = TIMED.iter().map(|policy| {
         let values = dialects.iter().map(|dialect| value(*dialect, policy));
         Ok(Series { name: (*policy).to_owned(), values: values.collect::<Result<_, _>>()? })
     });
@@ -321,6 +334,16 @@ fn run_time(outcomes: &Outcomes, chip: Chip) -> Result<Drawing, ReproduceError> 
         let measured = faster(outcomes, chip, Dialect::Aggregation, LRU, policy)?;
         let item = format!("aggregation, {policy} against lru");
         drawing.claim(item, &Claim::NoChange, &[measured]);
+    }
+    for dialect in [Dialect::WriteIntensive, Dialect::Random] {
+        let pages = |of: &str| -> Result<[(&str, f64); 2], ReproduceError> {
+            let at = |policy| outcomes.value(&name(chip, dialect, policy, WINDOW), of);
+            Ok([(LRU, at(LRU)?), (BFTL, at(BFTL)?)])
+        };
+        let item = format!("{dialect}, fewer pages written, bftl or lru");
+        drawing.rank(item, Rank::Lowest, BFTL, &pages(WRITES)?);
+        let item = format!("{dialect}, more pages read, bftl or lru");
+        drawing.rank(item, Rank::Highest, BFTL, &pages(READS)?);
     }
     for (title, dialects) in [("Synthesized", &SYNTHESIZED[..]), ("Traces", &TRACES)] {
         let at = |dialect, policy: &str| time_of(outcomes, chip, dialect, policy);

@@ -27,7 +27,7 @@ pub(super) struct Rows {
 
 /// One request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(crate) enum Request {
     /// Look a key up.
     Select(u64),
     /// Read a range from a key on.
@@ -69,6 +69,16 @@ impl Rows {
     /// Keys and pointers, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.entries.iter().map(|(key, (pointer, _))| (*key, *pointer))
+    }
+
+    /// As [`Rows::iter`], from `key` on.
+    pub(super) fn iter_from(&self, key: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.entries.range(key..).map(|(key, (pointer, _))| (*key, *pointer))
+    }
+
+    /// The pointer of a key.
+    pub(super) fn get(&self, key: u64) -> Option<u32> {
+        self.entries.get(&key).map(|(pointer, _)| *pointer)
     }
 
     /// The keys in the order in which they came, as long as none went.
