@@ -268,13 +268,16 @@ impl SimNand {
     fn count_program(&mut self, place: Place, part: &ProgramPart<'_>) -> Completion {
         let size = part.data.len() + part.spare.len();
         self.counters.bytes_programmed += size as u64;
-        let array_ns = if part.data.len() == self.geometry.page_size as usize {
-            self.counters.page_programs += 1;
-            let slow = self.is_msb(place.index);
-            if slow { self.timing.program_msb_ns } else { self.timing.program_ns }
-        } else {
-            self.counters.partial_programs += 1;
-            self.timing.partial_program_ns
+        let is_whole = part.data.len() == self.geometry.page_size as usize;
+        let count = match is_whole {
+            true => &mut self.counters.page_programs,
+            false => &mut self.counters.partial_programs,
+        };
+        *count += 1;
+        let array_ns = match (self.is_msb(place.index), is_whole) {
+            (true, _) => self.timing.program_msb_ns,
+            (false, true) => self.timing.program_ns,
+            (false, false) => self.timing.partial_program_ns,
         };
         let duration_ns = array_ns + self.transfer_ns(size);
         self.timeline.post(self.geometry.die_of(place.block), duration_ns)

@@ -614,3 +614,14 @@ fn a_page_that_repeats_one_word_is_read_back_like_any_other() {
     nand.poke(page(&nand, 0, 0), &PageContent { data: mixed.clone(), spare: vec![0; 64] });
     assert_eq!(nand.peek(page(&nand, 0, 0)).data, mixed);
 }
+
+#[test]
+fn part_of_an_msb_page_takes_as_long_as_all_of_it() {
+    let profile = Profile::named("openssd-jasmine-odd-mlc").unwrap().with_block_count(8).unwrap();
+    let timing = profile.timing;
+    for (index, expected) in [(0, timing.partial_program_ns), (2, timing.program_msb_ns)] {
+        let mut nand = SimNand::new(&profile, 1);
+        let completion = nand.program(page(&nand, 0, index), whole(&[7; 1024])).unwrap();
+        assert_eq!(completion.end_ns, expected, "page {index}");
+    }
+}
