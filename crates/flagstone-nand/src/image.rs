@@ -1,7 +1,8 @@
 //! A chip in a file: a raw image, data and spare interleaved page by page, as `nanddump` writes it.
 //!
 //! Owns the image and the side file `PATH.toml` beside it. Never computes ECC: spare bytes that a
-//! chip's ECC would own stay as they are, and reads correct nothing.
+//! chip's ECC would own stay as they are, and reads correct nothing. ECC of our own is computed above it
+//! ([`EccNand`]).
 //!
 //! - **K1** The image alone carries all data: it survives the death of the process at any moment,
 //!   and dumps of real chips open when a profile lies beside them.
@@ -17,13 +18,15 @@ mod side;
 
 use std::path::{Path, PathBuf};
 
+use crate::ecc::{Carried, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
 use crate::storage::{FileStorage, OpenDeviceError, Storage};
 use crate::{
-    BlockIndex, Capabilities, Completion, Counters, Ending, FaultPlan, FlashRule, Geometry, Nand,
-    NandError, OperationKind, PhysicalPage, Profile, ProgramPart, ReadPart,
+    BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
+    FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
+    ReadPart,
 };
 use side::Side;
 
@@ -58,8 +61,16 @@ impl ImageNand {
     ///
     /// # Errors
     ///
-    /// `Io` when either exists already or cannot be written; `Unsuitable` for a file profile.
+    /// `Io` when either exists already or cannot be written; `Unsuitable` for a file profile, and for
+    /// one with ECC of our own ([`EccNand::create_image`]).
     pub fn create(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
+        if profile.ecc == EccOwner::Own {
+            return Err(OpenDeviceError::Unsuitable);
+        }
+        Self::make(path, profile)
+    }
+
+    fn make(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
         let profile = profile.clone().checked()?;
         if profile.capabilities.needs_sync {
             return Err(OpenDeviceError::Unsuitable);
@@ -76,15 +87,32 @@ impl ImageNand {
     ///
     /// # Errors
     ///
-    /// Says what is wrong: no profile beside it, a profile of another size, locked, read-only.
+    /// Says what is wrong: no profile beside it, a profile of another size, locked, read-only, ECC of our
+    /// own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        let storage = FileStorage::open(path)?;
+        Self::load(path, |carried, profile| {
+            let made = match profile.ecc {
+                EccOwner::Own => Carried::Own(profile.capabilities.code_word),
+                EccOwner::Device => Carried::Nothing,
+            };
+            made.must_be_the_devices().and(carried.must_be_the_devices()).map(|()| profile)
+        })
+    }
+
+    /// Opens an image under the profile that `settle` makes of what the chip carries and the side file.
+    fn load(
+        path: &Path,
+        settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
+    ) -> Result<Self, OpenDeviceError> {
+        let mut storage = FileStorage::open(path)?;
         let side_path = side_path(path);
         let (profile, side) = Side::load(&side_path)?;
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
         if expected != found {
             return Err(OpenDeviceError::Size { expected, found });
         }
+        let carried = carried(&mut storage, &profile)?;
+        let profile = settle(carried, profile)?;
         Self::assemble(storage, side_path, profile, side)
     }
 
@@ -97,7 +125,7 @@ impl ImageNand {
         let mut nand = Self {
             storage,
             side_path,
-            rules: Rules::new(profile.geometry, profile.capabilities),
+            rules: Rules::new(profile.geometry, profile.device_capabilities()),
             blocks: vec![None; profile.geometry.block_count as usize],
             bad: side.bad.clone(),
             erase_counts: side.erase_counts.clone(),
@@ -358,6 +386,52 @@ impl ImageNand {
     }
 }
 
+impl EccNand<ImageNand> {
+    /// Makes an erased image and its side file, with whatever ECC the profile says.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImageNand::create`].
+    pub fn create_image(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
+        Ok(Self::new(ImageNand::make(path, profile)?, profile)?)
+    }
+
+    /// Opens an image with the side file beside it. Whether the ECC is ours is read off the image, where the
+    /// side file leaves it to the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImageNand::open`]; `Ecc` when the side file speaks of other code words than the image has.
+    pub fn open_image(path: &Path) -> Result<Self, OpenDeviceError> {
+        let image = ImageNand::load(path, Carried::settle)?;
+        let profile = image.profile.clone();
+        Ok(Self::new(image, &profile)?)
+    }
+}
+
+/// Whose code words an image holds.
+fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, OpenDeviceError> {
+    let geometry = profile.geometry;
+    if geometry.spare_size == 0 {
+        return Ok(Carried::Others);
+    }
+    let stride = u64::from(geometry.page_size) + u64::from(geometry.spare_size);
+    let mut read = |page: u32, data: &mut [u8], spare: &mut [u8]| {
+        let offset = stride * u64::from(page);
+        storage.read_at(offset, data)?;
+        storage.read_at(offset + u64::from(geometry.page_size), spare)
+    };
+    survey(&geometry, |block, data, spare| {
+        let first = block.0 * geometry.pages_per_block;
+        let mut mark = [0xFF];
+        if geometry.pages_per_block > 1 {
+            read(first + 1, &mut [], &mut mark)?;
+        }
+        read(first, data, spare)?;
+        Ok(mark == [0xFF] && spare.first() == Some(&0xFF))
+    })
+}
+
 /// A program found legal, with what storing it needs.
 struct Judged {
     span: Span,
@@ -385,7 +459,7 @@ impl Nand for ImageNand {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.profile.capabilities
+        self.profile.device_capabilities()
     }
 
     fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError> {

@@ -7,6 +7,7 @@
 //! - [`ImageNand`]: a chip in a file, byte for byte what a dump with spare holds.
 //! - [`SimSsd`]: chips behind a translation layer, seen through a block interface.
 //! - `MtdNand`: a raw NAND chip behind the Linux kernel, `/dev/mtdN`.
+//! - [`EccNand`]: any of these chips under ECC of our own, where its profile says so.
 //! - [`SegmentFile`]: a file or a block device, on a [`FileStorage`] or a [`SimStorage`].
 //!
 //! Every device enforces the rules of flash as far as it can: bits only fall, NOP, program order,
@@ -19,6 +20,7 @@ extern crate alloc;
 mod address;
 mod cells;
 mod device;
+mod ecc;
 mod fault;
 mod forward;
 mod geometry;
@@ -43,6 +45,7 @@ pub use cells::CellRole;
 pub use device::{
     Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart, SharedNand,
 };
+pub use ecc::EccNand;
 pub use fault::{
     BlockFault, Crashable, Ending, Failure, FaultPlan, OperationKind, Persistence, PowerCut,
     ReadFault, SyncFailure, UnknownEnding, WearOut,
@@ -57,11 +60,15 @@ pub use mtd::MtdNand;
 pub use probe::{
     Findings, MeasuredTimes, NOP_USUAL, ProbeError, SPARE_PROGRAMS_MAX, probe, read_time,
 };
-pub use profile::{CODE_WORD_COUNT_MAX, Inconsistency, Profile, ProfileError, Translation};
+pub use profile::{
+    CODE_WORD_COUNT_MAX, EccOwner, Inconsistency, Profile, ProfileError, Translation,
+};
 #[cfg(feature = "std")]
 pub use segment::SegmentFile;
 pub use sim::{PageContent, SimNand};
 pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
-pub use storage::{FileStorage, OpenDeviceError, SharedStorage, SimStorage, Storage, StorageError};
+pub use storage::{
+    CodeWords, FileStorage, OpenDeviceError, SharedStorage, SimStorage, Storage, StorageError,
+};
 pub use timing::Timing;

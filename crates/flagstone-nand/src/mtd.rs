@@ -1,37 +1,42 @@
-//! Raw NAND under Linux: `/dev/mtdN` with the kernel's ECC.
+//! Raw NAND under Linux: `/dev/mtdN` with the kernel's ECC, or byte by byte.
 //!
 //! Owns the open device and what was programmed since it was opened. Never computes ECC: the kernel or
-//! the chip does.
+//! the chip does, or [`crate::EccNand`] above it.
 //!
 //! - **T1** A page is programmed in steps that the kernel's ECC allows: whole sub-pages, each once.
-//!   What the profile says the chip can do, within what the kernel can.
+//!   What the profile says the chip can do, within what the kernel can. In raw mode the kernel sets no
+//!   limits: every program sends the whole page, `0xFF` where cells are to stay as they are.
 //! - **T2** Rules are enforced for blocks erased since the device was opened; of others nothing is known.
 //! - **T3** One process a device: it is locked as long as it is open, and refused while UBI is
 //!   attached to it.
 //! - **T4** A read that the ECC gave up on is an error, never data: `MEMREAD` says so, and before
 //!   Linux 6.1 the counters of `ECCGETSTATS` do.
+//! - **T5** Whose ECC a chip carries is read off it when it is opened. It is never read through the
+//!   other one.
 
 mod ioctl;
+mod open;
 mod sysfs;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
 use rustix::io::Errno;
 
+use crate::ecc::{Carried, survey};
 use crate::rules::{PageState, Rules, Span};
 use crate::storage::OpenDeviceError;
 use crate::{
-    BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, FlashRule, Geometry, Nand,
-    NandError, PartialCut, PhysicalPage, Profile, ProgramOrder, ProgramPart, ReadPart, SpareRange,
-    Timing,
+    BlockIndex, Capabilities, Completion, Counters, EccOwner, FlashRule, Geometry, Nand, NandError,
+    PhysicalPage, Profile, ProgramOrder, ProgramPart, ReadPart, SpareRange,
 };
-use sysfs::Sysfs;
+use ioctl::Mode;
+use open::{Found, limit};
 
 /// Type of a NAND device in `mtd_info_user`; 8 is multi-level cells, 3 is NOR.
 const KIND_NAND: u8 = 4;
@@ -67,8 +72,11 @@ pub struct MtdNand {
     rules: Rules,
     known: HashMap<BlockIndex, BlockState>,
     reading: Reading,
+    mode: Mode,
     counters: Counters,
     opened: Instant,
+    /// A page on its way, in raw mode.
+    page: Vec<u8>,
     /// Spare bytes on their way, in front of those asked for.
     spare: Vec<u8>,
 }
@@ -80,11 +88,10 @@ impl MtdNand {
     /// # Errors
     ///
     /// `Unsuitable` for what is no MTD device, `NotSlc` for anything but NAND of single-level cells,
-    /// `Attached` while UBI is; `Locked`; `ReadOnly`; `Io`.
+    /// `Attached` while UBI is; `Ecc` for a chip with ECC of our own ([`EccNand::open_mtd`]); `Locked`;
+    /// `ReadOnly`; `Io`.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        let file = open_locked(path)?;
-        let profile = described(&file, path)?;
-        Ok(Self::assemble(file, profile))
+        Found::open(path)?.plain(None)
     }
 
     /// Opens a device of which `profile` says more than the driver: partial programs, free spare
@@ -94,16 +101,7 @@ impl MtdNand {
     ///
     /// As [`MtdNand::open`], and `Profile` when the profile describes another chip.
     pub fn open_as(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
-        let file = open_locked(path)?;
-        let found = described(&file, path)?;
-        let geometry = Geometry { die_count: profile.geometry.die_count, ..found.geometry };
-        let is_same = |other: Geometry| Geometry { block_count: 0, ..other };
-        if is_same(geometry) != is_same(profile.geometry) {
-            return Err(OpenDeviceError::Unsuitable);
-        }
-        let mut profile = Profile { geometry, ..profile.clone() };
-        limit(&mut profile.capabilities, &found);
-        Ok(Self::assemble(file, profile.checked()?))
+        Found::open(path)?.plain(Some(profile))
     }
 
     /// Opens a device to find out what it can do: all that the kernel lets through is allowed, whether
@@ -113,8 +111,7 @@ impl MtdNand {
     ///
     /// As [`MtdNand::open`].
     pub fn open_to_probe(path: &Path) -> Result<Self, OpenDeviceError> {
-        let file = open_locked(path)?;
-        let mut profile = described(&file, path)?;
+        let Found { file, mut profile } = Found::open(path)?;
         let capabilities = &mut profile.capabilities;
         let free =
             std::mem::replace(&mut capabilities.spare_covered, SpareRange { offset: 0, size: 0 });
@@ -125,15 +122,33 @@ impl MtdNand {
         Ok(Self::assemble(file, profile.checked()?))
     }
 
+    /// What `profile` says of a device, with its size, or the driver where there is none. Whatever the chip
+    /// holds, it is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`MtdNand::open_as`].
+    pub fn describe(path: &Path, profile: Option<&Profile>) -> Result<Profile, OpenDeviceError> {
+        let found = Found::open(path)?;
+        let mut profile = found.under(profile)?;
+        if profile.ecc == EccOwner::Device {
+            limit(&mut profile.capabilities, &found.profile);
+        }
+        Ok(profile.checked()?)
+    }
+
+    /// The device under a profile: bytes as they are where the ECC is ours.
     fn assemble(file: File, profile: Profile) -> Self {
         Self {
             file,
-            rules: Rules::new(profile.geometry, profile.capabilities),
+            rules: Rules::new(profile.geometry, profile.device_capabilities()),
+            mode: if profile.ecc == EccOwner::Own { Mode::Raw } else { Mode::Place },
             profile,
             known: HashMap::new(),
             reading: Reading::Counted,
             counters: Counters::default(),
             opened: Instant::now(),
+            page: Vec::new(),
             spare: Vec::new(),
         }
     }
@@ -203,10 +218,10 @@ impl MtdNand {
         spare.resize(spare_size, 0xFF);
         let mut corrected = Err(Errno::NOTTY);
         if self.reading == Reading::Counted {
-            corrected = ioctl::read(&self.file, start, part.data, &mut spare);
+            corrected = ioctl::read(&self.file, start, part.data, &mut spare, self.mode);
         }
         if matches!(corrected, Err(Errno::NOTTY | Errno::OPNOTSUPP)) {
-            self.reading = Reading::Watched;
+            self.watch()?;
             corrected = self.read_watched(page, part, &mut spare);
         }
         if let Some(found) = spare.get(first..spare_size) {
@@ -214,6 +229,75 @@ impl MtdNand {
         }
         self.spare = spare;
         corrected
+    }
+
+    /// Has reads go without `MEMREAD` from now on.
+    fn watch(&mut self) -> Result<(), Errno> {
+        ioctl::set_file_mode(&self.file, self.mode)?;
+        self.reading = Reading::Watched;
+        Ok(())
+    }
+
+    /// Programs whole pages as they are, `0xFF` around what is given (T1).
+    fn write_raw(&mut self, page: PhysicalPage, part: &ProgramPart<'_>) -> Result<(), Errno> {
+        let geometry = self.profile.geometry;
+        for (buffer, size, offset, bytes) in [
+            (&mut self.page, geometry.page_size, part.data_offset, part.data),
+            (&mut self.spare, geometry.spare_size, part.spare_offset, part.spare),
+        ] {
+            buffer.clear();
+            buffer.resize(size as usize, 0xFF);
+            for (target, byte) in buffer.iter_mut().skip(offset as usize).zip(bytes) {
+                *target = *byte;
+            }
+        }
+        let data = if part.data.is_empty() { &[][..] } else { &self.page };
+        ioctl::write(&self.file, self.start_of(page), data, &self.spare, Mode::Raw)
+    }
+
+    fn write_placed(&mut self, page: PhysicalPage, part: &ProgramPart<'_>) -> Result<(), Errno> {
+        let start = self.start_of(page);
+        if part.data.is_empty() {
+            let start = start + u64::from(part.spare_offset);
+            return ioctl::write_oob(&self.file, start, part.spare);
+        }
+        let start = start + u64::from(part.data_offset);
+        self.spare_from_start(part.spare_offset, part.spare);
+        ioctl::write(&self.file, start, part.data, &self.spare, Mode::Place)
+    }
+
+    /// Whose code words the chip carries (T5), of a device in raw mode.
+    fn carried(&mut self) -> Result<Carried, NandError> {
+        let geometry = self.profile.geometry;
+        let found = survey(&geometry, |block, data, spare| {
+            let Some(page) = geometry.page(block, 0) else { return Ok(false) };
+            if self.is_bad(block)? {
+                return Ok(false);
+            }
+            let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare };
+            self.read(page, part).map(|_| true)
+        });
+        match found {
+            // Where nothing can be read raw, nothing was programmed raw.
+            Err(NandError::Host { errno }) if errno == Errno::OPNOTSUPP.raw_os_error() => {
+                Ok(Carried::Others)
+            }
+            found => found,
+        }
+    }
+
+    /// Erases every good block; one that cannot be erased is bad from now on.
+    fn erase_all(&mut self) -> Result<(), NandError> {
+        for block in self.profile.geometry.blocks() {
+            if self.is_bad(block)? {
+                continue;
+            }
+            match self.erase(block) {
+                Err(NandError::EraseFailed { .. }) => self.mark_bad(block)?,
+                other => drop(other?),
+            }
+        }
+        Ok(())
     }
 
     /// Rule T4 on kernels without `MEMREAD`.
@@ -248,100 +332,13 @@ fn host(errno: Errno) -> NandError {
     NandError::Host { errno: errno.raw_os_error() }
 }
 
-fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
-    let opened = OpenOptions::new().read(true).write(true).open(path);
-    let file = opened.map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
-            OpenDeviceError::ReadOnly
-        }
-        _ => OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) },
-    })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
-        Err(TryLockError::Error(error)) => {
-            Err(OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) })
-        }
-    }
-}
-
-/// What the kernel says of the chip, and nothing more (rule T1).
-fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
-    let info = ioctl::info(file).map_err(|errno| match errno {
-        Errno::NOTTY => OpenDeviceError::Unsuitable,
-        _ => OpenDeviceError::Io { errno: errno.raw_os_error() },
-    })?;
-    let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::Unsuitable)?;
-    let is_slc = sysfs.kind().map_or(info.kind == KIND_NAND, |kind| kind == "nand");
-    if info.kind != KIND_NAND || !is_slc {
-        return Err(OpenDeviceError::NotSlc);
-    }
-    if let Some(ubi) = sysfs.ubi() {
-        return Err(OpenDeviceError::Attached { ubi });
-    }
-    let size = sysfs.number("size").unwrap_or_else(|| info.size.into());
-    let number = |name: &str| sysfs.number(name).and_then(|number| u32::try_from(number).ok());
-    let free = ioctl::free_spare(file).unwrap_or((0, 0));
-    let (page_size, erase_size) = (info.write_size.max(1), info.erase_size.max(1));
-    let sub_page = number("subpagesize").filter(|size| *size > 0).unwrap_or(page_size);
-    let steps = number("ecc_step_size").filter(|size| *size > 0).unwrap_or(page_size);
-    let profile = Profile {
-        name: String::from("mtd"),
-        geometry: Geometry {
-            page_size,
-            spare_size: info.oob_size,
-            pages_per_block: erase_size / page_size,
-            block_count: u32::try_from(size / u64::from(erase_size)).unwrap_or(u32::MAX),
-            die_count: 1,
-        },
-        capabilities: Capabilities {
-            programs_data: page_size / sub_page,
-            programs_spare: page_size / sub_page,
-            first_program_order: ProgramOrder::Ascending,
-            reprogram_order: ProgramOrder::Ascending,
-            cell_mode: CellMode::Slc,
-            code_word: CodeWord {
-                data_size: sub_page.max(steps),
-                strength: number("ecc_strength").unwrap_or(0),
-            },
-            spare_raw: SpareRange { offset: 0, size: 0 },
-            spare_covered: SpareRange { offset: free.0, size: free.1 },
-            partial_cut: PartialCut::PageAtRisk,
-            endurance: ENDURANCE,
-            rewrite_tail: false,
-            needs_sync: false,
-        },
-        timing: Timing::default(),
-        translation: None,
-        source: String::from("the kernel's description of the device"),
-        confidence: String::from("what the driver knows; the chip may do more"),
-    };
-    Ok(profile.checked()?)
-}
-
-/// Takes from a profile what the kernel's ECC does not let through (rule T1).
-fn limit(capabilities: &mut Capabilities, found: &Profile) {
-    let step = found.capabilities.code_word.data_size;
-    let page_size = found.geometry.page_size;
-    capabilities.code_word.data_size = capabilities.code_word.data_size.max(step);
-    capabilities.programs_data = capabilities.programs_data.min(page_size / step.max(1));
-    let free = found.capabilities.spare_covered;
-    let inside = |range: SpareRange| {
-        let end = (range.offset + range.size).min(free.offset + free.size);
-        let offset = range.offset.max(free.offset);
-        SpareRange { offset, size: end.saturating_sub(offset) }
-    };
-    capabilities.spare_raw = inside(capabilities.spare_raw);
-    capabilities.spare_covered = inside(capabilities.spare_covered);
-}
-
 impl Nand for MtdNand {
     fn geometry(&self) -> Geometry {
         self.profile.geometry
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.profile.capabilities
+        self.profile.device_capabilities()
     }
 
     fn read(
@@ -372,14 +369,9 @@ impl Nand for MtdNand {
         part: ProgramPart<'_>,
     ) -> Result<Completion, NandError> {
         let span = self.judge(page, &part)?;
-        let start = self.start_of(page);
-        let written = if part.data.is_empty() {
-            let start = start + u64::from(part.spare_offset);
-            ioctl::write_oob(&self.file, start, part.spare)
-        } else {
-            let start = start + u64::from(part.data_offset);
-            self.spare_from_start(part.spare_offset, part.spare);
-            ioctl::write(&self.file, start, part.data, &self.spare)
+        let written = match self.mode {
+            Mode::Place => self.write_placed(page, &part),
+            Mode::Raw => self.write_raw(page, &part),
         };
         if let Some(span) = span {
             self.remember(page, span);

@@ -19,7 +19,8 @@ use alloc::vec::Vec;
 use thiserror::Error;
 
 use crate::{
-    BlockIndex, Capabilities, Geometry, Nand, NandError, Profile, ProgramOrder, SpareRange, Timing,
+    BlockIndex, Capabilities, EccOwner, Geometry, Nand, NandError, Profile, ProgramOrder,
+    SpareRange, Timing,
 };
 use experiment::Bench;
 
@@ -168,9 +169,10 @@ impl Findings {
     #[must_use]
     pub fn profile(&self, known: &Profile, name: &str) -> Profile {
         let free = free_spare(&known.capabilities);
+        let is_own = known.ecc == EccOwner::Own;
         let none = SpareRange { offset: 0, size: 0 };
         let (spare_raw, spare_covered) =
-            if self.spare_is_free() { (free, none) } else { (none, free) };
+            if self.spare_is_free() || is_own { (free, none) } else { (none, free) };
         let Geometry { spare_size, .. } = known.geometry;
         let capabilities = Capabilities {
             programs_data: self.programs_data.clamp(1, NOP_USUAL),

@@ -4,7 +4,8 @@
 //! what a profile leaves out has one documented default or is an error.
 //!
 //! - **F1** A profile that a function of this module returns is consistent: code words divide the
-//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits.
+//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits. Code words of our
+//!   own fit the spare area, beside what the floors above have of it.
 //! - **F2** A key that is not known is refused, with the nearest known one named.
 
 #[cfg(feature = "std")]
@@ -14,7 +15,8 @@ use alloc::string::String;
 
 use thiserror::Error;
 
-use crate::{Capabilities, CellMode, Geometry, SpareRange, Timing};
+use crate::ecc::{Layout, programmable};
+use crate::{Capabilities, CellMode, CodeWord, Geometry, SpareRange, Timing};
 
 /// Most code words a page may have: one bit each in the state of a page.
 pub const CODE_WORD_COUNT_MAX: u32 = 64;
@@ -29,8 +31,10 @@ pub struct Profile {
     pub name: String,
     /// Shape.
     pub geometry: Geometry,
-    /// Rules.
+    /// Rules, as the floors above see them.
     pub capabilities: Capabilities,
+    /// Who computes the ECC.
+    pub ecc: EccOwner,
     /// Latencies.
     pub timing: Timing,
     /// The translation layer that stands before the chips, where the device is an SSD.
@@ -39,6 +43,16 @@ pub struct Profile {
     pub source: String,
     /// How far they can be trusted.
     pub confidence: String,
+}
+
+/// Who computes the ECC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EccOwner {
+    /// The device: chip, controller or driver. Its layout of the spare area is given.
+    #[default]
+    Device,
+    /// We do, on a chip that is reached byte by byte ([`crate::EccNand`]).
+    Own,
 }
 
 /// Page-mapping translation layer of an SSD.
@@ -112,6 +126,9 @@ pub enum Inconsistency {
     /// NOP lies outside 1..=255.
     #[error("a page allows between 1 and 255 programs")]
     Programs,
+    /// Code words of our own leave no room, or stand on a device that is no bare chip.
+    #[error("code words of our own do not fit the spare area, or the device is no bare chip")]
+    Ecc,
     /// Paired pages lie 1 to `pages_per_block - 1` apart.
     #[error("the distance of paired pages does not fit the block")]
     PairDistance,
@@ -163,7 +180,70 @@ impl Profile {
     /// `Inconsistent`, with the first relation that does not hold.
     pub fn checked(self) -> Result<Self, ProfileError> {
         check(&self.geometry, &self.capabilities).map_err(ProfileError::Inconsistent)?;
+        if self.ecc == EccOwner::Own && !self.fits_own_code() {
+            return Err(ProfileError::Inconsistent(Inconsistency::Ecc));
+        }
         Ok(self)
+    }
+
+    /// The same chip with ECC of our own instead of the device's: as strong as it was at least, with room
+    /// for metadata and flags in the spare area where the chip has it.
+    ///
+    /// # Errors
+    ///
+    /// `Inconsistent` when the spare area is too small, or the device is no bare chip.
+    pub fn with_own_ecc(self) -> Result<Self, ProfileError> {
+        if self.ecc == EccOwner::Own {
+            return self.checked();
+        }
+        let chosen = Layout::choose(&self.geometry, self.capabilities.code_word);
+        self.with_own_code(chosen.ok_or(ProfileError::Inconsistent(Inconsistency::Ecc))?)
+    }
+
+    /// The same chip with the ECC of `other`, where this profile leaves it to the device and it fits.
+    #[must_use]
+    pub fn with_ecc_of(&self, other: &Self) -> Self {
+        let is_silent = self.ecc == EccOwner::Device && other.ecc == EccOwner::Own;
+        let own = is_silent.then(|| self.clone().with_own_code(other.capabilities.code_word));
+        own.and_then(Result::ok).unwrap_or_else(|| self.clone())
+    }
+
+    /// The same chip with these code words of our own.
+    pub(crate) fn with_own_code(mut self, word: CodeWord) -> Result<Self, ProfileError> {
+        let layout = Layout::new(&self.geometry, word);
+        let layout = layout.ok_or(ProfileError::Inconsistent(Inconsistency::Ecc))?;
+        self.ecc = EccOwner::Own;
+        self.capabilities.code_word = word;
+        self.capabilities.spare_raw = layout.raw();
+        self.capabilities.spare_covered = SpareRange { offset: 0, size: 0 };
+        self.checked()
+    }
+
+    /// What the device itself can do: where the ECC is ours, bytes as its cells hold them.
+    #[must_use]
+    pub fn device_capabilities(&self) -> Capabilities {
+        let mut capabilities = self.capabilities;
+        if self.ecc == EccOwner::Own {
+            capabilities.code_word.strength = 0;
+            capabilities.spare_raw = programmable(&self.geometry);
+        }
+        capabilities
+    }
+
+    /// Checks F1 for code words of our own.
+    fn fits_own_code(&self) -> bool {
+        let mode = self.capabilities.cell_mode;
+        let is_chip = !matches!(mode, CellMode::File | CellMode::Translated);
+        let raw = self.capabilities.spare_raw;
+        let layout = Layout::new(&self.geometry, self.capabilities.code_word);
+        let inside = |free: SpareRange| {
+            let end = free.offset + free.size;
+            raw.size == 0 || (raw.offset >= free.offset && raw.offset + raw.size <= end)
+        };
+        is_chip
+            && self.translation.is_none()
+            && self.capabilities.spare_covered.size == 0
+            && layout.is_some_and(|layout| inside(layout.raw()))
     }
 }
 
@@ -257,6 +337,26 @@ mod tests {
         let mut wide_spare = tiny;
         wide_spare.capabilities.spare_raw.size = 31;
         assert_eq!(wide_spare.checked(), Err(ProfileError::Inconsistent(Inconsistency::Spare)));
+    }
+
+    #[test]
+    fn a_chip_gets_code_words_of_our_own_where_they_fit() {
+        let inconsistent = ProfileError::Inconsistent(Inconsistency::Ecc);
+        let own = Profile::named("slc-2k").unwrap().with_own_ecc().unwrap();
+        assert_eq!(own.capabilities.code_word, CodeWord { data_size: 512, strength: 8 });
+        assert_eq!(own.device_capabilities().spare_raw, SpareRange { offset: 2, size: 62 });
+        assert_eq!(own.device_capabilities().code_word.strength, 0);
+        assert_eq!(Profile::from_toml(&own.to_toml()), Ok(own.clone()));
+        assert_eq!(own.clone().with_own_ecc(), Ok(own.clone()));
+        for name in ["segment-file", "otf-ssd"] {
+            assert_eq!(Profile::named(name).unwrap().with_own_ecc(), Err(inconsistent.clone()));
+        }
+        let mut into_parity = own.clone();
+        into_parity.capabilities.spare_raw.size += 1;
+        assert_eq!(into_parity.checked(), Err(inconsistent.clone()));
+        let mut too_strong = own;
+        too_strong.capabilities.code_word.strength = 9;
+        assert_eq!(too_strong.checked(), Err(inconsistent));
     }
 
     #[test]

@@ -207,7 +207,9 @@ impl Rules {
                 return Err(FlashRule::CodeWordReuse);
             }
         }
-        if state.is_erased() || part.spare.is_empty() {
+        // Without an ECC a bit that is 0 may have flipped; a program leaves it, and a code above repairs it.
+        let is_bare = self.capabilities.code_word.strength == 0;
+        if state.is_erased() || part.spare.is_empty() || is_bare {
             return Ok(());
         }
         let now = spare_now.get(first..).unwrap_or_default();

@@ -6,7 +6,8 @@
 //! - **S1** A snapshot (`Clone`) shares all blocks; a block is copied when either side changes it.
 //! - **S2** An erased block owns no bytes.
 //! - **S3** A call that breaks a rule changes nothing and counts nothing.
-//! - **S4** The hot path allocates nothing and hashes nothing but the trace.
+//! - **S4** A chip of strength 0 has no ECC: damage shows in the bytes that are read, never as an error.
+//! - **S5** The hot path allocates nothing and hashes nothing but the trace.
 
 mod block;
 mod damage;
@@ -73,10 +74,11 @@ enum Trace {
 }
 
 impl SimNand {
-    /// An erased chip. `seed` decides everything that is drawn: bit positions, unstable bits.
+    /// An erased chip. `seed` decides everything that is drawn: bit positions, unstable bits. Where
+    /// the profile's ECC is ours, the chip has none: see [`crate::EccNand`].
     #[must_use]
     pub fn new(profile: &Profile, seed: u64) -> Self {
-        Self::from_parts(profile.geometry, profile.capabilities, profile.timing, seed)
+        Self::from_parts(profile.geometry, profile.device_capabilities(), profile.timing, seed)
     }
 
     /// An erased chip of any shape. Parts that contradict each other refuse programs with
@@ -480,6 +482,13 @@ impl SimNand {
     /// What damage makes of bytes that were read: bits repaired at most, `None` if too many.
     fn suffer(&mut self, place: Place, words: u64, part: ReadPart<'_>) -> Option<u32> {
         let number = place.page.number();
+        if self.capabilities.code_word.strength == 0 {
+            let first = part.data_offset / self.rules.word_size();
+            let size = self.rules.word_size() as usize;
+            self.damage.show(number, first, part.data.chunks_mut(size));
+            self.damage.blur(number, part.spare_offset, part.spare);
+            return Some(0);
+        }
         let correction = self.damage.correct(number, words, self.capabilities.code_word.strength);
         self.damage.blur(number, part.spare_offset, part.spare);
         self.counters.corrected_bits += correction.bits;

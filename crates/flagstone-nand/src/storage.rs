@@ -19,7 +19,7 @@ use thiserror::Error;
 pub use file::FileStorage;
 pub use sim::SimStorage;
 
-use crate::{Completion, NandError};
+use crate::{CodeWord, Completion, NandError};
 
 /// What storage can report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -97,6 +97,15 @@ pub enum OpenDeviceError {
     /// The profile describes no device of this kind.
     #[error("the profile is not one for this kind of device")]
     Unsuitable,
+    /// The chip carries other code words than the profile says. Open it without a profile, or with one
+    /// that leaves the ECC to the device: the chip then says whose it is.
+    #[error("the chip carries {found}; the profile says {asked}")]
+    Ecc {
+        /// Code words of the chip.
+        found: CodeWords,
+        /// Those of the profile.
+        asked: CodeWords,
+    },
     /// The device is no NAND chip with single-level cells.
     #[error("the device is no NAND chip with single-level cells")]
     NotSlc,
@@ -112,6 +121,29 @@ pub enum OpenDeviceError {
         /// `errno` of the failed call.
         errno: i32,
     },
+}
+
+/// Whose code words a chip carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeWords {
+    /// The device's own.
+    Device,
+    /// Ours, of this size and strength.
+    Own(CodeWord),
+}
+
+impl fmt::Display for CodeWords {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device => formatter.write_str("no code words of Flagstone's own"),
+            Self::Own(CodeWord { data_size, strength }) => {
+                write!(
+                    formatter,
+                    "code words of Flagstone's own, {strength} bits in {data_size} bytes"
+                )
+            }
+        }
+    }
 }
 
 impl From<StorageError> for OpenDeviceError {

@@ -4,7 +4,7 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::{ProfileError, SimNand};
+use crate::{CodeWords, ProfileError, SimNand};
 
 fn tiny() -> Profile {
     Profile::named("tiny").unwrap()
@@ -206,4 +206,89 @@ proptest! {
         drop(nand);
         prop_assert_eq!(std::fs::read(&path).unwrap(), chip.to_image());
     }
+}
+
+fn tiny_own() -> Profile {
+    Profile::named("tiny-own").unwrap()
+}
+
+/// An image with ECC of our own, three pages of it programmed in blocks of their own.
+fn created_own() -> (TempDir, PathBuf, EccNand<ImageNand>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("chip.img");
+    let mut nand = EccNand::create_image(&path, &tiny_own()).unwrap();
+    for number in [0, 8, 16] {
+        nand.program(page(number), whole(&[number as u8; 512])).unwrap();
+    }
+    (directory, path, nand)
+}
+
+fn first_page(nand: &mut EccNand<ImageNand>) -> Result<(Vec<u8>, u32), NandError> {
+    let mut data = vec![0; 512];
+    let part = ReadPart { data_offset: 0, data: &mut data, spare_offset: 0, spare: &mut [] };
+    let completion = nand.read(page(8), part)?;
+    Ok((data, completion.corrected_bits_max))
+}
+
+#[test]
+fn flipped_bits_of_an_image_are_repaired_where_the_ecc_is_ours() {
+    let (_directory, path, nand) = created_own();
+    drop(nand);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let start = 8 * (512 + 64);
+    bytes[start + 5] ^= 0x10;
+    bytes[start + 100] ^= 0x01;
+    bytes[start + 300] ^= 0x80;
+    std::fs::write(&path, &bytes).unwrap();
+    let mut nand = EccNand::open_image(&path).unwrap();
+    assert_eq!(first_page(&mut nand), Ok((vec![8; 512], 2)));
+    drop(nand);
+    bytes[start + 6] ^= 0x10;
+    std::fs::write(&path, &bytes).unwrap();
+    let mut nand = EccNand::open_image(&path).unwrap();
+    assert_eq!(first_page(&mut nand), Err(NandError::Uncorrectable { page: page(8) }));
+}
+
+/// A dump of a chip, with a profile beside it that says nothing of the ECC.
+#[test]
+fn an_image_says_itself_whose_ecc_it_carries() {
+    let (directory, path, nand) = created_own();
+    drop(nand);
+    let side = directory.path().join("chip.img.toml");
+    let mut silent = tiny_own();
+    silent.ecc = EccOwner::Device;
+    std::fs::write(&side, silent.to_toml()).unwrap();
+    let words = CodeWords::Own(tiny_own().capabilities.code_word);
+    let refused = OpenDeviceError::Ecc { found: words, asked: CodeWords::Device };
+    assert_eq!(ImageNand::open(&path).map(drop), Err(refused));
+    let mut nand = EccNand::open_image(&path).unwrap();
+    assert_eq!(first_page(&mut nand), Ok((vec![8; 512], 0)));
+    assert_eq!(nand.device().profile().ecc, EccOwner::Own, "as the side file says from now on");
+}
+
+#[test]
+fn other_code_words_than_the_images_are_refused() {
+    let (directory, path, nand) = created_own();
+    drop(nand);
+    let side = directory.path().join("chip.img.toml");
+    let mut other = tiny_own();
+    other.capabilities.code_word.strength = 1;
+    std::fs::write(&side, other.to_toml()).unwrap();
+    let found = CodeWords::Own(tiny_own().capabilities.code_word);
+    let asked = CodeWords::Own(other.capabilities.code_word);
+    let refused = Err(OpenDeviceError::Ecc { found, asked });
+    assert_eq!(EccNand::open_image(&path).map(drop), refused);
+
+    // A chip whose ECC is its own, under a profile that says that it is ours.
+    let (directory, path, mut nand) = created(&tiny());
+    nand.program(page(0), whole(&[1; 512])).unwrap();
+    drop(nand);
+    let mut wrong = tiny();
+    wrong.geometry.spare_size = 32;
+    let wrong = wrong.with_own_ecc().unwrap();
+    std::fs::write(directory.path().join("chip.img.toml"), wrong.to_toml()).unwrap();
+    let asked = CodeWords::Own(wrong.capabilities.code_word);
+    let refused = Err(OpenDeviceError::Ecc { found: CodeWords::Device, asked });
+    assert_eq!(EccNand::open_image(&path).map(drop), refused);
+    assert_eq!(ImageNand::create(&path, &wrong).map(drop), Err(OpenDeviceError::Unsuitable));
 }

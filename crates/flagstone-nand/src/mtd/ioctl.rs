@@ -12,7 +12,7 @@ use std::fs::File;
 use std::ptr;
 
 use rustix::io::{Errno, Result};
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use rustix::ioctl::{IntegerSetter, Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 const MTD: u8 = b'M';
 
@@ -84,14 +84,27 @@ struct CountedTransfer {
 const _: () = assert!(size_of::<Info>() == 32 && size_of::<EccStats>() == 16);
 const _: () = assert!(size_of::<Transfer>() == 48 && size_of::<OobTransfer>() == 24);
 
-/// Spare bytes stand where they lie in the spare area; those at the ECC's places are ignored.
-const MODE_PLACE: u8 = 0;
+/// What a transfer of the kernel does beside moving bytes. No other value may reach it: a kernel hangs on one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Mode {
+    /// Data go through the ECC. Spare bytes stand where they lie in the spare area; those at the ECC's
+    /// places are ignored.
+    Place = 0,
+    /// Bytes as the cells hold them.
+    Raw = 2,
+}
+
+/// `MTD_FILE_MODE_NORMAL` and `MTD_FILE_MODE_RAW`: what plain reads give.
+const FILE_MODE_NORMAL: usize = 0;
+const FILE_MODE_RAW: usize = 3;
 
 const GET_INFO: Opcode = opcode::read::<Info>(MTD, 1);
 const GET_BAD: Opcode = opcode::write::<i64>(MTD, 11);
 const SET_BAD: Opcode = opcode::write::<i64>(MTD, 12);
 const GET_LAYOUT: Opcode = opcode::read::<OobLayout>(MTD, 17);
 const GET_STATS: Opcode = opcode::read::<EccStats>(MTD, 18);
+const FILE_MODE: Opcode = opcode::none(MTD, 19);
 const ERASE: Opcode = opcode::write::<EraseRange>(MTD, 20);
 const WRITE_OOB: Opcode = opcode::read_write::<OobTransfer>(MTD, 21);
 const READ_OOB: Opcode = opcode::read_write::<OobTransfer>(MTD, 22);
@@ -160,9 +173,23 @@ pub(super) fn erase(file: &File, start: u64, length: u64) -> Result<()> {
     call::<ERASE, _>(file, &mut EraseRange { start, length }).map(drop)
 }
 
-/// Programs data at `start`, and with it the first bytes of the page's spare area.
-pub(super) fn write(file: &File, start: u64, data: &[u8], oob: &[u8]) -> Result<()> {
-    let mut transfer = transfer(start, (data.as_ptr(), data.len()), (oob.as_ptr(), oob.len()));
+/// Has plain reads of the file, and [`read_oob`], go through the ECC or past it.
+pub(super) fn set_file_mode(file: &File, mode: Mode) -> Result<()> {
+    let number = match mode {
+        Mode::Place => FILE_MODE_NORMAL,
+        Mode::Raw => FILE_MODE_RAW,
+    };
+    // SAFETY: `FILE_MODE` names a call that takes a number in place of a pointer, and these are two of it.
+    let call = unsafe { IntegerSetter::<FILE_MODE>::new_usize(number) };
+    // SAFETY: the call touches no memory of ours.
+    unsafe { ioctl(file, call) }
+}
+
+/// Programs data at `start`, and with it the first bytes of the page's spare area; or, without data, these
+/// alone.
+pub(super) fn write(file: &File, start: u64, data: &[u8], oob: &[u8], mode: Mode) -> Result<()> {
+    let mut transfer =
+        transfer(start, (data.as_ptr(), data.len()), (oob.as_ptr(), oob.len()), mode);
     call::<WRITE, _>(file, &mut transfer).map(drop)
 }
 
@@ -182,8 +209,15 @@ pub(super) fn read_oob(file: &File, start: u64, oob: &mut [u8]) -> Result<()> {
 /// corrected in one step. `BADMSG` when there were too many.
 ///
 /// Linux 6.1 and later; `NOTTY` or `OPNOTSUPP` before.
-pub(super) fn read(file: &File, start: u64, data: &mut [u8], oob: &mut [u8]) -> Result<u32> {
-    let transfer = transfer(start, (data.as_mut_ptr(), data.len()), (oob.as_mut_ptr(), oob.len()));
+pub(super) fn read(
+    file: &File,
+    start: u64,
+    data: &mut [u8],
+    oob: &mut [u8],
+    mode: Mode,
+) -> Result<u32> {
+    let transfer =
+        transfer(start, (data.as_mut_ptr(), data.len()), (oob.as_mut_ptr(), oob.len()), mode);
     let mut counted =
         CountedTransfer { transfer, uncorrectable: 0, corrected: 0, corrected_max: 0 };
     match call::<READ, _>(file, &mut counted) {
@@ -193,7 +227,7 @@ pub(super) fn read(file: &File, start: u64, data: &mut [u8], oob: &mut [u8]) -> 
     }
 }
 
-fn transfer(start: u64, data: (*const u8, usize), oob: (*const u8, usize)) -> Transfer {
+fn transfer(start: u64, data: (*const u8, usize), oob: (*const u8, usize), mode: Mode) -> Transfer {
     let address = |(pointer, size): (*const u8, usize)| {
         if size == 0 { 0 } else { pointer.expose_provenance() as u64 }
     };
@@ -203,7 +237,7 @@ fn transfer(start: u64, data: (*const u8, usize), oob: (*const u8, usize)) -> Tr
         oob_length: oob.1 as u64,
         data: address(data),
         oob: address(oob),
-        mode: MODE_PLACE,
+        mode: mode as u8,
         padding: [0; 7],
     }
 }

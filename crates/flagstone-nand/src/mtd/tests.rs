@@ -1,4 +1,5 @@
-//! Goal: what the kernel says of a read is told right, by `MEMREAD` and, as before Linux 6.1, by counters.
+//! Goal: what the kernel says of a read is told right, by `MEMREAD` and, as before Linux 6.1, by counters;
+//! in raw mode bytes are those of the cells, and code words of our own are kept in them.
 //!
 //! Method: on the device that `FLAGSTONE_MTD_DEVICE` names, whose content is lost; without it the tests
 //! pass unseen. `tests/mtd/run` runs them in a guest.
@@ -6,6 +7,8 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::EccNand;
+use crate::ecc::Bch;
 
 const WAYS: [Reading; 2] = [Reading::Counted, Reading::Watched];
 
@@ -70,6 +73,82 @@ fn what_the_ecc_gives_up_on_is_an_error_either_way() {
         let part = ReadPart { data_offset: 0, data: &mut data, spare_offset: 0, spare: &mut [] };
         let read = device.read(page, part).map(|_| ());
         assert_eq!(read, Err(NandError::Uncorrectable { page }), "{way:?}");
+    }
+}
+
+/// As many data bytes as the device has them, and the whole spare area.
+fn read_whole(device: &mut MtdNand, page: PhysicalPage) -> (Vec<u8>, Vec<u8>) {
+    let geometry = device.geometry();
+    let mut data = vec![0; geometry.page_size as usize];
+    let mut spare = vec![0; geometry.spare_size as usize];
+    let part = ReadPart { data_offset: 0, data: &mut data, spare_offset: 0, spare: &mut spare };
+    device.read(page, part).unwrap();
+    (data, spare)
+}
+
+/// Our parity is that of the kernel's software BCH code, byte for byte.
+#[test]
+fn parity_is_that_of_the_kernel() {
+    const STEP: usize = 512;
+    let Some(mut device) = device() else { return };
+    let page = erased_page(&mut device, 6);
+    let (geometry, word) = (device.geometry(), device.capabilities().code_word);
+    let data = bytes(geometry.page_size, 99);
+    let part = ProgramPart { data_offset: 0, data: &data, spare_offset: 0, spare: &[] };
+    device.program(page, part).unwrap();
+    let (file, profile) = (device.file, device.profile);
+    let (mut raw, _) = Found { file, profile }.raw();
+    let code = Bch::new(STEP, word.strength).unwrap();
+    for way in WAYS {
+        if way == Reading::Watched {
+            raw.watch().unwrap();
+        }
+        let (found, spare) = read_whole(&mut raw, page);
+        assert_eq!(found, data, "{way:?}");
+        let parity: Vec<u8> = data
+            .chunks(STEP)
+            .flat_map(|step| {
+                let mut parity = vec![0; code.parity_size()];
+                code.encode(step.iter().map(|byte| !byte), &mut parity);
+                parity.into_iter().map(|byte| !byte)
+            })
+            .collect();
+        assert!(spare.ends_with(&parity), "{way:?}: {spare:x?} does not end with {parity:x?}");
+    }
+}
+
+#[test]
+fn code_words_of_our_own_stand_on_a_chip_read_raw() {
+    let Some(probed) = device() else { return };
+    let path = PathBuf::from(std::env::var_os("FLAGSTONE_MTD_DEVICE").unwrap());
+    let own = Profile { name: String::from("own"), ..probed.profile }.with_own_ecc().unwrap();
+    drop(probed.file);
+    for way in WAYS {
+        let mut device = EccNand::<MtdNand>::open_to_probe(&path, &own).unwrap();
+        if way == Reading::Watched {
+            device.device_mut().watch().unwrap();
+        }
+        let (geometry, rules) = (device.geometry(), device.capabilities());
+        device.erase(BlockIndex(7)).unwrap();
+        let page = geometry.page(BlockIndex(7), 0).unwrap();
+        let data = bytes(geometry.page_size, 5);
+        let size = rules.code_word.data_size;
+        let spare_offset = rules.spare_raw.offset;
+        for (data_offset, word) in (0..).step_by(size as usize).zip(data.chunks(size as usize)) {
+            let spare = &[!(1 << (data_offset / size)); 1][..usize::from(rules.spare_raw.size > 0)];
+            let part = ProgramPart { data_offset, data: word, spare_offset, spare };
+            device.program(page, part).unwrap();
+            let (mut found, mut mark) = (vec![0; geometry.page_size as usize], [0]);
+            let part =
+                ReadPart { data_offset: 0, data: &mut found, spare_offset, spare: &mut mark };
+            assert_eq!(device.read(page, part).unwrap().corrected_bits_max, 0, "{way:?}");
+            let end = (data_offset + size) as usize;
+            assert_eq!(found[..end], data[..end], "{way:?}");
+            assert!(found[end..].iter().all(|byte| *byte == 0xFF), "{way:?}");
+        }
+        let (_, spare) = read_whole(device.device_mut(), page);
+        let vendors = rules.spare_raw.offset as usize - 4;
+        assert!(spare[..vendors].iter().all(|byte| *byte == 0xFF), "{way:?}: {spare:x?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use toml::{Table, Value};
 
-use super::{Profile, ProfileError, Translation};
+use super::{EccOwner, Profile, ProfileError, Translation};
 use crate::{
     Capabilities, CellMode, CodeWord, Geometry, PartialCut, ProgramOrder, SpareRange, Timing,
 };
@@ -38,6 +38,7 @@ shipped!(
     "tiny-mlc",
     "tiny-flags",
     "tiny-shared",
+    "tiny-own",
     "segment-file",
 );
 
@@ -63,6 +64,7 @@ const RULE_KEYS: &[&str] = &[
     "reprogram_order",
     "cell_mode",
     "pair_distance",
+    "ecc",
     "code_word_size",
     "code_word_strength",
     "spare_raw_offset",
@@ -109,15 +111,22 @@ impl Profile {
     /// Reads a profile that is part of a larger file.
     pub(crate) fn from_table(table: &Table) -> Result<Self, ProfileError> {
         let top = Section::new("", table, TOP_KEYS)?;
+        let rules = top.section("rules", RULE_KEYS)?;
         let profile = Self {
             name: top.text("name")?,
             geometry: geometry(&top.section("geometry", GEOMETRY_KEYS)?)?,
             timing: timing(&top.section("time_ns", TIME_KEYS)?)?,
-            capabilities: capabilities(&top.section("rules", RULE_KEYS)?)?,
+            capabilities: capabilities(&rules)?,
+            ecc: ecc(&rules)?,
             translation: translation(&top)?,
             source: top.text("source")?,
             confidence: top.text("confidence")?,
         };
+        if profile.ecc == EccOwner::Own && !rules.has("spare_raw_size") {
+            // What the layout leaves.
+            let word = profile.capabilities.code_word;
+            return profile.with_own_code(word);
+        }
         profile.checked()
     }
 
@@ -136,6 +145,9 @@ impl Profile {
         timing_lines(&mut text, &self.timing);
         text.push_str("\n[rules]\n");
         rule_lines(&mut text, &self.capabilities);
+        if self.ecc == EccOwner::Own {
+            line(&mut text, "ecc", &Value::String("own".into()));
+        }
         if let Some(translation) = &self.translation {
             text.push_str("\n[translation]\n");
             number_lines(&mut text, &[("reserve_percent", translation.reserve_percent)]);
@@ -171,6 +183,10 @@ impl<'a> Section<'a> {
         if self.prefix.is_empty() { key.into() } else { format!("{}.{key}", self.prefix) }
     }
 
+    fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
     fn missing(&self, key: &str) -> ProfileError {
         ProfileError::MissingKey { key: self.path(key) }
     }
@@ -201,7 +217,7 @@ impl<'a> Section<'a> {
     }
 
     fn number_or<N: TryFrom<i64>>(&self, key: &str, default: N) -> Result<N, ProfileError> {
-        if self.table.contains_key(key) { self.number(key) } else { Ok(default) }
+        if self.has(key) { self.number(key) } else { Ok(default) }
     }
 
     fn switch(&self, key: &str) -> Result<bool, ProfileError> {
@@ -222,7 +238,7 @@ impl<'a> Section<'a> {
 
 fn translation(top: &Section<'_>) -> Result<Option<Translation>, ProfileError> {
     const KEY: &str = "translation";
-    if !top.table.contains_key(KEY) {
+    if !top.has(KEY) {
         return Ok(None);
     }
     let section = top.section(KEY, TRANSLATION_KEYS)?;
@@ -286,6 +302,18 @@ fn capabilities(section: &Section<'_>) -> Result<Capabilities, ProfileError> {
         rewrite_tail: section.switch("rewrite_tail")?,
         needs_sync: section.switch("needs_sync")?,
     })
+}
+
+/// Whose the ECC is: the device's unless the profile says otherwise.
+fn ecc(section: &Section<'_>) -> Result<EccOwner, ProfileError> {
+    if !section.has("ecc") {
+        return Ok(EccOwner::Device);
+    }
+    match section.text("ecc")?.as_str() {
+        "device" => Ok(EccOwner::Device),
+        "own" => Ok(EccOwner::Own),
+        _ => Err(section.bad("ecc", "device or own")),
+    }
 }
 
 fn cell_mode(section: &Section<'_>) -> Result<CellMode, ProfileError> {

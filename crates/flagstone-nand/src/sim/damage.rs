@@ -65,6 +65,7 @@ pub(super) struct Correction {
 pub(super) struct Damage {
     pages: BTreeMap<u32, PageDamage>,
     draw: Draw,
+    seed: u64,
 }
 
 /// Most reads that unstable cells survive.
@@ -72,7 +73,7 @@ const UNSTABLE_READS_MAX: u32 = 4;
 
 impl Damage {
     pub(super) const fn new(seed: u64) -> Self {
-        Self { pages: BTreeMap::new(), draw: Draw::new(seed, 1) }
+        Self { pages: BTreeMap::new(), draw: Draw::new(seed, 1), seed }
     }
 
     #[inline]
@@ -150,6 +151,36 @@ impl Damage {
         correction
     }
 
+    /// What damage looks like where no ECC hides it: flipped bits, or garbage for words that are lost.
+    /// `words` are the code words that were read, from number `first` on.
+    pub(super) fn show<'a>(
+        &mut self,
+        page: u32,
+        first: u32,
+        words: impl Iterator<Item = &'a mut [u8]>,
+    ) {
+        let Some(damage) = self.pages.get_mut(&page) else { return };
+        for (number, bytes) in (first..).zip(words) {
+            let damage = damage.words.iter_mut().find(|(word, _)| *word == number);
+            let Some((_, damage)) = damage else { continue };
+            // The same bits at every read.
+            let mut draw = Draw::new(self.seed ^ u64::from(page) << 32 ^ u64::from(number), 7);
+            match damage {
+                WordDamage::Flipped(count) => flip(bytes, *count, &mut draw),
+                WordDamage::Lost => draw.fill(bytes),
+                WordDamage::Unstable { reads_left } => {
+                    if self.draw.below(4) == 0 {
+                        self.draw.fill(bytes);
+                    }
+                    *reads_left = reads_left.saturating_sub(1);
+                    if *reads_left == 0 {
+                        *damage = WordDamage::Lost;
+                    }
+                }
+            }
+        }
+    }
+
     /// Adds doubt to spare bytes that were read from `offset` on.
     pub(super) fn blur(&mut self, page: u32, offset: u32, target: &mut [u8]) {
         let doubt = self.pages.get_mut(&page).and_then(|damage| damage.spare.as_mut());
@@ -184,5 +215,21 @@ impl Damage {
             let spare = damage.spare.iter().map(|doubt| doubt.seed);
             core::iter::once(u64::from(*page)).chain(words).chain(spare)
         })
+    }
+}
+
+/// Flips `count` bits, no two of them the same; with more of them the first stay where they are.
+fn flip(bytes: &mut [u8], count: u32, draw: &mut Draw) {
+    let bit_count = bytes.len() as u32 * u8::BITS;
+    let mut flipped: Vec<u32> = Vec::new();
+    while flipped.len() < count.min(bit_count) as usize {
+        let place = draw.below(bit_count);
+        if flipped.contains(&place) {
+            continue;
+        }
+        flipped.push(place);
+        if let Some(byte) = bytes.get_mut((place / u8::BITS) as usize) {
+            *byte ^= 1 << (place % u8::BITS);
+        }
     }
 }

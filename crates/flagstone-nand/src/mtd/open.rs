@@ -1,0 +1,235 @@
+//! Opening raw NAND: what its driver says, what a profile says, and whose ECC the chip carries.
+//!
+//! Owns the way from a path to a device (rules T3 and T5). Programs nothing; a chip that is to get a
+//! database under other code words is erased.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::ioctl::Mode;
+use super::sysfs::Sysfs;
+use super::{EINVAL, ENDURANCE, KIND_NAND, MtdNand, PROBE_PROGRAMS, Reading, host, ioctl};
+use crate::ecc::EccNand;
+use crate::storage::OpenDeviceError;
+use crate::{
+    Capabilities, CellMode, CodeWord, EccOwner, Geometry, NandError, PartialCut, Profile,
+    ProgramOrder, SpareRange, Timing,
+};
+
+/// A device that is open, and what its driver says of it.
+pub(super) struct Found {
+    pub(super) file: File,
+    pub(super) profile: Profile,
+}
+
+impl Found {
+    pub(super) fn open(path: &Path) -> Result<Self, OpenDeviceError> {
+        let file = open_locked(path)?;
+        let profile = described(&file, path)?;
+        Ok(Self { file, profile })
+    }
+
+    /// What `asked` says of this chip, or the driver.
+    pub(super) fn under(&self, asked: Option<&Profile>) -> Result<Profile, OpenDeviceError> {
+        let Some(asked) = asked else { return Ok(self.profile.clone()) };
+        let geometry = Geometry { die_count: asked.geometry.die_count, ..self.profile.geometry };
+        let is_same = |other: Geometry| Geometry { block_count: 0, ..other };
+        if is_same(geometry) != is_same(asked.geometry) || asked.translation.is_some() {
+            return Err(OpenDeviceError::Unsuitable);
+        }
+        Ok(Profile { geometry, ..asked.clone() })
+    }
+
+    /// The device byte by byte, whatever it carries.
+    pub(super) fn raw(self) -> (MtdNand, Profile) {
+        let Self { file, profile } = self;
+        let mut raw = MtdNand::assemble(file, profile.clone());
+        raw.mode = Mode::Raw;
+        (raw, profile)
+    }
+
+    /// The device with the kernel's ECC.
+    pub(super) fn plain(self, asked: Option<&Profile>) -> Result<MtdNand, OpenDeviceError> {
+        let asked = self.under(asked)?;
+        if asked.ecc == EccOwner::Own {
+            return Err(OpenDeviceError::Unsuitable);
+        }
+        let (mut raw, found) = self.raw();
+        raw.carried().map_err(open_error)?.must_be_the_devices()?;
+        raw.settled(asked, &found)
+    }
+}
+
+impl MtdNand {
+    /// The same device under `profile`, within what the kernel's ECC lets through where that is in charge.
+    fn settled(self, mut profile: Profile, found: &Profile) -> Result<Self, OpenDeviceError> {
+        if profile.ecc == EccOwner::Device {
+            limit(&mut profile.capabilities, found);
+        }
+        let mut device = Self::assemble(self.file, profile.checked()?);
+        if self.reading == Reading::Watched {
+            device.watch().map_err(|errno| open_error(host(errno)))?;
+        }
+        Ok(device)
+    }
+}
+
+impl EccNand<MtdNand> {
+    /// Opens a device as `profile` has it, or as its driver describes it, with whatever ECC is on the chip.
+    ///
+    /// # Errors
+    ///
+    /// As [`MtdNand::open_as`]; `Ecc` when the profile names other code words of ours than the chip has.
+    pub fn open_mtd(path: &Path, profile: Option<&Profile>) -> Result<Self, OpenDeviceError> {
+        let found = Found::open(path)?;
+        let asked = found.under(profile)?;
+        let (mut raw, found) = found.raw();
+        let asked = raw.carried().map_err(open_error)?.settle(asked)?;
+        let device = raw.settled(asked, &found)?;
+        let profile = device.profile.clone();
+        Ok(Self::new(device, &profile)?)
+    }
+
+    /// Opens a device to find out what it can do, through the ECC that `known` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`MtdNand::open_to_probe`].
+    pub fn open_to_probe(path: &Path, known: &Profile) -> Result<Self, OpenDeviceError> {
+        if known.ecc == EccOwner::Device {
+            let device = MtdNand::open_to_probe(path)?;
+            let profile = device.profile.clone();
+            return Ok(Self::new(device, &profile)?);
+        }
+        let found = Found::open(path)?;
+        let mut profile = found.under(Some(known))?;
+        let capabilities = &mut profile.capabilities;
+        capabilities.programs_data = profile.geometry.page_size / capabilities.code_word.data_size;
+        capabilities.programs_spare = PROBE_PROGRAMS;
+        capabilities.first_program_order = ProgramOrder::Any;
+        capabilities.reprogram_order = ProgramOrder::Any;
+        let profile = profile.checked()?;
+        Ok(Self::new(MtdNand::assemble(found.file, profile.clone()), &profile)?)
+    }
+
+    /// Opens a device that is to get a database, with the ECC of `profile`, or `ecc` beside what the driver
+    /// says. A chip that carries other code words is erased: what it holds is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`MtdNand::open_as`].
+    pub fn create_mtd(
+        path: &Path,
+        profile: Option<&Profile>,
+        ecc: EccOwner,
+    ) -> Result<Self, OpenDeviceError> {
+        let found = Found::open(path)?;
+        let asked = found.under(profile)?;
+        let asked = if ecc == EccOwner::Own { asked.with_own_ecc()? } else { asked };
+        let (mut raw, found) = found.raw();
+        let gives_way = raw.carried().map_err(open_error)?.gives_way_to(&asked);
+        let mut device = raw.settled(asked, &found)?;
+        if !gives_way {
+            device.erase_all().map_err(open_error)?;
+        }
+        let profile = device.profile.clone();
+        Ok(Self::new(device, &profile)?)
+    }
+}
+
+fn open_error(error: NandError) -> OpenDeviceError {
+    match error {
+        NandError::Host { errno } => OpenDeviceError::Io { errno },
+        _ => OpenDeviceError::Io { errno: crate::storage::EIO },
+    }
+}
+
+fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let file = opened.map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            OpenDeviceError::ReadOnly
+        }
+        _ => OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) },
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
+        Err(TryLockError::Error(error)) => {
+            Err(OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) })
+        }
+    }
+}
+
+/// What the kernel says of the chip, and nothing more (rule T1).
+fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
+    let info = ioctl::info(file).map_err(|errno| match errno {
+        Errno::NOTTY => OpenDeviceError::Unsuitable,
+        _ => OpenDeviceError::Io { errno: errno.raw_os_error() },
+    })?;
+    let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::Unsuitable)?;
+    let is_slc = sysfs.kind().map_or(info.kind == KIND_NAND, |kind| kind == "nand");
+    if info.kind != KIND_NAND || !is_slc {
+        return Err(OpenDeviceError::NotSlc);
+    }
+    if let Some(ubi) = sysfs.ubi() {
+        return Err(OpenDeviceError::Attached { ubi });
+    }
+    let size = sysfs.number("size").unwrap_or_else(|| info.size.into());
+    let number = |name: &str| sysfs.number(name).and_then(|number| u32::try_from(number).ok());
+    let free = ioctl::free_spare(file).unwrap_or((0, 0));
+    let (page_size, erase_size) = (info.write_size.max(1), info.erase_size.max(1));
+    let sub_page = number("subpagesize").filter(|size| *size > 0).unwrap_or(page_size);
+    let steps = number("ecc_step_size").filter(|size| *size > 0).unwrap_or(page_size);
+    let profile = Profile {
+        name: String::from("mtd"),
+        geometry: Geometry {
+            page_size,
+            spare_size: info.oob_size,
+            pages_per_block: erase_size / page_size,
+            block_count: u32::try_from(size / u64::from(erase_size)).unwrap_or(u32::MAX),
+            die_count: 1,
+        },
+        capabilities: Capabilities {
+            programs_data: page_size / sub_page,
+            programs_spare: page_size / sub_page,
+            first_program_order: ProgramOrder::Ascending,
+            reprogram_order: ProgramOrder::Ascending,
+            cell_mode: CellMode::Slc,
+            code_word: CodeWord {
+                data_size: sub_page.max(steps),
+                strength: number("ecc_strength").unwrap_or(0),
+            },
+            spare_raw: SpareRange { offset: 0, size: 0 },
+            spare_covered: SpareRange { offset: free.0, size: free.1 },
+            partial_cut: PartialCut::PageAtRisk,
+            endurance: ENDURANCE,
+            rewrite_tail: false,
+            needs_sync: false,
+        },
+        timing: Timing::default(),
+        ecc: EccOwner::Device,
+        translation: None,
+        source: String::from("the kernel's description of the device"),
+        confidence: String::from("what the driver knows; the chip may do more"),
+    };
+    Ok(profile.checked()?)
+}
+
+/// Takes from a profile what the kernel's ECC does not let through (rule T1).
+pub(super) fn limit(capabilities: &mut Capabilities, found: &Profile) {
+    let step = found.capabilities.code_word.data_size;
+    let page_size = found.geometry.page_size;
+    capabilities.code_word.data_size = capabilities.code_word.data_size.max(step);
+    capabilities.programs_data = capabilities.programs_data.min(page_size / step.max(1));
+    let free = found.capabilities.spare_covered;
+    let inside = |range: SpareRange| {
+        let end = (range.offset + range.size).min(free.offset + free.size);
+        let offset = range.offset.max(free.offset);
+        SpareRange { offset, size: end.saturating_sub(offset) }
+    };
+    capabilities.spare_raw = inside(capabilities.spare_raw);
+    capabilities.spare_covered = inside(capabilities.spare_covered);
+}
