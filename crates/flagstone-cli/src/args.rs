@@ -142,6 +142,15 @@ pub(crate) enum RawDevice {
     Mtd,
 }
 
+/// Who computes the ECC of a chip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RawEcc {
+    /// The chip, its controller or its driver.
+    Device,
+    /// Flagstone, on a chip that is reached byte by byte: partial programs whatever the driver's ECC.
+    Own,
+}
+
 /// How the engine works: a preset, and options changed from it.
 #[derive(Args, Debug)]
 pub(crate) struct EngineArgs {
@@ -196,6 +205,10 @@ pub(crate) struct NewArgs {
     /// Profile of the device: a name (see `flagstone profiles`), or a TOML file.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
+    /// Who computes the ECC of a chip, if not who the profile says [default: device]. Whoever opens the
+    /// database later need not say it.
+    #[arg(long, value_name = "WHO")]
+    pub(crate) ecc: Option<RawEcc>,
     /// Size of the device's data area [default: 64 MiB for a plain file, else that of the profile].
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
@@ -432,6 +445,7 @@ Examples:
   flagstone probe /dev/mtd3                              what the driver says; reads alone
   flagstone probe /dev/mtd3 --scratch 1020-1023          tries four blocks, which lose their content
   flagstone probe /dev/mtd3 --scratch 9,11 --out own.toml
+  flagstone probe /dev/mtd3 --ecc own --scratch 9,11     past the driver's ECC
   flagstone create /dev/mtd3 --device mtd --profile own.toml
 
 docs/RAW-NAND.md goes through all of it, board to backup.")]
@@ -442,6 +456,9 @@ pub(crate) struct ProbeArgs {
     /// Erase blocks that may be used up: numbers from 0 and ranges, with commas between them.
     #[arg(long, value_name = "BLOCKS")]
     pub(crate) scratch: Option<String>,
+    /// Whose ECC the experiments go through, on raw NAND [default: device].
+    #[arg(long, value_name = "WHO")]
+    pub(crate) ecc: Option<RawEcc>,
     /// Write a profile for `create --profile` to this file, which must not exist.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,

@@ -103,7 +103,7 @@ fn restore_new(
     watch: impl FnMut(&BackupReport),
 ) -> Result<BackupReport, Failure> {
     let path = creation.path.clone();
-    if matches!(creation.device, NewDevice::Mtd(_)) {
+    if matches!(creation.device, NewDevice::Mtd(..)) {
         return restore_into(&creation, backup, watch);
     }
     for taken in [path.clone(), side_path(&path)] {
@@ -136,7 +136,7 @@ fn restore_into(
     let (stream, _) = open_input(backup)?;
     create_database(creation)?;
     let profile = match &creation.device {
-        NewDevice::Mtd(profile) => profile.clone(),
+        NewDevice::Mtd(profile, _) => profile.clone(),
         NewDevice::Image(_) | NewDevice::Segments(_) => None,
     };
     let path = creation.path.clone();

@@ -400,7 +400,9 @@ fn device_exit(error: &OpenDeviceError) -> Exit {
         OpenDeviceError::Profile(_) => Exit::Usage,
         OpenDeviceError::Locked | OpenDeviceError::Attached { .. } => Exit::Locked,
         OpenDeviceError::ReadOnly => Exit::ReadOnly,
-        OpenDeviceError::Unsuitable | OpenDeviceError::NotSlc => Exit::ProfileMismatch,
+        OpenDeviceError::Unsuitable | OpenDeviceError::NotSlc | OpenDeviceError::Ecc { .. } => {
+            Exit::ProfileMismatch
+        }
         OpenDeviceError::Io { errno } => file_exit(io::Error::from_raw_os_error(*errno).kind()),
         _ => Exit::Failed,
     }

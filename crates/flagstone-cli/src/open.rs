@@ -12,7 +12,7 @@ use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
-    CellMode, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
+    CellMode, EccNand, EccOwner, FileStorage, Nand, OpenDeviceError, Profile, SegmentFile,
 };
 
 use flagstone_space::{MountError, Space};
@@ -50,9 +50,10 @@ fn open_as(path: &Path, profile: &Profile) -> Result<AnyNand, Failure> {
         return open_mtd(path, Some(profile)).map_err(failure);
     }
     if side_path(path).exists() {
-        let image = ImageNand::open(path).map_err(failure)?;
-        let found = image.profile().name.clone();
-        require_same(path, &image, found, profile)?;
+        let image = EccNand::open_image(path).map_err(failure)?;
+        let found = image.device().profile();
+        // A profile that leaves the ECC to the device says nothing against ours.
+        require_same(path, &image, found.name.clone(), &profile.with_ecc_of(found))?;
         return Ok(Box::new(image));
     }
     let storage = FileStorage::open(path).map_err(failure)?;
@@ -98,7 +99,7 @@ pub(crate) struct Created {
 /// Creates an empty database; when that fails, no file of it stays behind.
 pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
-    if let NewDevice::Mtd(profile) = &creation.device
+    if let NewDevice::Mtd(profile, _) = &creation.device
         && !creation.overwrite
         && holds_database(&creation.path, profile.as_ref()).map_err(failure)?
     {
@@ -122,7 +123,12 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
 /// Whether raw NAND holds a database, made with `profile` or by the driver's description. Writes nothing.
 fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenError> {
     for profile in profile.map(Some).into_iter().chain([None]) {
-        match Space::mount(open_mtd(path, profile)?) {
+        let device = match open_mtd(path, profile) {
+            // Under what the chip carries, without the profile, it opens.
+            Err(OpenDeviceError::Ecc { .. }) => continue,
+            device => device?,
+        };
+        match Space::mount(device) {
             Err(MountError::NotFormatted) => {}
             Err(error @ MountError::Device(_)) => return Err(error.into()),
             Ok(_) | Err(_) => return Ok(true),
@@ -147,11 +153,15 @@ pub(crate) fn remove_files(creation: &Creation) {
 fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceError> {
     let path = &creation.path;
     let (device, profile): (AnyNand, _) = match &creation.device {
-        NewDevice::Image(profile) => (Box::new(ImageNand::create(path, profile)?), Some(profile)),
+        NewDevice::Image(profile) => {
+            (Box::new(EccNand::create_image(path, profile)?), Some(profile))
+        }
         NewDevice::Segments(profile) => {
             (Box::new(SegmentFile::create(FileStorage::create(path)?, profile)?), Some(profile))
         }
-        NewDevice::Mtd(profile) => (open_mtd(path, profile.as_ref())?, profile.as_ref()),
+        NewDevice::Mtd(profile, ecc) => {
+            (create_mtd(path, profile.as_ref(), *ecc)?, profile.as_ref())
+        }
     };
     Ok((device, profile.map_or_else(|| String::from("mtd"), |profile| profile.name.clone())))
 }
@@ -159,10 +169,22 @@ fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceErr
 /// Opens raw NAND as `profile` has it, or as its driver describes it.
 #[cfg(target_os = "linux")]
 fn open_mtd(path: &Path, profile: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
-    Ok(Box::new(match profile {
-        Some(profile) => MtdNand::open_as(path, profile)?,
-        None => MtdNand::open(path)?,
-    }))
+    Ok(Box::new(EccNand::open_mtd(path, profile)?))
+}
+
+/// Opens raw NAND to make a database on it.
+#[cfg(target_os = "linux")]
+fn create_mtd(
+    path: &Path,
+    profile: Option<&Profile>,
+    ecc: EccOwner,
+) -> Result<AnyNand, OpenDeviceError> {
+    Ok(Box::new(EccNand::create_mtd(path, profile, ecc)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn create_mtd(_: &Path, _: Option<&Profile>, _: EccOwner) -> Result<AnyNand, OpenDeviceError> {
+    Err(OpenDeviceError::Unsuitable)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -173,13 +195,8 @@ fn open_mtd(_: &Path, _: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
 /// Profile of raw NAND as `profile` has it, or as its driver describes it, with its size.
 #[cfg(target_os = "linux")]
 pub(crate) fn mtd_profile(path: &Path, profile: Option<&Profile>) -> Result<Profile, Failure> {
-    let device = match profile {
-        Some(profile) => MtdNand::open_as(path, profile),
-        None => MtdNand::open(path),
-    };
-    let device =
-        device.map_err(|source| Failure::Open { path: path.into(), source: source.into() })?;
-    Ok(device.profile().clone())
+    let found = MtdNand::describe(path, profile);
+    found.map_err(|source| Failure::Open { path: path.into(), source: source.into() })
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -188,8 +205,8 @@ pub(crate) fn mtd_profile(path: &Path, _: Option<&Profile>) -> Result<Profile, F
 }
 
 /// The device that `path` holds, to be probed, and what is known of it.
-pub(crate) fn device_to_probe(path: &Path) -> Result<(AnyNand, Profile), Failure> {
-    let found = if is_node(path) { mtd_to_probe(path) } else { image_to_probe(path) };
+pub(crate) fn device_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), Failure> {
+    let found = if is_node(path) { mtd_to_probe(path, ecc) } else { image_to_probe(path) };
     found.map_err(|source| Failure::Open { path: path.into(), source: source.into() })
 }
 
@@ -198,20 +215,24 @@ fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
     if fs::exists(path).is_ok_and(|exists| exists) && !side_path(path).exists() {
         return Err(OpenDeviceError::NotFlagstone);
     }
-    let image = ImageNand::open(path)?;
-    let profile = image.profile().clone();
+    let image = EccNand::open_image(path)?;
+    let profile = image.device().profile().clone();
     Ok((Box::new(image), profile))
 }
 
 #[cfg(target_os = "linux")]
-fn mtd_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
+fn mtd_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // What the driver says goes into a profile, not what it lets be tried.
-    let known = MtdNand::open(path)?.profile().clone();
-    Ok((Box::new(MtdNand::open_to_probe(path)?), known))
+    let known = EccNand::open_mtd(path, None)?.device().profile().clone();
+    let known = match ecc {
+        EccOwner::Own => known.with_own_ecc()?,
+        EccOwner::Device => known,
+    };
+    Ok((Box::new(EccNand::open_to_probe(path, &known)?), known))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn mtd_to_probe(_: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
+fn mtd_to_probe(_: &Path, _: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
     Err(OpenDeviceError::Unsuitable)
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Findings, Nand, Profile, ProgramOrder, SPARE_PROGRAMS_MAX,
+    BlockIndex, Capabilities, EccOwner, Findings, Nand, Profile, ProgramOrder, SPARE_PROGRAMS_MAX,
     SpareRange, probe, read_time,
 };
 use serde_json::{Value, json};
@@ -30,6 +30,7 @@ pub(crate) struct Probe {
     path: PathBuf,
     scratch: Vec<BlockIndex>,
     profile: Option<PathBuf>,
+    ecc: EccOwner,
 }
 
 impl TryFrom<ProbeArgs> for Probe {
@@ -37,7 +38,8 @@ impl TryFrom<ProbeArgs> for Probe {
 
     fn try_from(args: ProbeArgs) -> Result<Self, UsageError> {
         let scratch = args.scratch.as_deref().map(blocks).transpose()?;
-        Ok(Self { path: args.path, scratch: scratch.unwrap_or_default(), profile: args.out })
+        let ecc = args.ecc.map_or(EccOwner::Device, EccOwner::from);
+        Ok(Self { path: args.path, scratch: scratch.unwrap_or_default(), profile: args.out, ecc })
     }
 }
 
@@ -75,7 +77,7 @@ struct Seen {
 
 /// Runs `probe`.
 pub(crate) fn run(request: &Probe, output: &mut Output) -> Result<(), Failure> {
-    let (mut device, known) = device_to_probe(&request.path)?;
+    let (mut device, known) = device_to_probe(&request.path, request.ecc)?;
     let failure =
         |source: flagstone_nand::ProbeError| Failure::Probe { path: request.path.clone(), source };
     let geometry = device.geometry();
@@ -135,6 +137,7 @@ impl Seen {
             },
             "bad_blocks": self.bad_blocks,
             "ecc": {
+                "own": self.known.ecc == EccOwner::Own,
                 "code_word_size": rules.code_word.data_size,
                 "strength": rules.code_word.strength,
                 "free_spare_offset": free.offset,

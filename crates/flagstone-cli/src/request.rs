@@ -9,12 +9,12 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use flagstone::{Durability, Options, OptionsError};
-use flagstone_nand::{Profile, ProfileError};
+use flagstone_nand::{EccOwner, Profile, ProfileError};
 use thiserror::Error;
 
 use crate::args::{
     BackupArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs,
-    NewArgs, PutArgs, RawDevice, RestoreArgs, ScanArgs, WearArgs,
+    NewArgs, PutArgs, RawDevice, RawEcc, RestoreArgs, ScanArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
@@ -57,6 +57,9 @@ pub(crate) enum UsageError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// ECC of our own does not fit the chip.
+    #[error("--ecc own: {0}")]
+    Ecc(ProfileError),
     /// The capacity does not fit the profile.
     #[error("--capacity: {0}")]
     Capacity(ProfileError),
@@ -93,8 +96,9 @@ pub(crate) enum NewDevice {
     Image(Profile),
     /// Plain file.
     Segments(Profile),
-    /// Raw NAND of Linux that is there already; its driver describes it when no profile does.
-    Mtd(Option<Profile>),
+    /// Raw NAND of Linux that is there already; its driver describes it when no profile does. Whose the
+    /// ECC is, where that profile or description leaves it to the device.
+    Mtd(Option<Profile>, EccOwner),
 }
 
 /// A database to create.
@@ -355,16 +359,58 @@ impl TryFrom<NewArgs> for Creation {
             (Some(RawDevice::Mtd), _) if capacity.is_some() => {
                 return Err(UsageError::Conflict(MTD_HAS_A_SIZE));
             }
-            (Some(RawDevice::Mtd), _) => NewDevice::Mtd(named.map(profile).transpose()?),
+            (Some(RawDevice::Mtd), _) => {
+                NewDevice::Mtd(named.map(profile).transpose()?, EccOwner::Device)
+            }
             (Some(RawDevice::Sim), _) => return Err(UsageError::Conflict(SIM_LEAVES_NOTHING)),
         };
-        if args.overwrite && !matches!(device, NewDevice::Mtd(_)) {
+        if args.overwrite && !matches!(device, NewDevice::Mtd(..)) {
             return Err(UsageError::Conflict(FILES_ARE_NEW));
         }
+        let device = match args.ecc {
+            Some(ecc) => device.with_ecc(ecc.into())?,
+            None => device,
+        };
         let options = Options::try_from(&args.engine)?;
         Ok(Self { path: args.path, device, overwrite: args.overwrite, options })
     }
 }
+
+impl From<RawEcc> for EccOwner {
+    fn from(ecc: RawEcc) -> Self {
+        match ecc {
+            RawEcc::Device => Self::Device,
+            RawEcc::Own => Self::Own,
+        }
+    }
+}
+
+impl NewDevice {
+    /// The same device with the ECC that was asked for.
+    fn with_ecc(self, ecc: EccOwner) -> Result<Self, UsageError> {
+        let profile = match &self {
+            Self::Image(profile) => Some(profile),
+            Self::Mtd(profile, _) => profile.as_ref(),
+            Self::Segments(_) => return Err(UsageError::Conflict(FILES_HAVE_NO_ECC)),
+        };
+        if ecc == EccOwner::Device && profile.is_some_and(|profile| profile.ecc == EccOwner::Own) {
+            return Err(UsageError::Conflict(PROFILE_SAYS_OWN));
+        }
+        let with_own = |profile: Profile| profile.with_own_ecc().map_err(UsageError::Ecc);
+        Ok(match (self, ecc) {
+            (Self::Image(profile), EccOwner::Own) => Self::Image(with_own(profile)?),
+            (Self::Mtd(profile, _), EccOwner::Own) => {
+                Self::Mtd(profile.map(with_own).transpose()?, EccOwner::Own)
+            }
+            (device, _) => device,
+        })
+    }
+}
+
+const FILES_HAVE_NO_ECC: &str = "--ecc is for chips: a plain file has none";
+
+const PROFILE_SAYS_OWN: &str =
+    "--ecc device needs a profile whose ECC is the device's: this one says `ecc = \"own\"`";
 
 /// Size of a plain file when none is given: that of `Database::create`.
 const FILE_CAPACITY: u64 = 64 << 20;

@@ -18,8 +18,8 @@ use std::time::Instant;
 
 use flagstone::{CommitBy, OpenError, Options, OptionsError};
 use flagstone_nand::{
-    CellMode, Crashable, Nand, NandError, OpenDeviceError, Profile, ProfileError, SegmentFile,
-    SimNand, SimSsd, SimStorage, Translation,
+    CellMode, Crashable, EccNand, EccOwner, Nand, NandError, OpenDeviceError, Profile,
+    ProfileError, SegmentFile, SimNand, SimSsd, SimStorage, Translation,
 };
 use flagstone_space::shadow::Restart;
 use serde::Serialize;
@@ -328,12 +328,25 @@ fn is_claiming(options: &Options) -> bool {
 ///
 /// When there is no such profile.
 pub fn chip(profile: &str, seed: u64) -> Result<SimNand, ProfileError> {
+    Ok(SimNand::new(&chip_profile(profile)?, seed))
+}
+
+/// The same under ECC of our own.
+///
+/// # Errors
+///
+/// When there is no such profile.
+pub fn own_chip(profile: &str, seed: u64) -> Result<EccNand<SimNand>, ProfileError> {
+    EccNand::simulated(&chip_profile(profile)?, seed)
+}
+
+fn chip_profile(profile: &str) -> Result<Profile, ProfileError> {
     let profile = Profile::named(profile)?;
     let is_paired =
         matches!(profile.capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
     // On paired cells the log uses every other page, and a sync may waste one.
     let block_count = if is_paired { 2 * BLOCK_COUNT } else { BLOCK_COUNT };
-    Ok(SimNand::new(&profile.with_block_count(block_count)?, seed))
+    profile.with_block_count(block_count)
 }
 
 /// A simulated file as the explorer uses it: small pages, few segments.
@@ -376,6 +389,7 @@ pub fn drive(
 /// What a configuration is explored on.
 enum Device {
     Chip(SimNand),
+    OwnEcc(Box<EccNand<SimNand>>),
     Drive(Box<SimSsd>),
     File(SegmentFile<SimStorage>),
 }
@@ -390,6 +404,9 @@ impl Device {
             Some(translation) => {
                 drive(profile, translation, config.seed).map(|drive| Self::Drive(Box::new(drive)))
             }
+            None if profile.ecc == EccOwner::Own => {
+                Ok(Self::OwnEcc(Box::new(own_chip(&config.profile, config.seed)?)))
+            }
             None => Ok(Self::Chip(chip(&config.profile, config.seed)?)),
         }
     }
@@ -403,6 +420,7 @@ impl Device {
 pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashReport, CrashError> {
     match Device::of(config)? {
         Device::Chip(chip) => config.explore_on(chip, progress),
+        Device::OwnEcc(chip) => config.explore_on(*chip, progress),
         Device::Drive(drive) => config.explore_on(*drive, progress),
         Device::File(file) => config.explore_on(file, progress),
     }
@@ -416,6 +434,7 @@ pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashRepo
 pub fn replay(config: &CrashConfig, path: &CutPath) -> Result<CrashReport, CrashError> {
     match Device::of(config)? {
         Device::Chip(chip) => config.replay_on(chip, path),
+        Device::OwnEcc(chip) => config.replay_on(*chip, path),
         Device::Drive(drive) => config.replay_on(*drive, path),
         Device::File(file) => config.replay_on(file, path),
     }

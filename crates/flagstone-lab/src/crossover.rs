@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use flagstone::{CommitBy, Database, EngineError, OpenError, Options, OptionsError, Table};
-use flagstone_nand::{Profile, ProfileError, SimNand};
+use flagstone_nand::{EccNand, Profile, ProfileError, SimNand};
 use flagstone_space::{Cause, SpaceError, blocks_needed};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -228,8 +228,8 @@ fn chip(
     profile: &Profile,
     options: &Options,
     request: &Request,
-) -> Result<SimNand, CrossoverError> {
-    let mut probe = SimNand::new(profile, request.seed);
+) -> Result<EccNand<SimNand>, CrossoverError> {
+    let mut probe = EccNand::simulated(profile, request.seed)?;
     let space = flagstone::parts::space_options(&mut probe, options)?;
     let row_size = (8 + VALUE_SIZE) as f64;
     let leaf_size = f64::from(profile.geometry.page_size) * LEAF_USE;
@@ -237,7 +237,7 @@ fn chip(
     let needed = blocks_needed(profile.geometry, profile.capabilities, &space, pages as u32)
         .map_err(|fault| OpenError::Space(SpaceError::Options(fault)))?;
     let blocks = needed.unwrap_or(profile.geometry.block_count);
-    Ok(SimNand::new(&profile.clone().with_block_count(blocks)?, request.seed))
+    Ok(EccNand::simulated(&profile.clone().with_block_count(blocks)?, request.seed)?)
 }
 
 fn run(profile: &Profile, request: &Request, cell: Cell) -> Result<Cost, CrossoverError> {
@@ -275,7 +275,7 @@ fn seeded(request: &Request) -> Pcg64Mcg {
 
 /// A database and what changes it.
 struct Bench {
-    database: Database<SimNand>,
+    database: Database<EccNand<SimNand>>,
     table: Table,
     random: Pcg64Mcg,
     round: u64,

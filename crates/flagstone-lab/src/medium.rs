@@ -3,16 +3,16 @@
 //! Owns the choice and nothing else: every operation goes to the device unchanged.
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, Completion, Counters, Crashable, Geometry, Nand, NandError,
-    PhysicalPage, Profile, ProgramPart, ReadPart, SimNand, SimSsd, SsdCounters, THIN_FACTOR,
-    Translation,
+    BlockIndex, Capabilities, Completion, Counters, Crashable, EccNand, Geometry, Nand, NandError,
+    PhysicalPage, Profile, ProfileError, ProgramPart, ReadPart, SimNand, SimSsd, SsdCounters,
+    THIN_FACTOR, Translation,
 };
 
 /// A simulated chip or drive. `Clone` takes a snapshot.
 #[derive(Clone, Debug)]
 pub enum Medium {
-    /// A chip.
-    Chip(Box<SimNand>),
+    /// A chip, with whatever ECC its profile says.
+    Chip(Box<EccNand<SimNand>>),
     /// A drive.
     Ssd(Box<SimSsd>),
 }
@@ -29,23 +29,27 @@ macro_rules! of_either {
 
 impl Medium {
     /// The device of `profile`, as it leaves the factory.
-    #[must_use]
-    pub fn new(profile: &Profile, seed: u64) -> Self {
-        match profile.translation {
-            None => Self::Chip(Box::new(SimNand::new(profile, seed))),
+    ///
+    /// # Errors
+    ///
+    /// The profile contradicts itself.
+    pub fn new(profile: &Profile, seed: u64) -> Result<Self, ProfileError> {
+        Ok(match profile.translation {
+            None => Self::Chip(Box::new(EccNand::simulated(profile, seed)?)),
             Some(Translation { reserve_percent }) => {
                 Self::Ssd(Box::new(SimSsd::new(profile, reserve_percent, seed)))
             }
-        }
+        })
     }
 
     /// The device of `profile` for a run: a drive has been used before (preconditioned).
     ///
     /// # Errors
     ///
-    /// The drive is too small for its own reserve.
+    /// The profile contradicts itself; the drive is too small for its own reserve.
     pub fn used(profile: &Profile, seed: u64) -> Result<Self, NandError> {
-        let mut medium = Self::new(profile, seed);
+        let medium = Self::new(profile, seed);
+        let mut medium = medium.map_err(|_| NandError::Host { errno: EINVAL })?;
         if let Self::Ssd(ssd) = &mut medium {
             ssd.precondition(seed)?;
         }
@@ -63,6 +67,9 @@ impl Medium {
         of_either!(self, device => device.trace_hash())
     }
 }
+
+/// `EINVAL` on every Unix: no device is like that.
+const EINVAL: i32 = 22;
 
 /// Pages that a block of the device under `profile` really has.
 #[must_use]
@@ -166,7 +173,7 @@ mod tests {
     #[test]
     fn a_profile_with_a_translation_layer_makes_a_drive() {
         let chip = Profile::named("tiny").unwrap();
-        assert!(matches!(Medium::new(&chip, 1), Medium::Chip(_)));
+        assert!(matches!(Medium::new(&chip, 1), Ok(Medium::Chip(_))));
         let drive = Profile::named("otf-ssd").unwrap().with_block_count(32).unwrap();
         let medium = Medium::used(&drive, 1).unwrap();
         assert!(medium.translation().is_some(), "a drive counts its own work");

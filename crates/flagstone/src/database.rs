@@ -10,9 +10,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-#[cfg(target_os = "linux")]
-use flagstone_nand::MtdNand;
-use flagstone_nand::{FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile};
+use flagstone_nand::{EccNand, FileStorage, Nand, OpenDeviceError, Profile, SegmentFile};
 use flagstone_space::{BlockReport, SpaceStats};
 use tracing::{debug, info};
 
@@ -139,12 +137,12 @@ impl Database<AnyNand> {
 fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
     #[cfg(target_os = "linux")]
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
-        return Ok(Box::new(MtdNand::open(path)?));
+        return Ok(Box::new(EccNand::open_mtd(path, None)?));
     }
     let mut sidecar = path.as_os_str().to_owned();
     sidecar.push(".toml");
     if Path::new(&sidecar).exists() {
-        return Ok(Box::new(ImageNand::open(path)?));
+        return Ok(Box::new(EccNand::open_image(path)?));
     }
     Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
 }

@@ -3,7 +3,7 @@
 
 use flagstone::{CommitBy, Database, Options, Table};
 use flagstone_nand::{
-    Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage,
+    Crashable, EccNand, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage,
 };
 
 /// Rows of a commit: many leaves.
@@ -166,6 +166,16 @@ fn every_power_cut_of_a_load_leaves_whole_commits() {
     assert!(faults.is_empty(), "{faults:#?}");
     assert!(states > 300, "{states} states");
     let (states, faults) = explore(file(), ON_A_FILE, |_| {});
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(states > 300, "{states} states");
+}
+
+/// Goal: the same on a chip whose ECC is ours. Method: the same.
+#[test]
+fn every_power_cut_of_a_load_under_ecc_of_our_own_leaves_whole_commits() {
+    let profile = Profile::named("tiny-own").unwrap().with_block_count(160).unwrap();
+    let chip = EccNand::simulated(&profile, 1).unwrap();
+    let (states, faults) = explore(chip, ON_CELLS, |_| {});
     assert!(faults.is_empty(), "{faults:#?}");
     assert!(states > 300, "{states} states");
 }

@@ -10,6 +10,7 @@ mod bad_input;
 mod catalog;
 mod command;
 mod generate;
+mod own_ecc;
 mod probe;
 mod rows;
 mod runs;

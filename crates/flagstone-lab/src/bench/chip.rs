@@ -79,7 +79,7 @@ impl<W: Workload> Job<'_, W> {
         // The layout is the space floor's, whatever engine is above it. Slots for appends are left out,
         // so that schemes are compared on chips of one size (rule Z1); a table that has some is larger.
         let options = Options { append_scheme: Appends::default(), ..options.clone() };
-        let database = Database::create_on(Medium::new(&profile, 0), &options)?;
+        let database = Database::create_on(Medium::new(&profile, 0)?, &options)?;
         let space = database.runtime().space();
         let geometry = space.device().geometry();
         let shape = PageShape {

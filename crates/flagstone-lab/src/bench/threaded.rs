@@ -5,9 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flagstone::{Database, Durability, EngineError, Options};
-#[cfg(target_os = "linux")]
-use flagstone_nand::MtdNand;
-use flagstone_nand::{FileStorage, ImageNand, Nand, SegmentFile};
+use flagstone_nand::{EccNand, FileStorage, Nand, SegmentFile};
 
 use super::machine::Machine;
 use super::observe::{Observer, tell};
@@ -227,13 +225,13 @@ pub(super) fn run<W: Workload>(
         }
         BenchDevice::Image(directory) => {
             let path = directory.join(name).with_extension("nand");
-            let device = ImageNand::create(&path, &profile)?;
+            let device = EccNand::create_image(&path, &profile)?;
             let machine = Machine::load(job, options, size, device, observer)?;
             run_on(machine, job, observer)
         }
         #[cfg(target_os = "linux")]
         BenchDevice::Mtd(node) => {
-            let device = MtdNand::open_as(node, &profile)?;
+            let device = EccNand::create_mtd(node, Some(&profile), profile.ecc)?;
             let machine = Machine::load(job, options, size, device, observer)?;
             run_on(machine, job, observer)
         }

@@ -18,7 +18,7 @@ fn trace(preset: &str) -> Trace {
     let options = preset::options(preset).unwrap();
     let options = Options { memory: 200_000, parts: 4, seed: 3, ..options };
     let recording = Recording { options, clients: 4, commits: COMMITS, seed: 3 };
-    Trace::record(&recording, &workload, Medium::new(&profile, 3), &mut |_| ()).unwrap()
+    Trace::record(&recording, &workload, Medium::new(&profile, 3).unwrap(), &mut |_| ()).unwrap()
 }
 
 fn chip() -> SimNand {

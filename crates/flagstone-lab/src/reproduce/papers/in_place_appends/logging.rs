@@ -211,7 +211,7 @@ fn record(
     let block_size = 16 * PAGE_SIZE as u64;
     let blocks = 3 * workload.loaded_bytes() / block_size + commits / 50 + 200;
     let profile = Profile::named(PROFILE)?.with_block_count(blocks as u32)?;
-    let medium = Medium::new(&profile, seed);
+    let medium = Medium::new(&profile, seed)?;
     let recording = Recording { options, clients: CLIENTS, commits, seed };
     Trace::record(&recording, workload, medium, on_share)
 }
