@@ -11,6 +11,7 @@
 //! - C1: records ascend by key, those of one key by LSN (equal LSNs only for an out-of-line put
 //!   and the patch behind it).
 //! - C2: `count` and `lsn_min` describe the records exactly.
+//! - C3: a mark that is not 0 is where the records of a key begin, so that a search may begin there.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -25,6 +26,8 @@ pub(super) const CHUNK_SIZE_MAX: usize = 1024;
 pub(super) const CHUNK_SIZE_MIN: usize = 256;
 /// Step in which the allocation grows, in bytes: the waste is half of it on average.
 const GROWTH_STEP: usize = 64;
+/// Places in a chunk where a search may begin.
+const MARK_COUNT: usize = 2;
 /// Width of a stored LSN; an LSN has 56 bits.
 const LSN_SIZE: usize = 7;
 const LSN_MAX: u64 = (1 << (8 * LSN_SIZE)) - 1;
@@ -174,6 +177,8 @@ pub(super) struct Span {
 pub(super) struct Chunk {
     data: Vec<u8>,
     count: u32,
+    /// About a third and two thirds of the way.
+    marks: [u16; MARK_COUNT],
     lsn_min: Lsn,
 }
 
@@ -212,7 +217,14 @@ impl Chunk {
     /// Finds the records of `key`.
     pub(super) fn find(&self, key: &[u8]) -> Span {
         let head = key_head(key);
-        let (mut start, mut offset, mut count) = (0, 0, 0);
+        let mut offset = 0;
+        for mark in self.marks.map(usize::from).into_iter().filter(|mark| *mark > 0) {
+            match self.data.get(mark..).and_then(first_key) {
+                Some((other, _)) if other <= key => offset = mark,
+                _ => break,
+            }
+        }
+        let (mut start, mut count) = (offset, 0);
         while let Some((other, size)) = self.data.get(offset..).and_then(first_key) {
             match key_head(other).cmp(&head).then_with(|| other.cmp(key)) {
                 Ordering::Less => start = offset + size,
@@ -265,6 +277,7 @@ impl Chunk {
     }
 
     fn splice(&mut self, range: Range<usize>, bytes: &[u8]) {
+        self.move_marks(&range, bytes.len());
         let (old_size, tail_start) = (self.data.len(), range.end);
         let target = range.start + bytes.len();
         if target >= tail_start {
@@ -289,9 +302,44 @@ impl Chunk {
         }
     }
 
+    /// Bytes of `range`, records of one key or none, are about to become `size` bytes.
+    fn move_marks(&mut self, range: &Range<usize>, size: usize) {
+        for mark in &mut self.marks {
+            let at = usize::from(*mark);
+            if at >= range.end && at > 0 {
+                *mark = u16::try_from(at + size - range.len()).unwrap_or(0);
+            }
+        }
+    }
+
     fn recount(&mut self) {
-        let totals = self.records().fold(Totals::NONE, Totals::with);
-        (self.count, self.lsn_min) = (totals.count, totals.lsn_min);
+        let mut totals = Totals::NONE;
+        let (mut marks, mut mark_count) = ([0; MARK_COUNT], 0);
+        let (mut offset, mut previous) = (0, &[][..]);
+        for record in self.records() {
+            let is_due = offset * (MARK_COUNT + 1) > self.data.len() * (mark_count + 1);
+            if is_due && mark_count < MARK_COUNT && record.key != previous {
+                marks[mark_count] = u16::try_from(offset).unwrap_or(0);
+                mark_count += 1;
+            }
+            (offset, previous) = (offset + record.size, record.key);
+            totals = totals.with(record);
+        }
+        (self.count, self.lsn_min, self.marks) = (totals.count, totals.lsn_min, marks);
+    }
+
+    /// Whether the marks are what they have to be (C3).
+    #[cfg(test)]
+    pub(super) fn is_sound(&self) -> bool {
+        let mut records = self.records();
+        let begins = std::iter::from_fn(|| {
+            let begin = self.data.len() - records.rest.len();
+            records.take_key().map(|_| begin)
+        });
+        let begins: Vec<usize> = begins.collect();
+        let marks = self.marks.iter().filter(|mark| **mark > 0);
+        marks.clone().is_sorted()
+            && marks.map(|mark| usize::from(*mark)).all(|mark| begins.contains(&mark))
     }
 
     /// Cuts a chunk that grew too large between keys; gives the parts, in order, or nothing.

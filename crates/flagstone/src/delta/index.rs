@@ -89,11 +89,25 @@ pub(super) struct Position {
 }
 
 /// The chunks of a map in key order.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Index {
     groups: Vec<Vec<Slot>>,
     firsts: Vec<u64>,
     memory_size: usize,
+}
+
+impl Clone for Index {
+    /// The copy's allocations are no larger than they have to be.
+    fn clone(&self) -> Self {
+        let (groups, firsts) = (self.groups.clone(), self.firsts.clone());
+        let memory_size = groups.iter().map(size_of_group).sum();
+        Self { groups, firsts, memory_size }
+    }
+}
+
+/// Bytes allocated for a group and its slots.
+fn size_of_group(group: &Vec<Slot>) -> usize {
+    group.capacity() * size_of::<Slot>() + group.iter().map(Slot::heap_size).sum::<usize>()
 }
 
 impl Index {
@@ -285,6 +299,15 @@ impl Index {
             return self.remove(position);
         }
         self.next(position)
+    }
+
+    /// Whether memory (X3) and heads (X4) are what the slots say, and the chunks are sound.
+    #[cfg(test)]
+    pub(super) fn is_sound(&self) -> bool {
+        let first = |group: &Vec<Slot>| group.first().map(|slot| key_head(slot.low.as_slice()));
+        self.memory_size == self.groups.iter().map(size_of_group).sum::<usize>()
+            && self.firsts.iter().copied().map(Some).eq(self.groups.iter().map(first))
+            && self.groups.iter().flatten().all(|slot| slot.chunk.is_sound())
     }
 
     /// Whether one of the two is small and both together leave room to grow.

@@ -89,6 +89,12 @@ impl DeltaMap {
         size_of::<Self>() + self.index.memory_size() + self.scratch.capacity()
     }
 
+    /// Whether the index keeps its books.
+    #[cfg(test)]
+    pub(super) fn is_sound(&self) -> bool {
+        self.index.is_sound()
+    }
+
     /// Lowest LSN in the map: the log must reach back to it. O(chunks).
     pub(crate) fn lsn_min(&self) -> Option<Lsn> {
         let positions = std::iter::successors(self.index.first(), |at| self.index.next(*at));

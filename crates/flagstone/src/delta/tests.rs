@@ -105,6 +105,7 @@ fn assert_books(map: &DeltaMap) {
     assert!(entries.iter().map(Entry::key).eq(backward), "both directions see the same keys");
     let lsns = entries.iter().flat_map(Entry::versions).map(|(lsn, _)| lsn);
     assert_eq!(map.lsn_min(), lsns.min());
+    assert!(map.is_sound(), "memory and heads are those of the slots");
 }
 
 proptest! {
