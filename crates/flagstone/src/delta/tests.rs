@@ -312,6 +312,40 @@ fn a_small_delta_costs_at_most_55_bytes() {
     }
 }
 
+/// Goal: a map of many groups finds every key, and keeps its books, while keys come, change and go.
+/// Method: a map of keys with few and many bytes in common against a model.
+#[test]
+fn a_large_map_finds_what_comes_and_goes() {
+    let key_of = |number: u64| match number % 3 {
+        0 => number.to_be_bytes().to_vec(),
+        1 => format!("a long name in common {number}").into_bytes(),
+        _ => number.to_be_bytes()[6..].to_vec(),
+    };
+    let (mut map, mut model) = (DeltaMap::new(), BTreeMap::new());
+    for round in 0..60_000_u64 {
+        let (key, lsn) = (key_of(scramble(round) % 20_000), Lsn(round + 1));
+        let floors = [Lsn(round / 1_000 * 1_000)];
+        let value = vec![round as u8; (round % 40) as usize];
+        map.insert(&key, Op::Put(&value), lsn, &floors);
+        model.insert(key, value);
+        if round % 7_001 == 7_000 {
+            let (low, high) = (key_of(scramble(round) % 20_000), None);
+            map.remove_range(KeyRange { low: &low, high }, Lsn(u64::MAX));
+            model.retain(|key, _| *key < low);
+        }
+        if round % 10_000 == 0 {
+            assert_books(&map);
+            for (key, value) in &model {
+                let newest = map.versions(key).last().map(|(_, op)| op);
+                assert!(matches!(newest, Some(Op::Put(found)) if found == value), "{key:?}");
+            }
+        }
+    }
+    assert!(map.bytes() > 300 << 10, "{} bytes are few groups", map.bytes());
+    let found: Vec<_> = map.forward(Bound::Unbounded).map(|entry| entry.key().to_vec()).collect();
+    assert!(found.iter().eq(model.keys()));
+}
+
 #[test]
 fn an_emptied_map_gives_its_memory_back() {
     let mut map = map_of_small_patches(20_000, scramble);
