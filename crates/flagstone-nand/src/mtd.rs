@@ -88,7 +88,7 @@ impl MtdNand {
     /// # Errors
     ///
     /// `Unsuitable` for what is no MTD device, `NotSlc` for anything but NAND of single-level cells,
-    /// `Attached` while UBI is; `Ecc` for a chip with ECC of our own ([`EccNand::open_mtd`]); `Locked`;
+    /// `Attached` while UBI is; `Ecc` for a chip with ECC of our own ([`crate::EccNand::open_mtd`]); `Locked`;
     /// `ReadOnly`; `Io`.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         Found::open(path)?.plain(None)
