@@ -139,9 +139,23 @@ impl SharedStorage for File {
     }
 
     fn sync(&self) -> Result<(), StorageError> {
-        self.sync_data().map_err(|_| StorageError::SyncFailed)
+        self.sync_data().map_err(|_| {
+            forget_written(self);
+            StorageError::SyncFailed
+        })
     }
 }
+
+/// Linux keeps what it could not write, and takes it for written: who opens the file next would read what the
+/// medium has not, and no sync would write it. Without the copies in memory, reads tell what is there.
+#[cfg(target_os = "linux")]
+fn forget_written(file: &File) {
+    // The sync has failed all the same.
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn forget_written(_: &File) {}
 
 impl Storage for FileStorage {
     fn read_at(&mut self, offset: u64, target: &mut [u8]) -> Result<Completion, StorageError> {
@@ -193,6 +207,45 @@ impl Storage for FileStorage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: what a failed sync leaves in the page cache is not read again. Method: a read that must not wait
+    /// for the disk, before and after; a file system that has no disk, or does not tell, shows nothing.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_failed_sync_leaves_nothing_in_the_page_cache() {
+        use std::io::IoSliceMut;
+
+        use rustix::io::{Errno, ReadWriteFlags};
+
+        // Where the tests are built there is a disk, mostly; where temporary files are, mostly not.
+        let beside = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let directory = tempfile::tempdir_in(beside).unwrap();
+        let path = directory.path().join("cached");
+        fs::write(&path, [7; 4096]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_data().unwrap();
+        let at_once = || {
+            let mut target = [0; 4096];
+            let mut slices = [IoSliceMut::new(&mut target)];
+            rustix::io::preadv2(&file, &mut slices, 0, ReadWriteFlags::NOWAIT)
+        };
+        let before = at_once();
+        forget_written(&file);
+        match (before, at_once()) {
+            (Ok(4096), Err(Errno::AGAIN)) | (Err(Errno::OPNOTSUPP), _) => {}
+            (_, after) => {
+                let disk = rustix::fs::fstatfs(&file).unwrap().f_type;
+                assert!(is_memory(disk), "{after:?} on a file system of type {disk:#x}");
+            }
+        }
+        assert_eq!(fs::read(&path).unwrap(), [7; 4096]);
+    }
+
+    /// `tmpfs`, `ramfs` and `overlayfs`: the last passes advice on as it likes.
+    #[cfg(target_os = "linux")]
+    fn is_memory(kind: rustix::fs::FsWord) -> bool {
+        [0x0102_1994, 0x8584_58F6, 0x794C_7630].contains(&(kind as u64))
+    }
 
     #[test]
     fn a_file_that_cannot_be_written_is_named_read_only() {
