@@ -173,6 +173,9 @@ const DRIVE_BLOCKS: u32 = 4 * BLOCK_COUNT;
 /// Smallest page of a simulated file, in bytes: two sectors, so that a page can be torn.
 const FILE_PAGE_SIZE: u32 = 1024;
 
+/// Page of an explored drive that takes appends: two sectors for content, two for them.
+const APPENDING_PAGE_SIZE: u32 = 2048;
+
 impl CrashConfig {
     /// The options of the explored database.
     ///
@@ -376,12 +379,15 @@ pub fn drive(
     seed: u64,
 ) -> Result<SimSsd, CrashError> {
     let geometry = &mut profile.geometry;
-    geometry.page_size = FILE_PAGE_SIZE;
+    geometry.page_size = match translation.in_place_appends {
+        true => APPENDING_PAGE_SIZE,
+        false => FILE_PAGE_SIZE,
+    };
     geometry.pages_per_block = 8;
     geometry.die_count = DRIVE_DIES;
     let blocks = real_block_count(&profile, DRIVE_BLOCKS);
     let profile = profile.with_block_count(blocks)?;
-    let mut drive = SimSsd::new(&profile, translation.reserve_percent, seed);
+    let mut drive = SimSsd::new(&profile, translation, seed);
     drive.precondition(seed)?;
     Ok(drive)
 }

@@ -5,7 +5,7 @@
 use flagstone_nand::{
     BlockIndex, Capabilities, Completion, Counters, Crashable, EccNand, Geometry, Nand, NandError,
     PhysicalPage, Profile, ProfileError, ProgramPart, ReadPart, SimNand, SimSsd, SsdCounters,
-    THIN_FACTOR, Translation,
+    THIN_FACTOR,
 };
 
 /// A simulated chip or drive. `Clone` takes a snapshot.
@@ -36,9 +36,7 @@ impl Medium {
     pub fn new(profile: &Profile, seed: u64) -> Result<Self, ProfileError> {
         Ok(match profile.translation {
             None => Self::Chip(Box::new(EccNand::simulated(profile, seed)?)),
-            Some(Translation { reserve_percent }) => {
-                Self::Ssd(Box::new(SimSsd::new(profile, reserve_percent, seed)))
-            }
+            Some(translation) => Self::Ssd(Box::new(SimSsd::new(profile, translation, seed))),
         })
     }
 

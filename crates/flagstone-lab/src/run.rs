@@ -206,6 +206,9 @@ pub struct TranslationRun {
     pub gc_programs: u64,
     /// Blocks that the drive erased.
     pub erases: u64,
+    /// Pages that the host wrote again and that the drive programmed in place.
+    #[serde(default)]
+    pub appends: u64,
 }
 
 /// Counters of one region: logical pages.

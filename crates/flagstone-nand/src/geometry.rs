@@ -106,7 +106,9 @@ pub struct SpareRange {
 /// What a device can do. Comes from a profile or a probe, is never guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Programs of a page's data area between two erases (NOP); 1 = no partial programs.
+    /// Programs of a page's data area between two erases (NOP); 1 = no partial programs. Behind a
+    /// translation layer: more than 1 where it programs an overwrite in place that fills erased code
+    /// words alone.
     pub programs_data: u32,
     /// Programs of a page's spare area between two erases; the parity of a partial program and
     /// the spare bytes that travel with it count as one.

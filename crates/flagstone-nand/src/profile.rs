@@ -60,6 +60,9 @@ pub enum EccOwner {
 pub struct Translation {
     /// Share of the chips' pages that the host never sees, in percent.
     pub reserve_percent: u32,
+    /// Whether a page that is written again is programmed in place, where that fills nothing but code
+    /// words which were left erased.
+    pub in_place_appends: bool,
 }
 
 /// Why a profile cannot be used.

@@ -11,6 +11,7 @@
 
 mod block;
 mod damage;
+mod disturb;
 mod endings;
 mod inspect;
 
@@ -51,6 +52,8 @@ pub struct SimNand {
     timeline: Timeline,
     faults: Faults,
     damage: Damage,
+    /// What programs against the rules draw.
+    disturb: Draw,
     seed: u64,
     trace: u64,
 }
@@ -104,6 +107,7 @@ impl SimNand {
             timeline: Timeline::new(geometry.die_count),
             faults: Faults::default(),
             damage: Damage::new(seed),
+            disturb: Draw::new(seed, 10),
             seed,
             trace: 0,
         }
@@ -135,6 +139,14 @@ impl SimNand {
             }
         }
         self
+    }
+
+    /// Whether the data area of a page takes one program more.
+    #[must_use]
+    pub fn takes_data(&self, page: PhysicalPage) -> bool {
+        let Ok(place) = self.place(page) else { return false };
+        let limit = self.capabilities.programs_data_of(place.index, self.geometry.pages_per_block);
+        u32::from(self.block_state(place).0.data_programs) < limit
     }
 
     #[inline]

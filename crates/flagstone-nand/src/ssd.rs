@@ -13,20 +13,27 @@
 //!   layer does for itself occupies its die like any other work, ahead of the write that needs it.
 //! - **H4** A write of part of a page writes a whole one: the host's own cache holds the rest.
 //! - **H5** [`Nand::counters`] count the chips' work, wear included; [`SsdCounters`] part it by cause.
+//! - **H6** Where the profile says so ([`crate::Translation`]), a page that is written again is compared
+//!   with what the chips hold. If it fills nothing but code words which were left erased, and the chips
+//!   take one program more there, those code words are programmed in place; else it goes to a new page.
+//!   Code words of `0xFF` at the end of a page are left erased. The host tells by nothing that it
+//!   appends: it gives an address and a whole page.
 
 mod ftl;
 
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::fault::{Faults, Verdict};
 use crate::mix::{Draw, mix, mix_bytes};
 use crate::timing::Timeline;
 use crate::{
-    BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, Ending,
-    FaultPlan, FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage,
-    Profile, ProgramOrder, ProgramPart, ReadPart, SimNand, SpareRange, Timing,
+    BlockIndex, Capabilities, CellMode, CellRole, CodeWord, Completion, Counters, Crashable,
+    Ending, FaultPlan, FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut,
+    PhysicalPage, Profile, ProgramOrder, ProgramPart, ReadPart, SimNand, SpareRange, Timing,
+    Translation,
 };
 use ftl::{Ftl, Step};
 
@@ -54,6 +61,8 @@ pub struct SsdCounters {
     pub gc_programs: u64,
     /// Blocks erased.
     pub erases: u64,
+    /// Pages that the host wrote again and that were programmed in place (rule H6).
+    pub appends: u64,
 }
 
 /// A simulated SSD. `Clone` takes a snapshot.
@@ -62,6 +71,8 @@ pub struct SimSsd {
     geometry: Geometry,
     capabilities: Capabilities,
     timing: Timing,
+    /// Whether overwrites are programmed in place where they can be (rule H6).
+    appends: bool,
     /// Content, wear and rules; its own clock stands still.
     chips: SimNand,
     ftl: Ftl,
@@ -74,17 +85,19 @@ pub struct SimSsd {
 }
 
 impl SimSsd {
-    /// An empty SSD of the chips in `profile`, `reserve_percent` of which the host never sees.
+    /// An empty SSD of the chips in `profile`, behind `translation`.
     #[must_use]
-    pub fn new(profile: &Profile, reserve_percent: u32, seed: u64) -> Self {
+    pub fn new(profile: &Profile, translation: Translation, seed: u64) -> Self {
+        let Translation { reserve_percent, in_place_appends: appends } = translation;
         let chip = profile.geometry;
         let still = Timing::default();
         let pages_per_block = chip.pages_per_block * THIN_FACTOR;
         let geometry = Geometry { spare_size: 0, pages_per_block, die_count: 1, ..chip };
         Self {
             geometry,
-            capabilities: block_interface(profile.capabilities.endurance),
+            capabilities: block_interface(&profile.capabilities, appends),
             timing: profile.timing,
+            appends,
             chips: SimNand::from_parts(chip, profile.capabilities, still, seed),
             ftl: Ftl::new(chip, geometry.page_count(), reserve_percent),
             timeline: Timeline::new(chip.die_count),
@@ -139,8 +152,56 @@ impl SimSsd {
         self.collect(die)?;
         let at = self.ftl.place(die, host).ok_or(NandError::Host { errno: ENOSPC })?;
         self.program_chip(at, data)?;
-        let duration_ns = self.timing.program_ns + self.timing.transfer_page_ns;
+        let duration_ns = self.program_ns(at) + self.timing.transfer_page_ns;
         Ok(self.timeline.post(die, duration_ns))
+    }
+
+    /// Programs what `data` adds to the page that holds `host`; none when it has to go to a new page
+    /// (rule H6).
+    fn append(&mut self, host: u32, data: &[u8]) -> Result<Option<Completion>, NandError> {
+        let Some(at) = self.ftl.lookup(host).filter(|_| self.appends) else { return Ok(None) };
+        let page = self.chip_page(at)?;
+        if !self.chips.takes_data(page) {
+            return Ok(None);
+        }
+        let mut old = vec![0; data.len()];
+        self.read_chip(at, &mut old)?;
+        let geometry = self.chips.geometry();
+        let die = geometry.die_of(geometry.block_of(page));
+        // The page does not cross the bus: the controller compares.
+        let read = self.timeline.post(die, self.read_ns(at));
+        let word_size = self.chips.capabilities().code_word.data_size as usize;
+        let Some(added) = added_words(&old, data, word_size) else { return Ok(None) };
+        if added.is_empty() {
+            return Ok(Some(read));
+        }
+        let data_offset = added.start as u32;
+        let part = ProgramPart { data_offset, data: &data[added], spare_offset: 0, spare: &[] };
+        match self.chips.program(page, part) {
+            Ok(_) => {}
+            // Code words of `0xFF` that were programmed look erased.
+            Err(NandError::Rule { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        self.counters.appends += 1;
+        let duration_ns = self.timing.partial_program_ns + self.timing.transfer_page_ns;
+        Ok(Some(self.timeline.post(die, duration_ns)))
+    }
+
+    /// Time of a program of a page of the chips.
+    fn program_ns(&self, at: u32) -> u64 {
+        if self.is_msb(at) { self.timing.program_msb_ns } else { self.timing.program_ns }
+    }
+
+    /// Time of a read of a page of the chips.
+    fn read_ns(&self, at: u32) -> u64 {
+        if self.is_msb(at) { self.timing.read_msb_ns } else { self.timing.read_ns }
+    }
+
+    fn is_msb(&self, at: u32) -> bool {
+        let pages_per_block = self.chips.geometry().pages_per_block;
+        let role = self.chips.capabilities().cell_role(at % pages_per_block, pages_per_block);
+        matches!(role, CellRole::Msb { .. })
     }
 
     /// Makes room on `die` (rule H3).
@@ -153,7 +214,7 @@ impl SimSsd {
                     self.program_chip(to, &page)?;
                     self.counters.gc_programs += 1;
                     // Within a die the page does not cross the bus.
-                    self.timing.read_ns + self.timing.program_ns
+                    self.read_ns(from) + self.program_ns(to)
                 }
                 Step::Erase(block) => {
                     self.chips.erase(block)?;
@@ -168,6 +229,8 @@ impl SimSsd {
 
     fn program_chip(&mut self, at: u32, data: &[u8]) -> Result<(), NandError> {
         let page = self.chip_page(at)?;
+        let word_size = self.chips.capabilities().code_word.data_size as usize;
+        let data = if self.appends { without_erased_end(data, word_size) } else { data };
         let part = ProgramPart { data_offset: 0, data, spare_offset: 0, spare: &[] };
         self.chips.program(page, part).map(|_| ())
     }
@@ -215,20 +278,50 @@ impl SimSsd {
         part: &ProgramPart<'_>,
     ) -> Result<Completion, NandError> {
         self.counters.host_writes += 1;
-        if part.data.len() == self.geometry.page_size as usize {
-            return self.store(page.number(), part.data);
+        let merged;
+        let whole = if part.data.len() == self.geometry.page_size as usize {
+            part.data
+        } else {
+            let mut bytes = self.peek(page.number());
+            let start = part.data_offset as usize;
+            bytes[start..start + part.data.len()].copy_from_slice(part.data);
+            merged = bytes;
+            &merged
+        };
+        match self.append(page.number(), whole)? {
+            Some(completion) => Ok(completion),
+            None => self.store(page.number(), whole),
         }
-        let mut whole = self.peek(page.number());
-        let start = part.data_offset as usize;
-        whole[start..start + part.data.len()].copy_from_slice(part.data);
-        self.store(page.number(), &whole)
     }
 }
 
-/// What a host may rely on: sectors and pages that can be rewritten, no spare area, no order.
-const fn block_interface(endurance: u32) -> Capabilities {
+/// The bytes of `new` that `old` lacks, as whole code words: none where it changes any that is not
+/// erased.
+fn added_words(old: &[u8], new: &[u8], word_size: usize) -> Option<Range<usize>> {
+    let words = || old.chunks(word_size).zip(new.chunks(word_size));
+    let is_changed = |(old, new): (&[u8], &[u8])| old != new;
+    let Some(first) = words().position(is_changed) else { return Some(0..0) };
+    let last = words().rposition(is_changed).unwrap_or(first);
+    let added = first * word_size..((last + 1) * word_size).min(new.len());
+    is_erased(&old[added.clone()]).then_some(added)
+}
+
+/// A page without the code words at its end that hold nothing; the first stays.
+fn without_erased_end(data: &[u8], word_size: usize) -> &[u8] {
+    let used = data.chunks(word_size).rposition(|word| !is_erased(word)).unwrap_or(0);
+    &data[..((used + 1) * word_size).min(data.len())]
+}
+
+fn is_erased(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0xFF)
+}
+
+/// What a host may rely on: sectors and pages that can be rewritten, no spare area, no order. Pages that
+/// take appends take as many programs as those of the chips (rule H6).
+const fn block_interface(chips: &Capabilities, appends: bool) -> Capabilities {
+    let endurance = chips.endurance;
     Capabilities {
-        programs_data: 1,
+        programs_data: if appends { chips.programs_data } else { 1 },
         programs_spare: 0,
         first_program_order: ProgramOrder::Any,
         reprogram_order: ProgramOrder::Any,
@@ -270,7 +363,7 @@ impl Nand for SimSsd {
         self.chips.read(chip_page, part)?;
         let geometry = self.chips.geometry();
         let die = geometry.die_of(geometry.block_of(chip_page));
-        Ok(self.timeline.wait(die, self.timing.read_ns + self.timing.transfer_page_ns))
+        Ok(self.timeline.wait(die, self.read_ns(at) + self.timing.transfer_page_ns))
     }
 
     fn program(

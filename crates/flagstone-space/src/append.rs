@@ -20,12 +20,14 @@
 //!     moved or changed meanwhile it is refused. A copy has the changes folded in, and its slots free
 //!     again.
 //! A5. A pinned version does not change, nor one that an open group has a later version of.
+//! A6. Behind a translation layer nothing but whole pages travels: the page is read, gets the slot, and is
+//!     written again at its address. A layer that programs it elsewhere instead costs more and loses nothing.
 
 use alloc::vec::Vec;
 
 use flagstone_nand::{
-    Capabilities, CellMode, CellRole, Geometry, Nand, NandError, PartialCut, ProgramOrder,
-    ProgramPart,
+    Capabilities, CellMode, CellRole, Geometry, Nand, NandError, PartialCut, PhysicalPage,
+    ProgramOrder, ProgramPart,
 };
 
 use crate::blocks::BlockState;
@@ -86,9 +88,13 @@ pub fn append_lack(
 ) -> Option<AppendLack> {
     let can_repeat = matches!(
         capabilities.cell_mode,
-        CellMode::Slc | CellMode::PseudoSlc | CellMode::OddMlc { .. }
+        CellMode::Slc | CellMode::PseudoSlc | CellMode::OddMlc { .. } | CellMode::Translated
     );
-    let programs = capabilities.programs_data.min(capabilities.programs_spare);
+    // A translation layer has spare areas of its own.
+    let programs = match capabilities.cell_mode {
+        CellMode::Translated => capabilities.programs_data,
+        _ => capabilities.programs_data.min(capabilities.programs_spare),
+    };
     let slots = u32::from(slots);
     let word_size = capabilities.code_word.data_size as usize;
     let placement = Placement::choose(geometry, capabilities);
@@ -226,6 +232,30 @@ impl<D: Nand> Flash<D> {
         Ok(whole)
     }
 
+    /// Programs slots of a page. A translation layer is given the whole page, as it stands with them: that
+    /// it programs them in place is its own decision (A6).
+    fn program_slots_behind(
+        &mut self,
+        page: PhysicalPage,
+        data_offset: u32,
+        slots: &[u8],
+    ) -> Result<(), NandError> {
+        let whole;
+        let (data_offset, data) = match self.layout.capabilities.cell_mode {
+            CellMode::Translated => {
+                let mut bytes = alloc::vec![0; self.layout.geometry.page_size as usize];
+                self.read_data(page, 0, &mut bytes)?;
+                let start = data_offset as usize;
+                bytes[start..start + slots.len()].copy_from_slice(slots);
+                whole = bytes;
+                (0, &whole[..])
+            }
+            _ => (data_offset, slots),
+        };
+        let part = ProgramPart { data_offset, data, spare_offset: 0, spare: &[] };
+        self.program_part(page, part, Cause::Delta)
+    }
+
     /// Where slot `index` of `slots` begins on a page.
     fn slot_offset(&self, slots: u8, index: u8) -> u32 {
         let from_end = u32::from(slots - index) * self.layout.capabilities.code_word.data_size;
@@ -306,8 +336,7 @@ impl<D: Nand> Space<D> {
         let last = at + self.layout().parts - 1;
         let Some(target) = self.layout().geometry.page_from_number(last) else { return Ok(None) };
         let data_offset = self.flash.slot_offset(slots, count);
-        let part = ProgramPart { data_offset, data: &bytes, spare_offset: 0, spare: &[] };
-        match self.flash.program_part(target, part, Cause::Delta) {
+        match self.flash.program_slots_behind(target, data_offset, &bytes) {
             Ok(()) => {}
             Err(NandError::ProgramFailed { .. }) => {
                 self.retire_around(at);

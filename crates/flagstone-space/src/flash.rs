@@ -161,8 +161,15 @@ impl<D: Nand> Flash<D> {
             }
             Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => (offset, &bytes),
         };
-        // Slots for appends stay erased (A1).
-        let data = if whole { chunk } else { &self.scratch[..end] };
+        // Slots for appends stay erased (A1). A translation layer gets whole pages.
+        let sent = match self.layout.capabilities.cell_mode {
+            CellMode::Translated => geometry.page_size as usize,
+            _ => end,
+        };
+        if !whole {
+            self.scratch[end..sent].fill(0xFF);
+        }
+        let data = if whole { chunk } else { &self.scratch[..sent] };
         let part = ProgramPart { data_offset: 0, data, spare_offset, spare };
         self.tally.program(cause, data.len() + spare.len());
         let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;

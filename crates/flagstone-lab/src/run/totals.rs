@@ -104,6 +104,7 @@ impl Totals {
             trims: counters.trims,
             gc_programs: counters.gc_programs,
             erases: counters.erases,
+            appends: counters.appends,
         })
     }
 
@@ -164,6 +165,7 @@ fn combine_translation(
         trims: with(one.trims, two.trims),
         gc_programs: with(one.gc_programs, two.gc_programs),
         erases: with(one.erases, two.erases),
+        appends: with(one.appends, two.appends),
     }
 }
 

@@ -26,6 +26,8 @@ shipped!(
     "openssd-jasmine-mlc",
     "openssd-jasmine-pslc",
     "openssd-jasmine-odd-mlc",
+    "openssd-jasmine-pslc-ssd",
+    "openssd-jasmine-odd-mlc-ssd",
     "ipl-2007",
     "spi-nand",
     "tlc-3d",
@@ -44,7 +46,7 @@ shipped!(
 
 const TOP_KEYS: &[&str] =
     &["name", "source", "confidence", "geometry", "time_ns", "rules", "translation"];
-const TRANSLATION_KEYS: &[&str] = &["reserve_percent"];
+const TRANSLATION_KEYS: &[&str] = &["reserve_percent", "in_place_appends"];
 const GEOMETRY_KEYS: &[&str] =
     &["page_size", "spare_size", "pages_per_block", "block_count", "die_count"];
 const TIME_KEYS: &[&str] = &[
@@ -151,6 +153,8 @@ impl Profile {
         if let Some(translation) = &self.translation {
             text.push_str("\n[translation]\n");
             number_lines(&mut text, &[("reserve_percent", translation.reserve_percent)]);
+            let appends = Value::Boolean(translation.in_place_appends);
+            line(&mut text, "in_place_appends", &appends);
         }
         text
     }
@@ -246,7 +250,8 @@ fn translation(top: &Section<'_>) -> Result<Option<Translation>, ProfileError> {
     if !(1..=50).contains(&reserve_percent) {
         return Err(section.bad("reserve_percent", "between 1 and 50"));
     }
-    Ok(Some(Translation { reserve_percent }))
+    let in_place_appends = section.switch("in_place_appends")?;
+    Ok(Some(Translation { reserve_percent, in_place_appends }))
 }
 
 fn geometry(section: &Section<'_>) -> Result<Geometry, ProfileError> {

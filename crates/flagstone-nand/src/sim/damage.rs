@@ -125,6 +125,16 @@ impl Damage {
         }
     }
 
+    /// Bits of a page that read wrongly.
+    pub(super) fn flipped(&self, page: u32) -> u32 {
+        let words = self.pages.get(&page).map_or(&[][..], |damage| &damage.words);
+        let bits = words.iter().map(|(_, damage)| match damage {
+            WordDamage::Flipped(bits) => *bits,
+            WordDamage::Lost | WordDamage::Unstable { .. } => 0,
+        });
+        bits.sum()
+    }
+
     /// What the ECC makes of a read of `words`.
     pub(super) fn correct(&mut self, page: u32, words: u64, strength: u32) -> Correction {
         let mut correction = Correction::default();

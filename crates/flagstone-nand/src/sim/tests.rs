@@ -625,3 +625,47 @@ fn part_of_an_msb_page_takes_as_long_as_all_of_it() {
         assert_eq!(completion.end_ns, expected, "page {index}");
     }
 }
+
+/// A block whose pages all hold something, their last code words left out.
+fn filled(name: &str) -> SimNand {
+    let profile = Profile::named(name).unwrap().with_block_count(8).unwrap();
+    let mut nand = SimNand::new(&profile, 3);
+    for index in 0..profile.geometry.pages_per_block {
+        nand.program(page(&nand, 0, index), whole(&[7; 12_288])).unwrap();
+    }
+    nand
+}
+
+const TAIL: ProgramPart<'static> =
+    ProgramPart { data_offset: 12_288, data: &[1; 512], spare_offset: 0, spare: &[] };
+
+/// Goal: a second program of a page on plain MLC is refused, and harms its neighbours where it is done
+/// all the same; in the modes that take appends nothing is harmed. Method: an append to one page of a full
+/// block, bit errors of all pages of it.
+#[test]
+fn an_append_that_is_forced_on_mlc_disturbs_its_neighbours() {
+    let mut nand = filled("openssd-jasmine-mlc");
+    let target = page(&nand, 0, 41);
+    assert_eq!(rule(nand.program(target, TAIL)), FlashRule::ReprogramOrder);
+    nand.force_program(target, TAIL).unwrap();
+    let errors: Vec<u32> = (0..128).map(|index| nand.bit_errors(page(&nand, 0, index))).collect();
+    // The pair is (41, 44); the word lines beside it hold (39, 42) and (43, 46).
+    let near = [39, 42, 43, 44, 46];
+    for (index, count) in errors.iter().enumerate() {
+        assert_eq!(*count > 0, near.contains(&index), "page {index}: {count} bit errors");
+    }
+    assert!(errors[44] > 2 * errors[42], "{errors:?}");
+    (0..30).for_each(|_| drop(nand.force_program(target, TAIL)));
+    let pair = page(&nand, 0, 44);
+    assert!(matches!(read(&mut nand, pair), Err(NandError::Uncorrectable { .. })));
+    nand.erase(BlockIndex(0)).unwrap();
+    assert_eq!(nand.bit_errors(pair), 0);
+    for name in ["openssd-jasmine-pslc", "openssd-jasmine-odd-mlc"] {
+        let mut nand = filled(name);
+        nand.program(page(&nand, 0, 41), TAIL).unwrap();
+        nand.force_program(page(&nand, 0, 43), TAIL).unwrap();
+        let pages = nand.geometry().pages_per_block;
+        let errors: u32 = (0..pages).map(|index| nand.bit_errors(page(&nand, 0, index))).sum();
+        assert_eq!(errors, 0, "{name}");
+    }
+}

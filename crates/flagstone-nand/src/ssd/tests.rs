@@ -12,8 +12,42 @@ fn profile() -> Profile {
     profile.checked().unwrap()
 }
 
+const PLAIN: Translation = Translation { reserve_percent: 7, in_place_appends: false };
+
 fn ssd() -> SimSsd {
-    SimSsd::new(&profile(), 7, 1)
+    SimSsd::new(&profile(), PLAIN, 1)
+}
+
+/// Two dies of 12 blocks of 8 pages of eight code words, in the mode of `name`.
+fn appending(name: &str) -> SimSsd {
+    let mut profile = Profile::named(name).unwrap();
+    profile.geometry.block_count = 24;
+    profile.geometry.pages_per_block = 8;
+    profile.geometry.die_count = 2;
+    profile.geometry.page_size = 4096;
+    let profile = profile.checked().unwrap();
+    SimSsd::new(&profile, profile.translation.unwrap(), 1)
+}
+
+/// A page of `body` code words of one fill, then code words of others, erased behind.
+fn image(body: u8, fill: u8, appended: &[u8]) -> Vec<u8> {
+    let words = (0..body).map(|_| fill).chain(appended.iter().copied());
+    let mut data: Vec<u8> = words.flat_map(|fill| [fill; 512]).collect();
+    data.resize(4096, 0xFF);
+    data
+}
+
+fn put(ssd: &mut SimSsd, number: u32, data: &[u8]) -> Completion {
+    let at = page(ssd, number);
+    ssd.program(at, ProgramPart { data_offset: 0, data, spare_offset: 0, spare: &[] }).unwrap()
+}
+
+fn get(ssd: &mut SimSsd, number: u32) -> Vec<u8> {
+    let at = page(ssd, number);
+    let mut data = vec![0; 4096];
+    let part = ReadPart { data_offset: 0, data: &mut data, spare_offset: 0, spare: &mut [] };
+    ssd.read(at, part).unwrap();
+    data
 }
 
 fn page(ssd: &SimSsd, number: u32) -> PhysicalPage {
@@ -203,4 +237,121 @@ fn an_erase_trims_the_block() {
     assert_eq!((ssd.live_pages(), ssd.translation().unwrap().trims), (0, 16));
     assert_eq!(read(&mut ssd, 5), [0xFF; 1024]);
     assert_eq!(ssd.counters().block_erases, 0, "nothing wears");
+}
+
+/// Goal: H6. Method: pages of a drive whose chips take four programs, written again and again.
+#[test]
+fn an_overwrite_that_fills_erased_code_words_stays_where_it_is() {
+    let mut ssd = appending("openssd-jasmine-pslc-ssd");
+    let versions: Vec<Vec<u8>> =
+        (0..=5).map(|count| image(2, 7, &[1, 2, 3, 4, 5][..count])).collect();
+    let mut places = Vec::new();
+    for version in &versions {
+        put(&mut ssd, 3, version);
+        assert_eq!(get(&mut ssd, 3), *version);
+        places.push(ssd.ftl.lookup(3));
+    }
+    // One program and three more; then a new page, which takes the last word in its turn.
+    assert!(places[..4].iter().all(|place| *place == places[0]), "{places:?}");
+    assert_ne!(places[4], places[0]);
+    assert_eq!(places[5], places[4]);
+    assert_eq!(ssd.translation().unwrap().appends, 4);
+    assert_eq!(ssd.translation().unwrap().host_writes, 6);
+}
+
+#[test]
+fn an_overwrite_that_changes_a_programmed_code_word_goes_to_a_new_page() {
+    let mut ssd = appending("openssd-jasmine-pslc-ssd");
+    for (old, new) in [
+        (image(2, 7, &[]), image(2, 6, &[])),
+        (image(2, 7, &[1]), image(2, 7, &[0])),
+        (image(2, 7, &[1]), image(2, 6, &[1, 2])),
+        (image(3, 7, &[]), image(2, 7, &[])),
+    ] {
+        ssd.trim(page(&ssd, 3));
+        put(&mut ssd, 3, &old);
+        let place = ssd.ftl.lookup(3);
+        put(&mut ssd, 3, &new);
+        assert_eq!(get(&mut ssd, 3), new);
+        assert_ne!(ssd.ftl.lookup(3), place);
+    }
+    assert_eq!(ssd.translation().unwrap().appends, 0);
+}
+
+/// Goal: MSB pages take no second program, and the host does not see which these are. Method: every
+/// page of a block is appended to.
+#[test]
+fn on_odd_mlc_pages_on_msb_cells_move_and_others_stay() {
+    let mut ssd = appending("openssd-jasmine-odd-mlc-ssd");
+    for number in 0..16 {
+        put(&mut ssd, number, &image(2, 7, &[]));
+    }
+    for number in 0..16 {
+        let place = ssd.ftl.lookup(number).unwrap();
+        put(&mut ssd, number, &image(2, 7, &[9]));
+        assert_eq!(get(&mut ssd, number), image(2, 7, &[9]));
+        let stays = ssd.ftl.lookup(number) == Some(place);
+        assert_eq!(stays, !ssd.is_msb(place), "page {place} of the chips");
+    }
+    assert_eq!(ssd.translation().unwrap().appends, 8);
+}
+
+/// Goal: H1 and F1 to F4 with appends. Method: random overwrites, appends and trims at 80 % fill
+/// against an array.
+#[test]
+fn appends_and_overwrites_agree_with_an_array_of_pages() {
+    for name in ["openssd-jasmine-pslc-ssd", "openssd-jasmine-odd-mlc-ssd"] {
+        let mut ssd = appending(name);
+        let count = ssd.capacity_pages() * 8 / 10;
+        let erased = vec![0xFF; 4096];
+        let mut model = vec![erased.clone(); count as usize];
+        let mut draw = Draw::new(3, 0);
+        for round in 0..6000_u32 {
+            let number = draw.below(count);
+            let page_now = &mut model[number as usize];
+            let used = without_erased_end(page_now, 512).len();
+            let fill = (round % 251) as u8;
+            match draw.below(8) {
+                0 => {
+                    ssd.trim(page(&ssd, number));
+                    page_now.clone_from(&erased);
+                    continue;
+                }
+                1..=4 if used < 4096 => page_now[used..used + 512].fill(fill),
+                _ => *page_now = image(3, fill, &[]),
+            }
+            put(&mut ssd, number, &model[number as usize]);
+        }
+        for number in 0..count {
+            assert_eq!(get(&mut ssd, number), model[number as usize], "{name}, page {number}");
+        }
+        let counted = ssd.translation().unwrap();
+        assert!(counted.appends > 500 && counted.gc_programs > 300, "{name}: {counted:?}");
+    }
+}
+
+#[test]
+fn a_cut_leaves_the_page_without_the_append_or_with_it() {
+    for ending in [Ending::Untouched, Ending::Complete] {
+        let mut ssd = appending("openssd-jasmine-pslc-ssd");
+        put(&mut ssd, 7, &image(2, 1, &[]));
+        ssd.set_plan(FaultPlan::power_cut(1, 1, ending));
+        let (at, data) = (page(&ssd, 7), image(2, 1, &[5]));
+        let part = ProgramPart { data_offset: 0, data: &data, spare_offset: 0, spare: &[] };
+        assert_eq!(ssd.program(at, part), Err(NandError::PowerOff));
+        ssd.power_cycle();
+        let expected = image(2, 1, if ending == Ending::Complete { &[5] } else { &[] });
+        assert_eq!(get(&mut ssd, 7), expected);
+    }
+}
+
+#[test]
+fn an_append_takes_a_comparison_and_a_program() {
+    let mut ssd = appending("openssd-jasmine-pslc-ssd");
+    let timing = Profile::named("openssd-jasmine-pslc-ssd").unwrap().timing;
+    let first = put(&mut ssd, 0, &image(2, 1, &[])).end_ns;
+    let second = put(&mut ssd, 0, &image(2, 1, &[4])).end_ns;
+    assert_eq!(first, timing.program_ns + timing.transfer_page_ns);
+    let append_ns = timing.read_ns + timing.partial_program_ns + timing.transfer_page_ns;
+    assert_eq!(second - first, append_ns);
 }

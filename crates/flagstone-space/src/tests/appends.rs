@@ -2,7 +2,10 @@
 
 use std::vec::Vec;
 
-use flagstone_nand::{Crashable, FaultPlan, Nand, Persistence, Profile, SimNand};
+use flagstone_nand::{
+    BlockIndex, Capabilities, Completion, Counters, Crashable, FaultPlan, Geometry, Nand,
+    NandError, Persistence, PhysicalPage, Profile, ProgramPart, ReadPart, SimNand, SimSsd,
+};
 
 use super::cuts::{Depth, Exploration, explore_from};
 use super::harness::{Draw, Pair, REGION, content, options, profile, sim, spare_profile};
@@ -331,4 +334,128 @@ fn every_cut_among_appends_recovers() {
     explore_from(Pair::format(sim(&wide), &two_parts).with_slots(2), &what);
     let twice = Exploration { seed: 4, warm_up: 150, steps: 6, depth: Depth::Two };
     explore_from(Pair::format(sim(&spare), &options()).with_slots(3), &twice);
+}
+
+/// A drive that takes nothing but an address and a whole page: there is no native append to be called.
+#[derive(Debug)]
+struct WholePages(SimSsd);
+
+impl Nand for WholePages {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError> {
+        self.0.read(page, part)
+    }
+
+    fn program(
+        &mut self,
+        page: PhysicalPage,
+        part: ProgramPart<'_>,
+    ) -> Result<Completion, NandError> {
+        let page_size = self.0.geometry().page_size as usize;
+        assert_eq!((part.data_offset, part.data.len()), (0, page_size), "part of {page:?}");
+        self.0.program(page, part)
+    }
+
+    fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
+        self.0.erase(block)
+    }
+
+    fn trim(&mut self, page: PhysicalPage) {
+        self.0.trim(page);
+    }
+
+    fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
+        self.0.is_bad(block)
+    }
+
+    fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        self.0.mark_bad(block)
+    }
+
+    fn sync(&mut self) -> Result<Completion, NandError> {
+        self.0.sync()
+    }
+
+    fn erase_count(&self, block: BlockIndex) -> u32 {
+        self.0.erase_count(block)
+    }
+
+    fn counters(&self) -> Counters {
+        self.0.counters()
+    }
+
+    fn reset_counters(&mut self) {
+        self.0.reset_counters();
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn advance_to(&mut self, now_ns: u64) {
+        self.0.advance_to(now_ns);
+    }
+}
+
+/// Pages on a drive with room for half as many more.
+const PAGES: u32 = 240;
+
+/// Goal: A6. Method: appends, new versions and a mount on a drive that refuses parts of pages; its own
+/// collection moves what was appended to.
+#[test]
+fn a_drive_appends_what_the_host_gives_it_as_whole_pages() {
+    let mut profile = Profile::named("openssd-jasmine-pslc-ssd").unwrap();
+    profile.geometry.page_size = 4096;
+    profile.geometry.pages_per_block = 8;
+    profile.geometry.die_count = 2;
+    let profile = profile.with_block_count(48).unwrap();
+    let drive = SimSsd::new(&profile, profile.translation.unwrap(), 5);
+    assert_eq!(append_lack(&drive.geometry(), &drive.capabilities(), 3), None);
+    let options = SpaceOptions { log_pages: 8, ..options() };
+    let mut space = Space::format(WholePages(drive), &options).unwrap();
+    let mut draw = Draw(7);
+    let mut model: Vec<(PageInfo, Vec<u8>)> = Vec::new();
+    for page in (0..PAGES).map(LogicalPage) {
+        let image = content(page, 1, space.payload_size_with(3));
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        model.push((space.write(page, &image, &tag(3)).unwrap(), image));
+    }
+    let mut appended = 0;
+    for round in 2..5000_u64 {
+        let number = draw.below(PAGES.into()) as usize;
+        let (page, (info, image)) = (LogicalPage(number as u32), model[number].clone());
+        let mut new = image.clone();
+        new[draw.below(1000) as usize] = round as u8;
+        let form = ChangeForm::Pairs { bytes_max: 4 };
+        let records = runs::encode(&image, &new, form, 1, space.append_size_max()).unwrap();
+        let lsn = Lsn(round);
+        let done = match records.is_empty() {
+            true => Some(info),
+            false => space.append(page, &info, lsn, form, &records).unwrap(),
+        };
+        appended += u64::from(done.is_some() && !records.is_empty());
+        let info = done.unwrap_or_else(|| {
+            space.ensure_room(1, &mut NoOwner).unwrap();
+            let tag = WriteTag { append_slots: 3, ..WriteTag::data(lsn, REGION) };
+            space.write(page, &new, &tag).unwrap()
+        });
+        model[number] = (info, new);
+    }
+    space.checkpoint(&[]).unwrap();
+    let counted = space.device().0.translation().unwrap();
+    assert!(appended > 2500 && counted.gc_programs > 100, "{appended} appends, {counted:?}");
+    assert_eq!(counted.appends, appended, "the chips took each of them in place");
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    for (page, (info, image)) in (0..PAGES).map(LogicalPage).zip(&model) {
+        let mut bytes = Vec::new();
+        let found = space.read(page, &mut bytes).unwrap();
+        assert_eq!((found.version, found.appends, &bytes), (info.version, info.appends, image));
+    }
 }

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-use flagstone_nand::{CellMode, Crashable, Profile, SegmentFile, SimNand, SimSsd, SimStorage};
+use flagstone_nand::{
+    CellMode, Crashable, Profile, SegmentFile, SimNand, SimSsd, SimStorage, Translation,
+};
 
 use crate::runs::{self, ChangeForm};
 use crate::{
@@ -51,7 +53,8 @@ pub(super) fn file() -> SegmentFile<SimStorage> {
 pub(super) fn ssd(block_count: u32) -> SimSsd {
     let mut profile = profile("tiny").with_block_count(block_count).unwrap();
     profile.geometry.die_count = 2;
-    SimSsd::new(&profile, 7, 1)
+    let translation = Translation { reserve_percent: 7, in_place_appends: false };
+    SimSsd::new(&profile, translation, 1)
 }
 
 pub(super) fn options() -> SpaceOptions {

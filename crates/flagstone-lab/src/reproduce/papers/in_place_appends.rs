@@ -10,6 +10,8 @@
 //! every block is erased when it is taken, those that nothing was in before, too: table 1 counts the
 //! blocks that collection emptied, the steady runs count erases.
 
+mod disturb;
+mod interfaces;
 mod logging;
 
 use flagstone::{Durability, Options};
@@ -94,6 +96,9 @@ const FILL: f64 = 0.57;
 const MEMORY_SHARE: f64 = 0.02;
 const CLIENTS: u32 = 8;
 
+/// Bytes of a delta-record on these chips: a code word.
+const SLOT_SIZE: f64 = 512.0;
+
 /// Schemes that steady runs compare, beside the columns of the table.
 const SCHEMES: [&str; 4] = ["ipa-0x0", "ipa-2x4", "ipa-runs", "ipa-auto"];
 
@@ -151,6 +156,8 @@ pub(super) fn experiment(effort: Effort, seed: u64) -> Result<Experiment, Reprod
             ),
             Figure::new("schemes", "Fixed and learned schemes, in steady state", schemes, compared),
             logging::figure(effort, seed),
+            interfaces::figure(&sizes, seed)?,
+            disturb::figure(seed),
         ],
     })
 }
@@ -173,6 +180,14 @@ fn setting(sizes: &Sizes, effort: Effort) -> Vec<String> {
         ),
         String::from("a delta-record takes a code word of 512 bytes, tens of bytes in the paper"),
         logging::setting(effort),
+        String::from(
+            "conventional interface: profiles openssd-jasmine-pslc-ssd and -odd-mlc-ssd, drives of the same \
+             chips that get whole pages and collect by themselves; reserve 7 %, assumed",
+        ),
+        String::from(
+            "forced appends: rates of disturbed bits are assumed, one in 1,000 on the word line and one in \
+             4,000 beside it",
+        ),
     ]
 }
 
