@@ -38,15 +38,14 @@ pub mod hunt;
 pub mod ledger;
 pub mod opening;
 pub mod overlay;
+pub mod pages;
 #[cfg(test)]
 mod promise;
-pub mod records;
 pub mod rig;
 pub mod run;
 pub mod scoreboard;
 pub mod script;
 pub mod sequences;
-pub mod shadow;
 pub mod subject;
 pub mod swarm;
 #[cfg(test)]
@@ -58,9 +57,8 @@ pub mod wear;
 pub use classic::Classic;
 pub use engine::Flagstone;
 pub use explore::{BadCut, Cut, CutPath, Failure, Limits, Progress, Scenario, Tally};
-pub use records::Records;
+pub use pages::{Pages, Records, Shadow};
 pub use run::{RunnerRig, Violation};
-pub use shadow::Shadow;
 use subject::{Setup, Subject as _};
 
 use crate::medium::real_block_count;

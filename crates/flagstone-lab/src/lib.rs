@@ -31,6 +31,7 @@ pub mod ipl;
 pub mod lazy_index;
 pub mod medium;
 pub mod model;
+pub mod pages;
 mod parallel;
 pub mod preset;
 pub mod quickstart;

@@ -28,15 +28,14 @@ use crate::workload::Operations;
 mod blocking;
 mod classic;
 mod cold;
-mod records;
+mod pages;
 mod session;
-mod shadow;
 mod stopping;
 
 pub use classic::{ClassicSession, ClassicStore, ClassicTransaction};
-pub use records::RecordDatabase;
+pub use pages::{PageStore, RecordDatabase, ShadowDatabase};
 pub use session::Session;
-pub use shadow::ShadowDatabase;
+pub(crate) use stopping::WHOLE;
 pub use stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 
 /// A database whose operations run to their end on the calling thread.

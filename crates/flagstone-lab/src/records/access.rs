@@ -5,35 +5,26 @@ use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Ta
 use flagstone_space::LogicalPage;
 
 use super::engine::{CATALOG, Engine, TABLES};
-use super::log::{Part, Record};
+use super::log::{self, Record};
 use super::page::Side;
 use crate::classic::access::{RawRow, decode_entry, encode_entry, rows_of};
 use crate::classic::page::{cell_of, trimmed};
 use crate::classic::record::OwnCell;
 use crate::classic::tree::{DEPTH_MAX, Seek, corrupt};
+use crate::store::{Stopping, WHOLE};
+use crate::workload::Part;
 
-impl Engine {
-    /// Locks `key` for a change that depends on its value.
-    ///
-    /// # Errors
-    ///
-    /// Stops for the lock; `Deadlock` when the transaction was chosen to end one.
-    pub fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+impl Stopping for Engine {
+    fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
         self.lock_entry(xid, Self::tree_of(table), key, LockMode::Exclusive)
     }
 
-    /// Reads up to `size` bytes at `offset` of the value of `key` into `out`; false when there is
-    /// none.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages; `Deadlock` when the transaction was chosen to end one.
-    pub fn get_part(
+    fn get_part(
         &mut self,
         xid: Xid,
         table: Table,
         key: &[u8],
-        (offset, size): (usize, usize),
+        Part { offset, size }: Part,
         out: &mut Vec<u8>,
     ) -> Step<bool> {
         let tree = Self::tree_of(table);
@@ -49,12 +40,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Sets the value of `key`.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages; `KeyTooLong`, `ValueTooLong`, `Full`, `Deadlock`.
-    pub fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
+    fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
         let size_max = parts::value_size_max(self.node_size, key.len());
         if key.len() <= self.key_size_max() && value.len() > size_max {
             return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
@@ -67,25 +53,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes `key`, whether it exists or not.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages; `Full`, `Deadlock`.
-    pub fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
-        let tree = Self::tree_of(table);
-        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
-        self.perform(xid, tree, key, None)?;
-        self.counts.user_bytes += key.len() as u64;
-        Ok(())
-    }
-
-    /// Overwrites `bytes` at `offset` of a value that exists.
-    ///
-    /// # Errors
-    ///
-    /// Stops like a put; `PatchOutOfRange` when the key is absent or the value too short.
-    pub fn patch_value(
+    fn patch(
         &mut self,
         xid: Xid,
         table: Table,
@@ -108,12 +76,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads the next rows of `range` into `rows`, at most `limit`; what is left of the range.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::get_part`]; rows are then as they were.
-    pub fn scan(
+    fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        let tree = Self::tree_of(table);
+        self.lock_entry(xid, tree, key, LockMode::Exclusive)?;
+        self.perform(xid, tree, key, None)?;
+        self.counts.user_bytes += key.len() as u64;
+        Ok(())
+    }
+
+    fn scan(
         &mut self,
         xid: Xid,
         table: Table,
@@ -135,6 +106,42 @@ impl Engine {
         Ok(rest)
     }
 
+    fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
+        let mut entry = Vec::new();
+        let catalog = parts::table(CATALOG);
+        if !self.get_part(xid, catalog, name.as_bytes(), WHOLE, &mut entry)? {
+            return Ok(None);
+        }
+        let (tree, root) = decode_entry(&entry)
+            .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
+        self.trees.insert(tree, root);
+        Ok(Some(parts::table(tree)))
+    }
+
+    fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+        self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
+        if let Some(table) = self.open_table(xid, name)? {
+            return Ok(table);
+        }
+        let tree = self.trees.keys().last().map_or(TABLES, |last| (last + 1).max(TABLES));
+        self.make_room(2)?;
+        // The numbers in front of the root's are left to a split of the catalog.
+        let root = self.next_pages(DEPTH_MAX)?.pop().ok_or(Stop::Error(EngineError::Full))?;
+        self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
+        self.take_page(root);
+        self.add_tree(xid, tree, root);
+        let leaf = parts::empty_leaf(tree, self.node_size);
+        let part = log::Part::Image { page: root, image: trimmed(&leaf) };
+        let lsn = self.log.append(&Record::Shape { parts: vec![part] });
+        let mut side = Side { shape: lsn, ..Side::default() };
+        side.touched(lsn);
+        self.sides.insert(root, side);
+        self.pool.change(root, lsn, leaf);
+        Ok(parts::table(tree))
+    }
+}
+
+impl Engine {
     /// The rows of one leaf at the near end of the range, and what is left then.
     fn look(
         &mut self,
@@ -150,50 +157,6 @@ impl Engine {
         let path = self.path_to(tree, seek)?;
         let leaf = path.last().copied().ok_or(Stop::Error(EngineError::NoTable))?;
         Ok(rows_of(self.image(leaf)?, range, direction, limit))
-    }
-
-    /// Opens a table if it exists.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages.
-    pub fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
-        let mut entry = Vec::new();
-        let catalog = parts::table(CATALOG);
-        if !self.get_part(xid, catalog, name.as_bytes(), (0, usize::MAX), &mut entry)? {
-            return Ok(None);
-        }
-        let (tree, root) = decode_entry(&entry)
-            .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
-        self.trees.insert(tree, root);
-        Ok(Some(parts::table(tree)))
-    }
-
-    /// Opens a table, creating it when it does not exist: with the transaction's commit it is there.
-    ///
-    /// # Errors
-    ///
-    /// As a put.
-    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
-        if let Some(table) = self.open_table(xid, name)? {
-            return Ok(table);
-        }
-        let tree = self.trees.keys().last().map_or(TABLES, |last| (last + 1).max(TABLES));
-        self.make_room(2)?;
-        // The numbers in front of the root's are left to a split of the catalog.
-        let root = self.next_pages(DEPTH_MAX)?.pop().ok_or(Stop::Error(EngineError::Full))?;
-        self.put(xid, parts::table(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
-        self.take_page(root);
-        self.add_tree(xid, tree, root);
-        let leaf = parts::empty_leaf(tree, self.node_size);
-        let part = Part::Image { page: root, image: trimmed(&leaf) };
-        let lsn = self.log.append(&Record::Shape { parts: vec![part] });
-        let mut side = Side { shape: lsn, ..Side::default() };
-        side.touched(lsn);
-        self.sides.insert(root, side);
-        self.pool.change(root, lsn, leaf);
-        Ok(parts::table(tree))
     }
 
     /// Learns every tree that the catalog names; only while nobody else is at work.

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use flagstone::parts::{self, LockAnswer, LockMode, LockOn, Locks, Reads};
-use flagstone::{EngineError, EngineStats, Memory, Step, Stop, Table, Wait, Xid};
+use flagstone::{EngineError, EngineStats, Fetched, Memory, Step, Stop, Table, Wait, Xid};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::Config;
 use super::log::{Buffer, Record, Sealed};
 use super::page::{self, Before, Side};
 use crate::classic::pool::Pool;
+use crate::pages::PageEngine;
 
 /// Tree of tables: name to number and root.
 pub(super) const CATALOG: u32 = 0;
@@ -167,38 +168,6 @@ impl Engine {
     #[must_use]
     pub fn key_size_max(&self) -> usize {
         parts::key_size_max(self.node_size)
-    }
-
-    /// Begins a transaction.
-    pub fn begin(&mut self) -> Xid {
-        let xid = Xid(self.xid_next);
-        self.xid_next += 1;
-        self.transactions.insert(xid, Transaction::default());
-        xid
-    }
-
-    /// Asks for the commit: done when [`Engine::is_committed`] says so. Who changed nothing is done
-    /// at once.
-    ///
-    /// # Errors
-    ///
-    /// `Deadlock` when the transaction was chosen to end one; `Ended`.
-    pub fn commit(&mut self, xid: Xid) -> Step<Lsn> {
-        let transaction = self.transaction(xid)?;
-        if transaction.pages.is_empty() {
-            self.transactions.remove(&xid);
-            self.release(xid);
-            return Ok(Lsn::ZERO);
-        }
-        transaction.is_committing = true;
-        self.committing.push_back(xid);
-        Ok(Lsn(xid.0))
-    }
-
-    /// Whether the commit that was given the place `lsn` is durable.
-    #[must_use]
-    pub fn is_committed(&self, lsn: Lsn) -> bool {
-        !self.transactions.contains_key(&Xid(lsn.0))
     }
 
     /// Takes the transaction back.
@@ -424,6 +393,44 @@ impl Engine {
     }
 }
 
+impl PageEngine for Engine {
+    fn begin(&mut self) -> Xid {
+        let xid = Xid(self.xid_next);
+        self.xid_next += 1;
+        self.transactions.insert(xid, Transaction::default());
+        xid
+    }
+
+    fn commit(&mut self, xid: Xid) -> Step<Lsn> {
+        let transaction = self.transaction(xid)?;
+        if transaction.pages.is_empty() {
+            self.transactions.remove(&xid);
+            self.release(xid);
+            return Ok(Lsn::ZERO);
+        }
+        transaction.is_committing = true;
+        self.committing.push_back(xid);
+        Ok(Lsn(xid.0))
+    }
+
+    fn is_committed(&self, lsn: Lsn) -> bool {
+        !self.transactions.contains_key(&Xid(lsn.0))
+    }
+
+    fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        self.filled(fetched)
+    }
+
+    fn is_flush_wanted(&self) -> bool {
+        let is_log_wanted = self.wanted > self.durable && !self.log.is_empty();
+        !self.is_poisoned && (!self.committing.is_empty() || is_log_wanted)
+    }
+
+    fn take_woken(&mut self) -> Vec<Xid> {
+        std::mem::take(&mut self.woken)
+    }
+}
+
 /// Commits.
 impl Engine {
     /// Cuts out of the log what waits: the transactions that commit by their record, those that need
@@ -481,21 +488,9 @@ impl Engine {
         }
     }
 
-    /// Whether commits wait, or somebody for the log.
-    #[must_use]
-    pub fn is_flush_wanted(&self) -> bool {
-        let is_log_wanted = self.wanted > self.durable && !self.log.is_empty();
-        !self.is_poisoned && (!self.committing.is_empty() || is_log_wanted)
-    }
-
     /// Numbers in the store of transactions that were aborted, each once.
     pub(super) fn take_aborted(&mut self) -> Vec<GroupId> {
         std::mem::take(&mut self.aborted)
-    }
-
-    /// Transactions that may call their operation again, each named once.
-    pub fn take_woken(&mut self) -> Vec<Xid> {
-        std::mem::take(&mut self.woken)
     }
 
     /// Whether an earlier device failure made the engine read-only.

@@ -82,7 +82,7 @@ impl Engine {
     /// # Errors
     ///
     /// `Corrupt` when the page does not parse, or is absent.
-    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+    pub(super) fn filled(&mut self, fetched: Fetched) -> Result<(), EngineError> {
         let Fetch::Page(page, number) = fetched.fetch else { return Ok(()) };
         if self.reads.end(page, number) {
             return Ok(());

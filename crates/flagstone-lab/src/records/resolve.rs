@@ -7,10 +7,10 @@ use flagstone_nand::Nand;
 use flagstone_space::shadow::records::{Read, RecordStore, Standing};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
-use super::machine::of_engine;
 use super::page::{self, Listed};
 use crate::classic::page::cell_of;
 use crate::classic::record::OwnCell;
+use crate::pages::of_store;
 
 /// Which pending records a reader wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(super) fn resolved<D: Nand>(
     page: LogicalPage,
     wanted: Wanted,
 ) -> Result<Option<Resolved>, EngineError> {
-    let Some(read) = store.read(page).map_err(of_engine)? else { return Ok(None) };
+    let Some(read) = store.read(page).map_err(of_store)? else { return Ok(None) };
     let node_size = store.image_size() - page::section_size(store.image_size());
     let mut levels = Levels { store, page, node_size, levels: Vec::new() };
     levels.add(read)?;
@@ -93,7 +93,7 @@ impl<D: Nand> Levels<'_, D> {
             if depth == self.levels.len() {
                 let back = self.levels.last().and_then(|level| level.read.back);
                 let back = back.ok_or_else(|| corrupt(self.page, "version leads nowhere"))?;
-                let read = self.store.read_back(self.page, back).map_err(of_engine)?;
+                let read = self.store.read_back(self.page, back).map_err(of_store)?;
                 self.add(read)?;
             }
             let level = &self.levels[depth];

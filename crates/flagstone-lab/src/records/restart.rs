@@ -14,10 +14,10 @@ use flagstone_space::shadow::records::{Batch, RecordStore};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::log::{self, Edit, Part, Record};
-use super::machine::of_engine;
 use super::page;
 use super::resolve::{self, Wanted};
 use crate::classic::page::with_children;
+use crate::pages::of_store;
 
 /// Bits of a log record's number that count within a mount.
 pub(super) const LSN_SHIFT: u32 = 32;
@@ -90,12 +90,12 @@ pub(super) fn restart<D: Nand>(
     let records: Vec<(Lsn, Record)> =
         batches.iter().flat_map(|batch| log::decode(&batch.payload)).collect();
     let recorded = log::committed(&records);
-    store.judge(&recorded.iter().map(|xid| GroupId(xid.0)).collect()).map_err(of_engine)?;
+    store.judge(&recorded.iter().map(|xid| GroupId(xid.0)).collect()).map_err(of_store)?;
     let node_size = store.image_size() - page::section_size(store.image_size());
     let mut restart = Restart { store: &mut store, node_size, pages: BTreeMap::new() };
     restart.repeat(&records, &recorded)?;
     restart.settle()?;
-    store.finish_restart().map_err(of_engine)?;
+    store.finish_restart().map_err(of_store)?;
     let report = *store.restart_report();
     let recovery = RecoveryReport {
         pages_read: report.page_reads + report.spare_reads,
@@ -200,9 +200,9 @@ impl<D: Nand> Restart<'_, D> {
     /// Writes a page whose versions may have been in flight as it is, where nothing has to be merged
     /// into it: it may be a cold one.
     fn settle_restless(&mut self, page: LogicalPage) -> Result<(), EngineError> {
-        let read = self.store.read(page).map_err(of_engine)?;
+        let read = self.store.read(page).map_err(of_store)?;
         match read.filter(|read| read.members.is_empty() && !self.pages.contains_key(&page)) {
-            Some(read) => self.store.rebuild(page, &read.image, read.lsn).map_err(of_engine),
+            Some(read) => self.store.rebuild(page, &read.image, read.lsn).map_err(of_store),
             None => self.load(page).map(drop),
         }
     }
@@ -214,7 +214,7 @@ impl<D: Nand> Restart<'_, D> {
             self.settle_restless(*page)?;
         }
         for (page, redo) in std::mem::take(&mut self.pages) {
-            let is_behind = match self.store.read(page).map_err(of_engine)? {
+            let is_behind = match self.store.read(page).map_err(of_store)? {
                 Some(read) => read.lsn < redo.lsn,
                 None => true,
             };
@@ -230,7 +230,7 @@ impl<D: Nand> Restart<'_, D> {
             let node = node.ok_or(EngineError::Corrupt { page, check })?;
             let content = page::content(&node, &[], self.store.image_size());
             let content = content.ok_or(EngineError::Corrupt { page, check })?;
-            self.store.rebuild(page, &content, redo.lsn).map_err(of_engine)?;
+            self.store.rebuild(page, &content, redo.lsn).map_err(of_store)?;
         }
         Ok(())
     }

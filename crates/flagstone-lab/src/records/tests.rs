@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use flagstone::{EngineError, Options, Table, Xid};
 use flagstone_nand::{Profile, SimNand};
 
-use super::{Config, Machine};
+use super::Machine;
 use crate::bench::{self, BenchConfig, ChipUse, Warmup};
 use crate::crash;
+use crate::pages::{PageEngine, PageMachine};
 use crate::preset;
-use crate::store::{RecordDatabase, Store};
+use crate::store::{RecordDatabase, Stopping, Store, WHOLE};
 use crate::workload::Draws;
 
 const PRESETS: [&str; 2] = ["cfc-ex", "afc-ex"];
@@ -59,7 +60,7 @@ impl Pair {
     fn new(name: &str, seed: u64) -> Self {
         let device = chip(26);
         let options = crash::small(preset::options(name).unwrap(), &device).with_memory(MEMORY);
-        let machine = Machine::create(device, &Config::of(&options)).unwrap();
+        let machine = Machine::create(device, &options).unwrap();
         let xid = machine.engine().begin();
         let table = machine.run(|engine| engine.create_table(xid, "t")).unwrap();
         machine.commit(xid).unwrap();
@@ -127,7 +128,7 @@ impl Pair {
 
     fn reopen(self) -> Self {
         let Self { machine, options, model, draws, refused, .. } = self;
-        let machine = Machine::open(machine.into_device(), &Config::of(&options)).unwrap();
+        let machine = Machine::open(machine.into_device(), &options).unwrap();
         let xid = machine.engine().begin();
         let table = machine.run(|engine| engine.open_table(xid, "t")).unwrap().unwrap();
         machine.abort(xid);
@@ -141,7 +142,7 @@ impl Pair {
         for key in (0..KEYS).map(u64::to_be_bytes) {
             let mut value = Vec::new();
             let read = |engine: &mut super::Engine| {
-                engine.get_part(xid, self.table, &key, (0, usize::MAX), &mut value)
+                engine.get_part(xid, self.table, &key, WHOLE, &mut value)
             };
             let is_there = self.machine.run(read).unwrap();
             assert_eq!(is_there.then_some(&value), self.model.get(&key[..]), "key {key:?}");

@@ -9,38 +9,20 @@ use crate::classic::access::{decode_entry, encode_entry, rows_of};
 use crate::classic::page;
 use crate::classic::record::{Change, OwnCell};
 use crate::classic::tree::{DEPTH_MAX, Seek, corrupt};
+use crate::store::{Stopping, WHOLE};
+use crate::workload::Part;
 
-impl Engine {
-    /// Locks the page of `key` for a change that depends on its value.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages; `Deadlock` when the transaction was chosen to end one.
-    pub fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+impl Stopping for Engine {
+    fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
         self.leaf_of(xid, Self::tree_of(table), key, LockMode::Exclusive).map(|_| ())
     }
 
-    fn leaf_of(&mut self, xid: Xid, tree: u32, key: &[u8], mode: LockMode) -> Step<LogicalPage> {
-        self.check(xid)?;
-        let size_max = self.key_size_max();
-        if key.len() > size_max {
-            return Err(EngineError::KeyTooLong { size: key.len(), size_max }.into());
-        }
-        self.leaf_to(xid, tree, Seek::At(key), mode)
-    }
-
-    /// Reads up to `size` bytes at `offset` of the value of `key` into `out`; false when there is
-    /// none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::lock_key`].
-    pub fn get_part(
+    fn get_part(
         &mut self,
         xid: Xid,
         table: Table,
         key: &[u8],
-        (offset, size): (usize, usize),
+        Part { offset, size }: Part,
         out: &mut Vec<u8>,
     ) -> Step<bool> {
         out.clear();
@@ -54,12 +36,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Sets the value of `key`.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages; `KeyTooLong`, `ValueTooLong`, `Full`, `Deadlock`.
-    pub fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
+    fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
         let size_max = parts::value_size_max(self.page_size, key.len());
         if key.len() <= self.key_size_max() && value.len() > size_max {
             return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
@@ -69,23 +46,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes `key`, whether it exists or not.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages; `Full`, `Deadlock`.
-    pub fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
-        self.set(xid, Self::tree_of(table), key, None)?;
-        self.counts.user_bytes += key.len() as u64;
-        Ok(())
-    }
-
-    /// Overwrites `bytes` at `offset` of a value that exists.
-    ///
-    /// # Errors
-    ///
-    /// Stops like a put; `PatchOutOfRange` when the key is absent or the value too short.
-    pub fn patch_value(
+    fn patch(
         &mut self,
         xid: Xid,
         table: Table,
@@ -110,22 +71,13 @@ impl Engine {
         Ok(())
     }
 
-    fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
-        let leaf = self.leaf_of(xid, tree, key, LockMode::Exclusive)?;
-        let old = page::cell_of(self.image(leaf)?, key);
-        let new = value.map(|value| OwnCell { bytes: value.to_vec(), is_ref: false });
-        match Change::between(old, new) {
-            Some(change) => self.perform(xid, tree, key, &change.redo()),
-            None => Ok(()),
-        }
+    fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        self.set(xid, Self::tree_of(table), key, None)?;
+        self.counts.user_bytes += key.len() as u64;
+        Ok(())
     }
 
-    /// Reads the next rows of `range` into `rows`, at most `limit`; what is left of the range.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::lock_key`]; rows are then as they were.
-    pub fn scan(
+    fn scan(
         &mut self,
         xid: Xid,
         table: Table,
@@ -150,15 +102,10 @@ impl Engine {
         Ok(rest)
     }
 
-    /// Opens a table if it exists.
-    ///
-    /// # Errors
-    ///
-    /// Stops for locks and pages.
-    pub fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
+    fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
         let mut entry = Vec::new();
         let catalog = parts::table(CATALOG);
-        if !self.get_part(xid, catalog, name.as_bytes(), (0, usize::MAX), &mut entry)? {
+        if !self.get_part(xid, catalog, name.as_bytes(), WHOLE, &mut entry)? {
             return Ok(None);
         }
         let (tree, root) = decode_entry(&entry)
@@ -167,12 +114,7 @@ impl Engine {
         Ok(Some(parts::table(tree)))
     }
 
-    /// Opens a table, creating it when it does not exist: with the transaction's commit it is there.
-    ///
-    /// # Errors
-    ///
-    /// As a put.
-    pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+    fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
         self.lock_key(xid, parts::table(CATALOG), name.as_bytes())?;
         if let Some(table) = self.open_table(xid, name)? {
             return Ok(table);
@@ -188,6 +130,27 @@ impl Engine {
         self.add_tree(xid, tree, root);
         self.change(xid, root, parts::empty_leaf(tree, self.page_size));
         Ok(parts::table(tree))
+    }
+}
+
+impl Engine {
+    fn leaf_of(&mut self, xid: Xid, tree: u32, key: &[u8], mode: LockMode) -> Step<LogicalPage> {
+        self.check(xid)?;
+        let size_max = self.key_size_max();
+        if key.len() > size_max {
+            return Err(EngineError::KeyTooLong { size: key.len(), size_max }.into());
+        }
+        self.leaf_to(xid, tree, Seek::At(key), mode)
+    }
+
+    fn set(&mut self, xid: Xid, tree: u32, key: &[u8], value: Option<&[u8]>) -> Step<()> {
+        let leaf = self.leaf_of(xid, tree, key, LockMode::Exclusive)?;
+        let old = page::cell_of(self.image(leaf)?, key);
+        let new = value.map(|value| OwnCell { bytes: value.to_vec(), is_ref: false });
+        match Change::between(old, new) {
+            Some(change) => self.perform(xid, tree, key, &change.redo()),
+            None => Ok(()),
+        }
     }
 
     /// Learns every tree that the catalog names; only while nobody else is at work.

@@ -8,6 +8,7 @@ use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::Config;
 use crate::classic::pool::Pool;
+use crate::pages::PageEngine;
 
 /// Tree of tables: name to number and root.
 pub(super) const CATALOG: u32 = 0;
@@ -146,38 +147,6 @@ impl Engine {
         parts::key_size_max(self.page_size)
     }
 
-    /// Begins a transaction.
-    pub fn begin(&mut self) -> Xid {
-        let xid = Xid(self.xid_next);
-        self.xid_next += 1;
-        self.transactions.insert(xid, Transaction::default());
-        xid
-    }
-
-    /// Asks for the commit: done when [`Engine::is_committed`] says so. Who changed nothing is done
-    /// at once.
-    ///
-    /// # Errors
-    ///
-    /// `Deadlock` when the transaction was chosen to end one; `Ended`.
-    pub fn commit(&mut self, xid: Xid) -> Step<Lsn> {
-        let transaction = self.transaction(xid)?;
-        if transaction.changed.is_empty() {
-            self.transactions.remove(&xid);
-            self.release(xid);
-            return Ok(Lsn::ZERO);
-        }
-        transaction.is_committing = true;
-        self.committing.push_back(xid);
-        Ok(Lsn(xid.0))
-    }
-
-    /// Whether the commit that was given the place `lsn` is on flash.
-    #[must_use]
-    pub fn is_committed(&self, lsn: Lsn) -> bool {
-        !self.transactions.contains_key(&Xid(lsn.0))
-    }
-
     /// Takes the transaction back.
     pub fn abort(&mut self, xid: Xid) {
         if self.doomed.remove(&xid) {
@@ -261,7 +230,7 @@ impl Engine {
     }
 
     /// Changes bytes of a page whose lock is held (H1).
-    pub(super) fn patch(&mut self, xid: Xid, page: LogicalPage, offset: usize, bytes: &[u8]) {
+    pub(super) fn patch_page(&mut self, xid: Xid, page: LogicalPage, offset: usize, bytes: &[u8]) {
         let stamp = self.own(xid, page);
         self.pool.patch(page, stamp, offset, bytes);
     }
@@ -347,30 +316,6 @@ impl Engine {
         self.config.options.memory.max(FRAMES_MIN * self.pool.frame_size())
     }
 
-    /// Takes a page that was read for a miss.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` when the page does not parse, or is absent.
-    pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
-        let Fetch::Page(page, number) = fetched.fetch else { return Ok(()) };
-        if self.reads.end(page, number) {
-            return Ok(());
-        }
-        let image = match fetched.found {
-            Some((_, image)) => image,
-            None if page == CATALOG_ROOT => parts::empty_leaf(CATALOG, self.page_size),
-            None => {
-                let check = "page is referred to but was never written";
-                return Err(EngineError::Corrupt { page, check });
-            }
-        };
-        let check = "node does not parse";
-        parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
-        self.pool.fill(page, self.changes, image);
-        Ok(())
-    }
-
     /// A read that was asked for failed: nothing will come.
     pub(super) fn fetch_failed(&mut self, fetch: Fetch) {
         if let Fetch::Page(page, number) = fetch {
@@ -395,6 +340,58 @@ impl Engine {
             owner.is_some_and(|owner| !owner.is_committing)
         };
         self.pool.old_dirty(depth).map(|(page, _)| page).filter(is_idle).collect()
+    }
+}
+
+impl PageEngine for Engine {
+    fn begin(&mut self) -> Xid {
+        let xid = Xid(self.xid_next);
+        self.xid_next += 1;
+        self.transactions.insert(xid, Transaction::default());
+        xid
+    }
+
+    fn commit(&mut self, xid: Xid) -> Step<Lsn> {
+        let transaction = self.transaction(xid)?;
+        if transaction.changed.is_empty() {
+            self.transactions.remove(&xid);
+            self.release(xid);
+            return Ok(Lsn::ZERO);
+        }
+        transaction.is_committing = true;
+        self.committing.push_back(xid);
+        Ok(Lsn(xid.0))
+    }
+
+    fn is_committed(&self, lsn: Lsn) -> bool {
+        !self.transactions.contains_key(&Xid(lsn.0))
+    }
+
+    fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        let Fetch::Page(page, number) = fetched.fetch else { return Ok(()) };
+        if self.reads.end(page, number) {
+            return Ok(());
+        }
+        let image = match fetched.found {
+            Some((_, image)) => image,
+            None if page == CATALOG_ROOT => parts::empty_leaf(CATALOG, self.page_size),
+            None => {
+                let check = "page is referred to but was never written";
+                return Err(EngineError::Corrupt { page, check });
+            }
+        };
+        let check = "node does not parse";
+        parts::Node::parse(&image).ok_or(EngineError::Corrupt { page, check })?;
+        self.pool.fill(page, self.changes, image);
+        Ok(())
+    }
+
+    fn is_flush_wanted(&self) -> bool {
+        !self.is_poisoned && !self.committing.is_empty()
+    }
+
+    fn take_woken(&mut self) -> Vec<Xid> {
+        std::mem::take(&mut self.woken)
     }
 }
 
@@ -447,17 +444,6 @@ impl Engine {
     /// The commit could not be written for want of room: the transaction is aborted.
     pub(super) fn commit_failed(&mut self, xid: Xid) {
         self.end(xid);
-    }
-
-    /// Whether commits wait for their pages to be written.
-    #[must_use]
-    pub fn is_flush_wanted(&self) -> bool {
-        !self.is_poisoned && !self.committing.is_empty()
-    }
-
-    /// Transactions that may call their operation again, each named once.
-    pub fn take_woken(&mut self) -> Vec<Xid> {
-        std::mem::take(&mut self.woken)
     }
 
     /// Whether an earlier device failure made the engine read-only.

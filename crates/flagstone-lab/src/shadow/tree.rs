@@ -87,7 +87,7 @@ impl Engine {
             let leaf = self.leaf_to(xid, tree, Seek::At(key), LockMode::Exclusive)?;
             match page::edit(self.image(leaf)?, key, edit) {
                 Ok(Edited::Bytes(offset, bytes)) => {
-                    self.patch(xid, leaf, offset, &bytes);
+                    self.patch_page(xid, leaf, offset, &bytes);
                     return Ok(());
                 }
                 Ok(Edited::Image(image)) => {

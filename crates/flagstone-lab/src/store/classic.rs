@@ -165,6 +165,10 @@ impl Stopping for Engine {
     fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
         Self::open_table(self, xid, name)
     }
+
+    fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
+        Self::create_table(self, xid, name)
+    }
 }
 
 impl<D: Nand> Machinery for Machine<D> {

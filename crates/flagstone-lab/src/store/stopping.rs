@@ -81,6 +81,13 @@ pub trait Stopping {
     ///
     /// Stops.
     fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>>;
+
+    /// Opens a table, creating it when it does not exist: with the transaction's commit it is there.
+    ///
+    /// # Errors
+    ///
+    /// Stops like a put.
+    fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table>;
 }
 
 /// An engine on a device, on the calling thread.
@@ -163,7 +170,7 @@ impl<M: Machinery> EngineTransaction<M> {
 }
 
 /// The whole of a value.
-const WHOLE: Part = Part { offset: 0, size: usize::MAX };
+pub(crate) const WHOLE: Part = Part { offset: 0, size: usize::MAX };
 
 impl<M: Machinery> Operations for EngineTransaction<M> {
     type Stop = EngineError;

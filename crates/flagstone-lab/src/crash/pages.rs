@@ -1,8 +1,9 @@
-//! The shadow engine under test, driven by one thread.
+//! An engine of shadow pages under test, driven by one thread.
 //!
-//! Its locks are on pages: where one is in the way although the keys differ, the step counts as
-//! refused for want of room, and nothing is claimed of locks. A snapshot is a copy of all tables,
-//! read under shared locks, and too old from the start where a writer is in the way.
+//! Its locks are on pages, or a page takes a few writers: where one is in the way although the keys
+//! differ, the step counts as refused for want of room, and nothing is claimed of locks. A snapshot is
+//! a copy of all tables, read under shared locks, and too old from the start where a writer is in the
+//! way.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +14,27 @@ use super::copies::{self, Copies, Piece};
 use super::script::{Direction, TABLE_COUNT};
 use super::subject::{Pairs, Setup, Subject};
 use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
-use crate::shadow::{Config, Engine, Machine};
+use crate::pages::{PageEngine, PageMachine};
+use crate::store::Stopping;
+use crate::workload::Part;
+use crate::{records, shadow};
 
-/// A shadow engine, its tables, and what is open.
+/// The engine of the basic protocols under test.
+pub type Shadow<D> = Pages<shadow::Machine<D>>;
+
+/// The engine of the extended protocols under test.
+pub type Records<D> = Pages<records::Machine<D>>;
+
+/// An engine of shadow pages, its tables, and what is open.
 #[derive(Debug)]
-pub struct Shadow<D: Nand> {
+pub struct Pages<M> {
     open: BTreeMap<SlotIndex, Xid>,
     snapshots: Copies,
     tables: BTreeMap<TableIndex, Table>,
-    machine: Machine<D>,
+    machine: M,
 }
 
-/// A lock in the way counts as no room: nothing is claimed of locks on pages.
+/// A lock in the way counts as no room: nothing is claimed of locks and places on pages.
 fn refused(error: EngineError) -> EngineError {
     match error {
         EngineError::Deadlock => EngineError::Full,
@@ -32,8 +42,8 @@ fn refused(error: EngineError) -> EngineError {
     }
 }
 
-impl<D: Nand> Shadow<D> {
-    fn around(machine: Machine<D>) -> Self {
+impl<M: PageMachine> Pages<M> {
+    fn around(machine: M) -> Self {
         let (open, snapshots, tables) = (BTreeMap::new(), Copies::default(), BTreeMap::new());
         Self { open, snapshots, tables, machine }
     }
@@ -47,7 +57,7 @@ impl<D: Nand> Shadow<D> {
     }
 
     /// Runs an operation; a lock in the way counts as no room.
-    fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
+    fn run<T>(&self, operation: impl FnMut(&mut M::Engine) -> Step<T>) -> Result<T, EngineError> {
         match self.machine.attempt(operation) {
             Ok(done) => done.ok_or(EngineError::Full),
             Err(error) => Err(refused(error)),
@@ -77,14 +87,26 @@ impl<D: Nand> Shadow<D> {
     }
 }
 
-impl<D: Nand> Subject<D> for Shadow<D> {
+fn opened<M: PageMachine>(device: M::Device, setup: &Setup) -> Result<M, OpenError> {
+    #[cfg(feature = "seeded-bugs")]
+    if let Some(bug) = setup.record_bug {
+        return M::open_planted(device, &setup.options, setup.restart, bug);
+    }
+    M::open_by(device, &setup.options, setup.restart)
+}
+
+impl<D: Nand, M: PageMachine<Device = D>> Subject<D> for Pages<M> {
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        Ok(Self::around(Machine::create(device, &Config::of(&setup.options))?))
+        let machine = M::create(device, &setup.options)?;
+        #[cfg(feature = "seeded-bugs")]
+        if let Some(bug) = setup.record_bug {
+            machine.plant(bug);
+        }
+        Ok(Self::around(machine))
     }
 
     fn open(device: D, setup: &Setup) -> Result<Self, OpenError> {
-        let mut subject =
-            Self::around(Machine::open_by(device, &Config::of(&setup.options), setup.restart)?);
+        let mut subject = Self::around(opened(device, setup)?);
         let xid = subject.machine.engine().begin();
         for index in (0..TABLE_COUNT).map(TableIndex) {
             if let Some(table) = subject.run(|engine| engine.open_table(xid, &index.name()))? {
@@ -132,7 +154,7 @@ impl<D: Nand> Subject<D> for Shadow<D> {
         let (xid, table) = (self.xid(slot)?, self.table(table)?);
         let mut value = Vec::new();
         let is_there =
-            self.run(|engine| engine.get_part(xid, table, key, (offset, size), &mut value))?;
+            self.run(|engine| engine.get_part(xid, table, key, Part { offset, size }, &mut value))?;
         Ok(is_there.then_some(value))
     }
 
@@ -156,7 +178,7 @@ impl<D: Nand> Subject<D> for Shadow<D> {
         bytes: &[u8],
     ) -> Result<(), EngineError> {
         let (xid, table) = (self.xid(slot)?, self.table(table)?);
-        self.run(|engine| engine.patch_value(xid, table, key, offset, bytes))
+        self.run(|engine| engine.patch(xid, table, key, offset, bytes))
     }
 
     fn delete(
@@ -232,7 +254,16 @@ impl<D: Nand> Subject<D> for Shadow<D> {
     }
 
     fn checkpoint(&mut self) -> Result<(), EngineError> {
-        Ok(())
+        self.machine.checkpoint_now()
+    }
+
+    fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
+        self.machine.checkpoint_begin();
+        self.work()
+    }
+
+    fn work(&mut self) -> Result<(), EngineError> {
+        self.machine.advance().map(drop)
     }
 
     fn collect(&mut self) -> Result<(), EngineError> {
@@ -254,3 +285,6 @@ impl<D: Nand> Subject<D> for Shadow<D> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
