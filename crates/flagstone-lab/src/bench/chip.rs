@@ -1,6 +1,6 @@
 //! From a configuration to the engine's options and the chip that fits.
 
-use flagstone::{Appends, Budget, Database, Options};
+use flagstone::{Appends, Budget, Database, OpenError, Options, OptionsError};
 use flagstone_nand::{Nand, Profile};
 
 use super::{BenchError, ChipUse, Job, MemoryBudget, Warmup};
@@ -43,10 +43,35 @@ impl<W: Workload> Job<'_, W> {
             let size = ChipSize::whole(profile.geometry.block_count, &shape, self.config.txns);
             return Ok((profile, size));
         }
-        let size = ChipSize::of(*self, &shape, fixed, estimate);
-        let blocks = real_block_count(&self.config.profile, size.block_count());
-        let profile = self.config.profile.clone().with_block_count(blocks)?;
-        Ok((profile, size))
+        let mut size = ChipSize::of(*self, &shape, fixed, estimate);
+        loop {
+            let blocks = real_block_count(&self.config.profile, size.block_count());
+            let profile = self.config.profile.clone().with_block_count(blocks)?;
+            if self.has_room(&profile, &shape, &size, options)? {
+                return Ok((profile, size));
+            }
+            size.data_blocks += 1;
+        }
+    }
+
+    /// Whether the live pages fit beside what is kept back: of a few large blocks that is more than
+    /// `fill` leaves free.
+    fn has_room(
+        &self,
+        profile: &Profile,
+        shape: &PageShape,
+        size: &ChipSize,
+        options: &Options,
+    ) -> Result<bool, BenchError> {
+        let options = Options { append_scheme: Appends::default(), ..options.clone() };
+        let database = match Database::create_on(Medium::new(profile, 0)?, &options) {
+            Ok(database) => database,
+            Err(OpenError::Options(OptionsError::TooFewBlocks { .. })) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let capacity = u64::from(database.runtime().space().capacity_pages());
+        let live = size.live_pages / u64::from(shape.parts.max(1));
+        Ok(live + live / ROOM_SHARE <= capacity)
     }
 
     /// Fills what the workload leaves free, where the configuration asks for it.
@@ -100,6 +125,9 @@ const SPARE_PAGES_MIN: u32 = 64;
 
 /// Pages that a workload may grow by, for each that full leaves would take.
 const GROWTH: u64 = 2;
+
+/// Of the live pages, the share that stays free for what transactions book before they commit.
+const ROOM_SHARE: u64 = 16;
 
 /// Blocks of the anchor ring.
 const RING_BLOCKS: u32 = 4;

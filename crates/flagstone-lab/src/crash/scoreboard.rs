@@ -706,6 +706,7 @@ pub fn document(results: &Results) -> String {
         let Row { id, figure, target, .. } = row;
         let _ = writeln!(text, "| {id} | {figure} | {target} | {value} | {commit} | {command} |");
     }
+    text += include_str!("scoreboard/tail.md");
     for row in ROWS {
         let details = results.get(row.id).map_or("", |found| &found.outcome.details);
         if !details.is_empty() {
