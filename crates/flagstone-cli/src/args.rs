@@ -473,18 +473,19 @@ Examples:
   flagstone bench tpcc --preset otf-group --profile slc-2k --scale 1 --clients 16 --json
   flagstone bench tatp --subscribers 100000 --clients 16
   flagstone bench linkbench --nodes 100000 --dialect linkbench --clients 16
+  flagstone bench ycsb --dialect b --records 100000 --clients 16
   flagstone bench index --dialect w-update-mix -o victim=cost
   flagstone bench tpcb --device mtd --node /dev/mtd3 --memory 2MiB    what is on it is lost
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
 collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
 pub(crate) struct BenchArgs {
-    /// Workload: tpcb, tpcc, tatp, linkbench or index.
+    /// Workload: tpcb, tpcc, tatp, linkbench, ycsb or index.
     #[arg(value_name = "WORKLOAD")]
     pub(crate) workload: String,
     /// Dialect of the workload: of tpcb `spec`, shore-kits and shore-kits-local; of tpcc `spec` and
     /// dbt2; of tatp `spec`, spec-non-uniform, shore-kits and benchbase; of linkbench `spec` and
-    /// linkbench; of index w-query-insert, w-update-insert, `w-query-mix`, w-update-mix (names),
+    /// linkbench; of ycsb `a`, b, c, d, e and f; of index w-query-insert, w-update-insert, `w-query-mix`, w-update-mix (names),
     /// write-intensive, read-intensive, random, aggregation and writes-0, -10, -30, -50, -70, -90,
     /// -100 (numbers), oltp (the index requests of TPC-C).
     #[arg(long, value_name = "NAME")]
@@ -517,6 +518,9 @@ pub(crate) struct BenchArgs {
     /// Nodes of LinkBench [default: 100000].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: Option<u32>,
+    /// Records of YCSB [default: 100000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) records: Option<u32>,
     /// Clients without think time; threads off the simulator.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) clients: u32,

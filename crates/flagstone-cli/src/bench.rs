@@ -10,7 +10,7 @@ use flagstone_lab::bench::{
 };
 use flagstone_lab::preset;
 use flagstone_lab::run::{Run, Runs};
-use flagstone_lab::workload::{index, linkbench, tatp, tpcb, tpcc};
+use flagstone_lab::workload::{index, linkbench, tatp, tpcb, tpcc, ycsb};
 use flagstone_nand::Profile;
 
 use crate::args::{BenchArgs, RawDevice};
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::open::mtd_profile;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::request::{self, CHIP_PROFILE, SEGMENT_PROFILE, UsageError};
+use crate::request::{self, CHIP_PROFILE, DRIVE_PROFILE, SEGMENT_PROFILE, UsageError};
 use crate::scratch::Scratch;
 use crate::size::parse_size;
 use crate::table::{Table, grouped};
@@ -93,6 +93,7 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
         WorkloadKind::Linkbench { dialect, .. } => {
             BenchConfig::linkbench(dialect, profile, presets(args)?)
         }
+        WorkloadKind::Ycsb(dialect) => BenchConfig::ycsb(dialect, profile, presets(args)?),
     };
     config.workload = workload;
     config.device = device;
@@ -119,20 +120,23 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
 
 /// Scale of the workload, by the option that is its own; none where it was not given.
 fn scale(args: &BenchArgs, workload: WorkloadKind) -> Result<Option<u32>, UsageError> {
-    let BenchArgs { scale, subscribers, nodes, .. } = *args;
-    match (workload, scale, subscribers, nodes) {
-        (WorkloadKind::Tatp(_), None, count, None)
-        | (WorkloadKind::Linkbench { .. }, None, None, count) => Ok(count),
-        (WorkloadKind::Tatp(_), ..) => {
-            Err(UsageError::Conflict("the size of tatp is given by --subscribers"))
-        }
-        (WorkloadKind::Linkbench { .. }, ..) => {
-            Err(UsageError::Conflict("the size of linkbench is given by --nodes"))
-        }
-        (_, scale, None, None) => Ok(scale),
-        (_, _, Some(_), _) => Err(UsageError::Conflict("--subscribers goes with tatp alone")),
-        _ => Err(UsageError::Conflict("--nodes goes with linkbench alone")),
+    let own = match workload {
+        WorkloadKind::Tatp(_) => "--subscribers",
+        WorkloadKind::Linkbench { .. } => "--nodes",
+        WorkloadKind::Ycsb(_) => "--records",
+        WorkloadKind::Tpcb(_) | WorkloadKind::Tpcc { .. } | WorkloadKind::Index(_) => "--scale",
+    };
+    let given = [
+        ("--scale", args.scale, "the sizes of tatp, linkbench and ycsb have options of their own"),
+        ("--subscribers", args.subscribers, "--subscribers goes with tatp alone"),
+        ("--nodes", args.nodes, "--nodes goes with linkbench alone"),
+        ("--records", args.records, "--records goes with ycsb alone"),
+    ];
+    let foreign = given.iter().find(|(name, count, _)| *name != own && count.is_some());
+    if let Some((_, _, conflict)) = foreign {
+        return Err(UsageError::Conflict(conflict));
     }
+    Ok(given.iter().find_map(|(name, count, _)| count.filter(|_| *name == own)))
 }
 
 /// Profile of the device: the one named, or what fits device and workload.
@@ -144,6 +148,7 @@ fn profile(args: &BenchArgs, workload: WorkloadKind) -> Result<Profile, Failure>
     let default_profile = match (args.device, workload) {
         (RawDevice::File, _) => SEGMENT_PROFILE,
         (_, WorkloadKind::Index(dialect)) => dialect.profile(),
+        (_, WorkloadKind::Ycsb(_)) => DRIVE_PROFILE,
         _ => CHIP_PROFILE,
     };
     Ok(request::profile(args.profile.as_deref().unwrap_or(default_profile))?)
@@ -165,7 +170,11 @@ const INDEX_DIALECTS: &str = "w-query-insert, w-update-insert, w-query-mix, w-up
 
 /// Workload and dialect.
 fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {
-    let default = if args.workload == "index" { index::Dialect::default().name() } else { "spec" };
+    let default = match args.workload.as_str() {
+        "index" => index::Dialect::default().name(),
+        "ycsb" => ycsb::Dialect::default().name(),
+        _ => "spec",
+    };
     let dialect = args.dialect.as_deref().unwrap_or(default);
     match args.workload.as_str() {
         "tpcb" => tpcb::Dialect::named(dialect)
@@ -187,7 +196,10 @@ fn workload(args: &BenchArgs) -> Result<WorkloadKind, UsageError> {
         "linkbench" => linkbench::Dialect::named(dialect)
             .map(|dialect| WorkloadKind::Linkbench { dialect, bounds: linkbench::Bounds::SPEC })
             .ok_or_else(|| unfit("--dialect", dialect, "spec or linkbench")),
-        other => Err(unfit("WORKLOAD", other, "tpcb, tpcc, tatp, linkbench or index")),
+        "ycsb" => ycsb::Dialect::named(dialect)
+            .map(WorkloadKind::Ycsb)
+            .ok_or_else(|| unfit("--dialect", dialect, "a, b, c, d, e or f")),
+        other => Err(unfit("WORKLOAD", other, "tpcb, tpcc, tatp, linkbench, ycsb or index")),
     }
 }
 

@@ -357,9 +357,12 @@ fn bench_exit(error: &BenchError) -> Exit {
         BenchError::Config { .. } => Exit::Usage,
         BenchError::Open(error) => open_exit(error),
         BenchError::Engine(error) => engine_exit(error),
-        BenchError::Sums(_) | BenchError::Conditions(_) | BenchError::Index(_) => {
-            Exit::PromiseBroken
-        }
+        BenchError::Sums(_)
+        | BenchError::Conditions(_)
+        | BenchError::Index(_)
+        | BenchError::Tatp(_)
+        | BenchError::Linkbench(_)
+        | BenchError::Ycsb(_) => Exit::PromiseBroken,
         _ => Exit::Failed,
     }
 }

@@ -329,6 +329,9 @@ pub(crate) const SEGMENT_PROFILE: &str = "segment-file";
 /// Name of the profile that an image has when none is named.
 pub(crate) const CHIP_PROFILE: &str = "slc-2k";
 
+/// Profile of a drive.
+pub(crate) const DRIVE_PROFILE: &str = "otf-ssd";
+
 impl TryFrom<CreateArgs> for Creation {
     type Error = UsageError;
 

@@ -35,6 +35,7 @@ use crate::workload::linkbench::{self, Linkbench};
 use crate::workload::tatp::{self, Tatp};
 use crate::workload::tpcb::{self, SumsFault, Tpcb};
 use crate::workload::tpcc::{self, Setting, Tpcc};
+use crate::workload::ycsb::{self, Ycsb};
 use crate::workload::{GivingUp, Workload};
 
 pub use images::Images;
@@ -56,7 +57,7 @@ pub struct BenchConfig {
     /// of this configuration.
     pub options: Vec<Options>,
     /// Scale of the workload: branches of TPC-B, warehouses of TPC-C, subscribers of TATP,
-    /// nodes of LinkBench.
+    /// nodes of LinkBench, records of YCSB.
     pub scale: u32,
     /// Clients of the simulator, threads elsewhere.
     pub clients: u32,
@@ -111,13 +112,15 @@ pub enum WorkloadKind {
         /// How far degrees and lists go.
         bounds: linkbench::Bounds,
     },
+    /// YCSB core.
+    Ycsb(ycsb::Dialect),
 }
 
 impl WorkloadKind {
     /// Smallest and largest scale.
     const fn scales(self) -> ([u32; 2], &'static str) {
         match self {
-            Self::Tatp(_) => ([1, 100_000_000], "between 1 and 100,000,000"),
+            Self::Tatp(_) | Self::Ycsb(_) => ([1, 100_000_000], "between 1 and 100,000,000"),
             Self::Linkbench { .. } => {
                 ([linkbench::NODES_MIN, 1_000_000_000], "between 1,024 and 1,000,000,000")
             }
@@ -244,6 +247,9 @@ pub enum BenchError {
     /// The database is wrong: a transaction is lost or half there.
     #[error("the graph is wrong: {0}")]
     Linkbench(#[from] linkbench::Fault),
+    /// The database is wrong: a transaction is lost or half there.
+    #[error("the records are wrong: {0}")]
+    Ycsb(#[from] ycsb::Fault),
     /// The database is still in use when its device is wanted back.
     #[error("the database is still in use")]
     Shared,
@@ -335,6 +341,16 @@ pub fn run_observed(
             let giving_up = config.giving_up();
             let setting = linkbench::Setting { bounds, giving_up, ..setting };
             let workload = &Linkbench::new(setting);
+            run_job(Job { config, workload }, options, observer)
+        }
+        WorkloadKind::Ycsb(dialect) => {
+            let page_size = config.profile.geometry.page_size * options.parts;
+            if page_size < ycsb::PAGE_SIZE_MIN {
+                let must = "so many flash pages that a logical page has 4,096 bytes";
+                return Err(BenchError::Config { option: "parts", must });
+            }
+            let giving_up = config.giving_up();
+            let workload = &Ycsb { giving_up, ..Ycsb::new(dialect, config.scale, config.seed) };
             run_job(Job { config, workload }, options, observer)
         }
     }
@@ -432,6 +448,15 @@ impl BenchConfig {
     #[must_use]
     pub fn linkbench(dialect: linkbench::Dialect, profile: Profile, options: Vec<Options>) -> Self {
         let workload = WorkloadKind::Linkbench { dialect, bounds: linkbench::Bounds::SPEC };
+        let start = Start::Image(Arc::default());
+        Self { workload, start, scale: 100_000, ..Self::tpcb(profile, options) }
+    }
+
+    /// YCSB with 100,000 records on the simulated device of `profile`: memory a tenth of the data, fill
+    /// 0.8, warmed up, from an image.
+    #[must_use]
+    pub fn ycsb(dialect: ycsb::Dialect, profile: Profile, options: Vec<Options>) -> Self {
+        let workload = WorkloadKind::Ycsb(dialect);
         let start = Start::Image(Arc::default());
         Self { workload, start, scale: 100_000, ..Self::tpcb(profile, options) }
     }

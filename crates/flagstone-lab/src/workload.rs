@@ -15,12 +15,15 @@ mod claims;
 pub(crate) mod cuts;
 pub mod index;
 pub mod linkbench;
+mod numeric;
 mod operations;
 #[cfg(test)]
 pub(crate) mod stuttering;
 pub mod tatp;
 pub mod tpcb;
 pub mod tpcc;
+pub mod ycsb;
+mod zipf;
 
 use std::collections::BTreeMap;
 

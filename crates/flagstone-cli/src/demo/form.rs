@@ -187,6 +187,7 @@ impl Form {
             scale: scale.filter(|_| own(benchmark.name)),
             subscribers: of("tatp"),
             nodes: of("linkbench"),
+            records: None,
             clients: check.clients(&self.clients, benchmark.name),
             abort_ratio: 0.0,
             txns: check.whole("txns", "The transactions", &self.txns, 1, TXNS_MAX, benchmark.txns),

@@ -304,6 +304,34 @@ fn tatp_and_linkbench_run_with_threads_on_files() {
     }
 }
 
+/// Goal: YCSB runs on every engine, and ends with every field explained after a restart. Method: small
+/// runs of all six workloads, checked within.
+#[test]
+fn ycsb_runs_on_every_engine() {
+    let profile = Profile::named("flagcommit-slc").expect("the profile exists");
+    let presets = ["flagstone", "traditional", "otf-group", "cfc", "bpcc", "berkeley-original"];
+    for (preset, dialect) in presets.into_iter().zip(ycsb::Dialect::ALL) {
+        let config = BenchConfig {
+            scale: 2_000,
+            clients: 4,
+            abort_ratio: if preset == "cfc" { 0.05 } else { 0.0 },
+            txns: 600,
+            memory: MemoryBudget::Bytes(1 << 20),
+            fill: 0.5,
+            warmup: Warmup::Txns(100),
+            ..BenchConfig::ycsb(dialect, profile.clone(), Vec::new())
+        };
+        let options = crate::preset::options(preset).expect("the preset exists");
+        let options = Options { parts: 4, ..options };
+        let run = super::run(&config, &options, &mut |_| ());
+        let run = run.unwrap_or_else(|error| panic!("{preset} {dialect}: {error}"));
+        assert_eq!(run.commits, 600, "{preset} {dialect}");
+        let few = Options { parts: 1, ..options };
+        let refused = super::run(&config, &few, &mut |_| ());
+        assert!(matches!(refused, Err(BenchError::Config { .. })), "{preset} {dialect}");
+    }
+}
+
 /// Goal: a transaction that only read what is durable waits for no flush. Method: one client, so
 /// that nobody else's flush wakes it.
 #[test]

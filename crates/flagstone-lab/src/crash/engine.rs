@@ -382,3 +382,6 @@ impl<D: Nand> Subject<D> for Flagstone<D> {
         database.close()
     }
 }
+
+#[cfg(test)]
+mod tests;

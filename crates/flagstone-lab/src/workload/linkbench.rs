@@ -24,7 +24,6 @@ mod degree;
 mod input;
 mod java;
 mod load;
-mod numeric;
 mod payload;
 pub mod rows;
 mod shuffle;
@@ -32,7 +31,6 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod transaction;
-mod zipf;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -10,6 +10,7 @@
 //! every block is erased when it is taken, those that nothing was in before, too: table 1 counts the
 //! blocks that collection emptied, the steady runs count erases.
 
+mod benchmarks;
 mod disturb;
 mod interfaces;
 mod logging;
@@ -158,6 +159,7 @@ pub(super) fn experiment(effort: Effort, seed: u64) -> Result<Experiment, Reprod
             logging::figure(effort, seed),
             interfaces::figure(&sizes, seed)?,
             disturb::figure(seed),
+            benchmarks::figure(effort, seed)?,
         ],
     })
 }
@@ -188,6 +190,7 @@ fn setting(sizes: &Sizes, effort: Effort) -> Vec<String> {
             "forced appends: rates of disturbed bits are assumed, one in 1,000 on the word line and one in \
              4,000 beside it",
         ),
+        benchmarks::setting(effort),
     ]
 }
 

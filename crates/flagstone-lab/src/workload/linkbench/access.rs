@@ -2,8 +2,8 @@
 
 use super::Dialect;
 use super::shuffle::Shuffle;
-use super::zipf::Zipf;
 use crate::workload::Draws;
+use crate::workload::zipf::Zipf;
 
 /// Seed of the shuffle by which ids have their degrees.
 pub(super) const DEGREE_SEED: u64 = 20_343_988_438_726_021;

@@ -5,8 +5,8 @@
 
 use super::Dialect;
 use super::access::DEGREE_SEED;
-use super::numeric::{ln, pow};
 use super::shuffle::Shuffle;
+use crate::workload::numeric::{ln, pow};
 
 /// Most links of an id.
 pub(super) const DEGREE_MAX: u64 = 961_963;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::access::{Use, share};
 use super::degree::TYPES;
 use super::load::LOADED_TIMES;
-use super::numeric::ln;
 use super::{Dialect, Graph, payload};
 use crate::workload::Draws;
+use crate::workload::numeric::ln;
 
 /// Class of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

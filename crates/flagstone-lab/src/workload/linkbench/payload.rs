@@ -1,8 +1,8 @@
 //! Sizes and bytes of the data of links and nodes.
 
 use super::access::share;
-use super::numeric::{exp, ln};
 use crate::workload::Draws;
+use crate::workload::numeric::{exp, ln};
 
 /// Stream of the motifs.
 const MOTIF_STREAM: u64 = 1 << 41;

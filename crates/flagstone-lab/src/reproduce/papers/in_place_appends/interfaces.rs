@@ -155,8 +155,10 @@ mod tests {
                 println!("{mode} {way}: {costs:?}");
             }
             let [whole, native, plain, conventional] = costs;
-            assert_eq!((whole.appends, plain.appends), (0.0, 0.0), "{mode}");
-            assert!(conventional.appends > 0.7 * native.appends, "{mode}: {conventional:?}");
+            assert_eq!(whole.appends, 0.0, "{mode}");
+            // Sectors of the log that fill a page one after the other: a drive cannot tell them apart.
+            let appends = conventional.appends - plain.appends;
+            assert!(appends > 0.5 * native.appends, "{mode}: {conventional:?}, {plain:?}");
             assert!(conventional.moves < plain.moves, "{mode}: {conventional:?}");
             assert!(native.host_bytes < conventional.host_bytes, "{mode}: {native:?}");
         }

@@ -21,10 +21,27 @@ impl Zipf {
     /// `count` ranks, each as likely as its number, counted from 1, to the power of minus `theta`.
     #[must_use]
     pub(super) fn new(count: u64, theta: f64) -> Self {
-        let zetan = harmonic(count, theta);
+        Self::with_sum(count, theta, harmonic(count, theta))
+    }
+
+    /// The same without the approximation, in time that grows with `count`.
+    #[must_use]
+    pub(super) fn exact(count: u64, theta: f64) -> Self {
+        Self::with_sum(count, theta, (1..=count).map(|number| pow(number as f64, -theta)).sum())
+    }
+
+    /// The same, of which the sum over all ranks is known.
+    #[must_use]
+    pub(super) fn with_sum(count: u64, theta: f64, zetan: f64) -> Self {
         let rest = pow(2.0 / count.max(1) as f64, 1.0 - theta);
         let eta = (1.0 - rest) / (1.0 - harmonic(2, theta) / zetan);
         Self { count, theta, zetan, eta }
+    }
+
+    /// There is one rank more.
+    pub(super) fn grow(&mut self) {
+        let zetan = self.zetan + pow((self.count + 1) as f64, -self.theta);
+        *self = Self::with_sum(self.count + 1, self.theta, zetan);
     }
 
     /// The rank below which a share `share` of the draws lie.
