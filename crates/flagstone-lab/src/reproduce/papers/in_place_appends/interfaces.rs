@@ -156,9 +156,9 @@ mod tests {
             }
             let [whole, native, plain, conventional] = costs;
             assert_eq!(whole.appends, 0.0, "{mode}");
+            assert!(conventional.appends > 0.7 * native.appends, "{mode}: {conventional:?}");
             // Sectors of the log that fill a page one after the other: a drive cannot tell them apart.
-            let appends = conventional.appends - plain.appends;
-            assert!(appends > 0.5 * native.appends, "{mode}: {conventional:?}, {plain:?}");
+            assert!(conventional.appends > 1.5 * plain.appends, "{mode}: {plain:?}");
             assert!(conventional.moves < plain.moves, "{mode}: {conventional:?}");
             assert!(native.host_bytes < conventional.host_bytes, "{mode}: {native:?}");
         }
