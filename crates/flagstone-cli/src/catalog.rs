@@ -6,7 +6,7 @@ use std::io;
 
 use flagstone::Options;
 use flagstone_lab::preset;
-use flagstone_nand::{CellMode, PartialCut, Profile, ProgramOrder};
+use flagstone_nand::{CellMode, PartialCut, Profile, ProgramOrder, Translation};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -38,6 +38,8 @@ fn profile_json(profile: &Profile) -> Value {
         "pages_per_block": shape.pages_per_block,
         "block_count": shape.block_count,
         "die_count": shape.die_count,
+        "channel_count": channels(profile),
+        "reserve_percent": profile.translation.map(|translation| translation.reserve_percent),
         "data_size": shape.data_size(),
         "programs_data": able.programs_data,
         "programs_spare": able.programs_spare,
@@ -57,7 +59,9 @@ fn profile_table(profiles: &[Profile]) -> String {
         ("pages", Align::Right),
         ("blocks", Align::Right),
         ("dies", Align::Right),
+        ("buses", Align::Right),
         ("size", Align::Right),
+        ("reserve", Align::Right),
         ("cells", Align::Left),
         ("programs", Align::Right),
         ("order", Align::Left),
@@ -72,7 +76,9 @@ fn profile_table(profiles: &[Profile]) -> String {
             shape.pages_per_block.to_string(),
             shape.block_count.to_string(),
             shape.die_count.to_string(),
+            channels(profile).to_string(),
             format_size(shape.data_size()),
+            reserve(profile),
             cell_mode(able.cell_mode).to_owned(),
             format!("{}+{}", able.programs_data, able.programs_spare),
             program_order(able.first_program_order).to_owned(),
@@ -83,8 +89,23 @@ fn profile_table(profiles: &[Profile]) -> String {
     format!(
         "{table}\n\
          page: data + spare bytes. programs: of a page's data and spare area between two erases.\n\
+         reserve: of a drive, which has a translation layer before its chips.\n\
          `flagstone profiles NAME` prints one as the TOML file that `--profile` takes.\n"
     )
+}
+
+/// Buses to the dies: one each unless the profile says otherwise.
+fn channels(profile: &Profile) -> u32 {
+    match profile.timing.channel_count {
+        0 => profile.geometry.die_count,
+        count => count,
+    }
+}
+
+/// What a drive keeps from its host; chips keep nothing.
+fn reserve(profile: &Profile) -> String {
+    let percent = |translation: Translation| format!("{} %", translation.reserve_percent);
+    profile.translation.map_or_else(|| String::from("-"), percent)
 }
 
 /// Rated cycles; files have none.
@@ -101,6 +122,7 @@ pub(crate) const fn cell_mode(mode: CellMode) -> &'static str {
         CellMode::PseudoSlc => "pSLC",
         CellMode::OddMlc { .. } => "odd-MLC",
         CellMode::Tlc => "TLC",
+        CellMode::Qlc => "QLC",
         CellMode::File => "file",
         CellMode::Translated => "translated",
     }

@@ -383,6 +383,7 @@ pub fn drive(
     };
     geometry.pages_per_block = 8;
     geometry.die_count = DRIVE_DIES;
+    profile.timing.channel_count = profile.timing.channel_count.min(DRIVE_DIES);
     let blocks = real_block_count(&profile, DRIVE_BLOCKS);
     let profile = profile.with_block_count(blocks)?;
     let mut drive = SimSsd::new(&profile, translation, seed);

@@ -1,4 +1,4 @@
-//! Which pages of a block share cells: LSB and MSB pages of multi-level chips.
+//! Which pages of a block share cells, and how fast each is: the page types of multi-level chips.
 //!
 //! Owns the pairing rule; never touches a device.
 //!
@@ -24,7 +24,42 @@ pub enum CellRole {
     },
 }
 
+/// Pages of a word line of three bits a cell.
+const TLC_TYPES: [PageType; 3] = [PageType::Lower, PageType::Center, PageType::Upper];
+
+/// Pages of a word line of four bits a cell.
+const QLC_TYPES: [PageType; 4] =
+    [PageType::Lower, PageType::Center, PageType::UpperCenter, PageType::Upper];
+
+/// Which of the bits of its cells a page is. Later ones take longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageType {
+    /// The only bit, or the first (LSB).
+    Lower,
+    /// The second of three or four (CSB).
+    Center,
+    /// The third of four.
+    UpperCenter,
+    /// The last of several (MSB).
+    Upper,
+}
+
 impl Capabilities {
+    /// Type of page `index` of a block.
+    ///
+    /// Pages that one shot programs, three or four of a word line, lie side by side.
+    #[must_use]
+    pub fn page_type(&self, index: u32, pages_per_block: u32) -> PageType {
+        match self.cell_mode {
+            CellMode::Tlc => TLC_TYPES[index as usize % TLC_TYPES.len()],
+            CellMode::Qlc => QLC_TYPES[index as usize % QLC_TYPES.len()],
+            _ => match self.cell_role(index, pages_per_block) {
+                CellRole::Msb { .. } => PageType::Upper,
+                CellRole::Alone | CellRole::Lsb { .. } => PageType::Lower,
+            },
+        }
+    }
+
     /// Place in its cells of page `index` of a block (rule D9).
     ///
     /// With an odd distance `d` the MSB pages are the even pages from `d - 1` on and the last page
@@ -128,6 +163,22 @@ mod tests {
                 assert_eq!(partner, index, "distance {distance}, {page_count} pages");
             }
         }
+    }
+
+    #[test]
+    fn pages_of_a_word_line_lie_side_by_side_where_one_shot_programs_them() {
+        use PageType::{Center, Lower, Upper, UpperCenter};
+        let types = |cell_mode| {
+            let chip = Capabilities { cell_mode, ..chip(1) };
+            [0, 1, 2, 3, 4, 5].map(|index| chip.page_type(index, 64))
+        };
+        assert_eq!(types(CellMode::Slc), [Lower; 6]);
+        assert_eq!(
+            types(CellMode::Mlc { distance: 1 }),
+            [Lower, Upper, Lower, Upper, Lower, Upper]
+        );
+        assert_eq!(types(CellMode::Tlc), [Lower, Center, Upper, Lower, Center, Upper]);
+        assert_eq!(types(CellMode::Qlc), [Lower, Center, UpperCenter, Upper, Lower, Center]);
     }
 
     #[test]

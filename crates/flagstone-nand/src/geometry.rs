@@ -78,6 +78,8 @@ pub enum CellMode {
     },
     /// Three bits a cell, programmed in one shot.
     Tlc,
+    /// Four bits a cell, programmed in one shot.
+    Qlc,
     /// Not a NAND chip: a file or a block device.
     File,
     /// Chips behind a translation layer of their own: pages are rewritten at will, and pages that

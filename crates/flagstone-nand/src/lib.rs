@@ -41,7 +41,7 @@ mod storage;
 mod timing;
 
 pub use address::{BlockIndex, PhysicalPage};
-pub use cells::CellRole;
+pub use cells::{CellRole, PageType};
 pub use device::{
     Completion, Counters, FlashRule, Nand, NandError, ProgramPart, ReadPart, SharedNand,
 };

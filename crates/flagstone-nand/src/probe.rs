@@ -186,8 +186,12 @@ impl Findings {
         let times = self.times;
         let timing = Timing {
             read_ns: times.read_ns,
+            read_center_ns: times.read_ns,
+            read_upper_center_ns: times.read_ns,
             read_msb_ns: times.read_ns,
             program_ns: times.program_ns,
+            program_center_ns: times.program_ns,
+            program_upper_center_ns: times.program_ns,
             program_msb_ns: times.program_ns,
             partial_program_ns: times.partial_program_ns.max(times.spare_program_ns),
             erase_ns: times.erase_ns,

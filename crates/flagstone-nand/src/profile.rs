@@ -4,7 +4,8 @@
 //! what a profile leaves out has one documented default or is an error.
 //!
 //! - **F1** A profile that a function of this module returns is consistent: code words divide the
-//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits. Code words of our
+//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits, channels divide
+//!   the dies. Code words of our
 //!   own fit the spare area, beside what the floors above have of it.
 //! - **F2** A key that is not known is refused, with the nearest known one named.
 
@@ -63,6 +64,8 @@ pub struct Translation {
     /// Whether a page that is written again is programmed in place, where that fills nothing but code
     /// words which were left erased.
     pub in_place_appends: bool,
+    /// Whether a page that collection moves stays within its die; else it crosses the bus twice.
+    pub copy_back: bool,
 }
 
 /// Why a profile cannot be used.
@@ -132,6 +135,9 @@ pub enum Inconsistency {
     /// Code words of our own leave no room, or stand on a device that is no bare chip.
     #[error("code words of our own do not fit the spare area, or the device is no bare chip")]
     Ecc,
+    /// Each channel serves as many dies as every other.
+    #[error("the channels do not divide the dies")]
+    Channels,
     /// Paired pages lie 1 to `pages_per_block - 1` apart.
     #[error("the distance of paired pages does not fit the block")]
     PairDistance,
@@ -183,6 +189,9 @@ impl Profile {
     /// `Inconsistent`, with the first relation that does not hold.
     pub fn checked(self) -> Result<Self, ProfileError> {
         check(&self.geometry, &self.capabilities).map_err(ProfileError::Inconsistent)?;
+        if !divides(self.timing.channel_count, self.geometry.die_count) {
+            return Err(ProfileError::Inconsistent(Inconsistency::Channels));
+        }
         if self.ecc == EccOwner::Own && !self.fits_own_code() {
             return Err(ProfileError::Inconsistent(Inconsistency::Ecc));
         }
@@ -250,6 +259,11 @@ impl Profile {
     }
 }
 
+/// Whether so many channels serve so many dies; 0: each has its own.
+const fn divides(channel_count: u32, die_count: u32) -> bool {
+    channel_count == 0 || (channel_count <= die_count && die_count.is_multiple_of(channel_count))
+}
+
 /// Checks F1.
 pub(crate) fn check(geometry: &Geometry, capabilities: &Capabilities) -> Result<(), Inconsistency> {
     let counts = [geometry.page_size, geometry.pages_per_block, geometry.block_count];
@@ -295,87 +309,4 @@ fn check_spare(geometry: &Geometry, capabilities: &Capabilities) -> Result<(), I
 }
 
 #[cfg(all(test, feature = "std"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_shipped_profile_is_consistent_and_survives_its_own_text() {
-        for name in Profile::names() {
-            let profile = Profile::named(name).unwrap_or_else(|err| panic!("{name}: {err}"));
-            assert_eq!(profile.name, name);
-            assert!(!profile.source.is_empty(), "{name} names no source");
-            let again = Profile::from_toml(&profile.to_toml()).unwrap();
-            assert_eq!(profile, again, "{name} changes when written and read");
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_is_answered_with_the_nearest() {
-        let Err(ProfileError::UnknownName { nearest, .. }) = Profile::named("slc2k") else {
-            panic!("a name that does not exist was found");
-        };
-        assert_eq!(nearest, "slc-2k");
-    }
-
-    #[test]
-    fn an_unknown_key_is_answered_with_the_nearest() {
-        let text = Profile::named("tiny").unwrap().to_toml();
-        let text = text.replace("endurance", "endurnace");
-        let error = Profile::from_toml(&text).unwrap_err();
-        let expected = ProfileError::UnknownKey {
-            key: "rules.endurnace".into(),
-            nearest: "rules.endurance".into(),
-        };
-        assert_eq!(error, expected);
-    }
-
-    #[test]
-    fn contradictions_are_refused() {
-        let tiny = Profile::named("tiny").unwrap();
-        assert!(tiny.clone().with_block_count(0).is_err());
-        assert!(tiny.clone().with_capacity(u64::MAX).is_err());
-        let mut odd_words = tiny.clone();
-        odd_words.capabilities.code_word.data_size = 300;
-        assert_eq!(odd_words.checked(), Err(ProfileError::Inconsistent(Inconsistency::CodeWords)));
-        let mut wide_spare = tiny;
-        wide_spare.capabilities.spare_raw.size = 31;
-        assert_eq!(wide_spare.checked(), Err(ProfileError::Inconsistent(Inconsistency::Spare)));
-    }
-
-    #[test]
-    fn a_chip_gets_code_words_of_our_own_where_they_fit() {
-        let inconsistent = ProfileError::Inconsistent(Inconsistency::Ecc);
-        let own = Profile::named("slc-2k").unwrap().with_own_ecc().unwrap();
-        assert_eq!(own.capabilities.code_word, CodeWord { data_size: 512, strength: 8 });
-        assert_eq!(own.device_capabilities().spare_raw, SpareRange { offset: 2, size: 62 });
-        assert_eq!(own.device_capabilities().code_word.strength, 0);
-        assert_eq!(Profile::from_toml(&own.to_toml()), Ok(own.clone()));
-        assert_eq!(own.clone().with_own_ecc(), Ok(own.clone()));
-        for name in ["segment-file", "otf-ssd"] {
-            assert_eq!(Profile::named(name).unwrap().with_own_ecc(), Err(inconsistent.clone()));
-        }
-        let mut into_parity = own.clone();
-        into_parity.capabilities.spare_raw.size += 1;
-        assert_eq!(into_parity.checked(), Err(inconsistent.clone()));
-        let mut too_strong = own;
-        too_strong.capabilities.code_word.strength = 9;
-        assert_eq!(too_strong.checked(), Err(inconsistent));
-    }
-
-    #[test]
-    fn capacity_rounds_up_to_whole_blocks() {
-        let profile = Profile::named("slc-2k").unwrap().with_capacity(128 * 1024 * 3 + 1).unwrap();
-        assert_eq!(profile.geometry.block_count, 4);
-    }
-
-    #[test]
-    fn small_files_have_small_segments() {
-        let segments = |bytes| {
-            let profile = Profile::named("segment-file").unwrap().with_capacity(bytes).unwrap();
-            (profile.geometry.block_count, profile.geometry.pages_per_block)
-        };
-        assert_eq!(segments(1 << 20), (32, 8));
-        assert_eq!(segments(8 << 20), (128, 16));
-        assert_eq!(segments(64 << 20), (256, 64));
-    }
-}
+mod tests;

@@ -26,8 +26,8 @@ use crate::rules::{PageState, Rules, Span};
 use crate::timing::Timeline;
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, Crashable, Ending, FaultPlan, FlashRule,
-    Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart, ReadFault,
-    ReadPart, Timing, WearOut,
+    Geometry, Nand, NandError, OperationKind, PageType, PhysicalPage, Profile, ProgramPart,
+    ReadFault, ReadPart, Timing, WearOut,
 };
 use block::{Block, Pool};
 use damage::Damage;
@@ -104,7 +104,7 @@ impl SimNand {
             bad: vec![false; block_count],
             erase_counts: vec![0; block_count],
             counters: Counters::default(),
-            timeline: Timeline::new(geometry.die_count),
+            timeline: Timeline::new(geometry.die_count, timing.channel_count),
             faults: Faults::default(),
             damage: Damage::new(seed),
             disturb: Draw::new(seed, 10),
@@ -273,9 +273,8 @@ impl SimNand {
     }
 
     #[inline]
-    fn is_msb(&self, index: u32) -> bool {
-        let role = self.capabilities.cell_role(index, self.geometry.pages_per_block);
-        matches!(role, CellRole::Msb { .. })
+    fn page_type(&self, index: u32) -> PageType {
+        self.capabilities.page_type(index, self.geometry.pages_per_block)
     }
 
     #[inline]
@@ -288,13 +287,12 @@ impl SimNand {
             false => &mut self.counters.partial_programs,
         };
         *count += 1;
-        let array_ns = match (self.is_msb(place.index), is_whole) {
-            (true, _) => self.timing.program_msb_ns,
-            (false, true) => self.timing.program_ns,
-            (false, false) => self.timing.partial_program_ns,
+        let array_ns = match self.page_type(place.index) {
+            PageType::Lower if !is_whole => self.timing.partial_program_ns,
+            page_type => self.timing.program_of(page_type),
         };
-        let duration_ns = array_ns + self.transfer_ns(size);
-        self.timeline.post(self.geometry.die_of(place.block), duration_ns)
+        let die = self.geometry.die_of(place.block);
+        self.timeline.program(self.now_ns(), die, self.transfer_ns(size), array_ns)
     }
 
     #[inline]
@@ -332,10 +330,9 @@ impl Nand for SimNand {
         let size = part.data.len() + part.spare.len();
         self.counters.page_reads += 1;
         self.counters.bytes_read += size as u64;
-        let slow = self.is_msb(place.index);
-        let array_ns = if slow { self.timing.read_msb_ns } else { self.timing.read_ns };
-        let duration_ns = array_ns + self.transfer_ns(size);
-        let completion = self.timeline.wait(self.geometry.die_of(place.block), duration_ns);
+        let array_ns = self.timing.read_of(self.page_type(place.index));
+        let die = self.geometry.die_of(place.block);
+        let completion = self.timeline.send(die, array_ns, self.transfer_ns(size), 0);
         let corrected_bits_max = self.fetch(place, words, part)?;
         Ok(Completion { corrected_bits_max, ..completion })
     }

@@ -10,7 +10,9 @@
 //!   trims the old one costs the translation layer exactly what a host that writes in place does:
 //!   one page programmed, one page dead. Where a page stands is the translation layer's to decide.
 //! - **H3** Dies work in parallel, each in turn; writes go to them in turn. What the translation
-//!   layer does for itself occupies its die like any other work, ahead of the write that needs it.
+//!   layer does for itself occupies its die like any other work, ahead of the write that needs it. A
+//!   page that it moves stays within its die where the profile says copy-back; else it crosses the bus
+//!   twice. Pages of the host cross the host's link as well, one at a time.
 //! - **H4** A write of part of a page writes a whole one: the host's own cache holds the rest.
 //! - **H5** [`Nand::counters`] count the chips' work, wear included; [`SsdCounters`] part it by cause.
 //! - **H6** Where the profile says so ([`crate::Translation`]), a page that is written again is compared
@@ -30,8 +32,8 @@ use crate::fault::{Faults, Verdict};
 use crate::mix::{Draw, mix, mix_bytes};
 use crate::timing::Timeline;
 use crate::{
-    BlockIndex, Capabilities, CellMode, CellRole, CodeWord, Completion, Counters, Crashable,
-    Ending, FaultPlan, FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut,
+    BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, Ending,
+    FaultPlan, FlashRule, Geometry, Nand, NandError, OperationKind, PageType, PartialCut,
     PhysicalPage, Profile, ProgramOrder, ProgramPart, ReadPart, SimNand, SpareRange, Timing,
     Translation,
 };
@@ -73,6 +75,8 @@ pub struct SimSsd {
     timing: Timing,
     /// Whether overwrites are programmed in place where they can be (rule H6).
     appends: bool,
+    /// Whether a page that is moved stays within its die (rule H3).
+    copy_back: bool,
     /// Content, wear and rules; its own clock stands still.
     chips: SimNand,
     ftl: Ftl,
@@ -88,7 +92,7 @@ impl SimSsd {
     /// An empty SSD of the chips in `profile`, behind `translation`.
     #[must_use]
     pub fn new(profile: &Profile, translation: Translation, seed: u64) -> Self {
-        let Translation { reserve_percent, in_place_appends: appends } = translation;
+        let Translation { reserve_percent, in_place_appends: appends, copy_back } = translation;
         let chip = profile.geometry;
         let still = Timing::default();
         let pages_per_block = chip.pages_per_block * THIN_FACTOR;
@@ -98,9 +102,10 @@ impl SimSsd {
             capabilities: block_interface(&profile.capabilities, appends),
             timing: profile.timing,
             appends,
+            copy_back,
             chips: SimNand::from_parts(chip, profile.capabilities, still, seed),
             ftl: Ftl::new(chip, geometry.page_count(), reserve_percent),
-            timeline: Timeline::new(chip.die_count),
+            timeline: Timeline::new(chip.die_count, profile.timing.channel_count),
             counters: SsdCounters::default(),
             marked: BTreeSet::new(),
             faults: Faults::default(),
@@ -123,12 +128,12 @@ impl SimSsd {
         }
         let page = vec![0x5A; self.geometry.page_size as usize];
         for host in &order {
-            self.store(*host, &page)?;
+            self.store(*host, &page, 0)?;
         }
         for host in order {
             self.ftl.trim(host);
         }
-        self.timeline = Timeline::new(self.chips.geometry().die_count);
+        self.timeline = Timeline::new(self.chips.geometry().die_count, self.timing.channel_count);
         self.counters = SsdCounters::default();
         self.chips.reset_counters();
         Ok(())
@@ -146,19 +151,24 @@ impl SimSsd {
         self.ftl.capacity()
     }
 
-    /// Writes one page of the host; completes when it is on the chips.
-    fn store(&mut self, host: u32, data: &[u8]) -> Result<Completion, NandError> {
+    /// Writes one page of the host, which is there at `from_ns`; completes when it is on the chips.
+    fn store(&mut self, host: u32, data: &[u8], from_ns: u64) -> Result<Completion, NandError> {
         let die = self.ftl.next_die().ok_or(NandError::Host { errno: ENOSPC })?;
         self.collect(die)?;
         let at = self.ftl.place(die, host).ok_or(NandError::Host { errno: ENOSPC })?;
         self.program_chip(at, data)?;
-        let duration_ns = self.program_ns(at) + self.timing.transfer_page_ns;
-        Ok(self.timeline.post(die, duration_ns))
+        let transfer_ns = self.timing.transfer_page_ns;
+        Ok(self.timeline.program(from_ns, die, transfer_ns, self.program_ns(at)))
     }
 
     /// Programs what `data` adds to the page that holds `host`; none when it has to go to a new page
     /// (rule H6).
-    fn append(&mut self, host: u32, data: &[u8]) -> Result<Option<Completion>, NandError> {
+    fn append(
+        &mut self,
+        host: u32,
+        data: &[u8],
+        from_ns: u64,
+    ) -> Result<Option<Completion>, NandError> {
         let Some(at) = self.ftl.lookup(host).filter(|_| self.appends) else { return Ok(None) };
         let page = self.chip_page(at)?;
         if !self.chips.takes_data(page) {
@@ -169,7 +179,7 @@ impl SimSsd {
         let geometry = self.chips.geometry();
         let die = geometry.die_of(geometry.block_of(page));
         // The page does not cross the bus: the controller compares.
-        let read = self.timeline.post(die, self.read_ns(at));
+        let read = self.timeline.occupy(from_ns, die, self.read_ns(at));
         let word_size = self.chips.capabilities().code_word.data_size as usize;
         let Some(added) = added_words(&old, data, word_size) else { return Ok(None) };
         if added.is_empty() {
@@ -184,45 +194,49 @@ impl SimSsd {
             Err(error) => return Err(error),
         }
         self.counters.appends += 1;
-        let duration_ns = self.timing.partial_program_ns + self.timing.transfer_page_ns;
-        Ok(Some(self.timeline.post(die, duration_ns)))
+        let Timing { partial_program_ns, transfer_page_ns, .. } = self.timing;
+        Ok(Some(self.timeline.program(from_ns, die, transfer_page_ns, partial_program_ns)))
     }
 
     /// Time of a program of a page of the chips.
     fn program_ns(&self, at: u32) -> u64 {
-        if self.is_msb(at) { self.timing.program_msb_ns } else { self.timing.program_ns }
+        self.timing.program_of(self.page_type(at))
     }
 
     /// Time of a read of a page of the chips.
     fn read_ns(&self, at: u32) -> u64 {
-        if self.is_msb(at) { self.timing.read_msb_ns } else { self.timing.read_ns }
+        self.timing.read_of(self.page_type(at))
     }
 
-    fn is_msb(&self, at: u32) -> bool {
+    /// Time of `size` bytes of a page on the host's link.
+    fn link_ns(&self, size: usize) -> u64 {
+        self.timing.host_page_ns * size as u64 / u64::from(self.geometry.page_size)
+    }
+
+    fn page_type(&self, at: u32) -> PageType {
         let pages_per_block = self.chips.geometry().pages_per_block;
-        let role = self.chips.capabilities().cell_role(at % pages_per_block, pages_per_block);
-        matches!(role, CellRole::Msb { .. })
+        self.chips.capabilities().page_type(at % pages_per_block, pages_per_block)
     }
 
     /// Makes room on `die` (rule H3).
     fn collect(&mut self, die: u32) -> Result<(), NandError> {
         let mut page = vec![0; self.geometry.page_size as usize];
         while let Some(step) = self.ftl.collect_step(die) {
-            let array_ns = match step {
+            match step {
                 Step::Move { from, to } => {
                     self.read_chip(from, &mut page)?;
                     self.program_chip(to, &page)?;
                     self.counters.gc_programs += 1;
-                    // Within a die the page does not cross the bus.
-                    self.read_ns(from) + self.program_ns(to)
+                    let transfer_ns = if self.copy_back { 0 } else { self.timing.transfer_page_ns };
+                    let read = self.timeline.fetch(die, self.read_ns(from), transfer_ns);
+                    self.timeline.program(read.end_ns, die, transfer_ns, self.program_ns(to));
                 }
                 Step::Erase(block) => {
                     self.chips.erase(block)?;
                     self.counters.erases += 1;
-                    self.timing.erase_ns
+                    self.timeline.post(die, self.timing.erase_ns);
                 }
-            };
-            self.timeline.post(die, array_ns);
+            }
         }
         Ok(())
     }
@@ -278,6 +292,7 @@ impl SimSsd {
         part: &ProgramPart<'_>,
     ) -> Result<Completion, NandError> {
         self.counters.host_writes += 1;
+        let received_ns = self.timeline.receive(self.link_ns(part.data.len()));
         let merged;
         let whole = if part.data.len() == self.geometry.page_size as usize {
             part.data
@@ -288,9 +303,9 @@ impl SimSsd {
             merged = bytes;
             &merged
         };
-        match self.append(page.number(), whole)? {
+        match self.append(page.number(), whole, received_ns)? {
             Some(completion) => Ok(completion),
-            None => self.store(page.number(), whole),
+            None => self.store(page.number(), whole, received_ns),
         }
     }
 }
@@ -360,10 +375,12 @@ impl Nand for SimSsd {
             return Ok(self.idle());
         };
         let chip_page = self.chip_page(at)?;
+        let link_ns = self.link_ns(part.data.len());
         self.chips.read(chip_page, part)?;
         let geometry = self.chips.geometry();
         let die = geometry.die_of(geometry.block_of(chip_page));
-        Ok(self.timeline.wait(die, self.read_ns(at) + self.timing.transfer_page_ns))
+        let transfer_ns = self.timing.transfer_page_ns;
+        Ok(self.timeline.send(die, self.read_ns(at), transfer_ns, link_ns))
     }
 
     fn program(
@@ -509,5 +526,7 @@ impl Crashable for SimSsd {
     }
 }
 
+#[cfg(test)]
+mod closed_forms;
 #[cfg(test)]
 mod tests;

@@ -7,44 +7,95 @@
 //! - **T2** An operation starts when both the caller and its die are ready.
 //! - **T3** Reads and syncs move the caller's time, because it depends on their result; programs
 //!   and erases are posted: they occupy their die and report when they end.
+//! - **T4** A transfer takes the bus to its die and keeps the die busy: before the cells of a program
+//!   work, after those of a read. Dies may share a bus, which serves one transfer at a time and each in
+//!   the first gap that holds it.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::Completion;
+mod bus;
+
+use crate::{Completion, PageType};
+use bus::Bus;
 
 /// Latencies of a device in nanoseconds, array time; transfers come on top.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
     /// Read of a page from the array.
     pub read_ns: u64,
+    /// Read of a page of the second type of three or four.
+    pub read_center_ns: u64,
+    /// Read of a page of the third type of four.
+    pub read_upper_center_ns: u64,
     /// Read of an MSB page; equal to `read_ns` on single-level cells.
     pub read_msb_ns: u64,
     /// Program of a whole data area.
     pub program_ns: u64,
+    /// Program of a page of the second type of three or four.
+    pub program_center_ns: u64,
+    /// Program of a page of the third type of four.
+    pub program_upper_center_ns: u64,
     /// Program of an MSB page; equal to `program_ns` on single-level cells.
     pub program_msb_ns: u64,
-    /// Program of part of a page, or of its spare area alone.
+    /// Program of part of a page, or of its spare area alone; of other than lower pages as of a whole.
     pub partial_program_ns: u64,
     /// Erase of a block.
     pub erase_ns: u64,
     /// Transfer of a whole page with its spare area; parts take their share. 0 where the other
     /// figures include it.
     pub transfer_page_ns: u64,
+    /// Transfer of a whole page between a drive and its host; 0 on bare chips.
+    pub host_page_ns: u64,
+    /// Buses that the dies share, die by die in turn; 0 where each has its own (rule T4).
+    pub channel_count: u32,
     /// A sync of a device that needs one (files); 0 on NAND.
     pub sync_ns: u64,
 }
 
-/// Virtual time of a simulated device: the caller's clock and one horizon for each die.
+impl Timing {
+    /// Read of a page of this type from the array.
+    #[must_use]
+    pub const fn read_of(&self, page_type: PageType) -> u64 {
+        match page_type {
+            PageType::Lower => self.read_ns,
+            PageType::Center => self.read_center_ns,
+            PageType::UpperCenter => self.read_upper_center_ns,
+            PageType::Upper => self.read_msb_ns,
+        }
+    }
+
+    /// Program of the whole data area of a page of this type.
+    #[must_use]
+    pub const fn program_of(&self, page_type: PageType) -> u64 {
+        match page_type {
+            PageType::Lower => self.program_ns,
+            PageType::Center => self.program_center_ns,
+            PageType::UpperCenter => self.program_upper_center_ns,
+            PageType::Upper => self.program_msb_ns,
+        }
+    }
+}
+
+/// Virtual time of a simulated device: the caller's clock, one horizon for each die, and the buses.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     now_ns: u64,
     free_at_ns: Vec<u64>,
+    /// Empty where each die has a bus of its own: that is free whenever the die is.
+    channels: Vec<Bus>,
+    /// Between a drive and its host.
+    link: Bus,
 }
 
 impl Timeline {
-    pub(crate) fn new(die_count: u32) -> Self {
-        Self { now_ns: 0, free_at_ns: vec![0; die_count.max(1) as usize] }
+    pub(crate) fn new(die_count: u32, channel_count: u32) -> Self {
+        Self {
+            now_ns: 0,
+            free_at_ns: vec![0; die_count.max(1) as usize],
+            channels: vec![Bus::default(); channel_count as usize],
+            link: Bus::default(),
+        }
     }
 
     pub(crate) const fn now_ns(&self) -> u64 {
@@ -53,18 +104,73 @@ impl Timeline {
 
     /// Occupies `die`; the caller goes on at once (T3).
     pub(crate) fn post(&mut self, die: u32, duration_ns: u64) -> Completion {
-        let Some(free_at_ns) = self.free_at_ns.get_mut(die as usize) else {
-            return Completion { end_ns: self.now_ns, corrected_bits_max: 0 };
-        };
-        *free_at_ns = (*free_at_ns).max(self.now_ns).saturating_add(duration_ns);
-        Completion { end_ns: *free_at_ns, corrected_bits_max: 0 }
+        self.occupy(self.now_ns, die, duration_ns)
     }
 
-    /// Occupies `die` and waits for the end (T3).
-    pub(crate) fn wait(&mut self, die: u32, duration_ns: u64) -> Completion {
-        let completion = self.post(die, duration_ns);
-        self.now_ns = completion.end_ns;
-        completion
+    /// As [`Timeline::post`], from `from_ns` at the earliest.
+    pub(crate) fn occupy(&mut self, from_ns: u64, die: u32, duration_ns: u64) -> Completion {
+        let end_ns = self.ready_ns(from_ns, die).saturating_add(duration_ns);
+        self.busy_until(die, end_ns)
+    }
+
+    /// Programs `die` with what is there at `from_ns`: the page crosses its bus, then the cells work
+    /// (T4). The caller goes on at once.
+    pub(crate) fn program(
+        &mut self,
+        from_ns: u64,
+        die: u32,
+        transfer_ns: u64,
+        array_ns: u64,
+    ) -> Completion {
+        self.transfer(die, self.ready_ns(from_ns, die), transfer_ns);
+        self.post(die, array_ns)
+    }
+
+    /// Reads from `die`: the cells work, then the page crosses its bus (T4). The caller goes on at once.
+    pub(crate) fn fetch(&mut self, die: u32, array_ns: u64, transfer_ns: u64) -> Completion {
+        let cells_ns = self.post(die, array_ns).end_ns;
+        self.transfer(die, cells_ns, transfer_ns)
+    }
+
+    /// Takes the host's link for a page that comes; when it is there.
+    pub(crate) fn receive(&mut self, link_ns: u64) -> u64 {
+        self.link.book(self.now_ns, link_ns)
+    }
+
+    /// Reads from `die` a page that crosses the host's link in the end, and waits (T3).
+    pub(crate) fn send(
+        &mut self,
+        die: u32,
+        array_ns: u64,
+        transfer_ns: u64,
+        link_ns: u64,
+    ) -> Completion {
+        let fetched_ns = self.fetch(die, array_ns, transfer_ns).end_ns;
+        self.now_ns = self.link.book(fetched_ns, link_ns);
+        Completion { end_ns: self.now_ns, corrected_bits_max: 0 }
+    }
+
+    /// A transfer from or to `die`, which is ready for it at `from_ns`.
+    fn transfer(&mut self, die: u32, from_ns: u64, transfer_ns: u64) -> Completion {
+        let channel = (die as usize).checked_rem(self.channels.len()).unwrap_or_default();
+        let end_ns = match self.channels.get_mut(channel) {
+            Some(bus) => bus.book(from_ns, transfer_ns),
+            None => from_ns.saturating_add(transfer_ns),
+        };
+        self.busy_until(die, end_ns)
+    }
+
+    /// When `die` can begin with what is there at `from_ns` (T2).
+    fn ready_ns(&self, from_ns: u64, die: u32) -> u64 {
+        let free_at_ns = self.free_at_ns.get(die as usize).copied().unwrap_or_default();
+        free_at_ns.max(from_ns).max(self.now_ns)
+    }
+
+    fn busy_until(&mut self, die: u32, end_ns: u64) -> Completion {
+        if let Some(free_at_ns) = self.free_at_ns.get_mut(die as usize) {
+            *free_at_ns = end_ns;
+        }
+        Completion { end_ns, corrected_bits_max: 0 }
     }
 
     /// Waits until every die is idle, then for `duration_ns` more.
@@ -83,9 +189,11 @@ impl Timeline {
         self.now_ns = now_ns;
     }
 
-    /// After a power cycle no die is busy.
+    /// After a power cycle no die is busy, and no bus.
     pub(crate) fn idle(&mut self) {
         self.free_at_ns.fill(self.now_ns);
+        self.channels.fill(Bus::default());
+        self.link = Bus::default();
     }
 }
 
@@ -95,28 +203,58 @@ mod tests {
 
     #[test]
     fn dies_work_in_parallel_and_each_die_in_turn() {
-        let mut timeline = Timeline::new(2);
+        let mut timeline = Timeline::new(2, 0);
         assert_eq!(timeline.post(0, 100).end_ns, 100);
         assert_eq!(timeline.post(1, 150).end_ns, 150);
         assert_eq!(timeline.post(0, 100).end_ns, 200);
         assert_eq!(timeline.now_ns(), 0, "posting must not wait");
-        assert_eq!(timeline.wait(1, 50).end_ns, 200);
+        assert_eq!(timeline.send(1, 50, 0, 0).end_ns, 200);
         assert_eq!(timeline.drain(0).end_ns, 200);
     }
 
     #[test]
     fn callers_that_take_turns_wait_for_their_dies_alone() {
-        let mut timeline = Timeline::new(2);
-        assert_eq!(timeline.wait(0, 100).end_ns, 100);
+        let mut timeline = Timeline::new(2, 0);
+        assert_eq!(timeline.send(0, 100, 0, 0).end_ns, 100);
         timeline.resume_at(10);
-        assert_eq!(timeline.wait(1, 100).end_ns, 110, "the other die is idle");
+        assert_eq!(timeline.send(1, 100, 0, 0).end_ns, 110, "the other die is idle");
         timeline.resume_at(20);
-        assert_eq!(timeline.wait(0, 100).end_ns, 200, "this die is busy until 100");
+        assert_eq!(timeline.send(0, 100, 0, 0).end_ns, 200, "this die is busy until 100");
+    }
+
+    #[test]
+    fn dies_of_a_channel_take_turns_on_its_bus() {
+        // Dies 0 and 2 share channel 0, dies 1 and 3 channel 1.
+        let mut timeline = Timeline::new(4, 2);
+        let ends = [0, 1, 2, 3].map(|die| timeline.program(0, die, 10, 100).end_ns);
+        assert_eq!(ends, [110, 110, 120, 120]);
+        let ends = [0, 2].map(|die| timeline.fetch(die, 50, 10).end_ns);
+        assert_eq!(ends, [170, 180]);
+        assert_eq!(timeline.now_ns(), 0, "nobody waits");
+    }
+
+    #[test]
+    fn a_bus_that_is_booked_for_later_serves_whoever_comes_before() {
+        let mut timeline = Timeline::new(2, 1);
+        timeline.post(0, 1000);
+        assert_eq!(timeline.program(0, 0, 10, 100).end_ns, 1110);
+        assert_eq!(timeline.program(0, 1, 10, 100).end_ns, 110);
+    }
+
+    #[test]
+    fn a_page_crosses_the_link_of_the_host_once() {
+        let mut timeline = Timeline::new(2, 0);
+        let received = [timeline.receive(5), timeline.receive(5)];
+        assert_eq!(received, [5, 10], "one behind the other");
+        let ends = [0, 1].map(|die| timeline.program(received[die], die as u32, 10, 100).end_ns);
+        assert_eq!(ends, [115, 120]);
+        assert_eq!(timeline.send(0, 50, 10, 5).end_ns, 180);
+        assert_eq!(timeline.now_ns(), 180);
     }
 
     #[test]
     fn time_never_runs_back() {
-        let mut timeline = Timeline::new(1);
+        let mut timeline = Timeline::new(1, 0);
         timeline.advance_to(500);
         timeline.advance_to(300);
         assert_eq!(timeline.now_ns(), 500);

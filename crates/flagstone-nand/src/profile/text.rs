@@ -31,6 +31,7 @@ shipped!(
     "ipl-2007",
     "spi-nand",
     "tlc-3d",
+    "disksim-ssd",
     "tiny",
     "tiny-dies",
     "tiny-nop1",
@@ -46,17 +47,22 @@ shipped!(
 
 const TOP_KEYS: &[&str] =
     &["name", "source", "confidence", "geometry", "time_ns", "rules", "translation"];
-const TRANSLATION_KEYS: &[&str] = &["reserve_percent", "in_place_appends"];
+const TRANSLATION_KEYS: &[&str] = &["reserve_percent", "in_place_appends", "copy_back"];
 const GEOMETRY_KEYS: &[&str] =
-    &["page_size", "spare_size", "pages_per_block", "block_count", "die_count"];
+    &["page_size", "spare_size", "pages_per_block", "block_count", "die_count", "channel_count"];
 const TIME_KEYS: &[&str] = &[
     "read",
+    "read_center",
+    "read_upper_center",
     "read_msb",
     "program",
+    "program_center",
+    "program_upper_center",
     "program_msb",
     "partial_program",
     "erase",
     "transfer_page",
+    "host_page",
     "sync",
 ];
 const RULE_KEYS: &[&str] = &[
@@ -114,10 +120,11 @@ impl Profile {
     pub(crate) fn from_table(table: &Table) -> Result<Self, ProfileError> {
         let top = Section::new("", table, TOP_KEYS)?;
         let rules = top.section("rules", RULE_KEYS)?;
+        let shape = top.section("geometry", GEOMETRY_KEYS)?;
         let profile = Self {
             name: top.text("name")?,
-            geometry: geometry(&top.section("geometry", GEOMETRY_KEYS)?)?,
-            timing: timing(&top.section("time_ns", TIME_KEYS)?)?,
+            geometry: geometry(&shape)?,
+            timing: timing(&top.section("time_ns", TIME_KEYS)?, &shape)?,
             capabilities: capabilities(&rules)?,
             ecc: ecc(&rules)?,
             translation: translation(&top)?,
@@ -143,6 +150,9 @@ impl Profile {
         }
         text.push_str("\n[geometry]\n");
         geometry_lines(&mut text, &self.geometry);
+        if self.timing.channel_count > 0 {
+            number_lines(&mut text, &[("channel_count", self.timing.channel_count)]);
+        }
         text.push_str("\n[time_ns]\n");
         timing_lines(&mut text, &self.timing);
         text.push_str("\n[rules]\n");
@@ -153,8 +163,12 @@ impl Profile {
         if let Some(translation) = &self.translation {
             text.push_str("\n[translation]\n");
             number_lines(&mut text, &[("reserve_percent", translation.reserve_percent)]);
-            let appends = Value::Boolean(translation.in_place_appends);
-            line(&mut text, "in_place_appends", &appends);
+            for (key, switch) in [
+                ("in_place_appends", translation.in_place_appends),
+                ("copy_back", translation.copy_back),
+            ] {
+                line(&mut text, key, &Value::Boolean(switch));
+            }
         }
         text
     }
@@ -224,9 +238,9 @@ impl<'a> Section<'a> {
         if self.has(key) { self.number(key) } else { Ok(default) }
     }
 
-    fn switch(&self, key: &str) -> Result<bool, ProfileError> {
+    fn switch_or(&self, key: &str, default: bool) -> Result<bool, ProfileError> {
         match self.table.get(key) {
-            None => Ok(false),
+            None => Ok(default),
             Some(value) => value.as_bool().ok_or_else(|| self.bad(key, "true or false")),
         }
     }
@@ -250,8 +264,9 @@ fn translation(top: &Section<'_>) -> Result<Option<Translation>, ProfileError> {
     if !(1..=50).contains(&reserve_percent) {
         return Err(section.bad("reserve_percent", "between 1 and 50"));
     }
-    let in_place_appends = section.switch("in_place_appends")?;
-    Ok(Some(Translation { reserve_percent, in_place_appends }))
+    let in_place_appends = section.switch_or("in_place_appends", false)?;
+    let copy_back = section.switch_or("copy_back", true)?;
+    Ok(Some(Translation { reserve_percent, in_place_appends, copy_back }))
 }
 
 fn geometry(section: &Section<'_>) -> Result<Geometry, ProfileError> {
@@ -264,17 +279,23 @@ fn geometry(section: &Section<'_>) -> Result<Geometry, ProfileError> {
     })
 }
 
-fn timing(section: &Section<'_>) -> Result<Timing, ProfileError> {
+fn timing(section: &Section<'_>, shape: &Section<'_>) -> Result<Timing, ProfileError> {
     let read_ns = section.number("read")?;
     let program_ns = section.number("program")?;
     Ok(Timing {
         read_ns,
+        read_center_ns: section.number_or("read_center", read_ns)?,
+        read_upper_center_ns: section.number_or("read_upper_center", read_ns)?,
         read_msb_ns: section.number_or("read_msb", read_ns)?,
         program_ns,
+        program_center_ns: section.number_or("program_center", program_ns)?,
+        program_upper_center_ns: section.number_or("program_upper_center", program_ns)?,
         program_msb_ns: section.number_or("program_msb", program_ns)?,
         partial_program_ns: section.number_or("partial_program", program_ns)?,
         erase_ns: section.number("erase")?,
         transfer_page_ns: section.number_or("transfer_page", 0)?,
+        host_page_ns: section.number_or("host_page", 0)?,
+        channel_count: shape.number_or("channel_count", 0)?,
         sync_ns: section.number_or("sync", 0)?,
     })
 }
@@ -304,8 +325,8 @@ fn capabilities(section: &Section<'_>) -> Result<Capabilities, ProfileError> {
             _ => return Err(section.bad("partial_cut", "isolated or page_at_risk")),
         },
         endurance: section.number("endurance")?,
-        rewrite_tail: section.switch("rewrite_tail")?,
-        needs_sync: section.switch("needs_sync")?,
+        rewrite_tail: section.switch_or("rewrite_tail", false)?,
+        needs_sync: section.switch_or("needs_sync", false)?,
     })
 }
 
@@ -328,10 +349,11 @@ fn cell_mode(section: &Section<'_>) -> Result<CellMode, ProfileError> {
         "pseudo_slc" => CellMode::PseudoSlc,
         "odd_mlc" => CellMode::OddMlc { distance: section.number("pair_distance")? },
         "tlc" => CellMode::Tlc,
+        "qlc" => CellMode::Qlc,
         "file" => CellMode::File,
         "translated" => CellMode::Translated,
         _ => {
-            let expected = "slc, mlc, pseudo_slc, odd_mlc, tlc, file or translated";
+            let expected = "slc, mlc, pseudo_slc, odd_mlc, tlc, qlc, file or translated";
             return Err(section.bad("cell_mode", expected));
         }
     };
@@ -363,19 +385,32 @@ fn geometry_lines(text: &mut String, geometry: &Geometry) {
 }
 
 fn timing_lines(text: &mut String, timing: &Timing) {
+    let (read_ns, program_ns) = (timing.read_ns, timing.program_ns);
     number_lines(
         text,
         &[
-            ("read", timing.read_ns),
+            ("read", read_ns),
             ("read_msb", timing.read_msb_ns),
-            ("program", timing.program_ns),
+            ("program", program_ns),
             ("program_msb", timing.program_msb_ns),
             ("partial_program", timing.partial_program_ns),
             ("erase", timing.erase_ns),
             ("transfer_page", timing.transfer_page_ns),
+            ("host_page", timing.host_page_ns),
             ("sync", timing.sync_ns),
         ],
     );
+    // Only cells of three and four bits have such pages.
+    for (key, time_ns, default_ns) in [
+        ("read_center", timing.read_center_ns, read_ns),
+        ("read_upper_center", timing.read_upper_center_ns, read_ns),
+        ("program_center", timing.program_center_ns, program_ns),
+        ("program_upper_center", timing.program_upper_center_ns, program_ns),
+    ] {
+        if time_ns != default_ns {
+            number_lines(text, &[(key, time_ns)]);
+        }
+    }
 }
 
 fn rule_lines(text: &mut String, rules: &Capabilities) {
@@ -385,6 +420,7 @@ fn rule_lines(text: &mut String, rules: &Capabilities) {
         CellMode::PseudoSlc => ("pseudo_slc", None),
         CellMode::OddMlc { distance } => ("odd_mlc", Some(distance)),
         CellMode::Tlc => ("tlc", None),
+        CellMode::Qlc => ("qlc", None),
         CellMode::File => ("file", None),
         CellMode::Translated => ("translated", None),
     };

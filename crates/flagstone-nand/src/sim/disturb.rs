@@ -20,7 +20,9 @@ use super::damage::WordDamage;
 use super::{Place, SimNand};
 use crate::cells::CellRole;
 use crate::rules::{PageState, Span};
-use crate::{CellMode, Completion, FlashRule, Nand as _, NandError, PhysicalPage, ProgramPart};
+use crate::{
+    CellMode, Completion, FlashRule, Nand as _, NandError, PageType, PhysicalPage, ProgramPart,
+};
 
 /// One bit in so many flips on the same word line.
 const SAME_LINE: u32 = 1_000;
@@ -66,8 +68,8 @@ impl SimNand {
     /// Whether a second program of such a page harms others.
     fn disturbs(&self, index: u32) -> bool {
         match self.capabilities().cell_mode {
-            CellMode::Mlc { .. } | CellMode::Tlc => true,
-            CellMode::OddMlc { .. } => self.is_msb(index),
+            CellMode::Mlc { .. } | CellMode::Tlc | CellMode::Qlc => true,
+            CellMode::OddMlc { .. } => self.page_type(index) == PageType::Upper,
             _ => false,
         }
     }

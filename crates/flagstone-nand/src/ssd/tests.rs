@@ -12,7 +12,8 @@ fn profile() -> Profile {
     profile.checked().unwrap()
 }
 
-const PLAIN: Translation = Translation { reserve_percent: 7, in_place_appends: false };
+const PLAIN: Translation =
+    Translation { reserve_percent: 7, in_place_appends: false, copy_back: true };
 
 fn ssd() -> SimSsd {
     SimSsd::new(&profile(), PLAIN, 1)
@@ -291,7 +292,7 @@ fn on_odd_mlc_pages_on_msb_cells_move_and_others_stay() {
         put(&mut ssd, number, &image(2, 7, &[9]));
         assert_eq!(get(&mut ssd, number), image(2, 7, &[9]));
         let stays = ssd.ftl.lookup(number) == Some(place);
-        assert_eq!(stays, !ssd.is_msb(place), "page {place} of the chips");
+        assert_eq!(stays, ssd.page_type(place) == PageType::Lower, "page {place} of the chips");
     }
     assert_eq!(ssd.translation().unwrap().appends, 8);
 }

@@ -106,7 +106,7 @@ impl SimStorage {
             durable: Image::default(),
             unsynced: Vec::new(),
             timing,
-            timeline: Timeline::new(1),
+            timeline: Timeline::new(1, 0),
             faults: Faults::default(),
             trace: 0,
         }
@@ -263,7 +263,7 @@ impl Storage for SimStorage {
         self.check(offset, target.len())?;
         self.visible.read(offset, target);
         self.trace = mix(mix(self.trace, 1), offset);
-        Ok(self.timeline.wait(0, self.timing.read_ns))
+        Ok(self.timeline.send(0, self.timing.read_ns, 0, 0))
     }
 
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {

@@ -53,7 +53,7 @@ pub(super) fn file() -> SegmentFile<SimStorage> {
 pub(super) fn ssd(block_count: u32) -> SimSsd {
     let mut profile = profile("tiny").with_block_count(block_count).unwrap();
     profile.geometry.die_count = 2;
-    let translation = Translation { reserve_percent: 7, in_place_appends: false };
+    let translation = Translation { reserve_percent: 7, in_place_appends: false, copy_back: true };
     SimSsd::new(&profile, translation, 1)
 }
 
