@@ -89,7 +89,7 @@ fn profile_table(profiles: &[Profile]) -> String {
     format!(
         "{table}\n\
          page: data + spare bytes. programs: of a page's data and spare area between two erases.\n\
-         reserve: of a drive, which has a translation layer before its chips.\n\
+         reserve: what the translation layer of a drive keeps of that size. buses: that the dies share.\n\
          `flagstone profiles NAME` prints one as the TOML file that `--profile` takes.\n"
     )
 }
@@ -199,4 +199,25 @@ pub(crate) fn exit_table() -> String {
         table.row([code, row.name.to_owned(), row.meaning.to_owned()]);
     }
     table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the document lists what is shipped. Method: every profile and every key that one of them
+    /// prints stands there between backticks; small geometries for tests are named as a group.
+    #[test]
+    fn the_document_names_every_profile_and_every_key() {
+        let document = include_str!("../../../docs/PROFILES.md");
+        let stands = |word: &str| document.contains(&format!("`{word}`"));
+        for name in Profile::names() {
+            assert!(stands(name) || name.starts_with("tiny"), "docs/PROFILES.md lacks {name}");
+            let text = Profile::named(name).unwrap().to_toml();
+            let tables = text.lines().skip_while(|line| !line.starts_with('['));
+            for (key, _) in tables.filter_map(|line| line.split_once(" = ")) {
+                assert!(stands(key), "docs/PROFILES.md lacks the key {key}");
+            }
+        }
+    }
 }

@@ -123,6 +123,16 @@ fn every_power_cut_of_a_drive_recovers() {
     }
 }
 
+/// Goal: the same on every shipped drive, made as small as the others. Method: a short script on each.
+#[test]
+fn every_power_cut_of_every_shipped_drive_recovers() {
+    let is_drive = |name: &&str| Profile::named(name).unwrap().translation.is_some();
+    for name in Profile::names().filter(is_drive) {
+        let report = explored(&config("flagstone", name, 25, 1, 1));
+        assert!(report.lines.is_empty(), "{name}: {}", report.lines.join("\n"));
+    }
+}
+
 /// Goal: the same where the drive programs overwrites in place. Method: all states of seeded scripts of
 /// engines that append, on drives that see nothing but whole pages.
 #[test]
