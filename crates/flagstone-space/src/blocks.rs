@@ -425,17 +425,20 @@ impl BlockTable {
         victim.map(|block| BlockIndex(*block))
     }
 
-    /// Closed block with the highest `(1 - u) * age / 2u` among those taken before `sequence`.
-    pub(crate) fn cost_benefit_victim(
+    /// Closed block with the highest `(1 - u) * age / 2u` among those taken before `sequence`, divided by
+    /// what `wear` says of it; by 1 at least.
+    pub(crate) fn aged_victim(
         &self,
         units_per_block: u32,
         sequence: u32,
+        wear: impl Fn(&Block) -> u32,
     ) -> Option<BlockIndex> {
         let score = |block: &Block| {
             let (live, age) = (u64::from(block.live), self.clock + 1 - block.closed_at);
             let dead = u64::from(units_per_block).saturating_sub(live);
             // Scaled so that integers keep the order; live is at least 1 in a closed block.
-            ((u128::from(dead) * u128::from(age)) << 20) / u128::from(2 * live.max(1))
+            let cost = u128::from(2 * live.max(1)) * u128::from(wear(block).max(1));
+            ((u128::from(dead) * u128::from(age)) << 20) / cost
         };
         let closed = self.buckets.iter().take(units_per_block as usize).flatten();
         closed

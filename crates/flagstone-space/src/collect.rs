@@ -185,7 +185,10 @@ impl<D: Nand> Space<D> {
         let units_per_block = self.layout().units_per_block;
         let victim = match self.options.gc_policy {
             GcPolicy::Greedy => self.blocks.greedy_victim(sequence),
-            GcPolicy::CostBenefit => self.blocks.cost_benefit_victim(units_per_block, sequence),
+            GcPolicy::CostBenefit => self.blocks.aged_victim(units_per_block, sequence, |_| 1),
+            GcPolicy::CostAgeTimes => {
+                self.blocks.aged_victim(units_per_block, sequence, |block| block.erases)
+            }
         };
         let Some(victim) = victim else { return Ok(false) };
         if self.blocks.get(victim).live >= units_per_block {

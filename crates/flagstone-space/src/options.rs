@@ -9,6 +9,9 @@ pub enum GcPolicy {
     /// Highest `(1 - u) * age / 2u`, where `u` is the live fraction: the cost-benefit rule of LFS
     /// (Rosenblum and Ousterhout, 1992). Wins when hot and cold pages mix.
     CostBenefit,
+    /// Highest `(1 - u) * age / (u * e)`, where `e` is how often the block was erased: the
+    /// cost-age-times rule (Chiang, Lee, Chang, 1999). As cost-benefit, but worn blocks wait longer.
+    CostAgeTimes,
 }
 
 /// How a space is laid out and kept.

@@ -122,7 +122,11 @@ impl Record {
         put_uint(&mut head[4..6], FORMAT_VERSION.into());
         head[6] = self.options.parts;
         head[7] = self.options.ring_blocks;
-        head[8] = u8::from(self.options.gc_policy == GcPolicy::CostBenefit);
+        head[8] = match self.options.gc_policy {
+            GcPolicy::Greedy => 0,
+            GcPolicy::CostBenefit => 1,
+            GcPolicy::CostAgeTimes => 2,
+        };
         head[9] = self.placement.0;
         put_uint(&mut head[12..16], self.placement.1.into());
         put_uint(&mut head[16..20], self.geometry.page_size.into());
@@ -196,7 +200,11 @@ impl Record {
     fn decode_head(head: &[u8]) -> Self {
         let number = |from: usize, to: usize| get_uint(&head[from..to]);
         let short = |from: usize| get_uint(&head[from..from + 4]) as u32;
-        let policy = if head[8] == 1 { GcPolicy::CostBenefit } else { GcPolicy::Greedy };
+        let policy = match head[8] {
+            1 => GcPolicy::CostBenefit,
+            2 => GcPolicy::CostAgeTimes,
+            _ => GcPolicy::Greedy,
+        };
         Self {
             geometry: Geometry {
                 page_size: short(16),
@@ -302,6 +310,17 @@ mod tests {
         sample().encode(&mut bytes);
         bytes.extend_from_slice(&[0xFF; 33]);
         assert_eq!(Record::decode(&bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn every_collection_policy_is_recorded() {
+        for gc_policy in [GcPolicy::Greedy, GcPolicy::CostBenefit, GcPolicy::CostAgeTimes] {
+            let options = SpaceOptions { gc_policy, ..SpaceOptions::default() };
+            let mut bytes = Vec::new();
+            Record { options, ..sample() }.encode(&mut bytes);
+            let found = Record::decode(&bytes).map(|record| record.options);
+            assert_eq!(found, Ok(options));
+        }
     }
 
     #[test]

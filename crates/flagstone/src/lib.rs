@@ -86,7 +86,7 @@ pub use lock::Xid;
 pub use options::{
     AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
     OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
-    VerifyOnOpen, Victim, WriteCount,
+    VerifyOnOpen, Victim, WearLevelling, WriteCount,
 };
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,

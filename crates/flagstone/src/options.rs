@@ -55,6 +55,20 @@ pub enum Collection {
     Greedy,
     /// Highest `(1 - u) * age / 2u` (Rosenblum and Ousterhout 1992, Kawaguchi et al. 1995).
     CostBenefit,
+    /// The same divided by the erases that the block has seen (Chiang, Lee, Chang 1999): worn blocks
+    /// wait longer.
+    CostAgeTimes,
+}
+
+/// How blocks are kept from wearing out before others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WearLevelling {
+    /// What will be rewritten soon takes the least worn of the free blocks, what stays a worn one.
+    Dynamic,
+    /// Blocks that rest are emptied as well, for at most one erase in 64.
+    #[default]
+    Static,
 }
 
 /// Which frame leaves memory next, among leaves. Inner nodes stay longer, by last use.
@@ -284,6 +298,8 @@ pub struct Options {
     pub relocation: RelocationFolding,
     /// Victim policy of garbage collection.
     pub collection: Collection,
+    /// Wear levelling on chips; files and drives have their own.
+    pub wear_levelling: WearLevelling,
     /// Physical pages of a logical page.
     pub parts: u32,
     /// Physical pages that the log may occupy; 0 derives it from the memory budget. Raised to the
@@ -330,6 +346,7 @@ impl Default for Options {
             split: SplitTime::Merge,
             relocation: RelocationFolding::Fold,
             collection: Collection::Greedy,
+            wear_levelling: WearLevelling::Static,
             parts: 1,
             log_pages: 0,
             compaction: Compaction::Copy,

@@ -31,7 +31,7 @@ use crate::engine::{
 use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
 use crate::log::{Flush as LogFlush, LogGeometry};
-use crate::options::{Collection, Options};
+use crate::options::{Collection, Options, WearLevelling};
 use sleep::Sleepers;
 
 mod check;

@@ -244,10 +244,11 @@ fn long_scripts_agree_with_the_model_with_pages_of_several_parts() {
 }
 
 #[test]
-fn long_scripts_agree_with_the_model_under_cost_benefit_and_static_wear() {
-    let gc_policy = crate::GcPolicy::CostBenefit;
-    let options = SpaceOptions { gc_policy, static_wear: Some(4), ..options() };
-    long_run(sim(&profile("tiny")), &options, 5);
+fn long_scripts_agree_with_the_model_under_policies_of_age_and_static_wear() {
+    for gc_policy in [crate::GcPolicy::CostBenefit, crate::GcPolicy::CostAgeTimes] {
+        let options = SpaceOptions { gc_policy, static_wear: Some(4), ..options() };
+        long_run(sim(&profile("tiny")), &options, 5);
+    }
 }
 
 #[test]

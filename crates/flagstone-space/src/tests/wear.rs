@@ -3,9 +3,10 @@
 use std::vec;
 use std::vec::Vec;
 
-use flagstone_nand::{Profile, SimNand};
+use flagstone_nand::{BlockIndex, Profile, SimNand};
 
 use super::harness::{Draw, REGION, profile, sim};
+use crate::blocks::BlockTable;
 use crate::{BlockState, Cause, LogicalPage, Lsn, NoOwner, Space, SpaceOptions, WriteTag};
 
 /// Erases of which levelling may take one.
@@ -176,4 +177,20 @@ fn a_block_with_pages_of_the_mapping_does_not_rest() {
     assert_ne!(rested(&[first]), rested(&[]));
     assert_eq!(space.blocks.rested(0, u32::MAX, &[]), None, "nothing is that old");
     assert_eq!(space.blocks.rested(u32::MAX, 0, &[]), None, "nothing saw fewer erases");
+}
+
+/// Goal: of blocks that are as full and as old, cost-age-times takes the less worn one. Method: two
+/// blocks, either of which is the worn one; cost-benefit does not tell them apart.
+#[test]
+fn cost_age_times_leaves_worn_blocks_alone() {
+    for (erases, expected) in [([10, 5], 1), ([5, 10], 0)] {
+        let mut table = BlockTable::new(2, 8, 8);
+        for (block, count) in (0..2).map(BlockIndex).zip(erases) {
+            table.restore(block, BlockState::Closed, 1 + block.0, count);
+            table.add_live(block.0 * 8);
+        }
+        let worn = table.aged_victim(8, 100, |block| block.erases);
+        assert_eq!(worn, Some(BlockIndex(expected)));
+        assert_eq!(table.aged_victim(8, 100, |_| 1), Some(BlockIndex(1)), "the last of equals");
+    }
 }

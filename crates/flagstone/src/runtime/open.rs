@@ -7,7 +7,7 @@ use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
 
 use super::{
     Collection, EngineError, GcPolicy, GroupId, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
-    OpenError, Options, Runtime, RwLock, SeededBug, Space, SpaceError, SpaceOptions,
+    OpenError, Options, Runtime, RwLock, SeededBug, Space, SpaceError, SpaceOptions, WearLevelling,
 };
 use crate::bugs::Bugs;
 use crate::engine::{
@@ -207,13 +207,15 @@ pub(crate) fn space_options(
     options: &Options,
 ) -> Result<SpaceOptions, OpenError> {
     let (geometry, capabilities) = (device.geometry(), device.capabilities());
+    let levels = options.wear_levelling == WearLevelling::Static && wears_by_block(capabilities);
     let mut space = SpaceOptions {
         parts: options.parts as u8,
         gc_policy: match options.collection {
             Collection::Greedy => GcPolicy::Greedy,
             Collection::CostBenefit => GcPolicy::CostBenefit,
+            Collection::CostAgeTimes => GcPolicy::CostAgeTimes,
         },
-        static_wear: wears_by_block(capabilities).then_some(LEVEL_SHARE),
+        static_wear: levels.then_some(LEVEL_SHARE),
         ..SpaceOptions::default()
     };
     let mut blocks = 0;
