@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use flagstone::{Collection, PRESETS};
+use flagstone::{Collection, PRESETS, WearLevelling};
 use flagstone_nand::{Crashable as _, Nand as _, Profile, SimNand};
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ use super::script::{Mix, value_bytes};
 use super::sequences::{explore_sequences, prepared};
 use super::subject::Setup;
 use super::swarm::CHIP_PROFILES;
-use super::wear;
+use super::wear::{self, Load};
 use super::{
     CrashConfig, CrashError, CrashReport, Flagstone, RunnerRig, chip, explore, fuzz_image,
 };
@@ -430,36 +430,83 @@ fn worn_out(_: u64) -> Result<Outcome, CrashError> {
     Ok(outcome)
 }
 
-/// What wears a chip: who writes, which block is collected next, and how uneven the keys are.
-const DEATHS: [(&str, Collection, u8); 8] = [
-    ("flagstone", Collection::Greedy, 0),
-    ("flagstone", Collection::Greedy, 200),
-    ("flagstone", Collection::CostBenefit, 0),
-    ("flagstone", Collection::CostBenefit, 200),
-    ("traditional", Collection::Greedy, 0),
-    ("traditional", Collection::Greedy, 200),
-    ("traditional", Collection::CostBenefit, 0),
-    ("traditional", Collection::CostBenefit, 200),
-];
+/// Who wears a chip, and with what policies.
+const DEATHS: [(&str, Collection, WearLevelling); 10] = {
+    use Collection::{CostAgeTimes, CostBenefit, Greedy};
+    use WearLevelling::{Dynamic, Static};
+    [
+        ("flagstone", Greedy, Static),
+        ("flagstone", CostBenefit, Static),
+        ("flagstone", CostAgeTimes, Static),
+        ("flagstone", Greedy, Dynamic),
+        ("flagstone", CostAgeTimes, Dynamic),
+        ("traditional", Greedy, Static),
+        ("traditional", CostBenefit, Static),
+        ("traditional", CostAgeTimes, Static),
+        ("traditional", Greedy, Dynamic),
+        ("traditional", CostAgeTimes, Dynamic),
+    ]
+};
+
+/// Which rows they write.
+#[derive(Clone, Copy)]
+enum DeathKeys {
+    /// All alike.
+    Even,
+    /// Some far more than others.
+    Hot,
+    /// Some alone; all others are put once and rest.
+    Few,
+}
+
+impl DeathKeys {
+    const ALL: [Self; 3] = [Self::Even, Self::Hot, Self::Few];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Even => "even",
+            Self::Hot => "hot",
+            Self::Few => "few, others rest",
+        }
+    }
+
+    fn load(self) -> Load {
+        let mix = Mix::default();
+        match self {
+            Self::Even => Load { mix, row_size: 0 },
+            Self::Hot => Load { mix: Mix { hot: 200, ..mix }, row_size: 0 },
+            // What fills whole tables would rewrite the rows that rest, and restarts wear the ring.
+            Self::Few => {
+                let mix = Mix { hot: 255, large: 0, upkeep: 0, pieces: 0, ..mix };
+                Load { mix, row_size: 250 }
+            }
+        }
+    }
+}
 
 /// Erases that a block endures in a run to death.
 const DEATH_ENDURANCE: u32 = 100;
 
 fn run_to_death(effort: u64) -> Result<Outcome, CrashError> {
     let mut outcome = Outcome::default();
-    outcome.details += "| preset | collection | keys | transactions until the end | most erases | mean \
-                        erases | max/mean |\n| --- | --- | --- | --- | --- | --- | --- |\n";
-    let mut worst: f64 = 0.0;
-    for (preset, collection, hot) in DEATHS {
+    outcome.details += "| preset | collection | levelling | keys | transactions until the end | most \
+                        erases | mean erases | max/mean |\n\
+                        | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    let mut worst = [0.0_f64; 2];
+    let lives = DEATHS.iter().flat_map(|death| DeathKeys::ALL.map(|keys| (*death, keys)));
+    for ((preset, collection, levelling), keys) in lives {
         let (mut commits, mut erases_max, mut erases_mean) = (0, 0, 0.0);
         for seed in seeds(effort) {
             let mut trial = mortal_trial(preset, DEATH_ENDURANCE, seed)?;
             trial.setup.options.collection = collection;
-            let mix = Mix { hot, ..Mix::default() };
-            let lifetime = match wear::run_to_death::<Engine>(&trial, &mix, 5_000_000) {
+            trial.setup.options.wear_levelling = levelling;
+            let lifetime = match wear::run_to_death::<Engine>(&trial, &keys.load(), 50_000_000) {
                 Ok(lifetime) => lifetime,
                 Err((lifetime, violation)) => {
-                    eprintln!("{preset} {collection:?} hot {hot} seed {seed}: {violation}");
+                    let keys = keys.name();
+                    eprintln!(
+                        "{preset} {collection:?} {levelling:?} {keys} seed {seed}: {violation}"
+                    );
                     outcome.failures += 1;
                     lifetime
                 }
@@ -469,19 +516,23 @@ fn run_to_death(effort: u64) -> Result<Outcome, CrashError> {
             erases_max = erases_max.max(lifetime.erases_max);
             erases_mean += lifetime.erases_mean / effort as f64;
         }
-        let (keys, ratio) =
-            (if hot > 0 { "hot" } else { "even" }, f64::from(erases_max) / erases_mean);
+        let ratio = f64::from(erases_max) / erases_mean;
         let _ = writeln!(
             outcome.details,
-            "| `{preset}` | {collection:?} | {keys} | {} | {erases_max} | {erases_mean:.1} | \
-             {ratio:.2} |",
+            "| `{preset}` | {collection:?} | {levelling:?} | {} | {} | {erases_max} | \
+             {erases_mean:.1} | {ratio:.2} |",
+            keys.name(),
             grouped(commits)
         );
-        worst = worst.max(ratio);
+        let worst = &mut worst[usize::from(levelling == WearLevelling::Dynamic)];
+        *worst = worst.max(ratio);
     }
     outcome.is_met = outcome.failures == 0;
     outcome.value = format!(
-        "max/mean at most {worst:.2} at the end of {} lives, {} failures",
+        "max/mean at most {:.2}, {:.2} where what rests is left alone, at the end of {} lives, \
+         {} failures",
+        worst[0],
+        worst[1],
         grouped(outcome.cases),
         outcome.failures
     );

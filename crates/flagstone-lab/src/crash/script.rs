@@ -27,7 +27,7 @@ pub const KEY_COUNT: u8 = 48;
 const WORK_MAX: u8 = 12;
 
 /// Keys of a table that everybody goes to.
-const HOT_KEY_COUNT: u8 = 2;
+pub(crate) const HOT_KEY_COUNT: u8 = 2;
 
 /// Which way a scan runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

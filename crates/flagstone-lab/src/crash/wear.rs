@@ -5,20 +5,34 @@
 
 use std::sync::Arc;
 
+use flagstone::Durability;
 use flagstone_nand::{BlockIndex, Crashable as _, FaultPlan, Nand as _, SimNand, WearOut};
 
 use super::explore::{guarded, violation_of};
 use super::faults::{Campaign, Trial};
 use super::rig::{Capturing, Rig};
 use super::run::{Runner, RunnerRig, Stop, Violation};
-use super::script::{Mix, Op, Script};
+use super::script::{HOT_KEY_COUNT, KEY_COUNT, KeyIndex, Mix, Op, Script, TABLE_COUNT};
 use super::subject::Subject;
+use crate::model::{SlotIndex, TableIndex};
+
+/// Transaction that puts rows.
+const SLOT: SlotIndex = SlotIndex(0);
 
 /// How often a worn-out chip is opened again.
 const WORN_RESTARTS: u32 = 4;
 
 /// Calls of a life and of what comes after it: an engine that goes round in circles is stopped.
 const CALLS_MAX: u64 = 50_000_000;
+
+/// What a chip is worn with.
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    /// Operations without an end.
+    pub mix: Mix,
+    /// Bytes of each row that is put first, all but the keys that everybody goes to; 0 for none.
+    pub row_size: usize,
+}
 
 /// What a chip lived through.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,7 +57,7 @@ impl Lifetime {
     }
 }
 
-/// Writes with `mix` until blocks that die of wear have left the chip read-only; then everything
+/// Writes with `load` until blocks that die of wear have left the chip read-only; then everything
 /// must still be there, also after it was opened again.
 ///
 /// `chip` in the trial has a low endurance.
@@ -53,7 +67,7 @@ impl Lifetime {
 /// What was wrong, with the lifetime so far.
 pub fn run_to_death<S: Subject<RunnerRig<SimNand>>>(
     trial: &Trial,
-    mix: &Mix,
+    load: &Load,
     steps_max: u64,
 ) -> Result<Lifetime, (Lifetime, Violation)> {
     let mut chip = trial.chip.clone();
@@ -64,8 +78,9 @@ pub fn run_to_death<S: Subject<RunnerRig<SimNand>>>(
     let mut lifetime = Lifetime::default();
     let done = guarded(|| {
         let mut runner: Runner<S, SimNand> = Runner::create(rig.clone(), &trial.setup)?;
+        put_rows(&mut runner, load.row_size)?;
         for round in 0.. {
-            let script = Script::seeded(trial.seed + round, trial.ops, mix);
+            let script = Script::seeded(trial.seed + round, trial.ops, &load.mix);
             let ended = runner.run(&script);
             (lifetime.steps, lifetime.commits) = (runner.trace().steps, runner.trace().commits);
             match ended {
@@ -86,6 +101,21 @@ pub fn run_to_death<S: Subject<RunnerRig<SimNand>>>(
     }
 }
 
+/// Puts rows of `size` bytes under all keys but the hot ones.
+fn put_rows<S>(runner: &mut Runner<S, SimNand>, size: usize) -> Result<(), Stop>
+where
+    S: Subject<RunnerRig<SimNand>>,
+{
+    let tables = (0..TABLE_COUNT).filter(|_| size > 0).map(TableIndex);
+    for table in tables {
+        for key in (HOT_KEY_COUNT..KEY_COUNT).map(KeyIndex) {
+            runner.put_value(SLOT, table, key, size)?;
+            runner.step(Op::Commit(SLOT, Durability::Immediate))?;
+        }
+    }
+    Ok(())
+}
+
 /// What was not durable yet is gone (rule D8), and reopening tells the model so; all else is there.
 fn stay_dead<S>(runner: &mut Runner<S, SimNand>) -> Result<(), Stop>
 where
@@ -104,7 +134,7 @@ where
 /// B6: blocks die of wear until the chip is read-only. The steps taken are the campaign's cases.
 #[must_use]
 pub fn worn_out<S: Subject<RunnerRig<SimNand>>>(trial: &Trial, steps_max: u64) -> Campaign {
-    let (lifetime, failure) = match run_to_death::<S>(trial, &Mix::default(), steps_max) {
+    let (lifetime, failure) = match run_to_death::<S>(trial, &Load::default(), steps_max) {
         Ok(lifetime) => (lifetime, None),
         Err((lifetime, violation)) => (lifetime, Some(violation)),
     };
