@@ -478,7 +478,9 @@ Examples:
   flagstone bench tpcb --device mtd --node /dev/mtd3 --memory 2MiB    what is on it is lost
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
-collection has to run throughout, and erases per commit must agree in the two halves of the run.")]
+collection has to run throughout, and erases per commit must agree in the two halves of the run.
+Workloads that never overwrite their chip (ycsb c, d and e; index writes-0) warm up for as many
+transactions as they measure, and need not be steady.")]
 pub(crate) struct BenchArgs {
     /// Workload: tpcb, tpcc, tatp, linkbench, ycsb or index.
     #[arg(value_name = "WORKLOAD")]

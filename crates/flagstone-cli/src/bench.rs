@@ -114,7 +114,8 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.fill = args.fill;
     config.warmup = warmup(&args.warmup)?;
     config.seed = args.seed;
-    let unsteady = if config.warmup == Warmup::None { Unsteady::Accepted } else { Unsteady::Fails };
+    let is_accepted = config.warmup == Warmup::None || !config.workload.overwrites();
+    let unsteady = if is_accepted { Unsteady::Accepted } else { Unsteady::Fails };
     Ok(BenchRequest { config, unsteady, _scratch: scratch })
 }
 

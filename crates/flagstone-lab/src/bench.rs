@@ -117,6 +117,19 @@ pub enum WorkloadKind {
 }
 
 impl WorkloadKind {
+    /// Whether it overwrites a device sooner or later, however little of it is new: only then is there
+    /// a steady state to warm up to.
+    #[must_use]
+    pub const fn overwrites(self) -> bool {
+        match self {
+            Self::Index(dialect) => !matches!(dialect, index::Dialect::Writes0),
+            Self::Ycsb(dialect) => {
+                matches!(dialect, ycsb::Dialect::A | ycsb::Dialect::B | ycsb::Dialect::F)
+            }
+            _ => true,
+        }
+    }
+
     /// Smallest and largest scale.
     const fn scales(self) -> ([u32; 2], &'static str) {
         match self {
@@ -178,7 +191,8 @@ pub enum MemoryBudget {
 /// What runs before the measured window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Warmup {
-    /// Until the chip has been overwritten three times.
+    /// Until the chip has been overwritten three times; as many transactions as the window has where
+    /// the workload never overwrites it.
     #[default]
     Auto,
     /// Nothing: the window starts right after the load.
@@ -313,6 +327,7 @@ pub fn run_observed(
 ) -> Result<Run, BenchError> {
     config.require()?;
     config.require_device_for(options)?;
+    let config = &config.clone().with_an_end();
     match config.workload {
         WorkloadKind::Tpcb(dialect) => {
             let workload = &config.tpcb_of(dialect);
@@ -459,6 +474,16 @@ impl BenchConfig {
         let workload = WorkloadKind::Ycsb(dialect);
         let start = Start::Image(Arc::default());
         Self { workload, start, scale: 100_000, ..Self::tpcb(profile, options) }
+    }
+
+    /// The same, without a warm-up that would never end.
+    fn with_an_end(self) -> Self {
+        match self.warmup {
+            Warmup::Auto if !self.workload.overwrites() => {
+                Self { warmup: Warmup::Txns(self.txns), ..self }
+            }
+            _ => self,
+        }
     }
 
     /// Whether clients give up at will.

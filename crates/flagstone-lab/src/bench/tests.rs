@@ -332,6 +332,20 @@ fn ycsb_runs_on_every_engine() {
     }
 }
 
+/// Goal: a workload that never overwrites its chip comes to an end. Method: reads alone, and inserts
+/// alone, with the warm-up that would wait for overwrites.
+#[test]
+fn a_workload_that_overwrites_nothing_warms_up_and_ends() {
+    let profile = Profile::named("otf-ssd").expect("the profile exists");
+    for dialect in [ycsb::Dialect::C, ycsb::Dialect::D] {
+        let (scale, txns) = (500, 200);
+        let config =
+            BenchConfig { scale, txns, ..BenchConfig::ycsb(dialect, profile.clone(), Vec::new()) };
+        let run = super::run(&config, &Options::default(), &mut |_| ()).expect("it ends");
+        assert_eq!(run.commits, txns, "{dialect}");
+    }
+}
+
 /// Goal: a transaction that only read what is durable waits for no flush. Method: one client, so
 /// that nobody else's flush wakes it.
 #[test]
