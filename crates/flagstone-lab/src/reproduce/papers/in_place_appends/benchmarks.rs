@@ -8,7 +8,7 @@ use flagstone_nand::Profile;
 use super::super::super::cell::{Cell, Outcomes};
 use super::super::super::figure::{Axis, Drawing, Figure, Panel, Series};
 use super::super::super::{Effort, ReproduceError};
-use super::{CLIENTS, FILL, MEMORY_SHARE, PSLC, options};
+use super::{CLIENTS, FILL, PSLC, options};
 use crate::bench::{BenchConfig, MemoryBudget, WorkloadKind};
 use crate::workload::tpcc::Cardinality;
 use crate::workload::{linkbench, tatp};
@@ -17,6 +17,9 @@ use crate::workload::{linkbench, tatp};
 const WAYS: [(&str, &str); 3] =
     [("[0x0]", "ipa-0x0"), ("[2x4]", "ipa-2x4"), ("flagstone", "flagstone")];
 const BENCHMARKS: [&str; 4] = ["TPC-B", "TPC-C", "TATP", "LinkBench"];
+
+/// Share of the data that memory holds: 2 % of the smaller ones would be no memory at all.
+const MEMORY_SHARE: f64 = 0.1;
 
 /// How much of each benchmark runs.
 struct Sizes {
@@ -60,8 +63,9 @@ pub(super) fn setting(effort: Effort) -> String {
     format!(
         "the default beside both schemes, on pSLC in steady state: TPC-B with {branches} branches, TPC-C \
          with {warehouses} warehouses of {} items, TATP with {subscribers} subscribers, LinkBench with \
-         {nodes} nodes",
-        cardinality.items
+         {nodes} nodes; memory {:.0} % of the data",
+        cardinality.items,
+        100.0 * MEMORY_SHARE
     )
 }
 
