@@ -338,9 +338,9 @@ fn ycsb_runs_on_every_engine() {
 fn a_workload_that_overwrites_nothing_warms_up_and_ends() {
     let profile = Profile::named("otf-ssd").expect("the profile exists");
     for dialect in [ycsb::Dialect::C, ycsb::Dialect::D] {
-        let (scale, txns) = (500, 200);
-        let config =
-            BenchConfig { scale, txns, ..BenchConfig::ycsb(dialect, profile.clone(), Vec::new()) };
+        let (scale, txns, memory) = (2_000, 200, MemoryBudget::Bytes(1 << 20));
+        let base = BenchConfig::ycsb(dialect, profile.clone(), Vec::new());
+        let config = BenchConfig { scale, txns, memory, ..base };
         let run = super::run(&config, &Options::default(), &mut |_| ()).expect("it ends");
         assert_eq!(run.commits, txns, "{dialect}");
     }
