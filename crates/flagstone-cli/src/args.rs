@@ -89,6 +89,12 @@ pub(crate) enum RawCommand {
     Check(DatabaseArgs),
     /// Merge every pending change into its leaf, and write a checkpoint.
     Merge(DatabaseArgs),
+    /// Write a plain file anew, every table in order and dense, in place of the old one.
+    ///
+    /// The new file is made beside the old one, as PATH.compacting, and takes its name when it is complete
+    /// and durable: whatever happens meanwhile, PATH is the old file or the new one. There must be room
+    /// for both. Chips, their images and block devices are copied with `backup` and `restore` instead.
+    Compact(DatabaseArgs),
     /// Draw the chip: state, live pages and erase count of each block.
     Wear(WearArgs),
     /// Say what a chip is and, on blocks that may be used up, find out what it can do.

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use flagstone::{BackupError, EngineError, OpenError, OptionsError};
+use flagstone::{BackupError, CompactError, EngineError, OpenError, OptionsError};
 use flagstone_lab::bench::BenchError;
 use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
@@ -120,6 +120,14 @@ pub(crate) enum Failure {
         path: PathBuf,
         /// Why.
         source: BackupError,
+    },
+    /// A database was not compacted.
+    #[error("{path}: {source}")]
+    Compact {
+        /// File of the database.
+        path: PathBuf,
+        /// Why.
+        source: CompactError,
     },
     /// The port of a server cannot be had.
     #[error("cannot listen on this port: {0}")]
@@ -236,6 +244,7 @@ impl Failure {
             Self::Line { source: LineFault::Form(_), .. } => Exit::BadInput,
             Self::Line { source: LineFault::Engine(source), .. } => engine_exit(source),
             Self::Backup { source, .. } => backup_exit(source),
+            Self::Compact { source, .. } => compact_exit(source),
             Self::Probe { source: ProbeError::Device(error), .. } => nand_exit(error),
             Self::Probe { .. } => Exit::Usage,
             Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,
@@ -348,6 +357,16 @@ fn backup_exit(error: &BackupError) -> Exit {
         }
         BackupError::Version { .. } => Exit::Version,
         BackupError::NotEmpty => Exit::Exists,
+        _ => Exit::Failed,
+    }
+}
+
+fn compact_exit(error: &CompactError) -> Exit {
+    match error {
+        CompactError::NotAFile => Exit::Usage,
+        CompactError::Open(error) | CompactError::New { source: error, .. } => open_exit(error),
+        CompactError::Engine(error) => engine_exit(error),
+        CompactError::Io { source, .. } => file_exit(source.kind()),
         _ => Exit::Failed,
     }
 }

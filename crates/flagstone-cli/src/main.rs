@@ -10,6 +10,7 @@ mod args;
 mod backup;
 mod bench;
 mod catalog;
+mod compact;
 mod crash;
 mod demo;
 mod escape;
@@ -69,6 +70,7 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Lab(command) => return lab::lab(&command, output),
         RawCommand::Check(args) => return inspect::check(&args.try_into()?, output),
         RawCommand::Merge(args) => inspect::merge(&args.try_into()?, output)?,
+        RawCommand::Compact(args) => compact::compact(&args.try_into()?, output)?,
         RawCommand::Create(args) => rows::create(&args.try_into()?, output)?,
         RawCommand::Put(args) => rows::put(&args.try_into()?, output)?,
         RawCommand::Get(args) => rows::get(&args.try_into()?, output)?,

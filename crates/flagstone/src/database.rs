@@ -21,6 +21,7 @@ use crate::runtime::{CheckReport, RecoveryReport, Runtime};
 
 mod backup;
 mod budget;
+mod compact;
 mod cursor;
 mod entry;
 mod load;
@@ -31,6 +32,7 @@ mod transaction;
 pub use backup::{BackupError, BackupReport, verify_backup};
 pub(crate) use budget::WearAccount;
 pub use budget::{Allowance, AtLimit, WearBudget, WearStatus};
+pub use compact::{CompactError, CompactReport};
 pub use cursor::{Cursor, CursorMut, RowRef};
 pub use entry::Entry;
 pub use load::{LoadError, LoadReport};
@@ -139,12 +141,22 @@ fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
         return Ok(Box::new(EccNand::open_mtd(path, None)?));
     }
-    let mut sidecar = path.as_os_str().to_owned();
-    sidecar.push(".toml");
-    if Path::new(&sidecar).exists() {
+    if has_profile(path) {
         return Ok(Box::new(EccNand::open_image(path)?));
     }
     Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
+}
+
+/// Whether a file is the image of a chip: its profile lies beside it.
+fn has_profile(path: &Path) -> bool {
+    let mut sidecar = path.as_os_str().to_owned();
+    sidecar.push(".toml");
+    Path::new(&sidecar).exists()
+}
+
+/// Whether a path holds neither an image nor a device of the system.
+fn is_plain_file(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_file()) && !has_profile(path)
 }
 
 impl<D: Nand> Database<D> {

@@ -15,6 +15,7 @@ fn every_command_has_help() {
         "stats",
         "check",
         "merge",
+        "compact",
         "wear",
         "bench",
         "crash",

@@ -9,6 +9,7 @@ mod backup;
 mod bad_input;
 mod catalog;
 mod command;
+mod compact;
 mod generate;
 mod own_ecc;
 mod probe;

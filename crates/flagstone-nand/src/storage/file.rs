@@ -67,13 +67,25 @@ impl FileStorage {
             options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
         }
         match options.open(path) {
-            Ok(file) => Self::locked(file),
+            Ok(file) => {
+                let storage = Self::locked(file)?;
+                // Another file took its place while its last user still had it locked.
+                if storage.has_name(path) { Ok(storage) } else { Err(OpenDeviceError::Locked) }
+            }
             Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(OpenDeviceError::Locked),
             Err(error) if is_refusal(&error) && File::open(path).is_ok() => {
                 Err(OpenDeviceError::ReadOnly)
             }
             Err(error) => Err(io(&error)),
         }
+    }
+
+    /// Whether `path` stands for the file that is open.
+    fn has_name(&self, path: &Path) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let (named, open) = (fs::metadata(path), self.file.metadata());
+        matches!((named, open), (Ok(named), Ok(open))
+            if (named.dev(), named.ino()) == (open.dev(), open.ino()))
     }
 
     fn locked(file: File) -> Result<Self, OpenDeviceError> {
@@ -256,6 +268,19 @@ mod tests {
         permissions.set_readonly(true);
         fs::set_permissions(&path, permissions).unwrap();
         assert_eq!(FileStorage::open(&path).unwrap_err(), OpenDeviceError::ReadOnly);
+    }
+
+    /// Goal: whoever waited for a file does not get one that has lost its name meanwhile. Method: the file
+    /// is replaced between its opening and the look at its name.
+    #[test]
+    fn a_file_that_was_replaced_is_not_the_one_of_that_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("file"), directory.path().join("other"));
+        let storage = FileStorage::create(&path).unwrap();
+        assert!(storage.has_name(&path));
+        fs::write(&other, [0; 10]).unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert!(!storage.has_name(&path));
     }
 
     #[test]

@@ -169,7 +169,10 @@ impl<D: Nand> Database<D> {
     }
 
     /// The tables that the snapshot sees, in order of their names (B1).
-    fn tables_of(&self, snapshot: &Snapshot<D>) -> Result<Vec<(String, Table)>, EngineError> {
+    pub(super) fn tables_of(
+        &self,
+        snapshot: &Snapshot<D>,
+    ) -> Result<Vec<(String, Table)>, EngineError> {
         let found = snapshot.range(CATALOG, ..).map(|row| {
             let name = String::from_utf8_lossy(&row?.0).into_owned();
             Ok(self.existing_table(&name)?.map(|table| (name, table)))

@@ -1,0 +1,48 @@
+//! The command `compact`.
+//!
+//! Owns what it prints; how files change places is the library's.
+
+use flagstone::{CompactReport, Database};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::output::{Output, counted};
+use crate::progress::Progress;
+use crate::request::{Target, UsageError};
+use crate::size::format_size;
+
+/// Writes a database in a plain file anew.
+pub(crate) fn compact(target: &Target, output: &mut Output) -> Result<(), Failure> {
+    if target.profile.is_some() {
+        return Err(UsageError::Conflict(FILES_HAVE_ONE_SHAPE).into());
+    }
+    let mut progress = Progress::new(output.form());
+    let result = Database::compact_watched(&target.path, &target.options, |done, total| {
+        progress.report("compacting rows", done, total);
+    });
+    progress.finish();
+    let report = result.map_err(|source| Failure::Compact { path: target.path.clone(), source })?;
+    let json = json!({
+        "path": target.path,
+        "tables": report.tables,
+        "rows": report.rows,
+        "size_before": report.size_before,
+        "size": report.size,
+        "used_before": report.used_before,
+        "used": report.used,
+    });
+    Ok(output.show(&json, || text(&report))?)
+}
+
+const FILES_HAVE_ONE_SHAPE: &str = "compact takes plain files alone, which need no --profile";
+
+fn text(report: &CompactReport) -> String {
+    let CompactReport { tables, rows, size_before, size, used_before, used, .. } = *report;
+    let (rows, tables) = (counted(rows, "row", "rows"), counted(tables, "table", "tables"));
+    let [size_before, size, used_before, used] =
+        [size_before, size, used_before, used].map(format_size);
+    format!(
+        "compacted {rows} of {tables}\n\
+         file: {size_before} before, {size} now; pages in use: {used_before} before, {used} now\n"
+    )
+}

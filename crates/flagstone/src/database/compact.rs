@@ -1,0 +1,280 @@
+//! Compaction: the rows of a database written anew, in order, to a file that takes the old one's place.
+//!
+//! Owns the change of files; rows are read through a snapshot and stored by loads, as anybody would.
+//!
+//! Invariants:
+//! - **K1** Under the name of the database stands the old file or the new one, whole and durable, at
+//!   every moment. The new one is made under another name, which it loses when it is complete.
+//! - **K2** Nobody writes to the old file from the moment at which it is read: it stays locked until
+//!   it has lost its name.
+//! - **K3** A compaction that fails leaves the database as it was, and no other file. One that was cut off
+//!   leaves its unfinished file, which the next one replaces.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use flagstone_nand::{FileStorage, Nand as _, OpenDeviceError, Profile, SegmentFile};
+use flagstone_space::{GcPolicy, SpaceOptions};
+use thiserror::Error;
+use tracing::info;
+
+use super::load::LoadError;
+use super::{AnyNand, Database};
+use crate::error::{EngineError, OpenError};
+use crate::options::{Collection, Options};
+
+/// What a compaction copied, and what it was good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactReport {
+    /// Tables, empty ones included.
+    pub tables: u64,
+    /// Rows of all tables.
+    pub rows: u64,
+    /// Bytes of the file before.
+    pub size_before: u64,
+    /// Bytes of the file now.
+    pub size: u64,
+    /// Bytes of the file that held pages in use before, log and reserves apart.
+    pub used_before: u64,
+    /// Bytes of the file that hold pages in use now.
+    pub used: u64,
+}
+
+/// Why a database was not compacted. It is as it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CompactError {
+    /// The database lies on a chip, on the image of one, or on a block device.
+    #[error(
+        "only a database in a plain file is compacted; others are copied with `backup` and `restore`"
+    )]
+    NotAFile,
+    /// The database cannot be opened.
+    #[error(transparent)]
+    Open(OpenError),
+    /// It cannot be read.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The new file cannot be made or written.
+    #[error("the new file {path}: {source}")]
+    New {
+        /// Name under which it is made.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// A file could not be looked at, renamed or removed.
+    #[error("{path}: {source}")]
+    Io {
+        /// File or directory concerned.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Database<AnyNand> {
+    /// Writes a database in a plain file anew, densely and in order, and puts it in the place of the old.
+    ///
+    /// The copy has all tables and rows, the size of the file, of the log and of logical pages; of
+    /// `options` it takes the memory and how the engine works. It needs room for a second file beside the
+    /// first one, named as that is with `.compacting` behind. Whatever happens meanwhile, a power cut
+    /// included, the name stands for the old file or for the new one, with everything in it.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options};
+    ///
+    /// let options = Options::default();
+    /// let db = Database::create(&path, &options)?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// txn.commit()?;
+    /// db.close()?;
+    ///
+    /// let report = Database::compact(&path, &options)?;
+    /// assert_eq!((report.tables, report.rows), (1, 1));
+    /// assert_eq!(Database::open(&path, &options)?.tables()?, ["t"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `NotAFile` for anything but a plain file. `Open` when the database cannot be opened, is open
+    /// elsewhere among the reasons; `New` when there is no room for a second file. Nothing was changed.
+    pub fn compact(
+        path: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<CompactReport, CompactError> {
+        Self::compact_watched(path, options, |_, _| {})
+    }
+
+    /// As [`Database::compact`], and tells `watch` from time to time how many rows were copied, and about
+    /// how many there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::compact`].
+    pub fn compact_watched(
+        path: impl AsRef<Path>,
+        options: &Options,
+        watch: impl FnMut(u64, u64),
+    ) -> Result<CompactReport, CompactError> {
+        // A link goes on pointing to the database.
+        let path = fs::canonicalize(path.as_ref()).map_err(at(path.as_ref()))?;
+        if !super::is_plain_file(&path) {
+            return Err(CompactError::NotAFile);
+        }
+        let old = open_file(&path).map_err(CompactError::Open)?;
+        let old = Self::open_on(old, options).map_err(CompactError::Open)?;
+        let unfinished = unfinished(&path);
+        // Whoever made it has lost the lock of the database, so that nobody works on it.
+        if unfinished.is_file() {
+            fs::remove_file(&unfinished).map_err(at(&unfinished))?;
+        }
+        let report = write_anew(&old, &path, &unfinished, options, watch);
+        if report.is_err() {
+            // It is there unless it could not be made.
+            let _ = fs::remove_file(&unfinished);
+        }
+        let report = report?;
+        info!(rows = report.rows, before = report.size_before, size = report.size, "compacted");
+        Ok(report)
+    }
+}
+
+/// Everything from the new file's creation to the change of names (K1).
+fn write_anew(
+    old: &Database,
+    path: &Path,
+    unfinished: &Path,
+    options: &Options,
+    watch: impl FnMut(u64, u64),
+) -> Result<CompactReport, CompactError> {
+    let new = |source| CompactError::New { path: unfinished.into(), source };
+    let copy = create_like(old, unfinished, options).map_err(new)?;
+    let report = copy_rows(old, &copy, watch).map_err(|error| match error {
+        Side::Old(error) => CompactError::Engine(error),
+        Side::New(error) => new(error.into()),
+    })?;
+    let (used_before, used) = (used_bytes(old), used_bytes(&copy));
+    copy.close().map_err(|error| new(error.into()))?;
+    let (size_before, size) = (size_of(path)?, size_of(unfinished)?);
+    keep_access(path, unfinished)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    File::open(unfinished).and_then(|file| file.sync_all()).map_err(at(unfinished))?;
+    fs::rename(unfinished, path).map_err(at(path))?;
+    // Some file systems have no sync for directories; these order the change of a name by themselves.
+    match File::open(directory).and_then(|directory| directory.sync_all()) {
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(at(directory)(error)),
+        _ => Ok(CompactReport { size_before, size, used_before, used, ..report }),
+    }
+}
+
+/// Which of two databases failed.
+enum Side {
+    Old(EngineError),
+    New(EngineError),
+}
+
+/// Loads every table of one moment into the copy, in the order of names and keys.
+fn copy_rows(
+    old: &Database,
+    copy: &Database,
+    mut watch: impl FnMut(u64, u64),
+) -> Result<CompactReport, Side> {
+    let snapshot = old.snapshot().map_err(Side::Old)?;
+    let tables = old.tables_of(&snapshot).map_err(Side::Old)?;
+    let total: u64 = {
+        let transaction = old.begin();
+        tables.iter().map(|(_, table)| transaction.len_estimate(*table)).sum()
+    };
+    let mut report = CompactReport::default();
+    for (name, table) in tables {
+        let target = copy.table(&name).map_err(Side::New)?;
+        let mut failed = None;
+        let rows = snapshot.range(table, ..).map_while(|row| {
+            report.rows += 1;
+            if report.rows.is_multiple_of(WATCH_ROWS) {
+                watch(report.rows, total.max(report.rows));
+            }
+            row.map_err(|error| failed = Some(error)).ok()
+        });
+        let loaded = copy.load_sorted(target, rows);
+        if let Some(error) = failed {
+            return Err(Side::Old(error));
+        }
+        loaded.map_err(|LoadError { source, .. }| Side::New(source))?;
+        report.tables += 1;
+    }
+    Ok(report)
+}
+
+/// Rows between two calls of a watcher.
+const WATCH_ROWS: u64 = 256;
+
+fn open_file(path: &Path) -> Result<AnyNand, OpenError> {
+    Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
+}
+
+/// An empty database in a file of the same shape, with what the old one was created with.
+fn create_like(old: &Database, path: &Path, options: &Options) -> Result<Database, OpenError> {
+    let (geometry, rewrite_tail, found) = {
+        let space = old.runtime().space();
+        let device = space.device();
+        (device.geometry(), device.capabilities().rewrite_tail, *space.options())
+    };
+    let mut profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
+    profile.geometry = geometry;
+    profile.capabilities.rewrite_tail = rewrite_tail;
+    let device = SegmentFile::create(FileStorage::create(path)?, &profile)?;
+    Database::create_on(Box::new(device), &as_created(options, &found))
+}
+
+/// `options` with what is decided when a database is created, as `found` in one.
+fn as_created(options: &Options, found: &SpaceOptions) -> Options {
+    Options {
+        parts: found.parts.into(),
+        log_pages: found.log_pages,
+        collection: match found.gc_policy {
+            GcPolicy::Greedy => Collection::Greedy,
+            GcPolicy::CostBenefit => Collection::CostBenefit,
+            GcPolicy::CostAgeTimes => Collection::CostAgeTimes,
+        },
+        ..options.clone()
+    }
+}
+
+/// Name of a copy that is not complete (K1).
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".compacting");
+    name.into()
+}
+
+fn used_bytes(database: &Database) -> u64 {
+    let space = database.runtime().space();
+    let parts = u64::from(space.options().parts);
+    u64::from(space.stats().live_pages) * parts * u64::from(space.device().geometry().page_size)
+}
+
+fn size_of(path: &Path) -> Result<u64, CompactError> {
+    Ok(fs::metadata(path).map_err(at(path))?.len())
+}
+
+/// Gives the new file the permissions of the old one, and its owner where that is allowed.
+fn keep_access(from: &Path, to: &Path) -> Result<(), CompactError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = fs::metadata(from).map_err(at(from))?;
+    // Only the superuser gives files away; for others they have one owner.
+    let _ = std::os::unix::fs::chown(to, Some(found.uid()), Some(found.gid()));
+    fs::set_permissions(to, found.permissions()).map_err(at(to))
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> CompactError {
+    |source| CompactError::Io { path: path.into(), source }
+}
