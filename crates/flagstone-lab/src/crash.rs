@@ -32,6 +32,8 @@ pub mod faults;
 #[cfg(feature = "seeded-bugs")]
 pub mod forged;
 pub mod fuzz;
+#[cfg(test)]
+mod growth;
 pub mod histories;
 #[cfg(feature = "seeded-bugs")]
 pub mod hunt;
@@ -363,6 +365,30 @@ pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
     geometry.block_count = BLOCK_COUNT;
     let profile = profile.checked()?;
     Ok(SegmentFile::create(SimStorage::new(profile.timing), &profile)?)
+}
+
+/// The same as a file that grows, from as few segments as a database needs.
+///
+/// # Errors
+///
+/// As [`file`].
+pub fn growing_file() -> Result<SegmentFile<SimStorage>, CrashError> {
+    growing_file_of(FILE_PAGE_SIZE)
+}
+
+/// The same with pages of `page_size` bytes.
+///
+/// # Errors
+///
+/// As [`file`].
+pub fn growing_file_of(page_size: u32) -> Result<SegmentFile<SimStorage>, CrashError> {
+    let mut profile = Profile::named("segment-file")?;
+    let geometry = &mut profile.geometry;
+    geometry.page_size = page_size;
+    geometry.pages_per_block = 8;
+    geometry.block_count = 4 * BLOCK_COUNT;
+    let profile = profile.checked()?;
+    Ok(SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2)?)
 }
 
 /// A simulated drive as the explorer uses it: small blocks, few dies, and used before, so that it

@@ -99,6 +99,9 @@ pub enum NandError {
     /// A sync failed: nothing written since the last one can be relied on (rule D10).
     #[error("sync failed")]
     SyncFailed,
+    /// The host has no room for more blocks. Nothing has changed; later there may be room.
+    #[error("the host has no room for more blocks")]
+    NoSpace,
     /// The host side failed (file, ioctl, bus). Nothing is known about the medium.
     #[error("host error {errno}")]
     Host {
@@ -208,6 +211,22 @@ pub trait Nand {
     ///
     /// `SyncFailed`: the device must not be used any further (rule D10).
     fn sync(&mut self) -> Result<Completion, NandError>;
+
+    /// Blocks that are there, from the first one on: fewer than [`Nand::geometry`] says where the device
+    /// grows. The others cannot be read, programmed or erased.
+    fn present_blocks(&self) -> u32 {
+        self.geometry().block_count
+    }
+
+    /// Lets the first `block_count` blocks be there, durably. New ones hold nothing.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when the host has no room for them, or the device is as large as it can be: nothing has
+    /// changed. Those of [`Nand::sync`].
+    fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+        if block_count <= self.present_blocks() { Ok(()) } else { Err(NandError::NoSpace) }
+    }
 
     /// Reads and syncs beside whoever has the device; none where operations take turns.
     fn shared(&self) -> Option<Arc<dyn SharedNand>> {

@@ -50,6 +50,12 @@ macro_rules! forward {
             fn sync(&mut self) -> Result<Completion, NandError> {
                 (**self).sync()
             }
+            fn present_blocks(&self) -> u32 {
+                (**self).present_blocks()
+            }
+            fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+                (**self).extend(block_count)
+            }
             fn shared(&self) -> Option<Arc<dyn SharedNand>> {
                 (**self).shared()
             }

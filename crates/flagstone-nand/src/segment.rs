@@ -9,6 +9,9 @@
 //! - **G2** Nothing since the last sync is durable; a failed sync ends all writing (rule D10).
 //! - **G3** Pages that this session has neither programmed nor erased may be programmed once.
 //! - **G4** A sector that was programmed keeps its bytes until its segment is erased.
+//! - **G5** A file that grows has segments as far as it reaches: those that are whole. They are zeros on the
+//!   medium before they are there, and what is behind them counts for nothing and is written over.
+//! - **G6** Where the host has no room for more segments nothing has changed.
 //!
 //! ```text
 //! byte 0          4096                   head_size      + segment       + 2 segments
@@ -18,14 +21,15 @@
 //! | superblock bytes | content (little-endian) |
 //! | --- | --- |
 //! | 0..8 | magic `FLAGSEG\0` |
-//! | 8..12 | version, 1 |
+//! | 8..12 | version, 1; 2 = the file grows |
 //! | 12..16 | page size |
 //! | 16..20 | pages of a segment |
-//! | 20..24 | segments |
+//! | 20..24 | segments; of a file that grows, as many as it can have |
 //! | 24..28 | sector size |
 //! | 28..32 | 1 = the tail may be rewritten |
 //! | 32..40 | head size |
-//! | 40..44 | CRC-32C of bytes 0..40 |
+//! | 40..44 | of a file that grows: segments that it was made with |
+//! | 40..44 or 44..48 | CRC-32C of the bytes before |
 
 use std::sync::Arc;
 
@@ -43,8 +47,10 @@ mod shared;
 
 pub(crate) const MAGIC: [u8; 8] = *b"FLAGSEG\0";
 const VERSION: u32 = 1;
+const VERSION_GROWING: u32 = 2;
 const SUPERBLOCK_SIZE: usize = 4096;
 const CHECKED_SIZE: usize = 40;
+const CHECKED_SIZE_GROWING: usize = 44;
 const SECTOR_SIZE: u32 = 512;
 const EINVAL: i32 = 22;
 
@@ -67,14 +73,21 @@ pub(crate) const fn capabilities() -> Capabilities {
     }
 }
 
+/// Pages that a file which grows can have: 1 TiB of 4 KiB each. What a mount keeps in memory for pages that
+/// are not there stays small.
+const GROWING_PAGES_MAX: u32 = 1 << 28;
+
 /// A device on a file, a block device or simulated storage.
 #[derive(Clone, Debug)]
 pub struct SegmentFile<S> {
     storage: S,
+    head: Head,
     geometry: Geometry,
     capabilities: Capabilities,
     rules: Rules,
     head_size: u64,
+    /// Segments that are there (G5).
+    present: u32,
     bad: Vec<u8>,
     pages: Vec<PageState>,
     erase_counts: Vec<u32>,
@@ -92,7 +105,37 @@ impl<S: Storage> SegmentFile<S> {
     /// # Errors
     ///
     /// `Unsuitable` for a profile with a spare area or without sync; host errors.
-    pub fn create(mut storage: S, profile: &Profile) -> Result<Self, OpenDeviceError> {
+    pub fn create(storage: S, profile: &Profile) -> Result<Self, OpenDeviceError> {
+        Self::create_with(storage, profile, None)
+    }
+
+    /// Makes a device that begins with `blocks` segments, two at least, and grows to the size that `profile` has.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentFile::create`]; `TooLarge` when it could grow to more than 2^28 pages, `FixedSize` on a
+    /// block device. Nothing was written.
+    pub fn create_growing(
+        storage: S,
+        profile: &Profile,
+        blocks: u32,
+    ) -> Result<Self, OpenDeviceError> {
+        let Geometry { page_size, block_count, .. } = profile.geometry;
+        if profile.geometry.data_size() > u64::from(page_size) * u64::from(GROWING_PAGES_MAX) {
+            let size_max = u64::from(page_size) * u64::from(GROWING_PAGES_MAX);
+            return Err(OpenDeviceError::TooLarge { size: profile.geometry.data_size(), size_max });
+        }
+        if !storage.can_extend() {
+            return Err(OpenDeviceError::FixedSize);
+        }
+        Self::create_with(storage, profile, Some(blocks.max(2).min(block_count)))
+    }
+
+    fn create_with(
+        mut storage: S,
+        profile: &Profile,
+        made_with: Option<u32>,
+    ) -> Result<Self, OpenDeviceError> {
         let geometry = profile.geometry;
         let fits = geometry.spare_size == 0
             && geometry.page_size.is_multiple_of(SECTOR_SIZE)
@@ -100,12 +143,14 @@ impl<S: Storage> SegmentFile<S> {
         if !fits || crate::profile::check(&geometry, &capabilities()).is_err() {
             return Err(OpenDeviceError::Unsuitable);
         }
-        let head = Head { geometry, rewrite_tail: profile.capabilities.rewrite_tail };
-        storage.preallocate(head.device_size())?;
+        let rewrite_tail = profile.capabilities.rewrite_tail;
+        let head = Head { geometry, rewrite_tail, made_with };
+        let size = head.size_of(head.present_min());
+        storage.preallocate(size)?;
         storage.sync()?;
         storage.write_at(0, &head.encode())?;
         storage.sync()?;
-        Ok(Self::assemble(storage, head, vec![0; head.bad_size()]))
+        Ok(Self::assemble(storage, head, vec![0; head.bad_size()], size))
     }
 
     /// Opens a device.
@@ -121,32 +166,44 @@ impl<S: Storage> SegmentFile<S> {
         let mut raw = vec![0; SUPERBLOCK_SIZE];
         storage.read_at(0, &mut raw)?;
         let head = Head::decode(&raw)?;
-        let expected = head.device_size();
+        let expected = head.size_of(head.present_min());
         if found < expected {
             return Err(OpenDeviceError::Size { expected, found });
         }
         let mut bad = vec![0; head.bad_size()];
         storage.read_at(SUPERBLOCK_SIZE as u64, &mut bad)?;
-        Ok(Self::assemble(storage, head, bad))
+        Ok(Self::assemble(storage, head, bad, found))
     }
 
-    fn assemble(storage: S, head: Head, bad: Vec<u8>) -> Self {
+    fn assemble(storage: S, head: Head, bad: Vec<u8>, size: u64) -> Self {
         let geometry = head.geometry;
         let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
         let shared = storage.shared().map(|storage| Shared::new(storage, geometry, head.size()));
-        Self {
+        let mut device = Self {
             storage,
+            head,
             geometry,
             capabilities,
             rules: Rules::new(geometry, capabilities),
             shared,
             head_size: head.size(),
+            present: 0,
             bad,
-            pages: vec![PageState::default(); geometry.page_count() as usize],
-            erase_counts: vec![0; geometry.block_count as usize],
+            pages: Vec::new(),
+            erase_counts: Vec::new(),
             counters: Counters::default(),
             poisoned: false,
-        }
+        };
+        device.set_present(head.present_in(size));
+        device
+    }
+
+    /// Takes note that `block_count` segments are there.
+    fn set_present(&mut self, block_count: u32) {
+        self.present = block_count;
+        let page_count = block_count as usize * self.geometry.pages_per_block as usize;
+        self.pages.resize(page_count, PageState::default());
+        self.erase_counts.resize(block_count as usize, 0);
     }
 
     /// The storage below.
@@ -223,6 +280,9 @@ impl<S: Storage> Nand for SegmentFile<S> {
     fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError> {
         let words = self.rules.words_of(part.data_offset, part.data.len());
         let inside = page.number() < self.geometry.page_count();
+        if inside && page.number() as usize >= self.pages.len() {
+            return Err(NandError::Uncorrectable { page });
+        }
         if words.is_none() || !inside || !self.rules.is_spare(part.spare_offset, part.spare.len()) {
             return Err(NandError::Rule { page, rule: FlashRule::Alignment });
         }
@@ -260,6 +320,9 @@ impl<S: Storage> Nand for SegmentFile<S> {
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
         self.writable()?;
         let first = self.geometry.page(block, 0).ok_or(NandError::Host { errno: EINVAL })?;
+        if block.0 >= self.present {
+            return Err(NandError::Host { errno: EINVAL });
+        }
         if self.is_marked(block) {
             return Err(NandError::Rule { page: first, rule: FlashRule::BadBlock });
         }
@@ -301,6 +364,26 @@ impl<S: Storage> Nand for SegmentFile<S> {
         let completion = result?;
         self.counters.syncs += 1;
         Ok(completion)
+    }
+
+    fn present_blocks(&self) -> u32 {
+        self.present
+    }
+
+    fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+        self.writable()?;
+        if block_count <= self.present {
+            return Ok(());
+        }
+        if block_count > self.geometry.block_count {
+            return Err(NandError::NoSpace);
+        }
+        // From the end of the last segment that is there: the file may be longer (G5).
+        let (from, to) = (self.head.size_of(self.present), self.head.size_of(block_count));
+        self.storage.extend(from, to)?;
+        self.sync()?;
+        self.set_present(block_count);
+        Ok(())
     }
 
     fn erase_count(&self, block: BlockIndex) -> u32 {
@@ -360,6 +443,8 @@ impl Crashable for SegmentFile<SimStorage> {
     /// As if another process opened the file: what only this session knew is forgotten (G3).
     fn power_cycle(&mut self) {
         self.storage.power_cycle();
+        let size = self.storage.size().unwrap_or(0);
+        self.set_present(self.head.present_in(size));
         self.pages.fill(PageState::default());
         self.erase_counts.fill(0);
         self.poisoned = false;
@@ -381,6 +466,8 @@ impl Crashable for SegmentFile<SimStorage> {
 struct Head {
     geometry: Geometry,
     rewrite_tail: bool,
+    /// Segments that a file which grows was made with; none where the size is fixed.
+    made_with: Option<u32>,
 }
 
 impl Head {
@@ -398,15 +485,33 @@ impl Head {
         ((SUPERBLOCK_SIZE + self.bad_size()) as u64).next_multiple_of(self.segment_size())
     }
 
-    fn device_size(&self) -> u64 {
-        self.size() + self.geometry.data_size()
+    /// Bytes of a file with `block_count` segments.
+    fn size_of(&self, block_count: u32) -> u64 {
+        self.size() + u64::from(block_count) * self.segment_size()
+    }
+
+    /// Segments that are there in any case.
+    fn present_min(&self) -> u32 {
+        self.made_with.unwrap_or(self.geometry.block_count)
+    }
+
+    /// Segments that are there in a file of `size` bytes (G5).
+    fn present_in(&self, size: u64) -> u32 {
+        let whole = size.saturating_sub(self.size()) / self.segment_size();
+        let limit = self.geometry.block_count;
+        u32::try_from(whole).unwrap_or(limit).min(limit)
+    }
+
+    /// Bytes of the superblock before its checksum.
+    const fn checked_size(&self) -> usize {
+        if self.made_with.is_some() { CHECKED_SIZE_GROWING } else { CHECKED_SIZE }
     }
 
     fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
         let mut raw = [0; SUPERBLOCK_SIZE];
         raw[..8].copy_from_slice(&MAGIC);
         let numbers = [
-            VERSION,
+            if self.made_with.is_some() { VERSION_GROWING } else { VERSION },
             self.geometry.page_size,
             self.geometry.pages_per_block,
             self.geometry.block_count,
@@ -417,8 +522,12 @@ impl Head {
             target.copy_from_slice(&number.to_le_bytes());
         }
         raw[32..CHECKED_SIZE].copy_from_slice(&self.size().to_le_bytes());
-        let crc = crc32c(&raw[..CHECKED_SIZE]);
-        raw[CHECKED_SIZE..CHECKED_SIZE + 4].copy_from_slice(&crc.to_le_bytes());
+        if let Some(blocks) = self.made_with {
+            raw[CHECKED_SIZE..CHECKED_SIZE_GROWING].copy_from_slice(&blocks.to_le_bytes());
+        }
+        let checked_size = self.checked_size();
+        let crc = crc32c(&raw[..checked_size]);
+        raw[checked_size..checked_size + 4].copy_from_slice(&crc.to_le_bytes());
         raw
     }
 
@@ -432,11 +541,13 @@ impl Head {
             bytes.map(u32::from_le_bytes).ok_or(OpenDeviceError::Damaged)
         };
         let found = word(8)?;
-        if found != VERSION {
-            return Err(OpenDeviceError::Version { found, known: VERSION });
-        }
-        let checked = raw.get(..CHECKED_SIZE).ok_or(OpenDeviceError::Damaged)?;
-        if crc32c(checked) != word(CHECKED_SIZE)? {
+        let checked_size = match found {
+            VERSION => CHECKED_SIZE,
+            VERSION_GROWING => CHECKED_SIZE_GROWING,
+            _ => return Err(OpenDeviceError::Version { found, known: VERSION_GROWING }),
+        };
+        let checked = raw.get(..checked_size).ok_or(OpenDeviceError::Damaged)?;
+        if crc32c(checked) != word(checked_size)? {
             return Err(OpenDeviceError::Damaged);
         }
         let geometry = Geometry {
@@ -446,10 +557,13 @@ impl Head {
             block_count: word(20)?,
             die_count: 1,
         };
-        let head = Self { geometry, rewrite_tail: word(28)? == 1 };
+        let made_with = (found == VERSION_GROWING).then(|| word(CHECKED_SIZE)).transpose()?;
+        let head = Self { geometry, rewrite_tail: word(28)? == 1, made_with };
         crate::profile::check(&geometry, &capabilities()).map_err(|_| OpenDeviceError::Damaged)?;
         let head_size = u64::from(word(32)?) | u64::from(word(36)?) << 32;
-        let consistent = word(24)? == SECTOR_SIZE && head_size == head.size();
+        let grows_far = geometry.page_count() > GROWING_PAGES_MAX;
+        let fits = made_with.is_none_or(|blocks| blocks <= geometry.block_count && !grows_far);
+        let consistent = word(24)? == SECTOR_SIZE && head_size == head.size() && fits;
         if consistent { Ok(head) } else { Err(OpenDeviceError::Damaged) }
     }
 }

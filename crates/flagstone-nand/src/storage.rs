@@ -34,6 +34,9 @@ pub enum StorageError {
     /// The range lies beyond the end.
     #[error("bytes beyond the end of the file")]
     BeyondEnd,
+    /// There is no room for more bytes.
+    #[error("no room for more bytes")]
+    NoSpace,
     /// The operating system refused the call.
     #[error("host error {errno}")]
     Host {
@@ -45,12 +48,16 @@ pub enum StorageError {
 /// `EIO` on every Unix: for failures that carry no number of their own.
 pub(crate) const EIO: i32 = 5;
 
+/// `ENOSPC` on every Unix.
+pub(crate) const ENOSPC: i32 = 28;
+
 impl From<StorageError> for NandError {
     fn from(error: StorageError) -> Self {
         match error {
             StorageError::PowerOff => Self::PowerOff,
             StorageError::SyncFailed => Self::SyncFailed,
             StorageError::BeyondEnd => Self::Host { errno: EIO },
+            StorageError::NoSpace => Self::NoSpace,
             StorageError::Host { errno } => Self::Host { errno },
         }
     }
@@ -94,6 +101,17 @@ pub enum OpenDeviceError {
     /// The file cannot be written.
     #[error("the device cannot be written")]
     ReadOnly,
+    /// The file could grow beyond what a device can have.
+    #[error("a file grows to {size_max} bytes at most, in pages of this size; {size} are too many")]
+    TooLarge {
+        /// Limit asked for, in bytes.
+        size: u64,
+        /// Highest limit, in bytes.
+        size_max: u64,
+    },
+    /// A block device has a size of its own.
+    #[error("a block device has a size of its own: it does not grow")]
+    FixedSize,
     /// The profile describes no device of this kind.
     #[error("the profile is not one for this kind of device")]
     Unsuitable,
@@ -150,6 +168,7 @@ impl From<StorageError> for OpenDeviceError {
     fn from(error: StorageError) -> Self {
         match error {
             StorageError::Host { errno } => Self::Io { errno },
+            StorageError::NoSpace => Self::Io { errno: ENOSPC },
             _ => Self::Io { errno: EIO },
         }
     }
@@ -191,6 +210,20 @@ pub trait Storage {
     ///
     /// Host errors (a full file system among them) and power loss.
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError>;
+
+    /// Whether the storage can become longer.
+    fn can_extend(&self) -> bool {
+        true
+    }
+
+    /// Makes the storage longer: zeros from byte `from` to byte `to`, whatever stands behind `from`. They are
+    /// durable after the next sync (O1), and take no room then that was not taken before.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when there is no room, or the storage has a size of its own: it ends at `from` again.
+    /// Other host errors and power loss.
+    fn extend(&mut self, from: u64, to: u64) -> Result<(), StorageError>;
 
     /// Reads and syncs beside whoever has the storage; none where nothing happens at a time.
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {

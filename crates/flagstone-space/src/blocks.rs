@@ -73,6 +73,19 @@ pub(crate) struct Block {
     slot: u32,
 }
 
+/// A block of which nothing is known.
+const UNKNOWN: Block = Block {
+    state: BlockState::Bad,
+    sequence: 0,
+    erases: 0,
+    live: 0,
+    closed_at: 0,
+    stuck: false,
+    replaced_ns: 0,
+    purpose: None,
+    slot: 0,
+};
+
 /// Blocks are worn evenly as long as none is ahead of the mean by more than one part in this many of
 /// it.
 const AHEAD_SHARE: u32 = 8;
@@ -119,19 +132,8 @@ pub(crate) struct BlockTable {
 
 impl BlockTable {
     pub(crate) fn new(block_count: u32, pages_per_block: u32, units_per_block: u32) -> Self {
-        let block = Block {
-            state: BlockState::Bad,
-            sequence: 0,
-            erases: 0,
-            live: 0,
-            closed_at: 0,
-            stuck: false,
-            replaced_ns: 0,
-            purpose: None,
-            slot: 0,
-        };
         Self {
-            blocks: vec![block; block_count as usize],
+            blocks: vec![UNKNOWN; block_count as usize],
             live: Bits::new(block_count as usize * pages_per_block as usize),
             free: BTreeSet::new(),
             buckets: vec![Vec::new(); units_per_block as usize + 1],
@@ -145,6 +147,16 @@ impl BlockTable {
             lives: [0; 5],
             dead: Dead::default(),
         }
+    }
+
+    /// Blocks that are there from now on besides those before them; bad until they are restored.
+    pub(crate) fn extend(&mut self, block_count: u32) {
+        let count = block_count as usize;
+        let more = block_count.saturating_sub(self.len());
+        self.blocks.resize(count.max(self.blocks.len()), UNKNOWN);
+        self.live.extend(count * self.pages_per_block as usize);
+        self.changed.extend(count);
+        self.counts[BlockState::Bad as usize] += more;
     }
 
     pub(crate) fn get(&self, block: BlockIndex) -> &Block {

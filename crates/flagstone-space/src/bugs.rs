@@ -39,11 +39,13 @@ pub enum SpaceBug {
     AppendsToOldUnits,
     /// A version that a snapshot has pinned may be erased once it is replaced (D15).
     PinsIgnored,
+    /// A mount takes blocks that its record does not know for unused ones (D4).
+    GrownBlocksForgotten,
 }
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::EraseBeforeSync,
         Self::DiesNotAwaited,
         Self::ReuseBeforeCheckpoint,
@@ -62,6 +64,7 @@ impl SpaceBug {
         Self::AppendsForgotten,
         Self::AppendsToOldUnits,
         Self::PinsIgnored,
+        Self::GrownBlocksForgotten,
     ];
 
     /// Number of the rule in `ARCHITECTURE.md`.
@@ -70,7 +73,10 @@ impl SpaceBug {
         match self {
             Self::OpenGroupCounts | Self::DiesNotAwaited => 1,
             Self::NumbersNotReserved => 3,
-            Self::ReuseBeforeCheckpoint | Self::GroupsNotListed | Self::FlagErased => 4,
+            Self::ReuseBeforeCheckpoint
+            | Self::GroupsNotListed
+            | Self::FlagErased
+            | Self::GrownBlocksForgotten => 4,
             Self::RelocationTakesNewVersion
             | Self::AppendsForgotten
             | Self::ChecksumIgnored

@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use flagstone_nand::{BlockIndex, Nand};
+use flagstone_nand::{BlockIndex, Geometry, Nand};
 
 use crate::blocks::BlockState;
 use crate::error::SpaceError;
@@ -73,6 +73,7 @@ impl<D: Nand> Space<D> {
 
     fn write_meta_pages(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
         let (map_pages, table_pages) = (self.layout().map_pages, self.layout().table_pages);
+        let table_start = self.layout().table_start;
         for page in 0..map_pages {
             if self.map.is_dirty(page) {
                 self.map.encode(page, buffer);
@@ -82,7 +83,7 @@ impl<D: Nand> Space<D> {
         }
         for page in 0..table_pages {
             if self.encode_table_page(page, buffer) {
-                self.write_meta_page(map_pages + page, buffer)?;
+                self.write_meta_page(table_start + page, buffer)?;
             }
         }
         self.write_directory(buffer)
@@ -93,7 +94,7 @@ impl<D: Nand> Space<D> {
         let entries = self.layout().table_entries_per_page();
         let first = page * entries;
         let range = first..(first + entries).min(self.blocks.len());
-        let moving = self.meta_moving.contains(&(self.layout().map_pages + page));
+        let moving = self.meta_moving.contains(&(self.layout().table_start + page));
         if !moving && !range.clone().any(|block| self.blocks.is_changed(BlockIndex(block))) {
             return false;
         }
@@ -114,13 +115,14 @@ impl<D: Nand> Space<D> {
     }
 
     fn write_directory(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
-        let leaves = (self.layout().map_pages + self.layout().table_pages) as usize;
+        let leaves = self.layout().directory_start as usize;
         let entries = self.layout().entries_per_page() as usize;
         let pages = self.layout().directory_pages;
         for page in 0..pages {
             let first = page as usize * entries;
             let last = (first + entries).min(leaves);
-            let moved = (first..last).any(|leaf| self.meta_moving.contains(&(leaf as u32)));
+            let moved =
+                self.meta_moving.iter().any(|leaf| (first..last).contains(&(*leaf as usize)));
             if !moved && !self.meta_moving.contains(&(leaves as u32 + page)) {
                 continue;
             }
@@ -152,7 +154,7 @@ impl<D: Nand> Space<D> {
 
     /// The collector wants the unit of mapping page `index` moved: the next checkpoint does it.
     pub(crate) fn move_meta_page(&mut self, index: u32) {
-        if index < self.layout().map_pages {
+        if index < self.layout().table_start {
             self.map.mark_dirty(index);
         } else {
             self.meta_moving.push(index);
@@ -161,7 +163,7 @@ impl<D: Nand> Space<D> {
 
     fn make_record(&self, user: Vec<u8>, log_head: u64) -> Record {
         let layout = self.layout();
-        let leaves = (layout.map_pages + layout.table_pages) as usize;
+        let leaves = layout.directory_start as usize;
         let roots = if layout.directory_pages > 0 { leaves.. } else { 0.. };
         let groups = if self.flash.bugs.has(SpaceBug::GroupsNotListed) {
             Vec::new()
@@ -169,7 +171,7 @@ impl<D: Nand> Space<D> {
             self.groups.iter().collect()
         };
         Record {
-            geometry: layout.geometry,
+            geometry: Geometry { block_count: layout.blocks, ..layout.geometry },
             options: self.options,
             placement: layout.placement.number(),
             sequence_floor: self.ring.sequence_floor,

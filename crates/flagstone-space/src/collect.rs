@@ -94,6 +94,7 @@ impl<D: Nand> Space<D> {
     /// `Full` when too many pages are live; `WornOut` when blocks failed since and that is why.
     pub fn ensure_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
+        self.grow_for(pages)?;
         self.make_room(pages, owner)?;
         if self.level_wear(owner)? { self.make_room(pages, owner) } else { Ok(()) }
     }
@@ -115,6 +116,9 @@ impl<D: Nand> Space<D> {
             if !gained && self.blocks.free_count() > free_count {
                 (filled_since, free_count) = (self.numbers.sequence, self.blocks.free_count());
             } else if !gained || rounds_left == 0 {
+                if self.grow_by_step()? {
+                    continue;
+                }
                 return Err(self.full());
             }
             rounds_left = rounds_left.saturating_sub(1);

@@ -153,6 +153,14 @@ pub enum MountError {
         /// Physical page concerned.
         page: PhysicalPage,
     },
+    /// The device ends before what the newest checkpoint knows of it: its file was cut short.
+    #[error("the device has {blocks} blocks; its newest checkpoint knows {needed}")]
+    Truncated {
+        /// Blocks that are there.
+        blocks: u32,
+        /// Blocks that were there.
+        needed: u32,
+    },
     /// The space was made for a device of another shape.
     #[error("the space was made for a device of another shape")]
     GeometryMismatch,

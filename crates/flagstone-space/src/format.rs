@@ -37,7 +37,8 @@ impl<D: Nand> Space<D> {
     ///
     /// `Options` when the device cannot carry the options.
     pub fn format(device: D, options: &SpaceOptions) -> Result<Self, SpaceError> {
-        let layout = Layout::new(device.geometry(), device.capabilities(), options)
+        let (geometry, blocks) = (device.geometry(), device.present_blocks());
+        let layout = Layout::new(geometry, device.capabilities(), options, blocks)
             .map_err(SpaceError::Options)?;
         let mut flash = Flash::new(device, layout);
         let (sequence, record) = numbers_after_earlier_format(&mut flash)?;
@@ -72,7 +73,7 @@ impl<D: Nand> Space<D> {
                 layout.entries_per_page(),
                 layout.geometry.page_count(),
             ),
-            meta_units: vec![UNMAPPED; layout.meta_pages() as usize],
+            meta_units: vec![UNMAPPED; (layout.directory_start + layout.directory_pages) as usize],
             meta_moving: Vec::new(),
             meta_old: Vec::new(),
             move_buffer: vec![0; layout.payload_size],
@@ -96,6 +97,7 @@ impl<D: Nand> Space<D> {
             suspects: Vec::new(),
             worn: Vec::new(),
             level_turn: None,
+            growth_refused: false,
         }
     }
 }
@@ -103,10 +105,9 @@ impl<D: Nand> Space<D> {
 /// Block table of a device that holds nothing.
 pub(crate) fn empty_table<D: Nand>(flash: &mut Flash<D>) -> Result<BlockTable, NandError> {
     let layout = &flash.layout;
-    let geometry = layout.geometry;
-    let mut table =
-        BlockTable::new(geometry.block_count, geometry.pages_per_block, layout.units_per_block);
-    for block in geometry.blocks() {
+    let pages_per_block = layout.geometry.pages_per_block;
+    let mut table = BlockTable::new(layout.blocks, pages_per_block, layout.units_per_block);
+    for block in (0..layout.blocks).map(BlockIndex) {
         if !flash.device.is_bad(block)? {
             table.restore(block, BlockState::Free, 0, flash.device.erase_count(block));
         }
@@ -117,7 +118,7 @@ pub(crate) fn empty_table<D: Nand>(flash: &mut Flash<D>) -> Result<BlockTable, N
 /// Takes the first free blocks for the ring.
 pub(crate) fn take_ring(blocks: &mut BlockTable, layout: &Layout, count: u8) -> Vec<u32> {
     let mut ring = Vec::new();
-    for block in layout.geometry.blocks() {
+    for block in (0..layout.blocks).map(BlockIndex) {
         if ring.len() < usize::from(count) && blocks.get(block).state == BlockState::Free {
             let erases = blocks.get(block).erases;
             blocks.restore(block, BlockState::Ring, 0, erases);
@@ -131,7 +132,7 @@ pub(crate) fn take_ring(blocks: &mut BlockTable, layout: &Layout, count: u8) -> 
 fn numbers_after_earlier_format<D: Nand>(flash: &mut Flash<D>) -> Result<(u32, u64), SpaceError> {
     let (mut sequence, mut record) = (0, 0);
     let mut buffer = vec![0; flash.layout.chunk_size];
-    for block in flash.layout.geometry.blocks() {
+    for block in (0..flash.layout.blocks).map(BlockIndex) {
         if flash.device.is_bad(block)? {
             continue;
         }

@@ -5,6 +5,8 @@
 //! L1. A *unit* is a logical page on flash: `parts` consecutive physical pages of one block.
 //! L2. The last `summary_pages` pages of a data block hold no unit.
 //! L3. `capacity_pages` units can be live and a collection still finds a dead one (rule D7).
+//! L4. Where a device grows, sizes and reserves are those of the blocks that are there; numbers of
+//!     mapping pages are those of the blocks that there can be, so that they keep their meaning.
 
 use alloc::vec::Vec;
 
@@ -28,10 +30,23 @@ pub(crate) const LOG_HEAD_COPIES: u32 = 2;
 /// Blocks that garbage collection may use when users may not.
 pub(crate) const GC_RESERVE: u32 = 3;
 
-/// Sizes and counts; constant for the lifetime of a mounted space.
+/// Where a device grows the log takes at most one part in so many of the blocks that are there.
+const LOG_SHARE: u32 = 8;
+
+/// As long as it has at most so many blocks, one part in so many: with a short log memory for changes is of
+/// no use, and they are merged before they have gathered.
+const LOG_SMALL: (u32, u32) = (32, 4);
+
+/// Blocks that the log of a growing device may have all the same.
+const LOG_BLOCKS_MIN: u32 = 6;
+
+/// Sizes and counts; constant for the lifetime of a mounted space, unless it grows.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
+    /// Shape of the device when it is as large as it can be.
     pub(crate) geometry: Geometry,
+    /// Blocks that are there.
+    pub(crate) blocks: u32,
     pub(crate) capabilities: Capabilities,
     pub(crate) placement: Placement,
     pub(crate) parts: u32,
@@ -43,9 +58,13 @@ pub(crate) struct Layout {
     pub(crate) summary_pages: u32,
     /// Logical pages that have a number.
     pub(crate) logical_pages: u32,
-    /// Pages of the mapping, of the block table, of the directory.
+    /// Pages of the mapping and of the block table.
     pub(crate) map_pages: u32,
     pub(crate) table_pages: u32,
+    /// Number of the first page of the block table among all pages of the mapping (L4).
+    pub(crate) table_start: u32,
+    /// The same of the directory, and its pages.
+    pub(crate) directory_start: u32,
     pub(crate) directory_pages: u32,
     /// Positions within a log block that hold log pages, in order.
     pub(crate) log_positions: Vec<u32>,
@@ -54,6 +73,10 @@ pub(crate) struct Layout {
     pub(crate) ring_blocks: u32,
     /// Blocks that one checkpoint may take.
     pub(crate) meta_reserve: u32,
+    /// Blocks of the log that the options ask for.
+    log_blocks_wanted: u32,
+    /// Whether the log follows the blocks that are there.
+    grows: bool,
     /// Units of a block that are filled when pairs are settled once in it (rule D9).
     units_filled: u32,
 }
@@ -79,7 +102,7 @@ impl LogRoom {
         options: &SpaceOptions,
         good_blocks: u32,
     ) -> Result<Self, OptionFault> {
-        let layout = Layout::sized(geometry, capabilities, options)?;
+        let layout = Layout::sized(geometry, capabilities, options, geometry.block_count)?;
         let blocks = good_blocks.saturating_sub(layout.held_blocks() - layout.log_blocks);
         Ok(Self { pages_per_block: layout.log_pages_per_block(), blocks })
     }
@@ -97,10 +120,19 @@ pub fn blocks_needed(
     options: &SpaceOptions,
     pages: u32,
 ) -> Result<Option<u32>, OptionFault> {
-    let log_blocks = Layout::sized(geometry, capabilities, options)?.log_blocks;
+    if options.grows {
+        let mut layout = Layout::sized(geometry, capabilities, options, 0)?;
+        let mut is_enough = |block_count: &u32| {
+            layout.set_blocks(*block_count);
+            layout.capacity(*block_count) >= pages
+        };
+        return Ok((LOG_BLOCKS_MIN..=geometry.block_count).find(&mut is_enough));
+    }
+    let log_blocks =
+        Layout::sized(geometry, capabilities, options, geometry.block_count)?.log_blocks;
     let is_enough = |block_count: &u32| {
         let geometry = Geometry { block_count: *block_count, ..geometry };
-        let layout = Layout::sized(geometry, capabilities, options);
+        let layout = Layout::sized(geometry, capabilities, options, *block_count);
         layout.is_ok_and(|layout| layout.capacity(*block_count) >= pages)
     };
     Ok((log_blocks..BLOCKS_MAX).find(is_enough))
@@ -110,14 +142,14 @@ pub fn blocks_needed(
 const BLOCKS_MAX: u32 = 1 << 20;
 
 impl Layout {
-    /// Sizes for a device, or what stands in the way.
+    /// Sizes for a device with so many blocks, or what stands in the way.
     pub(crate) fn new(
         geometry: Geometry,
         capabilities: Capabilities,
         options: &SpaceOptions,
+        blocks: u32,
     ) -> Result<Self, OptionFault> {
-        let layout = Self::sized(geometry, capabilities, options)?;
-        let blocks = geometry.block_count;
+        let layout = Self::sized(geometry, capabilities, options, blocks)?;
         if layout.logical_pages == 0 {
             return Err(OptionFault::LogPages);
         }
@@ -132,6 +164,7 @@ impl Layout {
         geometry: Geometry,
         capabilities: Capabilities,
         options: &SpaceOptions,
+        blocks: u32,
     ) -> Result<Self, OptionFault> {
         let placement = Placement::choose(&geometry, &capabilities);
         let parts = u32::from(options.parts);
@@ -152,8 +185,11 @@ impl Layout {
             return Err(OptionFault::PageTooSmall);
         }
         let slot_size = capabilities.log_slot_size(geometry.page_size) as usize;
+        // One block more than the budget: a head that stands within a block holds all of it.
+        let log_blocks = options.log_pages.div_ceil(log_pages_per_block).max(1) + 1;
         let mut layout = Self {
             geometry,
+            blocks,
             capabilities,
             placement,
             parts,
@@ -164,9 +200,12 @@ impl Layout {
             logical_pages: 0,
             map_pages: 0,
             table_pages: 0,
+            table_start: 0,
+            directory_start: 0,
             directory_pages: 0,
-            // One block more than the budget: a head that stands within a block holds all of it.
-            log_blocks: options.log_pages.div_ceil(log_pages_per_block).max(1) + 1,
+            log_blocks,
+            log_blocks_wanted: log_blocks,
+            grows: options.grows,
             log_positions,
             log_slot_size: slot_size.clamp(1, geometry.page_size as usize),
             ring_blocks: options.ring_blocks.into(),
@@ -174,7 +213,8 @@ impl Layout {
             units_filled: 1,
         };
         layout.units_filled = layout.count_filled();
-        layout.count_pages();
+        layout.number_pages();
+        layout.set_blocks(blocks);
         Ok(layout)
     }
 
@@ -184,6 +224,7 @@ impl Layout {
         let chunk_size = (geometry.page_size as usize).checked_sub(placement.header_size())?;
         Some(Self {
             geometry,
+            blocks: geometry.block_count,
             capabilities,
             placement,
             parts: 1,
@@ -194,7 +235,11 @@ impl Layout {
             logical_pages: 0,
             map_pages: 0,
             table_pages: 0,
+            table_start: 0,
+            directory_start: 0,
             directory_pages: 0,
+            log_blocks_wanted: 0,
+            grows: false,
             log_positions: log_positions(&geometry, &capabilities, placement),
             log_blocks: 0,
             log_slot_size: capabilities.log_slot_size(geometry.page_size).max(1) as usize,
@@ -204,17 +249,28 @@ impl Layout {
         })
     }
 
-    fn count_pages(&mut self) {
-        let blocks = self.geometry.block_count;
+    /// Numbers the pages of the mapping as on the largest device (L4).
+    fn number_pages(&mut self) {
+        self.set_blocks(self.geometry.block_count);
+        self.table_start = self.map_pages;
+        self.directory_start = self.map_pages + self.table_pages;
+        if self.directory_start > DIRECT_MAX {
+            self.directory_pages = self.directory_start.div_ceil(self.entries_per_page());
+        }
+    }
+
+    /// Counts what `blocks` blocks have.
+    pub(crate) fn set_blocks(&mut self, blocks: u32) {
+        self.blocks = blocks;
+        if self.grows {
+            let (small, share) = LOG_SMALL;
+            let share = (blocks / LOG_SHARE).max(small.min(blocks / share));
+            self.log_blocks = self.log_blocks_wanted.min(share.max(LOG_BLOCKS_MIN));
+        }
         let data_blocks = blocks.saturating_sub(self.ring_blocks + self.log_blocks);
         self.logical_pages = data_blocks * self.units_per_block;
         self.map_pages = self.logical_pages.div_ceil(self.entries_per_page());
-        let table_entries = (self.payload_size / BLOCK_ENTRY_SIZE) as u32;
-        self.table_pages = blocks.div_ceil(table_entries);
-        let leaves = self.map_pages + self.table_pages;
-        if leaves > DIRECT_MAX {
-            self.directory_pages = leaves.div_ceil(self.entries_per_page());
-        }
+        self.table_pages = blocks.div_ceil(self.table_entries_per_page());
         self.meta_reserve = self.meta_pages().div_ceil(self.units_filled) + 1;
     }
 
@@ -230,7 +286,11 @@ impl Layout {
 
     /// Pages of the metadata stream that one checkpoint may write.
     pub(crate) const fn meta_pages(&self) -> u32 {
-        self.map_pages + self.table_pages + self.directory_pages
+        let entries = self.entries_per_page();
+        // Pages of the mapping stand in front of the directory, those of the block table somewhere in it.
+        let reached = self.map_pages.div_ceil(entries) + self.table_pages.div_ceil(entries) + 1;
+        let all = self.directory_pages;
+        self.map_pages + self.table_pages + if reached < all { reached } else { all }
     }
 
     /// Logical pages that may be live when `good_blocks` blocks work (L3).
@@ -254,6 +314,11 @@ impl Layout {
         };
         let skipped = (0..pages).map(reach).max().unwrap_or(0).div_ceil(self.parts);
         self.units_per_block.saturating_sub(skipped).max(1)
+    }
+
+    /// Whether more blocks give the log more.
+    pub(crate) const fn log_grows(&self) -> bool {
+        self.log_blocks < self.log_blocks_wanted
     }
 
     /// Log pages of a log block.

@@ -37,6 +37,7 @@ mod format;
 mod frontier;
 mod group_ops;
 mod groups;
+mod grow;
 mod layout;
 mod log;
 mod mapping;

@@ -211,6 +211,7 @@ impl<D: Nand> Space<D> {
         let within = self.log.block_count() < self.layout().log_blocks;
         let claim = if within { Claim::Reserve } else { Claim::Surplus };
         let block = match self.take_block(claim, Purpose::Log, BlockState::Log) {
+            Err(SpaceError::NoRoom) if self.grow_by_step()? => return self.open_log_block(),
             Err(SpaceError::NoRoom) => return Err(SpaceError::LogFull),
             block => block?,
         };

@@ -41,6 +41,11 @@ impl Bits {
         Self(vec![0; count.div_ceil(64)])
     }
 
+    /// Room for `count` things; new ones have clear bits.
+    pub(crate) fn extend(&mut self, count: usize) {
+        self.0.resize(count.div_ceil(64).max(self.0.len()), 0);
+    }
+
     pub(crate) fn get(&self, index: u32) -> bool {
         self.0.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
@@ -108,6 +113,14 @@ impl Mapping {
             entries_per_page,
             unit_mask: if counts_appends(page_count) { (1 << UNIT_BITS) - 1 } else { u32::MAX },
         }
+    }
+
+    /// Numbers below `logical_pages` exist from now on.
+    pub(crate) fn extend(&mut self, logical_pages: u32) {
+        let count = (logical_pages as usize).max(self.entries.len());
+        self.entries.resize(count, UNMAPPED);
+        self.taken.extend(count);
+        self.dirty.extend(count.div_ceil(self.entries_per_page as usize));
     }
 
     pub(crate) fn len(&self) -> u32 {

@@ -28,7 +28,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use flagstone_nand::{BlockIndex, Nand, NandError};
+use flagstone_nand::{BlockIndex, Geometry, Nand, NandError};
 
 use crate::blocks::BlockState;
 use crate::bugs::Bugs;
@@ -157,7 +157,9 @@ impl<D: Nand> Space<D> {
 
     fn mount_with(device: D, bugs: Bugs) -> Result<(Self, MountReport), MountError> {
         let layout = Layout::probe(device.geometry(), device.capabilities());
-        let mut flash = Flash::new(device, layout.ok_or(MountError::NotFormatted)?);
+        let mut layout = layout.ok_or(MountError::NotFormatted)?;
+        layout.blocks = device.present_blocks();
+        let mut flash = Flash::new(device, layout);
         flash.bugs = bugs;
         let firsts = read_firsts(&mut flash)?;
         let mount = match find_record(&mut flash, &firsts)? {
@@ -192,11 +194,19 @@ impl<D: Nand> Mount<D> {
         found: FoundRecord,
     ) -> Result<Self, MountError> {
         let FoundRecord { record, number, blocks: newest, doubtful } = found;
-        let geometry = flash.layout.geometry;
-        let layout = Layout::new(geometry, flash.layout.capabilities, &record.options)
+        let (geometry, present) = (flash.layout.geometry, flash.layout.blocks);
+        let layout = Layout::new(geometry, flash.layout.capabilities, &record.options, present)
             .map_err(|_| MountError::GeometryMismatch)?;
-        if record.geometry != geometry || record.placement != layout.placement.number() {
+        let block_count = record.geometry.block_count;
+        let grows = record.options.grows && block_count <= geometry.block_count;
+        let expected = if grows { block_count } else { geometry.block_count };
+        if record.geometry != (Geometry { block_count: expected, ..geometry })
+            || record.placement != layout.placement.number()
+        {
             return Err(MountError::GeometryMismatch);
+        }
+        if block_count > present {
+            return Err(MountError::Truncated { blocks: present, needed: block_count });
         }
         flash.layout = layout;
         let blocks = empty_table(&mut flash)?;
@@ -220,7 +230,7 @@ impl<D: Nand> Mount<D> {
         self.load_directory(record)?;
         let recorded = self.load_table(record)?;
         let log = self.classify(record, &recorded)?;
-        self.repair_ring(record);
+        self.repair_ring();
         self.load_map()?;
         if self.space.flash.bugs.has(SpaceBug::AppendsForgotten) {
             self.space.map.forget_appends();
@@ -236,7 +246,7 @@ impl<D: Nand> Mount<D> {
     /// Units of all mapping pages, from the record or the directory pages it points to.
     fn load_directory(&mut self, record: &Record) -> Result<(), MountError> {
         let layout = self.space.layout().clone();
-        let leaves = (layout.map_pages + layout.table_pages) as usize;
+        let leaves = layout.directory_start as usize;
         let units = &mut self.space.meta_units;
         if layout.directory_pages == 0 {
             for (target, root) in units.iter_mut().zip(&record.roots) {
@@ -291,12 +301,14 @@ impl<D: Nand> Mount<D> {
     fn load_table(&mut self, record: &Record) -> Result<Vec<Recorded>, MountError> {
         let mut table = vec![Recorded::default(); self.firsts.len()];
         let layout = self.space.layout();
-        let (map_pages, table_pages) = (layout.map_pages, layout.table_pages);
+        let (table_start, table_pages) = (layout.table_start, layout.table_pages);
         let entries = layout.table_entries_per_page() as usize;
         for page in 0..table_pages as usize {
-            let index = map_pages as usize + page;
+            let index = table_start as usize + page;
             let Some(bytes) = self.read_meta_page(index, Structure::Map)? else { continue };
-            let targets = table.iter_mut().skip(page * entries).take(entries);
+            // Blocks that came later are not in it: they were never used.
+            let known = table.iter_mut().take(record.geometry.block_count as usize);
+            let targets = known.skip(page * entries).take(entries);
             for (target, source) in targets.zip(bytes.chunks_exact(BLOCK_ENTRY_SIZE)) {
                 let (sequence, erases) = (get_uint(&source[..4]), get_uint(&source[4..8]));
                 *target =
@@ -321,6 +333,11 @@ impl<D: Nand> Mount<D> {
         let mut log = Vec::new();
         for (block, entry) in (0..).map(BlockIndex).zip(recorded) {
             if self.firsts[block.0 as usize] == First::Bad {
+                continue;
+            }
+            if block.0 >= record.geometry.block_count
+                && self.space.flash.bugs.has(SpaceBug::GrownBlocksForgotten)
+            {
                 continue;
             }
             if record.ring.contains(&block.0) {
@@ -447,11 +464,11 @@ impl<D: Nand> Mount<D> {
     }
 
     /// A ring block that went bad since the record was made is replaced by a free one.
-    fn repair_ring(&mut self, record: &Record) {
+    fn repair_ring(&mut self) {
         for half in &mut self.space.ring.halves {
             for slot in &mut half.blocks {
                 let block = BlockIndex(*slot);
-                let known = (*slot as usize) < record.geometry.block_count as usize;
+                let known = *slot < self.space.blocks.len();
                 if known && self.space.blocks.get(block).state != BlockState::Bad {
                     continue;
                 }

@@ -28,6 +28,9 @@ pub struct SpaceOptions {
     /// Static wear levelling, which moves pages that stay to worn blocks, may take one erase in so
     /// many; none turns it off.
     pub static_wear: Option<u32>,
+    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes an eighth of the blocks that are
+    /// there, a quarter of a few, up to `log_pages`.
+    pub grows: bool,
 }
 
 impl Default for SpaceOptions {
@@ -38,6 +41,7 @@ impl Default for SpaceOptions {
             ring_blocks: 4,
             gc_policy: GcPolicy::Greedy,
             static_wear: None,
+            grows: false,
         }
     }
 }

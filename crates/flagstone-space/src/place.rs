@@ -111,6 +111,7 @@ impl<D: Nand> Space<D> {
         let (chunk_size, pages) = (layout.chunk_size, layout.geometry.pages_per_block);
         let head = SummaryHead {
             parts: self.options.parts,
+            grows: self.options.grows,
             ring_blocks: self.options.ring_blocks,
             log_pages: self.options.log_pages,
             logical_pages: layout.logical_pages,

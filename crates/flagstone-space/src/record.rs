@@ -58,6 +58,7 @@ pub(crate) struct OpenGroupPage {
 /// Everything a mount needs besides the pages themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
+    /// Shape of the device, with the blocks that were there.
     pub(crate) geometry: Geometry,
     pub(crate) options: SpaceOptions,
     /// Number and spare offset of the metadata placement.
@@ -128,6 +129,7 @@ impl Record {
             GcPolicy::CostAgeTimes => 2,
         };
         head[9] = self.placement.0;
+        head[10] = self.options.grows.into();
         put_uint(&mut head[12..16], self.placement.1.into());
         put_uint(&mut head[16..20], self.geometry.page_size.into());
         put_uint(&mut head[20..24], self.geometry.spare_size.into());
@@ -219,6 +221,7 @@ impl Record {
                 ring_blocks: head[7],
                 gc_policy: policy,
                 static_wear: Some(short(36)).filter(|limit| *limit != u32::MAX),
+                grows: head[10] == 1,
             },
             placement: (head[9], short(12)),
             sequence_floor: short(40),

@@ -78,7 +78,7 @@ impl<D: Nand> Space<D> {
     pub fn record_room(&self) -> usize {
         let layout = self.layout();
         let roots = match layout.directory_pages {
-            0 => layout.map_pages + layout.table_pages,
+            0 => layout.directory_start,
             pages => pages,
         };
         let lists = 4 * (usize::from(self.options.ring_blocks) + roots as usize)

@@ -66,7 +66,7 @@ pub(crate) struct BlockScan {
 
 /// Reads the metadata of every block's first page.
 pub(crate) fn read_firsts<D: Nand>(flash: &mut Flash<D>) -> Result<Vec<First>, NandError> {
-    let blocks = flash.layout.geometry.blocks();
+    let blocks = (0..flash.layout.blocks).map(BlockIndex);
     blocks.map(|block| read_first(flash, block)).collect()
 }
 

@@ -93,6 +93,8 @@ pub struct Space<D> {
     pub(crate) worn: Vec<u32>,
     /// Erases that had gone by when a turn to level wear was last taken, in turns.
     pub(crate) level_turn: Option<u64>,
+    /// The host had no room for more blocks when it was asked last.
+    pub(crate) growth_refused: bool,
     /// Scratch buffers, kept for their memory.
     pub(crate) move_buffer: Vec<u8>,
     pub(crate) meta_buffer: Vec<u8>,
@@ -155,9 +157,10 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `Full` when as many pages are taken as may be live.
+    /// `Full` when as many pages are taken as may be live, and the device does not grow.
     pub fn allocate(&mut self, region: RegionId) -> Result<LogicalPage, SpaceError> {
         self.flash.tally.region(region);
+        self.grow_for(1)?;
         if self.map.taken_count() >= self.capacity_pages() {
             return Err(SpaceError::Full);
         }

@@ -20,6 +20,9 @@ const MAGIC: &[u8; 4] = b"FSUM";
 const HEADER_SIZE: usize = 32;
 const ENTRY_SIZE: usize = 24;
 
+/// Bit beside the parts of a unit: the device grows.
+const GROWS: u8 = 0x80;
+
 /// Bytes of a summary of `units` units.
 pub(crate) const fn size(units: u32) -> usize {
     HEADER_SIZE + ENTRY_SIZE * units as usize
@@ -29,6 +32,7 @@ pub(crate) const fn size(units: u32) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SummaryHead {
     pub(crate) parts: u8,
+    pub(crate) grows: bool,
     pub(crate) ring_blocks: u8,
     pub(crate) log_pages: u32,
     pub(crate) logical_pages: u32,
@@ -42,7 +46,7 @@ pub(crate) fn encode(head: &SummaryHead, units: &[PageMeta], target: &mut Vec<u8
     target.resize(HEADER_SIZE, 0);
     target[..4].copy_from_slice(MAGIC);
     put_uint(&mut target[4..6], 1);
-    target[6] = head.parts;
+    target[6] = head.parts | if head.grows { GROWS } else { 0 };
     target[7] = head.ring_blocks;
     put_uint(&mut target[8..12], head.log_pages.into());
     put_uint(&mut target[12..16], head.logical_pages.into());
@@ -96,7 +100,8 @@ pub(crate) fn decode(source: &[u8]) -> Option<(SummaryHead, Vec<PageMeta>)> {
         return None;
     }
     let head = SummaryHead {
-        parts: header[6],
+        parts: header[6] & !GROWS,
+        grows: header[6] & GROWS != 0,
         ring_blocks: header[7],
         log_pages: get_uint(&header[8..12]) as u32,
         logical_pages: get_uint(&header[12..16]) as u32,

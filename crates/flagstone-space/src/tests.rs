@@ -6,6 +6,7 @@ mod beside;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
 mod cuts;
+mod grow;
 pub(crate) mod harness;
 mod limits;
 mod mount_cost;

@@ -109,10 +109,20 @@ pub enum Wait {
     Pages(usize),
     /// A group number; the runtime supplies it.
     Group,
+    /// Room for so many pages more on a device that grows; the runtime asks for it.
+    Room(u64),
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
     Claim,
+}
+
+impl Wait {
+    /// Whether [`crate::Runtime::supply`] ends the wait at once.
+    #[must_use]
+    pub const fn is_at_hand(self) -> bool {
+        matches!(self, Self::Pages(_) | Self::Group | Self::Room(_))
+    }
 }
 
 /// A page to read from the space floor.
@@ -152,6 +162,10 @@ pub(crate) struct SpaceView {
     pub(crate) taken_pages: u64,
     /// Logical pages that may be live.
     pub(crate) capacity_pages: u64,
+    /// The device may become larger.
+    pub(crate) can_grow: bool,
+    /// So may the log.
+    pub(crate) log_grows: bool,
     /// Blocks are bad: less may be live than when the device was new.
     pub(crate) has_lost_blocks: bool,
     /// Memory of the mapping.

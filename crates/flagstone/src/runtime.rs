@@ -334,7 +334,7 @@ impl<D: Nand> Runtime<D> {
         let job = loop {
             let next = self.engine().next_job();
             match next {
-                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => match self.supply(wait) {
+                Err(Stop::Wait(wait)) if wait.is_at_hand() => match self.supply(wait) {
                     Err(EngineError::Full) if self.engine().go_without_pages() => {}
                     supplied => supplied?,
                 },
@@ -366,11 +366,11 @@ impl<D: Nand> Runtime<D> {
         self.sleepers.wake_changed();
     }
 
-    /// Gives the engine unused logical pages or a group number.
+    /// Gives the engine unused logical pages, a group number, or a larger device.
     ///
     /// # Errors
     ///
-    /// `Full` when no page is free.
+    /// `Full` when no page is free. A device that does not grow is none: the engine sees it.
     pub fn supply(&self, wait: Wait) -> Result<(), EngineError> {
         let mut space = self.space();
         match wait {
@@ -378,8 +378,19 @@ impl<D: Nand> Runtime<D> {
                 let group = space.new_group()?;
                 self.engine().supply_group(group);
             }
+            Wait::Room(pages) => {
+                let grown = space.make_larger(u32::try_from(pages).unwrap_or(u32::MAX));
+                self.observe(&space);
+                if let Err(error) = grown {
+                    return self.poison_for(error.into());
+                }
+            }
             Wait::Pages(count) => {
                 let have = self.engine().unused_page_count();
+                let more = u32::try_from(count.saturating_sub(have)).unwrap_or(u32::MAX);
+                if let Err(error) = space.grow_for(more) {
+                    return self.poison_for(error.into());
+                }
                 let mut pages = Vec::new();
                 while have + pages.len() < count.max(PAGES_AT_HAND) {
                     match space.allocate(REGION_TABLES) {
@@ -641,11 +652,22 @@ impl<D: Nand> Runtime<D> {
             record_room: space.record_room(),
             taken_pages: u64::from(space.taken_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
+            can_grow: space.can_grow(),
+            log_grows: space.log_grows(),
             has_lost_blocks: space.lost_blocks() > 0,
             mapping_bytes: space.mapping_bytes(),
             carries_flags: space.carries_flags(),
             moves_per_write: space.moves_per_write(),
         });
+    }
+
+    /// Somebody was told that the device is full. Whoever comes next asks the host again.
+    fn ask_host_again(&self) {
+        let mut space = self.space();
+        if space.was_refused() {
+            space.retry_growth();
+            self.observe(&space);
+        }
     }
 
     /// A write did not happen. Where nothing is lost by it the engine goes on.

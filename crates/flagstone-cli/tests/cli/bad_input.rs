@@ -213,10 +213,10 @@ fn another_version_of_the_format_is_named() {
     let place = place_with_a_row(DEVICES[1]);
     let whole = fs::read(place.file("db")).expect("readable");
     let mut newer = whole.clone();
-    newer[8] = 2;
+    newer[8] = 3;
     fs::write(place.file("db"), &newer).expect("written");
     let error = place.run("put", &["t", "k", "v"]).fails(6).stderr;
-    assert!(error.contains("version 2"), "{error}");
+    assert!(error.contains("version 3"), "{error}");
     assert_eq!(fs::read(place.file("db")).expect("readable"), newer, "nothing was written");
     fs::write(place.file("db"), &whole).expect("written");
     row_is_there(&place);

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use flagstone::{Options, SeededBug};
-use flagstone_nand::{Crashable, Profile, ProfileError};
+use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 use flagstone_space::SpaceBug;
 use serde::Serialize;
 
@@ -18,10 +18,10 @@ use super::faults::{
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
-use super::script::{APPENDS, CLAIMS, Mix, Script};
+use super::script::{APPENDS, CLAIMS, GROWING, Mix, Script};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
-use super::{CrashError, Flagstone, chip, file, small};
+use super::{CrashError, Flagstone, chip, file, growing_file, small};
 
 /// A bug to be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 28] = [
+const WAYS: [Way; 29] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
@@ -118,6 +118,7 @@ const WAYS: [Way; 28] = [
     ("appended changes, one cut", on_appends),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
+    ("file that grows, one cut", on_growing_file),
     ("space floor, in use", space_in_use),
     ("space floor, undecided", |target, seed| on_space(target, seed, 400, &UNDECIDED, 1)),
     ("file, in use", |target, seed| on_file(target, seed, &Use::Long)),
@@ -246,6 +247,9 @@ enum Use {
 
 /// Operations before those of interest on a device in use.
 const OPS_BEFORE: usize = 700;
+
+/// Operations before those that make a file grow: by then all its blocks have been used.
+const OPS_WHILE_SMALL: usize = 250;
 
 /// Operations of interest on a device in use.
 const OPS_IN_USE: usize = 100;
@@ -407,6 +411,28 @@ fn on_file(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
         Quarry::Engine(_) => explored::<Flagstone<_>, _>(target, device, (seed, 1), ops),
         Quarry::Space(_) => explored::<Ledger<_>, _>(target, device, (seed, 1), ops),
     })
+}
+
+/// Blocks that are new are used before a record knows them.
+fn on_growing_file(target: Target, seed: u64) -> Result<Look, CrashError> {
+    fn look_on<S: Subject<RunnerRig<SegmentFile<SimStorage>>>>(
+        target: Target,
+        seed: u64,
+    ) -> Result<Look, CrashError> {
+        let device = growing_file()?;
+        let setup = target.setup(small(Options::default().with_seed(seed), &device));
+        let script = Script::seeded(seed, OPS_IN_USE, &GROWING);
+        let scenario = Scenario { device, model: None, setup, script };
+        let before = Script::seeded(!seed, OPS_WHILE_SMALL, &Mix { large: 0, ..Mix::default() });
+        Ok(match scenario.in_use::<S>(&before) {
+            Ok(scenario) => look(explore::<S, _>(&scenario, &limits(seed, 1), &|_, _| {})),
+            Err(violation) => (0, Some(violation.to_string())),
+        })
+    }
+    match target.quarry {
+        Quarry::Engine(_) => look_on::<Flagstone<_>>(target, seed),
+        Quarry::Space(_) => look_on::<Ledger<_>>(target, seed),
+    }
 }
 
 fn on_pairs(target: Target, seed: u64) -> Result<Look, CrashError> {

@@ -17,7 +17,7 @@ use flagstone::{Durability, EngineError, OpenError};
 use flagstone_nand::Nand;
 use flagstone_space::{
     GroupId, LogicalPage, Lsn, MountError, MountReport, NoOwner, RegionId, Space, SpaceError,
-    SpaceOptions, WriteTag,
+    SpaceOptions, WriteTag, blocks_needed,
 };
 
 use super::overlay::{Overlay, Store};
@@ -31,6 +31,9 @@ const GROUPS_MAX: usize = 8;
 
 /// Log pages of a ledger: two blocks of a tiny chip and one more.
 const LOG_PAGES: u32 = 24;
+
+/// Logical pages that the smallest ledger has room for.
+const PAGES_MIN: u32 = 8;
 
 /// Something is missing that no power cut takes.
 const DAMAGED: EngineError =
@@ -337,12 +340,20 @@ impl<D: Nand> Groups<D> {
 }
 
 impl<D: Nand> Store<D> for Groups<D> {
-    fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
+    fn create(mut device: D, setup: &Setup) -> Result<Self, OpenError> {
+        let limit = device.geometry().block_count;
         let options = SpaceOptions {
             parts: setup.options.parts as u8,
             log_pages: LOG_PAGES,
+            grows: device.present_blocks() < limit,
             ..SpaceOptions::default()
         };
+        if options.grows {
+            let (geometry, capabilities) = (device.geometry(), device.capabilities());
+            let needed = blocks_needed(geometry, capabilities, &options, PAGES_MIN);
+            let needed = needed.map_err(SpaceError::Options)?.unwrap_or(limit);
+            device.extend(needed).map_err(SpaceError::from)?;
+        }
         let mut space = Space::format(device, &options)?;
         plant(&mut space, setup);
         Ok(Self::around(space))

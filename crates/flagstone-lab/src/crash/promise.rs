@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flagstone::{Collection, Database, OpenError, OptionsError, WearLevelling};
-use flagstone_nand::{Crashable, Ending, FaultPlan, Nand, Profile, SimNand, SimSsd};
+use flagstone_nand::{
+    Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimSsd, SimStorage,
+};
 
 use super::faults::{self, Campaign, Trial};
 use super::fuzz::{ImageVerdict, image_on_chip, image_seeds};
@@ -28,6 +30,7 @@ use super::{
 use crate::preset::{self, EngineKind};
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
+type OnFile = Flagstone<RunnerRig<SegmentFile<SimStorage>>>;
 
 fn effort() -> u64 {
     std::env::var("FLAGSTONE_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
@@ -443,6 +446,21 @@ fn a_block_that_misbehaves_loses_nothing_or_is_reported() {
 #[test]
 fn changed_pages_are_noticed() {
     assert_kept(&faults::changed_images::<Engine>(&trial(120, 1), 300 * effort()));
+}
+
+/// Goal: the same on files that grow. Method: the same draws, on such a file.
+#[test]
+fn the_swarm_finds_nothing_on_files_that_grow() {
+    let mut failures = Vec::new();
+    for seed in 0..8 * effort() {
+        let tally = Draw::seeded(seed, 8).explore_growing::<OnFile>().unwrap();
+        failures.extend(
+            tally.failures.into_iter().map(|failure| {
+                format!("swarm seed {seed}, {}: {}", failure.path, failure.violation)
+            }),
+        );
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// Goal: no configuration that can be drawn breaks the promise. Method: seeds, states sampled.

@@ -42,6 +42,8 @@ pub enum DeviceCall {
     MarkBad(BlockIndex),
     /// A sync.
     Sync,
+    /// A growth to so many blocks: several operations.
+    Extend(u32),
 }
 
 impl DeviceCall {
@@ -60,6 +62,7 @@ impl DeviceCall {
             Self::Erase(block) => device.erase(*block).map(drop),
             Self::MarkBad(block) => device.mark_bad(*block),
             Self::Sync => device.sync().map(drop),
+            Self::Extend(block_count) => device.extend(*block_count),
         }
     }
 }
@@ -91,7 +94,7 @@ impl<D: Crashable, M> Capture<D, M> {
         match self.call {
             DeviceCall::Program { page, .. } => Some(geometry.die_of(geometry.block_of(page))),
             DeviceCall::Erase(block) | DeviceCall::MarkBad(block) => Some(geometry.die_of(block)),
-            DeviceCall::Sync => None,
+            DeviceCall::Sync | DeviceCall::Extend(_) => None,
         }
     }
 
@@ -137,6 +140,7 @@ impl<D: Crashable, M> Capture<D, M> {
             DeviceCall::Erase(block) => format!("erase {}", block.0),
             DeviceCall::MarkBad(block) => format!("mark {} bad", block.0),
             DeviceCall::Sync => String::from("sync"),
+            DeviceCall::Extend(block_count) => format!("extend to {block_count}"),
         }
     }
 
@@ -261,14 +265,14 @@ impl<D: Crashable, M: Clone> Rig<D, M> {
 
     fn call(
         &self,
-        call: impl FnOnce() -> DeviceCall,
+        call: impl Fn() -> DeviceCall,
         run: impl FnOnce(&mut D) -> Result<Completion, NandError>,
     ) -> Result<Completion, NandError> {
         let mut state = self.state();
         let state = &mut *state;
         state.spend_call()?;
         let before = state.captures.is_some().then(|| state.device.clone());
-        let operation = state.device.operation_count();
+        let first = state.device.operation_count();
         let issued_ns = state.device.now_ns();
         if before.is_some() {
             state.device.record_operations();
@@ -276,20 +280,22 @@ impl<D: Crashable, M: Clone> Rig<D, M> {
         let answer = run(&mut state.device);
         state.note_rule(&answer);
         if let (Some(device), Some(captures)) = (before, &mut state.captures) {
-            let endings = state.device.endings_at(operation);
-            if !endings.is_empty() {
-                let mark = state.mark.clone();
-                let end_ns = answer.as_ref().map_or(issued_ns, |done| done.end_ns);
-                let call = call();
-                captures.push(Capture {
-                    operation,
-                    endings,
-                    mark,
-                    device,
-                    call,
-                    issued_ns,
-                    end_ns,
-                });
+            let end_ns = answer.as_ref().map_or(issued_ns, |done| done.end_ns);
+            for operation in first..state.device.operation_count() {
+                let endings = state.device.endings_at(operation);
+                if !endings.is_empty() {
+                    let (mark, device) = (state.mark.clone(), device.clone());
+                    let call = call();
+                    captures.push(Capture {
+                        operation,
+                        endings,
+                        mark,
+                        device,
+                        call,
+                        issued_ns,
+                        end_ns,
+                    });
+                }
             }
         }
         answer
@@ -370,6 +376,15 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
 
     fn sync(&mut self) -> Result<Completion, NandError> {
         self.call(|| DeviceCall::Sync, Nand::sync)
+    }
+
+    fn present_blocks(&self) -> u32 {
+        self.state().device.present_blocks()
+    }
+
+    fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+        let extend = |device: &mut D| device.extend(block_count).map(|()| Completion::default());
+        self.call(|| DeviceCall::Extend(block_count), extend).map(drop)
     }
 
     fn erase_count(&self, block: BlockIndex) -> u32 {

@@ -166,6 +166,21 @@ pub const CLAIMS: Mix = Mix {
     small: 0,
 };
 
+/// More rows and larger ones: what is there is soon too small.
+pub const GROWING: Mix = Mix {
+    changes: 110,
+    reads: 8,
+    ends: 40,
+    savepoints: 4,
+    large: 50,
+    snapshots: 6,
+    upkeep: 8,
+    deferred: 80,
+    hot: 0,
+    pieces: 14,
+    small: 0,
+};
+
 /// Small changes of a few rows, whose pages are written often: they are appended.
 pub const APPENDS: Mix = Mix {
     changes: 90,

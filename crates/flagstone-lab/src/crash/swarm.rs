@@ -9,12 +9,13 @@ use flagstone::{
     AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, OpenError, Options, OptionsError,
     RelocationFolding, Replacement, SuperGroup, Victim, WriteCount, parts,
 };
-use flagstone_nand::{Profile, ProfileError, SimNand};
+use flagstone_nand::{Profile, ProfileError, SegmentFile, SimNand, SimStorage};
 
 use super::explore::{Limits, Scenario, Tally, explore};
 use super::run::RunnerRig;
-use super::script::{Mix, Script};
+use super::script::{GROWING, Mix, Script};
 use super::subject::{Setup, Subject};
+use super::{CrashError, growing_file_of};
 
 /// Chips of the exhaustive explorer: every capability there, or one taken away.
 pub const CHIP_PROFILES: [&str; 6] =
@@ -82,6 +83,9 @@ fn with_units(options: Options, below: &mut impl FnMut(u64) -> u64) -> Options {
     }
 }
 
+/// Bytes of a page of the tiny chips, which the memory that is drawn is counted in.
+const PAGE_SIZE: u32 = 512;
+
 /// Logical pages that memory holds at least; see [`Options::require`].
 const MEMORY_PAGES_MIN: usize = 24;
 
@@ -95,7 +99,7 @@ impl Draw {
         let preset = ["flagstone", "traditional"][below(2) as usize];
         let mut options = Options::preset(preset).unwrap_or_default();
         options.parts = 1 + u32::from(below(6) == 0);
-        let page_size = 512 * options.parts as usize;
+        let page_size = (PAGE_SIZE * options.parts) as usize;
         options.memory = page_size * (MEMORY_PAGES_MIN + below(48) as usize);
         options.log_pages = 24 + below(16) as u32 * u32::from(profile != "tiny-mlc");
         options.frame_share = 0.1 + below(70) as f64 / 100.0;
@@ -176,6 +180,28 @@ impl Draw {
             }
             _ => Ok(device),
         }
+    }
+
+    /// Explores what was drawn on a file that grows instead of the chip, with more large values.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be made.
+    pub fn explore_growing<S>(&self) -> Result<Tally, CrashError>
+    where
+        S: Subject<RunnerRig<SegmentFile<SimStorage>>>,
+    {
+        let device = growing_file_of(PAGE_SIZE)?;
+        let commit = match self.options.commit {
+            // Files carry no flags.
+            CommitBy::Flags => CommitBy::Claims,
+            commit => commit,
+        };
+        let setup = Options { commit, ..self.options.clone() }.into();
+        let mix = Mix { large: self.mix.large + GROWING.large, ..self.mix };
+        let script = Script::seeded(self.limits.seed, self.ops, &mix);
+        let scenario = Scenario { device, model: None, setup, script };
+        Ok(explore::<S, _>(&scenario, &self.limits, &|_, _| {}))
     }
 
     /// Explores what was drawn.

@@ -52,7 +52,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
     }
 
     fn supply(&self, wait: Wait) -> Result<bool, EngineError> {
-        let is_at_hand = matches!(wait, Wait::Pages(_) | Wait::Group);
+        let is_at_hand = wait.is_at_hand();
         if is_at_hand {
             Self::supply(self, wait)?;
         }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
-use super::{EIO, OpenDeviceError, SharedStorage, Storage, StorageError};
+use super::{EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
 use crate::Completion;
 
 /// A file, locked for this process as long as it is open.
@@ -107,14 +107,18 @@ impl FileStorage {
     ///
     /// Host errors, a full file system among them.
     pub fn fill(&mut self, size: u64, byte: u8) -> Result<(), StorageError> {
-        let chunk = vec![byte; FILL_SIZE];
-        let mut offset = 0;
-        while offset < size {
-            let step = (size - offset).min(FILL_SIZE as u64);
-            self.file.write_all_at(&chunk[..step as usize], offset).map_err(host)?;
-            offset += step;
-        }
+        self.write_bytes(0, size, byte).map_err(host)?;
         self.file.sync_all().map_err(host)
+    }
+
+    fn write_bytes(&self, mut from: u64, to: u64, byte: u8) -> std::io::Result<()> {
+        let chunk = vec![byte; FILL_SIZE];
+        while from < to {
+            let step = (to - from).min(FILL_SIZE as u64);
+            self.file.write_all_at(&chunk[..step as usize], from)?;
+            from += step;
+        }
+        Ok(())
     }
 
     fn done(&self) -> Completion {
@@ -136,6 +140,30 @@ fn is_refusal(error: &std::io::Error) -> bool {
 
 fn io(error: &std::io::Error) -> OpenDeviceError {
     OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
+}
+
+/// Whether the file system, a quota or a limit of the process leaves no room.
+fn is_full(error: &std::io::Error) -> bool {
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+        || error.raw_os_error() == Some(ENOSPC)
+}
+
+/// Reserves room, so that it is missed here and not by a later sync, after which nothing could be relied on.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::Errno;
+    match rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, size)) {
+        // Not every file system can; what is written takes room all the same.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &File, _: u64, _: u64) -> std::io::Result<()> {
+    Ok(())
 }
 
 fn host(error: std::io::Error) -> StorageError {
@@ -207,6 +235,24 @@ impl Storage for FileStorage {
 
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
         self.fill(size, 0)
+    }
+
+    fn can_extend(&self) -> bool {
+        self.file.metadata().is_ok_and(|data| data.is_file())
+    }
+
+    fn extend(&mut self, from: u64, to: u64) -> Result<(), StorageError> {
+        if !self.can_extend() {
+            return Err(StorageError::NoSpace);
+        }
+        let written =
+            allocate(&self.file, from, to - from).and_then(|()| self.write_bytes(from, to, 0));
+        written.map_err(|error| {
+            let is_full = is_full(&error);
+            // What was half written is not there for anybody; whatever stands there is written over.
+            let _ = self.file.set_len(from);
+            if is_full { StorageError::NoSpace } else { host(error) }
+        })
     }
 
     fn now_ns(&self) -> u64 {

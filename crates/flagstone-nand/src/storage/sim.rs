@@ -6,6 +6,7 @@
 //! - **M1** After a cut the file holds the durable image plus the writes that survived, each torn
 //!   only at multiples of the tear size.
 //! - **M2** After a failed sync the writes since the last one never become durable by themselves.
+//! - **M3** A file that grows is as long after a cut as the last of the writes that survived reaches.
 
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use crate::{Completion, Ending, FaultPlan, OperationKind, SyncFailure, Timing};
 
 /// Bytes shared between snapshots as one piece.
 const CHUNK_SIZE: usize = 4096;
+
+/// Bytes of a write that makes a file longer.
+const GROWTH_SIZE: u64 = 16 << 10;
 
 /// Sector of the simulated drive: the unit of the operation kinds.
 const SECTOR_SIZE: usize = 512;
@@ -87,6 +91,10 @@ struct Unsynced {
 #[derive(Clone, Debug)]
 pub struct SimStorage {
     size: u64,
+    /// Size after a cut that no unsynced write survives (M3).
+    durable_size: u64,
+    /// Bytes that the drive has room for.
+    size_max: u64,
     visible: Image,
     durable: Image,
     unsynced: Vec<Unsynced>,
@@ -102,6 +110,8 @@ impl SimStorage {
     pub fn new(timing: Timing) -> Self {
         Self {
             size: 0,
+            durable_size: 0,
+            size_max: u64::MAX,
             visible: Image::default(),
             durable: Image::default(),
             unsynced: Vec::new(),
@@ -121,6 +131,11 @@ impl SimStorage {
     #[must_use]
     pub fn operation_count(&self) -> u64 {
         self.faults.count()
+    }
+
+    /// Leaves room for a file of `size_max` bytes.
+    pub fn set_size_max(&mut self, size_max: u64) {
+        self.size_max = size_max;
     }
 
     /// Starts to keep the kind of every operation.
@@ -149,7 +164,7 @@ impl SimStorage {
     /// Hash of what reads see and of what is durable.
     #[must_use]
     pub fn state_hash(&self) -> u64 {
-        self.durable.hash(self.visible.hash(self.size))
+        self.durable.hash(self.visible.hash(mix(self.size, self.durable_size)))
     }
 
     /// Running hash of all operations.
@@ -179,6 +194,7 @@ impl SimStorage {
         storage.resize(bytes.len() as u64);
         storage.visible.write(0, bytes);
         storage.durable = storage.visible.clone();
+        storage.durable_size = storage.size;
         storage
     }
 
@@ -204,6 +220,7 @@ impl SimStorage {
                 self.durable.chunks[chunk].clone_from(&self.visible.chunks[chunk]);
             }
         }
+        self.durable_size = self.size;
     }
 
     /// Ends the operation in flight, whose write, if it is one, comes last among the unsynced.
@@ -220,6 +237,7 @@ impl SimStorage {
             _ => {}
         }
         self.unsynced.clear();
+        self.resize(self.durable_size);
         self.visible = self.durable.clone();
     }
 
@@ -238,6 +256,7 @@ impl SimStorage {
                 let end = (done + step).min(write.bytes.len());
                 if survives(at) {
                     self.durable.write(at, &write.bytes[done..end]);
+                    self.durable_size = self.durable_size.max(write.offset + end as u64);
                 }
                 done = end;
             }
@@ -309,6 +328,22 @@ impl Storage for SimStorage {
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
         self.check(0, 0)?;
         self.resize(size);
+        self.durable_size = size;
+        Ok(())
+    }
+
+    fn extend(&mut self, from: u64, to: u64) -> Result<(), StorageError> {
+        self.check(from, 0)?;
+        if to > self.size_max {
+            return Err(StorageError::NoSpace);
+        }
+        let mut offset = from;
+        while offset < to {
+            let step = (to - offset).min(GROWTH_SIZE);
+            self.resize(self.size.max(offset + step));
+            self.write_at(offset, &vec![0; step as usize])?;
+            offset += step;
+        }
         Ok(())
     }
 

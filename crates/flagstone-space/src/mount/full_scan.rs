@@ -21,6 +21,7 @@ use crate::ring::Ring;
 use crate::scan::{First, Summary, find_life, is_whole, read_summary};
 use crate::space::Space;
 use crate::stats::ReadPurpose;
+use crate::summary::SummaryHead;
 
 /// Numbers skipped when no record says which are reserved.
 const SCAN_GAP: u64 = 1 << 25;
@@ -30,7 +31,7 @@ impl<D: Nand> Mount<D> {
     pub(super) fn from_scan(mut flash: Flash<D>, firsts: Vec<First>) -> Result<Self, MountError> {
         let options = find_options(&mut flash, &firsts)?.ok_or(MountError::NotFormatted)?;
         let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
-        flash.layout = Layout::new(geometry, capabilities, &options.0)
+        flash.layout = Layout::new(geometry, capabilities, &options.0, flash.layout.blocks)
             .map_err(|_| MountError::NotFormatted)?;
         let blocks = empty_table(&mut flash)?;
         let ring = Ring::new(&[], &[], options.1, geometry.pages_per_block);
@@ -151,16 +152,20 @@ fn find_options<D: Nand>(
     let mut fallback = None;
     for (block, meta) in metas {
         let log_pages = log_pages_found(flash, firsts).max(1);
-        let options = SpaceOptions { parts: meta.parts, log_pages, ..SpaceOptions::default() };
         let (geometry, capabilities) = (flash.layout.geometry, flash.layout.capabilities);
-        let Ok(layout) = Layout::new(geometry, capabilities, &options) else { continue };
+        let present = flash.layout.blocks;
+        // Where a summary does not say it: a device that is as large as it can be has the larger log.
+        let grows = present < geometry.block_count;
+        let parts = meta.parts;
+        let options = SpaceOptions { parts, log_pages, grows, ..SpaceOptions::default() };
+        let Ok(layout) = Layout::new(geometry, capabilities, &options, present) else { continue };
         let probe = core::mem::replace(&mut flash.layout, layout);
         let whole = is_whole(flash, first_page(&flash.layout, block), &meta)?;
         let summary = read_summary(flash, block, meta.sequence)?;
         flash.layout = probe;
         if let Some(Summary { head, .. }) = summary {
-            let (log_pages, ring_blocks) = (head.log_pages, head.ring_blocks);
-            let options = SpaceOptions { log_pages, ring_blocks, ..options };
+            let SummaryHead { log_pages, ring_blocks, grows, .. } = head;
+            let options = SpaceOptions { log_pages, ring_blocks, grows, ..options };
             return Ok(Some((options, head.sequence_floor)));
         }
         if whole && meta.kind == PageKind::Data {

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flagstone_nand::Crashable;
 
-use super::cuts::{Depth, Exploration, explore_from};
-use super::harness::{Pair, file, options, profile, sim, spare_profile};
+use super::cuts::{Depth, Exploration, explore_from, explore_pages};
+use super::harness::{Pair, file, growing_file, options, profile, script, sim, spare_profile};
 use crate::SpaceBug;
 
 /// Whether any of a few explorations trips over the bug.
@@ -19,6 +19,24 @@ fn is_found<D: Crashable>(device: &D, bug: SpaceBug, depth: Depth) -> bool {
         let run = || explore_from(pair, &what);
         catch_unwind(AssertUnwindSafe(run)).is_err()
     })
+}
+
+/// Goal: E1. Method: files in use, which grow: what is new is used before what was.
+#[test]
+fn grown_blocks_that_a_mount_forgets_are_missed() {
+    let is_found = |seed| {
+        let (device, options) = growing_file(22, 120);
+        let mut pair = Pair::format(device, &options);
+        pair.space.plant(SpaceBug::GrownBlocksForgotten);
+        pair.model.bug = Some(SpaceBug::GrownBlocksForgotten);
+        for step in script(seed, 200, 20) {
+            pair.apply(step).unwrap();
+        }
+        let what = Exploration { seed, warm_up: 0, steps: 80, depth: Depth::One };
+        let run = || explore_pages(pair, &what, 90);
+        catch_unwind(AssertUnwindSafe(run)).is_err()
+    };
+    assert!((3..9).any(is_found));
 }
 
 #[test]

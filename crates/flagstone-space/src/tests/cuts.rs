@@ -75,9 +75,18 @@ fn explore<D: Crashable>(device: D, options: &SpaceOptions, what: &Exploration) 
 }
 
 /// Explores from a pair on; the number of states.
-pub(super) fn explore_from<D: Crashable>(mut pair: Pair<D>, what: &Exploration) -> u64 {
-    let Exploration { seed, warm_up, steps, depth } = *what;
+pub(super) fn explore_from<D: Crashable>(pair: Pair<D>, what: &Exploration) -> u64 {
     let pages = (pair.space.capacity_pages() - 8).min(40);
+    explore_pages(pair, what, pages)
+}
+
+/// The same with a script of so many pages.
+pub(super) fn explore_pages<D: Crashable>(
+    mut pair: Pair<D>,
+    what: &Exploration,
+    pages: u32,
+) -> u64 {
+    let Exploration { seed, warm_up, steps, depth } = *what;
     let script = if pair.model.slots > 0 { script_of_changes } else { script };
     let all = script(seed, warm_up + steps + 8, pages);
     let mut states = 0;

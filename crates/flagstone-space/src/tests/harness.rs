@@ -49,6 +49,18 @@ pub(super) fn file() -> SegmentFile<SimStorage> {
     SegmentFile::create(storage, &profile).unwrap()
 }
 
+/// The same as a file that grows from `blocks` blocks to `limit`, with what it is formatted with.
+pub(super) fn growing_file(blocks: u32, limit: u32) -> (SegmentFile<SimStorage>, SpaceOptions) {
+    let mut profile = profile("segment-file");
+    profile.geometry.page_size = 512;
+    profile.geometry.pages_per_block = 8;
+    profile.geometry.block_count = limit;
+    profile.capabilities.code_word.data_size = 512;
+    let storage = SimStorage::new(profile.timing);
+    let device = SegmentFile::create_growing(storage, &profile, blocks).unwrap();
+    (device, SpaceOptions { grows: true, ..options() })
+}
+
 /// An SSD of chips like `tiny`, with so few blocks that it collects all the time.
 pub(super) fn ssd(block_count: u32) -> SimSsd {
     let mut profile = profile("tiny").with_block_count(block_count).unwrap();

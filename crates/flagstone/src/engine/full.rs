@@ -112,6 +112,8 @@ impl Engine {
             self.growth.is_settling = false;
             return Ok(());
         }
+        // What deltas may come to is little beside a log that holds them all.
+        self.demand_room(self.pages_for(self.growth.bytes + growth))?;
         if self.may_settle() {
             self.growth.is_settling = true;
             return Err(Stop::Wait(Wait::Memory));
@@ -119,6 +121,25 @@ impl Engine {
         self.growth.is_settling = false;
         let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
         Err(if is_worn { EngineError::WornOut } else { EngineError::Full }.into())
+    }
+
+    /// Whether a value may take `pages` now. Where there are too few the device grows, or merging gives back
+    /// those of values that were deleted or replaced.
+    pub(crate) fn admit_pages(&mut self, pages: u64) -> Step<()> {
+        self.demand_room(pages)?;
+        let is_short = !self.has_pages_for(pages);
+        self.growth.is_settling = is_short && self.may_settle();
+        match is_short {
+            false => Ok(()),
+            true if self.growth.is_settling => Err(Stop::Wait(Wait::Memory)),
+            true => Err(EngineError::Full.into()),
+        }
+    }
+
+    /// Waits until a device that grows has room for `pages` more, as long as it may have.
+    pub(crate) fn demand_room(&self, pages: u64) -> Step<()> {
+        let is_short = self.view.can_grow && !self.has_pages_for(pages);
+        if is_short { Err(Stop::Wait(Wait::Room(pages + PAGES_RESERVED))) } else { Ok(()) }
     }
 
     /// Whether merging, or what was merged, may still give pages back.
@@ -151,8 +172,13 @@ impl Engine {
 
     /// Whether leaves can grow by `bytes` and the reserve stays.
     pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
+        self.has_pages_for(self.pages_for(bytes))
+    }
+
+    /// Leaves that hold `bytes`.
+    fn pages_for(&self, bytes: usize) -> u64 {
         let usable = self.payload_size * LEAF_USE_PERCENT / 100;
-        self.has_pages_for(bytes.div_ceil(usable) as u64)
+        bytes.div_ceil(usable) as u64
     }
 
     /// The same beside what was committed and may make leaves grow.
@@ -168,7 +194,9 @@ impl Engine {
     /// Whether a claim may have `pages` beside the versions that they replace: the last part of the
     /// device is left to merges, which free what they replace at once.
     pub(crate) fn has_room_to_claim(&self, pages: u64) -> bool {
-        self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
+        // What turns out not to fit is logged.
+        self.view.can_grow
+            || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
     }
 
     /// Pages that a transaction may write before its commit while nothing else is unfinished.
@@ -182,10 +210,20 @@ impl Engine {
     /// name them all, and one record in the log the runs.
     pub(crate) fn can_name_more(&self, xid: Xid, pages: usize) -> bool {
         let needed = self.record_size() + pages * OPEN_GROUP_PAGE_SIZE;
+        needed * 100 <= self.view.record_room * RECORD_USE_PERCENT && self.log_names(xid)
+    }
+
+    /// Whether one record in the log names the runs of `xid`.
+    fn log_names(&self, xid: Xid) -> bool {
         let log_size = self.view.log_budget as usize * self.view.log_page_size;
         let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
-        needed * 100 <= self.view.record_room * RECORD_USE_PERCENT
-            && commit_size <= log_size / COMMIT_LOG_SHARE
+        commit_size <= log_size / COMMIT_LOG_SHARE
+    }
+
+    /// Waits until a log that grows with its device is large enough for the commit of `xid`.
+    pub(crate) fn demand_log(&self, xid: Xid) -> Step<()> {
+        let is_short = self.view.log_grows && !self.log_names(xid);
+        if is_short { Err(Stop::Wait(Wait::Room(1))) } else { Ok(()) }
     }
 
     /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.

@@ -256,6 +256,10 @@ impl Engine {
     /// Restart is complete.
     pub(crate) fn end_replay(&mut self) {
         self.replaying = None;
+        if self.has_deltas() {
+            // What merging them gives back is not known.
+            self.growth.committed(0);
+        }
         self.cycle.count_replayed(self.deltas_size);
         self.refresh_floors();
     }

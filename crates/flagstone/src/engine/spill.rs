@@ -513,6 +513,8 @@ impl Engine {
             return Ok(None);
         };
         let count = built.pages.len();
+        self.demand_room(count as u64)?;
+        self.demand_log(xid)?;
         if !self.has_pages_for(count as u64) || !self.can_name_more(xid, 0) {
             self.hand.stop_spilling();
             return Ok(None);

@@ -143,9 +143,11 @@ impl Engine {
         let list_count =
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
         let page_count = chunk_count + list_count;
-        if !self.has_pages_for(page_count as u64) || !self.can_name_more(xid, page_count) {
+        self.demand_log(xid)?;
+        if !self.can_name_more(xid, page_count) {
             return Err(EngineError::Full.into());
         }
+        self.admit_pages(page_count as u64)?;
         if self.unused_pages.len() < page_count {
             return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
         }

@@ -34,6 +34,18 @@ impl<D: Nand> Runtime<D> {
     pub(crate) fn run_for<T>(
         &self,
         xid: Option<Xid>,
+        operation: impl FnMut(&mut Engine) -> Step<T>,
+    ) -> Result<T, EngineError> {
+        let result = self.run_to_its_end(xid, operation);
+        if matches!(result, Err(EngineError::Full)) {
+            self.ask_host_again();
+        }
+        result
+    }
+
+    fn run_to_its_end<T>(
+        &self,
+        xid: Option<Xid>,
         mut operation: impl FnMut(&mut Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
         let mut idle_count = 0;
@@ -59,7 +71,7 @@ impl<D: Nand> Runtime<D> {
                     let fetched = self.read(fetch)?;
                     self.engine().fill(fetched)?;
                 }
-                Err(Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group))) => self.supply(wait)?,
+                Err(Stop::Wait(wait)) if wait.is_at_hand() => self.supply(wait)?,
                 Err(Stop::Wait(wait)) => {
                     if self.make_way(wait)? {
                         idle_count = 0;

@@ -57,6 +57,9 @@ const LOG_BLOCKS_MIN: u64 = 4;
 /// Log pages beyond which no device is large enough.
 const LOG_PAGES_MAX: u32 = 1 << 24;
 
+/// A device that grows begins with one part in so many more blocks than the smallest database needs.
+const GROWING_SPARE_SHARE: u32 = 8;
+
 /// Logical pages that the smallest database has room for: three times the engine's reserve.
 const PAGES_MIN: u32 = 24;
 
@@ -216,12 +219,14 @@ pub(crate) fn space_options(
             Collection::CostAgeTimes => GcPolicy::CostAgeTimes,
         },
         static_wear: levels.then_some(LEVEL_SHARE),
+        grows: device.present_blocks() < geometry.block_count,
         ..SpaceOptions::default()
     };
-    let mut blocks = 0;
-    for block in geometry.blocks() {
-        blocks += u32::from(!device.is_bad(block).map_err(EngineError::from)?);
-    }
+    let blocks = match space.grows {
+        // A file: what is to come is as good as what is there.
+        true => geometry.block_count,
+        false => good_blocks(device)?,
+    };
     let room = LogRoom::of(geometry, capabilities, &space, blocks).map_err(SpaceError::Options)?;
     space.log_pages = log_pages(&geometry, room, options);
     let needed = blocks_needed(geometry, capabilities, &space, PAGES_MIN);
@@ -230,7 +235,19 @@ pub(crate) fn space_options(
         let size = u64::from(needed) * geometry.block_size();
         return Err(OptionsError::TooFewBlocks { blocks, needed, size }.into());
     }
+    if space.grows {
+        let begun_with = needed.saturating_add(needed / GROWING_SPARE_SHARE).min(blocks);
+        device.extend(begun_with).map_err(EngineError::from)?;
+    }
     Ok(space)
+}
+
+fn good_blocks(device: &mut impl Nand) -> Result<u32, EngineError> {
+    let mut count = 0;
+    for block in device.geometry().blocks() {
+        count += u32::from(!device.is_bad(block)?);
+    }
+    Ok(count)
 }
 
 /// Whether erases wear the blocks that the engine sees: drives level the wear of their own.

@@ -117,6 +117,14 @@ impl<D: Nand> Nand for Yielding<D> {
         self.give_way().sync()
     }
 
+    fn present_blocks(&self) -> u32 {
+        self.device.present_blocks()
+    }
+
+    fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+        self.device.extend(block_count)
+    }
+
     fn erase_count(&self, block: BlockIndex) -> u32 {
         self.device.erase_count(block)
     }

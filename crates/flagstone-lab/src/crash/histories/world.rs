@@ -236,7 +236,7 @@ impl<'c> World<'c> {
                 self.totals.lock_waits += 1;
                 Waiting::Lock
             }
-            Stop::Wait(wait @ (Wait::Pages(_) | Wait::Group)) => match runtime.supply(wait) {
+            Stop::Wait(wait) if wait.is_at_hand() => match runtime.supply(wait) {
                 Ok(()) => Waiting::Nothing,
                 Err(error) => return self.give_up(&client, error).map(|()| None),
             },

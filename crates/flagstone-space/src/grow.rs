@@ -1,0 +1,146 @@
+//! Growth: more blocks of a device that is not as large as it can be.
+//!
+//! Owns when a space grows and by how much. Never moves a page.
+//!
+//! E1. A block that was not there before is free and was never used. No record has to say so: a mount
+//!     finds it as one that its record does not know, whatever was written to it since.
+//! E2. Where the host has no room nothing has changed, and the space goes on as on a device of that size.
+//! E3. A space grows before it refuses anything for want of room, and before it would collect blocks that
+//!     are nearly all live.
+//! E4. What lies behind the blocks that a record knows is looked at by every mount; a device that ends
+//!     before them was cut short.
+
+use flagstone_nand::{BlockIndex, Nand, NandError};
+
+use crate::blocks::BlockState;
+use crate::error::SpaceError;
+use crate::space::Space;
+
+/// Share of the capacity, in percent, up to which pages are live before the space grows. With an eighth for
+/// the log, a file is half as large again as its pages; a collection finds a fifth of a block dead at least.
+const FILL_PERCENT: u64 = 80;
+
+/// A step is one part in this many of what is there: each costs a sync, and leaves that much unused.
+const STEP_SHARE: u32 = 8;
+
+/// Bytes of the largest step that is taken ahead of what is asked for: others wait for it.
+const STEP_SIZE_MAX: u64 = 64 << 20;
+
+impl<D: Nand> Space<D> {
+    /// Whether the device may have more blocks, and did not refuse them when it was asked last.
+    #[must_use]
+    pub fn can_grow(&self) -> bool {
+        self.options.grows
+            && !self.growth_refused
+            && !self.poisoned
+            && self.layout().blocks < self.layout().geometry.block_count
+    }
+
+    /// Whether the log's budget grows with the device.
+    #[must_use]
+    pub fn log_grows(&self) -> bool {
+        self.can_grow() && self.layout().log_grows()
+    }
+
+    /// Blocks that are there.
+    #[must_use]
+    pub fn present_blocks(&self) -> u32 {
+        self.layout().blocks
+    }
+
+    /// Whether the host had no room when it was asked last.
+    #[must_use]
+    pub fn was_refused(&self) -> bool {
+        self.growth_refused
+    }
+
+    /// The host is asked again for more blocks when they are needed again.
+    pub fn retry_growth(&mut self) {
+        self.growth_refused = false;
+    }
+
+    /// Grows, if need be and as far as the device can, so that `pages` more logical pages can be live and
+    /// collection still finds enough that is dead. Whether it grew.
+    ///
+    /// # Errors
+    ///
+    /// Those of a failed sync; a host without room is none.
+    pub fn grow_for(&mut self, pages: u32) -> Result<bool, SpaceError> {
+        let wanted = u64::from(self.map.taken_count()) + self.limbo.len() as u64 + u64::from(pages);
+        if !self.can_grow() || self.is_roomy(self.capacity_pages(), wanted) {
+            return Ok(false);
+        }
+        let mut layout = self.layout().clone();
+        let (step, limit, lost) = (self.step(), layout.geometry.block_count, self.lost_blocks());
+        loop {
+            let blocks = layout.blocks.saturating_add(step).min(limit);
+            layout.set_blocks(blocks);
+            if blocks == limit || self.is_roomy(layout.capacity(blocks - lost), wanted) {
+                return self.extend(blocks);
+            }
+        }
+    }
+
+    /// Grows for `pages` more logical pages, by a step at least; whether it grew. A space that did not grows
+    /// no more until [`Space::retry_growth`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::grow_for`].
+    pub fn make_larger(&mut self, pages: u32) -> Result<bool, SpaceError> {
+        let grown = self.grow_for(pages)? || self.grow_by_step()?;
+        self.growth_refused |= !grown;
+        Ok(grown)
+    }
+
+    /// Grows by a step, whatever there is; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::grow_for`].
+    pub(crate) fn grow_by_step(&mut self) -> Result<bool, SpaceError> {
+        if !self.can_grow() {
+            return Ok(false);
+        }
+        let limit = self.layout().geometry.block_count;
+        self.extend(self.layout().blocks.saturating_add(self.step()).min(limit))
+    }
+
+    fn is_roomy(&self, capacity: u32, wanted: u64) -> bool {
+        wanted * 100 <= u64::from(capacity) * FILL_PERCENT
+    }
+
+    fn step(&self) -> u32 {
+        let layout = self.layout();
+        let most = STEP_SIZE_MAX / layout.geometry.block_size().max(1);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        (layout.blocks / STEP_SHARE).min(most).max(1)
+    }
+
+    fn extend(&mut self, mut block_count: u32) -> Result<bool, SpaceError> {
+        let known = self.layout().blocks;
+        loop {
+            match self.flash.device.extend(block_count) {
+                Ok(()) => break,
+                // There may be room for less.
+                Err(NandError::NoSpace) if block_count - known > 1 => {
+                    block_count = known + (block_count - known) / 2;
+                }
+                Err(NandError::NoSpace) => {
+                    self.growth_refused = true;
+                    return Ok(false);
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        }
+        self.flash.layout.set_blocks(block_count);
+        self.blocks.extend(block_count);
+        self.map.extend(self.layout().logical_pages);
+        for block in (known..block_count).map(BlockIndex) {
+            let is_bad = self.flash.device.is_bad(block).map_err(|error| self.fail(error))?;
+            let state = if is_bad { BlockState::Bad } else { BlockState::Free };
+            self.blocks.restore(block, state, 0, self.flash.device.erase_count(block));
+        }
+        Ok(true)
+    }
+}
