@@ -94,7 +94,7 @@ pub(crate) enum RawCommand {
     /// The new file is made beside the old one, as PATH.compacting, and takes its name when it is complete
     /// and durable: whatever happens meanwhile, PATH is the old file or the new one. There must be room
     /// for both. Chips, their images and block devices are copied with `backup` and `restore` instead.
-    Compact(DatabaseArgs),
+    Compact(CompactArgs),
     /// Draw the chip: state, live pages and erase count of each block.
     Wear(WearArgs),
     /// Say what a chip is and, on blocks that may be used up, find out what it can do.
@@ -188,7 +188,9 @@ pub(crate) struct DatabaseArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  flagstone create shop.db --capacity 1GiB          a plain file; its bytes are written at once
+  flagstone create shop.db                          a plain file that grows, from 16 MiB
+  flagstone create shop.db --limit 10GiB            the same, to 10 GiB at most
+  flagstone create shop.db --capacity 1GiB          one of a fixed size; its bytes are written at once
   flagstone create chip.nand --profile spi-nand     a NAND image, its profile beside it
   flagstone create old.nand --profile slc-2k --preset traditional
   flagstone create own.nand --profile own.toml      from `flagstone profiles slc-2k > own.toml`
@@ -215,14 +217,35 @@ pub(crate) struct NewArgs {
     /// database later need not say it.
     #[arg(long, value_name = "WHO")]
     pub(crate) ecc: Option<RawEcc>,
-    /// Size of the device's data area [default: 64 MiB for a plain file, else that of the profile].
+    /// Size of the device's data area [default: a plain file grows; else that of the profile, or 64 MiB for a
+    /// block device].
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
+    /// Size up to which a plain file grows, 1 TiB at most [default: 256 GiB].
+    #[arg(long, value_name = "SIZE", conflicts_with = "capacity")]
+    pub(crate) limit: Option<String>,
     /// Format raw NAND that holds a database: what it holds is lost.
     #[arg(long)]
     pub(crate) overwrite: bool,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// Arguments of `compact`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone compact shop.db                   as large as what it holds asks for
+  flagstone compact shop.db --limit 1TiB      a file of a fixed size grows from now on, or further")]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Give the file this size, which stays [default: as it was].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) capacity: Option<String>,
+    /// Let the file grow, up to this size [default: as it was].
+    #[arg(long, value_name = "SIZE", conflicts_with = "capacity")]
+    pub(crate) limit: Option<String>,
 }
 
 /// Arguments of `put`.

@@ -137,7 +137,7 @@ fn restore_into(
     create_database(creation)?;
     let profile = match &creation.device {
         NewDevice::Mtd(profile, _) => profile.clone(),
-        NewDevice::Image(_) | NewDevice::Segments(_) => None,
+        NewDevice::Image(_) | NewDevice::Segments(_) | NewDevice::Growing(..) => None,
     };
     let path = creation.path.clone();
     let target = Target { path, profile, options: creation.options.clone() };

@@ -8,18 +8,21 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::{Output, counted};
 use crate::progress::Progress;
-use crate::request::{Target, UsageError};
+use crate::request::{Compact, UsageError};
 use crate::size::format_size;
 
 /// Writes a database in a plain file anew.
-pub(crate) fn compact(target: &Target, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn compact(compact: &Compact, output: &mut Output) -> Result<(), Failure> {
+    let Compact { target, size } = compact;
     if target.profile.is_some() {
         return Err(UsageError::Conflict(FILES_HAVE_ONE_SHAPE).into());
     }
     let mut progress = Progress::new(output.form());
-    let result = Database::compact_watched(&target.path, &target.options, |done, total| {
-        progress.report("compacting rows", done, total);
-    });
+    let watch = |done, total| progress.report("compacting rows", done, total);
+    let result = match size {
+        Some(size) => Database::compact_sized(&target.path, &target.options, *size, watch),
+        None => Database::compact_watched(&target.path, &target.options, watch),
+    };
     progress.finish();
     let report = result.map_err(|source| Failure::Compact { path: target.path.clone(), source })?;
     let json = json!({

@@ -329,6 +329,7 @@ const fn nand_exit(error: &NandError) -> Exit {
     match error {
         NandError::Uncorrectable { .. } => Exit::Damaged,
         NandError::Rule { .. } => Exit::Failed,
+        NandError::NoSpace => Exit::Full,
         _ => Exit::Poisoned,
     }
 }
@@ -422,6 +423,7 @@ fn device_exit(error: &OpenDeviceError) -> Exit {
         OpenDeviceError::Profile(_) => Exit::Usage,
         OpenDeviceError::Locked | OpenDeviceError::Attached { .. } => Exit::Locked,
         OpenDeviceError::ReadOnly => Exit::ReadOnly,
+        OpenDeviceError::FixedSize | OpenDeviceError::TooLarge { .. } => Exit::Usage,
         OpenDeviceError::Unsuitable | OpenDeviceError::NotSlc | OpenDeviceError::Ecc { .. } => {
             Exit::ProfileMismatch
         }

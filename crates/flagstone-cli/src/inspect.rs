@@ -59,12 +59,21 @@ fn table_sizes(opened: &Opened) -> Result<Vec<TableSize>, Failure> {
     names.into_iter().map(rows).collect()
 }
 
-fn shape(opened: &Opened) -> Geometry {
-    use flagstone_nand::Nand;
-    opened.database().runtime().space().device().geometry()
+/// Shape of a device, with the blocks that are there, and how large it can be.
+struct Shape {
+    geometry: Geometry,
+    data_size_max: u64,
 }
 
-fn device_json(shape: &Geometry) -> Value {
+fn shape(opened: &Opened) -> Shape {
+    use flagstone_nand::Nand;
+    let space = opened.database().runtime().space();
+    let geometry = space.device().geometry();
+    let block_count = space.device().present_blocks();
+    Shape { geometry: Geometry { block_count, ..geometry }, data_size_max: geometry.data_size() }
+}
+
+fn device_json(Shape { geometry: shape, data_size_max }: &Shape) -> Value {
     json!({
         "page_size": shape.page_size,
         "spare_size": shape.spare_size,
@@ -72,6 +81,7 @@ fn device_json(shape: &Geometry) -> Value {
         "block_count": shape.block_count,
         "die_count": shape.die_count,
         "data_size": shape.data_size(),
+        "data_size_max": data_size_max,
     })
 }
 
@@ -134,7 +144,7 @@ fn recovery_json(recovery: &RecoveryReport) -> Value {
 
 fn stats_text(
     tables: &[TableSize],
-    shape: &Geometry,
+    shape: &Shape,
     stats: &Stats,
     recovery: &RecoveryReport,
 ) -> String {
@@ -145,7 +155,8 @@ fn stats_text(
     format!("{rows}\n{}\n{}", device_text(shape, stats), opening_text(stats, recovery))
 }
 
-fn device_text(shape: &Geometry, stats: &Stats) -> String {
+fn device_text(shape: &Shape, stats: &Stats) -> String {
+    let Shape { geometry: shape, data_size_max } = shape;
     let space = &stats.space;
     let (live, capacity) = (space.live_pages, space.capacity_pages.max(1));
     let share = 100.0 * f64::from(live) / f64::from(capacity);
@@ -153,6 +164,9 @@ fn device_text(shape: &Geometry, stats: &Stats) -> String {
     let mut table = Table::new([("device", Align::Left), ("", Align::Right)]);
     let mut line = |name: &str, value: String| table.row([name.to_owned(), value]);
     line("data area", format_size(shape.data_size()));
+    if *data_size_max > shape.data_size() {
+        line("grows to", format_size(*data_size_max));
+    }
     line(
         "blocks x pages x bytes",
         format!("{} x {} x {}", shape.block_count, shape.pages_per_block, shape.page_size),
@@ -253,7 +267,8 @@ pub(crate) fn wear(wear: &Wear, output: &mut Output) -> Result<(), Failure> {
     let stats = opened.database().stats();
     opened.close()?;
     if let Some(file) = &wear.svg {
-        let picture = picture::svg(&blocks, &caption(&wear.target, &blocks, &shape, &stats));
+        let picture =
+            picture::svg(&blocks, &caption(&wear.target, &blocks, &shape.geometry, &stats));
         return write_picture(file, &picture, output);
     }
     let rows = blocks.iter().map(|block| {
@@ -265,7 +280,7 @@ pub(crate) fn wear(wear: &Wear, output: &mut Output) -> Result<(), Failure> {
         })
     });
     let json = json!({ "device": device_json(&shape), "blocks": rows.collect::<Vec<_>>() });
-    Ok(output.show(&json, || wear_text(&blocks, &shape, &stats))?)
+    Ok(output.show(&json, || wear_text(&blocks, &shape.geometry, &stats))?)
 }
 
 fn caption(target: &Target, blocks: &[BlockReport], shape: &Geometry, stats: &Stats) -> Caption {

@@ -13,6 +13,7 @@ use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
     CellMode, EccNand, EccOwner, FileStorage, Nand, OpenDeviceError, Profile, SegmentFile,
+    Storage as _,
 };
 
 use flagstone_space::{MountError, Space};
@@ -94,6 +95,8 @@ pub(crate) struct Created {
     pub(crate) profile: String,
     /// Bytes of its data areas.
     pub(crate) data_size: u64,
+    /// The same when it is as large as it can be.
+    pub(crate) data_size_max: u64,
 }
 
 /// Creates an empty database; when that fails, no file of it stays behind.
@@ -106,12 +109,13 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
         return Err(Failure::Occupied { path: creation.path.clone() });
     }
     let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;
-    let data_size = device.geometry().data_size();
+    let data_size_max = device.geometry().data_size();
     match Database::create_on(device, &creation.options) {
         Ok(database) => {
             let path = creation.path.clone();
+            let data_size = data_size(database.runtime().space().device());
             database.close().map_err(|source| Failure::Engine { path, source })?;
-            Ok(Created { profile, data_size })
+            Ok(Created { profile, data_size, data_size_max })
         }
         Err(source) => {
             remove_files(creation);
@@ -149,6 +153,14 @@ pub(crate) fn remove_files(creation: &Creation) {
     }
 }
 
+/// Bytes of the data areas that are there.
+pub(crate) fn data_size(device: &impl Nand) -> u64 {
+    device.geometry().block_size() * u64::from(device.present_blocks())
+}
+
+/// Segments that a file which grows begins with: as those that `Database::create` makes.
+const BLOCKS_BEGUN_WITH: u32 = 64;
+
 /// The device, and the name of its profile.
 fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceError> {
     let path = &creation.path;
@@ -158,6 +170,14 @@ fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceErr
         }
         NewDevice::Segments(profile) => {
             (Box::new(SegmentFile::create(FileStorage::create(path)?, profile)?), Some(profile))
+        }
+        NewDevice::Growing(profile, fixed) => {
+            let storage = FileStorage::create(path)?;
+            let device = match fixed.as_deref().filter(|_| !storage.can_extend()) {
+                Some(fixed) => SegmentFile::create(storage, fixed)?,
+                None => SegmentFile::create_growing(storage, profile, BLOCKS_BEGUN_WITH)?,
+            };
+            (Box::new(device), Some(profile))
         }
         NewDevice::Mtd(profile, ecc) => {
             (create_mtd(path, profile.as_ref(), *ecc)?, profile.as_ref())

@@ -8,13 +8,13 @@ use std::fs;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use flagstone::{Durability, Options, OptionsError};
+use flagstone::{Durability, FileSize, Options, OptionsError};
 use flagstone_nand::{EccOwner, Profile, ProfileError};
 use thiserror::Error;
 
 use crate::args::{
-    BackupArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs, KeyArgs,
-    NewArgs, PutArgs, RawDevice, RawEcc, RestoreArgs, ScanArgs, WearArgs,
+    BackupArgs, CompactArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs,
+    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, RestoreArgs, ScanArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
@@ -60,6 +60,9 @@ pub(crate) enum UsageError {
     /// ECC of our own does not fit the chip.
     #[error("--ecc own: {0}")]
     Ecc(ProfileError),
+    /// The limit does not fit the profile.
+    #[error("--limit: {0}")]
+    Limit(ProfileError),
     /// The capacity does not fit the profile.
     #[error("--capacity: {0}")]
     Capacity(ProfileError),
@@ -94,8 +97,10 @@ pub(crate) struct Target {
 pub(crate) enum NewDevice {
     /// Image of a chip, with a side file.
     Image(Profile),
-    /// Plain file.
+    /// Plain file or block device of a fixed size.
     Segments(Profile),
+    /// Plain file that grows to the size of the profile; a block device, which does not, gets the other one.
+    Growing(Profile, Option<Box<Profile>>),
     /// Raw NAND of Linux that is there already; its driver describes it when no profile does. Whose the
     /// ECC is, where that profile or description leaves it to the device.
     Mtd(Option<Profile>, EccOwner),
@@ -112,6 +117,15 @@ pub(crate) struct Creation {
     pub(crate) overwrite: bool,
     /// Options of the database.
     pub(crate) options: Options,
+}
+
+/// A database to write anew.
+#[derive(Debug)]
+pub(crate) struct Compact {
+    /// Database.
+    pub(crate) target: Target,
+    /// Size of the new file; as it was, if none.
+    pub(crate) size: Option<FileSize>,
 }
 
 /// One key of a table.
@@ -352,8 +366,16 @@ impl TryFrom<NewArgs> for Creation {
             None => profile(name),
         };
         let image = || sized(named.unwrap_or(CHIP_PROFILE), None).map(NewDevice::Image);
-        let file = || {
-            sized(named.unwrap_or(SEGMENT_PROFILE), Some(FILE_CAPACITY)).map(NewDevice::Segments)
+        let limit = args.limit.as_deref().map(limit_size).transpose()?;
+        let file = || -> Result<NewDevice, UsageError> {
+            let fixed = sized(named.unwrap_or(SEGMENT_PROFILE), Some(BLOCK_DEVICE_CAPACITY))?;
+            if capacity.is_some() {
+                return Ok(NewDevice::Segments(fixed));
+            }
+            let limit_size = limit.unwrap_or(FILE_LIMIT);
+            let profile = profile(named.unwrap_or(SEGMENT_PROFILE))?.with_capacity(limit_size);
+            let profile = profile.map_err(UsageError::Limit)?;
+            Ok(NewDevice::Growing(profile, limit.is_none().then(|| Box::new(fixed))))
         };
         let device = match (args.device, named) {
             (Some(RawDevice::Image), _) => image()?,
@@ -367,6 +389,9 @@ impl TryFrom<NewArgs> for Creation {
             }
             (Some(RawDevice::Sim), _) => return Err(UsageError::Conflict(SIM_LEAVES_NOTHING)),
         };
+        if limit.is_some() && !matches!(device, NewDevice::Growing(..)) {
+            return Err(UsageError::Conflict(FILES_ALONE_GROW));
+        }
         if args.overwrite && !matches!(device, NewDevice::Mtd(..)) {
             return Err(UsageError::Conflict(FILES_ARE_NEW));
         }
@@ -394,7 +419,9 @@ impl NewDevice {
         let profile = match &self {
             Self::Image(profile) => Some(profile),
             Self::Mtd(profile, _) => profile.as_ref(),
-            Self::Segments(_) => return Err(UsageError::Conflict(FILES_HAVE_NO_ECC)),
+            Self::Segments(_) | Self::Growing(..) => {
+                return Err(UsageError::Conflict(FILES_HAVE_NO_ECC));
+            }
         };
         if ecc == EccOwner::Device && profile.is_some_and(|profile| profile.ecc == EccOwner::Own) {
             return Err(UsageError::Conflict(PROFILE_SAYS_OWN));
@@ -415,8 +442,24 @@ const FILES_HAVE_NO_ECC: &str = "--ecc is for chips: a plain file has none";
 const PROFILE_SAYS_OWN: &str =
     "--ecc device needs a profile whose ECC is the device's: this one says `ecc = \"own\"`";
 
-/// Size of a plain file when none is given: that of `Database::create`.
-const FILE_CAPACITY: u64 = 64 << 20;
+/// Size that a block device is used to when none is given.
+const BLOCK_DEVICE_CAPACITY: u64 = 64 << 20;
+
+/// Size up to which a plain file grows when none is given: that of `Database::create`.
+const FILE_LIMIT: u64 = 256 << 30;
+
+/// Size that `text` names as the limit of a file.
+fn limit_size(text: &str) -> Result<u64, UsageError> {
+    let size = parse_size(text)?;
+    let must = "1 TiB at most";
+    let too_large = || UsageError::Value { option: "--limit", value: text.to_owned(), must };
+    if size <= FILE_LIMIT_MAX { Ok(size) } else { Err(too_large()) }
+}
+
+/// Highest limit of a file.
+const FILE_LIMIT_MAX: u64 = 1 << 40;
+
+const FILES_ALONE_GROW: &str = "--limit is for plain files: no other device grows; see --capacity";
 
 const MTD_HAS_A_SIZE: &str =
     "--capacity has no meaning with --device mtd; make a partition of the size you want";
@@ -426,6 +469,18 @@ const FILES_ARE_NEW: &str =
 
 const SIM_LEAVES_NOTHING: &str =
     "--device sim lives in memory and leaves nothing behind; use `bench` for it, or --device image";
+
+impl TryFrom<CompactArgs> for Compact {
+    type Error = UsageError;
+
+    fn try_from(args: CompactArgs) -> Result<Self, UsageError> {
+        let capacity = args.capacity.as_deref().map(parse_size).transpose()?;
+        let limit = args.limit.as_deref().map(limit_size).transpose()?;
+        let size = capacity.map(FileSize::Fixed);
+        let size = size.or(limit.map(|limit| FileSize::Growing { limit }));
+        Ok(Self { target: args.database.try_into()?, size })
+    }
+}
 
 impl TryFrom<KeyArgs> for KeyAt {
     type Error = UsageError;

@@ -4,6 +4,7 @@
 //! [`crate::escape`]. Every change is one durable transaction.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::ops::Bound;
@@ -28,11 +29,15 @@ pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Fai
         "path": creation.path,
         "profile": created.profile,
         "data_size": created.data_size,
+        "data_size_max": created.data_size_max,
         "preset": creation.options.preset,
     });
     let text = || {
         let (path, profile) = (creation.path.display(), &created.profile);
-        let size = format_size(created.data_size);
+        let mut size = format_size(created.data_size);
+        if created.data_size_max > created.data_size {
+            let _ = write!(size, ", grows to {}", format_size(created.data_size_max));
+        }
         format!("created {path}: {profile}, {size}, preset {}\n", creation.options.preset)
     };
     Ok(output.show(&json, text)?)

@@ -43,8 +43,32 @@ pub use transaction::{Commit, Transaction};
 /// A device whose kind is known at run time.
 pub type AnyNand = Box<dyn Nand + Send>;
 
-/// Size of a file that [`Database::create`] makes.
-const FILE_CAPACITY: u64 = 64 << 20;
+/// Size of the file of a database, in bytes of its segments; a head of some kilobytes comes on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSize {
+    /// All its bytes are written when it is created.
+    Fixed(u64),
+    /// It begins small and becomes larger with what it holds, by an eighth at a time.
+    Growing {
+        /// Most bytes that it may have, 1 TiB at most: each megabyte of it takes a byte of memory.
+        limit: u64,
+    },
+}
+
+impl Default for FileSize {
+    fn default() -> Self {
+        Self::Growing { limit: FILE_LIMIT }
+    }
+}
+
+/// Limit of a file that [`Database::create`] makes.
+const FILE_LIMIT: u64 = 256 << 30;
+
+/// Highest limit of a file.
+const FILE_LIMIT_MAX: u64 = 1 << 40;
+
+/// Segments that a file which grows begins with: 16 MiB, unless its limit or its options make it otherwise.
+const BLOCKS_BEGUN_WITH: u32 = 64;
 
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
@@ -80,8 +104,8 @@ impl<D: Nand> Clone for Database<D> {
 }
 
 impl Database<AnyNand> {
-    /// Creates a database in a regular file of 64 MiB, zero-written; for other sizes and devices
-    /// see [`Database::create_on`].
+    /// Creates a database in a file that grows, from some 16 MiB to 256 GiB; for other sizes see
+    /// [`Database::create_sized`], for other devices [`Database::create_on`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -99,9 +123,49 @@ impl Database<AnyNand> {
     /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do
     /// not fit.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
+        Self::create_sized(path, options, FileSize::default())
+    }
+
+    /// Creates a database in a file that grows to a limit, or in a file or block device of a fixed size.
+    ///
+    /// A file that grows is as long as what it holds asks for, and half as much on top; it never becomes
+    /// shorter, but [`Database::compact`] writes it anew. Where the host has no room for more of it, and
+    /// at its limit, it is as full as a file of that size.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, FileSize, Options};
+    ///
+    /// let size = FileSize::Growing { limit: 1 << 30 };
+    /// Database::create_sized(&path, &Options::default(), size)?.close()?;
+    /// assert!(std::fs::metadata(&path)?.len() < 20 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::create`]; `Device` with `FixedSize` when a block device should grow, with `TooLarge`
+    /// for a limit above 1 TiB.
+    pub fn create_sized(
+        path: impl AsRef<Path>,
+        options: &Options,
+        size: FileSize,
+    ) -> Result<Self, OpenError> {
+        let (FileSize::Fixed(bytes) | FileSize::Growing { limit: bytes }) = size;
         let profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
-        let profile = profile.with_capacity(FILE_CAPACITY).map_err(OpenDeviceError::from)?;
-        let device = SegmentFile::create(FileStorage::create(path.as_ref())?, &profile)?;
+        if matches!(size, FileSize::Growing { .. }) && bytes > FILE_LIMIT_MAX {
+            let size_max = FILE_LIMIT_MAX;
+            return Err(OpenDeviceError::TooLarge { size: bytes, size_max }.into());
+        }
+        let profile = profile.with_capacity(bytes).map_err(OpenDeviceError::from)?;
+        let storage = FileStorage::create(path.as_ref())?;
+        let device = match size {
+            FileSize::Fixed(_) => SegmentFile::create(storage, &profile)?,
+            FileSize::Growing { .. } => {
+                SegmentFile::create_growing(storage, &profile, BLOCKS_BEGUN_WITH)?
+            }
+        };
         Self::create_on(Box::new(device), options)
     }
 

@@ -71,8 +71,8 @@ pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
     Allowance, AnyNand, AtLimit, BackupError, BackupReport, Commit, CompactError, CompactReport,
-    Cursor, CursorMut, Database, Entry, KeyValue, Limits, LoadError, LoadReport, Range, RowRef,
-    Snapshot, Stats, Transaction, WearBudget, WearStatus, verify_backup,
+    Cursor, CursorMut, Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, Range,
+    RowRef, Snapshot, Stats, Transaction, WearBudget, WearStatus, verify_backup,
 };
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,

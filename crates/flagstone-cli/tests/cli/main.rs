@@ -11,6 +11,7 @@ mod catalog;
 mod command;
 mod compact;
 mod generate;
+mod grow;
 mod own_ecc;
 mod probe;
 mod rows;

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tracing::info;
 
 use super::load::LoadError;
-use super::{AnyNand, Database};
+use super::{AnyNand, BLOCKS_BEGUN_WITH, Database, FileSize};
 use crate::error::{EngineError, OpenError};
 use crate::options::{Collection, Options};
 
@@ -78,8 +78,8 @@ pub enum CompactError {
 impl Database<AnyNand> {
     /// Writes a database in a plain file anew, densely and in order, and puts it in the place of the old.
     ///
-    /// The copy has all tables and rows, the size of the file, of the log and of logical pages; of
-    /// `options` it takes the memory and how the engine works. It needs room for a second file beside the
+    /// The copy has all tables and rows, the same size or limit of the file, the log and the logical pages of
+    /// the old one; of `options` it takes the memory and how the engine works. It needs room for a second file beside the
     /// first one, named as that is with `.compacting` behind. Whatever happens meanwhile, a power cut
     /// included, the name stands for the old file or for the new one, with everything in it.
     ///
@@ -124,8 +124,43 @@ impl Database<AnyNand> {
         options: &Options,
         watch: impl FnMut(u64, u64),
     ) -> Result<CompactReport, CompactError> {
+        Self::compact_anew(path.as_ref(), options, None, watch)
+    }
+
+    /// As [`Database::compact_watched`], into a file of another size or limit, with a log that fits it.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, FileSize, Options};
+    ///
+    /// let options = Options::default();
+    /// Database::create_sized(&path, &options, FileSize::Fixed(64 << 20))?.close()?;
+    /// let report = Database::compact_sized(&path, &options, FileSize::default(), |_, _| {})?;
+    /// assert!(report.size < report.size_before);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::compact`]; `New` when the rows do not fit that size.
+    pub fn compact_sized(
+        path: impl AsRef<Path>,
+        options: &Options,
+        size: FileSize,
+        watch: impl FnMut(u64, u64),
+    ) -> Result<CompactReport, CompactError> {
+        Self::compact_anew(path.as_ref(), options, Some(size), watch)
+    }
+
+    fn compact_anew(
+        path: &Path,
+        options: &Options,
+        size: Option<FileSize>,
+        watch: impl FnMut(u64, u64),
+    ) -> Result<CompactReport, CompactError> {
         // A link goes on pointing to the database.
-        let path = fs::canonicalize(path.as_ref()).map_err(at(path.as_ref()))?;
+        let path = fs::canonicalize(path).map_err(at(path))?;
         if !super::is_plain_file(&path) {
             return Err(CompactError::NotAFile);
         }
@@ -136,7 +171,7 @@ impl Database<AnyNand> {
         if unfinished.is_file() {
             fs::remove_file(&unfinished).map_err(at(&unfinished))?;
         }
-        let report = write_anew(&old, &path, &unfinished, options, watch);
+        let report = write_anew(&old, (&path, &unfinished), options, size, watch);
         if report.is_err() {
             // It is there unless it could not be made.
             let _ = fs::remove_file(&unfinished);
@@ -150,13 +185,21 @@ impl Database<AnyNand> {
 /// Everything from the new file's creation to the change of names (K1).
 fn write_anew(
     old: &Database,
-    path: &Path,
-    unfinished: &Path,
+    (path, unfinished): (&Path, &Path),
     options: &Options,
+    size: Option<FileSize>,
     watch: impl FnMut(u64, u64),
 ) -> Result<CompactReport, CompactError> {
     let new = |source| CompactError::New { path: unfinished.into(), source };
-    let copy = create_like(old, unfinished, options).map_err(new)?;
+    let copy = match size {
+        Some(size) => {
+            let found = *old.runtime().space().options();
+            let options = Options { log_pages: options.log_pages, ..as_created(options, &found) };
+            Database::create_sized(unfinished, &options, size)
+        }
+        None => create_like(old, unfinished, options),
+    };
+    let copy = copy.map_err(new)?;
     let report = copy_rows(old, &copy, watch).map_err(|error| match error {
         Side::Old(error) => CompactError::Engine(error),
         Side::New(error) => new(error.into()),
@@ -231,7 +274,11 @@ fn create_like(old: &Database, path: &Path, options: &Options) -> Result<Databas
     let mut profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
     profile.geometry = geometry;
     profile.capabilities.rewrite_tail = rewrite_tail;
-    let device = SegmentFile::create(FileStorage::create(path)?, &profile)?;
+    let storage = FileStorage::create(path)?;
+    let device = match found.grows {
+        true => SegmentFile::create_growing(storage, &profile, BLOCKS_BEGUN_WITH)?,
+        false => SegmentFile::create(storage, &profile)?,
+    };
     Database::create_on(Box::new(device), &as_created(options, &found))
 }
 

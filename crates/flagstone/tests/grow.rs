@@ -1,0 +1,241 @@
+//! Files that grow, through the public interface: what they cost, where they end, and restarts.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
+
+use std::collections::BTreeMap;
+
+use flagstone::{Database, Durability, EngineError, FileSize, Options, Table};
+use flagstone_nand::{
+    Crashable as _, Ending, FaultPlan, Nand as _, Profile, SegmentFile, SimStorage, Storage as _,
+};
+
+type File = SegmentFile<SimStorage>;
+
+fn options() -> Options {
+    Options::default().with_memory(1 << 20)
+}
+
+/// A file that grows from as little as the options need to `blocks` segments of 32 KiB.
+fn file(blocks: u32) -> File {
+    file_of(8, blocks)
+}
+
+fn file_of(pages_per_block: u32, blocks: u32) -> File {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = pages_per_block;
+    let profile = profile.with_block_count(blocks).unwrap();
+    SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2).unwrap()
+}
+
+/// A number that looks random.
+fn mixed(seed: u64, index: u64) -> u64 {
+    let mut state =
+        seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03);
+    state = (state ^ (state >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    state ^ (state >> 32)
+}
+
+fn put(database: &Database<File>, table: Table, key: u64, value: &[u8]) -> Result<(), EngineError> {
+    let mut transaction = database.begin();
+    transaction.put(table, &key.to_be_bytes(), value)?;
+    transaction.commit().map(drop)
+}
+
+fn present(database: &Database<File>) -> u32 {
+    database.runtime().space().device().present_blocks()
+}
+
+fn require_sound(database: &Database<File>) {
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{:?}", report.faults);
+}
+
+/// Goal: a value, and a transaction, many times as large as what is there are stored. Method: a file of
+/// 4 MiB, a value of 1 MiB, a transaction of 4 MiB, a log of little more than half a MiB.
+#[test]
+fn what_is_larger_than_the_file_makes_it_grow() {
+    let database = Database::create_on(file_of(32, 4_096), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let begin = present(&database);
+    assert!(begin < 40, "{begin}");
+    let size_max = database.stats().limits.value_size_max;
+    let large = vec![7; size_max.min(1 << 20)];
+    put(&database, table, 0, &large).unwrap();
+    let mut transaction = database.begin();
+    let count = 4_000_u64;
+    for number in 1..count {
+        transaction.put(table, &mixed(3, number).to_be_bytes(), &[number as u8; 1_000]).unwrap();
+    }
+    transaction.commit().unwrap();
+    assert!(present(&database) > 2 * begin, "{}", present(&database));
+    require_sound(&database);
+    let database = Database::open_on(database.into_device().unwrap(), &options()).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    assert_eq!(database.snapshot().unwrap().range(table, ..).count() as u64, count);
+    require_sound(&database);
+}
+
+/// Goal: a file has less than twice the bytes of its pages. Method: a sorted load, and puts in no order.
+#[test]
+fn a_file_has_less_than_twice_its_pages() {
+    let rows = 80_000_u64;
+    let value = [7_u8; 200];
+    let bytes = rows * 208;
+    let database = Database::create_on(file_of(32, 4_096), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let sorted = (0..rows).map(|number| (number.to_be_bytes(), value));
+    database.load_sorted(table, sorted).unwrap();
+    let size = database.into_device().unwrap().into_storage().size().unwrap();
+    assert!(size < bytes * 2, "{size} for {bytes}");
+
+    let database = Database::create_on(file_of(32, 4_096), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    for first in (0..rows).step_by(100) {
+        let mut transaction = database.begin();
+        for number in first..first + 100 {
+            let key = (number * 7_919 % 80_021).to_be_bytes();
+            transaction.put(table, &key, &value).unwrap();
+        }
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    database.merge().unwrap();
+    let live = database.stats().space.live_pages;
+    require_sound(&database);
+    let size = database.into_device().unwrap().into_storage().size().unwrap();
+    assert!(size < u64::from(live) * 4096 * 2, "{size} for {live} pages");
+    // Leaves that splits leave half empty are in it.
+    assert!(size < bytes * 3, "{size} for {bytes}");
+}
+
+/// Goal: without room on the host the database is full, nothing is lost, deleting makes room, and room on the
+/// host is used without opening it again. Method: a simulated drive with little room, then with more.
+#[test]
+fn a_host_without_room_is_a_full_device() {
+    let mut storage = file(4_096).into_storage();
+    storage.set_size_max(3 << 20);
+    let device = SegmentFile::open(storage).unwrap();
+    let database = Database::create_on(device, &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let value = vec![5; 100_000];
+    let fill = |from: u64| (from..).find(|key| put(&database, table, *key, &value).is_err());
+    let count = fill(0).unwrap();
+    assert!(count > 8, "{count}");
+    assert_eq!(put(&database, table, count, &value), Err(EngineError::Full));
+    require_sound(&database);
+    for round in 0..20 {
+        let mut transaction = database.begin();
+        transaction.delete(table, &(round % count).to_be_bytes()).unwrap();
+        transaction.commit().unwrap();
+        put(&database, table, round % count, &value).unwrap();
+    }
+    let small =
+        (1 << 20..).take_while(|key| put(&database, table, *key, &[1; 100]).is_ok()).count();
+    assert!(small > 20, "{small}");
+    require_sound(&database);
+    let mut storage = database.into_device().unwrap().into_storage();
+    storage.set_size_max(6 << 20);
+    let device = SegmentFile::open(storage).unwrap();
+    let database = Database::open_on(device, &options()).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    let more = (count..).find(|key| put(&database, table, *key, &value).is_err()).unwrap();
+    assert!(more > count + 10, "{count}, then {more}");
+    let rows = database.snapshot().unwrap().range(table, ..).count();
+    assert_eq!(rows, more as usize + small);
+    require_sound(&database);
+}
+
+/// Goal: a nearly full file opens again, whatever happened to it before. Method: seeded transactions on a
+/// file that is at its limit most of the time, cut anywhere, over and over, against a map.
+#[test]
+fn rows_of_restarts_on_a_nearly_full_file_open_again() {
+    for seed in 0..8 {
+        let mut device = file(44 + 4 * (seed % 4) as u32);
+        let options = Options::default().with_memory(256 << 10);
+        let mut rows: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let database = Database::create_on(device, &options).unwrap();
+        database.table("t").unwrap();
+        device = database.into_device().unwrap();
+        let mut draw = (0..).map(|index| mixed(seed, index));
+        let mut below = |bound: u64| draw.next().map_or(0, |number| number % bound);
+        for round in 0..60 {
+            let database = Database::open_on(device, &options)
+                .unwrap_or_else(|error| panic!("seed {seed} round {round}: {error}"));
+            let table = database.existing_table("t").unwrap().unwrap();
+            let found: BTreeMap<u64, Vec<u8>> = database
+                .snapshot()
+                .unwrap()
+                .range(table, ..)
+                .map(Result::unwrap)
+                .map(|(key, value)| (u64::from_be_bytes(key.try_into().unwrap()), value))
+                .collect();
+            // The last commit of the round before may be there or not: it is all that differs.
+            assert!(found.iter().filter(|row| !rows.contains_key(row.0)).count() <= 1);
+            rows = found;
+            let ending = [Ending::UnsyncedLost, Ending::Complete, Ending::Untouched];
+            let number = {
+                let mut space = database.runtime().space();
+                let number = space.device().operation_count() + below(60);
+                let ending = ending[below(3) as usize];
+                let ending = if ending == Ending::Untouched {
+                    Ending::UnsyncedSubset512 { draw: 1 }
+                } else {
+                    ending
+                };
+                space.device_mut().set_plan(FaultPlan::power_cut(round, number, ending));
+                number
+            };
+            for _ in 0..40 {
+                let key = below(120);
+                let is_delete = below(5) == 0;
+                let value = vec![key as u8; [40, 400, 20_000][below(3) as usize]];
+                let mut transaction = database.begin();
+                let changed = match is_delete {
+                    true => transaction.delete(table, &key.to_be_bytes()).map(drop),
+                    false => transaction.put(table, &key.to_be_bytes(), &value).map(drop),
+                };
+                let committed = changed.and_then(|()| transaction.commit());
+                match committed {
+                    Ok(_) if is_delete => drop(rows.remove(&key)),
+                    Ok(_) => drop(rows.insert(key, value)),
+                    Err(EngineError::Full) => {}
+                    Err(_) => break,
+                }
+            }
+            let is_off = database.runtime().space().device().is_off();
+            device = database.into_device().unwrap();
+            assert!(is_off || device.operation_count() <= number || round > 0);
+            device.power_cycle();
+            device.set_plan(FaultPlan::default());
+        }
+    }
+}
+
+/// Goal: threads that read beside the device see what stands in grown blocks. Method: a real file.
+#[test]
+fn readers_see_grown_blocks() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let size = FileSize::Growing { limit: 1 << 30 };
+    let database = Database::create_sized(&path, &options(), size).unwrap();
+    let table = database.table("t").unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let database = database.clone();
+            scope.spawn(move || {
+                for number in 0..60 {
+                    let key = ((thread << 32) + number).to_be_bytes();
+                    let mut transaction = database.begin();
+                    transaction.put(table, &key, &vec![number as u8; 120_000]).unwrap();
+                    transaction.commit_with(Durability::Deferred).unwrap();
+                    let back = ((thread << 32) + number / 2).to_be_bytes();
+                    let found = database.snapshot().unwrap().get(table, &back).unwrap();
+                    assert!(found.is_none_or(|it| it == vec![(number / 2) as u8; 120_000]));
+                }
+            });
+        }
+    });
+    assert!(std::fs::metadata(&path).unwrap().len() > 20 << 20);
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{:?}", report.faults);
+    database.close().unwrap();
+    assert_eq!(Database::open(&path, &options()).unwrap().check().unwrap().rows, 180);
+}
