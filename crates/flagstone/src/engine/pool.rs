@@ -409,11 +409,14 @@ impl Pool {
         self.set_background(was_background);
     }
 
-    /// Pages whose frames are ahead of flash since `lsn` or before.
-    pub(crate) fn ahead_since(&self, lsn: Lsn) -> impl Iterator<Item = LogicalPage> + '_ {
-        let old = move |frame: &&Frame| frame.ahead.is_some_and(|ahead| ahead.first <= lsn);
-        let live = |index: &u32| &self.frames[*index as usize];
-        self.index.values().map(live).filter(old).map(|frame| frame.page)
+    /// Pages whose frames are ahead of flash since `lsn` or before, each with the first LSN that its
+    /// page lacks, in no order.
+    pub(crate) fn ahead_since(&self, lsn: Lsn) -> impl Iterator<Item = (Lsn, LogicalPage)> + '_ {
+        self.index.values().filter_map(move |index| {
+            let frame = &self.frames[*index as usize];
+            let first = frame.ahead?.first;
+            (first <= lsn).then_some((first, frame.page))
+        })
     }
 
     fn order(&mut self, index: u32) -> &mut dyn Places {

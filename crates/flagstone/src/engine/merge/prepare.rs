@@ -256,13 +256,19 @@ impl Engine {
         }
     }
 
-    /// A frame that is ahead since `cutoff` or before, as a job.
+    /// The frame that is ahead for longest, if since `cutoff` or before, as a job, and whether there is
+    /// one at all.
     pub(crate) fn old_frame_job(&mut self, cutoff: Lsn) -> Step<(bool, Option<WriteJob>)> {
-        let old: Vec<LogicalPage> = self.pool.ahead_since(cutoff).collect();
-        let free = old.iter().find(|page| !self.busy.contains(*page)).copied();
-        match free {
-            Some(page) => Ok((true, self.catch_up(page)?)),
-            None => Ok((!old.is_empty(), None)),
+        let (mut is_any, mut oldest) = (false, None);
+        for candidate in self.pool.ahead_since(cutoff) {
+            is_any = true;
+            if oldest.is_none_or(|oldest| candidate < oldest) && !self.busy.contains(&candidate.1) {
+                oldest = Some(candidate);
+            }
+        }
+        match oldest {
+            Some((_, page)) => Ok((true, self.catch_up(page)?)),
+            None => Ok((is_any, None)),
         }
     }
 }
