@@ -106,7 +106,7 @@ pub struct Bounds {
 impl Bounds {
     /// Of the published configuration.
     pub const SPEC: Self = Self { degree_max: degree::DEGREE_MAX, list_max: 10_000 };
-    /// Small enough for tests.
+    /// For tests and quick runs, where a full node would be most of the graph.
     pub const SMALL: Self = Self { degree_max: 60, list_max: 5 };
 }
 

@@ -48,7 +48,8 @@ pub enum Fault {
 /// A field of a record.
 type Cell = (Record, usize);
 
-struct Audit<'a> {
+/// What was seen of the table so far, beside what the commits say.
+pub(super) struct Audit<'a> {
     ycsb: &'a Ycsb,
     claims: Claims<Cell, Writer>,
     /// Records of the load found, and the others.
@@ -63,8 +64,7 @@ pub(super) fn verify<S: Store>(
     store: &S,
     acknowledged: &Acknowledged,
 ) -> Result<(), BenchError> {
-    let claims = claims(ycsb, acknowledged);
-    let mut audit = Audit { ycsb, claims, loaded: 0, inserted: BTreeSet::new(), fault: None };
+    let mut audit = Audit::new(ycsb, acknowledged);
     store.visit(&[TABLE], &mut |_, key, value| audit.row(key, value))?;
     audit.verdict().map_err(Into::into)
 }
@@ -100,8 +100,13 @@ fn claims(ycsb: &Ycsb, acknowledged: &Acknowledged) -> Claims<Cell, Writer> {
     claims
 }
 
-impl Audit<'_> {
-    fn row(&mut self, key: &[u8], value: &[u8]) {
+impl<'a> Audit<'a> {
+    pub(super) fn new(ycsb: &'a Ycsb, acknowledged: &Acknowledged) -> Self {
+        let claims = claims(ycsb, acknowledged);
+        Self { ycsb, claims, loaded: 0, inserted: BTreeSet::new(), fault: None }
+    }
+
+    pub(super) fn row(&mut self, key: &[u8], value: &[u8]) {
         let Some((record, writers)) = parse(value).filter(|(it, _)| it.key().as_bytes() == key)
         else {
             return self.found(Fault::Row(String::from_utf8_lossy(key).into_owned()));
@@ -127,7 +132,7 @@ impl Audit<'_> {
         self.fault.get_or_insert(fault);
     }
 
-    fn verdict(mut self) -> Result<(), Fault> {
+    pub(super) fn verdict(mut self) -> Result<(), Fault> {
         let (found, loaded) = (self.loaded, u64::from(self.ycsb.records));
         if found != loaded {
             self.found(Fault::Count { found, loaded });

@@ -2,9 +2,11 @@ use std::collections::BTreeMap;
 
 use flagstone::parts;
 
+use super::audit::Audit;
 use super::client::Request;
 use super::record::parse;
 use super::*;
+use crate::workload::stuttering::{Map, Stuttering};
 use crate::workload::{Outcome, Terminal as _};
 
 #[test]
@@ -61,4 +63,106 @@ fn the_wanted_records_are_few_and_those_of_d_are_new() {
     let counts = asked(Dialect::D, 20_000);
     let new: u64 = counts.iter().filter(|(it, _)| it.is_inserted()).map(|(_, count)| count).sum();
     assert!(new > 9_000, "{new} reads of inserted records");
+}
+
+/// Table and commits after `count` requests of two clients in turns.
+fn worked(ycsb: &Ycsb, count: u64) -> (Map, Acknowledged) {
+    let table = parts::table(0);
+    let mut engine = Stuttering::default();
+    let mut put = |table, key: &[u8], value: &[u8]| {
+        engine.load(table, key, value);
+        Ok(())
+    };
+    ycsb.load(table, &mut put).expect("a map takes every row");
+    let mut clients = [0, 1].map(|number| ycsb.terminal(table, number));
+    let mut acknowledged: Acknowledged = [0, 1].map(|client| (client, vec![0; 5])).into();
+    for number in 0..count {
+        let client = &mut clients[(number % 2) as usize];
+        while client.advance(&mut engine).is_err() {}
+        acknowledged.get_mut(&(number % 2)).expect("two clients")[client.class()] += 1;
+        client.next(Outcome::Commit);
+    }
+    (engine.tables.remove(&table).expect("the table has rows"), acknowledged)
+}
+
+fn verdict(ycsb: &Ycsb, rows: &Map, acknowledged: &Acknowledged) -> Result<(), Fault> {
+    let mut audit = Audit::new(ycsb, acknowledged);
+    rows.iter().for_each(|(key, value)| audit.row(key, value));
+    audit.verdict()
+}
+
+/// Goal: each check sees a violation of its own. Method: a worked table, one record changed.
+#[test]
+fn every_check_sees_a_row_that_violates_it() {
+    let ycsb = Ycsb::new(Dialect::A, 50, 7);
+    let (rows, acknowledged) = worked(&ycsb, 400);
+    assert_eq!(verdict(&ycsb, &rows, &acknowledged), Ok(()));
+    let seen = |with: &dyn Fn(&mut Map)| {
+        let mut changed = rows.clone();
+        with(&mut changed);
+        verdict(&ycsb, &changed, &acknowledged).expect_err("it is seen")
+    };
+    let record = Record::loaded(3);
+    let key = record.key().into_bytes();
+    let write = |field: usize, writer: Writer, size: usize| {
+        let key = key.clone();
+        move |rows: &mut Map| {
+            let value = rows.get_mut(&key).expect("the record is there");
+            value[field * FIELD_SIZE..][..size]
+                .copy_from_slice(&record.field(field, writer)[..size]);
+        }
+    };
+    let stranger = Writer { client: 2, request: 10_000 };
+    let field = |client, request| Fault::Field { record: 3, field: 4, client, request };
+    assert_eq!(seen(&write(4, stranger, FIELD_SIZE)), field(2, 10_000), "nobody's write");
+    assert!(matches!(seen(&write(4, stranger, 50)), Fault::Row(_)), "half of a write");
+    let count = Fault::Count { found: 49, loaded: 50 };
+    assert_eq!(seen(&|rows| drop(rows.remove(&key))), count, "a record of the load is missing");
+    let misplace = |rows: &mut Map| {
+        let value = rows.remove(&key).expect("the record is there");
+        rows.insert(b"user0".to_vec(), value);
+    };
+    assert_eq!(seen(&misplace), Fault::Row("user0".into()), "under another key");
+}
+
+/// Goal: an update that returned and is lost is seen, whichever it is. Method: every field that a
+/// client wrote last goes back to what the load put there.
+#[test]
+fn every_lost_update_is_seen() {
+    let ycsb = Ycsb::new(Dialect::F, 50, 7);
+    let (rows, acknowledged) = worked(&ycsb, 400);
+    let mut lost = 0;
+    for (key, value) in &rows {
+        let (record, writers) = parse(value).expect("a record");
+        for field in (0..FIELD_COUNT).filter(|field| writers[*field] != Writer::LOAD) {
+            let mut changed = rows.clone();
+            let value = changed.get_mut(key).expect("the record is there");
+            value[field * FIELD_SIZE..(field + 1) * FIELD_SIZE]
+                .copy_from_slice(&record.field(field, Writer::LOAD));
+            let fault = Fault::Field { record: record.0, field, client: 0, request: 0 };
+            assert_eq!(verdict(&ycsb, &changed, &acknowledged), Err(fault));
+            lost += 1;
+        }
+    }
+    assert!(lost > 50, "{lost} fields were written");
+}
+
+/// Goal: an inserted record that is lost is seen, whichever it is; one that was in flight may be there.
+#[test]
+fn every_lost_insertion_is_seen() {
+    let ycsb = Ycsb::new(Dialect::D, 50, 7);
+    let (rows, acknowledged) = worked(&ycsb, 400);
+    assert_eq!(verdict(&ycsb, &rows, &acknowledged), Ok(()));
+    let inserted = rows.iter().filter_map(|(key, value)| {
+        let (record, _) = parse(value).expect("a record");
+        record.is_inserted().then(|| (key.clone(), record))
+    });
+    let mut lost = 0;
+    for (key, record) in inserted {
+        let mut changed = rows.clone();
+        changed.remove(&key);
+        assert_eq!(verdict(&ycsb, &changed, &acknowledged), Err(Fault::Missing(record.0)));
+        lost += 1;
+    }
+    assert!(lost > 5, "{lost} records were inserted");
 }

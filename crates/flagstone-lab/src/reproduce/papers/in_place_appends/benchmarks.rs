@@ -59,12 +59,14 @@ impl Sizes {
 
 /// What the figure runs.
 pub(super) fn setting(effort: Effort) -> String {
-    let Sizes { branches, warehouses, cardinality, subscribers, nodes, .. } = Sizes::of(effort);
+    let Sizes { branches, warehouses, cardinality, subscribers, nodes, bounds, .. } =
+        Sizes::of(effort);
     format!(
         "the default beside both schemes, on pSLC in steady state: TPC-B with {branches} branches, TPC-C \
          with {warehouses} warehouses of {} items, TATP with {subscribers} subscribers, LinkBench with \
-         {nodes} nodes; memory {:.0} % of the data",
+         {nodes} nodes of at most {} links; memory {:.0} % of the data",
         cardinality.items,
+        bounds.degree_max,
         100.0 * MEMORY_SHARE
     )
 }
