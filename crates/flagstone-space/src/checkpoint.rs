@@ -212,6 +212,10 @@ impl<D: Nand> Space<D> {
     }
 
     fn write_first_records(&mut self) -> Result<(), SpaceError> {
+        if self.layout().capabilities.needs_sync {
+            // A process that died may have left what the mount read to a cache alone (rule D10).
+            self.flash.sync().map_err(|error| self.fail(error))?;
+        }
         if let Some(record) = self.durable.clone() {
             self.write_first_record(&record)?;
         }

@@ -111,6 +111,13 @@ impl<D: Nand> Space<D> {
         self.groups.iter().filter(|page| page.group == group).map(|page| page.page).collect()
     }
 
+    /// Whether a page of the open group may have been in flight when power went, and has not been copied
+    /// since.
+    #[must_use]
+    pub fn is_doubtful(&self, group: GroupId) -> bool {
+        self.suspects.iter().any(|suspect| suspect.meta.group == group)
+    }
+
     /// Moves the mapping to the group's pages, but for those of which a newer version is valid
     /// already (rule D6); the pages that moved.
     ///
@@ -134,16 +141,11 @@ impl<D: Nand> Space<D> {
         Ok(moved)
     }
 
-    /// Forgets the pages of an open group.
+    /// Forgets the pages of an open group. Until the next checkpoint a mount finds the group open again,
+    /// so that its pages take their room until then.
     pub fn discard_group(&mut self, group: GroupId) {
         let Some(pages) = self.groups.remove(group) else { return };
-        let is_doubtful = self.unflagged.remove(&group);
-        for entry in pages.into_values() {
-            if is_doubtful {
-                self.limbo.insert(entry.at);
-            } else {
-                self.release_unit(entry.at);
-            }
-        }
+        self.unflagged.remove(&group);
+        self.limbo.extend(pages.into_values().map(|entry| entry.at));
     }
 }

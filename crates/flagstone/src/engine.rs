@@ -226,6 +226,8 @@ pub struct Engine {
     /// Restart is putting commits back, up to this one so far: no image may claim to be complete
     /// beyond it, although later commits are durable (rule D2).
     replaying: Option<Lsn>,
+    /// Numbers that no page gets while restart puts commits back.
+    held_numbers: Vec<LogicalPage>,
     /// Deltas up to here were put back by restart and may be older than their base.
     recovered: Lsn,
     floors: Vec<Lsn>,
@@ -323,6 +325,7 @@ impl Engine {
             flush_in_flight: None,
             replay_cutoff: None,
             replaying: None,
+            held_numbers: Vec::new(),
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],
             deltas_size: 0,

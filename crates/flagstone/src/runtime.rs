@@ -585,6 +585,11 @@ impl<D: Nand> Runtime<D> {
         space.commit_group(job.group)?;
         for page in job.trims() {
             space.trim(*page, None)?;
+            if engine.is_replaying() {
+                // What restart writes is complete to less than the record that frees the number.
+                space.reserve(*page);
+                engine.hold_number(*page);
+            }
         }
         engine.install(job, &pins);
         Ok(Done::Nothing)

@@ -42,7 +42,9 @@ impl<D: Nand> Mount<D> {
         self.report.blocks_scanned += 1;
         self.report.torn_units += scan.torn_units;
         self.report.damaged_units += scan.damaged_units;
-        if let (Some(unit), Some(image)) = (scan.units.last(), scan.last_image) {
+        // Where a sync makes all of it durable at once, nothing is copied for that.
+        let is_synced = self.space.layout().capabilities.needs_sync;
+        if let (Some(unit), Some(image), false) = (scan.units.last(), scan.last_image, is_synced) {
             let (at, meta) = (unit.at, unit.meta);
             self.suspects.push(Suspect { at, meta, image, fallbacks: Vec::new() });
         }

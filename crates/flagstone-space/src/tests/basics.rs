@@ -9,7 +9,7 @@ use crate::{
     GroupId, LogRead, LogicalPage, Lsn, MountError, NewerImage, NoOwner, Owner, PageInfo, Space,
     SpaceError, SpaceOptions, WriteTag,
 };
-use flagstone_nand::{Crashable, Nand, PageContent, Profile, SimNand};
+use flagstone_nand::{Crashable, Nand, OperationKind, PageContent, Profile, SimNand};
 
 fn tag(lsn: u64) -> WriteTag {
     WriteTag::data(Lsn(lsn), REGION)
@@ -48,6 +48,22 @@ fn a_mount_writes_nothing() {
     let before = device.operation_count();
     let (space, _) = Space::mount(device).unwrap();
     assert_eq!(space.device().operation_count(), before);
+}
+
+/// Goal (rule D10): what a process wrote that was killed, and a mount has read from a cache, is durable
+/// before this session writes anything, so that none of it has to be copied.
+#[test]
+fn a_session_on_a_file_begins_with_a_sync() {
+    let mut space = Space::format(file(), &options()).unwrap();
+    space.write(LogicalPage(3), b"x", &tag(1)).unwrap();
+    let mut device = space.into_device();
+    assert!(device.storage().unsynced_count() > 0);
+    device.record_operations();
+    let first = device.operation_count();
+    let (mut space, report) = Space::mount(device).unwrap();
+    assert_eq!(report.suspects, 0);
+    space.ensure_room(1, &mut NoOwner).unwrap();
+    assert_eq!(space.device().operation_kind(first), Some(OperationKind::Sync));
 }
 
 #[test]

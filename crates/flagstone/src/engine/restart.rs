@@ -253,8 +253,20 @@ impl Engine {
         }
     }
 
-    /// Restart is complete.
-    pub(crate) fn end_replay(&mut self) {
+    /// Whether commits are being put back.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replaying.is_some()
+    }
+
+    /// The number of a page that a record gave up, replayed or written by this restart. Until all is put
+    /// back, images are complete to less than that record, which would free the number again if it were
+    /// replayed after another owner had written it.
+    pub(crate) fn hold_number(&mut self, page: LogicalPage) {
+        self.held_numbers.push(page);
+    }
+
+    /// Restart is complete; the numbers that were held until now.
+    pub(crate) fn end_replay(&mut self) -> Vec<LogicalPage> {
         self.replaying = None;
         if self.has_deltas() {
             // What merging them gives back is not known.
@@ -262,5 +274,6 @@ impl Engine {
         }
         self.cycle.count_replayed(self.deltas_size);
         self.refresh_floors();
+        std::mem::take(&mut self.held_numbers)
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct LogEnd {
     pub last_page: Option<u64>,
     /// LSN of the last record.
     pub last_lsn: Lsn,
+    /// LSN of the last record that ends before the tail: it stays, whatever becomes of the tail.
+    pub settled_lsn: Lsn,
     /// Set when the log ends because of damage and not because of a cut.
     pub fault: Option<LogFault>,
 }
@@ -89,6 +91,8 @@ pub(crate) struct TailFragment {
 struct Held {
     header: Header,
     is_streamed: bool,
+    /// LSN of the last record that ended before it.
+    before: Lsn,
     raw: TailFragment,
 }
 
@@ -232,6 +236,7 @@ impl LogReader {
             chain: self.chain.unwrap_or(ChainPoint::START),
             last_page: self.last_page,
             last_lsn: self.last_lsn,
+            settled_lsn: self.held.front().map_or(self.last_lsn, |held| held.before),
             fault: self.fault,
         }
     }
@@ -333,7 +338,7 @@ impl LogReader {
         }
         self.held.retain(|held| !held.is_streamed || held.raw.page == page);
         let raw = TailFragment { page, slot, bytes: raw.to_vec() };
-        self.held.push_back(Held { header, is_streamed: false, raw });
+        self.held.push_back(Held { header, is_streamed: false, before: Lsn::ZERO, raw });
         self.chain = Some(ChainPoint {
             next_sequence: header.sequence.saturating_add(1),
             epoch: header.epoch,
@@ -346,7 +351,7 @@ impl LogReader {
     fn settle(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         for fragment in held.iter_mut().filter(|fragment| !fragment.is_streamed) {
-            fragment.is_streamed = true;
+            (fragment.is_streamed, fragment.before) = (true, self.last_lsn);
             if !self.is_damaged_inside()
                 && let Err(fault) = self.join(fragment)
             {

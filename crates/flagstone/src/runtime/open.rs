@@ -1,7 +1,5 @@
 //! Creating and opening: format or mount, then restart.
 
-use std::cell::RefCell;
-
 use flagstone_nand::{Capabilities, CellMode, Geometry};
 use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
 
@@ -148,7 +146,6 @@ impl<D: Nand> Runtime<D> {
             geometry,
             report: RecoveryReport::default(),
             effects: Vec::new(),
-            freed: RefCell::default(),
         };
         restart.run()?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
@@ -276,11 +273,9 @@ struct Restart<'a, D: Nand> {
     mount: MountReport,
     geometry: LogGeometry,
     report: RecoveryReport,
-    /// What replayed records ask of the space floor, with their LSNs: nothing of it is done before
-    /// the log's tail, where those records may stand, is safe (rule D11).
+    /// What replayed records ask of the space floor, with their LSNs: what the log's tail asks for is
+    /// not done before the tail is safe (rule D11).
     effects: Vec<(Lsn, ReplayEffects)>,
-    /// Page numbers that replayed records gave up.
-    freed: RefCell<Vec<LogicalPage>>,
 }
 
 impl<D: Nand> Restart<'_, D> {
@@ -295,6 +290,8 @@ impl<D: Nand> Restart<'_, D> {
         if last < self.master.durable.max(self.mount.lsn_max) {
             return Err(LOG_SHORT.into());
         }
+        self.count_named();
+        self.apply_settled(end.settled_lsn)?;
         match self.settle_flags().and_then(|()| self.continue_log(&end, last, &tail)) {
             // Nothing can be written any more, but what is there can be read.
             Err(
@@ -304,7 +301,6 @@ impl<D: Nand> Restart<'_, D> {
             }
             other => other?,
         }
-        self.count_named();
         for (lsn, effects) in std::mem::take(&mut self.effects) {
             self.apply(lsn, effects)?;
         }
@@ -322,8 +318,7 @@ impl<D: Nand> Restart<'_, D> {
         if phase == Replay::WithoutCommits {
             self.read_log(Replay::CommitsOnly)?;
         }
-        self.runtime.engine().end_replay();
-        let freed = self.freed.take();
+        let freed = self.runtime.engine().end_replay();
         let mut space = self.runtime.space();
         // A number may have found an owner since: a page, or a root that was never written.
         let roots = self.runtime.engine().roots();
@@ -417,6 +412,23 @@ impl<D: Nand> Restart<'_, D> {
         self.runtime.engine().count_named(pages);
     }
 
+    /// Does what records in front of the log's tail ask for, which stay whatever becomes of the tail: the
+    /// session's first writes may need the room of the versions that they replaced. Up to the first that
+    /// rests on pages which may have been in flight themselves.
+    fn apply_settled(&mut self, settled: Lsn) -> Result<(), OpenError> {
+        let count = {
+            let space = self.runtime.space();
+            let is_settled = |(lsn, effects): &&(Lsn, ReplayEffects)| {
+                *lsn <= settled && !effects.group.is_some_and(|group| space.is_doubtful(group))
+            };
+            self.effects.iter().take_while(is_settled).count()
+        };
+        for (lsn, effects) in self.effects.drain(..count).collect::<Vec<_>>() {
+            self.apply(lsn, effects)?;
+        }
+        Ok(())
+    }
+
     fn apply(&self, lsn: Lsn, effects: ReplayEffects) -> Result<(), OpenError> {
         let mut space = self.runtime.space();
         if let Some(group) = effects.group {
@@ -433,9 +445,8 @@ impl<D: Nand> Restart<'_, D> {
             {
                 space.trim(page, None)?;
             }
-            // Not to be taken again while records that free it are being replayed.
             if space.reserve(page) {
-                self.freed.borrow_mut().push(page);
+                self.runtime.engine().hold_number(page);
             }
         }
         Ok(())

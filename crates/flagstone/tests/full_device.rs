@@ -1,0 +1,242 @@
+//! Devices that are full most of their life, and lose power again and again: whatever fills them, they
+//! open, are sound, and hold what was committed.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
+
+use std::collections::BTreeMap;
+
+use flagstone::{Database, Durability, EngineError, Options, Table};
+use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
+
+const KEYS: u64 = 20_000;
+
+/// What a session is made of.
+#[derive(Clone, Copy, Debug)]
+struct Style {
+    txns: u64,
+    /// Rows of a transaction, at most.
+    rows: u64,
+    /// Bytes of one value in ten, at most.
+    large: u64,
+    durability: Durability,
+}
+
+const STYLES: [Style; 4] = [
+    Style { txns: 100, rows: 50, large: 1_500, durability: Durability::Immediate },
+    Style { txns: 100, rows: 50, large: 1_500, durability: Durability::Deferred },
+    Style { txns: 100, rows: 1, large: 300_000, durability: Durability::Immediate },
+    Style { txns: 100, rows: 50, large: 300_000, durability: Durability::Immediate },
+];
+
+/// Xorshift: a run is its seed.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+type Rows = BTreeMap<u64, Option<u64>>;
+
+/// The database under test beside what it has to hold.
+struct Life {
+    options: Options,
+    style: Style,
+    draws: Draws,
+    /// Bytes of each value, by key: those are of the number of their bytes.
+    rows: BTreeMap<u64, u64>,
+    /// Transactions whose end is not known, or need not be durable yet, in order.
+    open: Vec<Rows>,
+    is_full: bool,
+}
+
+fn value(size: u64) -> Vec<u8> {
+    size.to_le_bytes().into_iter().cycle().take(size as usize).collect()
+}
+
+impl Life {
+    /// One session on `device`, from opening to a cut, or to the end of a process.
+    fn session<D: Crashable>(&mut self, mut device: D, endings: &[Ending]) -> D {
+        let operation = device.operation_count() + 20 + self.draws.below(5_000);
+        let ending = endings[self.draws.below(endings.len() as u64) as usize];
+        let is_cut = self.draws.below(2) == 0;
+        device.set_plan(match is_cut {
+            true => FaultPlan::power_cut(self.draws.below(1 << 20), operation, ending),
+            false => FaultPlan::default(),
+        });
+        let kept = device.clone();
+        let database = match Database::open_on(device, &self.options) {
+            Ok(database) => database,
+            Err(_) if is_cut => return self.opened_in_peace(kept),
+            Err(error) => panic!("it opens: {error:?}"),
+        };
+        if let Ok(table) = database.table("t")
+            && self.agrees(&database, table)
+        {
+            self.work(&database, table);
+        }
+        let mut device = database.into_device().unwrap();
+        if device.is_off() {
+            device.power_cycle();
+        }
+        device
+    }
+
+    /// An opening that a cut may have ended is begun again without one.
+    fn opened_in_peace<D: Crashable>(&mut self, mut device: D) -> D {
+        device.set_plan(FaultPlan::default());
+        let database = Database::open_on(device, &self.options).unwrap();
+        database.into_device().unwrap()
+    }
+
+    /// Whether the rows could be compared, which a cut may prevent.
+    fn agrees<D: Crashable>(&mut self, database: &Database<D>, table: Table) -> bool {
+        let mut found = BTreeMap::new();
+        for row in database.snapshot().unwrap().range(table, ..) {
+            let Ok((key, bytes)) = row else { return false };
+            let key = u64::from_be_bytes(key.try_into().unwrap());
+            assert_eq!(bytes, value(bytes.len() as u64), "the value of {key}");
+            found.insert(key, bytes.len() as u64);
+        }
+        while found != self.rows {
+            assert!(!self.open.is_empty(), "the rows are those that were committed");
+            let next = self.open.remove(0);
+            self.take(next);
+        }
+        self.open.clear();
+        let Ok(report) = database.check() else { return false };
+
+        assert!(report.is_sound(), "{report:?}");
+        true
+    }
+
+    fn take(&mut self, rows: Rows) {
+        for (key, size) in rows {
+            match size {
+                Some(size) => self.rows.insert(key, size),
+                None => self.rows.remove(&key),
+            };
+        }
+    }
+
+    fn work<D: Crashable>(&mut self, database: &Database<D>, table: Table) {
+        for _ in 0..self.style.txns {
+            let mut transaction = database.begin();
+            let mut rows = Rows::new();
+            let mut result = Ok(());
+            for _ in 0..1 + self.draws.below(self.style.rows) {
+                let key = self.draws.below(KEYS);
+                let limit = if self.draws.below(10) == 0 { self.style.large } else { 1_500 };
+                let size = (self.draws.below(10) > 0).then(|| self.draws.below(limit));
+                result = match size {
+                    Some(size) => transaction.put(table, &key.to_be_bytes(), &value(size)),
+                    None => transaction.delete(table, &key.to_be_bytes()).map(|_| ()),
+                };
+                rows.insert(key, size);
+                if result.is_err() {
+                    break;
+                }
+            }
+            let is_whole = result.is_ok();
+            let ended =
+                result.and_then(|()| transaction.commit_with(self.style.durability)).map(|_| ());
+            match ended {
+                Ok(()) if self.style.durability == Durability::Deferred => self.open.push(rows),
+                Ok(()) => self.take(rows),
+                Err(EngineError::Full) => self.is_full = true,
+                Err(_) => {
+                    // It was cut off: what has not begun to commit is not there.
+                    self.open.extend(is_whole.then_some(rows));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Sessions on one device, each with its own transactions and its own end; whether it was ever full.
+fn live<D: Crashable>(
+    device: D,
+    endings: &[Ending],
+    style: Style,
+    options: Options,
+    seed: u64,
+) -> bool {
+    let database = Database::create_on(device, &options).unwrap();
+    database.table("t").unwrap();
+    let mut device = database.into_device().unwrap();
+    let draws = Draws(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let (rows, open) = (BTreeMap::new(), Vec::new());
+    let mut life = Life { options, style, draws, rows, open, is_full: false };
+    for _ in 0..sessions() {
+        device = life.session(device, endings);
+    }
+    life.is_full
+}
+
+const ON_CHIPS: [Ending; 2] = [Ending::Untouched, Ending::Complete];
+const ON_FILES: [Ending; 3] =
+    [Ending::Complete, Ending::UnsyncedLost, Ending::UnsyncedSubset4096 { draw: 1 }];
+
+#[test]
+fn full_files_open_however_often_they_are_cut() {
+    let mut full_count = 0;
+    for (seed, block_count) in (0..).zip([74, 99]) {
+        for style in STYLES {
+            let profile = Profile::named("segment-file").unwrap();
+            let profile = profile.with_block_count(block_count).unwrap();
+            let storage = SimStorage::new(profile.timing);
+            let device = SegmentFile::create(storage, &profile).unwrap();
+            full_count += u32::from(live(
+                device,
+                &ON_FILES,
+                style,
+                Options::default().with_memory(4 << 20),
+                seed,
+            ));
+        }
+    }
+    assert!(full_count > 4, "{full_count} of the files were ever full");
+}
+
+/// Goal: what commits made current gives its older versions up before a restart needs room. Method: files
+/// whose older versions went to collection while the log still named the groups that replaced them.
+#[test]
+fn files_full_of_replaced_versions_open() {
+    for (block_count, seed) in [(60, 7), (60, 8), (60, 9), (80, 1), (80, 6), (80, 8), (80, 9)] {
+        let profile = Profile::named("segment-file").unwrap();
+        let profile = profile.with_block_count(block_count).unwrap();
+        let device = SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap();
+        let options = Options::default().with_memory(4 << 20);
+        live(device, &ON_FILES, STYLES[1], options, seed);
+    }
+}
+
+#[test]
+fn full_chips_open_however_often_they_are_cut() {
+    let mut full_count = 0;
+    for seed in 0..2 {
+        for style in STYLES {
+            let profile = Profile::named("slc-2k").unwrap();
+            let profile = profile.with_block_count(40).unwrap();
+            let device = SimNand::new(&profile, seed);
+            full_count += u32::from(live(
+                device,
+                &ON_CHIPS,
+                style,
+                Options::default().with_memory(512 << 10),
+                seed,
+            ));
+        }
+    }
+    assert!(full_count > 4, "{full_count} of the chips were ever full");
+}
+
+/// Sessions of a device; `FLAGSTONE_EFFORT` multiplies them.
+fn sessions() -> u32 {
+    let effort = std::env::var("FLAGSTONE_EFFORT").ok().and_then(|effort| effort.parse().ok());
+    12 * effort.unwrap_or(1)
+}
