@@ -93,7 +93,6 @@ impl<D: Nand> Space<D> {
             durable: None,
             limbo: BTreeSet::new(),
             flags: BTreeMap::new(),
-            unflagged: BTreeSet::new(),
             suspects: Vec::new(),
             worn: Vec::new(),
             level_turn: None,

@@ -111,11 +111,12 @@ impl<D: Nand> Space<D> {
         self.groups.iter().filter(|page| page.group == group).map(|page| page.page).collect()
     }
 
-    /// Whether a page of the open group may have been in flight when power went, and has not been copied
-    /// since.
+    /// Whether a page of the group, or the version of one of `pages`, may have been in flight when power
+    /// went, and has not been copied since.
     #[must_use]
-    pub fn is_doubtful(&self, group: GroupId) -> bool {
-        self.suspects.iter().any(|suspect| suspect.meta.group == group)
+    pub fn is_doubtful(&self, group: Option<GroupId>, pages: &[LogicalPage]) -> bool {
+        let concerned = |meta: &PageMeta| Some(meta.group) == group || pages.contains(&meta.page);
+        self.suspects.iter().any(|suspect| concerned(&suspect.meta))
     }
 
     /// Moves the mapping to the group's pages, but for those of which a newer version is valid
@@ -145,7 +146,6 @@ impl<D: Nand> Space<D> {
     /// so that its pages take their room until then.
     pub fn discard_group(&mut self, group: GroupId) {
         let Some(pages) = self.groups.remove(group) else { return };
-        self.unflagged.remove(&group);
         self.limbo.extend(pages.into_values().map(|entry| entry.at));
     }
 }

@@ -7,7 +7,8 @@
 //!     older than the recorded one. Of its copies the one in the block that was closed last wins, if it
 //!     reads whole: it is not the one that collection left behind.
 //! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
-//! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11).
+//! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11). A device
+//!     that needs syncs has none of it: the session begins with a sync.
 //! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
 //! U6. On a device that needs syncs a mount reads the ring, the mapping, one page of each block, and
 //!     the blocks taken or open since the record; of a free block no second page.

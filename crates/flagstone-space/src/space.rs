@@ -86,8 +86,6 @@ pub struct Space<D> {
     pub(crate) limbo: BTreeSet<u32>,
     /// Units whose flag commits a group that no durable record covers yet.
     pub(crate) flags: BTreeMap<u32, GroupId>,
-    /// Open groups that a flag might have committed, as a mount found them.
-    pub(crate) unflagged: BTreeSet<GroupId>,
     pub(crate) suspects: Vec<Suspect>,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,

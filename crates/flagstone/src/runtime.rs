@@ -585,11 +585,7 @@ impl<D: Nand> Runtime<D> {
         space.commit_group(job.group)?;
         for page in job.trims() {
             space.trim(*page, None)?;
-            if engine.is_replaying() {
-                // What restart writes is complete to less than the record that frees the number.
-                space.reserve(*page);
-                engine.hold_number(*page);
-            }
+            hold_number(&mut space, &mut engine, *page);
         }
         engine.install(job, &pins);
         Ok(Done::Nothing)
@@ -639,8 +635,8 @@ impl<D: Nand> Runtime<D> {
         let mut space = self.space();
         let guard = (!self.engine().bugs.has(SeededBug::TrimAnyGroup)).then_some(group);
         for page in pages {
-            if space.is_mapped(*page) {
-                space.trim(*page, guard)?;
+            if space.is_mapped(*page) && space.trim(*page, guard)? {
+                hold_number(&mut space, &mut self.engine(), *page);
             }
         }
         Ok(())
@@ -694,6 +690,15 @@ impl<D: Nand> Runtime<D> {
         self.sleepers.wake_all();
         self.sleepers.wake_changed();
         Err(error)
+    }
+}
+
+/// What restart writes is complete to less than the record that frees a number: none that is given up
+/// while it goes on gets another owner before its end (rule D11).
+fn hold_number<D: Nand>(space: &mut Space<D>, engine: &mut Engine, page: LogicalPage) {
+    if engine.is_replaying() {
+        space.reserve(page);
+        engine.hold_number(page);
     }
 }
 

@@ -9,6 +9,9 @@ use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SegmentFile, SimNand
 
 const KEYS: u64 = 20_000;
 
+/// Least memory of a session.
+const MEMORY_MIN: usize = 96 << 10;
+
 /// What a session is made of.
 #[derive(Clone, Copy, Debug)]
 struct Style {
@@ -68,7 +71,10 @@ impl Life {
             false => FaultPlan::default(),
         });
         let kept = device.clone();
-        let database = match Database::open_on(device, &self.options) {
+        // With little memory restart merges what it puts back.
+        let memory = self.options.memory >> (3 * self.draws.below(2));
+        let options = self.options.clone().with_memory(memory.max(MEMORY_MIN));
+        let database = match Database::open_on(device, &options) {
             Ok(database) => database,
             Err(_) if is_cut => return self.opened_in_peace(kept),
             Err(error) => panic!("it opens: {error:?}"),
@@ -177,7 +183,13 @@ fn live<D: Crashable>(
     life.is_full
 }
 
-const ON_CHIPS: [Ending; 2] = [Ending::Untouched, Ending::Complete];
+const ON_CHIPS: [Ending; 5] = [
+    Ending::Untouched,
+    Ending::Complete,
+    Ending::RandomBits,
+    Ending::LooksUntouched,
+    Ending::LooksComplete,
+];
 const ON_FILES: [Ending; 3] =
     [Ending::Complete, Ending::UnsyncedLost, Ending::UnsyncedSubset4096 { draw: 1 }];
 
@@ -221,7 +233,8 @@ fn full_chips_open_however_often_they_are_cut() {
     for seed in 0..2 {
         for style in STYLES {
             let profile = Profile::named("slc-2k").unwrap();
-            let profile = profile.with_block_count(40).unwrap();
+            let mut profile = profile.with_block_count(40).unwrap();
+            profile.geometry.die_count = 1 + seed as u32;
             let device = SimNand::new(&profile, seed);
             full_count += u32::from(live(
                 device,

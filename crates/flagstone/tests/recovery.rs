@@ -306,7 +306,7 @@ fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
                 true => {
                     transaction.put(table, &number.to_be_bytes(), &[number as u8; 150]).unwrap()
                 }
-                false => drop(transaction.delete(table, &number.to_be_bytes()).unwrap()),
+                false => transaction.delete(table, &number.to_be_bytes()).unwrap(),
             }
             transaction.commit_with(Durability::Deferred).unwrap();
         }
@@ -328,4 +328,91 @@ fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
         assert_eq!(database.begin().len(table).unwrap(), u64::from(ROWS), "half went, half came");
         device = database.into_device().unwrap();
     }
+}
+
+/// Goal: a restart that has to merge does not load spilled changes of later commits for it: they could
+/// not be merged yet, would take all memory, and the opening would never end. Method: small commits that
+/// do not fit the memory of the next opening, with a spilled transaction behind them.
+#[test]
+fn a_merging_restart_leaves_later_spills_on_flash() {
+    let options = |memory| Options { log_pages: 2_000, ..Options::default().with_memory(memory) };
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
+    let device = SimNand::new(&profile, 1);
+    let database = Database::create_on(device, &options(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    for number in 0..2_000_u32 {
+        let mut transaction = database.begin();
+        transaction.put(table, &number.to_be_bytes(), &[1; 150]).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    let mut transaction = database.begin();
+    for number in 0..6_000_u32 {
+        transaction.put(table, &number.to_be_bytes(), &[2; 150]).unwrap();
+    }
+    transaction.commit().unwrap();
+    assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options(96 << 10)).unwrap();
+    let recovery = database.recovery();
+    assert!(recovery.commits > 2_000 && recovery.pages_written < 1_500, "{recovery:?}");
+    let read = database.begin();
+    for number in [0, 1_999, 2_000, 5_999_u32] {
+        assert_eq!(read.get(table, &number.to_be_bytes()).unwrap(), Some(vec![2; 150]));
+    }
+    drop(read);
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+/// Goal (rule D2): a leaf that a large transaction wrote holds more than a restart has put back so far. It
+/// is not merged with an emptied neighbour before that: the image would claim too little, and a change
+/// from before the transaction would win over it. Method: every second stretch of keys is emptied, one
+/// key of each other stretch is changed by a small commit and then claimed with its leaf; all of it is
+/// put back with less memory than it takes.
+#[test]
+fn a_merging_restart_leaves_leaves_alone_that_know_more() {
+    const ROWS: u32 = 24_000;
+    const STRETCH: u32 = 36;
+    let options = |name: &str, memory| Options {
+        log_pages: 8_000,
+        ..Options::preset(name).unwrap().with_memory(memory)
+    };
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(512).unwrap();
+    let device = SimNand::new(&profile, 1);
+    let database = Database::create_on(device, &options("flagstone", 32 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    for row in 0..ROWS {
+        let mut transaction = database.begin();
+        transaction.put(table, &row.to_be_bytes(), &[0; 150]).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    database.merge().unwrap();
+    let is_emptied = |row: &u32| row / STRETCH % 2 == 0;
+    for row in (0..ROWS).filter(is_emptied) {
+        let mut transaction = database.begin();
+        transaction.delete(table, &row.to_be_bytes()).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    let kept = || (0..ROWS).filter(|row| !is_emptied(row));
+    for row in kept().filter(|row| row % STRETCH == 0) {
+        let mut transaction = database.begin();
+        transaction.put(table, &row.to_be_bytes(), &[1; 150]).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    database.flush().unwrap();
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options("flagstone-claims", 32 << 20)).unwrap();
+    let mut transaction = database.begin();
+    kept().for_each(|row| transaction.put(table, &row.to_be_bytes(), &[2; 150]).unwrap());
+    transaction.commit().unwrap();
+    assert!(database.stats().engine.claimed_pages > 50, "{:?}", database.stats().engine);
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options("flagstone", 96 << 10)).unwrap();
+    assert!(database.stats().engine.reshapes > 100, "{:?}", database.stats().engine);
+    database.merge().unwrap();
+    let read = database.begin();
+    for row in kept() {
+        assert_eq!(read.get(table, &row.to_be_bytes()).unwrap(), Some(vec![2; 150]), "{row}");
+    }
+    assert_eq!(read.len(table).unwrap(), kept().count() as u64);
 }

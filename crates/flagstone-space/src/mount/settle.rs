@@ -189,10 +189,9 @@ impl<D: Nand> Mount<D> {
         let committed = Flags::Cfc.committed(&shadows);
         let proofs = shadows.iter().filter(|shadow| shadow.flag == Flag::True);
         self.space.flags.extend(proofs.map(|proof| (proof.at, proof.xid)));
-        self.space.unflagged = groups.difference(&committed).copied().collect();
+        self.report.unflagged_groups = groups.difference(&committed).copied().collect();
         committed.iter().for_each(|group| self.take_group(*group));
         self.report.flagged_groups = committed.into_iter().collect();
-        self.report.unflagged_groups = self.space.unflagged.iter().copied().collect();
         Ok(())
     }
 

@@ -527,7 +527,7 @@ impl Engine {
     }
 
     fn must_load_runs(&self) -> bool {
-        !self.runs.is_empty() && !self.must_merge()
+        !self.runs.is_empty() && !self.must_merge() && !self.is_replaying()
     }
 
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.

@@ -258,9 +258,9 @@ impl Engine {
         self.replaying.is_some()
     }
 
-    /// The number of a page that a record gave up, replayed or written by this restart. Until all is put
-    /// back, images are complete to less than that record, which would free the number again if it were
-    /// replayed after another owner had written it.
+    /// A number that a page gave up while commits are put back. Images are complete to less than the
+    /// record that frees it, which would free it again if it were replayed after another owner had
+    /// written it: it stays taken until the end.
     pub(crate) fn hold_number(&mut self, page: LogicalPage) {
         self.held_numbers.push(page);
     }

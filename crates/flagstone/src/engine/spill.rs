@@ -394,11 +394,22 @@ impl Engine {
 
     /// Loads the run pages that may change `[low, high)` into the tree's deltas.
     pub(crate) fn load_runs(&mut self, table: Table, range: KeyRange<'_>) -> Step<()> {
+        self.load_runs_until(table, range, Lsn(u64::MAX))
+    }
+
+    /// As [`Engine::load_runs`], of commits up to `upto` alone: all that a base needs which is complete to
+    /// there (R1). Restart merges while it knows of later commits, whose changes could go nowhere yet.
+    pub(crate) fn load_runs_until(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+        upto: Lsn,
+    ) -> Step<()> {
         if self.runs.is_empty() {
             return Ok(());
         }
         let (low, high) = private_bounds(table, range);
-        while let Some((run, index)) = self.next_run_page(&low, &high) {
+        while let Some((run, index)) = self.next_run_page(&low, &high, upto) {
             self.load_run_page(run, index)?;
         }
         Ok(())
@@ -411,14 +422,14 @@ impl Engine {
         }
         let mut key_of_run = Vec::new();
         private_key(table, key, &mut key_of_run);
-        while let Some((run, index)) = self.next_run_page(&key_of_run, &key_of_run) {
+        while let Some((run, index)) = self.next_run_page(&key_of_run, &key_of_run, Lsn(u64::MAX)) {
             self.load_run_page(run, index)?;
         }
         Ok(())
     }
 
-    fn next_run_page(&self, low: &[u8], high: &[u8]) -> Option<(usize, usize)> {
-        let mut runs = self.runs.open.iter().enumerate();
+    fn next_run_page(&self, low: &[u8], high: &[u8], upto: Lsn) -> Option<(usize, usize)> {
+        let mut runs = self.runs.open.iter().enumerate().filter(|(_, run)| run.lsn <= upto);
         runs.find_map(|(number, run)| run.next_in(low, Some(high)).map(|index| (number, index)))
     }
 

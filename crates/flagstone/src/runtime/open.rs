@@ -328,6 +328,7 @@ impl<D: Nand> Restart<'_, D> {
                 space.release(page);
             }
         }
+        self.runtime.observe(&space);
         Ok(())
     }
 
@@ -414,12 +415,12 @@ impl<D: Nand> Restart<'_, D> {
 
     /// Does what records in front of the log's tail ask for, which stay whatever becomes of the tail: the
     /// session's first writes may need the room of the versions that they replaced. Up to the first that
-    /// rests on pages which may have been in flight themselves.
+    /// concerns pages which may have been in flight themselves.
     fn apply_settled(&mut self, settled: Lsn) -> Result<(), OpenError> {
         let count = {
             let space = self.runtime.space();
             let is_settled = |(lsn, effects): &&(Lsn, ReplayEffects)| {
-                *lsn <= settled && !effects.group.is_some_and(|group| space.is_doubtful(group))
+                *lsn <= settled && !space.is_doubtful(effects.group, &effects.trims)
             };
             self.effects.iter().take_while(is_settled).count()
         };

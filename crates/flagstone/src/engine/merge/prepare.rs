@@ -36,7 +36,7 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        self.load_runs(table, range)?;
+        self.load_runs_until(table, range, upto)?;
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         // Put back after the frame was read.
         self.drop_held(table, range, base_lsn);

@@ -75,6 +75,10 @@ impl Engine {
             return Ok(None);
         };
         let (own, neighbour) = (self.pool.frame(own), self.pool.frame(index));
+        if neighbour.lsn > plan.upto {
+            // Restart has not put back yet what this image holds already (rule D2).
+            return Ok(None);
+        }
         let (own_view, other_view) =
             (NodeView::trusted(&own.image), NodeView::trusted(&neighbour.image));
         let bases =
@@ -122,7 +126,8 @@ impl Engine {
         let Some(index) = self.pool.peek(page) else { return Ok(()) };
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-        self.load_runs(table, KeyRange { low: &low, high: high.as_deref() })
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        self.load_runs_until(table, range, self.merge_lsn())
     }
 
     /// Assigns pages, climbs as far as inner nodes overflow, and makes the job.
@@ -194,8 +199,9 @@ impl Engine {
         let mut level = 0;
         let mut page = plan.page;
         let mut built = plan.pages;
-        // Every structure change up to the durable LSN is installed: one reshape a tree at a time.
-        let lsn = plan.upto;
+        // Every structure change up to the durable LSN is installed: one reshape a tree at a time. Where
+        // restart merges, a node may hold more than that.
+        let mut lsn = plan.upto;
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
         let parent = loop {
             if built.len() == 1 || page != root {
@@ -210,6 +216,7 @@ impl Engine {
             level += 1;
             let index = self.node_for(table, Seek::At(&plan.low), level)?;
             let frame = self.pool.frame(index);
+            lsn = plan.upto.max(frame.lsn);
             let view = NodeView::trusted(&frame.image);
             let put_refs: Vec<_> =
                 puts.iter().map(|(key, child)| (key.as_slice(), *child)).collect();
