@@ -46,6 +46,8 @@ type Rows = BTreeMap<u64, Option<u64>>;
 
 /// The database under test beside what it has to hold.
 struct Life {
+    /// The run, for whoever reads of its failure.
+    name: String,
     options: Options,
     style: Style,
     draws: Draws,
@@ -77,7 +79,7 @@ impl Life {
         let database = match Database::open_on(device, &options) {
             Ok(database) => database,
             Err(_) if is_cut => return self.opened_in_peace(kept),
-            Err(error) => panic!("it opens: {error:?}"),
+            Err(error) => panic!("it opens, {}: {error:?}", self.name),
         };
         if let Ok(table) = database.table("t")
             && self.agrees(&database, table)
@@ -176,7 +178,8 @@ fn live<D: Crashable>(
     let mut device = database.into_device().unwrap();
     let draws = Draws(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let (rows, open) = (BTreeMap::new(), Vec::new());
-    let mut life = Life { options, style, draws, rows, open, is_full: false };
+    let name = format!("{style:?}, seed {seed}");
+    let mut life = Life { name, options, style, draws, rows, open, is_full: false };
     for _ in 0..sessions() {
         device = life.session(device, endings);
     }

@@ -34,6 +34,7 @@ use crate::lock::Xid;
 use crate::log;
 use crate::node::Built;
 use crate::options::Options;
+pub(super) use choose::grown_by;
 use hashbrown::HashSet;
 use ledger::{GroupKey, Ledger};
 

@@ -307,6 +307,12 @@ impl Runs {
         self.open.is_empty()
     }
 
+    /// Pages of changes that are not in memory.
+    pub(crate) fn pages_left(&self) -> usize {
+        let left = |run: &CommittedRun| run.is_loaded.iter().filter(|loaded| !**loaded).count();
+        self.open.iter().map(left).sum()
+    }
+
     /// The runs of a commit at `lsn`, oldest first: each gets an LSN of its own just below, which
     /// the log has skipped, so that later changes of a key win. A run that the master record named
     /// already is not taken twice: one of the two would outlive its pages.

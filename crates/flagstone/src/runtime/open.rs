@@ -651,4 +651,31 @@ mod tests {
             assert!(pending <= options.memory / 8, "{pending} bytes wait for a flush");
         }
     }
+
+    /// Goal (rule D7): what was put back, and is not merged yet, takes its room from those who commit later;
+    /// else each session fills a device a little further, up to its reserve. Method: rows for an eighth
+    /// of the chip wait in memory across a restart.
+    #[test]
+    fn growth_that_waits_is_known_after_a_restart() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(8 << 20);
+        let database = Database::create_on(SimNand::new(&profile, 0), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let view = database.stats().space;
+        let capacity = view.capacity_pages as usize * 2048;
+        for row in 0..capacity as u32 / 8 / 500 {
+            let mut transaction = database.begin();
+            transaction.put(table, &row.to_be_bytes(), &[1; 500]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        database.flush().unwrap();
+        let room = |database: &Database<SimNand>| {
+            let engine = database.runtime().engine();
+            (0..).step_by(8 << 10).take_while(|bytes| engine.has_room_beside_growth(*bytes)).count()
+        };
+        let before = room(&database);
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        let after = room(&database);
+        assert!(after <= before, "room for {after} times 8 KiB, and {before} before");
+    }
 }

@@ -341,7 +341,7 @@ impl Engine {
 }
 
 /// Bytes by which a leaf may grow for what waits for one of its keys.
-pub(super) fn grown_by(entry: &Entry<'_>) -> i64 {
+pub(in crate::engine) fn grown_by(entry: &Entry<'_>) -> i64 {
     entry.versions().last().map_or(0, |(_, op)| growth_by(entry.key(), op))
 }
 
