@@ -16,8 +16,8 @@ use crate::blocks::BlockState;
 use crate::error::SpaceError;
 use crate::space::Space;
 
-/// Share of the capacity, in percent, up to which pages are live before the space grows. With an eighth for
-/// the log, a file is half as large again as its pages; a collection finds a fifth of a block dead at least.
+/// Share of the capacity, in percent, up to which pages are live before the space grows. With a quarter for
+/// the log, a file is less than twice as large as its pages; a collection finds a fifth of a block dead at least.
 const FILL_PERCENT: u64 = 80;
 
 /// A step is one part in this many of what is there: each costs a sync, and leaves that much unused.

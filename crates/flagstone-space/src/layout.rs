@@ -30,12 +30,9 @@ pub(crate) const LOG_HEAD_COPIES: u32 = 2;
 /// Blocks that garbage collection may use when users may not.
 pub(crate) const GC_RESERVE: u32 = 3;
 
-/// Where a device grows the log takes at most one part in so many of the blocks that are there.
-const LOG_SHARE: u32 = 8;
-
-/// As long as it has at most so many blocks, one part in so many: with a short log memory for changes is of
-/// no use, and they are merged before they have gathered.
-const LOG_SMALL: (u32, u32) = (32, 4);
+/// Where a device grows the log takes at most one part in so many of the blocks that are there: with a short
+/// log memory for changes is of no use, and they are merged before they have gathered.
+const LOG_SHARE: u32 = 4;
 
 /// Blocks that the log of a growing device may have all the same.
 const LOG_BLOCKS_MIN: u32 = 6;
@@ -263,8 +260,7 @@ impl Layout {
     pub(crate) fn set_blocks(&mut self, blocks: u32) {
         self.blocks = blocks;
         if self.grows {
-            let (small, share) = LOG_SMALL;
-            let share = (blocks / LOG_SHARE).max(small.min(blocks / share));
+            let share = blocks / LOG_SHARE;
             self.log_blocks = self.log_blocks_wanted.min(share.max(LOG_BLOCKS_MIN));
         }
         let data_blocks = blocks.saturating_sub(self.ring_blocks + self.log_blocks);

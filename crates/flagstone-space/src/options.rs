@@ -28,8 +28,8 @@ pub struct SpaceOptions {
     /// Static wear levelling, which moves pages that stay to worn blocks, may take one erase in so
     /// many; none turns it off.
     pub static_wear: Option<u32>,
-    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes an eighth of the blocks that are
-    /// there, a quarter of a few, up to `log_pages`.
+    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes a quarter of the blocks that are
+    /// there, up to `log_pages`.
     pub grows: bool,
 }
 

@@ -230,6 +230,22 @@ fn files_full_of_replaced_versions_open() {
     }
 }
 
+/// Files that grow to a limit, and are full from then on.
+#[test]
+fn files_that_grew_to_their_limit_open() {
+    let mut full_count = 0;
+    for seed in 0..2 {
+        for style in STYLES {
+            let profile = Profile::named("segment-file").unwrap().with_block_count(74).unwrap();
+            let storage = SimStorage::new(profile.timing);
+            let device = SegmentFile::create_growing(storage, &profile, 30).unwrap();
+            let options = Options::default().with_memory(4 << 20);
+            full_count += u32::from(live(device, &ON_FILES, style, options, seed));
+        }
+    }
+    assert!(full_count > 3, "{full_count} of the files were ever full");
+}
+
 #[test]
 fn full_chips_open_however_often_they_are_cut() {
     let mut full_count = 0;

@@ -387,7 +387,7 @@ fn a_merging_restart_leaves_leaves_alone_that_know_more() {
         transaction.commit_with(Durability::Deferred).unwrap();
     }
     database.merge().unwrap();
-    let is_emptied = |row: &u32| row / STRETCH % 2 == 0;
+    let is_emptied = |row: &u32| (row / STRETCH).is_multiple_of(2);
     for row in (0..ROWS).filter(is_emptied) {
         let mut transaction = database.begin();
         transaction.delete(table, &row.to_be_bytes()).unwrap();
