@@ -371,7 +371,7 @@ pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
 ///
 /// # Errors
 ///
-/// As [`file`].
+/// As [`file()`].
 pub fn growing_file() -> Result<SegmentFile<SimStorage>, CrashError> {
     growing_file_of(FILE_PAGE_SIZE)
 }
@@ -380,7 +380,7 @@ pub fn growing_file() -> Result<SegmentFile<SimStorage>, CrashError> {
 ///
 /// # Errors
 ///
-/// As [`file`].
+/// As [`file()`].
 pub fn growing_file_of(page_size: u32) -> Result<SegmentFile<SimStorage>, CrashError> {
     let mut profile = Profile::named("segment-file")?;
     let geometry = &mut profile.geometry;

@@ -63,7 +63,7 @@ fn every_cut_while_a_file_grows_recovers() {
 /// of few pages, then one of many.
 #[test]
 fn every_cut_while_a_file_in_use_grows_recovers() {
-    for seed in [3, 4, 6] {
+    for seed in [1, 4, 15] {
         let mut pair = pair(120);
         for step in script(seed, 200, 20) {
             pair.apply(step).unwrap();
