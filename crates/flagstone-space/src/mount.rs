@@ -229,6 +229,7 @@ impl<D: Nand> Mount<D> {
 
     fn load(&mut self, record: &Record) -> Result<(), MountError> {
         self.load_directory(record)?;
+        self.forget_unborn();
         let recorded = self.load_table(record)?;
         let log = self.classify(record, &recorded)?;
         self.repair_ring();
@@ -270,6 +271,20 @@ impl<D: Nand> Mount<D> {
             }
         }
         Ok(())
+    }
+
+    /// Numbers follow the limit of a device that grows: pages of the mapping for what is not there yet were
+    /// never written, whatever a forged directory says.
+    fn forget_unborn(&mut self) {
+        let layout = &self.space.flash.layout;
+        let (map_end, table_start) = (layout.map_pages, layout.table_start);
+        let (table_end, end) = (table_start + layout.table_pages, layout.directory_start);
+        for range in [map_end..table_start, table_end..end] {
+            let range = range.start as usize..range.end as usize;
+            if let Some(units) = self.space.meta_units.get_mut(range) {
+                units.fill(UNMAPPED);
+            }
+        }
     }
 
     /// Payload of a mapping page; `None` when it was never written.

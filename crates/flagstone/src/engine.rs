@@ -486,7 +486,8 @@ impl Engine {
 
     /// Takes note of the space floor's state.
     pub(crate) fn observe(&mut self, view: SpaceView) {
-        if view.taken_pages < self.view.taken_pages {
+        let has_grown = view.capacity_pages > self.view.capacity_pages;
+        if view.taken_pages < self.view.taken_pages || has_grown {
             self.hand.forget_stuck();
         }
         self.view = view;

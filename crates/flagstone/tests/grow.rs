@@ -239,3 +239,23 @@ fn readers_see_grown_blocks() {
     database.close().unwrap();
     assert_eq!(Database::open(&path, &options()).unwrap().check().unwrap().rows, 180);
 }
+
+/// Goal: what is overwritten in memory asks for no room. Method: a hundred rows, each written thousands of
+/// times by commits that are never merged; the file stays what it was.
+#[test]
+fn a_file_does_not_grow_for_rows_that_are_overwritten() {
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(file_of(64, 4_096), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let write = |count: u64| {
+        for number in 0..count {
+            let mut transaction = database.begin();
+            transaction.put(table, &(number % 100).to_be_bytes(), &[number as u8; 200]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+    };
+    write(30_000);
+    let before = present(&database);
+    write(300_000);
+    assert_eq!(present(&database), before, "60 MB were written to 20 kB");
+}

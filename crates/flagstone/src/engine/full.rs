@@ -3,9 +3,11 @@
 use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 
 use super::checkpoint::MASTER_HEAD_SIZE;
+use super::merge::grown_by;
 use super::transaction::Transaction;
 use super::{Engine, Step, Stop, Wait};
 use crate::bugs::SeededBug;
+use crate::delta::KeyRange;
 use crate::error::EngineError;
 use crate::lock::Xid;
 
@@ -112,7 +114,12 @@ impl Engine {
             self.growth.is_settling = false;
             return Ok(());
         }
-        // What deltas may come to is little beside a log that holds them all.
+        // Changes that replaced each other were counted each: what waits may come to much less.
+        let waiting_max = 2 * self.deltas_size + self.runs.pages_left() * self.payload_size;
+        if self.growth.bytes > waiting_max {
+            self.growth.bytes = self.growth_waiting();
+            return self.admit_growth(growth);
+        }
         self.demand_room(self.pages_for(self.growth.bytes + growth))?;
         if self.may_settle() {
             self.growth.is_settling = true;
@@ -140,6 +147,13 @@ impl Engine {
     pub(crate) fn demand_room(&self, pages: u64) -> Step<()> {
         let is_short = self.view.can_grow && !self.has_pages_for(pages);
         if is_short { Err(Stop::Wait(Wait::Room(pages + PAGES_RESERVED))) } else { Ok(()) }
+    }
+
+    /// Bytes by which leaves may grow for changes that are not merged, as far as is known.
+    pub(crate) fn growth_waiting(&self) -> usize {
+        let entries = self.trees.iter().flat_map(|tree| tree.deltas.range(KeyRange::ALL));
+        let grown: usize = entries.map(|entry| grown_by(&entry).max(0) as usize).sum();
+        grown + self.runs.pages_left() * self.payload_size
     }
 
     /// Whether merging, or what was merged, may still give pages back.

@@ -13,11 +13,10 @@ use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
-use super::merge::grown_by;
 use super::spill::Run;
 use super::{Engine, MERGE_PAGES, Table};
 use crate::bugs::SeededBug;
-use crate::delta::{KeyRange, decode_delta};
+use crate::delta::decode_delta;
 use crate::error::Corruption;
 use crate::log::{Cursor, Install, Items, LogWriter, LoggedDelta, Record};
 use crate::options::Compaction;
@@ -266,19 +265,12 @@ impl Engine {
         self.held_numbers.push(page);
     }
 
-    /// Bytes by which leaves may grow for what was put back, as far as is known.
-    fn growth_put_back(&self) -> usize {
-        let entries = self.trees.iter().flat_map(|tree| tree.deltas.range(KeyRange::ALL));
-        let grown: usize = entries.map(|entry| grown_by(&entry).max(0) as usize).sum();
-        grown + self.runs.pages_left() * self.payload_size
-    }
-
     /// Restart is complete; the numbers that were held until now.
     pub(crate) fn end_replay(&mut self) -> Vec<LogicalPage> {
         self.replaying = None;
         if self.has_deltas() {
             // What merging them gives back is not known either.
-            self.growth.committed(self.growth_put_back());
+            self.growth.committed(self.growth_waiting());
         }
         self.cycle.count_replayed(self.deltas_size);
         self.refresh_floors();
