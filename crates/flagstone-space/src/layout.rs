@@ -263,7 +263,9 @@ impl Layout {
             let share = blocks / LOG_SHARE;
             self.log_blocks = self.log_blocks_wanted.min(share.max(LOG_BLOCKS_MIN));
         }
-        let data_blocks = blocks.saturating_sub(self.ring_blocks + self.log_blocks);
+        // Numbers of a device that grows stay what they are, whatever share a build gives to the log.
+        let log_blocks = if self.grows { 0 } else { self.log_blocks };
+        let data_blocks = blocks.saturating_sub(self.ring_blocks + log_blocks);
         self.logical_pages = data_blocks * self.units_per_block;
         self.map_pages = self.logical_pages.div_ceil(self.entries_per_page());
         self.table_pages = blocks.div_ceil(self.table_entries_per_page());

@@ -83,8 +83,12 @@ fn a_compacted_database_holds_the_same_in_fewer_pages() {
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
     let mut told = (0, 0);
-    let report =
-        Database::compact_watched(&link, &options(), |done, total| told = (done, total)).unwrap();
+    let report = Database::compact_watched(&link, &options(), |done, total| {
+        let copy = fs::metadata(format!("{}.compacting", path.display())).unwrap();
+        assert_eq!(copy.mode() & 0o777, 0o640, "as closed as the original");
+        told = (done, total);
+    })
+    .unwrap();
     let rows: usize = model.values().map(BTreeMap::len).sum();
     assert_eq!((report.tables, report.rows), (3, rows as u64));
     assert!(told.0 > 0 && told.0 <= told.1, "{told:?}");

@@ -200,6 +200,8 @@ fn write_anew(
         None => create_like(old, unfinished, options),
     };
     let copy = copy.map_err(new)?;
+    // Before the first row is in it: nobody reads in the copy what the original keeps from him.
+    keep_access(path, unfinished)?;
     let report = copy_rows(old, &copy, watch).map_err(|error| match error {
         Side::Old(error) => CompactError::Engine(error),
         Side::New(error) => new(error.into()),
@@ -207,7 +209,6 @@ fn write_anew(
     let (used_before, used) = (used_bytes(old), used_bytes(&copy));
     copy.close().map_err(|error| new(error.into()))?;
     let (size_before, size) = (size_of(path)?, size_of(unfinished)?);
-    keep_access(path, unfinished)?;
     let directory = path.parent().unwrap_or(Path::new("/"));
     File::open(unfinished).and_then(|file| file.sync_all()).map_err(at(unfinished))?;
     fs::rename(unfinished, path).map_err(at(path))?;
