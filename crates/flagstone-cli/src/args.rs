@@ -472,7 +472,8 @@ pub(crate) struct QuickstartArgs {
 #[command(after_help = "\
 Examples:
   flagstone probe /dev/mtd3                              what the driver says; reads alone
-  flagstone probe /dev/mtd3 --scratch 1020-1023          tries four blocks, which lose their content
+  flagstone probe /dev/mtd3 --scratch 1020-1023          tries four blocks, which lose their content;
+                                                         refused where there is a database
   flagstone probe /dev/mtd3 --scratch 9,11 --out own.toml
   flagstone probe /dev/mtd3 --ecc own --scratch 9,11     past the driver's ECC
   flagstone create /dev/mtd3 --device mtd --profile own.toml
@@ -485,6 +486,9 @@ pub(crate) struct ProbeArgs {
     /// Erase blocks that may be used up: numbers from 0 and ranges, with commas between them.
     #[arg(long, value_name = "BLOCKS")]
     pub(crate) scratch: Option<String>,
+    /// Use scratch blocks up although the chip holds a database: what it holds may be lost.
+    #[arg(long, requires = "scratch")]
+    pub(crate) overwrite: bool,
     /// Whose ECC the experiments go through, on raw NAND [default: device].
     #[arg(long, value_name = "WHO")]
     pub(crate) ecc: Option<RawEcc>,
@@ -504,7 +508,9 @@ Examples:
   flagstone bench linkbench --nodes 100000 --dialect linkbench --clients 16
   flagstone bench ycsb --dialect b --records 100000 --clients 16
   flagstone bench index --dialect w-update-mix -o victim=cost
-  flagstone bench tpcb --device mtd --node /dev/mtd3 --memory 2MiB    what is on it is lost
+  flagstone bench tpcb --device mtd --node /dev/mtd3 --memory 2MiB    formats it
+
+On raw NAND that holds a database it is refused without --overwrite.
 
 A run that is not steady ends with exit code 15 unless `--warmup none` was asked for: garbage
 collection has to run throughout, and erases per commit must agree in the two halves of the run.
@@ -530,6 +536,9 @@ pub(crate) struct BenchArgs {
     /// Node of the device `mtd`, a partition of which nothing is needed any more: it is formatted.
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<PathBuf>,
+    /// Format the node although it holds a database: what it holds is lost.
+    #[arg(long, requires = "node")]
+    pub(crate) overwrite: bool,
     /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`; what the
     /// driver says on `mtd`].
     #[arg(long, value_name = "PROFILE")]

@@ -16,7 +16,7 @@ use flagstone_nand::Profile;
 use crate::args::{BenchArgs, RawDevice};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::open::mtd_profile;
+use crate::open::{mtd_profile, require_no_database};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE, DRIVE_PROFILE, SEGMENT_PROFILE, UsageError};
@@ -46,6 +46,11 @@ enum Unsteady {
 /// Runs `bench`.
 pub(crate) fn bench(args: &BenchArgs, output: &mut Output) -> Result<Exit, Failure> {
     let request = validate(args)?;
+    if let Some(node) = node(args)?
+        && !args.overwrite
+    {
+        require_no_database(node, Some(&request.config.profile))?;
+    }
     let mut progress = Progress::new(output.form());
     let mut on_progress = |state: flagstone_lab::bench::Progress| {
         progress.report(phase_name(state.phase), state.done, state.total);

@@ -104,9 +104,8 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
     if let NewDevice::Mtd(profile, _) = &creation.device
         && !creation.overwrite
-        && holds_database(&creation.path, profile.as_ref()).map_err(failure)?
     {
-        return Err(Failure::Occupied { path: creation.path.clone() });
+        require_no_database(&creation.path, profile.as_ref())?;
     }
     let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;
     let data_size_max = device.geometry().data_size();
@@ -124,6 +123,25 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     }
 }
 
+/// Refuses raw NAND that holds a database: what is about to happen would destroy it.
+pub(crate) fn require_no_database(path: &Path, profile: Option<&Profile>) -> Result<(), Failure> {
+    require_not(holds_database(path, profile), path)
+}
+
+/// The same of a chip that is to be probed: raw NAND, or an image.
+pub(crate) fn require_no_database_to_probe(path: &Path) -> Result<(), Failure> {
+    let image = || Ok(mounts(EccNand::open_image(path)?)?);
+    require_not(if is_node(path) { holds_database(path, None) } else { image() }, path)
+}
+
+fn require_not(is_occupied: Result<bool, OpenError>, path: &Path) -> Result<(), Failure> {
+    match is_occupied {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Failure::Occupied { path: path.into() }),
+        Err(source) => Err(Failure::Open { path: path.into(), source }),
+    }
+}
+
 /// Whether raw NAND holds a database, made with `profile` or by the driver's description. Writes nothing.
 fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenError> {
     for profile in profile.map(Some).into_iter().chain([None]) {
@@ -132,13 +150,20 @@ fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenEr
             Err(OpenDeviceError::Ecc { .. }) => continue,
             device => device?,
         };
-        match Space::mount(device) {
-            Err(MountError::NotFormatted) => {}
-            Err(error @ MountError::Device(_)) => return Err(error.into()),
-            Ok(_) | Err(_) => return Ok(true),
+        if mounts(device)? {
+            return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Whether a device holds a database, a damaged one or one of another shape among them.
+fn mounts(device: impl Nand) -> Result<bool, MountError> {
+    match Space::mount(device) {
+        Err(MountError::NotFormatted) => Ok(false),
+        Err(error @ MountError::Device(_)) => Err(error),
+        Ok(_) | Err(_) => Ok(true),
+    }
 }
 
 /// Removes the files of a database that could not be created: they were made a moment ago and hold

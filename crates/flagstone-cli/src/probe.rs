@@ -8,14 +8,14 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use flagstone_nand::{
-    BlockIndex, Capabilities, EccOwner, Findings, Nand, Profile, ProgramOrder, SPARE_PROGRAMS_MAX,
-    SpareRange, probe, read_time,
+    BlockIndex, Capabilities, EccOwner, Findings, Nand, ProbeError, Profile, ProgramOrder,
+    SPARE_PROGRAMS_MAX, SpareRange, check_scratch, probe, read_time,
 };
 use serde_json::{Value, json};
 
 use crate::args::ProbeArgs;
 use crate::failure::Failure;
-use crate::open::device_to_probe;
+use crate::open::{device_to_probe, require_no_database_to_probe};
 use crate::output::Output;
 use crate::request::UsageError;
 use crate::size::format_size;
@@ -29,6 +29,8 @@ const PAGES_READ: u32 = 64;
 pub(crate) struct Probe {
     path: PathBuf,
     scratch: Vec<BlockIndex>,
+    /// Scratch blocks are used up although the chip holds a database.
+    overwrite: bool,
     profile: Option<PathBuf>,
     ecc: EccOwner,
 }
@@ -39,7 +41,13 @@ impl TryFrom<ProbeArgs> for Probe {
     fn try_from(args: ProbeArgs) -> Result<Self, UsageError> {
         let scratch = args.scratch.as_deref().map(blocks).transpose()?;
         let ecc = args.ecc.map_or(EccOwner::Device, EccOwner::from);
-        Ok(Self { path: args.path, scratch: scratch.unwrap_or_default(), profile: args.out, ecc })
+        Ok(Self {
+            path: args.path,
+            scratch: scratch.unwrap_or_default(),
+            overwrite: args.overwrite,
+            profile: args.out,
+            ecc,
+        })
     }
 }
 
@@ -78,8 +86,16 @@ struct Seen {
 /// Runs `probe`.
 pub(crate) fn run(request: &Probe, output: &mut Output) -> Result<(), Failure> {
     let (mut device, known) = device_to_probe(&request.path, request.ecc)?;
-    let failure =
-        |source: flagstone_nand::ProbeError| Failure::Probe { path: request.path.clone(), source };
+    let failure = |source: ProbeError| Failure::Probe { path: request.path.clone(), source };
+    if !request.scratch.is_empty() {
+        check_scratch(&mut device, &request.scratch).map_err(failure)?;
+        if !request.overwrite {
+            // A device is open once at a time.
+            drop(device);
+            require_no_database_to_probe(&request.path)?;
+            (device, _) = device_to_probe(&request.path, request.ecc)?;
+        }
+    }
     let geometry = device.geometry();
     let mut bad_blocks = Vec::new();
     for block in geometry.blocks() {

@@ -111,13 +111,12 @@ pub fn read_time<D: Nand>(device: &mut D, count: u32) -> Result<u64, NandError> 
     Ok(bench.times().read_ns)
 }
 
-/// Runs every experiment on each block of `scratch`, whose content is lost (rule P1).
+/// Says whether every block of `scratch` can be probed. Writes nothing.
 ///
 /// # Errors
 ///
-/// A block that cannot be used, before anything was changed; or an operation failed that has nothing to
-/// do with limits.
-pub fn probe<D: Nand>(device: &mut D, scratch: &[BlockIndex]) -> Result<Findings, ProbeError> {
+/// Names the block that cannot; or the device failed.
+pub fn check_scratch<D: Nand>(device: &mut D, scratch: &[BlockIndex]) -> Result<(), ProbeError> {
     let geometry = device.geometry();
     if scratch.is_empty() {
         return Err(ProbeError::NoScratch);
@@ -133,6 +132,17 @@ pub fn probe<D: Nand>(device: &mut D, scratch: &[BlockIndex]) -> Result<Findings
             return Err(ProbeError::Bad(*block));
         }
     }
+    Ok(())
+}
+
+/// Runs every experiment on each block of `scratch`, whose content is lost (rule P1).
+///
+/// # Errors
+///
+/// A block that cannot be used, before anything was changed; or an operation failed that has nothing to
+/// do with limits.
+pub fn probe<D: Nand>(device: &mut D, scratch: &[BlockIndex]) -> Result<Findings, ProbeError> {
+    check_scratch(device, scratch)?;
     let mut bench = Bench::new(device);
     let found: Vec<_> =
         scratch.iter().map(|block| bench.examine(*block)).collect::<Result<_, _>>()?;

@@ -181,6 +181,7 @@ impl Form {
             device: RawDevice::Sim,
             dir: None,
             node: None,
+            overwrite: false,
             profile: Some(check.profile(&self.profile)),
             preset: check.preset(&self.preset),
             options: check.scheme(&self.append_scheme),

@@ -24,7 +24,7 @@ fn without_scratch_blocks_a_probe_reads_alone() {
 fn a_probed_chip_carries_a_database_with_the_profile_that_was_written() {
     let place = Place::with_database(CHIP);
     let own = place.path("own.toml");
-    let arguments = ["--scratch", "30-31", "--out", &own, "--json"];
+    let arguments = ["--scratch", "30-31", "--overwrite", "--out", &own, "--json"];
     let found = place.run("probe", &arguments).ok().json()["scratch"].clone();
     assert_eq!((&found["programs_data"], &found["programs_spare"]), (&4.into(), &4.into()));
     assert_eq!(
@@ -49,4 +49,25 @@ fn scratch_blocks_that_cannot_be_are_refused() {
     let plain = Place::with_database(&["--device", "file", "--capacity", "8MiB"]);
     plain.run("probe", &[]).fails(4);
     place.run("check", &[]).ok();
+}
+
+/// Goal: no probe uses up blocks of a database that nobody gave up. Method: on the image of a chip with a
+/// database, and on one that holds none.
+#[test]
+fn a_chip_that_holds_a_database_is_probed_only_when_asked() {
+    let place = Place::with_database(CHIP);
+    place.run("put", &["t", "a", "1"]).ok();
+    let own = place.path("own.toml");
+    let ran = place.run("probe", &["--scratch", "0-12", "--out", &own]).fails(18);
+    assert!(ran.stderr.contains("--overwrite"), "{}", ran.stderr);
+    assert!(!place.file("own.toml").exists(), "a refused probe writes no profile");
+    assert_eq!(place.run("get", &["t", "a"]).ok().stdout, "1\n");
+    place.run("probe", &["--overwrite"]).fails(2);
+
+    // A dump of an erased chip, and its profile.
+    let image = std::fs::metadata(place.file("db")).expect("an image").len();
+    std::fs::write(place.file("bare"), vec![0xFF; image as usize]).expect("written");
+    std::fs::copy(place.file("db.toml"), place.file("bare.toml")).expect("copied");
+    flagstone(&["probe", &place.path("bare"), "--scratch", "0-12"]).ok();
+    place.run("probe", &["--scratch", "0-12", "--overwrite"]).ok();
 }
