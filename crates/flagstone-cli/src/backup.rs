@@ -12,11 +12,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use flagstone::{BackupError, BackupReport, Database, verify_backup};
+use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError};
 use serde_json::json;
 
 use crate::failure::Failure;
 use crate::files::{at, is_standard, open_input, write_new};
-use crate::open::{Opened, create_database, open, remove_files, side_path};
+use crate::open::{Opened, create_database, open, remove_files};
 use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
 use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
@@ -106,19 +107,35 @@ fn restore_new(
     if matches!(creation.device, NewDevice::Mtd(..)) {
         return restore_into(&creation, backup, watch);
     }
-    for taken in [path.clone(), side_path(&path)] {
+    for taken in [path.clone(), ImageNand::side_path(&path)] {
         if taken.try_exists().map_err(at(&taken))? {
             return Err(at(&taken)(io::ErrorKind::AlreadyExists.into()));
         }
     }
     let creation = Creation { path: unfinished(&path), ..creation };
+    remove_stale(&creation.path)?;
     let report = restore_into(&creation, backup, watch)?;
     let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(at(to));
     if matches!(creation.device, NewDevice::Image(_)) {
-        rename(&side_path(&creation.path), &side_path(&path))?;
+        rename(&ImageNand::side_path(&creation.path), &ImageNand::side_path(&path))?;
     }
     rename(&creation.path, &path)?;
     Ok(report)
+}
+
+/// Removes what a restore left that was cut off, unless another one is at work on it.
+fn remove_stale(path: &Path) -> Result<(), Failure> {
+    let storage = FileStorage::open(path);
+    if let Err(source @ OpenDeviceError::Locked) = storage {
+        return Err(Failure::Open { path: path.into(), source: source.into() });
+    }
+    // Locked until it is gone, lest somebody else takes it for stale.
+    for stale in [path, &ImageNand::side_path(path)] {
+        if stale.is_file() {
+            fs::remove_file(stale).map_err(at(stale))?;
+        }
+    }
+    Ok(())
 }
 
 /// Name of a database that is not restored yet.

@@ -3,7 +3,6 @@
 //! Owns the file's name together with the open database, so that every failure can name it, and
 //! the comparison of an image with the profile that the caller insists on.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -12,8 +11,8 @@ use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
-    CellMode, EccNand, EccOwner, FileStorage, Nand, OpenDeviceError, Profile, SegmentFile,
-    Storage as _,
+    CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile,
+    SegmentFile,
 };
 
 use flagstone_space::{MountError, Space};
@@ -50,7 +49,7 @@ fn open_as(path: &Path, profile: &Profile) -> Result<AnyNand, Failure> {
     if is_node(path) {
         return open_mtd(path, Some(profile)).map_err(failure);
     }
-    if side_path(path).exists() {
+    if ImageNand::side_path(path).exists() {
         let image = EccNand::open_image(path).map_err(failure)?;
         let found = image.device().profile();
         // A profile that leaves the ECC to the device says nothing against ours.
@@ -80,13 +79,6 @@ fn require_same(
         return Ok(());
     }
     Err(Failure::Profile { path: path.into(), found, asked: asked.name.clone() })
-}
-
-/// File beside an image that describes its chip.
-pub(crate) fn side_path(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".toml");
-    name.into()
 }
 
 /// The device of a database that was created.
@@ -174,7 +166,7 @@ pub(crate) fn remove_files(creation: &Creation) {
         let _ = fs::remove_file(&creation.path);
     }
     if matches!(creation.device, NewDevice::Image(_)) {
-        let _ = fs::remove_file(side_path(&creation.path));
+        let _ = fs::remove_file(ImageNand::side_path(&creation.path));
     }
 }
 
@@ -183,10 +175,7 @@ pub(crate) fn data_size(device: &impl Nand) -> u64 {
     device.geometry().block_size() * u64::from(device.present_blocks())
 }
 
-/// Segments that a file which grows begins with: as those that `Database::create` makes.
-const BLOCKS_BEGUN_WITH: u32 = 64;
-
-/// The device, and the name of its profile.
+/// The device, and the name of its profile; nothing of it stays when it cannot be made.
 fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceError> {
     let path = &creation.path;
     let (device, profile): (AnyNand, _) = match &creation.device {
@@ -194,13 +183,12 @@ fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceErr
             (Box::new(EccNand::create_image(path, profile)?), Some(profile))
         }
         NewDevice::Segments(profile) => {
-            (Box::new(SegmentFile::create(FileStorage::create(path)?, profile)?), Some(profile))
+            (Box::new(SegmentFile::create_file(path, profile, Extent::Fixed)?), Some(profile))
         }
         NewDevice::Growing(profile, fixed) => {
-            let storage = FileStorage::create(path)?;
-            let device = match fixed.as_deref().filter(|_| !storage.can_extend()) {
-                Some(fixed) => SegmentFile::create(storage, fixed)?,
-                None => SegmentFile::create_growing(storage, profile, BLOCKS_BEGUN_WITH)?,
+            let device = match fixed.as_deref().filter(|_| is_block_device(path)) {
+                Some(fixed) => SegmentFile::create_file(path, fixed, Extent::Fixed)?,
+                None => SegmentFile::create_file(path, profile, Extent::Growing)?,
             };
             (Box::new(device), Some(profile))
         }
@@ -257,7 +245,7 @@ pub(crate) fn device_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Pr
 
 fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // A file without a profile beside it is no chip.
-    if fs::exists(path).is_ok_and(|exists| exists) && !side_path(path).exists() {
+    if fs::exists(path).is_ok_and(|exists| exists) && !ImageNand::side_path(path).exists() {
         return Err(OpenDeviceError::NotFlagstone);
     }
     let image = EccNand::open_image(path)?;
@@ -279,6 +267,10 @@ fn mtd_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), OpenDe
 #[cfg(not(target_os = "linux"))]
 fn mtd_to_probe(_: &Path, _: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
     Err(OpenDeviceError::Unsuitable)
+}
+
+fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
 /// Whether a path is a device node of the kind that MTD has.

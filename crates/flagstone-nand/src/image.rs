@@ -22,7 +22,7 @@ use crate::ecc::{Carried, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{FileStorage, OpenDeviceError, Storage};
+use crate::storage::{EEXIST, FileStorage, OpenDeviceError, Storage};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
@@ -62,7 +62,7 @@ impl ImageNand {
     /// # Errors
     ///
     /// `Io` when either exists already or cannot be written; `Unsuitable` for a file profile, and for
-    /// one with ECC of our own ([`EccNand::create_image`]).
+    /// one with ECC of our own ([`EccNand::create_image`]). Neither file stays.
     pub fn create(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
         if profile.ecc == EccOwner::Own {
             return Err(OpenDeviceError::Unsuitable);
@@ -75,12 +75,30 @@ impl ImageNand {
         if profile.capabilities.needs_sync {
             return Err(OpenDeviceError::Unsuitable);
         }
-        let mut storage = FileStorage::create(path)?;
-        storage.fill(profile.geometry.image_size(), 0xFF)?;
-        let size = profile.geometry.image_size();
-        debug_assert_eq!(storage.size(), Ok(size));
-        let side = Side::new(&profile);
-        Self::assemble(storage, side_path(path), profile, side)
+        let side_path = Self::side_path(path);
+        // It belongs to somebody else: each save would take its place.
+        if side_path.symlink_metadata().is_ok() {
+            return Err(OpenDeviceError::Io { errno: EEXIST });
+        }
+        let made = FileStorage::create_for(path, |mut storage| {
+            let size = profile.geometry.image_size();
+            storage.fill(size, 0xFF)?;
+            debug_assert_eq!(storage.size(), Ok(size));
+            let side = Side::new(&profile);
+            Self::assemble(storage, side_path.clone(), profile, side)
+        });
+        if made.is_err() {
+            side::remove(&side_path);
+        }
+        made
+    }
+
+    /// The side file of an image: `PATH.toml`.
+    #[must_use]
+    pub fn side_path(path: &Path) -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".toml");
+        name.into()
     }
 
     /// Opens an image with the side file beside it.
@@ -105,7 +123,7 @@ impl ImageNand {
         settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
     ) -> Result<Self, OpenDeviceError> {
         let mut storage = FileStorage::open(path)?;
-        let side_path = side_path(path);
+        let side_path = Self::side_path(path);
         let (profile, side) = Side::load(&side_path)?;
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
         if expected != found {
@@ -444,13 +462,6 @@ const EINVAL: i32 = 22;
 
 const fn ones(byte: &mut u8) {
     *byte = 0xFF;
-}
-
-/// The side file of an image.
-fn side_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".toml");
-    name.into()
 }
 
 impl Nand for ImageNand {

@@ -58,13 +58,14 @@ pub use image::ImageNand;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use mtd::MtdNand;
 pub use probe::{
-    Findings, MeasuredTimes, NOP_USUAL, ProbeError, SPARE_PROGRAMS_MAX, check_scratch, probe, read_time,
+    Findings, MeasuredTimes, NOP_USUAL, ProbeError, SPARE_PROGRAMS_MAX, check_scratch, probe,
+    read_time,
 };
 pub use profile::{
     CODE_WORD_COUNT_MAX, EccOwner, Inconsistency, Profile, ProfileError, Translation,
 };
 #[cfg(feature = "std")]
-pub use segment::SegmentFile;
+pub use segment::{Extent, SegmentFile};
 pub use sim::{PageContent, SimNand};
 pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]

@@ -31,12 +31,13 @@
 //! | 40..44 | of a file that grows: segments that it was made with |
 //! | 40..44 or 44..48 | CRC-32C of the bytes before |
 
+use std::path::Path;
 use std::sync::Arc;
 
 use self::shared::Shared;
 use crate::mix::mix;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{OpenDeviceError, SimStorage, Storage};
+use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage};
 use crate::{
     BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage, Profile,
@@ -96,6 +97,50 @@ pub struct SegmentFile<S> {
     shared: Option<Arc<Shared>>,
 }
 
+/// How much of a new file is there from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Fixed,
+    /// 64 segments, or as many as it can have: the file grows.
+    Growing,
+}
+
+/// Segments that a file which grows begins with.
+const BLOCKS_BEGUN_WITH: u32 = 64;
+
+/// Refuses profiles of other devices.
+fn check_kind(profile: &Profile) -> Result<(), OpenDeviceError> {
+    let geometry = profile.geometry;
+    let fits = geometry.spare_size == 0
+        && geometry.page_size.is_multiple_of(SECTOR_SIZE)
+        && profile.capabilities.needs_sync;
+    if fits && crate::profile::check(&geometry, &capabilities()).is_ok() {
+        return Ok(());
+    }
+    Err(OpenDeviceError::Unsuitable)
+}
+
+impl SegmentFile<FileStorage> {
+    /// Makes a device in a new file, or on a whole block device.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`FileStorage::create`], [`SegmentFile::create`] and [`SegmentFile::create_growing`]. A file
+    /// that was made does not stay.
+    pub fn create_file(
+        path: &Path,
+        profile: &Profile,
+        extent: Extent,
+    ) -> Result<Self, OpenDeviceError> {
+        check_kind(profile)?;
+        FileStorage::create_for(path, |storage| match extent {
+            Extent::Fixed => Self::create(storage, profile),
+            Extent::Growing => Self::create_growing(storage, profile, BLOCKS_BEGUN_WITH),
+        })
+    }
+}
+
 impl<S: Storage> SegmentFile<S> {
     /// Makes a device on empty storage; takes geometry and tail rule from `profile`.
     ///
@@ -136,13 +181,8 @@ impl<S: Storage> SegmentFile<S> {
         profile: &Profile,
         made_with: Option<u32>,
     ) -> Result<Self, OpenDeviceError> {
+        check_kind(profile)?;
         let geometry = profile.geometry;
-        let fits = geometry.spare_size == 0
-            && geometry.page_size.is_multiple_of(SECTOR_SIZE)
-            && profile.capabilities.needs_sync;
-        if !fits || crate::profile::check(&geometry, &capabilities()).is_err() {
-            return Err(OpenDeviceError::Unsuitable);
-        }
         let rewrite_tail = profile.capabilities.rewrite_tail;
         let head = Head { geometry, rewrite_tail, made_with };
         let size = head.size_of(head.present_min());

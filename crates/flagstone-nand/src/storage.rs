@@ -48,6 +48,9 @@ pub enum StorageError {
 /// `EIO` on every Unix: for failures that carry no number of their own.
 pub(crate) const EIO: i32 = 5;
 
+/// `EEXIST` on every Unix.
+pub(crate) const EEXIST: i32 = 17;
+
 /// `ENOSPC` on every Unix.
 pub(crate) const ENOSPC: i32 = 28;
 

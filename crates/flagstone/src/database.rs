@@ -5,12 +5,15 @@
 //! for all.
 
 use std::fmt;
+use std::fs;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use flagstone_nand::{EccNand, FileStorage, Nand, OpenDeviceError, Profile, SegmentFile};
+use flagstone_nand::{
+    EccNand, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
+};
 use flagstone_space::{BlockReport, SpaceStats};
 use tracing::{debug, info};
 
@@ -67,9 +70,6 @@ const FILE_LIMIT: u64 = 256 << 30;
 /// Highest limit of a file.
 const FILE_LIMIT_MAX: u64 = 1 << 40;
 
-/// Segments that a file which grows begins with: 16 MiB, unless its limit or its options make it otherwise.
-const BLOCKS_BEGUN_WITH: u32 = 64;
-
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
 /// ```
@@ -121,7 +121,7 @@ impl Database<AnyNand> {
     /// # Errors
     ///
     /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do
-    /// not fit.
+    /// not fit. No file stays.
     pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::create_sized(path, options, FileSize::default())
     }
@@ -139,7 +139,7 @@ impl Database<AnyNand> {
     ///
     /// let size = FileSize::Growing { limit: 1 << 30 };
     /// Database::create_sized(&path, &Options::default(), size)?.close()?;
-    /// assert!(std::fs::metadata(&path)?.len() < 20 << 20);
+    /// assert!(fs::metadata(&path)?.len() < 20 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -159,14 +159,18 @@ impl Database<AnyNand> {
             return Err(OpenDeviceError::TooLarge { size: bytes, size_max }.into());
         }
         let profile = profile.with_capacity(bytes).map_err(OpenDeviceError::from)?;
-        let storage = FileStorage::create(path.as_ref())?;
-        let device = match size {
-            FileSize::Fixed(_) => SegmentFile::create(storage, &profile)?,
-            FileSize::Growing { .. } => {
-                SegmentFile::create_growing(storage, &profile, BLOCKS_BEGUN_WITH)?
-            }
+        let extent = match size {
+            FileSize::Fixed(_) => Extent::Fixed,
+            FileSize::Growing { .. } => Extent::Growing,
         };
-        Self::create_on(Box::new(device), options)
+        let path = path.as_ref();
+        let device = SegmentFile::create_file(path, &profile, extent)?;
+        let created = Self::create_on(Box::new(device), options);
+        if created.is_err() && is_plain_file(path) {
+            // It was made a moment ago and holds nothing.
+            let _ = fs::remove_file(path);
+        }
+        created
     }
 
     /// Opens a database in a file, a NAND image or, on Linux, raw NAND (`/dev/mtdN`), whichever the
@@ -202,7 +206,7 @@ impl Database<AnyNand> {
 /// Opens the device that a path holds: a NAND image when its profile lies beside it, else a file.
 fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
     #[cfg(target_os = "linux")]
-    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
+    if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
         return Ok(Box::new(EccNand::open_mtd(path, None)?));
     }
     if has_profile(path) {
@@ -213,14 +217,12 @@ fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
 
 /// Whether a file is the image of a chip: its profile lies beside it.
 fn has_profile(path: &Path) -> bool {
-    let mut sidecar = path.as_os_str().to_owned();
-    sidecar.push(".toml");
-    Path::new(&sidecar).exists()
+    ImageNand::side_path(path).exists()
 }
 
 /// Whether a path holds neither an image nor a device of the system.
 fn is_plain_file(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.is_file()) && !has_profile(path)
+    fs::metadata(path).is_ok_and(|found| found.is_file()) && !has_profile(path)
 }
 
 impl<D: Nand> Database<D> {

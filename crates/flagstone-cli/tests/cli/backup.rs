@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::Stdio;
 
+use flagstone::{Database, Options};
+
 use crate::command::{DEVICES, Place, binary, flagstone, run};
 
 /// Names of the files in a directory.
@@ -90,6 +92,26 @@ fn nothing_is_written_over() {
     let before = names(&place);
     flagstone(&["restore", &new, &out, "--profile", "tiny"]).fails(13);
     assert_eq!(names(&place), before, "a restore that does not fit leaves nothing");
+}
+
+/// Goal: what a restore left that was cut off is in nobody's way, unless it is at work. Method: the file under
+/// the name that it has meanwhile, as garbage and as a database that is open.
+#[test]
+fn what_a_restore_left_is_replaced() {
+    let place = filled(DEVICES[0]);
+    let (new, out) = (place.path("new"), place.path("out"));
+    place.run("backup", &[&out]).ok();
+    let before = names(&place);
+    flagstone(&["restore", &new, &out, "--device", "file", "--profile", "slc-2k"]).fails(7);
+    assert_eq!(names(&place), before, "a restore that cannot begin leaves nothing");
+    let unfinished = place.file("new.restoring");
+    let held = Database::create(&unfinished, &Options::default()).expect("created");
+    flagstone(&["restore", &new, &out]).fails(9);
+    drop(held);
+    fs::write(place.file("new.restoring.toml"), "stale").expect("written");
+    flagstone(&["restore", &new, &out]).ok();
+    assert!(names(&place).iter().all(|name| !name.contains("restoring")));
+    assert_eq!(flagstone(&["get", &new, "users", "ada"]).ok().stdout, "countess\n");
 }
 
 /// Goal: with `verify_on_open` a command refuses a database with a damaged leaf.

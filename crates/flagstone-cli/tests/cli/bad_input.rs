@@ -189,6 +189,24 @@ fn a_preset_that_the_device_cannot_carry_is_refused() {
     assert!(!place.file("new").exists(), "a refused command leaves no file");
 }
 
+/// Goal: a creation that fails leaves what was there, and nothing else; once what was wrong is right, the same
+/// name is free.
+#[test]
+fn a_creation_that_fails_takes_and_leaves_no_file() {
+    let place = Place::empty();
+    let own = flagstone(&["profiles", "slc-2k"]).ok().stdout;
+    fs::write(place.file("own.toml"), &own).expect("written");
+    let (new, profile) = (place.path("own"), place.path("own.toml"));
+    flagstone(&["create", &new, "--profile", &profile]).fails(18);
+    assert_eq!(fs::read_to_string(place.file("own.toml")).expect("still there"), own);
+    assert!(!place.file("own").exists(), "no image stays");
+
+    let db = place.path("db");
+    flagstone(&["create", &db, "--device", "file", "--profile", "slc-2k"]).fails(7);
+    assert!(!place.file("db").exists(), "no file stays");
+    flagstone(&["create", &db, "--limit", "1GiB"]).ok();
+}
+
 #[test]
 fn keys_and_values_that_are_too_long_are_refused() {
     for device in DEVICES {

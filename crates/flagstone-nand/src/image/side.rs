@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
@@ -43,6 +43,21 @@ pub(super) struct Side {
     pub(super) bad: Vec<bool>,
     pub(super) erase_counts: Vec<u32>,
     pub(super) programs: Programs,
+}
+
+/// Name of a side file that is not complete.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Removes a side file, as far as it got.
+pub(super) fn remove(path: &Path) {
+    for path in [&unfinished(path), path] {
+        // What is not there need not go, and what cannot be removed stays.
+        let _ = fs::remove_file(path);
+    }
 }
 
 impl Side {
@@ -101,8 +116,7 @@ impl Side {
         closing: Closing,
     ) -> Result<(), OpenDeviceError> {
         let text = self.text(profile, closing);
-        let mut fresh = path.as_os_str().to_owned();
-        fresh.push(".new");
+        let fresh = unfinished(path);
         let replace = || {
             let mut file = File::create(&fresh)?;
             file.write_all(text.as_bytes())?;

@@ -141,7 +141,7 @@ fn unusable_files_are_refused_by_kind() {
     let (directory, path, nand) = created(&tiny());
     assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Locked);
     drop(nand);
-    let side = side_path(&path);
+    let side = ImageNand::side_path(&path);
     let text = std::fs::read_to_string(&side).unwrap();
     std::fs::write(&side, text.replace("block_count = 24", "block_count = 25")).unwrap();
     assert!(matches!(ImageNand::open(&path), Err(OpenDeviceError::Size { .. })));
@@ -166,7 +166,7 @@ fn a_dump_opens_with_a_bare_profile_beside_it() {
     let mut chip = SimNand::new(&tiny(), 1);
     chip.program(page(3), whole(&[6; 512])).unwrap();
     std::fs::write(&path, chip.to_image()).unwrap();
-    std::fs::write(side_path(&path), tiny().to_toml()).unwrap();
+    std::fs::write(ImageNand::side_path(&path), tiny().to_toml()).unwrap();
     let mut nand = ImageNand::open(&path).unwrap();
     assert_eq!(content(&mut nand, page(3)).0, [6; 512]);
 }
@@ -291,4 +291,27 @@ fn other_code_words_than_the_images_are_refused() {
     let refused = Err(OpenDeviceError::Ecc { found: CodeWords::Device, asked });
     assert_eq!(EccNand::open_image(&path).map(drop), refused);
     assert_eq!(ImageNand::create(&path, &wrong).map(drop), Err(OpenDeviceError::Unsuitable));
+}
+
+/// Goal: a creation that fails takes and leaves nothing. Method: somebody's file where the side file would
+/// stand, then a directory where it would be written.
+#[test]
+fn a_creation_that_fails_leaves_every_file_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, side) = (directory.path().join("own"), directory.path().join("own.toml"));
+    std::fs::write(&side, "mine").unwrap();
+    let taken = OpenDeviceError::Io { errno: EEXIST };
+    assert_eq!(ImageNand::create(&path, &tiny()).unwrap_err(), taken);
+    assert_eq!(std::fs::read(&side).unwrap(), b"mine");
+    assert!(!path.exists());
+
+    std::fs::remove_file(&side).unwrap();
+    let in_the_way = directory.path().join("own.toml.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    assert!(ImageNand::create(&path, &tiny()).is_err());
+    assert!(!path.exists() && !side.exists());
+    std::fs::remove_dir(&in_the_way).unwrap();
+    ImageNand::create(&path, &tiny()).unwrap();
+    assert_eq!(ImageNand::create(&path, &tiny()).unwrap_err(), taken);
+    assert!(path.exists() && side.exists());
 }

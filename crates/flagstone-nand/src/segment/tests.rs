@@ -378,3 +378,20 @@ fn a_sync_that_failed_beside_it_poisons_the_device() {
     assert_eq!(nand.sync(), Err(NandError::SyncFailed));
     assert_eq!(shared.sync(), Err(NandError::SyncFailed));
 }
+
+#[test]
+fn a_file_that_cannot_be_made_does_not_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let chip = Profile::named("slc-2k").unwrap();
+    let unsuitable = SegmentFile::create_file(&path, &chip, Extent::Fixed).unwrap_err();
+    assert_eq!(unsuitable, OpenDeviceError::Unsuitable);
+    let endless = Profile::named("segment-file").unwrap().with_capacity(2 << 40).unwrap();
+    let too_large = SegmentFile::create_file(&path, &endless, Extent::Growing).unwrap_err();
+    assert!(matches!(too_large, OpenDeviceError::TooLarge { .. }), "{too_large}");
+    assert!(!path.exists());
+    std::fs::write(&path, "mine").unwrap();
+    let small = Profile::named("segment-file").unwrap().with_capacity(1 << 20).unwrap();
+    assert!(SegmentFile::create_file(&path, &small, Extent::Fixed).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+}

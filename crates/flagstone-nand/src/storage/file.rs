@@ -11,7 +11,7 @@ use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
-use super::{EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
+use super::{EEXIST, EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
 use crate::Completion;
 
 /// A file, locked for this process as long as it is open.
@@ -47,6 +47,25 @@ impl FileStorage {
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
         Self::locked(file.map_err(|error| io(&error))?)
+    }
+
+    /// Hands a new, empty file or a whole block device to `make`. A file does not outlive a failure.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileStorage::create`], and those of `make`.
+    pub(crate) fn create_for<T>(
+        path: &Path,
+        make: impl FnOnce(Self) -> Result<T, OpenDeviceError>,
+    ) -> Result<T, OpenDeviceError> {
+        let storage = Self::create(path)?;
+        let is_new = storage.can_extend();
+        let made = make(storage);
+        if made.is_err() && is_new {
+            // What cannot be removed stays; the failure says what is wrong.
+            let _ = fs::remove_file(path);
+        }
+        made
     }
 
     /// Opens an existing file or block device.
@@ -125,9 +144,6 @@ impl FileStorage {
         Completion { end_ns: self.now_ns(), corrected_bits_max: 0 }
     }
 }
-
-/// `EEXIST` on every Unix.
-const EEXIST: i32 = 17;
 
 fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device())

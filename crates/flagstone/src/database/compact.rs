@@ -15,13 +15,13 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use flagstone_nand::{FileStorage, Nand as _, OpenDeviceError, Profile, SegmentFile};
+use flagstone_nand::{Extent, FileStorage, Nand as _, OpenDeviceError, Profile, SegmentFile};
 use flagstone_space::{GcPolicy, SpaceOptions};
 use thiserror::Error;
 use tracing::info;
 
 use super::load::LoadError;
-use super::{AnyNand, BLOCKS_BEGUN_WITH, Database, FileSize};
+use super::{AnyNand, Database, FileSize};
 use crate::error::{EngineError, OpenError};
 use crate::options::{Collection, Options};
 
@@ -275,11 +275,8 @@ fn create_like(old: &Database, path: &Path, options: &Options) -> Result<Databas
     let mut profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
     profile.geometry = geometry;
     profile.capabilities.rewrite_tail = rewrite_tail;
-    let storage = FileStorage::create(path)?;
-    let device = match found.grows {
-        true => SegmentFile::create_growing(storage, &profile, BLOCKS_BEGUN_WITH)?,
-        false => SegmentFile::create(storage, &profile)?,
-    };
+    let extent = if found.grows { Extent::Growing } else { Extent::Fixed };
+    let device = SegmentFile::create_file(path, &profile, extent)?;
     Database::create_on(Box::new(device), &as_created(options, &found))
 }
 
