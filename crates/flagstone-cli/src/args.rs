@@ -26,7 +26,7 @@ Start here:
   flagstone export shop.db > shop.jsonl          every row, one JSON object a line
 
 Bytes outside printable ASCII are written \\xNN, a backslash \\\\, both ways.
-Sizes take B, k, KiB, kB, M, MiB, MB, G, GiB, GB (k and KiB are 1024, kB is 1000).
+Sizes take B, k, KiB, kB, M, MiB, MB, G, GiB, GB, T, TiB, TB (k and KiB are 1024, kB is 1000).
 `flagstone exit-codes` lists what the exit code of a failed command says."
 )]
 pub(crate) struct RawArgs {
@@ -767,3 +767,6 @@ pub(crate) struct PresetsArgs {
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum BadQuantity {
     /// Not a size.
-    #[error("`{0}` is not a size: write a number with B, k, KiB, kB, M, MiB, MB, G, GiB or GB")]
+    #[error(
+        "`{0}` is not a size: write a number with B, k, KiB, kB, M, MiB, MB, G, GiB, GB, T, TiB or TB"
+    )]
     Size(String),
     /// Not a duration.
     #[error("`{0}` is not a duration: write a number with ns, us, ms or s")]
@@ -31,6 +33,9 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("g", 1 << 30),
     ("gib", 1 << 30),
     ("gb", 1_000_000_000),
+    ("t", 1 << 40),
+    ("tib", 1 << 40),
+    ("tb", 1_000_000_000_000),
 ];
 
 const TIME_UNITS_NS: &[(&str, u64)] =
@@ -58,7 +63,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, BadQuantity> {
 /// Text for a number of bytes: exact when it is a whole number of units, else two decimals.
 #[must_use]
 pub(crate) fn format_size(bytes: u64) -> String {
-    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    const UNITS: [(&str, u64); 4] =
+        [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let Some((unit, factor)) = UNITS.into_iter().find(|(_, factor)| bytes >= *factor) else {
         return format!("{bytes} B");
     };
@@ -97,6 +103,9 @@ mod tests {
             ("1MB", 1_000_000),
             ("2.5G", 5 << 29),
             ("512B", 512),
+            ("1TiB", 1 << 40),
+            ("2t", 2 << 40),
+            ("1TB", 1_000_000_000_000),
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
@@ -121,5 +130,6 @@ mod tests {
         assert_eq!(format_size(1 << 20), "1 MiB");
         assert_eq!(format_size(1536), "1.50 KiB");
         assert_eq!(format_size(17), "17 B");
+        assert_eq!(format_size(1 << 40), "1 TiB");
     }
 }

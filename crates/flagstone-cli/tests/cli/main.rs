@@ -10,6 +10,7 @@ mod bad_input;
 mod catalog;
 mod command;
 mod compact;
+mod documents;
 mod generate;
 mod grow;
 mod own_ecc;
