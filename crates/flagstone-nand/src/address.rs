@@ -1,5 +1,7 @@
 //! Addresses on a device: newtypes, so that a block can never be taken for a page.
 
+use core::fmt;
+
 use crate::Geometry;
 
 /// Index of an erase block on one device. Not a byte address.
@@ -18,6 +20,18 @@ impl PhysicalPage {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
+    }
+}
+
+impl fmt::Display for BlockIndex {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "block {}", self.0)
+    }
+}
+
+impl fmt::Display for PhysicalPage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "physical page {}", self.0)
     }
 }
 

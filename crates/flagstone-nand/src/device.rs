@@ -43,23 +43,31 @@ pub struct Completion {
 }
 
 /// Rule of flash that an operation would break. Always a bug above the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FlashRule {
     /// A bit would have to rise from 0 to 1 without an erase.
+    #[error("bits rise by an erase alone")]
     BitsOnlyFall,
     /// The data area was programmed as often as NOP allows.
+    #[error("its data area was programmed as often as it may be")]
     DataPrograms,
     /// The spare area was programmed as often as NOP allows.
+    #[error("its spare area was programmed as often as it may be")]
     SparePrograms,
     /// A page was programmed for the first time after a later page of its block.
+    #[error("a later page of the block is programmed")]
     FirstProgramOrder,
     /// A re-program went back behind a later page.
+    #[error("a later page of the block was programmed since")]
     ReprogramOrder,
     /// A code word was programmed a second time.
+    #[error("a code word is programmed once")]
     CodeWordReuse,
     /// Offset or length does not fall on code-word boundaries, or leaves the page.
+    #[error("whole code words of the page are read and programmed, nothing else")]
     Alignment,
     /// The block is marked bad.
+    #[error("its block is marked bad")]
     BadBlock,
 }
 
@@ -68,25 +76,25 @@ pub enum FlashRule {
 #[non_exhaustive]
 pub enum NandError {
     /// More bit errors than the ECC repairs. The data is gone; the block may still be good.
-    #[error("uncorrectable bit errors on {page:?}")]
+    #[error("uncorrectable bit errors on {page}")]
     Uncorrectable {
         /// Page read.
         page: PhysicalPage,
     },
     /// The chip reported a failed program. Retire the block; earlier pages stay readable.
-    #[error("program failed on {page:?}")]
+    #[error("program failed on {page}")]
     ProgramFailed {
         /// Page programmed.
         page: PhysicalPage,
     },
     /// The chip reported a failed erase. Retire the block.
-    #[error("erase failed on {block:?}")]
+    #[error("erase failed on {block}")]
     EraseFailed {
         /// Block erased.
         block: BlockIndex,
     },
     /// The operation breaks a rule of flash: a bug above the device.
-    #[error("{rule:?} would be broken on {page:?}")]
+    #[error("a rule of flash would be broken on {page}: {rule}")]
     Rule {
         /// Page concerned.
         page: PhysicalPage,

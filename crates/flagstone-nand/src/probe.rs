@@ -75,10 +75,10 @@ pub enum ProbeError {
     #[error("a probe needs at least one scratch block")]
     NoScratch,
     /// A block that does not exist.
-    #[error("{0:?} lies outside the device")]
+    #[error("{0} lies outside the device")]
     Outside(BlockIndex),
     /// A block that carries a bad-block mark.
-    #[error("{0:?} is marked bad")]
+    #[error("{0} is marked bad")]
     Bad(BlockIndex),
     /// The blocks have too few pages.
     #[error("blocks of fewer than {PAGES_MIN} pages cannot be probed")]

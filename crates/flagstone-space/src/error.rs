@@ -51,16 +51,16 @@ pub enum OptionFault {
 #[non_exhaustive]
 pub enum SpaceError {
     /// No version of the page exists.
-    #[error("{0:?} is not mapped")]
+    #[error("{0} is not mapped")]
     Unmapped(LogicalPage),
     /// The number lies beyond the logical pages of this space.
-    #[error("{0:?} is out of range")]
+    #[error("{0} is out of range")]
     OutOfRange(LogicalPage),
     /// No page of the group took its flag: whether it is committed shows the next mount.
-    #[error("a flag of {0:?} cannot be set")]
+    #[error("a flag of {0} cannot be set")]
     FlagRefused(GroupId),
     /// The page's bytes are damaged; nothing was returned as right.
-    #[error("physical page {} is corrupt: {check}", page.number())]
+    #[error("{page} is corrupt: {check}")]
     Corrupt {
         /// Physical page concerned.
         page: PhysicalPage,
@@ -76,7 +76,7 @@ pub enum SpaceError {
         limit: usize,
     },
     /// The page had a version that a mount did not find any more: damage took it.
-    #[error("the version of {0:?} is lost")]
+    #[error("the version of {0} is lost")]
     Lost(LogicalPage),
     /// No free block for this write: the caller did not call `ensure_room` for enough pages.
     #[error("no room was ensured for this write")]
@@ -94,13 +94,13 @@ pub enum SpaceError {
     #[error("the space is poisoned by an earlier failure")]
     Poisoned,
     /// The group has no pages here.
-    #[error("{0:?} is not open")]
+    #[error("{0} is not open")]
     UnknownGroup(GroupId),
     /// The group holds no version of the page.
-    #[error("{1:?} has no version in {0:?}")]
+    #[error("{1} has no version in {0}")]
     NotInGroup(GroupId, LogicalPage),
     /// The pin was released or never made.
-    #[error("{0:?} does not exist")]
+    #[error("{0} does not exist")]
     UnknownPin(PinId),
     /// The log page lies outside the log.
     #[error("log page {0} is not in the log")]
@@ -146,7 +146,7 @@ pub enum MountError {
         supported: u16,
     },
     /// A structure is damaged in a way that no power cut explains.
-    #[error("{what} on physical page {} is damaged", page.number())]
+    #[error("{what} on {page} is damaged")]
     Damaged {
         /// Structure concerned.
         what: Structure,

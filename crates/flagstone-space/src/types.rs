@@ -1,8 +1,16 @@
 //! Numbers that stand in page metadata and mappings.
 
+use core::fmt;
+
 /// What the tree addresses: one or several consecutive physical pages that move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogicalPage(pub u32);
+
+impl fmt::Display for LogicalPage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "logical page {}", self.0)
+    }
+}
 
 /// Order of committed changes: `restart epoch << 32 | counter`, so that no number ever returns
 /// (rule D3). Only the low 56 bits are used.
@@ -26,6 +34,12 @@ pub struct GroupId(pub u64);
 impl GroupId {
     /// The page is valid by itself.
     pub const NONE: Self = Self(0);
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "group {}", self.0)
+    }
 }
 
 /// Region: a set of logical pages with a scheme and counters of its own; at most 31.
@@ -131,6 +145,12 @@ impl PageInfo {
 /// Names one pinned page version until it is unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PinId(pub(crate) u64);
+
+impl fmt::Display for PinId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "pin {}", self.0)
+    }
+}
 
 /// Where a log append landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -18,3 +18,4 @@ mod probe;
 mod rows;
 mod runs;
 mod transfer;
+mod words;

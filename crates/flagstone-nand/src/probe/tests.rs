@@ -92,3 +92,19 @@ fn a_profile_takes_no_more_than_data_sheets_allow() {
     let covered = found.profile(&known, "probed").checked().unwrap().capabilities;
     assert_eq!((covered.spare_raw.size, covered.spare_covered), (0, known.capabilities.spare_raw));
 }
+
+#[test]
+fn errors_name_the_address_in_words() {
+    let geometry = crate::Profile::named("tiny").unwrap().geometry;
+    let page = geometry.page_from_number(100).unwrap();
+    for (error, text) in [
+        (ProbeError::Outside(BlockIndex(9999)), "block 9999 lies outside the device"),
+        (NandError::Uncorrectable { page }.into(), "uncorrectable bit errors on physical page 100"),
+        (
+            NandError::Rule { page, rule: crate::FlashRule::BadBlock }.into(),
+            "a rule of flash would be broken on physical page 100: its block is marked bad",
+        ),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
+}

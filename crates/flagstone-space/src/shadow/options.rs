@@ -156,7 +156,7 @@ pub enum ShadowError {
     #[error("the store was made with other options")]
     OtherOptions,
     /// The number lies beyond the logical pages.
-    #[error("{0:?} is out of range")]
+    #[error("{0} is out of range")]
     OutOfRange(LogicalPage),
     /// An image has not the size of a page.
     #[error("an image of {size} bytes is no page of {page_size}")]
@@ -167,10 +167,10 @@ pub enum ShadowError {
         page_size: usize,
     },
     /// The transaction does not run.
-    #[error("{0:?} is not running")]
+    #[error("{0} is not running")]
     NotRunning(GroupId),
     /// Another running transaction wrote the page: lock before writing.
-    #[error("{page:?} was written by {by:?}, which is running")]
+    #[error("{page} was written by {by}, which is running")]
     Busy {
         /// Page asked for.
         page: LogicalPage,
@@ -178,13 +178,13 @@ pub enum ShadowError {
         by: GroupId,
     },
     /// A transaction wrote more often than its pages can be numbered.
-    #[error("{0:?} wrote too many pages")]
+    #[error("{0} wrote too many pages")]
     TooManyPages(GroupId),
     /// No block is free and none can be made free: abort something.
     #[error("the store is full")]
     Full,
     /// A page's bytes are damaged.
-    #[error("physical page {} is corrupt: {check}", page.number())]
+    #[error("{page} is corrupt: {check}")]
     Corrupt {
         /// Physical page concerned.
         page: PhysicalPage,
@@ -192,7 +192,7 @@ pub enum ShadowError {
         check: Check,
     },
     /// A flag could not be set, on several pages in turn.
-    #[error("a flag of {0:?} cannot be set")]
+    #[error("a flag of {0} cannot be set")]
     FlagRefused(GroupId),
     /// An earlier failure left the device's state unknown.
     #[error("the store is poisoned by an earlier failure")]
