@@ -107,7 +107,9 @@ fn restore_new(
     if matches!(creation.device, NewDevice::Mtd(..)) {
         return restore_into(&creation, backup, watch);
     }
-    for taken in [path.clone(), ImageNand::side_path(&path)] {
+    let is_image = matches!(creation.device, NewDevice::Image(_));
+    let side = is_image.then(|| ImageNand::side_path(&path));
+    for taken in [Some(path.clone()), side].into_iter().flatten() {
         if taken.try_exists().map_err(at(&taken))? {
             return Err(at(&taken)(io::ErrorKind::AlreadyExists.into()));
         }
@@ -116,7 +118,7 @@ fn restore_new(
     remove_stale(&creation.path)?;
     let report = restore_into(&creation, backup, watch)?;
     let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(at(to));
-    if matches!(creation.device, NewDevice::Image(_)) {
+    if is_image {
         rename(&ImageNand::side_path(&creation.path), &ImageNand::side_path(&path))?;
     }
     rename(&creation.path, &path)?;

@@ -417,9 +417,13 @@ fn crash_exit(error: &CrashError) -> Exit {
 
 fn device_exit(error: &OpenDeviceError) -> Exit {
     match error {
-        OpenDeviceError::NotFlagstone => Exit::NotADatabase,
+        OpenDeviceError::NotFlagstone | OpenDeviceError::NotAFile | OpenDeviceError::NotMtd => {
+            Exit::NotADatabase
+        }
         OpenDeviceError::Version { .. } => Exit::Version,
-        OpenDeviceError::Size { .. } | OpenDeviceError::Damaged => Exit::Damaged,
+        OpenDeviceError::Size { .. } | OpenDeviceError::Damaged | OpenDeviceError::Side { .. } => {
+            Exit::Damaged
+        }
         OpenDeviceError::Profile(_) => Exit::Usage,
         OpenDeviceError::Locked | OpenDeviceError::Attached { .. } => Exit::Locked,
         OpenDeviceError::ReadOnly => Exit::ReadOnly,

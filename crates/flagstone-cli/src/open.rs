@@ -49,7 +49,7 @@ fn open_as(path: &Path, profile: &Profile) -> Result<AnyNand, Failure> {
     if is_node(path) {
         return open_mtd(path, Some(profile)).map_err(failure);
     }
-    if ImageNand::side_path(path).exists() {
+    if ImageNand::is_at(path) {
         let image = EccNand::open_image(path).map_err(failure)?;
         let found = image.device().profile();
         // A profile that leaves the ECC to the device says nothing against ours.
@@ -245,7 +245,7 @@ pub(crate) fn device_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Pr
 
 fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // A file without a profile beside it is no chip.
-    if fs::exists(path).is_ok_and(|exists| exists) && !ImageNand::side_path(path).exists() {
+    if fs::exists(path).is_ok_and(|exists| exists) && !ImageNand::is_at(path) {
         return Err(OpenDeviceError::NotFlagstone);
     }
     let image = EccNand::open_image(path)?;

@@ -22,7 +22,7 @@ use crate::ecc::{Carried, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{EEXIST, FileStorage, OpenDeviceError, Storage};
+use crate::storage::{EEXIST, FileStorage, OpenDeviceError, Storage, begins_with};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
@@ -93,6 +93,12 @@ impl ImageNand {
         made
     }
 
+    /// Whether a path holds an image: a side file lies beside it, and it is no file of segments.
+    #[must_use]
+    pub fn is_at(path: &Path) -> bool {
+        Self::side_path(path).exists() && !begins_with(path, crate::segment::MAGIC)
+    }
+
     /// The side file of an image: `PATH.toml`.
     #[must_use]
     pub fn side_path(path: &Path) -> PathBuf {
@@ -105,7 +111,7 @@ impl ImageNand {
     ///
     /// # Errors
     ///
-    /// Says what is wrong: no profile beside it, a profile of another size, locked, read-only, ECC of our
+    /// Says what is wrong: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of our
     /// own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         Self::load(path, |carried, profile| {
@@ -124,11 +130,13 @@ impl ImageNand {
     ) -> Result<Self, OpenDeviceError> {
         let mut storage = FileStorage::open(path)?;
         let side_path = Self::side_path(path);
-        let (profile, side) = Side::load(&side_path)?;
+        let (profile, blocks) = side::load(&side_path)?;
+        // Before memory is taken for as many blocks as the profile says.
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
         if expected != found {
             return Err(OpenDeviceError::Size { expected, found });
         }
+        let side = Side::of(&profile, blocks).map_err(|fault| side::error(&side_path, fault))?;
         let carried = carried(&mut storage, &profile)?;
         let profile = settle(carried, profile)?;
         Self::assemble(storage, side_path, profile, side)

@@ -70,6 +70,7 @@ pub use sim::{PageContent, SimNand};
 pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
 pub use storage::{
-    CodeWords, FileStorage, OpenDeviceError, SharedStorage, SimStorage, Storage, StorageError,
+    CodeWords, FileStorage, OpenDeviceError, SharedStorage, SideFault, SimStorage, Storage,
+    StorageError,
 };
 pub use timing::Timing;

@@ -87,7 +87,7 @@ impl MtdNand {
     ///
     /// # Errors
     ///
-    /// `Unsuitable` for what is no MTD device, `NotSlc` for anything but NAND of single-level cells,
+    /// `NotMtd` for what is none, `NotSlc` for anything but NAND of single-level cells,
     /// `Attached` while UBI is; `Ecc` for a chip with ECC of our own ([`crate::EccNand::open_mtd`]); `Locked`;
     /// `ReadOnly`; `Io`.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
@@ -328,6 +328,18 @@ impl MtdNand {
 /// `errno` of a call with an address outside the device.
 const EINVAL: i32 = 22;
 
+/// What a call to mark a block bad came to. Linux keeps a table of bad blocks as well: where a worn block does not
+/// take its mark, the call fails with `EIO` although the block is bad from now on.
+fn marked_bad(
+    marked: Result<(), Errno>,
+    is_bad: impl FnOnce() -> Result<bool, Errno>,
+) -> Result<(), Errno> {
+    match marked {
+        Err(Errno::IO) if is_bad() == Ok(true) => Ok(()),
+        marked => marked,
+    }
+}
+
 fn host(errno: Errno) -> NandError {
     NandError::Host { errno: errno.raw_os_error() }
 }
@@ -417,7 +429,9 @@ impl Nand for MtdNand {
     }
 
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
-        ioctl::mark_bad(&self.file, self.block_start(block)?).map_err(host)
+        let start = self.block_start(block)?;
+        let marked = ioctl::mark_bad(&self.file, start);
+        marked_bad(marked, || ioctl::is_bad(&self.file, start)).map_err(host)
     }
 
     fn sync(&mut self) -> Result<Completion, NandError> {

@@ -120,6 +120,12 @@ pub enum Inconsistency {
     /// A size or a count is zero, or larger than any device.
     #[error("a size or count of the geometry is zero or too large")]
     Geometry,
+    /// A chip is simulated block by block.
+    #[error("the device has more than {BLOCK_COUNT_MAX} blocks")]
+    Blocks,
+    /// Each die has a block at least.
+    #[error("the device has more dies than blocks")]
+    Dies,
     /// Pages are numbered with 32 bits.
     #[error("the device has more pages than 32 bits can number")]
     PageCount,
@@ -142,6 +148,9 @@ pub enum Inconsistency {
     #[error("the distance of paired pages does not fit the block")]
     PairDistance,
 }
+
+/// Most blocks of a chip: four times those of the largest profile. Each takes memory in a simulation.
+const BLOCK_COUNT_MAX: u32 = 1 << 22;
 
 /// Segments that a small file is cut into at least, as far as segments may shrink.
 const SEGMENTS_WANTED: u64 = 128;
@@ -273,6 +282,13 @@ pub(crate) fn check(geometry: &Geometry, capabilities: &Capabilities) -> Result<
     }
     if geometry.pages_per_block.checked_mul(geometry.block_count).is_none() {
         return Err(Inconsistency::PageCount);
+    }
+    let is_file = capabilities.cell_mode == CellMode::File;
+    if !is_file && geometry.block_count > BLOCK_COUNT_MAX {
+        return Err(Inconsistency::Blocks);
+    }
+    if geometry.die_count > geometry.block_count {
+        return Err(Inconsistency::Dies);
     }
     let word_size = capabilities.code_word.data_size;
     let tiles = word_size > 0 && geometry.page_size.is_multiple_of(word_size);

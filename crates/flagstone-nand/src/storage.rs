@@ -12,11 +12,13 @@ mod file;
 mod sim;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
 
 pub use file::FileStorage;
+pub(crate) use file::begins_with;
 pub use sim::SimStorage;
 
 use crate::{CodeWord, Completion, NandError};
@@ -92,12 +94,26 @@ pub enum OpenDeviceError {
         /// Bytes found.
         found: u64,
     },
-    /// The head of the file or its side file is damaged.
+    /// The head of the file is damaged.
     #[error("the description of the device is damaged")]
     Damaged,
-    /// The side file holds a profile that cannot be used.
+    /// The side file of an image is damaged.
+    #[error("the profile beside the image, {}: {fault}", path.display())]
+    Side {
+        /// Side file.
+        path: PathBuf,
+        /// What is wrong in it.
+        fault: Box<SideFault>,
+    },
+    /// The profile given cannot be used.
     #[error(transparent)]
     Profile(#[from] crate::ProfileError),
+    /// A directory, a pipe, a socket.
+    #[error("it is no plain file, block device or MTD node")]
+    NotAFile,
+    /// No device of the Linux MTD layer.
+    #[error("it is no MTD device, such as /dev/mtd0")]
+    NotMtd,
     /// Another process has the file open.
     #[error("another process has the device open")]
     Locked,
@@ -142,6 +158,18 @@ pub enum OpenDeviceError {
         /// `errno` of the failed call.
         errno: i32,
     },
+}
+
+/// What is wrong in the side file of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SideFault {
+    /// The profile in it.
+    #[error(transparent)]
+    Profile(#[from] crate::ProfileError),
+    /// What it says of the blocks of the image.
+    #[error("its table `image` is damaged")]
+    Blocks,
 }
 
 /// Whose code words a chip carries.

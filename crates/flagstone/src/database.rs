@@ -203,26 +203,22 @@ impl Database<AnyNand> {
     }
 }
 
-/// Opens the device that a path holds: a NAND image when its profile lies beside it, else a file.
+/// Opens the device that a path holds: a file of segments when it begins like one, a NAND image when its profile
+/// lies beside it.
 fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
     #[cfg(target_os = "linux")]
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
         return Ok(Box::new(EccNand::open_mtd(path, None)?));
     }
-    if has_profile(path) {
+    if ImageNand::is_at(path) {
         return Ok(Box::new(EccNand::open_image(path)?));
     }
     Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
 }
 
-/// Whether a file is the image of a chip: its profile lies beside it.
-fn has_profile(path: &Path) -> bool {
-    ImageNand::side_path(path).exists()
-}
-
 /// Whether a path holds neither an image nor a device of the system.
 fn is_plain_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_file()) && !has_profile(path)
+    fs::metadata(path).is_ok_and(|found| found.is_file()) && !ImageNand::is_at(path)
 }
 
 impl<D: Nand> Database<D> {

@@ -19,7 +19,7 @@ use toml::{Table, Value};
 
 use super::BlockState;
 use crate::rules::PageState;
-use crate::storage::{EIO, OpenDeviceError};
+use crate::storage::{EIO, OpenDeviceError, SideFault};
 use crate::{BlockIndex, Profile};
 
 /// Key of our table, which no profile has.
@@ -60,6 +60,27 @@ pub(super) fn remove(path: &Path) {
     }
 }
 
+/// Reads a side file: the profile, and the table of the blocks if there is one.
+pub(super) fn load(path: &Path) -> Result<(Profile, Option<Value>), OpenDeviceError> {
+    let text = fs::read_to_string(path).map_err(|error| io(&error))?;
+    parse(&text).map_err(|fault| error(path, fault))
+}
+
+/// The error that a fault of the side file at `path` is.
+pub(super) fn error(path: &Path, fault: SideFault) -> OpenDeviceError {
+    OpenDeviceError::Side { path: path.into(), fault: Box::new(fault) }
+}
+
+fn parse(text: &str) -> Result<(Profile, Option<Value>), SideFault> {
+    let mut table: Table = match text.parse() {
+        Ok(table) => table,
+        // Names the line.
+        Err(_) => return Err(Profile::from_toml(text).err().map_or(SideFault::Blocks, Into::into)),
+    };
+    let blocks = table.remove(TABLE);
+    Ok((Profile::from_table(&table)?, blocks))
+}
+
 impl Side {
     /// What holds for a fresh image.
     pub(super) fn new(profile: &Profile) -> Self {
@@ -71,41 +92,33 @@ impl Side {
         }
     }
 
-    /// Reads a side file. One that holds a profile alone belongs to a dump and is fine.
-    pub(super) fn load(path: &Path) -> Result<(Profile, Self), OpenDeviceError> {
-        let text = fs::read_to_string(path).map_err(|error| io(&error))?;
-        let mut table: Table = match text.parse() {
-            Ok(table) => table,
-            // Names the line.
-            Err(_) => return Err(Profile::from_toml(&text).err().map_or(DAMAGED, Into::into)),
-        };
-        let image = table.remove(TABLE);
-        let profile = Profile::from_table(&table)?;
-        let mut side = Self::new(&profile);
-        match image {
+    /// What the table of a side file says of the blocks of a device. A profile alone belongs to a dump and is
+    /// fine.
+    pub(super) fn of(profile: &Profile, blocks: Option<Value>) -> Result<Self, SideFault> {
+        let mut side = Self::new(profile);
+        match blocks {
             None => {}
-            Some(Value::Table(image)) => side.read(&image)?,
-            Some(_) => return Err(DAMAGED),
+            Some(Value::Table(blocks)) => side.read(&blocks).ok_or(SideFault::Blocks)?,
+            Some(_) => return Err(SideFault::Blocks),
         }
-        Ok((profile, side))
+        Ok(side)
     }
 
-    fn read(&mut self, image: &Table) -> Result<(), OpenDeviceError> {
-        for (count, value) in self.erase_counts.iter_mut().zip(list(image, "erase_counts")?) {
+    fn read(&mut self, blocks: &Table) -> Option<()> {
+        for (count, value) in self.erase_counts.iter_mut().zip(list(blocks, "erase_counts")?) {
             *count = number(value)?;
         }
-        for block in list(image, "bad")? {
-            let block: u32 = number(block)?;
-            *self.bad.get_mut(block as usize).ok_or(DAMAGED)? = true;
+        for block in list(blocks, "bad")? {
+            *self.bad.get_mut(number(block)? as usize)? = true;
         }
-        if image.get("clean").and_then(Value::as_bool) != Some(true) {
-            return Ok(());
+        if blocks.get("clean").and_then(Value::as_bool) != Some(true) {
+            return Some(());
         }
-        for line in list(image, "programs")? {
-            let (place, state) = line.as_str().and_then(entry).ok_or(DAMAGED)?;
+        for line in list(blocks, "programs")? {
+            let (place, state) = line.as_str().and_then(entry)?;
             self.programs.insert(place, state);
         }
-        Ok(())
+        Some(())
     }
 
     /// Writes the side file, replacing the old one as a whole.
@@ -179,22 +192,17 @@ impl Side {
     }
 }
 
-const DAMAGED: OpenDeviceError = OpenDeviceError::Damaged;
-
 fn io(error: &std::io::Error) -> OpenDeviceError {
     OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
 }
 
 /// A list of the table; absent = empty.
-fn list<'a>(image: &'a Table, key: &str) -> Result<&'a [Value], OpenDeviceError> {
-    match image.get(key) {
-        None => Ok(&[]),
-        Some(value) => value.as_array().map(Vec::as_slice).ok_or(DAMAGED),
-    }
+fn list<'a>(blocks: &'a Table, key: &str) -> Option<&'a [Value]> {
+    blocks.get(key).map_or(Some(&[]), |value| value.as_array().map(Vec::as_slice))
 }
 
-fn number(value: &Value) -> Result<u32, OpenDeviceError> {
-    value.as_integer().and_then(|number| number.try_into().ok()).ok_or(DAMAGED)
+fn number(value: &Value) -> Option<u32> {
+    value.as_integer()?.try_into().ok()
 }
 
 /// Reads `block.page=data/spare/words`.

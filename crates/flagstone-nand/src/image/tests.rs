@@ -4,7 +4,7 @@
 use tempfile::TempDir;
 
 use super::*;
-use crate::{CodeWords, ProfileError, SimNand};
+use crate::{CodeWords, Inconsistency, ProfileError, SideFault, SimNand};
 
 fn tiny() -> Profile {
     Profile::named("tiny").unwrap()
@@ -147,12 +147,12 @@ fn unusable_files_are_refused_by_kind() {
     assert!(matches!(ImageNand::open(&path), Err(OpenDeviceError::Size { .. })));
     std::fs::write(&side, text.replace("endurance", "endurnace")).unwrap();
     let refused = ImageNand::open(&path);
-    assert!(matches!(refused, Err(OpenDeviceError::Profile(ProfileError::UnknownKey { .. }))));
+    assert!(matches!(fault(refused), SideFault::Profile(ProfileError::UnknownKey { .. })));
     std::fs::write(&side, "name = \n").unwrap();
     let refused = ImageNand::open(&path);
-    assert!(matches!(refused, Err(OpenDeviceError::Profile(ProfileError::Syntax { line: 1 }))));
+    assert!(matches!(fault(refused), SideFault::Profile(ProfileError::Syntax { line: 1 })));
     std::fs::write(&side, text.replace("programs = [", "programs = [\"x\",")).unwrap();
-    assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Damaged);
+    assert_eq!(fault(ImageNand::open(&path)), SideFault::Blocks);
     std::fs::remove_file(&side).unwrap();
     assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Io { errno: 2 });
     let absent = directory.path().join("absent");
@@ -314,4 +314,42 @@ fn a_creation_that_fails_leaves_every_file_as_it_was() {
     ImageNand::create(&path, &tiny()).unwrap();
     assert_eq!(ImageNand::create(&path, &tiny()).unwrap_err(), taken);
     assert!(path.exists() && side.exists());
+}
+
+/// What is wrong in the side file of an image that does not open.
+fn fault(opened: Result<ImageNand, OpenDeviceError>) -> SideFault {
+    match opened {
+        Err(OpenDeviceError::Side { fault, .. }) => *fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Goal: a side file takes no more memory than the image has bytes. Method: one that speaks of more blocks and
+/// dies than any chip has, beside an image of one byte.
+#[test]
+fn an_absurd_side_file_is_refused_before_memory_is_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("chip.img");
+    std::fs::write(&path, [0xFF]).unwrap();
+    let side = ImageNand::side_path(&path);
+    let with = |lines: &[(&str, &str)]| {
+        let text = lines.iter().fold(tiny().to_toml(), |text, (from, to)| {
+            assert!(text.contains(from), "{text}");
+            text.replace(from, to)
+        });
+        std::fs::write(&side, text).unwrap();
+        ImageNand::open(&path)
+    };
+    let many = [
+        ("pages_per_block = 8", "pages_per_block = 1"),
+        ("block_count = 24", "block_count = 4294967295"),
+    ];
+    let broken = |fault| SideFault::Profile(ProfileError::Inconsistent(fault));
+    assert_eq!(fault(with(&many)), broken(Inconsistency::Blocks));
+    assert_eq!(
+        fault(with(&[("die_count = 1", "die_count = 4294967295")])),
+        broken(Inconsistency::Dies)
+    );
+    let most = [("block_count = 24", "block_count = 4194304")];
+    assert!(matches!(with(&most), Err(OpenDeviceError::Size { found: 1, .. })));
 }

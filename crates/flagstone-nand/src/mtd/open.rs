@@ -166,10 +166,10 @@ fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
 /// What the kernel says of the chip, and nothing more (rule T1).
 fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
     let info = ioctl::info(file).map_err(|errno| match errno {
-        Errno::NOTTY => OpenDeviceError::Unsuitable,
+        Errno::NOTTY => OpenDeviceError::NotMtd,
         _ => OpenDeviceError::Io { errno: errno.raw_os_error() },
     })?;
-    let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::Unsuitable)?;
+    let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::NotMtd)?;
     let is_slc = sysfs.kind().map_or(info.kind == KIND_NAND, |kind| kind == "nand");
     if info.kind != KIND_NAND || !is_slc {
         return Err(OpenDeviceError::NotSlc);

@@ -163,3 +163,14 @@ fn a_bad_block_is_marked_for_the_next_opening_too() {
     assert!(device.is_bad(block).unwrap());
     assert_eq!(device.erase(block), Err(NandError::EraseFailed { block }));
 }
+
+#[test]
+fn a_block_that_is_bad_afterwards_is_marked_whatever_the_call_said() {
+    let told = |marked, is_bad| marked_bad(marked, || is_bad);
+    assert_eq!(told(Err(Errno::IO), Ok(true)), Ok(()));
+    assert_eq!(told(Err(Errno::IO), Ok(false)), Err(Errno::IO));
+    assert_eq!(told(Err(Errno::IO), Err(Errno::NODEV)), Err(Errno::IO));
+    // The device is not ours, or gone: nothing was marked.
+    assert_eq!(told(Err(Errno::ROFS), Ok(true)), Err(Errno::ROFS));
+    assert_eq!(told(Ok(()), Ok(false)), Ok(()));
+}

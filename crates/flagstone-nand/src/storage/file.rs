@@ -72,11 +72,16 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// `ReadOnly`, `Locked`, or `Io` with the number of the failed call.
+    /// `NotAFile`, `ReadOnly`, `Locked`, or `Io` with the number of the failed call.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        // The system lets the superuser write it all the same; whoever marked it meant something.
-        if fs::metadata(path).is_ok_and(|data| data.permissions().readonly()) {
-            return Err(OpenDeviceError::ReadOnly);
+        if let Ok(data) = fs::metadata(path) {
+            if !data.is_file() && !data.file_type().is_block_device() {
+                return Err(OpenDeviceError::NotAFile);
+            }
+            // The system lets the superuser write it all the same; whoever marked it meant something.
+            if data.permissions().readonly() {
+                return Err(OpenDeviceError::ReadOnly);
+            }
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -143,6 +148,15 @@ impl FileStorage {
     fn done(&self) -> Completion {
         Completion { end_ns: self.now_ns(), corrected_bits_max: 0 }
     }
+}
+
+/// Whether a file or block device begins with `magic`. Others are not opened: a pipe would wait for its writer.
+pub(crate) fn begins_with(path: &Path, magic: [u8; 8]) -> bool {
+    let is_file = fs::metadata(path).is_ok_and(|data| data.is_file());
+    let mut found = [0; 8];
+    (is_file || is_block_device(path))
+        && File::open(path).is_ok_and(|file| file.read_exact_at(&mut found, 0).is_ok())
+        && found == magic
 }
 
 fn is_block_device(path: &Path) -> bool {
