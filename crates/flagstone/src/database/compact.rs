@@ -7,8 +7,9 @@
 //!   every moment. The new one is made under another name, which it loses when it is complete.
 //! - **K2** Nobody writes to the old file from the moment at which it is read: it stays locked until
 //!   it has lost its name.
-//! - **K3** A compaction that fails leaves the database as it was, and no other file. One that was cut off
-//!   leaves its unfinished file, which the next one replaces.
+//! - **K3** A compaction that fails leaves the database as it was, and no other file; but for
+//!   [`CompactError::Unsynced`], where the new file stands in its place. One that was cut off leaves its
+//!   unfinished file, which the next one replaces.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -42,7 +43,7 @@ pub struct CompactReport {
     pub used: u64,
 }
 
-/// Why a database was not compacted. It is as it was.
+/// Why a database was not compacted. It is as it was, but for `Unsynced`.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CompactError {
@@ -64,6 +65,15 @@ pub enum CompactError {
         path: PathBuf,
         /// Why.
         source: OpenError,
+    },
+    /// The new file took the place of the old one, with everything in it; which of the two a power cut leaves
+    /// there is not known.
+    #[error("the new file is in place, but {path} could not be synced: {source}")]
+    Unsynced {
+        /// Directory of the files.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
     },
     /// A file could not be looked at, renamed or removed.
     #[error("{path}: {source}")]
@@ -105,7 +115,8 @@ impl Database<AnyNand> {
     /// # Errors
     ///
     /// `NotAFile` for anything but a plain file. `Open` when the database cannot be opened, is open
-    /// elsewhere among the reasons; `New` when there is no room for a second file. Nothing was changed.
+    /// elsewhere among the reasons; `New` when there is no room for a second file. Nothing was changed, but for
+    /// `Unsynced`: the database is compacted.
     pub fn compact(
         path: impl AsRef<Path>,
         options: &Options,
@@ -214,7 +225,9 @@ fn write_anew(
     fs::rename(unfinished, path).map_err(at(path))?;
     // Some file systems have no sync for directories; these order the change of a name by themselves.
     match File::open(directory).and_then(|directory| directory.sync_all()) {
-        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(at(directory)(error)),
+        Err(source) if source.kind() != io::ErrorKind::InvalidInput => {
+            Err(CompactError::Unsynced { path: directory.into(), source })
+        }
         _ => Ok(CompactReport { size_before, size, used_before, used, ..report }),
     }
 }
