@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, Command, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::catalog::exit_table;
 
@@ -36,6 +36,28 @@ pub(crate) struct RawArgs {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: RawCommand,
+}
+
+/// Most transactions of a run: days of it.
+const TXNS_MAX: u64 = 1_000_000_000;
+
+/// Most operations of a workload whose every operation is cut.
+const OPS_MAX: i64 = 100_000;
+
+/// Most runs at a time.
+const THREADS_MAX: i64 = 1_000;
+
+/// The command line, on which an option is given `-1` to be told what is wrong with it.
+pub(crate) fn command() -> Command {
+    with_numbers(RawArgs::command())
+}
+
+fn with_numbers(command: Command) -> Command {
+    let with_number = |arg: Arg| match arg.is_positional() || !arg.get_action().takes_values() {
+        true => arg,
+        false => arg.allow_negative_numbers(true),
+    };
+    command.mut_args(with_number).mut_subcommands(with_numbers)
 }
 
 /// What to do.
@@ -460,7 +482,7 @@ pub(crate) struct QuickstartArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// Transactions of each engine, half of them before the power cut.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TXNS_MAX))]
     pub(crate) txns: Option<u64>,
     /// Seed of everything random.
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -568,7 +590,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) abort_ratio: f64,
     /// Transactions of the measured window.
-    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=TXNS_MAX))]
     pub(crate) txns: u64,
     /// End the window after so much simulated time, although transactions are left; the chip is sized
     /// for all of them (simulator).
@@ -629,7 +651,7 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "PROFILE", default_value = "tiny")]
     pub(crate) profile: String,
     /// Operations of the workload.
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=OPS_MAX))]
     pub(crate) ops: u32,
     /// Cuts in one history: 1, or 2 to cut each recovery too.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
@@ -681,7 +703,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub(crate) out: String,
     /// Runs at a time [default: the number of cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Option<u32>,
     /// Seed of everything random.
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -701,7 +723,7 @@ pub(crate) struct CrossoverArgs {
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub(crate) out: String,
     /// Runs at a time [default: the number of cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Option<u32>,
     /// Seed of everything random.
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -732,7 +754,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long)]
     pub(crate) draw_only: bool,
     /// Runs at a time [default: the number of cores].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Option<u32>,
     /// Seed of everything random.
     #[arg(long, value_name = "S", default_value_t = 1)]

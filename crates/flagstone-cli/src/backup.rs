@@ -16,7 +16,7 @@ use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::files::{at, is_standard, open_input, write_new};
+use crate::files::{at, is_standard, open_input, taken, write_new};
 use crate::open::{Opened, create_database, open, remove_files};
 use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
@@ -109,9 +109,9 @@ fn restore_new(
     }
     let is_image = matches!(creation.device, NewDevice::Image(_));
     let side = is_image.then(|| ImageNand::side_path(&path));
-    for taken in [Some(path.clone()), side].into_iter().flatten() {
-        if taken.try_exists().map_err(at(&taken))? {
-            return Err(at(&taken)(io::ErrorKind::AlreadyExists.into()));
+    for used in [Some(path.clone()), side].into_iter().flatten() {
+        if used.try_exists().map_err(at(&used))? {
+            return Err(taken(&used));
         }
     }
     let creation = Creation { path: unfinished(&path), ..creation };

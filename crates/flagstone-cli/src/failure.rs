@@ -16,7 +16,7 @@ use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
 use flagstone_lab::crossover::CrossoverError;
 use flagstone_lab::reproduce::ReproduceError;
-use flagstone_nand::{NandError, OpenDeviceError, ProbeError, ProfileError};
+use flagstone_nand::{NandError, OpenDeviceError, ProbeError, ProfileError, suggestion};
 use flagstone_space::{MountError, SpaceError};
 use serde_json::json;
 use thiserror::Error;
@@ -50,14 +50,14 @@ pub(crate) enum Failure {
         source: EngineError,
     },
     /// The table is not there.
-    #[error("{path}: there is no table `{table}`{hint}")]
+    #[error("{path}: there is no table `{table}`{}", suggestion(nearest.as_deref()))]
     NoTable {
         /// File of the database.
         path: PathBuf,
         /// Table asked for.
         table: String,
-        /// The nearest name, as the end of the sentence.
-        hint: String,
+        /// Name that was probably meant.
+        nearest: Option<String>,
     },
     /// The key is not there.
     #[error("{path}: table `{table}` has no key `{key}`")]
@@ -100,6 +100,14 @@ pub(crate) enum Failure {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// A file that was to be a value is too long; how long, nobody has looked.
+    #[error("{path}: it is longer than the longest value, {size_max} bytes")]
+    ValueTooLong {
+        /// File; `-` is standard input.
+        path: PathBuf,
+        /// Bytes of the longest value.
+        size_max: usize,
     },
     /// A line of an import could not be stored.
     #[error("{input}, line {line}: {source}; {stored}")]
@@ -251,6 +259,7 @@ impl Failure {
             Self::Profile { .. } => Exit::ProfileMismatch,
             Self::Occupied { .. } => Exit::Exists,
             Self::File { source, .. } => file_exit(source.kind()),
+            Self::ValueTooLong { .. } => Exit::TooLong,
             Self::Bench(error) => bench_exit(error),
             Self::Crash(error) => crash_exit(error),
             Self::Reproduce(error) => reproduce_exit(error),
@@ -367,7 +376,9 @@ fn compact_exit(error: &CompactError) -> Exit {
         CompactError::NotAFile => Exit::Usage,
         CompactError::Open(error) | CompactError::New { source: error, .. } => open_exit(error),
         CompactError::Engine(error) => engine_exit(error),
-        CompactError::Io { source, .. } => file_exit(source.kind()),
+        CompactError::Io { source, .. } | CompactError::Unsynced { source, .. } => {
+            file_exit(source.kind())
+        }
         _ => Exit::Failed,
     }
 }

@@ -5,7 +5,7 @@
 //! Invariant I1: a file that was there is never written over, and a new one has its name only when it
 //! is complete and on the medium.
 
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -22,6 +22,13 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 /// The failure that an error of the file `path` is.
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Failure {
     |source| Failure::File { path: path.into(), source }
+}
+
+/// The failure that a file is which must not be there.
+pub(crate) fn taken(path: &Path) -> Failure {
+    /// `EEXIST` on every Unix: its words are the system's.
+    const EEXIST: i32 = 17;
+    at(path)(io::Error::from_raw_os_error(EEXIST))
 }
 
 /// The stream to read, and how many bytes it has; 0 when nobody knows.
@@ -41,13 +48,16 @@ pub(crate) fn write_new<T>(
 ) -> Result<T, Failure> {
     // `persist_noclobber` has the last word; this spares the work.
     if path.try_exists().map_err(at(path))? {
-        return Err(at(path)(io::ErrorKind::AlreadyExists.into()));
+        return Err(taken(path));
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new();
     // As for any new file, the process's mask takes away what others may not do.
     let file = file.prefix(".flagstone-").permissions(Permissions::from_mode(0o666));
-    let file = file.tempfile_in(parent.unwrap_or(Path::new("."))).map_err(at(path))?;
+    let parent = parent.unwrap_or(Path::new("."));
+    fs::metadata(parent).map_err(at(path))?;
+    // Its own message names the temporary file.
+    let file = file.tempfile_in(parent).map_err(|error| at(path)(error.kind().into()))?;
     let mut stream = BufWriter::new(file);
     let result = write(&mut stream).map_err(|failure| match failure {
         Failure::Output(source) => at(path)(source),

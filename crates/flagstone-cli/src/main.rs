@@ -37,7 +37,7 @@ mod transfer;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 
 use crate::args::{RawArgs, RawCommand};
 use crate::exit::Exit;
@@ -45,7 +45,8 @@ use crate::failure::Failure;
 use crate::output::{Form, Output};
 
 fn main() -> ExitCode {
-    let args = match RawArgs::try_parse() {
+    let matches = args::command().try_get_matches();
+    let args = match matches.and_then(|matches| RawArgs::from_arg_matches(&matches)) {
         Ok(args) => args,
         Err(error) => return refuse(&error),
     };

@@ -12,12 +12,13 @@ use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
     CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile,
-    SegmentFile,
+    SegmentFile, nearest,
 };
 
 use flagstone_space::{MountError, Space};
 
 use crate::failure::Failure;
+use crate::files::taken;
 use crate::request::{Creation, NewDevice, Target};
 
 /// An open database and the file it lives in.
@@ -89,6 +90,8 @@ pub(crate) struct Created {
     pub(crate) data_size: u64,
     /// The same when it is as large as it can be.
     pub(crate) data_size_max: u64,
+    /// Whether it grows where its limit leaves it room to.
+    pub(crate) grows: bool,
 }
 
 /// Creates an empty database; when that fails, no file of it stays behind.
@@ -99,14 +102,20 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     {
         require_no_database(&creation.path, profile.as_ref())?;
     }
+    let side = ImageNand::side_path(&creation.path);
+    if matches!(creation.device, NewDevice::Image(_)) && side.exists() {
+        return Err(taken(&side));
+    }
     let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;
     let data_size_max = device.geometry().data_size();
     match Database::create_on(device, &creation.options) {
         Ok(database) => {
             let path = creation.path.clone();
             let data_size = data_size(database.runtime().space().device());
+            let is_file = !is_block_device(&path);
+            let grows = is_file && matches!(creation.device, NewDevice::Growing(..));
             database.close().map_err(|source| Failure::Engine { path, source })?;
-            Ok(Created { profile, data_size, data_size_max })
+            Ok(Created { profile, data_size, data_size_max, grows })
         }
         Err(source) => {
             remove_files(creation);
@@ -332,10 +341,8 @@ impl Opened {
             return Ok(table);
         }
         let tables = self.run(Database::tables)?;
-        let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
-        let nearest = tables.iter().min_by_key(distance);
-        let hint = nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
-        Err(Failure::NoTable { path: self.path.clone(), table: name.to_owned(), hint })
+        let nearest = nearest(name, tables.iter().map(String::as_str)).map(str::to_owned);
+        Err(Failure::NoTable { path: self.path.clone(), table: name.to_owned(), nearest })
     }
 
     /// Closes the database: the next opening has next to nothing to read.

@@ -3,9 +3,10 @@
 //! Owns the way from text to a field of [`Options`], through the same serde form in which options
 //! are printed. Knows no option by name: the fields of `Options` are the list.
 //!
-//! Invariant I1: an option that no preset has is refused, with the nearest name.
+//! Invariant I1: an option that no preset has is refused, with the name that was probably meant.
 
 use flagstone::Options;
+use flagstone_nand::{nearest, suggestion};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -18,12 +19,12 @@ pub(crate) enum BadOption {
     #[error("`{0}` is not of the form KEY=VALUE")]
     Form(String),
     /// No option has the name.
-    #[error("there is no option `{name}`; did you mean `{nearest}`?")]
+    #[error("there is no option `{name}`{}", suggestion(nearest.as_deref()))]
     Unknown {
         /// Name given.
         name: String,
-        /// Nearest name.
-        nearest: String,
+        /// Name that was probably meant.
+        nearest: Option<String>,
     },
     /// The value is no size or duration.
     #[error("option `{name}`: {source}")]
@@ -74,11 +75,17 @@ pub(crate) fn apply(options: &Options, changes: &[String]) -> Result<Options, Ba
     Ok(result)
 }
 
+/// The option that a `KEY=VALUE` names, as it is called in [`Options`].
+pub(crate) fn name_of(change: &str) -> Option<String> {
+    Some(change.split_once('=')?.0.trim().replace('-', "_"))
+}
+
 fn with(options: &Options, name: &str, text: &str) -> Result<Options, BadOption> {
     let mut fields = fields(options)?;
     let name = name.replace('-', "_");
     let Some(old) = fields.get(&name) else {
-        return Err(BadOption::Unknown { nearest: nearest(&name, fields.keys()), name });
+        let nearest = nearest(&name, fields.keys().map(String::as_str)).map(str::to_owned);
+        return Err(BadOption::Unknown { name, nearest });
     };
     let new = value_like(old, &name, text)?;
     fields.insert(name.clone(), new);
@@ -103,12 +110,6 @@ fn value_like(old: &Value, name: &str, text: &str) -> Result<Value, BadOption> {
         Value::String(_) => Ok(Value::from(text)),
         _ => Ok(serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))),
     }
-}
-
-/// The name among `names` that takes fewest edits to reach from `name`.
-fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a String>) -> String {
-    let distance = |known: &&String| strsim::damerau_levenshtein(name, known);
-    names.min_by_key(distance).cloned().unwrap_or_default()
 }
 
 /// Text for the value of an option, in the form that `KEY=VALUE` takes.

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use flagstone::{Durability, FileSize, Options, OptionsError};
-use flagstone_nand::{EccOwner, Profile, ProfileError};
+use flagstone_nand::{CellMode, EccOwner, Profile, ProfileError, SegmentFile, suggestion};
 use thiserror::Error;
 
 use crate::args::{
@@ -39,7 +39,7 @@ pub(crate) enum UsageError {
     #[error("preset `{0}` is an engine to compare with, for `bench`, `crash` and `lab` alone")]
     Opponent(String),
     /// No profile has this name, and there is no such file.
-    #[error("{0} (nor is there a file of that name)")]
+    #[error("{}", no_profile(.0))]
     ProfileName(ProfileError),
     /// The profile file is wrong.
     #[error("profile {path}: {source}")]
@@ -66,6 +66,9 @@ pub(crate) enum UsageError {
     /// The capacity does not fit the profile.
     #[error("--capacity: {0}")]
     Capacity(ProfileError),
+    /// An option that a database keeps from its creation.
+    #[error("option `{0}` is decided when a database is created, and stays; leave it out")]
+    Fixed(&'static str),
     /// A value outside its range or list.
     #[error("{option} cannot be `{value}`; it must be {must}")]
     Value {
@@ -79,6 +82,17 @@ pub(crate) enum UsageError {
     /// Two arguments that do not go together.
     #[error("{0}")]
     Conflict(&'static str),
+}
+
+/// Says that neither a profile nor a file has the name.
+fn no_profile(error: &ProfileError) -> String {
+    match error {
+        ProfileError::UnknownName { name, nearest } => {
+            let suggestion = suggestion(nearest.as_deref());
+            format!("no profile and no file is named `{name}`{suggestion}")
+        }
+        error => error.to_string(),
+    }
 }
 
 /// A database that exists, and how to open it.
@@ -325,10 +339,27 @@ pub(crate) fn profile(name: &str) -> Result<Profile, UsageError> {
         .map_err(|source| UsageError::ProfileFile { path: path.into(), source })
 }
 
+/// Options that a database keeps from its creation.
+const FIXED: [&str; 4] = ["parts", "collection", "wear_levelling", "log_pages"];
+
+/// Those that it keeps even when it is written anew with another size.
+const FIXED_SHAPE: [&str; 3] = ["parts", "collection", "wear_levelling"];
+
 impl TryFrom<DatabaseArgs> for Target {
     type Error = UsageError;
 
     fn try_from(args: DatabaseArgs) -> Result<Self, UsageError> {
+        Self::new(args, &FIXED)
+    }
+}
+
+impl Target {
+    /// A database that exists, of which the options `fixed` cannot be changed.
+    fn new(args: DatabaseArgs, fixed: &[&'static str]) -> Result<Self, UsageError> {
+        let names = || args.engine.options.iter().filter_map(|change| overrides::name_of(change));
+        if let Some(name) = fixed.iter().find(|fixed| names().any(|name| name == **fixed)) {
+            return Err(UsageError::Fixed(name));
+        }
         Ok(Self {
             profile: args.profile.as_deref().map(profile).transpose()?,
             options: Options::try_from(&args.engine)?,
@@ -372,8 +403,13 @@ impl TryFrom<NewArgs> for Creation {
             if capacity.is_some() {
                 return Ok(NewDevice::Segments(fixed));
             }
-            let limit_size = limit.unwrap_or(FILE_LIMIT);
-            let profile = profile(named.unwrap_or(SEGMENT_PROFILE))?.with_capacity(limit_size);
+            let profile = profile(named.unwrap_or(SEGMENT_PROFILE))?;
+            if profile.capabilities.cell_mode != CellMode::File {
+                // Refused as the device is made; a chip has a size of its own.
+                return Ok(NewDevice::Growing(profile, None));
+            }
+            let default_limit = FILE_LIMIT.min(SegmentFile::size_max(profile.geometry.page_size));
+            let profile = profile.with_capacity(limit.unwrap_or(default_limit));
             let profile = profile.map_err(UsageError::Limit)?;
             Ok(NewDevice::Growing(profile, limit.is_none().then(|| Box::new(fixed))))
         };
@@ -478,7 +514,8 @@ impl TryFrom<CompactArgs> for Compact {
         let limit = args.limit.as_deref().map(limit_size).transpose()?;
         let size = capacity.map(FileSize::Fixed);
         let size = size.or(limit.map(|limit| FileSize::Growing { limit }));
-        Ok(Self { target: args.database.try_into()?, size })
+        let fixed: &[_] = if size.is_some() { &FIXED_SHAPE } else { &FIXED };
+        Ok(Self { target: Target::new(args.database, fixed)?, size })
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Fai
         let mut size = format_size(created.data_size);
         if created.data_size_max > created.data_size {
             let _ = write!(size, ", grows to {}", format_size(created.data_size_max));
+        } else if created.grows {
+            size += ", its limit";
         }
         format!("created {path}: {profile}, {size}, preset {}\n", creation.options.preset)
     };
@@ -73,6 +75,9 @@ fn value_of(value: &Value, size_max: usize) -> Result<Cow<'_, [u8]>, Failure> {
         false => File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)),
     };
     read.map_err(|source| Failure::File { path: path.clone(), source })?;
+    if bytes.len() > size_max {
+        return Err(Failure::ValueTooLong { path: path.clone(), size_max });
+    }
     Ok(Cow::Owned(bytes))
 }
 

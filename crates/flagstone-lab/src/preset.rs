@@ -137,7 +137,7 @@ pub fn engine_of(options: &Options) -> EngineKind {
 ///
 /// # Errors
 ///
-/// `UnknownPreset`, with the nearest name.
+/// `UnknownPreset`, with the name that was probably meant.
 pub fn options(name: &str) -> Result<Options, OptionsError> {
     match LAB.iter().find(|preset| preset.name == name) {
         Some(preset) => Ok(Options {

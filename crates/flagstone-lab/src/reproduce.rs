@@ -25,7 +25,7 @@ use std::io;
 use std::path::PathBuf;
 
 use flagstone::OptionsError;
-use flagstone_nand::ProfileError;
+use flagstone_nand::{ProfileError, suggestion};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -112,12 +112,12 @@ pub struct Summary<'r> {
 #[non_exhaustive]
 pub enum ReproduceError {
     /// No paper has this name.
-    #[error("there is no paper `{name}`; did you mean `{nearest}`?")]
+    #[error("there is no paper `{name}`{}", suggestion(*nearest))]
     UnknownPaper {
         /// Name asked for.
         name: String,
-        /// Nearest name that exists.
-        nearest: &'static str,
+        /// Name that was probably meant.
+        nearest: Option<&'static str>,
     },
     /// The paper has no figure of this name.
     #[error("`{paper}` has no figure `{name}`; it has {known}")]

@@ -154,6 +154,14 @@ const PLAIN_NAMES: &[(Ending, &str)] = &[
     (Ending::UnsyncedLost, "unsynced-lost"),
 ];
 
+impl Ending {
+    /// Names of all endings; `N` is a number.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let numbered = ["torn-N", "subset512-N", "subset4096-N"];
+        PLAIN_NAMES.iter().map(|(_, name)| *name).chain(numbered)
+    }
+}
+
 impl fmt::Display for Ending {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((_, name)) = PLAIN_NAMES.iter().find(|(ending, _)| ending == self) {

@@ -29,6 +29,7 @@ mod image;
 mod mix;
 #[cfg(all(feature = "std", target_os = "linux"))]
 mod mtd;
+mod nearest;
 mod probe;
 mod profile;
 mod rules;
@@ -57,6 +58,9 @@ pub use geometry::{
 pub use image::ImageNand;
 #[cfg(all(feature = "std", target_os = "linux"))]
 pub use mtd::MtdNand;
+#[cfg(feature = "std")]
+pub use nearest::nearest;
+pub use nearest::suggestion;
 pub use probe::{
     Findings, MeasuredTimes, NOP_USUAL, ProbeError, SPARE_PROGRAMS_MAX, check_scratch, probe,
     read_time,

@@ -7,7 +7,7 @@
 //!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits, channels divide
 //!   the dies. Code words of our
 //!   own fit the spare area, beside what the floors above have of it.
-//! - **F2** A key that is not known is refused, with the nearest known one named.
+//! - **F2** A key that is not known is refused, with the known one named that is near it.
 
 #[cfg(feature = "std")]
 mod text;
@@ -17,7 +17,7 @@ use alloc::string::String;
 use thiserror::Error;
 
 use crate::ecc::{Layout, programmable};
-use crate::{Capabilities, CellMode, CodeWord, Geometry, SpareRange, Timing};
+use crate::{Capabilities, CellMode, CodeWord, Geometry, SpareRange, Timing, suggestion};
 
 /// Most code words a page may have: one bit each in the state of a page.
 pub const CODE_WORD_COUNT_MAX: u32 = 64;
@@ -73,20 +73,20 @@ pub struct Translation {
 #[non_exhaustive]
 pub enum ProfileError {
     /// No profile has this name.
-    #[error("no profile is named `{name}`; the nearest is `{nearest}`")]
+    #[error("no profile is named `{name}`{}", suggestion(nearest.as_deref()))]
     UnknownName {
         /// Name asked for.
         name: String,
-        /// Shipped name that resembles it most.
-        nearest: String,
+        /// Shipped name that was probably meant.
+        nearest: Option<String>,
     },
     /// A key that profiles do not have.
-    #[error("profile key `{key}` is unknown; the nearest is `{nearest}`")]
+    #[error("profile key `{key}` is unknown{}", suggestion(nearest.as_deref()))]
     UnknownKey {
         /// Key found, with its table.
         key: String,
-        /// Key that resembles it most.
-        nearest: String,
+        /// Key that was probably meant.
+        nearest: Option<String>,
     },
     /// A key that has no default is absent.
     #[error("profile key `{key}` is missing")]
@@ -169,7 +169,7 @@ impl Profile {
         self.checked()
     }
 
-    /// The same device with room for at least `bytes` of data: blocks are rounded up. The segments
+    /// The same device with room for at least `bytes` of data: blocks are rounded up, to one at least. The segments
     /// of a file are as large as is of use: a small file has smaller ones, or what is kept back in
     /// whole segments would be most of it.
     ///
@@ -185,7 +185,7 @@ impl Profile {
         {
             shape.pages_per_block /= 2;
         }
-        let block_count = bytes.div_ceil(shape.block_size().max(1));
+        let block_count = bytes.div_ceil(shape.block_size().max(1)).max(1);
         let block_count = u32::try_from(block_count)
             .map_err(|_| ProfileError::Inconsistent(Inconsistency::PageCount))?;
         self.with_block_count(block_count)

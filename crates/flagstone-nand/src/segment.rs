@@ -122,6 +122,12 @@ fn check_kind(profile: &Profile) -> Result<(), OpenDeviceError> {
 }
 
 impl SegmentFile<FileStorage> {
+    /// Most bytes to which a file with pages of `page_size` bytes can grow.
+    #[must_use]
+    pub const fn size_max(page_size: u32) -> u64 {
+        page_size as u64 * GROWING_PAGES_MAX as u64
+    }
+
     /// Makes a device in a new file, or on a whole block device.
     ///
     /// # Errors

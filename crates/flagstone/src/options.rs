@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use flagstone_nand::Nand;
+use flagstone_nand::{Nand, nearest, suggestion};
 use flagstone_space::{FlagLack, append_lack, flag_lack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -367,12 +367,20 @@ impl Default for Options {
 #[non_exhaustive]
 pub enum OptionsError {
     /// No preset has that name.
-    #[error("there is no preset `{name}`; did you mean `{nearest}`?")]
+    #[error("there is no preset `{name}`{}", suggestion(*nearest))]
     UnknownPreset {
         /// Name asked for.
         name: String,
-        /// Nearest name that exists.
-        nearest: &'static str,
+        /// Name that was probably meant.
+        nearest: Option<&'static str>,
+    },
+    /// The memory does not hold what one operation needs at a time: 24 logical pages.
+    #[error("option `memory` is {size} bytes, but must be at least {size_min}")]
+    TooLittleMemory {
+        /// Bytes given.
+        size: usize,
+        /// Bytes needed on this device.
+        size_min: usize,
     },
     /// The value lies outside what the engine can work with.
     #[error("option `{option}` is {value}, but must be {must}")]
@@ -567,12 +575,12 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// `UnknownPreset`, with the nearest name.
+    /// `UnknownPreset`, with the name that was probably meant.
     pub fn preset(name: &str) -> Result<Self, OptionsError> {
         let found = PRESETS.iter().find(|preset| preset.name == name);
         found.map(|preset| (preset.make)()).ok_or_else(|| OptionsError::UnknownPreset {
             name: name.to_owned(),
-            nearest: nearest_preset(name),
+            nearest: nearest(name, PRESETS.iter().map(|preset| preset.name)),
         })
     }
 
@@ -724,8 +732,9 @@ impl Options {
             });
         }
         self.require_slots(device, self.append_scheme.records_min())?;
-        if self.memory < MEMORY_PAGES_MIN * page_size {
-            return refuse("memory", self.memory.to_string(), "at least 24 logical pages");
+        let size_min = MEMORY_PAGES_MIN * page_size;
+        if self.memory < size_min {
+            return Err(OptionsError::TooLittleMemory { size: self.memory, size_min });
         }
         Ok(())
     }
@@ -783,8 +792,3 @@ fn capability_of(lack: FlagLack) -> &'static str {
 /// Logical pages that the smallest memory budget holds: a root-to-leaf path for a merge with its
 /// siblings, and as much again for the deltas and readers beside it (rule D7).
 const MEMORY_PAGES_MIN: usize = 24;
-
-fn nearest_preset(name: &str) -> &'static str {
-    let distance = |preset: &&Preset| strsim::damerau_levenshtein(name, preset.name);
-    PRESETS.iter().min_by_key(distance).map_or("flagstone", |preset| preset.name)
-}

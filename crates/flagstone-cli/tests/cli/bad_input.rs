@@ -182,6 +182,46 @@ fn values_outside_their_range_are_refused() {
     flagstone(&["create", &new, "--device", "mtd", "--capacity", "1MiB"]).fails(2);
 }
 
+/// Goal: a message says what is wrong and what would be right. Method: what it must contain.
+#[test]
+fn messages_say_what_would_be_right() {
+    let place = Place::with_database(&["--limit", "64MiB"]);
+    let (db, new) = (place.path("db"), place.path("new"));
+    for (code, arguments, words) in [
+        (8, vec!["create", &new, "--capacity", "0"], "at least"),
+        (8, vec!["create", &new, "--limit", "0"], "at least"),
+        (2, vec!["create", &new, "--memory", "1"], "at least 98304"),
+        (2, vec!["create", &new, "--limit", "-1"], "`-1` is not a size"),
+        (7, vec!["create", &new, "--profile", "nandsim", "--device", "file"], "kind of device"),
+        (2, vec!["create", &new, "--preset", "nonsense"], "no preset `nonsense`\n"),
+        (2, vec!["create", &new, "-o", "nonsense=1"], "no option `nonsense`\n"),
+        (2, vec!["create", &new, "--profile", "nonsense"], "no file is named `nonsense`\n"),
+        (2, vec!["bench", "tpcb", "--seconds", "-3"], "--seconds cannot be `-3`"),
+        (2, vec!["bench", "tpcb", "--clients", "-1"], "-1 is not in"),
+        (2, vec!["bench", "tpcb", "--txns", "18446744073709551615"], "is not in"),
+        (2, vec!["quickstart", "--txns", "18446744073709551615"], "is not in"),
+        (2, vec!["crash", "--ops", "4294967295"], "is not in"),
+        (2, vec!["crash", "--cut", "3", "--ending", "foo"], "partly-erased"),
+        (2, vec!["crash", "--cut", "99999", "--ending", "complete"], "the last"),
+        (2, vec!["crash", "--cut", "9", "--ending", "unsynced-lost"], "untouched, complete"),
+        (2, vec!["lab", "reproduce", "nonsense"], "no paper `nonsense`\n"),
+        (3, vec!["get", &db, "nonsense", "k"], "no table `nonsense`\n"),
+        (2, vec!["get", &db, "t", "k", "-o", "parts=2"], "`parts` is decided when"),
+        (2, vec!["compact", &db, "-o", "log-pages=512"], "`log_pages` is decided when"),
+        (13, vec!["put", &db, "t", "k", "--file", "/dev/zero"], "longer than the longest value"),
+    ] {
+        let ran = flagstone(&arguments).fails(code);
+        assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("did you mean"), "{arguments:?}: {}", ran.stderr);
+    }
+    assert!(!place.file("new").exists());
+    place.run("compact", &["--limit", "128MiB", "-o", "log-pages=512"]).ok();
+    let ran = place.run("wear", &["--svg", &place.path("none/x.svg")]).fails(19);
+    assert!(ran.stderr.contains("none/x.svg: ") && !ran.stderr.contains(".flagstone-"), "{ran:?}");
+    let ran = flagstone(&["create", &new, "--limit", "1MiB"]).ok();
+    assert!(ran.stdout.contains("1 MiB, its limit"), "{ran:?}");
+}
+
 #[test]
 fn what_is_no_raw_nand_is_refused_and_stays() {
     let place = Place::empty();

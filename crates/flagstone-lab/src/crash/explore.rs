@@ -122,21 +122,71 @@ impl fmt::Display for CutPath {
 }
 
 /// Why a cut on the command line names no state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadCut {
     /// `--cut` is no list of numbers.
     #[error("`--cut` takes operation numbers, or `17+23`, with commas for cuts within cuts")]
     Operation,
     /// `--ending` names no ending.
-    #[error("`--ending` takes names of endings, with commas for cuts within cuts")]
+    #[error(
+        "`--ending` takes names of endings, with commas for cuts within cuts: {}",
+        joined(Ending::names())
+    )]
     Ending,
     /// The two lists differ in length.
     #[error("`--cut` and `--ending` must be equally long lists")]
     Count,
-    /// The run has no such operation, or the operation no such ending.
-    #[error("the run has no operation {0} that may end like that")]
-    NoSuchState(u64),
+    /// The run, or the recovery, has no such operation.
+    #[error("there is no operation {operation} to cut: the first is {first}, the last {last}")]
+    NoSuchOperation {
+        /// Number given.
+        operation: u64,
+        /// Lowest number.
+        first: u64,
+        /// Highest number.
+        last: u64,
+    },
+    /// The operation has no such ending.
+    #[error("operation {operation} ends in one of these ways: {}", joined(endings))]
+    NoSuchEnding {
+        /// Number given.
+        operation: u64,
+        /// Its endings.
+        endings: Vec<Ending>,
+    },
+    /// The operations are not under way at a time, or the last one does not end so.
+    #[error("operation {operation} is not overtaken by {until}, or that one does not end so")]
+    NotOvertaken {
+        /// Number given.
+        operation: u64,
+        /// Number given for the last one beside it.
+        until: u64,
+    },
+}
+
+fn joined(endings: impl IntoIterator<Item: fmt::Display>) -> String {
+    let names: Vec<_> = endings.into_iter().map(|ending| ending.to_string()).collect();
+    names.join(", ")
+}
+
+impl BadCut {
+    /// Why none of these captures is the one that `cut` names.
+    fn of<C>(cut: Cut, captures: &[ModelCapture<C>]) -> Self {
+        let operation = cut.operation;
+        let numbers = || captures.iter().map(|capture| capture.operation);
+        match captures.iter().find(|capture| capture.operation == operation) {
+            Some(capture) if capture.endings.contains(&cut.ending) => {
+                Self::NotOvertaken { operation, until: cut.until }
+            }
+            Some(capture) => Self::NoSuchEnding { operation, endings: capture.endings.clone() },
+            None => Self::NoSuchOperation {
+                operation,
+                first: numbers().min().unwrap_or_default(),
+                last: numbers().max().unwrap_or_default(),
+            },
+        }
+    }
 }
 
 /// A crash state in which the promise is broken.
@@ -513,7 +563,7 @@ where
 ///
 /// # Errors
 ///
-/// `NoSuchState` when the path leads nowhere.
+/// `NoSuchOperation` or `NoSuchEnding` when the path leads nowhere.
 pub fn replay<S, C>(
     scenario: &Scenario<C>,
     path: &CutPath,
@@ -530,7 +580,7 @@ where
     for cut in &path.0 {
         let states = State::all(&captures);
         let found = states.iter().find(|state| state.cut() == *cut);
-        let state = found.ok_or(BadCut::NoSuchState(cut.operation))?;
+        let state = found.ok_or_else(|| BadCut::of(*cut, &captures))?;
         let rig = Rig::new(state.device(seed), Arc::clone(state.mark()), Capturing::On);
         let probe = cut.operation;
         let recovered =

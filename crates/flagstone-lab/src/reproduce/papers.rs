@@ -8,6 +8,8 @@ mod lazy_split_lru;
 mod lazy_update;
 mod on_the_fly_redo;
 
+use flagstone_nand::nearest;
+
 use super::{Effort, Experiment, ReproduceError};
 
 type Make = fn(Effort, u64) -> Result<Experiment, ReproduceError>;
@@ -48,12 +50,7 @@ pub(super) fn experiment(
     let paper = PAPERS.iter().find(|paper| paper.name == name);
     let paper = paper.ok_or_else(|| ReproduceError::UnknownPaper {
         name: name.to_owned(),
-        nearest: nearest(name),
+        nearest: nearest(name, PAPERS.iter().map(|paper| paper.name)),
     })?;
     (paper.make)(effort, seed)
-}
-
-fn nearest(name: &str) -> &'static str {
-    let distance = |paper: &&Paper| strsim::damerau_levenshtein(name, paper.name);
-    PAPERS.iter().min_by_key(distance).map_or("", |paper| paper.name)
 }

@@ -7,6 +7,7 @@ use toml::{Table, Value};
 use super::{EccOwner, Profile, ProfileError, Translation};
 use crate::{
     Capabilities, CellMode, CodeWord, Geometry, PartialCut, ProgramOrder, SpareRange, Timing,
+    nearest,
 };
 
 macro_rules! shipped {
@@ -111,13 +112,13 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// `UnknownName`, with the nearest name that exists.
+    /// `UnknownName`, with the name that was probably meant.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         match SHIPPED.iter().find(|(shipped, _)| *shipped == name) {
             Some((_, text)) => Self::from_toml(text),
             None => Err(ProfileError::UnknownName {
                 name: name.into(),
-                nearest: nearest(name, Self::names()).into(),
+                nearest: nearest(name, Self::names()).map(Into::into),
             }),
         }
     }
@@ -213,7 +214,7 @@ impl<'a> Section<'a> {
             None => Ok(section),
             Some(key) => Err(ProfileError::UnknownKey {
                 key: section.path(key),
-                nearest: section.path(nearest(key, known.iter().copied())),
+                nearest: nearest(key, known.iter().copied()).map(|key| section.path(key)),
             }),
         }
     }
@@ -483,14 +484,6 @@ const fn order_name(order: ProgramOrder) -> &'static str {
         ProgramOrder::Any => "any",
         ProgramOrder::Ascending => "ascending",
     }
-}
-
-/// The candidate that resembles `word` most; empty without candidates.
-fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> &'a str {
-    // Distances in thousandths: floats have no total order.
-    let distance =
-        |candidate: &&str| (1000.0 * (1.0 - strsim::jaro_winkler(word, candidate))) as u32;
-    candidates.min_by_key(distance).unwrap_or_default()
 }
 
 fn syntax(text: &str, error: &toml::de::Error) -> ProfileError {
