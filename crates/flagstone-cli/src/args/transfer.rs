@@ -1,0 +1,85 @@
+//! Arguments of the commands that move rows between databases and files.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::DatabaseArgs;
+use super::create::NewArgs;
+
+/// Arguments of `export`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone export shop.db > shop.jsonl
+  flagstone export shop.db shop.jsonl --table users --table orders
+  flagstone export old.db | flagstone import new.db -")]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// File to write, which must not exist; `-` is standard output.
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// Export this table alone; may be repeated [default: all tables].
+    #[arg(long = "table", value_name = "TABLE")]
+    pub(crate) tables: Vec<String>,
+}
+
+/// Arguments of `import`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone import shop.db shop.jsonl
+  zcat shop.jsonl.gz | flagstone import shop.db -
+  flagstone import shop.db shop.jsonl --from-line 1501    goes on where a bad line ended it
+  flagstone import shop.db shop.jsonl --atomic            all rows or none")]
+pub(crate) struct ImportArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// File of JSON Lines; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Rows of one transaction.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch: u64,
+    /// Store all rows in one transaction: a failure stores none. New tables stay, empty.
+    #[arg(long, conflicts_with = "batch")]
+    pub(crate) atomic: bool,
+    /// Begin with this line; those before it are not looked at.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) from_line: u64,
+}
+
+/// Arguments of `backup`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone backup shop.db shop.backup
+  flagstone backup chip.nand - | ssh attic 'cat > chip.backup'")]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// File to write, which must not exist; `-` is standard output.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Arguments of `restore`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone restore shop.db shop.backup --capacity 1GiB
+  flagstone restore chip.nand shop.backup --profile slc-2k    a backup fits any device
+  flagstone restore --verify shop.backup                      reads it and says what it holds
+
+Sizes and devices are those of `create`.")]
+pub(crate) struct RestoreArgs {
+    #[command(flatten)]
+    pub(crate) new: NewArgs,
+    /// Backup to read; `-` is standard input. With --verify, PATH is the backup.
+    #[arg(value_name = "FILE", required_unless_present = "verify", conflicts_with = "verify")]
+    pub(crate) file: Option<PathBuf>,
+    /// Create nothing: read the backup named as PATH to its end, and say what it holds.
+    #[arg(long)]
+    pub(crate) verify: bool,
+}
