@@ -79,10 +79,10 @@ pub(crate) enum Failure {
         /// Device asked for.
         asked: String,
     },
-    /// The device of a database to be created holds one.
+    /// A chip that is to be formatted or used up holds a database.
     #[error("{path}: it holds a database; `--overwrite` gives it up")]
     Occupied {
-        /// Node of the device.
+        /// Node of the device, or image.
         path: PathBuf,
     },
     /// A device could not be probed.

@@ -102,8 +102,9 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     {
         require_no_database(&creation.path, profile.as_ref())?;
     }
-    let side = ImageNand::side_path(&creation.path);
-    if matches!(creation.device, NewDevice::Image(_)) && side.exists() {
+    let (path, side) = (&creation.path, ImageNand::side_path(&creation.path));
+    // The failure of the device could not say which of the two files is there.
+    if matches!(creation.device, NewDevice::Image(_)) && side.exists() && !path.exists() {
         return Err(taken(&side));
     }
     let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;

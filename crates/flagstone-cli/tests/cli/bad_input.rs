@@ -263,7 +263,8 @@ fn a_creation_that_fails_takes_and_leaves_no_file() {
     let own = flagstone(&["profiles", "slc-2k"]).ok().stdout;
     fs::write(place.file("own.toml"), &own).expect("written");
     let (new, profile) = (place.path("own"), place.path("own.toml"));
-    flagstone(&["create", &new, "--profile", &profile]).fails(18);
+    let ran = flagstone(&["create", &new, "--profile", &profile]).fails(18);
+    assert!(ran.stderr.contains("own.toml: File exists"), "{}", ran.stderr);
     assert_eq!(fs::read_to_string(place.file("own.toml")).expect("still there"), own);
     assert!(!place.file("own").exists(), "no image stays");
 
