@@ -10,7 +10,7 @@ use super::RawDevice;
 const TXNS_MAX: u64 = 1_000_000_000;
 
 /// Most operations of a workload whose every operation is cut.
-const OPS_MAX: i64 = 100_000;
+const OPS_MAX: i64 = 10_000;
 
 /// Most runs at a time.
 const THREADS_MAX: i64 = 1_000;

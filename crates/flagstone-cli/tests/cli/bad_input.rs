@@ -272,6 +272,17 @@ fn a_creation_that_fails_takes_and_leaves_no_file() {
     flagstone(&["create", &db, "--device", "file", "--profile", "slc-2k"]).fails(7);
     assert!(!place.file("db").exists(), "no file stays");
     flagstone(&["create", &db, "--limit", "1GiB"]).ok();
+
+    // A file that may not become as long as it has to be.
+    let command = env!("CARGO_BIN_EXE_flagstone");
+    let small = place.path("small");
+    for device in ["--profile slc-2k", "--device file --capacity 8MiB", "--limit 1GiB"] {
+        let script =
+            format!("trap '' XFSZ; ulimit -f 16; exec '{command}' create '{small}' {device}");
+        let ran = run(std::process::Command::new("sh").args(["-c", &script]));
+        assert_ne!(ran.code, 0, "{device}: {ran:?}");
+        assert!(!place.file("small").exists() && !place.file("small.toml").exists(), "{device}");
+    }
 }
 
 #[test]
