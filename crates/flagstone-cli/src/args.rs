@@ -95,7 +95,7 @@ pub(crate) enum RawCommand {
     /// Create a database from a backup.
     ///
     /// The backup is verified before anything is created, unless it comes by standard input. The
-    /// database has its name only when it is complete; on raw NAND, a restore that fails leaves a part
+    /// database has its name only when it is complete; on raw NAND and block devices, a restore that fails leaves a part
     /// of it.
     Restore(RestoreArgs),
     /// Write all rows as JSON Lines, as of one moment.

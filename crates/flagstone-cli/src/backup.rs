@@ -3,7 +3,7 @@
 //! Owns under which names files appear; what a backup holds is the library's.
 //!
 //! Invariants:
-//! - I1: a database that is restored has its name only when it is complete, but for raw NAND.
+//! - I1: a database that is restored has its name only when it is complete, but for raw NAND and block devices.
 //! - I2: a restore that fails leaves no file behind.
 
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::files::{at, is_standard, open_input, taken, write_new};
-use crate::open::{Opened, create_database, open, remove_files};
+use crate::open::{Opened, create_database, is_block_device, open, remove_files};
 use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
 use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
@@ -104,7 +104,7 @@ fn restore_new(
     watch: impl FnMut(&BackupReport),
 ) -> Result<BackupReport, Failure> {
     let path = creation.path.clone();
-    if matches!(creation.device, NewDevice::Mtd(..)) {
+    if matches!(creation.device, NewDevice::Mtd(..)) || is_block_device(&path) {
         return restore_into(&creation, backup, watch);
     }
     let is_image = matches!(creation.device, NewDevice::Image(_));

@@ -24,10 +24,11 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Failure {
     |source| Failure::File { path: path.into(), source }
 }
 
+/// `EEXIST` on every Unix.
+pub(crate) const EEXIST: i32 = 17;
+
 /// The failure that a file is which must not be there.
 pub(crate) fn taken(path: &Path) -> Failure {
-    /// `EEXIST` on every Unix: its words are the system's.
-    const EEXIST: i32 = 17;
     at(path)(io::Error::from_raw_os_error(EEXIST))
 }
 

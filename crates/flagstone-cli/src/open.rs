@@ -12,13 +12,13 @@ use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
     CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile,
-    SegmentFile, nearest,
+    SegmentFile, Storage as _, nearest,
 };
 
 use flagstone_space::{MountError, Space};
 
 use crate::failure::Failure;
-use crate::files::taken;
+use crate::files::{EEXIST, taken};
 use crate::request::{Creation, NewDevice, Target};
 
 /// An open database and the file it lives in.
@@ -97,17 +97,7 @@ pub(crate) struct Created {
 /// Creates an empty database; when that fails, no file of it stays behind.
 pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
-    if let NewDevice::Mtd(profile, _) = &creation.device
-        && !creation.overwrite
-    {
-        require_no_database(&creation.path, profile.as_ref())?;
-    }
-    let (path, side) = (&creation.path, ImageNand::side_path(&creation.path));
-    // The failure of the device could not say which of the two files is there.
-    if matches!(creation.device, NewDevice::Image(_)) && side.exists() && !path.exists() {
-        return Err(taken(&side));
-    }
-    let (device, profile) = create_device(creation).map_err(|source| failure(source.into()))?;
+    let (device, profile) = vacant_device(creation)?;
     let data_size_max = device.geometry().data_size();
     match Database::create_on(device, &creation.options) {
         Ok(database) => {
@@ -123,6 +113,41 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
             Err(failure(source))
         }
     }
+}
+
+/// The device of a database to be created, and the name of its profile. One that holds a database is refused,
+/// unless that is given up.
+fn vacant_device(creation: &Creation) -> Result<(AnyNand, String), Failure> {
+    let path = &creation.path;
+    let failure =
+        |source: OpenDeviceError| Failure::Open { path: path.clone(), source: source.into() };
+    match &creation.device {
+        NewDevice::Mtd(profile, _) if !creation.overwrite => {
+            require_no_database(path, profile.as_ref())?;
+        }
+        NewDevice::Image(_) if !path.exists() && ImageNand::side_path(path).exists() => {
+            // The failure of the device could not say which of the two files is there.
+            return Err(taken(&ImageNand::side_path(path)));
+        }
+        _ => {}
+    }
+    match create_device(creation) {
+        Err(OpenDeviceError::Io { errno: EEXIST }) if is_block_device(path) => {
+            if !creation.overwrite {
+                return Err(Failure::Occupied { path: path.clone() });
+            }
+            give_up(path).and_then(|()| create_device(creation)).map_err(failure)
+        }
+        created => created.map_err(failure),
+    }
+}
+
+/// Has a block device forget the database that it holds.
+fn give_up(path: &Path) -> Result<(), OpenDeviceError> {
+    let mut storage = FileStorage::open(path)?;
+    storage.write_at(0, &[0; 4096])?;
+    storage.sync()?;
+    Ok(())
 }
 
 /// Refuses raw NAND that holds a database: what is about to happen would destroy it.
@@ -279,7 +304,8 @@ fn mtd_to_probe(_: &Path, _: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceE
     Err(OpenDeviceError::Unsuitable)
 }
 
-fn is_block_device(path: &Path) -> bool {
+/// Whether a path is the node of a block device.
+pub(crate) fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 

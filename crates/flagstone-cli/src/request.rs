@@ -17,6 +17,7 @@ use crate::args::{
     KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, RestoreArgs, ScanArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
+use crate::open::is_block_device;
 use crate::overrides::{self, BadOption};
 use crate::size::{BadQuantity, parse_size};
 
@@ -428,7 +429,12 @@ impl TryFrom<NewArgs> for Creation {
         if limit.is_some() && !matches!(device, NewDevice::Growing(..)) {
             return Err(UsageError::Conflict(FILES_ALONE_GROW));
         }
-        if args.overwrite && !matches!(device, NewDevice::Mtd(..)) {
+        let is_new = match device {
+            NewDevice::Mtd(..) => false,
+            NewDevice::Segments(_) | NewDevice::Growing(..) => !is_block_device(&args.path),
+            NewDevice::Image(_) => true,
+        };
+        if args.overwrite && is_new {
             return Err(UsageError::Conflict(FILES_ARE_NEW));
         }
         let device = match args.ecc {
@@ -501,7 +507,7 @@ const MTD_HAS_A_SIZE: &str =
     "--capacity has no meaning with --device mtd; make a partition of the size you want";
 
 const FILES_ARE_NEW: &str =
-    "--overwrite is for --device mtd: a file that exists is never written over; remove it first";
+    "--overwrite is for raw NAND and block devices: a file is never written over; remove it first";
 
 const SIM_LEAVES_NOTHING: &str =
     "--device sim lives in memory and leaves nothing behind; use `bench` for it, or --device image";

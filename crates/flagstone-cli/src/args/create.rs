@@ -46,7 +46,7 @@ pub(crate) struct NewArgs {
     /// Size up to which a plain file grows, 1 TiB at most [default: 256 GiB].
     #[arg(long, value_name = "SIZE", conflicts_with = "capacity")]
     pub(crate) limit: Option<String>,
-    /// Format raw NAND that holds a database: what it holds is lost.
+    /// Format raw NAND or a block device that holds a database: what it holds is lost.
     #[arg(long)]
     pub(crate) overwrite: bool,
     #[command(flatten)]

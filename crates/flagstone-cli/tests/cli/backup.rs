@@ -1,7 +1,7 @@
 //! Backup and restore: another device gets the same rows, and what is not whole creates nothing.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use flagstone::{Database, Options};
 
@@ -112,6 +112,40 @@ fn what_a_restore_left_is_replaced() {
     flagstone(&["restore", &new, &out]).ok();
     assert!(names(&place).iter().all(|name| !name.contains("restoring")));
     assert_eq!(flagstone(&["get", &new, "users", "ada"]).ok().stdout, "countess\n");
+}
+
+/// Goal: a block device gets a database by `create` and by `restore`, and gives one up only when asked. Method: a
+/// loop device, where this user may make one; elsewhere there is nothing to test.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_block_device_is_restored_to_and_given_up_when_asked() {
+    let place = filled(DEVICES[1]);
+    place.run("backup", &[&place.path("out")]).ok();
+    fs::write(place.file("disk"), vec![0; 12 << 20]).expect("written");
+    let losetup = |arguments: &[&str]| {
+        let output = Command::new("losetup").args(arguments).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    let Some(disk) = losetup(&["--find", "--show", &place.path("disk")]) else { return };
+    let out = place.path("out");
+    let test = || {
+        let size = ["--capacity", "8MiB"];
+        flagstone(&[&["restore", &disk, &out], &size[..]].concat()).ok();
+        for command in [&["restore", &disk, &out][..], &["create", &disk]] {
+            let ran = flagstone(&[command, &size].concat()).fails(18);
+            assert!(ran.stderr.contains("--overwrite"), "{}", ran.stderr);
+        }
+        assert_eq!(flagstone(&["get", &disk, "users", "ada"]).ok().stdout, "countess\n");
+        flagstone(&[&["create", &disk, "--overwrite"], &size[..]].concat()).ok();
+        flagstone(&["get", &disk, "users", "ada"]).fails(3);
+        flagstone(&[&["restore", &disk, &out, "--overwrite"], &size[..]].concat()).ok();
+        assert_eq!(flagstone(&["check", &disk, "--json"]).ok().json()["sound"], true);
+    };
+    let result = std::panic::catch_unwind(test);
+    losetup(&["-d", &disk]);
+    assert!(result.is_ok());
+    place.run("restore", &[&out, "--overwrite"]).fails(2);
 }
 
 /// Goal: with `verify_on_open` a command refuses a database with a damaged leaf.
