@@ -111,7 +111,8 @@ pub enum NandError {
     #[error("the host has no room for more blocks")]
     NoSpace,
     /// The host side failed (file, ioctl, bus). Nothing is known about the medium.
-    #[error("host error {errno}")]
+    #[cfg_attr(feature = "std", error("{}", std::io::Error::from_raw_os_error(*errno)))]
+    #[cfg_attr(not(feature = "std"), error("host error {errno}"))]
     Host {
         /// `errno` of the failed call.
         errno: i32,

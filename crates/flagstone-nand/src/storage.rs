@@ -40,7 +40,7 @@ pub enum StorageError {
     #[error("no room for more bytes")]
     NoSpace,
     /// The operating system refused the call.
-    #[error("host error {errno}")]
+    #[error("{}", std::io::Error::from_raw_os_error(*errno))]
     Host {
         /// `errno` of the failed call.
         errno: i32,

@@ -108,3 +108,12 @@ fn errors_name_the_address_in_words() {
         assert_eq!(error.to_string(), text);
     }
 }
+
+#[cfg(feature = "std")]
+#[test]
+fn errors_of_the_host_are_in_its_words() {
+    let errno = 28;
+    let said = std::io::Error::from_raw_os_error(errno).to_string();
+    assert_eq!(NandError::Host { errno }.to_string(), said);
+    assert_eq!(crate::StorageError::Host { errno }.to_string(), said);
+}
