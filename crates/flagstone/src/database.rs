@@ -139,7 +139,7 @@ impl Database<AnyNand> {
     ///
     /// let size = FileSize::Growing { limit: 1 << 30 };
     /// Database::create_sized(&path, &Options::default(), size)?.close()?;
-    /// assert!(fs::metadata(&path)?.len() < 20 << 20);
+    /// assert!(std::fs::metadata(&path)?.len() < 20 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
