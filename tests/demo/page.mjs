@@ -259,6 +259,23 @@ test("the page with its results, in all widths, light and dark", async () => {
   await page.emulateMedia({ colorScheme: "light", reducedMotion: "no-preference" });
 });
 
+/** Does something while the page is told that the run of side A is ending. */
+async function seenEnding(act) {
+  const phase = page.locator("#panel-a .phase");
+  await page.route("**/api/state", async (route) => {
+    const response = await route.fetch();
+    const state = await response.json();
+    state.a.state = "ending";
+    await route.fulfill({ response, json: state });
+  });
+  await phase.filter({ hasText: "Ending" }).waitFor();
+  // A browser takes the focus from what is disabled when it draws the next picture.
+  await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+  await act();
+  await page.unroute("**/api/state");
+  await phase.filter({ hasNotText: "Ending" }).waitFor();
+}
+
 test("a run is cancelled, and what an engine refuses is told", { timeout: RUN_MS }, async () => {
   await fromTop();
   await type("txns", "5000000");
@@ -270,6 +287,7 @@ test("a run is cancelled, and what an engine refuses is told", { timeout: RUN_MS
   await page.keyboard.press("Enter");
   await page.locator("#form-error", { hasText: "A run is on here" }).waitFor();
   await tabTo("cancel");
+  await seenEnding(async () => assert.equal(await focused(), "cancel", "the focus stays while a run ends"));
   await page.keyboard.press("Enter");
   await page.locator("#status", { hasText: "Side A is cancelled." }).waitFor({ timeout: RUN_MS });
   assert.equal(await focused(), "start-a", "the focus is not lost with the button");

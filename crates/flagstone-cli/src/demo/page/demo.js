@@ -153,6 +153,7 @@ function makePanel(side) {
   const cancel = root.querySelector(".cancel");
   cancel.textContent = `Cancel ${side.toUpperCase()}`;
   cancel.addEventListener("click", async () => {
+    if (cancel.ariaDisabled === "true") return;
     await ask("DELETE", `/api/runs/${side}`);
     poll();
   });
@@ -202,10 +203,11 @@ function showPanel(side, run) {
   progress.hidden = !isOn;
   progress.value = run.seen.total > 0 ? run.seen.done / run.seen.total : 0;
   const cancel = panel.querySelector(".cancel");
-  // The button that is pressed must not vanish under the keyboard: the heading takes over.
+  // The button that is pressed must not vanish under the keyboard, nor lose it while the run ends:
+  // the one that starts a run takes over in the end.
   if (!isOn && cancel === document.activeElement) byId(`start-${side}`).focus();
   cancel.hidden = !isOn;
-  cancel.disabled = run.state === "ending";
+  cancel.ariaDisabled = String(run.state === "ending");
   const error = panel.querySelector(".error");
   error.hidden = run.state !== "failed";
   error.textContent = run.message ?? "";
