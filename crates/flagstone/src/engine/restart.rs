@@ -111,7 +111,8 @@ impl Engine {
             Record::Install(install) if is_first && !self.bugs.has(SeededBug::SkipInstalls) => {
                 self.replay_install(lsn, install, &mut effects)?;
             }
-            Record::Claimed { .. } if is_first => self.keep_apart(lsn),
+            // The cut may have taken the marker of a commit that a flag made: no later one tells.
+            Record::Claimed { .. } | Record::Open { .. } if is_first => self.keep_apart(lsn),
             Record::Copy { cycle, tree, deltas } if is_first && *cycle == master.cycle => {
                 for copied in deltas.iter() {
                     let copied = copied.map_err(|_| DAMAGED)?;

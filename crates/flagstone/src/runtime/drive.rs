@@ -95,7 +95,7 @@ impl<D: Nand> Runtime<D> {
             // No more than the claim needs: other work would come sooner than it pays.
             Wait::Claim => {
                 drop(engine);
-                return Ok(self.flush_now()? || self.work_now()?);
+                return Ok(self.flush_now()? || self.work_now()? || self.await_flush());
             }
             _ => {}
         }
@@ -135,15 +135,17 @@ impl<D: Nand> Runtime<D> {
     /// The device failed.
     pub(crate) fn advance(&self) -> Result<bool, EngineError> {
         let flushed = self.flush_now()?;
-        if self.work_now()? || flushed {
-            return Ok(true);
-        }
-        // What another thread is programming may be what is waited for.
+        Ok(self.work_now()? || flushed || self.await_flush())
+    }
+
+    /// What another thread is programming may be what is waited for: waits a little for it. False when
+    /// nobody is.
+    fn await_flush(&self) -> bool {
         let is_flushing = self.engine().is_flushing();
         if is_flushing {
             self.await_change();
         }
-        Ok(is_flushing)
+        is_flushing
     }
 
     /// Flushes if somebody wants it and nobody does.

@@ -114,6 +114,35 @@ fn changes_around_a_claim_stay_apart() {
     }
 }
 
+/// Goal (Q2): the same where the cut takes the marker of a flag commit, and the patch comes in the next
+/// session, whose record is the only thing in the log that stands between the two.
+#[test]
+fn sessions_keep_changes_apart_without_a_marker() {
+    let (database, table) = database(CommitBy::Log);
+    put(&database, table, 10..20, 1);
+    database.runtime().engine().options.commit = CommitBy::Flags;
+    put(&database, table, 0..ROWS, 2);
+    let leaves = claimed(&database);
+    assert!(leaves > 25, "{leaves} leaves");
+    let (database, table) = reopen(database, CommitBy::Log);
+    let patched = |row: u32| {
+        let mut value = value(row, 2);
+        value[50..54].copy_from_slice(&[0xEE; 4]);
+        value
+    };
+    let mut transaction = database.begin();
+    (10..20).for_each(|row| transaction.patch(table, &key(row), 50, &[0xEE; 4]).unwrap());
+    transaction.commit_with(Durability::Immediate).unwrap();
+    let (mut database, mut table) = reopen(database, CommitBy::Log);
+    for _ in 0..2 {
+        for row in 10..20 {
+            assert_eq!(database.begin().get(table, &key(row)).unwrap(), Some(patched(row)));
+        }
+        database.runtime().checkpoint_now().unwrap();
+        (database, table) = reopen(database, CommitBy::Log);
+    }
+}
+
 /// Goal (Q3): a snapshot sees all of a claim or nothing, and one that begins afterwards sees it.
 #[test]
 fn snapshots_see_a_claim_whole_or_not_at_all() {
