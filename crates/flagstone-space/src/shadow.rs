@@ -16,7 +16,7 @@
 //!   (rule E4): a collection ends with the erase.
 //! - **H5** What may have been in flight at a cut is not relied on: restart programs such flags
 //!   again, and empties every block that was open.
-//! - **H6** Hosts leave `RESERVE` blocks to collection, which therefore always finishes.
+//! - **H6** Hosts leave blocks to collection and to restarts, which therefore always finish.
 //!
 //! ```text
 //!  begin ─▶ running ── write: shadow pages go out as they come (steal)
@@ -69,7 +69,7 @@ pub use options::{Lack, ShadowError, ShadowOptions, ShadowProtocol, UnknownProto
 pub use restart::{Restart, RestartReport};
 pub use stats::ShadowStats;
 
-/// Free blocks that hosts leave to collection.
+/// Free blocks that hosts leave to collection, where blocks are not tiny.
 const RESERVE: u32 = 3;
 
 /// Transaction numbers that one mark reserves (rule D3).
@@ -208,8 +208,16 @@ impl<D: Nand> ShadowStore<D> {
         let good = self.blocks.good_count();
         let dies = self.flash.sizes.geometry.die_count;
         let kept = (u64::from(good) * u64::from(self.options.reserve_percent)).div_ceil(100);
-        let kept = u32::try_from(kept).unwrap_or(good).max(2 * dies + RESERVE + 1);
+        let kept = u32::try_from(kept).unwrap_or(good).max(2 * dies + self.reserve() + 1);
         good.saturating_sub(kept) * self.flash.sizes.units_per_block
+    }
+
+    /// Blocks that hosts leave to collection and to a restart, which copies the last unit of each
+    /// open block and writes a mark before it erases anything.
+    fn reserve(&self) -> u32 {
+        let sizes = &self.flash.sizes;
+        let copies = 2 * sizes.geometry.die_count + 2;
+        RESERVE - 1 + copies.div_ceil(sizes.units_per_block)
     }
 
     fn set_page_count(&mut self, page_count: u32) {

@@ -3,7 +3,7 @@
 //! Owns the open blocks. Never decides what is live.
 //!
 //! W1. A block is erased in this session before its first program, and closed with a summary.
-//! W2. Hosts open a block only while more than [`RESERVE`] are free.
+//! W2. Hosts open a block only while more than the reserve is free.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use super::blocks::State;
 use super::flash::Work;
 use super::note::{Kind, Note};
 use super::table::Written;
-use super::{RESERVE, ShadowError, ShadowStore, XID_STEP, summary};
+use super::{ShadowError, ShadowStore, XID_STEP, summary};
 use crate::evidence::Flag;
 use crate::meta::{get_uint, put_uint};
 use crate::{GroupId, LogicalPage, Version};
@@ -194,10 +194,10 @@ impl<D: Nand> ShadowStore<D> {
 
     fn may_open(&self, line: Line) -> bool {
         match line {
-            Line::Hosts => self.blocks.free_count() > RESERVE,
+            Line::Hosts => self.blocks.free_count() > self.reserve(),
             Line::Moved => {
                 let has_room = self.moved.open.iter().any(Option::is_some);
-                self.blocks.free_count() > RESERVE || !has_room
+                self.blocks.free_count() > self.reserve() || !has_room
             }
         }
     }
@@ -214,10 +214,10 @@ impl<D: Nand> ShadowStore<D> {
         self.retire_failing()?;
         let blocks = u64::from(self.flash.sizes.geometry.block_count);
         let share = blocks * u64::from(self.options.collect_below_percent) / 100;
-        let wanted = u32::try_from(share).unwrap_or(u32::MAX).max(RESERVE);
+        let wanted = u32::try_from(share).unwrap_or(u32::MAX).max(self.reserve());
         for count in 0.. {
             let free = self.blocks.free_count();
-            if free > wanted || (free > RESERVE && count >= VICTIMS_MAX) || !self.collect_one()? {
+            if free > wanted || (free > self.reserve() && count >= VICTIMS_MAX) || !self.collect_one()? {
                 break;
             }
         }

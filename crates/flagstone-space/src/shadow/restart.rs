@@ -381,18 +381,25 @@ impl<D: Nand> ShadowStore<D> {
         self.raise_floor()
     }
 
-    /// Step 5. Of a committed transaction that has nothing elsewhere, one page is moved out already.
+    /// Step 5. Of a committed transaction that stands in several of these blocks, one page is moved
+    /// out already: one may go before another that it proves. Of one that stands in a single block,
+    /// all that counts is moved before that block goes.
     fn leave_evidence(&mut self, opened: &[Written]) -> Result<(), ShadowError> {
         let blocks = self.doomed.clone();
         self.hand_on_all(&blocks, opened)?;
         if !self.flash.sizes.has_flags {
             return Ok(());
         }
-        let mut moved = BTreeSet::new();
-        for unit in opened.iter().filter(|unit| unit.note.kind == Kind::Data) {
+        let mut places: BTreeMap<GroupId, BTreeSet<BlockIndex>> = BTreeMap::new();
+        let data = || opened.iter().filter(|unit| unit.note.kind == Kind::Data);
+        for unit in data() {
+            places.entry(unit.note.xid()).or_default().insert(self.flash.sizes.block_of(unit.at));
+        }
+        places.retain(|_, blocks| blocks.len() > 1);
+        for unit in data() {
             let is_current = self.map.get(unit.note.page.0 as usize) == Some(&unit.at);
             let is_committed = self.table.get(unit.note.xid()).is_none();
-            if is_current && is_committed && moved.insert(unit.note.xid()) {
+            if is_current && is_committed && places.remove(&unit.note.xid()).is_some() {
                 match self.move_out(unit) {
                     Ok(end_ns) => self.flash.wait(end_ns),
                     // It stays where it is, and its block too.

@@ -142,7 +142,7 @@ proptest! {
     /// Whatever transactions do, contents are those of the model, before and after a mount.
     #[test]
     fn any_script_agrees_with_the_model(steps in steps(), variant in 0..10_usize) {
-        let mut pair = Pair::format(chip(14), variants()[variant]);
+        let mut pair = Pair::format(chip(15), variants()[variant]);
         for step in &steps {
             pair.apply(step).unwrap();
         }

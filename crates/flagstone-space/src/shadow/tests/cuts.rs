@@ -178,11 +178,15 @@ fn every_cut_of_a_restart_recovers() {
 /// Each once led to half a transaction, or to a rule of flash broken: a head left over by a cut
 /// erase; a torn note taken for real; the copy of one suspect before the other; a flag on a page
 /// whose block was erased in between; a flag left to a page that was in flight itself; a proof that
-/// read whole only once other pages of its transaction were erased.
+/// read whole only once other pages of its transaction were erased. The last ones found no room for
+/// what a restart copies before it erases anything.
 #[test]
 fn seeds_that_found_something_find_nothing() {
     let (cfc, afc) = (options(ShadowProtocol::Cfc), options(ShadowProtocol::Afc));
+    let (scc, bpcc) = (options(ShadowProtocol::Scc), options(ShadowProtocol::Bpcc));
     let clusters = ShadowOptions { block_flags: true, ..cfc };
+    let two_pages = |options| ShadowOptions { unit_pages: 2, ..options };
+    let wider = Exploration { block_count: 14, ..DEEP };
     for (options, what, seed) in [
         (cfc, WIDE, 14),
         (clusters, WIDE, 7),
@@ -191,6 +195,11 @@ fn seeds_that_found_something_find_nothing() {
         (cfc, DEEP, 40),
         (afc, DEEP, 14),
         (afc, DEEP, 16),
+        (cfc, DEEP, 32),
+        (afc, wider, 32),
+        (two_pages(cfc), DEEP, 16),
+        (two_pages(scc), wider, 17),
+        (two_pages(bpcc), DEEP, 11),
     ] {
         explore(options, &Exploration { seed, ..what });
     }
