@@ -217,7 +217,10 @@ impl<D: Nand> ShadowStore<D> {
         let wanted = u32::try_from(share).unwrap_or(u32::MAX).max(self.reserve());
         for count in 0.. {
             let free = self.blocks.free_count();
-            if free > wanted || (free > self.reserve() && count >= VICTIMS_MAX) || !self.collect_one()? {
+            if free > wanted
+                || (free > self.reserve() && count >= VICTIMS_MAX)
+                || !self.collect_one()?
+            {
                 break;
             }
         }
