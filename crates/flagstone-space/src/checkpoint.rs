@@ -18,7 +18,7 @@ use crate::frontier::Stream;
 use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta, put_uint};
 use crate::place::Claim;
-use crate::record::{OpenBlock, Record};
+use crate::record::{OPEN_GROUP_PAGE_SIZE, OpenBlock, Record};
 use crate::space::{Session, Space, Suspect};
 use crate::{Cause, LogicalPage, SpaceBug};
 
@@ -28,6 +28,10 @@ pub(crate) mod stored {
     pub(crate) const USED: u8 = 1;
     pub(crate) const RETIRED: u8 = 2;
 }
+
+/// Share of a record, in percent, that the caller's blob and groups may fill before those that are closed
+/// are forgotten.
+const RECORD_USE_PERCENT: usize = 75;
 
 impl<D: Nand> Space<D> {
     /// Makes the mapping durable, with `user` for the next mount to hand back.
@@ -63,12 +67,22 @@ impl<D: Nand> Space<D> {
             self.blocks.drop_live(at);
         }
         self.forget_flags();
+        self.groups.recorded();
         for at in core::mem::take(&mut self.limbo) {
             self.release_unit(at);
         }
         self.log_head_durable(log_head);
         self.flash.tally.checkpoints += 1;
         Ok(())
+    }
+
+    /// Whether a mount would find so many groups open, with `pages` more, that a record is due which
+    /// forgets those that were closed (G3).
+    pub(crate) fn is_record_crowded(&self, pages: u32) -> bool {
+        let (listed, closed) = self.groups.listed();
+        let lists = (listed + pages as usize) * OPEN_GROUP_PAGE_SIZE;
+        let user = self.durable.as_ref().map_or(0, |record| record.user.len());
+        closed > 0 && (lists + user) * 100 > self.record_room() * RECORD_USE_PERCENT
     }
 
     fn write_meta_pages(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {

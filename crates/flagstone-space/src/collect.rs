@@ -94,6 +94,9 @@ impl<D: Nand> Space<D> {
     /// `Full` when too many pages are live; `WornOut` when blocks failed since and that is why.
     pub fn ensure_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
+        if self.is_record_crowded(pages) {
+            self.checkpoint_own()?;
+        }
         self.grow_for(pages)?;
         self.make_room(pages, owner)?;
         if self.level_wear(owner)? { self.make_room(pages, owner) } else { Ok(()) }
@@ -128,7 +131,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// Forgotten units for which a checkpoint is cheaper than collecting around them.
-    fn limbo_enough(&self) -> usize {
+    pub(crate) fn limbo_enough(&self) -> usize {
         2 * self.layout().units_per_block.max(self.layout().meta_pages()) as usize
     }
 

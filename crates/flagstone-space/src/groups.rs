@@ -5,6 +5,7 @@
 //!
 //! G1. A page of an open group is live, and no mapping entry points to it.
 //! G2. A group keeps one version of a page: writing the page again drops the earlier one.
+//! G3. What a mount would find open now fits a record: another one comes before it does not.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -34,6 +35,8 @@ pub(crate) struct GroupPage {
 pub(crate) struct Groups {
     groups: BTreeMap<GroupId, BTreeMap<LogicalPage, GroupPage>>,
     page_count: usize,
+    /// Pages of groups that were closed since the last record: a mount finds those open again (G3).
+    closed_count: usize,
 }
 
 impl Groups {
@@ -80,7 +83,19 @@ impl Groups {
     pub(crate) fn remove(&mut self, group: GroupId) -> Option<BTreeMap<LogicalPage, GroupPage>> {
         let pages = self.groups.remove(&group)?;
         self.page_count -= pages.len();
+        self.closed_count += pages.len();
         Some(pages)
+    }
+
+    /// Pages that the first record after a mount may have to list, and those of them that no record lists
+    /// once another one is written.
+    pub(crate) const fn listed(&self) -> (usize, usize) {
+        (self.page_count + self.closed_count, self.closed_count)
+    }
+
+    /// A record stands that lists the open groups alone.
+    pub(crate) const fn recorded(&mut self) {
+        self.closed_count = 0;
     }
 
     /// `version` of `page` is valid: older versions in open groups are overtaken.

@@ -9,6 +9,7 @@
 //!     are nearly all live.
 //! E4. What lies behind the blocks that a record knows is looked at by every mount; a device that ends
 //!     before them was cut short.
+//! E5. Room that a record gives back is not asked of the host.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -66,10 +67,21 @@ impl<D: Nand> Space<D> {
     ///
     /// Those of a failed sync; a host without room is none.
     pub fn grow_for(&mut self, pages: u32) -> Result<bool, SpaceError> {
-        let wanted = u64::from(self.map.taken_count()) + self.limbo.len() as u64 + u64::from(pages);
-        if !self.can_grow() || self.is_roomy(self.capacity_pages(), wanted) {
+        let taken = u64::from(self.map.taken_count()) + u64::from(pages);
+        let is_roomy = |space: &Self, limbo: usize| {
+            space.is_roomy(space.capacity_pages(), taken + limbo as u64)
+        };
+        if !self.can_grow() || is_roomy(self, self.limbo.len()) {
             return Ok(false);
         }
+        if self.limbo.len() >= self.limbo_enough() && is_roomy(self, 0) {
+            self.ready()?;
+            self.checkpoint_own()?;
+        }
+        if is_roomy(self, self.limbo.len()) {
+            return Ok(false);
+        }
+        let wanted = taken + self.limbo.len() as u64;
         let mut layout = self.layout().clone();
         let (step, limit, lost) = (self.step(), layout.geometry.block_count, self.lost_blocks());
         loop {
@@ -81,16 +93,16 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    /// Grows for `pages` more logical pages, by a step at least; whether it grew. A space that did not grows
-    /// no more until [`Space::retry_growth`].
+    /// Grows by a step because a log of `budget` pages is too small, unless it is larger by now.
     ///
     /// # Errors
     ///
     /// As [`Space::grow_for`].
-    pub fn make_larger(&mut self, pages: u32) -> Result<bool, SpaceError> {
-        let grown = self.grow_for(pages)? || self.grow_by_step()?;
-        self.growth_refused |= !grown;
-        Ok(grown)
+    pub fn grow_log(&mut self, budget: u64) -> Result<(), SpaceError> {
+        if self.log_budget_pages() <= budget {
+            self.grow_by_step()?;
+        }
+        Ok(())
     }
 
     /// Grows by a step, whatever there is; whether there was one.

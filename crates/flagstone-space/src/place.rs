@@ -144,9 +144,13 @@ impl<D: Nand> Space<D> {
         self.blocks.retire(block);
     }
 
-    /// Marks a block bad, for ever.
+    /// Marks a block bad, for ever; where the chip does not take the mark, for this session: nothing
+    /// counts there, and a later one that takes the block finds out again.
     pub(crate) fn mark_bad(&mut self, block: BlockIndex) -> Result<(), SpaceError> {
-        self.flash.device.mark_bad(block).map_err(|error| self.fail(error))?;
+        match self.flash.device.mark_bad(block) {
+            Ok(()) | Err(NandError::Host { .. }) => {}
+            Err(error) => return Err(self.fail(error)),
+        }
         self.blocks.set_bad(block);
         Ok(())
     }

@@ -111,6 +111,8 @@ pub enum Wait {
     Group,
     /// Room for so many pages more on a device that grows; the runtime asks for it.
     Room(u64),
+    /// A log of more pages than so many, on a device that grows; the runtime asks for it.
+    LargerLog(u64),
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
@@ -121,7 +123,7 @@ impl Wait {
     /// Whether [`crate::Runtime::supply`] ends the wait at once.
     #[must_use]
     pub const fn is_at_hand(self) -> bool {
-        matches!(self, Self::Pages(_) | Self::Group | Self::Room(_))
+        matches!(self, Self::Pages(_) | Self::Group | Self::Room(_) | Self::LargerLog(_))
     }
 }
 

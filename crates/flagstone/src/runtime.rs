@@ -379,11 +379,13 @@ impl<D: Nand> Runtime<D> {
                 self.engine().supply_group(group);
             }
             Wait::Room(pages) => {
-                let grown = space.make_larger(u32::try_from(pages).unwrap_or(u32::MAX));
-                self.observe(&space);
-                if let Err(error) = grown {
-                    return self.poison_for(error.into());
-                }
+                let grown = space.grow_for(u32::try_from(pages).unwrap_or(u32::MAX)).map(drop);
+                self.note_growth(&space, grown)?;
+            }
+            // Another thread that waited may have made it larger.
+            Wait::LargerLog(budget) => {
+                let grown = space.grow_log(budget);
+                self.note_growth(&space, grown)?;
             }
             Wait::Pages(count) => {
                 let have = self.engine().unused_page_count();
@@ -409,6 +411,30 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
+    fn note_growth(
+        &self,
+        space: &Space<D>,
+        grown: Result<(), SpaceError>,
+    ) -> Result<(), EngineError> {
+        self.observe(space);
+        grown.or_else(|error| self.poison_for(error.into()))
+    }
+
+    /// Aborts a transaction. The pages that it wrote make room at once: nobody may be left to do it.
+    pub(crate) fn abort(&self, xid: Xid) {
+        let discarded = {
+            let mut engine = self.engine();
+            engine.abort(xid);
+            engine.take_discarded()
+        };
+        if !discarded.is_empty() {
+            let mut space = self.space();
+            discarded.into_iter().for_each(|group| space.discard_group(group));
+            self.observe(&space);
+        }
+        self.wake_others();
+    }
+
     fn carry_out(&self, job: Job) -> Step<Done> {
         match job {
             Job::Write(job) => Ok(self.write(job)?),
@@ -417,8 +443,9 @@ impl<D: Nand> Runtime<D> {
             Job::Spill(job) => {
                 // Above the record that freed the page numbers: replayed, it must not free them.
                 let tag = tag_of(self.engine().durable(), REGION_SYSTEM, Cause::Data);
-                let written =
-                    self.write_group(job.group, job.images.iter().map(|(p, i)| (*p, i)), tag);
+                let images = job.images.iter().map(|(page, image)| (*page, image));
+                let written = self.write_group(job.group, images, tag);
+                let written = written.and_then(|()| self.seal_group());
                 match written {
                     Ok(()) => Ok(Done::Spilled(job.xid, job.group)),
                     Err(EngineError::Full) => {
@@ -504,7 +531,7 @@ impl<D: Nand> Runtime<D> {
         Ok(pin)
     }
 
-    /// Writes pages under a transaction's group, before its commit.
+    /// Writes pages under a transaction's group; they count only after [`Runtime::seal_group`].
     fn write_group<'a>(
         &self,
         group: GroupId,
@@ -518,17 +545,22 @@ impl<D: Nand> Runtime<D> {
             for (page, image) in images {
                 space.write_in_group(group, page, image, &tag)?;
             }
-            let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
-            match self.needs_sync || self.has_pairs {
-                _ if skips_sync => Ok(()),
-                true => space.sync(),
-                false => space.fence(),
-            }
+            Ok(())
         })();
-        match result {
-            Ok(()) => Ok(()),
-            Err(error) => self.fail(error.into()),
+        result.or_else(|error: SpaceError| self.fail(error.into()))
+    }
+
+    /// Makes the pages of a group durable, before a record commits it (rule D1).
+    fn seal_group(&self) -> Result<(), EngineError> {
+        if self.engine().bugs.has(SeededBug::RecordBeforePages) {
+            return Ok(());
         }
+        let mut space = self.space();
+        let sealed = match self.needs_sync || self.has_pairs {
+            true => space.sync(),
+            false => space.fence(),
+        };
+        sealed.or_else(|error| self.fail(error.into()))
     }
 
     /// Writes a page of a claim, or makes it durable as a whole. Without room the log takes it all.

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::{Database, Durability, EngineError, FileSize, Options, Table};
+use flagstone::{Database, Durability, EngineError, FileSize, Options, Table, Wait};
 use flagstone_nand::{
-    Crashable as _, Ending, FaultPlan, Nand as _, Profile, SegmentFile, SimStorage, Storage as _,
+    Crashable as _, Ending, FaultPlan, Nand as _, Profile, SegmentFile, SimNand, SimStorage,
+    Storage as _,
 };
 
 type File = SegmentFile<SimStorage>;
@@ -258,4 +259,60 @@ fn a_file_does_not_grow_for_rows_that_are_overwritten() {
     let before = present(&database);
     write(300_000);
     assert_eq!(present(&database), before, "60 MB were written to 20 kB");
+}
+
+/// Goal: a file does not grow for values that were replaced or given up. Method: as many as would fill it
+/// many times over.
+#[test]
+fn a_file_does_not_grow_for_values_that_are_gone() {
+    let database = Database::create_on(file_of(32, 16_384), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let value = vec![7; 1 << 20];
+    let mut after_ten = 0;
+    for round in 0..200 {
+        put(&database, table, 1, &value).unwrap();
+        if round == 10 {
+            after_ten = present(&database);
+        }
+    }
+    for _ in 0..200 {
+        let mut transaction = database.begin();
+        transaction.put(table, &[9], &value).unwrap();
+        drop(transaction);
+    }
+    let end = present(&database);
+    assert!(end <= after_ten + after_ten / 4, "{after_ten} segments after ten, {end} at the end");
+    require_sound(&database);
+}
+
+/// Goal: on a device that does not grow, values that were given up leave their room to others.
+#[test]
+fn values_that_were_given_up_never_fill_a_device() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let database = Database::create_on(SimNand::new(&profile, 1), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    for round in 0..200 {
+        let mut transaction = database.begin();
+        let put = transaction.put(table, &[9], &vec![7; 200 << 10]);
+        assert_eq!(put, Ok(()), "round {round}");
+    }
+}
+
+/// Goal: many threads that wait for room make a file grow once. Method: two transactions that stop at the
+/// same place, each of which then asks.
+#[test]
+fn who_waits_for_room_that_came_meanwhile_asks_for_no_more() {
+    let database = Database::create_on(file_of(32, 4_096), &options()).unwrap();
+    let runtime = database.runtime();
+    let capacity = u64::from(runtime.space().capacity_pages());
+    let begin = present(&database);
+    runtime.supply(Wait::Room(capacity)).unwrap();
+    let once = present(&database);
+    assert!(once > begin, "{begin} segments, {once} afterwards");
+    runtime.supply(Wait::Room(capacity)).unwrap();
+    let budget = runtime.space().log_budget_pages();
+    runtime.supply(Wait::LargerLog(budget - 1)).unwrap();
+    assert_eq!(present(&database), once);
+    runtime.supply(Wait::LargerLog(budget)).unwrap();
+    assert!(present(&database) > once);
 }

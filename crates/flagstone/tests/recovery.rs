@@ -1,8 +1,8 @@
 //! What a restart gives back, and what it must not leave behind.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
-use flagstone::{Budget, Compaction, Database, Durability, Options, Table};
-use flagstone_nand::{Nand as _, Profile, SimNand};
+use flagstone::{Budget, Compaction, Database, Durability, Options, Table, Transaction};
+use flagstone_nand::{Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 const MEMORY: usize = 96 << 10;
 
@@ -415,4 +415,57 @@ fn a_merging_restart_leaves_leaves_alone_that_know_more() {
         assert_eq!(read.get(table, &row.to_be_bytes()).unwrap(), Some(vec![2; 150]), "{row}");
     }
     assert_eq!(read.len(table).unwrap(), kept().count() as u64);
+}
+
+fn file() -> SegmentFile<SimStorage> {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = 32;
+    let profile = profile.with_block_count(4_096).unwrap();
+    SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2).unwrap()
+}
+
+fn chip(blocks: u32) -> SimNand {
+    SimNand::new(&Profile::named("slc-2k").unwrap().with_block_count(blocks).unwrap(), 1)
+}
+
+/// Puts a value into each of many transactions, ends them by `end`, and opens the device as if the power
+/// had gone after the last.
+fn values_then_cut<D: Nand>(
+    device: D,
+    count: u64,
+    size: impl Fn(usize) -> usize,
+    end: impl Fn(Transaction<D>),
+) -> (Database<D>, Table) {
+    let database = Database::create_on(device, &Options::default().with_memory(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    let value = vec![7; size(database.stats().limits.value_size_max)];
+    for number in 0..count {
+        let mut transaction = database.begin();
+        transaction.put(table, &number.to_be_bytes(), &value).unwrap();
+        end(transaction);
+    }
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &Options::default().with_memory(1 << 20)).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    (database, table)
+}
+
+/// Goal: the first record of a session can name every group that the mount finds, however many values were
+/// committed or given up since the last checkpoint.
+#[test]
+fn groups_of_many_values_fit_the_first_record() {
+    let megabyte = |_| 1 << 20;
+    let largest = |size_max| size_max;
+    let commit = |transaction: Transaction<_>| assert!(transaction.commit().is_ok());
+    let (database, table) = values_then_cut(file(), 30, megabyte, Transaction::abort);
+    assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 0);
+    let (database, table) = values_then_cut(file(), 3, largest, commit);
+    assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 3);
+    let kilobytes = |_| 300 << 10;
+    let (database, table) = values_then_cut(chip(512), 100, kilobytes, Transaction::abort);
+    assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 0);
+    let commit = |transaction: Transaction<_>| assert!(transaction.commit().is_ok());
+    let (database, table) = values_then_cut(chip(512), 60, kilobytes, commit);
+    assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 60);
+    assert!(database.check().unwrap().is_sound());
 }

@@ -175,8 +175,12 @@ impl<D: Nand> Mount<D> {
                 evidence.push((page.at, meta));
             }
         }
-        let is_flagged = |(_, meta): &&(u32, PageMeta)| meta.standing == Standing::Flagged;
-        let groups = evidence.iter().filter(is_flagged).map(|(_, meta)| meta.group);
+        // A collection may have moved all that was flagged while the group was still open: the copies
+        // tell.
+        let tells = |(_, meta): &&(u32, PageMeta)| {
+            matches!(meta.standing, Standing::Flagged | Standing::Committed)
+        };
+        let groups = evidence.iter().filter(tells).map(|(_, meta)| meta.group);
         let groups: BTreeSet<_> =
             groups.filter(|group| self.space.groups.is_open(*group)).collect();
         let mut shadows = Vec::new();

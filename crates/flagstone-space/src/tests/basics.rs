@@ -6,8 +6,8 @@ use super::harness::{
     Draw, Pair, REGION, Sight, content, file, options, profile, script, sim, spare_profile,
 };
 use crate::{
-    GroupId, LogRead, LogicalPage, Lsn, MountError, NewerImage, NoOwner, Owner, PageInfo, Space,
-    SpaceError, SpaceOptions, WriteTag,
+    Cause, GroupId, LogRead, LogicalPage, Lsn, MountError, NewerImage, NoOwner, Owner, PageInfo,
+    Space, SpaceError, SpaceOptions, WriteTag,
 };
 use flagstone_nand::{Crashable, Nand, OperationKind, PageContent, Profile, SimNand};
 
@@ -417,4 +417,28 @@ fn a_block_is_taken_that_need_not_wait_for_other_dies() {
     let chosen = space.blocks.choose_free(Purpose::Hot, now_ns).unwrap();
     assert_ne!(chosen, block);
     assert!(space.blocks.get(chosen).replaced_ns <= now_ns);
+}
+
+/// Goal: a commit by the flag of a single page stays when that page was moved, and a record written,
+/// before the mapping had moved to it.
+#[test]
+fn a_flag_counts_in_a_copy_that_a_record_still_calls_open() {
+    let mut space = Space::format(sim(&profile("tiny-flags")), &options()).unwrap();
+    let page = space.allocate(REGION).unwrap();
+    let bytes = content(page, 1, space.payload_size());
+    let group = space.new_group().unwrap();
+    space.ensure_room(1, &mut NoOwner).unwrap();
+    space.write_claimed(group, page, &bytes, &tag(9)).unwrap();
+    space.fence().unwrap();
+    space.flag_group(group).unwrap();
+    let (at, mut image) = (space.groups.get(group, page).unwrap().at, Vec::new());
+    let meta = space.read_at(at, page, &mut image).unwrap();
+    space.move_unit(at, &meta, &image, Cause::Relocation).unwrap();
+    space.checkpoint(&[]).unwrap();
+    space.commit_group(group).unwrap();
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(report.flagged_groups, [group]);
+    let mut read = Vec::new();
+    space.read(page, &mut read).unwrap();
+    assert_eq!(read, bytes);
 }

@@ -426,8 +426,7 @@ impl<D: Nand> Transaction<D> {
 impl<D: Nand> Drop for Transaction<D> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.runtime.engine().abort(self.xid);
-            self.runtime.wake_others();
+            self.runtime.abort(self.xid);
         }
     }
 }

@@ -237,7 +237,7 @@ impl Engine {
     /// Waits until a log that grows with its device is large enough for the commit of `xid`.
     pub(crate) fn demand_log(&self, xid: Xid) -> Step<()> {
         let is_short = self.view.log_grows && !self.log_names(xid);
-        if is_short { Err(Stop::Wait(Wait::Room(1))) } else { Ok(()) }
+        if is_short { Err(Stop::Wait(Wait::LargerLog(self.view.log_budget))) } else { Ok(()) }
     }
 
     /// Bytes of a commit several of which may be claimed before a checkpoint has to cover their groups.

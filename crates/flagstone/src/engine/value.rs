@@ -240,6 +240,17 @@ impl Trims {
         Some(self.waiting.remove(index).1)
     }
 
+    /// Groups of transactions that are gone.
+    fn take_discarded(&mut self) -> Vec<GroupId> {
+        let mut groups = Vec::new();
+        self.waiting.retain(|(_, release)| {
+            let Release::DiscardGroup(group) = release else { return true };
+            groups.push(*group);
+            false
+        });
+        groups
+    }
+
     /// Whether some release may be done.
     pub(crate) fn has_ready(&self, durable: Lsn, oldest: Option<Lsn>) -> bool {
         self.waiting.iter().any(|(lsn, release)| {
@@ -269,6 +280,10 @@ impl Engine {
 
     pub(crate) fn has_release(&self) -> bool {
         self.trims.has_ready(self.durable(), self.snapshots.oldest())
+    }
+
+    pub(crate) fn take_discarded(&mut self) -> Vec<GroupId> {
+        self.trims.take_discarded()
     }
 
     pub(crate) fn take_release(&mut self) -> Option<Release> {

@@ -291,8 +291,14 @@ impl<D: Nand> Restart<'_, D> {
             return Err(LOG_SHORT.into());
         }
         self.count_named();
-        self.apply_settled(end.settled_lsn)?;
-        match self.settle_flags().and_then(|()| self.continue_log(&end, last, &tail)) {
+        // Until here nothing is written; whatever cannot be from now on, what was read stays readable.
+        self.begin_epoch(&end, last)?;
+        let is_settled = self.settle_cache()?;
+        self.apply_settled(if is_settled { last } else { end.settled_lsn })?;
+        if is_settled {
+            self.end_groups()?;
+        }
+        match self.settle_flags().and_then(|()| self.continue_log(&end, &tail)) {
             // Nothing can be written any more, but what is there can be read.
             Err(
                 OpenError::Engine(EngineError::WornOut) | OpenError::Space(SpaceError::WornOut),
@@ -304,19 +310,15 @@ impl<D: Nand> Restart<'_, D> {
         for (lsn, effects) in std::mem::take(&mut self.effects) {
             self.apply(lsn, effects)?;
         }
-        let groups = self.runtime.space().groups();
-        for group in groups {
-            if !self.has(SeededBug::CommitGroupsAtMount) {
-                self.runtime.space().discard_group(group);
-            } else {
-                self.runtime.space().commit_group(group)?;
-            }
-        }
+        self.end_groups()?;
         self.runtime.engine().settle(last);
         self.runtime.observe(&self.runtime.space());
         self.load_catalog()?;
         if phase == Replay::WithoutCommits {
-            self.read_log(Replay::CommitsOnly)?;
+            let (_, again, _) = self.read_log(Replay::CommitsOnly)?;
+            if again.fault.is_some() || again.last_lsn < end.last_lsn {
+                return Err(LOG_HOLE.into());
+            }
         }
         let freed = self.runtime.engine().end_replay();
         let mut space = self.runtime.space();
@@ -329,6 +331,29 @@ impl<D: Nand> Restart<'_, D> {
             }
         }
         self.runtime.observe(&space);
+        Ok(())
+    }
+
+    /// What the mount and the log read may stand in a cache alone where a process died: after this it cannot
+    /// change any more. Whether it is such a device.
+    fn settle_cache(&self) -> Result<bool, OpenError> {
+        let has_cache = self.runtime.needs_sync && !self.runtime.has_pairs;
+        if has_cache {
+            self.runtime.space().sync()?;
+        }
+        Ok(has_cache)
+    }
+
+    /// Groups that no record commits are given up.
+    fn end_groups(&self) -> Result<(), OpenError> {
+        let mut space = self.runtime.space();
+        for group in space.groups() {
+            if !self.has(SeededBug::CommitGroupsAtMount) {
+                space.discard_group(group);
+            } else {
+                space.commit_group(group)?;
+            }
+        }
         Ok(())
     }
 
@@ -352,7 +377,7 @@ impl<D: Nand> Restart<'_, D> {
 
     /// Reads the log from the master record's position and puts back what the phase asks for.
     fn read_log(&mut self, mut phase: Replay) -> Result<(Replay, LogEnd, Vec<Vec<u8>>), OpenError> {
-        let start = match self.mount.full_scan || self.master.begin.chain == ChainPoint::START {
+        let start = match self.mount.full_scan {
             true => ReadStart::Anywhere,
             false => ReadStart::Chain(self.master.begin.chain),
         };
@@ -413,9 +438,9 @@ impl<D: Nand> Restart<'_, D> {
         self.runtime.engine().count_named(pages);
     }
 
-    /// Does what records in front of the log's tail ask for, which stay whatever becomes of the tail: the
-    /// session's first writes may need the room of the versions that they replaced. Up to the first that
-    /// concerns pages which may have been in flight themselves.
+    /// Does what records up to `settled` ask for, which stay whatever becomes of the log's tail: the session's
+    /// first writes may need the room of the versions that they replaced. Up to the first that concerns
+    /// pages which may have been in flight themselves.
     fn apply_settled(&mut self, settled: Lsn) -> Result<(), OpenError> {
         let count = {
             let space = self.runtime.space();
@@ -463,8 +488,8 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Starts the new epoch: the log's tail is programmed again before it is relied on (D11).
-    fn continue_log(&mut self, end: &LogEnd, last: Lsn, tail: &[Vec<u8>]) -> Result<(), OpenError> {
+    /// The engine knows from now on up to where commits are durable.
+    fn begin_epoch(&self, end: &LogEnd, last: Lsn) -> Result<(), OpenError> {
         let epoch = match self.has(SeededBug::ReuseEpoch) {
             true => end.chain.epoch.max(1),
             false => end.chain.epoch.max(self.master.epoch) + 1,
@@ -477,6 +502,11 @@ impl<D: Nand> Restart<'_, D> {
         };
         let log = LogWriter::new(epoch, after, last).map_err(|_| EPOCHS)?;
         self.runtime.engine().continue_log(log, end.last_page);
+        Ok(())
+    }
+
+    /// Starts the new epoch: the log's tail is programmed again before it is relied on (D11).
+    fn continue_log(&mut self, end: &LogEnd, tail: &[Vec<u8>]) -> Result<(), OpenError> {
         if end.last_page.is_none() {
             // Nothing behind the master record's position is needed: what sessions that left no
             // record have taken of the log goes with the next checkpoint (rule D7).
@@ -666,6 +696,14 @@ mod tests {
         for row in 0..capacity as u32 / 8 / 500 {
             let mut transaction = database.begin();
             transaction.put(table, &row.to_be_bytes(), &[1; 500]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        database.flush().unwrap();
+        // Patches above what the restart puts back hide nothing.
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        for row in 0..capacity as u32 / 8 / 500 {
+            let mut transaction = database.begin();
+            transaction.patch(table, &row.to_be_bytes(), 9, &[2; 3]).unwrap();
             transaction.commit_with(Durability::Deferred).unwrap();
         }
         database.flush().unwrap();

@@ -25,7 +25,7 @@ impl<D: Nand> Runtime<D> {
                 self.write_group(group, [(*list, &image)].into_iter(), tag)?;
             }
         }
-        Ok(())
+        self.seal_group()
     }
 
     /// Reads a large value. Its reader holds a lock or a snapshot, so that its pages stay.

@@ -5,7 +5,7 @@ use flagstone_space::{LogicalPage, Lsn};
 use super::ledger::{GroupKey, Ledger, Place, growth_by};
 use super::units::gross_of;
 use super::{Reason, Target, WINDOWS_MAX, WriteJob};
-use crate::delta::{Entry, KeyRange};
+use crate::delta::{Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table};
 use crate::node::NodeView;
@@ -340,9 +340,11 @@ impl Engine {
     }
 }
 
-/// Bytes by which a leaf may grow for what waits for one of its keys.
+/// Bytes by which a leaf may grow for what waits for one of its keys: patches change what is put below
+/// them, not its size.
 pub(in crate::engine) fn grown_by(entry: &Entry<'_>) -> i64 {
-    entry.versions().last().map_or(0, |(_, op)| growth_by(entry.key(), op))
+    let whole = entry.versions().filter(|(_, op)| !matches!(op, Op::Patch(_)));
+    whole.last().map_or(0, |(_, op)| growth_by(entry.key(), op))
 }
 
 /// Groups of higher rank that are passed over for one that can be merged now, at most.

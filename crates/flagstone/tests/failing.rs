@@ -1,0 +1,238 @@
+//! Devices that are slow, wear out or lose a page at the worst moment.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
+
+mod hooked;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use flagstone::{CommitBy, Database, Durability, EngineError, Options, Table};
+use flagstone_nand::{Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage};
+use hooked::{Call, Hook, Hooked};
+
+fn options(memory: usize) -> Options {
+    Options::default().with_memory(memory)
+}
+
+fn chip(blocks: u32) -> SimNand {
+    SimNand::new(&Profile::named("slc-2k").unwrap().with_block_count(blocks).unwrap(), 1)
+}
+
+fn willing() -> Hook {
+    Arc::new(|_| Ok(()))
+}
+
+fn key(row: u32) -> [u8; 4] {
+    row.to_be_bytes()
+}
+
+/// Goal: a large commit is never refused because another thread's flush takes its time, nor told to have
+/// failed and kept. Method: syncs that take long, one thread with small commits, one with large ones that
+/// are claimed.
+#[test]
+fn commits_that_wait_for_a_slow_flush_are_not_refused() {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = 32;
+    let profile = profile.with_block_count(512).unwrap();
+    let device = SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap();
+    let is_slow = Arc::new(AtomicBool::new(false));
+    let slow = Arc::clone(&is_slow);
+    let hook: Hook = Arc::new(move |call| {
+        if call == Call::Sync && slow.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    });
+    let database = Database::create_on(
+        Hooked { device, hook },
+        &Options { commit: CommitBy::Claims, ..options(4 << 20) },
+    )
+    .unwrap();
+    let (small, large) = (database.table("small").unwrap(), database.table("large").unwrap());
+    let put_all = |round: u8| {
+        let mut transaction = database.begin();
+        (0..600).for_each(|row| transaction.put(large, &key(row), &[round; 100]).unwrap());
+        transaction.commit_with(Durability::Immediate)
+    };
+    put_all(0).unwrap();
+    database.runtime().checkpoint_now().unwrap();
+    is_slow.store(true, Ordering::Relaxed);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for row in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let mut transaction = database.begin();
+                transaction.put(small, &key(row), &[1; 20]).unwrap();
+                transaction.commit_with(Durability::Immediate).unwrap();
+            }
+        });
+        let results: Vec<_> = (1..8).map(|round| put_all(round).map(drop)).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(results, [const { Ok(()) }; 7]);
+    });
+    assert!(database.stats().engine.claimed_pages > 0, "nothing was claimed");
+}
+
+/// A chip whose log has more commits than little memory holds, the rows in it, and the page that was
+/// programmed last.
+fn full_log() -> (SimNand, Vec<(u32, u32)>, PhysicalPage) {
+    let last = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&last);
+    let hook: Hook = Arc::new(move |call| {
+        if let Call::Program(page) = call {
+            *seen.lock().unwrap() = Some(page);
+        }
+        Ok(())
+    });
+    let device = Hooked { device: chip(64), hook };
+    let database = Database::create_on(device, &options(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    let mut rows = BTreeMap::new();
+    for round in 0..150 {
+        let mut transaction = database.begin();
+        for step in 0..20 {
+            let row = (round * 37 + step * 11) % 800;
+            transaction.put(table, &key(row), &[key(round).as_slice(), &[7; 60]].concat()).unwrap();
+            rows.insert(row, round);
+        }
+        transaction.commit_with(Durability::Immediate).unwrap();
+    }
+    let device = database.into_device().unwrap().device;
+    let last = last.lock().unwrap().unwrap();
+    (device, rows.into_iter().collect(), last)
+}
+
+fn rows<D: Nand>(database: &Database<D>, table: Table) -> Vec<(u32, u32)> {
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
+    let snapshot = database.snapshot().unwrap();
+    let found = snapshot.range(table, ..).map(Result::unwrap);
+    found.map(|(key, value)| (number(&key), number(&value))).collect()
+}
+
+/// Goal: a log page that reads once and never again costs an error, not the commits in it. Method: little
+/// memory reads the log twice; each page that a restart reads more than once fails at each reading but the
+/// first. Not the last page of all: one that does not read there may have been in flight.
+#[test]
+fn a_log_page_that_is_lost_between_two_readings_is_an_error() {
+    let (device, expected, last) = full_log();
+    let little = options(96 << 10);
+    let reads = Arc::new(Mutex::new(BTreeMap::<PhysicalPage, u32>::new()));
+    let counted = Arc::clone(&reads);
+    let hook: Hook = Arc::new(move |call| {
+        if let Call::Read(page) = call {
+            *counted.lock().unwrap().entry(page).or_default() += 1;
+        }
+        Ok(())
+    });
+    let database = Database::open_on(Hooked { device: device.clone(), hook }, &little).unwrap();
+    let again = reads.lock().unwrap().clone();
+    assert_eq!(rows(&database, database.existing_table("t").unwrap().unwrap()), expected);
+    let (mut refused, mut opened) = (0, 0);
+    for (page, count) in again.into_iter().filter(|(page, count)| *count > 1 && *page != last) {
+        for nth in 1..count {
+            let seen = AtomicU32::new(0);
+            let hook: Hook = Arc::new(move |call| match call {
+                Call::Read(read) if read == page && seen.fetch_add(1, Ordering::Relaxed) >= nth => {
+                    Err(NandError::Uncorrectable { page })
+                }
+                _ => Ok(()),
+            });
+            let device = Hooked { device: device.clone(), hook };
+            let Ok(database) = Database::open_on(device, &little) else {
+                refused += 1;
+                continue;
+            };
+            opened += 1;
+            let table = database.existing_table("t").unwrap().unwrap();
+            // Pages that a lookup needs may be those that are lost.
+            let found = catch_unwind(AssertUnwindSafe(|| rows(&database, table)));
+            assert!(found.is_err() || found.unwrap() == expected, "{page:?} at reading {nth}");
+        }
+    }
+    assert!(refused > 50, "{refused} refused, {opened} opened");
+}
+
+/// Goal: a chip that takes nothing any more shows all that was committed. Method: rows committed by a flag
+/// and rows in the log; no program and no erase succeeds from the opening on.
+#[test]
+fn a_chip_that_is_worn_out_shows_what_was_committed() {
+    for commit in [CommitBy::Flags, CommitBy::Log] {
+        let options = Options { commit, ..options(1 << 20) };
+        let database = Database::create_on(chip(64), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let put = |rows: std::ops::Range<u32>, round: u32| {
+            let mut transaction = database.begin();
+            for row in rows {
+                let value = [key(round).as_slice(), &[7; 90]].concat();
+                transaction.put(table, &key(row), &value).unwrap();
+            }
+            transaction.commit_with(Durability::Immediate).unwrap();
+        };
+        put(0..600, 1);
+        database.runtime().checkpoint_now().unwrap();
+        database.table("later").unwrap();
+        put(0..600, 2);
+        put(10..20, 3);
+        let flags = database.stats().engine.flag_commits;
+        let hook: Hook = Arc::new(|call| match call {
+            Call::Program(page) => Err(NandError::ProgramFailed { page }),
+            Call::Erase(block) => Err(NandError::EraseFailed { block }),
+            _ => Ok(()),
+        });
+        let device = Hooked { device: database.into_device().unwrap(), hook };
+        let database = Database::open_on(device, &options).unwrap();
+        assert!(database.existing_table("later").unwrap().is_some());
+        let round = |row| if (10..20).contains(&row) { 3 } else { 2 };
+        let expected: Vec<_> = (0..600).map(|row| (row, round(row))).collect();
+        let table = database.existing_table("t").unwrap().unwrap();
+        assert_eq!(rows(&database, table), expected, "{commit:?}");
+        assert_eq!(flags > 0, commit == CommitBy::Flags);
+        let mut transaction = database.begin();
+        let refused = transaction.put(table, &key(1), b"x").and_then(|()| transaction.commit());
+        assert_eq!(refused.map(drop), Err(EngineError::WornOut));
+    }
+}
+
+/// Goal: a block that fails its erase and takes no mark either is left out, and writing goes on.
+#[test]
+fn a_block_that_takes_no_mark_is_left_out() {
+    let is_bad = Arc::new(AtomicBool::new(false));
+    let bad = Arc::clone(&is_bad);
+    let marks = Arc::new(AtomicU32::new(0));
+    let marked = Arc::clone(&marks);
+    let hook: Hook = Arc::new(move |call| match call {
+        _ if !bad.load(Ordering::Relaxed) => Ok(()),
+        Call::Erase(block) if block.0 % 9 == 5 => Err(NandError::EraseFailed { block }),
+        Call::MarkBad(_) => {
+            marked.fetch_add(1, Ordering::Relaxed);
+            Err(NandError::Host { errno: 5 })
+        }
+        _ => Ok(()),
+    });
+    let device = Hooked { device: chip(64), hook };
+    let database = Database::create_on(device, &options(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    is_bad.store(true, Ordering::Relaxed);
+    for round in 0..2_000 {
+        let mut transaction = database.begin();
+        for step in 0..50 {
+            let row = (round * 37 + step * 11) % 4_000;
+            let value = [key(round).as_slice(), &[7; 100]].concat();
+            transaction.put(table, &key(row), &value).unwrap();
+        }
+        transaction.commit_with(Durability::Immediate).unwrap();
+    }
+    assert!(marks.load(Ordering::Relaxed) >= 3, "no block failed");
+    assert!(database.check().unwrap().is_sound());
+    let mut device = database.into_device().unwrap();
+    device.hook = willing();
+    let database = Database::open_on(device, &options(1 << 20)).unwrap();
+    assert!(database.check().unwrap().is_sound());
+}
