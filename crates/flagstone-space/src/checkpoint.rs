@@ -7,6 +7,9 @@
 //! K3. The record lists every open group with its pages, and every open block with its position.
 //! K4. A checkpoint that the floor makes for itself repeats the caller's blob and log head.
 //! K5. A session starts with one: a torn page that read badly at mount may read well later.
+//! K6. A session that says with its last one that it is closed writes nothing more before it has taken that
+//!     back. What it left was complete then: nothing of it has to be copied, and a session that only reads
+//!     writes nothing.
 
 use alloc::vec::Vec;
 
@@ -44,6 +47,25 @@ impl<D: Nand> Space<D> {
     pub fn checkpoint(&mut self, user: &[u8]) -> Result<(), SpaceError> {
         self.ready()?;
         self.checkpoint_with(user.to_vec(), self.log.head)
+    }
+
+    /// As [`Space::checkpoint`], the last of a session (K6). It may go on all the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::checkpoint`].
+    pub fn close(&mut self, user: &[u8]) -> Result<(), SpaceError> {
+        self.ready()?;
+        self.session = Session::Closing;
+        let result = self.checkpoint_with(user.to_vec(), self.log.head);
+        self.session = if result.is_ok() { Session::Closed } else { Session::Begun };
+        result
+    }
+
+    /// Takes back that the session is closed.
+    pub(crate) fn reopen_session(&mut self) -> Result<(), SpaceError> {
+        self.session = Session::Begun;
+        self.reserve_numbers().inspect_err(|_| self.session = Session::Closed)
     }
 
     /// Checkpoint of the floor itself (K4).
@@ -192,6 +214,7 @@ impl<D: Nand> Space<D> {
             sequence_reserved: self.numbers.sequence_reserved,
             version_reserved: self.numbers.version_reserved,
             group_reserved: self.numbers.group_reserved,
+            closed: false,
             log_head,
             log_next: self.log.next_page + u64::from(self.log.next_slot > 0),
             ring: self.ring.blocks(),

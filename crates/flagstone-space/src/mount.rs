@@ -69,6 +69,8 @@ pub struct MountReport {
     pub log_pages: Range<u64>,
     /// Last programmed log page: it may have been in flight when power went.
     pub log_suspect: Option<u64>,
+    /// The last session was closed, and left nothing that may have been in flight.
+    pub closed: bool,
     /// No record was readable: every block was scanned.
     pub full_scan: bool,
     /// Physical pages read.
@@ -223,6 +225,11 @@ impl<D: Nand> Mount<D> {
         let mut mount = Self::new(space, firsts);
         mount.load(&record)?;
         mount.report.user.clone_from(&record.user);
+        let space = &mount.space;
+        // What stood in the blocks of a file before looks like log pages.
+        let log_end = record.log_next.max(record.log_head);
+        let ends_there = space.log.next_page == log_end || space.layout().capabilities.needs_sync;
+        mount.report.closed = record.closed && ends_there;
         mount.space.durable = Some(record);
         Ok(mount)
     }

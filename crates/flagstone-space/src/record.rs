@@ -70,6 +70,8 @@ pub(crate) struct Record {
     pub(crate) group_reserved: u64,
     /// First log page that a restart needs.
     pub(crate) log_head: u64,
+    /// The session that wrote it wrote nothing more: what it left was complete (K6).
+    pub(crate) closed: bool,
     /// No log page at or above this number existed.
     pub(crate) log_next: u64,
     pub(crate) ring: Vec<u32>,
@@ -130,6 +132,7 @@ impl Record {
         };
         head[9] = self.placement.0;
         head[10] = self.options.grows.into();
+        head[11] = self.closed.into();
         put_uint(&mut head[12..16], self.placement.1.into());
         put_uint(&mut head[16..20], self.geometry.page_size.into());
         put_uint(&mut head[20..24], self.geometry.spare_size.into());
@@ -228,6 +231,7 @@ impl Record {
             sequence_reserved: short(44),
             version_reserved: number(48, 56),
             group_reserved: number(56, 64),
+            closed: head[11] == 1,
             log_head: number(64, 72),
             log_next: number(72, 80),
             ring: Vec::new(),
@@ -291,6 +295,7 @@ mod tests {
             sequence_reserved: 1000,
             version_reserved: 1 << 40,
             group_reserved: 77,
+            closed: true,
             log_head: 12,
             log_next: 99,
             ring: vec![0, 1, 2, 3],

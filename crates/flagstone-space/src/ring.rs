@@ -19,7 +19,7 @@ use crate::error::SpaceError;
 use crate::meta::{PageKind, PageMeta};
 use crate::place::Claim;
 use crate::record::{HEAD_SIZE, Record};
-use crate::space::Space;
+use crate::space::{Session, Space};
 use crate::{Cause, LogicalPage, SpaceBug, Version};
 
 /// Failed blocks in a row after which a record gives up.
@@ -100,6 +100,7 @@ impl<D: Nand> Space<D> {
 
     /// Writes both copies of a record and makes them durable (A1).
     pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
+        record.closed = self.session == Session::Closing;
         let reserves = self.numbers.next_reserves();
         (record.version_reserved, record.sequence_reserved, record.group_reserved) =
             if self.flash.bugs.has(SpaceBug::NumbersNotReserved) {

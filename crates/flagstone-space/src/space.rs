@@ -43,6 +43,10 @@ pub(crate) enum Session {
     Mounted,
     /// Numbers are reserved, suspects are copied away.
     Begun,
+    /// The last checkpoint is being written (K6).
+    Closing,
+    /// It stands.
+    Closed,
 }
 
 /// Unit that may have been in flight when power went, with the content a mount read (rule D11).
@@ -336,8 +340,10 @@ impl<D: Nand> Space<D> {
         if self.poisoned {
             return Err(SpaceError::Poisoned);
         }
-        if self.session == Session::Mounted {
-            self.begin_session()?;
+        match self.session {
+            Session::Mounted => self.begin_session()?,
+            Session::Closed => self.reopen_session()?,
+            Session::Begun | Session::Closing => {}
         }
         self.tell_dead();
         if self.numbers.are_short() {

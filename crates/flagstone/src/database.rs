@@ -457,7 +457,7 @@ impl<D: Nand> Database<D> {
     pub fn close(self) -> Result<(), EngineError> {
         self.flush()?;
         if self.runtime.engine().has_logged() {
-            self.runtime.checkpoint_now()?;
+            self.runtime.close_now()?;
         }
         info!("closed");
         Ok(())

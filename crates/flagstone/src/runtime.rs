@@ -626,14 +626,18 @@ impl<D: Nand> Runtime<D> {
     fn checkpoint(&self, job: &CheckpointJob) -> Result<Done, EngineError> {
         let mut space = self.space();
         space.log_release(job.release_before);
-        if let Err(error) = space.checkpoint(&job.master) {
+        let written = match job.is_last {
+            true => space.close(&job.master),
+            false => space.checkpoint(&job.master),
+        };
+        if let Err(error) = written {
             self.engine().checkpoint_failed();
             return self.fail(error.into());
         }
         debug!(log_used = space.log_used_pages(), live = space.live_pages(), "checkpoint written");
         // Rare and cheap beside a checkpoint: what the space floor noticed on the way.
         // A page that cannot be helped now is met again by whoever reads it.
-        while let Ok(true) = space.background(&mut Folding(&self.engine)) {}
+        while !job.is_last && space.background(&mut Folding(&self.engine)).is_ok_and(|more| more) {}
         Ok(Done::Checkpoint)
     }
 

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 use flagstone::{Budget, Compaction, Database, Durability, Options, Table, Transaction};
-use flagstone_nand::{Nand, Profile, SegmentFile, SimNand, SimStorage};
+use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 const MEMORY: usize = 96 << 10;
 
@@ -468,4 +468,116 @@ fn groups_of_many_values_fit_the_first_record() {
     let (database, table) = values_then_cut(chip(512), 60, kilobytes, commit);
     assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 60);
     assert!(database.check().unwrap().is_sound());
+}
+
+fn put_rows<D: Nand>(database: &Database<D>, table: Table, rows: std::ops::Range<u32>, fill: u8) {
+    let mut transaction = database.begin();
+    rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]).unwrap());
+    transaction.commit().unwrap();
+}
+
+fn fills<D: Nand>(database: &Database<D>) -> Vec<u8> {
+    let table = database.existing_table("t").unwrap().unwrap();
+    let snapshot = database.snapshot().unwrap();
+    snapshot.range(table, ..).map(|row| row.unwrap().1[0]).collect()
+}
+
+/// A device with rows in leaves and rows that wait, closed as it should be.
+fn closed<D: Crashable>(device: D) -> D {
+    let database = Database::create_on(device, &Options::default().with_memory(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    put_rows(&database, table, 0..400, 1);
+    database.merge().unwrap();
+    put_rows(&database, table, 0..40, 2);
+    let twin = database.clone();
+    database.close().unwrap();
+    twin.into_device().unwrap()
+}
+
+/// Goal (K6): a session that only reads writes nothing, whatever waits in the log, and leaves the device
+/// closed. After a session that did not end well there is something to write.
+#[test]
+fn a_session_that_only_reads_writes_nothing() {
+    fn reads<D: Crashable>(device: D) {
+        let options = Options::default().with_memory(1 << 20);
+        let expected: Vec<u8> = (0..400).map(|row| if row < 40 { 2 } else { 1 }).collect();
+        let mut device = closed(device);
+        let before = device.state_hash();
+        for _ in 0..3 {
+            device.power_cycle();
+            let database = Database::open_on(device, &options).unwrap();
+            assert_eq!(fills(&database), expected);
+            assert!(database.check().unwrap().is_sound());
+            assert_eq!(database.recovery().pages_written, 0);
+            let twin = database.clone();
+            database.close().unwrap();
+            device = twin.into_device().unwrap();
+            assert_eq!(device.state_hash(), before);
+        }
+        let database = Database::open_on(device, &options).unwrap();
+        let table = database.existing_table("t").unwrap().unwrap();
+        put_rows(&database, table, 7..8, 3);
+        let mut device = database.into_device().unwrap();
+        device.power_cycle();
+        let database = Database::open_on(device, &options).unwrap();
+        assert!(database.recovery().pages_written > 0, "the last commit may have been in flight");
+        assert_eq!(fills(&database)[7], 3);
+    }
+    reads(chip(64));
+    reads(file());
+}
+
+/// Goal (K6, D11): sessions that begin on a closed device recover from every cut. Method: a session that
+/// commits twice, by the log and by pages of a group, closes and goes on; each of its operations is cut
+/// with every ending, and so is each operation of the restart after it where it is short.
+#[test]
+fn every_cut_of_a_session_on_a_closed_device_recovers() {
+    let options = Options::default().with_memory(1 << 20);
+    let device = closed(chip(64));
+    // What committed last, as far as the power lasted.
+    let session = |device: SimNand| -> (u8, SimNand) {
+        let Ok(database) = Database::open_on(device.clone(), &options) else { return (2, device) };
+        let table = database.existing_table("t").unwrap().unwrap();
+        let mut last = 2;
+        for fill in 3..6 {
+            let mut transaction = database.begin();
+            let put = (0..40_u32)
+                .try_for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]));
+            if put.and_then(|()| transaction.commit()).is_err() {
+                break;
+            }
+            last = fill;
+            if fill == 4 {
+                let twin = database.clone();
+                let _ = twin.close();
+            }
+        }
+        (last, database.into_device().unwrap())
+    };
+    let mut recorded = device.clone();
+    recorded.record_operations();
+    let (last, recorded) = session(recorded);
+    assert_eq!(last, 5);
+    let mut cuts = 0;
+    for number in device.operation_count()..recorded.operation_count() {
+        for ending in recorded.endings_at(number) {
+            let mut cut = device.clone();
+            cut.set_plan(FaultPlan::power_cut(1, number, ending));
+            let (last, mut cut) = session(cut);
+            // The one in flight may have been committed; what one restart has answered stays.
+            let mut possible = vec![last, last + 1];
+            for _ in 0..3 {
+                cut.power_cycle();
+                let database = Database::open_on(cut, &options).unwrap();
+                let found = fills(&database);
+                assert!(possible.contains(&found[0]), "cut {number} {ending}: {found:?}");
+                assert!(found[..40].iter().all(|fill| *fill == found[0]), "cut {number} {ending}");
+                assert!(database.check().unwrap().is_sound(), "cut {number} {ending}");
+                possible = vec![found[0]];
+                cut = database.into_device().unwrap();
+            }
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 50, "{cuts}");
 }

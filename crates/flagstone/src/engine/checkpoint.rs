@@ -70,6 +70,8 @@ pub(crate) struct Cycle {
     /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
     end_page: Option<u64>,
     is_wanted: bool,
+    /// The one that is wanted is the last of the session.
+    is_last: bool,
     /// The next cycle merges whatever it can, also where cycles copy.
     merges_all: bool,
     /// Commits counted when the last cycle began.
@@ -122,6 +124,8 @@ impl Cycle {
 pub(crate) struct CheckpointJob {
     /// The master record, kept by the mapping checkpoint.
     pub(crate) master: Vec<u8>,
+    /// Nothing is written after it.
+    pub(crate) is_last: bool,
     /// Log pages below this are not needed once it is durable.
     pub(crate) release_before: u64,
 }
@@ -328,6 +332,12 @@ impl Engine {
         self.want_flush();
     }
 
+    /// Asks for a checkpoint after which nothing is written.
+    pub(crate) fn want_last_checkpoint(&mut self) {
+        self.cycle.is_last = true;
+        self.want_checkpoint();
+    }
+
     /// Asks for a checkpoint that merges every leaf with durable deltas (Lazy-Split LRU: full merge
     /// commit).
     pub fn want_full_merge(&mut self) {
@@ -504,7 +514,8 @@ impl Engine {
         self.cycle.grouped_saved = self.cycle.grouped_pages;
         let master = self.master().encode();
         let release_before = self.cycle.begin.page;
-        Ok(Some(Job::Checkpoint(CheckpointJob { master, release_before })))
+        let is_last = !self.cycle.is_wanted && std::mem::take(&mut self.cycle.is_last);
+        Ok(Some(Job::Checkpoint(CheckpointJob { master, is_last, release_before })))
     }
 
     fn is_reshaping_anywhere(&self) -> bool {

@@ -274,6 +274,16 @@ impl<D: Nand> Runtime<D> {
         self.finish_checkpoint()
     }
 
+    /// As [`Runtime::checkpoint_now`], and the next session knows that nothing was written after it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::checkpoint_now`].
+    pub(crate) fn close_now(&self) -> Result<(), EngineError> {
+        self.engine().want_last_checkpoint();
+        self.finish_checkpoint()
+    }
+
     /// As [`Runtime::checkpoint_now`], and every leaf with durable changes is merged.
     ///
     /// # Errors

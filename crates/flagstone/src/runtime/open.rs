@@ -337,7 +337,7 @@ impl<D: Nand> Restart<'_, D> {
     /// What the mount and the log read may stand in a cache alone where a process died: after this it cannot
     /// change any more. Whether it is such a device.
     fn settle_cache(&self) -> Result<bool, OpenError> {
-        let has_cache = self.runtime.needs_sync && !self.runtime.has_pairs;
+        let has_cache = self.runtime.needs_sync && !self.runtime.has_pairs && !self.mount.closed;
         if has_cache {
             self.runtime.space().sync()?;
         }
@@ -512,6 +512,10 @@ impl<D: Nand> Restart<'_, D> {
             // record have taken of the log goes with the next checkpoint (rule D7).
             let next = self.runtime.space().log_range().end;
             self.runtime.engine().note_log_page(next);
+            return Ok(());
+        }
+        if self.mount.closed {
+            // Nothing of it was in flight: the epoch begins with the first change.
             return Ok(());
         }
         if !self.has(SeededBug::SkipTailCopy) {
