@@ -102,9 +102,10 @@ impl<D: Nand> Space<D> {
     /// forgets those that were closed (G3).
     pub(crate) fn is_record_crowded(&self, pages: u32) -> bool {
         let (listed, closed) = self.groups.listed();
-        let lists = (listed + pages as usize) * OPEN_GROUP_PAGE_SIZE;
-        let user = self.durable.as_ref().map_or(0, |record| record.user.len());
-        closed > 0 && (lists + user) * 100 > self.record_room() * RECORD_USE_PERCENT
+        let size = |count: usize| self.saved_size() + count * OPEN_GROUP_PAGE_SIZE;
+        let is_crowded =
+            size(listed + pages as usize) * 100 > self.record_room() * RECORD_USE_PERCENT;
+        closed > 0 && is_crowded && size(listed - closed) <= self.record_room()
     }
 
     fn write_meta_pages(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {

@@ -87,6 +87,12 @@ impl<D: Nand> Space<D> {
         limit.saturating_sub(HEAD_SIZE + lists + size_of::<u32>())
     }
 
+    /// Bytes of the caller's blob in the last record.
+    #[must_use]
+    pub fn saved_size(&self) -> usize {
+        self.durable.as_ref().map_or(0, |record| record.user.len())
+    }
+
     /// Writes the record that a session starts with (A3): once, or into every block (A4).
     pub(crate) fn write_first_record(&mut self, record: &Record) -> Result<(), SpaceError> {
         let rounds = if self.ring.doubtful { self.ring.halves[0].blocks.len() } else { 1 };

@@ -150,6 +150,8 @@ pub struct Fetched {
 /// What the engine knows of the space floor; refreshed by the runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceView {
+    /// Bytes of the master record that the last checkpoint saved.
+    pub(crate) record_said: usize,
     /// Log pages in use.
     pub(crate) log_used: u64,
     /// Log pages the budget allows.

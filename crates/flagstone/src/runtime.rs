@@ -687,6 +687,7 @@ impl<D: Nand> Runtime<D> {
             log_block_pages: space.log_block_pages(),
             log_page_size: self.log_page_size(),
             record_room: space.record_room(),
+            record_said: space.saved_size(),
             taken_pages: u64::from(space.taken_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
             can_grow: space.can_grow(),

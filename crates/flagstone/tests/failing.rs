@@ -3,15 +3,17 @@
 
 mod hooked;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{CommitBy, Database, Durability, EngineError, Options, Table};
-use flagstone_nand::{Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage};
+use flagstone::{CommitBy, Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone_nand::{
+    BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
+};
 use hooked::{Call, Hook, Hooked};
 
 fn options(memory: usize) -> Options {
@@ -235,4 +237,60 @@ fn a_block_that_takes_no_mark_is_left_out() {
     device.hook = willing();
     let database = Database::open_on(device, &options(1 << 20)).unwrap();
     assert!(database.check().unwrap().is_sound());
+}
+
+/// A chip after so many commits, each with a checkpoint, and one more without; every block that ever held a
+/// record is erased.
+fn without_records(rounds: u32) -> (Hooked<SimNand>, Table) {
+    let programs = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&programs);
+    let hook: Hook = Arc::new(move |call| {
+        if let Call::Program(page) = call {
+            seen.lock().unwrap().push(page);
+        }
+        Ok(())
+    });
+    let device = Hooked { device: chip(32), hook };
+    let block_pages = device.geometry().pages_per_block;
+    let database = Database::create_on(device, &options(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    let mut blocks = BTreeSet::new();
+    for round in 0..=rounds {
+        let mut transaction = database.begin();
+        let value = (round as u16).to_le_bytes().repeat(20);
+        (0..40).for_each(|row| transaction.put(table, &key(row), &value).unwrap());
+        transaction.commit_with(Durability::Immediate).unwrap();
+        if round < rounds {
+            database.runtime().checkpoint_now().unwrap();
+        }
+        // A checkpoint ends with both copies of its record.
+        let last: Vec<_> =
+            std::mem::take(&mut *programs.lock().unwrap()).into_iter().rev().collect();
+        let last = last.into_iter().take(if round < rounds { 2 } else { 0 });
+        blocks.extend(last.map(|page| BlockIndex(page.number() / block_pages)));
+    }
+    assert!(blocks.len() >= 4, "{blocks:?}");
+    let mut device = database.into_device().unwrap();
+    device.hook = willing();
+    blocks.into_iter().for_each(|block| assert!(device.erase(block).is_ok()));
+    (device, table)
+}
+
+/// Goal: a device whose records are lost opens by a scan where the whole log is there, and opens again
+/// whatever became of that session; else it says so each time, and shows no rows without the others.
+#[test]
+fn a_device_without_records_shows_everything_or_nothing() {
+    let (mut device, table) = without_records(100);
+    for opening in 0..3 {
+        let database = Database::open_on(device, &options(1 << 20)).unwrap();
+        assert_eq!(database.recovery().full_scan, opening == 0);
+        let value = database.begin().get(table, &key(7)).unwrap();
+        assert_eq!(value, Some(100_u16.to_le_bytes().repeat(20)), "opening {opening}");
+        device = database.into_device().unwrap();
+    }
+    let (device, _) = without_records(3_000);
+    for _ in 0..2 {
+        let refused = Database::open_on(device.clone(), &options(1 << 20)).map(drop);
+        assert!(matches!(refused, Err(OpenError::Corrupt(_))), "{refused:?}");
+    }
 }

@@ -581,3 +581,74 @@ fn every_cut_of_a_session_on_a_closed_device_recovers() {
     }
     assert!(cuts > 50, "{cuts}");
 }
+
+/// Goal: sessions without end are kept apart by a bounded record. Method: a chip that carries flags, one row
+/// that each session changes, and power that goes after each.
+#[test]
+fn rows_of_sessions_are_not_kept_apart_for_ever() {
+    let profile = Profile::named("tiny-flags").unwrap().with_block_count(128).unwrap();
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    put_rows(&database, table, 0..20, 0);
+    database.runtime().checkpoint_now().unwrap();
+    let mut device = database.into_device().unwrap();
+    for session in 0..400_u32 {
+        device.power_cycle();
+        let database = Database::open_on(device, &options).unwrap();
+        let table = database.existing_table("t").unwrap().unwrap();
+        let mut transaction = database.begin();
+        let value = transaction.get(table, &7_u32.to_be_bytes()).unwrap().unwrap();
+        assert_eq!(value[4..8], session.to_be_bytes());
+        let next = (session + 1).to_be_bytes();
+        transaction.patch(table, &7_u32.to_be_bytes(), 4, &next).unwrap();
+        transaction.commit_with(Durability::Immediate).unwrap();
+        device = database.into_device().unwrap();
+    }
+}
+
+/// Goal: what an old checkpoint said much of, a snapshot's values, does not keep new ones from being named.
+/// Method: a snapshot, as many deleted values as a record can list, a checkpoint, the end of the
+/// snapshot, large transactions.
+#[test]
+fn a_record_that_says_much_leaves_room_for_what_is_open() {
+    let mut profile = Profile::named("slc-2k").unwrap();
+    profile.geometry.pages_per_block = 8;
+    let profile = profile.with_block_count(4_096).unwrap();
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let value = |fill: u8| vec![fill; 5_000];
+    let put_one = |row: u32, fill: u8| {
+        let mut transaction = database.begin();
+        transaction.put(table, &row.to_be_bytes(), &value(fill)).unwrap();
+        transaction.commit().unwrap();
+    };
+    (0..400).for_each(|row| put_one(row, 1));
+    let snapshot = database.snapshot().unwrap();
+    let room = database.runtime().space().record_room();
+    let said = || database.runtime().space().saved_size();
+    for row in 0..400_u32 {
+        let mut transaction = database.begin();
+        transaction.delete(table, &row.to_be_bytes()).unwrap();
+        transaction.commit().unwrap();
+        if row % 10 == 9 {
+            database.merge().unwrap();
+        }
+        if said() * 100 > room * 80 {
+            break;
+        }
+    }
+    assert!(said() * 100 > room * 80, "the record says {} of {room} bytes", said());
+    drop(snapshot);
+    let mut large = database.begin();
+    for row in 1_000..1_100_u32 {
+        large.put(table, &row.to_be_bytes(), &value(3)).unwrap();
+        put_one(row - 1_000, 4);
+    }
+    large.commit().unwrap();
+    let expected = database.snapshot().unwrap().range(table, ..).count();
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    assert_eq!(fills(&database).len(), expected);
+    assert!(database.check().unwrap().is_sound());
+}

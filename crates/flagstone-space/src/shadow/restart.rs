@@ -367,7 +367,7 @@ impl<D: Nand> ShadowStore<D> {
             refused.extend(self.program_again(&repairs.dismiss)?);
         }
         if !keeps {
-            self.leave_evidence(&found.opened)?;
+            self.leave_evidence(&found.opened, !refused.is_empty())?;
         }
         self.collect_refused(refused)?;
         if !keeps {
@@ -383,8 +383,8 @@ impl<D: Nand> ShadowStore<D> {
 
     /// Step 5. Of a committed transaction that stands in several of these blocks, one page is moved
     /// out already: one may go before another that it proves. Of one that stands in a single block,
-    /// all that counts is moved before that block goes.
-    fn leave_evidence(&mut self, opened: &[Written]) -> Result<(), ShadowError> {
+    /// all that counts is moved before that block goes; its proof may stand in another one, if `more_go`.
+    fn leave_evidence(&mut self, opened: &[Written], more_go: bool) -> Result<(), ShadowError> {
         let blocks = self.doomed.clone();
         self.hand_on_all(&blocks, opened)?;
         if !self.flash.sizes.has_flags {
@@ -395,7 +395,7 @@ impl<D: Nand> ShadowStore<D> {
         for unit in data() {
             places.entry(unit.note.xid()).or_default().insert(self.flash.sizes.block_of(unit.at));
         }
-        places.retain(|_, blocks| blocks.len() > 1);
+        places.retain(|_, blocks| blocks.len() > 1 || more_go);
         for unit in data() {
             let is_current = self.map.get(unit.note.page.0 as usize) == Some(&unit.at);
             let is_committed = self.table.get(unit.note.xid()).is_none();

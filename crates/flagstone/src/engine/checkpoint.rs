@@ -241,7 +241,7 @@ impl Master {
 
 impl MasterRun {
     /// A run that has no pages any more, but whose changes stay apart from later ones.
-    fn bare(lsn: Lsn) -> Self {
+    pub(crate) fn bare(lsn: Lsn) -> Self {
         let run = Run { group: GroupId::NONE, pages: Vec::new(), last: Vec::new() };
         Self { lsn, run, rolled_back: Vec::new() }
     }
@@ -425,6 +425,7 @@ impl Engine {
         self.cycle.begin_commits = self.counts.commits;
         self.cycle.tail_size = 0;
         let merges = std::mem::take(&mut self.cycle.merges_all)
+            || self.are_many_apart()
             || self.options.compaction == Compaction::Merge;
         self.cycle.phase = match merges {
             false => Phase::Copying { tree: 0, after: None },
@@ -506,6 +507,8 @@ impl Engine {
         if is_waiting || is_reshaping || self.trims.has_groups() {
             return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
+        self.forget_met_runs();
+        self.refresh_floors();
         if self.record_size() > self.view.record_room && self.end_oldest_snapshot() {
             // The values that only it could read go first.
             return Ok(None);
@@ -529,14 +532,18 @@ impl Engine {
         let run = |run: &CommittedRun| run.run.encoded_size(run.rolled_back.len());
         let runs = self.runs.unfinished().chain(&self.cycle.loaded).map(run);
         let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
-        let installs = self.installs.iter().map(|job| job.page_count() * OPEN_GROUP_PAGE_SIZE);
-        let claim = self.claimed_page_count() * OPEN_GROUP_PAGE_SIZE;
-        let open = self.transactions.values().map(|transaction| {
-            transaction.named_size() + transaction.pages.len() * OPEN_GROUP_PAGE_SIZE
-        });
+        let open = self.transactions.values().map(|transaction| transaction.named_size());
         let bare = self.runs.bare_lsns().map(|lsn| MasterRun::bare(lsn).run.encoded_size(0));
-        let lists = runs.chain(releases).chain(installs).chain(open).chain(bare).sum::<usize>();
-        MASTER_HEAD_SIZE + self.trees.len() * 8 + lists + claim
+        let lists = runs.chain(releases).chain(open).chain(bare).sum::<usize>();
+        MASTER_HEAD_SIZE + self.trees.len() * 8 + lists + self.open_pages_size()
+    }
+
+    /// Bytes of it that list pages of open groups.
+    pub(crate) fn open_pages_size(&self) -> usize {
+        let installs = self.installs.iter().map(|job| job.page_count());
+        let open = self.transactions.values().map(|transaction| transaction.pages.len());
+        let pages = installs.chain(open).sum::<usize>() + self.claimed_page_count();
+        pages * OPEN_GROUP_PAGE_SIZE
     }
 
     pub(crate) fn master(&self) -> Master {

@@ -1,8 +1,8 @@
 //! Admission of commits: room in memory, in the log and on the device (rule D7).
 
-use flagstone_space::OPEN_GROUP_PAGE_SIZE;
+use flagstone_space::{Lsn, OPEN_GROUP_PAGE_SIZE};
 
-use super::checkpoint::MASTER_HEAD_SIZE;
+use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun};
 use super::merge::grown_by;
 use super::transaction::Transaction;
 use super::{Engine, Step, Stop, Wait};
@@ -68,6 +68,9 @@ const RESTART_USE_PERCENT: u64 = 95;
 /// Share of a checkpoint's record, in percent, up to which transactions may write before their
 /// commit; the rest is for values whose release waits for a snapshot.
 const RECORD_USE_PERCENT: usize = 50;
+
+/// LSNs that keep changes apart take at most one part in this many of a checkpoint's record.
+const APART_SHARE: usize = 8;
 
 /// One part in this many of the logical pages is never taken by claims.
 const CLAIM_SPARE_SHARE: u64 = 8;
@@ -223,8 +226,19 @@ impl Engine {
     /// Whether `xid` may write `pages` more before its commit: the record of a checkpoint has to
     /// name them all, and one record in the log the runs.
     pub(crate) fn can_name_more(&self, xid: Xid, pages: usize) -> bool {
-        let needed = self.record_size() + pages * OPEN_GROUP_PAGE_SIZE;
-        needed * 100 <= self.view.record_room * RECORD_USE_PERCENT && self.log_names(xid)
+        // A record that the space floor makes for itself repeats what the last one said.
+        let listed = self.open_pages_size();
+        let said = (self.record_size() - listed).max(self.view.record_said);
+        self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
+    }
+
+    /// Whether it could once a checkpoint says less than the last one.
+    pub(crate) fn may_name_more(&self, xid: Xid, pages: usize) -> bool {
+        self.fits_record(self.record_size() + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
+    }
+
+    fn fits_record(&self, size: usize) -> bool {
+        size * 100 <= self.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Whether one record in the log names the runs of `xid`.
@@ -256,10 +270,18 @@ impl Engine {
         grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
     }
 
-    /// Whether committed runs take so much of a checkpoint's record that the next one has to come.
+    /// Whether committed runs, or LSNs that keep changes apart, take so much of a checkpoint's record that
+    /// the next one has to come.
     pub(crate) fn is_record_filling(&self) -> bool {
-        self.runs.unfinished().next().is_some()
-            && self.record_size() * 200 > self.view.record_room * RECORD_USE_PERCENT
+        let has_runs = self.runs.unfinished().next().is_some();
+        self.are_many_apart()
+            || has_runs && self.record_size() * 200 > self.view.record_room * RECORD_USE_PERCENT
+    }
+
+    /// Whether changes are kept apart at so many LSNs that merging has to bring them together.
+    pub(crate) fn are_many_apart(&self) -> bool {
+        let size = self.runs.apart_count() * MasterRun::bare(Lsn::ZERO).run.encoded_size(0);
+        size * APART_SHARE > self.view.record_room
     }
 
     /// Pages that hold something, or will once their group is current.

@@ -365,6 +365,11 @@ impl Runs {
         self.recovered.iter().copied().filter(move |lsn| !is_named(lsn))
     }
 
+    /// LSNs of recovered commits and sessions that changes are kept apart at, at most.
+    pub(crate) fn apart_count(&self) -> usize {
+        self.recovered.len()
+    }
+
     /// Runs that the master record must name.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = &CommittedRun> {
         self.open.iter().chain(&self.loaded)
@@ -380,22 +385,18 @@ impl Runs {
 impl Engine {
     /// Forgets LSNs of recovered commits below which no change is left in memory, or will be (R4).
     pub(crate) fn forget_met_runs(&mut self) {
-        let trees = &self.trees;
-        let is_pending = |above: Lsn, upto: Lsn| {
-            let mut old = trees.iter().flat_map(|tree| {
-                tree.deltas.older_than(Lsn(upto.0 + 1), Bound::Unbounded).map(|(_, at, _)| at)
-            });
-            old.any(|at| at > above)
-        };
+        let mut bare: Vec<Lsn> = self.runs.bare_lsns().collect();
+        bare.sort_unstable();
+        let Some(last) = bare.last().copied() else { return };
         // Without a change between the two, one of them keeps apart what the other does.
-        let (mut gone, mut before) = (Vec::new(), Lsn::ZERO);
-        for lsn in self.runs.bare_lsns() {
-            match is_pending(before, lsn) {
-                true => before = lsn,
-                false => gone.push(lsn),
+        let mut is_met = vec![true; bare.len()];
+        for tree in &self.trees {
+            for (_, at, _) in tree.deltas.older_than(Lsn(last.0 + 1), Bound::Unbounded) {
+                is_met[bare.partition_point(|lsn| *lsn < at)] = false;
             }
         }
-        self.runs.recovered.retain(|lsn| !gone.contains(lsn));
+        let is_gone = |lsn: &Lsn| bare.binary_search(lsn).is_ok_and(|at| is_met[at]);
+        self.runs.recovered.retain(|lsn| !is_gone(lsn));
     }
 
     /// Loads the run pages that may change `[low, high)` into the tree's deltas.

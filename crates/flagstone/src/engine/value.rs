@@ -145,7 +145,12 @@ impl Engine {
         let page_count = chunk_count + list_count;
         self.demand_log(xid)?;
         if !self.can_name_more(xid, page_count) {
-            return Err(EngineError::Full.into());
+            // What waits to be released is still listed, and so is what the last checkpoint said.
+            return Err(match self.may_name_more(xid, page_count) {
+                _ if self.has_release() => super::Stop::Wait(super::Wait::Memory),
+                true => super::Stop::Wait(super::Wait::Log),
+                false => EngineError::Full.into(),
+            });
         }
         self.admit_pages(page_count as u64)?;
         if self.unused_pages.len() < page_count {

@@ -63,6 +63,10 @@ const PAGES_MIN: u32 = 24;
 
 const NO_MASTER: Corruption = Corruption { page: None, check: "master record does not decode" };
 const LOG_HOLE: Corruption = Corruption { page: None, check: "a complete log page is missing" };
+const NO_RECORD: Corruption = Corruption {
+    page: None,
+    check: "no checkpoint reads, and the log behind the last one is gone",
+};
 const LOG_SHORT: Corruption =
     Corruption { page: None, check: "the log ends before what other pages prove durable" };
 const EPOCHS: Corruption = Corruption { page: None, check: "restart epochs are used up" };
@@ -139,8 +143,10 @@ impl<D: Nand> Runtime<D> {
         let log = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).map_err(|_| EPOCHS)?;
         let mut runtime = Self::assemble(space, capabilities, options, log)?;
         runtime.engine().bugs = bugs;
+        let carries_flags = runtime.space().carries_flags();
         let mut restart = Restart {
             runtime: &runtime,
+            carries_flags,
             master,
             mount,
             geometry,
@@ -272,6 +278,8 @@ struct Restart<'a, D: Nand> {
     master: Master,
     mount: MountReport,
     geometry: LogGeometry,
+    /// Commits may have been made by flags, whose markers are gone.
+    carries_flags: bool,
     report: RecoveryReport,
     /// What replayed records ask of the space floor, with their LSNs: what the log's tail asks for is
     /// not done before the tail is safe (rule D11).
@@ -284,7 +292,7 @@ impl<D: Nand> Restart<'_, D> {
         self.runtime.engine().resume(&self.master, Lsn(LSN_MAX));
         let (phase, end, tail) = self.read_log(Replay::All)?;
         if end.fault.is_some() {
-            return Err(LOG_HOLE.into());
+            return Err(if self.mount.full_scan { NO_RECORD } else { LOG_HOLE }.into());
         }
         let last = end.last_lsn.max(self.master.cutoff);
         if last < self.master.durable.max(self.mount.lsn_max) {
@@ -377,10 +385,9 @@ impl<D: Nand> Restart<'_, D> {
 
     /// Reads the log from the master record's position and puts back what the phase asks for.
     fn read_log(&mut self, mut phase: Replay) -> Result<(Replay, LogEnd, Vec<Vec<u8>>), OpenError> {
-        let start = match self.mount.full_scan {
-            true => ReadStart::Anywhere,
-            false => ReadStart::Chain(self.master.begin.chain),
-        };
+        // Without a record of the engine the whole log is needed: what a checkpoint had copied of it, and
+        // what it gave up, is known to nobody.
+        let start = ReadStart::Chain(self.master.begin.chain);
         let survivors = match self.runtime.needs_sync {
             true => Survivors::AnySubset,
             false => Survivors::Prefix,
@@ -410,6 +417,9 @@ impl<D: Nand> Restart<'_, D> {
                 .map_err(|_| Corruption { page: None, check: "log record does not decode" })?;
             if matches!(record, Record::Commit { .. }) && *phase != Replay::CommitsOnly {
                 self.report.commits += 1;
+            }
+            if matches!(record, Record::Open { .. }) && !self.carries_flags {
+                continue;
             }
             let effects = self.runtime.engine().replay(&self.master, *phase, lsn, &record)?;
             if !effects.is_empty() {
