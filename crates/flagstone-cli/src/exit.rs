@@ -76,7 +76,7 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
         Exit::Usage,
         "usage",
         "wrong command line: unknown command, option, preset, profile or key in a profile \
-         (the nearest name is given), or a value outside its range",
+         (the nearest name is given, where one is near), or a value outside its range",
     ),
     row(Exit::Missing, "missing", "the key or the table is not in the database"),
     row(

@@ -47,7 +47,7 @@ pub(super) enum Copied {
 
 /// What became of the flags that a victim leaves to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handed {
+pub(super) enum Handed {
     All,
     /// A page of the block does not take one.
     Refused(GroupId, BlockIndex),
@@ -293,7 +293,7 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Programs the flags that the pages of `blocks` leave to others (V1, rule E5).
-    fn hand_on(
+    pub(super) fn hand_on(
         &mut self,
         blocks: &BTreeSet<BlockIndex>,
         units: &[Written],

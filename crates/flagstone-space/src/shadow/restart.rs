@@ -36,7 +36,7 @@ use flagstone_nand::{BlockIndex, Nand};
 
 use super::blocks::{Cells, State};
 use super::bugs::ShadowBug;
-use super::collect::Copied;
+use super::collect::{Copied, Handed};
 use super::flash::{Fault, Work};
 use super::note::{Kind, RawNote};
 use super::place::{ATTEMPTS, Hidden, Mark};
@@ -381,15 +381,21 @@ impl<D: Nand> ShadowStore<D> {
         self.raise_floor()
     }
 
-    /// Step 5. Of a committed transaction that stands in several of these blocks, one page is moved
-    /// out already: one may go before another that it proves. Of one that stands in a single block,
-    /// all that counts is moved before that block goes; its proof may stand in another one, if `more_go`.
+    /// Step 5. Blocks of pages that take no flag go as well, with what they prove: now, and those that
+    /// `more_go` says were found before.
     fn leave_evidence(&mut self, opened: &[Written], more_go: bool) -> Result<(), ShadowError> {
         let blocks = self.doomed.clone();
-        self.hand_on_all(&blocks, opened)?;
-        if !self.flash.sizes.has_flags {
-            return Ok(());
+        let is_refused = self.hand_on(&blocks, opened)? != Handed::All;
+        if self.flash.sizes.has_flags {
+            self.move_evidence(opened, more_go || is_refused)?;
         }
+        if is_refused { self.hand_on_all(&blocks, opened) } else { Ok(()) }
+    }
+
+    /// Of a committed transaction that stands in several of these blocks, one page is moved out already:
+    /// one may go before another that it proves. Of one that stands in a single block, all that counts is
+    /// moved before that block goes; its proof may stand in another one, if `more_go`.
+    fn move_evidence(&mut self, opened: &[Written], more_go: bool) -> Result<(), ShadowError> {
         let mut places: BTreeMap<GroupId, BTreeSet<BlockIndex>> = BTreeMap::new();
         let data = || opened.iter().filter(|unit| unit.note.kind == Kind::Data);
         for unit in data() {

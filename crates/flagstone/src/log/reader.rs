@@ -27,6 +27,7 @@ pub(crate) enum ReadStart {
     /// At a known point of the chain.
     Chain(ChainPoint),
     /// At the first fragment that is found, whatever came before it.
+    #[cfg(any(test, feature = "parts"))]
     Anywhere,
 }
 
@@ -150,6 +151,7 @@ impl LogReader {
     pub(crate) fn new(geometry: LogGeometry, start: ReadStart, survivors: Survivors) -> Self {
         let chain = match start {
             ReadStart::Chain(point) => Some(point),
+            #[cfg(any(test, feature = "parts"))]
             ReadStart::Anywhere => None,
         };
         Self {
