@@ -607,24 +607,22 @@ fn rows_of_sessions_are_not_kept_apart_for_ever() {
     }
 }
 
-/// Goal: what an old checkpoint said much of, a snapshot's values, does not keep new ones from being named.
-/// Method: a snapshot, as many deleted values as a record can list, a checkpoint, the end of the
-/// snapshot, large transactions.
-#[test]
-fn a_record_that_says_much_leaves_room_for_what_is_open() {
+fn put_value(database: &Database<SimNand>, table: Table, row: u32, fill: u8) {
+    let mut transaction = database.begin();
+    transaction.put(table, &row.to_be_bytes(), &vec![fill; 5_000]).unwrap();
+    transaction.commit().unwrap();
+}
+
+/// A database whose last checkpoint says much: as many values that a snapshot needed, and nobody else, as
+/// fill four fifths of a record.
+fn much_said() -> (Database<SimNand>, Table) {
     let mut profile = Profile::named("slc-2k").unwrap();
     profile.geometry.pages_per_block = 8;
     let profile = profile.with_block_count(4_096).unwrap();
     let options = Options::default().with_memory(1 << 20);
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
-    let value = |fill: u8| vec![fill; 5_000];
-    let put_one = |row: u32, fill: u8| {
-        let mut transaction = database.begin();
-        transaction.put(table, &row.to_be_bytes(), &value(fill)).unwrap();
-        transaction.commit().unwrap();
-    };
-    (0..400).for_each(|row| put_one(row, 1));
+    (0..400).for_each(|row| put_value(&database, table, row, 1));
     let snapshot = database.snapshot().unwrap();
     let room = database.runtime().space().record_room();
     let said = || database.runtime().space().saved_size();
@@ -641,14 +639,34 @@ fn a_record_that_says_much_leaves_room_for_what_is_open() {
     }
     assert!(said() * 100 > room * 80, "the record says {} of {room} bytes", said());
     drop(snapshot);
+    (database, table)
+}
+
+/// Goal: what the last checkpoint said does not keep new values from being named.
+#[test]
+fn a_record_that_says_much_leaves_room_for_what_is_open() {
+    let (database, table) = much_said();
     let mut large = database.begin();
     for row in 1_000..1_100_u32 {
-        large.put(table, &row.to_be_bytes(), &value(3)).unwrap();
-        put_one(row - 1_000, 4);
+        large.put(table, &row.to_be_bytes(), &[3; 5_000]).unwrap();
+        put_value(&database, table, row - 1_000, 4);
     }
     large.commit().unwrap();
     let expected = database.snapshot().unwrap().range(table, ..).count();
+    let options = Options::default().with_memory(1 << 20);
     let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
     assert_eq!(fills(&database).len(), expected);
     assert!(database.check().unwrap().is_sound());
+}
+
+/// Goal: nor does it keep transactions larger than memory from being spilled, in this session or the next.
+#[test]
+fn a_record_that_says_much_leaves_room_for_spills() {
+    let (database, table) = much_said();
+    spill(&database, table);
+    let (database, _) = much_said();
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    spill(&database, table);
 }

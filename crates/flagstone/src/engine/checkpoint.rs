@@ -447,8 +447,13 @@ impl Engine {
             {
                 let (table, key) = (Table { id: tree.id }, key.to_vec());
                 let index = self.leaf_for(table, Seek::At(&key))?;
-                let high = NodeView::trusted(&self.pool.frame(index).image).high();
+                let frame = self.pool.frame(index);
+                let (page, high) = (frame.page, NodeView::trusted(&frame.image).high());
                 let next = high.map_or((number + 1, Vec::new()), |high| (number, high.to_vec()));
+                if self.hand.passes_over(page) {
+                    self.cycle.phase = Phase::Merging { tree: next.0, from: next.1 };
+                    return Ok(Next::Stepped);
+                }
                 let job = self.merge_at(table, key)?;
                 if job.is_none() && self.has_installs() {
                     // A split of this tree comes first, as soon as its record is durable.
@@ -460,6 +465,10 @@ impl Engine {
             }
             (number, from) = (number + 1, Vec::new());
         }
+        // What was merged needs nothing kept apart; from the first copy on the record has to go on naming
+        // what keeps the copies apart.
+        self.forget_met_runs();
+        self.refresh_floors();
         self.cycle.phase = Phase::Copying { tree: 0, after: None };
         Ok(Next::Stepped)
     }
@@ -507,8 +516,6 @@ impl Engine {
         if is_waiting || is_reshaping || self.trims.has_groups() {
             return Ok(job.map(|job| Job::Write(Box::new(job))));
         }
-        self.forget_met_runs();
-        self.refresh_floors();
         if self.record_size() > self.view.record_room && self.end_oldest_snapshot() {
             // The values that only it could read go first.
             return Ok(None);

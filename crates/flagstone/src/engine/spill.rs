@@ -533,7 +533,15 @@ impl Engine {
         let count = built.pages.len();
         self.demand_room(count as u64)?;
         self.demand_log(xid)?;
-        if !self.has_pages_for(count as u64) || !self.can_name_more(xid, 0) {
+        let has_pages = self.has_pages_for(count as u64);
+        if has_pages && !self.can_name_more(xid, 0) && self.may_name_more(xid, 0) {
+            // The next checkpoint says less than the last one.
+            if !self.is_checkpointing() {
+                self.want_checkpoint();
+            }
+            return Ok(None);
+        }
+        if !has_pages || !self.can_name_more(xid, 0) {
             self.hand.stop_spilling();
             return Ok(None);
         }
