@@ -11,19 +11,19 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use crate::blocks::{BlockState, BlockTable};
 use crate::error::{OptionFault, SpaceError};
-use crate::flash::{Flash, NO_APPENDS, ReadFault};
+use crate::flash::Flash;
 use crate::frontier::HOLE;
 use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::log::LogArea;
 use crate::mapping::{Mapping, UNMAPPED};
-use crate::meta::PageKind;
+use crate::meta::{PageKind, RawMeta};
 use crate::numbers::Numbers;
 use crate::options::SpaceOptions;
 use crate::pins::Pins;
 use crate::ring::Ring;
+use crate::scan::{find_life, is_whole};
 use crate::space::{Session, Space};
-use crate::stats::ReadPurpose;
 
 /// Records that one ring block of an earlier format may hold behind its first.
 const RECORDS_GAP: u64 = 1 << 16;
@@ -130,21 +130,21 @@ pub(crate) fn take_ring(blocks: &mut BlockTable, layout: &Layout, count: u8) -> 
 /// First block sequence and record number above all that an earlier format used.
 fn numbers_after_earlier_format<D: Nand>(flash: &mut Flash<D>) -> Result<(u32, u64), SpaceError> {
     let (mut sequence, mut record) = (0, 0);
-    let mut buffer = vec![0; flash.layout.chunk_size];
     for block in (0..flash.layout.blocks).map(BlockIndex) {
         if flash.device.is_bad(block)? {
             continue;
         }
         let at = first_page(&flash.layout, block);
-        match flash.read_page(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
-            Ok(read) => {
-                sequence = sequence.max(read.meta.sequence.saturating_add(1));
-                if read.meta.kind == PageKind::Anchor {
-                    record = record.max(read.meta.version.0 + RECORDS_GAP);
-                }
+        let found = match flash.peek(at)? {
+            RawMeta::Found(meta, _) if is_whole(flash, at, &meta)? => Some(meta),
+            RawMeta::Found(..) => find_life(flash, block)?,
+            RawMeta::Erased | RawMeta::Damaged => None,
+        };
+        if let Some(meta) = found {
+            sequence = sequence.max(meta.sequence.saturating_add(1));
+            if meta.kind == PageKind::Anchor {
+                record = record.max(meta.version.0 + RECORDS_GAP);
             }
-            Err(ReadFault::Bad(_)) => {}
-            Err(ReadFault::Device(error)) => return Err(error.into()),
         }
     }
     Ok((sequence.max(1), record.max(1)))

@@ -670,3 +670,41 @@ fn a_record_that_says_much_leaves_room_for_spills() {
     let table = database.existing_table("t").unwrap().unwrap();
     spill(&database, table);
 }
+
+/// Goal: a device that is made anew holds nothing of before, in the next session either. Method: lives that
+/// end with different kinds of blocks; the last one that was taken may be one of the log.
+#[test]
+fn a_device_made_anew_is_empty() {
+    fn session(device: SimNand, act: impl Fn(&Database<SimNand>)) -> SimNand {
+        let options = Options::default().with_memory(1 << 20);
+        let database = Database::open_on(device, &options).unwrap();
+        act(&database);
+        let twin = database.clone();
+        database.close().unwrap();
+        twin.into_device().unwrap()
+    }
+    for name in ["slc-2k", "nandsim", "spi-nand", "tiny-flags", "tiny"] {
+        let profile = Profile::named(name).unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(1 << 20);
+        let made = |device| {
+            let database = Database::create_on(device, &options).unwrap();
+            let twin = database.clone();
+            database.close().unwrap();
+            twin.into_device().unwrap()
+        };
+        for sessions in 0..5 {
+            let mut device = made(SimNand::new(&profile, 1));
+            for number in 0..sessions {
+                device = session(device, |database| {
+                    let table = database.table("t").unwrap();
+                    put_rows(database, table, number..number + 1, 1);
+                });
+                device = session(device, |database| assert!(!fills(database).is_empty()));
+            }
+            session(made(device), |database| {
+                let table = database.existing_table("t").unwrap();
+                assert!(table.is_none(), "{name} after {sessions} sessions");
+            });
+        }
+    }
+}

@@ -314,12 +314,12 @@ impl Hand {
         }
     }
 
-    /// Something shrank: every leaf may be tried again.
     /// Whether the leaf `page` found no pages for its split.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
         self.stuck.contains(&page)
     }
 
+    /// Something shrank: every leaf may be tried again.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
         (self.is_stuck, self.has_no_spill) = (false, false);

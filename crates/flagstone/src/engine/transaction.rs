@@ -253,6 +253,10 @@ impl Engine {
         if let Some(group) = transaction.group {
             self.trims.discard_group(group);
         }
+        if !transaction.pages.is_empty() {
+            // What found no pages for a split may find some now.
+            self.hand.forget_stuck();
+        }
         for page in transaction.pages {
             // The number will have another owner: nothing of this one may be found under it.
             self.forget_page(page);
