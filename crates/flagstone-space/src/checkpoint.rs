@@ -8,8 +8,8 @@
 //! K4. A checkpoint that the floor makes for itself repeats the caller's blob and log head.
 //! K5. A session starts with one: a torn page that read badly at mount may read well later.
 //! K6. A session that says with its last one that it is closed writes nothing more before it has taken that
-//!     back. What it left was complete then: nothing of it has to be copied, and a session that only reads
-//!     writes nothing.
+//!     back; a device may grow, of which no record has to say anything (E1). What it left was complete then:
+//!     nothing of it has to be copied, and a session that only reads writes nothing.
 
 use alloc::vec::Vec;
 

@@ -447,7 +447,8 @@ impl<D: Nand> Database<D> {
         self.runtime.merge_now()
     }
 
-    /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read.
+    /// Flushes and writes a checkpoint, so that the next opening has next to nothing to read, and a session
+    /// that only reads writes nothing. After a session that changed nothing this writes nothing, either.
     ///
     /// A database that is dropped instead loses nothing but commits of [`Durability::Deferred`].
     ///
