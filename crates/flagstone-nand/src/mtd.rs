@@ -220,7 +220,7 @@ impl MtdNand {
         if self.reading == Reading::Counted {
             corrected = ioctl::read(&self.file, start, part.data, &mut spare, self.mode);
         }
-        if matches!(corrected, Err(Errno::NOTTY | Errno::OPNOTSUPP)) {
+        if lacks_counted_reads(corrected) {
             self.watch()?;
             corrected = self.read_watched(page, part, &mut spare);
         }
@@ -266,8 +266,8 @@ impl MtdNand {
         ioctl::write(&self.file, start, part.data, &self.spare, Mode::Place)
     }
 
-    /// Whose code words the chip carries (T5), of a device in raw mode.
-    fn carried(&mut self) -> Result<Carried, NandError> {
+    /// Whose code words the chip carries (T5), of a device in raw mode; none where it cannot be read raw.
+    fn carried(&mut self) -> Result<Option<Carried>, NandError> {
         let geometry = self.profile.geometry;
         let found = survey(&geometry, |block, data, spare| {
             let Some(page) = geometry.page(block, 0) else { return Ok(false) };
@@ -277,13 +277,7 @@ impl MtdNand {
             let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare };
             self.read(page, part).map(|_| true)
         });
-        match found {
-            // Where nothing can be read raw, nothing was programmed raw.
-            Err(NandError::Host { errno }) if errno == Errno::OPNOTSUPP.raw_os_error() => {
-                Ok(Carried::Others)
-            }
-            found => found,
-        }
+        if_read_raw(found)
     }
 
     /// Erases every good block; one that cannot be erased is bad from now on.
@@ -322,6 +316,24 @@ impl MtdNand {
         }
         // The sum over all steps: no less than the most in one.
         Ok(after.corrected.wrapping_sub(before.corrected))
+    }
+}
+
+/// What the kernel's drivers return for raw access to a chip whose ECC cannot be switched off
+/// (`nand_read_page_raw_notsupp`): a number of the kernel's own, to which no name is given outside it.
+const ENOTSUPP: i32 = 524;
+
+/// Whether the kernel has no `MEMREAD`: before Linux 6.1. A chip that cannot be read raw is another matter.
+fn lacks_counted_reads(read: Result<u32, Errno>) -> bool {
+    read == Err(Errno::NOTTY)
+}
+
+/// What was found by reading raw, or none where that cannot be done.
+fn if_read_raw(found: Result<Carried, NandError>) -> Result<Option<Carried>, NandError> {
+    let unsupported = [ENOTSUPP, Errno::OPNOTSUPP.raw_os_error()];
+    match found {
+        Err(NandError::Host { errno }) if unsupported.contains(&errno) => Ok(None),
+        found => found.map(Some),
     }
 }
 

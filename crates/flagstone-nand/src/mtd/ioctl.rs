@@ -208,7 +208,7 @@ pub(super) fn read_oob(file: &File, start: u64, oob: &mut [u8]) -> Result<()> {
 /// Reads data at `start` and the first bytes of the page's spare area; the most bits that were
 /// corrected in one step. `BADMSG` when there were too many.
 ///
-/// Linux 6.1 and later; `NOTTY` or `OPNOTSUPP` before.
+/// Linux 6.1 and later; `NOTTY` before.
 pub(super) fn read(
     file: &File,
     start: u64,

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::ioctl::Mode;
 use super::sysfs::Sysfs;
 use super::{EINVAL, ENDURANCE, KIND_NAND, MtdNand, PROBE_PROGRAMS, Reading, host, ioctl};
-use crate::ecc::EccNand;
+use crate::ecc::{Carried, EccNand};
 use crate::storage::OpenDeviceError;
 use crate::{
     Capabilities, CellMode, CodeWord, EccOwner, Geometry, NandError, PartialCut, Profile,
@@ -57,12 +57,17 @@ impl Found {
             return Err(OpenDeviceError::Unsuitable);
         }
         let (mut raw, found) = self.raw();
-        raw.carried().map_err(open_error)?.must_be_the_devices()?;
+        raw.carried_or_others()?.must_be_the_devices()?;
         raw.settled(asked, &found)
     }
 }
 
 impl MtdNand {
+    /// Whose code words the chip carries. Where nothing can be read raw, nothing was programmed raw.
+    fn carried_or_others(&mut self) -> Result<Carried, OpenDeviceError> {
+        Ok(self.carried().map_err(open_error)?.unwrap_or(Carried::Others))
+    }
+
     /// The same device under `profile`, within what the kernel's ECC lets through where that is in charge.
     fn settled(self, mut profile: Profile, found: &Profile) -> Result<Self, OpenDeviceError> {
         if profile.ecc == EccOwner::Device {
@@ -86,7 +91,7 @@ impl EccNand<MtdNand> {
         let found = Found::open(path)?;
         let asked = found.under(profile)?;
         let (mut raw, found) = found.raw();
-        let asked = raw.carried().map_err(open_error)?.settle(asked)?;
+        let asked = raw.carried_or_others()?.settle(asked)?;
         let device = raw.settled(asked, &found)?;
         let profile = device.profile.clone();
         Ok(Self::new(device, &profile)?)
@@ -119,7 +124,7 @@ impl EccNand<MtdNand> {
     ///
     /// # Errors
     ///
-    /// As [`MtdNand::open_as`].
+    /// As [`MtdNand::open_as`]; `Io` with `EOPNOTSUPP` when the ECC is to be ours and the chip cannot be read raw.
     pub fn create_mtd(
         path: &Path,
         profile: Option<&Profile>,
@@ -129,13 +134,31 @@ impl EccNand<MtdNand> {
         let asked = found.under(profile)?;
         let asked = if ecc == EccOwner::Own { asked.with_own_ecc()? } else { asked };
         let (mut raw, found) = found.raw();
-        let gives_way = raw.carried().map_err(open_error)?.gives_way_to(&asked);
+        let gives_way = gives_way(raw.carried().map_err(open_error)?, &asked)?;
         let mut device = raw.settled(asked, &found)?;
         if !gives_way {
             device.erase_all().map_err(open_error)?;
         }
         let profile = device.profile.clone();
         Ok(Self::new(device, &profile)?)
+    }
+}
+
+/// Whether a database may be made under `asked` without erasing anything first.
+///
+/// # Errors
+///
+/// The ECC is to be ours, and the chip cannot be read raw: nothing is to be erased for that.
+pub(super) fn gives_way(
+    carried: Option<Carried>,
+    asked: &Profile,
+) -> Result<bool, OpenDeviceError> {
+    match (carried, asked.ecc) {
+        (Some(carried), _) => Ok(carried.gives_way_to(asked)),
+        (None, EccOwner::Device) => Ok(true),
+        (None, EccOwner::Own) => {
+            Err(OpenDeviceError::Io { errno: Errno::OPNOTSUPP.raw_os_error() })
+        }
     }
 }
 

@@ -174,3 +174,22 @@ fn a_block_that_is_bad_afterwards_is_marked_whatever_the_call_said() {
     assert_eq!(told(Err(Errno::ROFS), Ok(true)), Err(Errno::ROFS));
     assert_eq!(told(Ok(()), Ok(false)), Ok(()));
 }
+
+/// Goal: a chip whose ECC cannot be switched off is opened and created under that ECC; only ECC of our own
+/// is refused on it. Method: what the kernel's drivers say of a raw read, by number.
+#[test]
+fn a_chip_that_cannot_be_read_raw_carries_the_devices_code_words() {
+    let told = |errno| if_read_raw(Err(NandError::Host { errno }));
+    assert_eq!([told(95), told(524)], [Ok(None), Ok(None)]);
+    assert_eq!(told(5), Err(NandError::Host { errno: 5 }));
+    assert_eq!(if_read_raw(Ok(Carried::Nothing)), Ok(Some(Carried::Nothing)));
+    assert!(lacks_counted_reads(Err(Errno::NOTTY)));
+    assert!(!lacks_counted_reads(Err(Errno::OPNOTSUPP)), "the raw mode alone is missing");
+
+    let device = Profile::named("slc-2k").unwrap();
+    let own = device.clone().with_own_ecc().unwrap();
+    let refused = Err(OpenDeviceError::Io { errno: 95 });
+    assert_eq!(open::gives_way(None, &device), Ok(true));
+    assert_eq!(open::gives_way(None, &own), refused);
+    assert_eq!(open::gives_way(Some(Carried::Others), &own), Ok(false));
+}
