@@ -27,7 +27,7 @@ pub(super) struct Found {
 impl Found {
     pub(super) fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         let file = open_locked(path)?;
-        let profile = described(&file, path)?;
+        let profile = described(&file)?;
         Ok(Self { file, profile })
     }
 
@@ -187,12 +187,12 @@ fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
 }
 
 /// What the kernel says of the chip, and nothing more (rule T1).
-fn described(file: &File, path: &Path) -> Result<Profile, OpenDeviceError> {
+fn described(file: &File) -> Result<Profile, OpenDeviceError> {
     let info = ioctl::info(file).map_err(|errno| match errno {
         Errno::NOTTY => OpenDeviceError::NotMtd,
         _ => OpenDeviceError::Io { errno: errno.raw_os_error() },
     })?;
-    let sysfs = Sysfs::of(path).ok_or(OpenDeviceError::NotMtd)?;
+    let sysfs = Sysfs::of(file).ok_or(OpenDeviceError::NotMtd)?;
     let is_slc = sysfs.kind().map_or(info.kind == KIND_NAND, |kind| kind == "nand");
     if info.kind != KIND_NAND || !is_slc {
         return Err(OpenDeviceError::NotSlc);

@@ -2,8 +2,14 @@
 //!
 //! Owns the paths and their parsing. Never opens the device.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::PathBuf;
+
+use rustix::fs::{Dev, major, minor};
+
+/// `MTD_CHAR_MAJOR`: every device has two nodes of this number, one of which is read-only.
+const MAJOR: u32 = 90;
 
 /// Directory of a device's attributes.
 #[derive(Debug)]
@@ -13,10 +19,10 @@ pub(super) struct Sysfs {
 }
 
 impl Sysfs {
-    /// Attributes of the device node at `path`; none when its name is not `mtdN`.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_str()?;
-        let number = name.strip_prefix("mtd")?.trim_end_matches("ro").parse().ok()?;
+    /// Attributes of the device that is open, whatever its node is called; none when it is no MTD device.
+    pub(super) fn of(file: &File) -> Option<Self> {
+        let node = file.metadata().ok().filter(|data| data.file_type().is_char_device())?;
+        let number = number_of(node.rdev())?;
         Some(Self { number, root: PathBuf::from("/sys/class") })
     }
 
@@ -51,12 +57,17 @@ impl Sysfs {
     }
 }
 
+/// Number of the MTD device with this number of a node.
+fn number_of(node: Dev) -> Option<u32> {
+    (major(node) == MAJOR).then_some(minor(node) / 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_found_by_the_name_of_the_node() {
+    fn attributes_are_found_by_the_number_of_the_device() {
         let directory = tempfile::tempdir().unwrap();
         let attributes = directory.path().join("mtd/mtd3");
         fs::create_dir_all(&attributes).unwrap();
@@ -70,7 +81,17 @@ mod tests {
         assert_eq!(sysfs.number("flags"), Some(0x400));
         assert_eq!(sysfs.number("oobsize"), None);
         assert_eq!(sysfs.ubi().as_deref(), Some("ubi0"));
-        assert!(Sysfs::of(Path::new("/dev/mtdblock3")).is_none());
-        assert_eq!(Sysfs::of(Path::new("/dev/mtd12")).map(|sysfs| sysfs.number), Some(12));
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_number_whatever_its_node_is_called() {
+        let node = |major, minor| number_of(rustix::fs::makedev(major, minor));
+        assert_eq!([node(90, 0), node(90, 1)], [Some(0), Some(0)], "mtd0 and mtd0ro");
+        assert_eq!([node(90, 24), node(31, 3)], [Some(12), None], "mtd12 and mtdblock3");
+        // A file with the name of a node is none; neither is another device.
+        let directory = tempfile::tempdir().unwrap();
+        let file = File::create(directory.path().join("mtd3")).unwrap();
+        assert!(Sysfs::of(&file).is_none());
+        assert!(Sysfs::of(&File::open("/dev/null").unwrap()).is_none());
     }
 }
