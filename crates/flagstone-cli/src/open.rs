@@ -291,11 +291,7 @@ fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
 #[cfg(target_os = "linux")]
 fn mtd_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // What the driver says goes into a profile, not what it lets be tried.
-    let known = EccNand::open_mtd(path, None)?.device().profile().clone();
-    let known = match ecc {
-        EccOwner::Own => known.with_own_ecc()?,
-        EccOwner::Device => known,
-    };
+    let known = EccNand::describe_to_probe(path, ecc)?;
     Ok((Box::new(EccNand::open_to_probe(path, &known)?), known))
 }
 

@@ -471,9 +471,8 @@ impl NewDevice {
         let with_own = |profile: Profile| profile.with_own_ecc().map_err(UsageError::Ecc);
         Ok(match (self, ecc) {
             (Self::Image(profile), EccOwner::Own) => Self::Image(with_own(profile)?),
-            (Self::Mtd(profile, _), EccOwner::Own) => {
-                Self::Mtd(profile.map(with_own).transpose()?, EccOwner::Own)
-            }
+            // How strong it is to be, the driver says as well.
+            (Self::Mtd(profile, _), EccOwner::Own) => Self::Mtd(profile, EccOwner::Own),
             (device, _) => device,
         })
     }

@@ -96,6 +96,15 @@ pub struct CodeWord {
     pub strength: u32,
 }
 
+impl CodeWord {
+    /// Whichever repairs the larger share of its bits.
+    pub(crate) const fn or_stronger(self, other: Self) -> Self {
+        let ours = self.strength as u64 * other.data_size as u64;
+        let theirs = other.strength as u64 * self.data_size as u64;
+        if theirs > ours { other } else { self }
+    }
+}
+
 /// A run of spare bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpareRange {

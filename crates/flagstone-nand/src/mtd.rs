@@ -111,7 +111,7 @@ impl MtdNand {
     ///
     /// As [`MtdNand::open`].
     pub fn open_to_probe(path: &Path) -> Result<Self, OpenDeviceError> {
-        let Found { file, mut profile } = Found::open(path)?;
+        let Found { file, mut profile, .. } = Found::open(path)?;
         let capabilities = &mut profile.capabilities;
         let free =
             std::mem::replace(&mut capabilities.spare_covered, SpareRange { offset: 0, size: 0 });

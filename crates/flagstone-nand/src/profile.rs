@@ -214,10 +214,17 @@ impl Profile {
     ///
     /// `Inconsistent` when the spare area is too small, or the device is no bare chip.
     pub fn with_own_ecc(self) -> Result<Self, ProfileError> {
+        let replaced = self.capabilities.code_word;
+        self.with_own_ecc_over(replaced)
+    }
+
+    /// As [`Profile::with_own_ecc`], and as strong as `replaced` at least, the ECC that a driver has.
+    pub(crate) fn with_own_ecc_over(self, replaced: CodeWord) -> Result<Self, ProfileError> {
         if self.ecc == EccOwner::Own {
             return self.checked();
         }
-        let chosen = Layout::choose(&self.geometry, self.capabilities.code_word);
+        let replaced = self.capabilities.code_word.or_stronger(replaced);
+        let chosen = Layout::choose(&self.geometry, replaced);
         self.with_own_code(chosen.ok_or(ProfileError::Inconsistent(Inconsistency::Ecc))?)
     }
 

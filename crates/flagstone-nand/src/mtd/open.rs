@@ -22,13 +22,15 @@ use crate::{
 pub(super) struct Found {
     pub(super) file: File,
     pub(super) profile: Profile,
+    /// What its ECC repairs: steps that may be smaller than what is programmed at once.
+    pub(super) step: CodeWord,
 }
 
 impl Found {
     pub(super) fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         let file = open_locked(path)?;
-        let profile = described(&file)?;
-        Ok(Self { file, profile })
+        let (profile, step) = described(&file)?;
+        Ok(Self { file, profile, step })
     }
 
     /// What `asked` says of this chip, or the driver.
@@ -44,7 +46,7 @@ impl Found {
 
     /// The device byte by byte, whatever it carries.
     pub(super) fn raw(self) -> (MtdNand, Profile) {
-        let Self { file, profile } = self;
+        let Self { file, profile, .. } = self;
         let mut raw = MtdNand::assemble(file, profile.clone());
         raw.mode = Mode::Raw;
         (raw, profile)
@@ -97,6 +99,20 @@ impl EccNand<MtdNand> {
         Ok(Self::new(device, &profile)?)
     }
 
+    /// What is known of a device that is to be probed: what its driver says, with the ECC that is on the chip, or
+    /// with ECC of our own, no weaker than the driver's.
+    ///
+    /// # Errors
+    ///
+    /// As [`MtdNand::open`]; `Profile` when code words of our own do not fit.
+    pub fn describe_to_probe(path: &Path, ecc: EccOwner) -> Result<Profile, OpenDeviceError> {
+        let found = Found::open(path)?;
+        let step = found.step;
+        let (mut raw, found) = found.raw();
+        let known = raw.carried_or_others()?.settle(found)?;
+        Ok(if ecc == EccOwner::Own { known.with_own_ecc_over(step)? } else { known })
+    }
+
     /// Opens a device to find out what it can do, through the ECC that `known` says.
     ///
     /// # Errors
@@ -119,8 +135,8 @@ impl EccNand<MtdNand> {
         Ok(Self::new(MtdNand::assemble(found.file, profile.clone()), &profile)?)
     }
 
-    /// Opens a device that is to get a database, with the ECC of `profile`, or `ecc` beside what the driver
-    /// says. A chip that carries other code words is erased: what it holds is lost.
+    /// Opens a device that is to get a database, with the ECC of `profile`, or `ecc` beside what profile or
+    /// driver say: ours is then no weaker than theirs. A chip that carries other code words is erased: what it holds is lost.
     ///
     /// # Errors
     ///
@@ -132,7 +148,7 @@ impl EccNand<MtdNand> {
     ) -> Result<Self, OpenDeviceError> {
         let found = Found::open(path)?;
         let asked = found.under(profile)?;
-        let asked = if ecc == EccOwner::Own { asked.with_own_ecc()? } else { asked };
+        let asked = if ecc == EccOwner::Own { asked.with_own_ecc_over(found.step)? } else { asked };
         let (mut raw, found) = found.raw();
         let gives_way = gives_way(raw.carried().map_err(open_error)?, &asked)?;
         let mut device = raw.settled(asked, &found)?;
@@ -187,7 +203,7 @@ fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
 }
 
 /// What the kernel says of the chip, and nothing more (rule T1).
-fn described(file: &File) -> Result<Profile, OpenDeviceError> {
+fn described(file: &File) -> Result<(Profile, CodeWord), OpenDeviceError> {
     let info = ioctl::info(file).map_err(|errno| match errno {
         Errno::NOTTY => OpenDeviceError::NotMtd,
         _ => OpenDeviceError::Io { errno: errno.raw_os_error() },
@@ -205,7 +221,10 @@ fn described(file: &File) -> Result<Profile, OpenDeviceError> {
     let free = ioctl::free_spare(file).unwrap_or((0, 0));
     let (page_size, erase_size) = (info.write_size.max(1), info.erase_size.max(1));
     let sub_page = number("subpagesize").filter(|size| *size > 0).unwrap_or(page_size);
-    let steps = number("ecc_step_size").filter(|size| *size > 0).unwrap_or(page_size);
+    let step = CodeWord {
+        data_size: number("ecc_step_size").filter(|size| *size > 0).unwrap_or(page_size),
+        strength: number("ecc_strength").unwrap_or(0),
+    };
     let profile = Profile {
         name: String::from("mtd"),
         geometry: Geometry {
@@ -221,10 +240,7 @@ fn described(file: &File) -> Result<Profile, OpenDeviceError> {
             first_program_order: ProgramOrder::Ascending,
             reprogram_order: ProgramOrder::Ascending,
             cell_mode: CellMode::Slc,
-            code_word: CodeWord {
-                data_size: sub_page.max(steps),
-                strength: number("ecc_strength").unwrap_or(0),
-            },
+            code_word: CodeWord { data_size: sub_page.max(step.data_size), ..step },
             spare_raw: SpareRange { offset: 0, size: 0 },
             spare_covered: SpareRange { offset: free.0, size: free.1 },
             partial_cut: PartialCut::PageAtRisk,
@@ -238,14 +254,18 @@ fn described(file: &File) -> Result<Profile, OpenDeviceError> {
         source: String::from("the kernel's description of the device"),
         confidence: String::from("what the driver knows; the chip may do more"),
     };
-    Ok(profile.checked()?)
+    Ok((profile.checked()?, step))
 }
 
 /// Takes from a profile what the kernel's ECC does not let through (rule T1).
 pub(super) fn limit(capabilities: &mut Capabilities, found: &Profile) {
-    let step = found.capabilities.code_word.data_size;
+    let CodeWord { data_size: step, strength } = found.capabilities.code_word;
     let page_size = found.geometry.page_size;
     capabilities.code_word.data_size = capabilities.code_word.data_size.max(step);
+    if strength > 0 {
+        // More bits are never reported as corrected: a page would not be scrubbed before it is lost.
+        capabilities.code_word.strength = capabilities.code_word.strength.min(strength);
+    }
     capabilities.programs_data = capabilities.programs_data.min(page_size / step.max(1));
     let free = found.capabilities.spare_covered;
     let inside = |range: SpareRange| {

@@ -97,7 +97,7 @@ fn parity_is_that_of_the_kernel() {
     let part = ProgramPart { data_offset: 0, data: &data, spare_offset: 0, spare: &[] };
     device.program(page, part).unwrap();
     let (file, profile) = (device.file, device.profile);
-    let (mut raw, _) = Found { file, profile }.raw();
+    let (mut raw, _) = Found { file, profile, step: word }.raw();
     let code = Bch::new(STEP, word.strength).unwrap();
     for way in WAYS {
         if way == Reading::Watched {
@@ -192,4 +192,18 @@ fn a_chip_that_cannot_be_read_raw_carries_the_devices_code_words() {
     assert_eq!(open::gives_way(None, &device), Ok(true));
     assert_eq!(open::gives_way(None, &own), refused);
     assert_eq!(open::gives_way(Some(Carried::Others), &own), Ok(false));
+}
+
+#[test]
+fn a_profile_promises_no_more_corrected_bits_than_the_driver() {
+    let profile = Profile::named("slc-2k").unwrap();
+    let limited = |asked, found| {
+        let (mut capabilities, mut driver) = (profile.capabilities, profile.clone());
+        capabilities.code_word.strength = asked;
+        driver.capabilities.code_word.strength = found;
+        limit(&mut capabilities, &driver);
+        capabilities.code_word.strength
+    };
+    assert_eq!([limited(8, 4), limited(4, 8), limited(4, 4)], [4; 3]);
+    assert_eq!(limited(8, 0), 8, "a driver that does not say");
 }

@@ -48,6 +48,23 @@ fn contradictions_are_refused() {
 }
 
 #[test]
+fn code_words_of_our_own_are_no_weaker_than_the_drivers() {
+    let mut profile = Profile::named("slc-2k").unwrap();
+    profile.geometry.spare_size = 64;
+    profile.capabilities.spare_raw = SpareRange { offset: 2, size: 38 };
+    profile.capabilities.spare_covered = SpareRange { offset: 0, size: 0 };
+    profile.capabilities.code_word = CodeWord { data_size: 2048, strength: 4 };
+    let strength = |profile: Profile| profile.capabilities.code_word.strength;
+    // Four bits in 2048 bytes leave room for flags; the same in 512 do not.
+    assert_eq!(strength(profile.clone().with_own_ecc().unwrap()), 3);
+    let driver = CodeWord { data_size: 512, strength: 4 };
+    assert_eq!(strength(profile.clone().with_own_ecc_over(driver).unwrap()), 8);
+    profile.capabilities.code_word = driver;
+    let weaker = CodeWord { data_size: 256, strength: 1 };
+    assert_eq!(strength(profile.with_own_ecc_over(weaker).unwrap()), 8);
+}
+
+#[test]
 fn a_chip_gets_code_words_of_our_own_where_they_fit() {
     let inconsistent = ProfileError::Inconsistent(Inconsistency::Ecc);
     let own = Profile::named("slc-2k").unwrap().with_own_ecc().unwrap();
