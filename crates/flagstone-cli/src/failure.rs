@@ -339,6 +339,7 @@ const fn nand_exit(error: &NandError) -> Exit {
         NandError::Uncorrectable { .. } => Exit::Damaged,
         NandError::Rule { .. } => Exit::Failed,
         NandError::NoSpace => Exit::Full,
+        NandError::WriteProtected => Exit::ReadOnly,
         _ => Exit::Poisoned,
     }
 }

@@ -107,6 +107,10 @@ pub enum NandError {
     /// A sync failed: nothing written since the last one can be relied on (rule D10).
     #[error("sync failed")]
     SyncFailed,
+    /// The chip is write-protected: it refuses programs, erases and marks of bad blocks. Nothing is wrong with
+    /// its blocks.
+    #[error("the device is write-protected")]
+    WriteProtected,
     /// The host has no room for more blocks. Nothing has changed; later there may be room.
     #[error("the host has no room for more blocks")]
     NoSpace,
@@ -211,7 +215,7 @@ pub trait Nand {
     ///
     /// # Errors
     ///
-    /// Host errors and power loss only.
+    /// `Host` where the block does not take the mark; `WriteProtected` where none would; power loss.
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError>;
 
     /// Makes everything programmed and erased so far durable. Free on NAND.

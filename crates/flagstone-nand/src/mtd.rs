@@ -280,14 +280,15 @@ impl MtdNand {
         if_read_raw(found)
     }
 
-    /// Erases every good block; one that cannot be erased is bad from now on.
+    /// Erases every good block; one that cannot be erased is bad from now on, or left out in this session where it
+    /// does not take its mark.
     fn erase_all(&mut self) -> Result<(), NandError> {
         for block in self.profile.geometry.blocks() {
             if self.is_bad(block)? {
                 continue;
             }
             match self.erase(block) {
-                Err(NandError::EraseFailed { .. }) => self.mark_bad(block)?,
+                Err(NandError::EraseFailed { .. }) => left_out(self.mark_bad(block))?,
                 other => drop(other?),
             }
         }
@@ -352,8 +353,21 @@ fn marked_bad(
     }
 }
 
+/// What marking a block came to that cannot be erased: it is left alone, whether it takes its mark or not.
+fn left_out(marked: Result<(), NandError>) -> Result<(), NandError> {
+    match marked {
+        Err(NandError::Host { .. }) => Ok(()),
+        marked => marked,
+    }
+}
+
+/// What a failed call tells. A protected chip says so of bad-block marks alone; erases and programs of it end
+/// as those of worn blocks do.
 fn host(errno: Errno) -> NandError {
-    NandError::Host { errno: errno.raw_os_error() }
+    match errno {
+        Errno::ROFS => NandError::WriteProtected,
+        errno => NandError::Host { errno: errno.raw_os_error() },
+    }
 }
 
 impl Nand for MtdNand {

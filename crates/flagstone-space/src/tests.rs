@@ -10,4 +10,5 @@ mod grow;
 pub(crate) mod harness;
 mod limits;
 mod mount_cost;
+mod protected;
 mod wear;

@@ -181,6 +181,7 @@ pub(super) fn gives_way(
 fn open_error(error: NandError) -> OpenDeviceError {
     match error {
         NandError::Host { errno } => OpenDeviceError::Io { errno },
+        NandError::WriteProtected => OpenDeviceError::ReadOnly,
         _ => OpenDeviceError::Io { errno: crate::storage::EIO },
     }
 }

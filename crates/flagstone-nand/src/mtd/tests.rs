@@ -207,3 +207,12 @@ fn a_profile_promises_no_more_corrected_bits_than_the_driver() {
     assert_eq!([limited(8, 4), limited(4, 8), limited(4, 4)], [4; 3]);
     assert_eq!(limited(8, 0), 8, "a driver that does not say");
 }
+
+/// Goal: a block that does not take its mark ends nothing; a chip that takes none is write-protected, and
+/// none of its blocks is to blame. Method: what the kernel says of marks, by number.
+#[test]
+fn a_mark_that_is_not_taken_is_told_from_a_protected_chip() {
+    assert_eq!(left_out(Err(host(Errno::IO))), Ok(()));
+    assert_eq!(left_out(Ok(())), Ok(()));
+    assert_eq!(left_out(Err(host(Errno::ROFS))), Err(NandError::WriteProtected));
+}

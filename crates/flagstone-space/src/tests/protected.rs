@@ -1,0 +1,132 @@
+//! Goal: a chip whose write protection is on loses no block to it. Method: a simulated chip that answers as Linux
+//! does then: programs and erases end as on a worn block, and a mark says what is the matter.
+
+use std::vec::Vec;
+
+use flagstone_nand::{
+    BlockIndex, Capabilities, Completion, Counters, Geometry, Nand, NandError, PhysicalPage,
+    ProgramPart, ReadPart, SimNand,
+};
+
+use super::harness::{REGION, options, profile, sim};
+use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
+
+#[derive(Debug)]
+struct Protectable {
+    chip: SimNand,
+    is_protected: bool,
+    /// Erases and marks that were refused.
+    refused: (u32, u32),
+}
+
+impl Protectable {
+    fn new(is_protected: bool) -> Self {
+        Self { chip: sim(&profile("tiny")), is_protected, refused: (0, 0) }
+    }
+}
+
+impl Nand for Protectable {
+    fn geometry(&self) -> Geometry {
+        self.chip.geometry()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.chip.capabilities()
+    }
+
+    fn read(&mut self, page: PhysicalPage, part: ReadPart<'_>) -> Result<Completion, NandError> {
+        self.chip.read(page, part)
+    }
+
+    fn program(
+        &mut self,
+        page: PhysicalPage,
+        part: ProgramPart<'_>,
+    ) -> Result<Completion, NandError> {
+        if self.is_protected {
+            return Err(NandError::ProgramFailed { page });
+        }
+        self.chip.program(page, part)
+    }
+
+    fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
+        if self.is_protected {
+            self.refused.0 += 1;
+            return Err(NandError::EraseFailed { block });
+        }
+        self.chip.erase(block)
+    }
+
+    fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
+        self.chip.is_bad(block)
+    }
+
+    fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        if self.is_protected {
+            self.refused.1 += 1;
+            return Err(NandError::WriteProtected);
+        }
+        self.chip.mark_bad(block)
+    }
+
+    fn sync(&mut self) -> Result<Completion, NandError> {
+        self.chip.sync()
+    }
+
+    fn erase_count(&self, block: BlockIndex) -> u32 {
+        self.chip.erase_count(block)
+    }
+
+    fn counters(&self) -> Counters {
+        self.chip.counters()
+    }
+
+    fn reset_counters(&mut self) {
+        self.chip.reset_counters();
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.chip.now_ns()
+    }
+
+    fn advance_to(&mut self, now_ns: u64) {
+        self.chip.advance_to(now_ns);
+    }
+}
+
+fn write(space: &mut Space<Protectable>, value: u8) -> Result<(), SpaceError> {
+    space.ensure_room(1, &mut NoOwner)?;
+    space.write(LogicalPage(0), &[value; 4], &WriteTag::data(Lsn(1), REGION)).map(drop)
+}
+
+fn value(space: &mut Space<Protectable>) -> u8 {
+    let mut read = Vec::new();
+    space.read(LogicalPage(0), &mut read).unwrap();
+    read[0]
+}
+
+#[test]
+fn a_protected_chip_is_named_at_the_first_mark_and_keeps_its_blocks() {
+    let mut space = Space::format(Protectable::new(false), &options()).unwrap();
+    write(&mut space, 7).unwrap();
+    space.checkpoint(b"").unwrap();
+    space.device_mut().is_protected = true;
+    let refused = Err(SpaceError::Device(NandError::WriteProtected));
+    assert_eq!(write(&mut space, 8), refused);
+    assert_eq!(space.device().refused, (1, 1), "one attempt, whatever number of blocks is free");
+    assert_eq!(write(&mut space, 8), Err(SpaceError::Poisoned));
+    assert_eq!(value(&mut space), 7);
+
+    let mut device = space.into_device();
+    device.is_protected = false;
+    let mut space = Space::mount(device).unwrap().0;
+    assert_eq!(space.stats().bad_blocks, 0);
+    write(&mut space, 9).unwrap();
+    assert_eq!(value(&mut space), 9);
+}
+
+#[test]
+fn a_protected_chip_gets_no_space() {
+    let formatted = Space::format(Protectable::new(true), &options());
+    assert_eq!(formatted.map(drop), Err(SpaceError::Device(NandError::WriteProtected)));
+}
