@@ -35,6 +35,8 @@ use crate::{
 use bch::STRENGTH_MAX;
 
 pub(crate) use bch::Bch;
+#[cfg(feature = "std")]
+pub(crate) use layout::bad_mark_offset;
 pub(crate) use layout::{Layout, programmable};
 #[cfg(feature = "std")]
 pub(crate) use survey::{Carried, survey};

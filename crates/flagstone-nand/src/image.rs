@@ -11,14 +11,15 @@
 //!   accuse wrongly; they may let a program too many pass.
 //! - **K3** Writes reach the operating system when the call returns, and the medium with `sync`;
 //!   against a power cut of the *host* an image is as safe as the file system makes it.
-//! - **K4** A block is bad when byte 0 of the spare area of its first or second page is not `0xFF`;
-//!   without a spare area the side file lists it.
+//! - **K4** A block is bad when the mark in the spare area of its first or second page is not `0xFF`: byte 5 of
+//!   pages of 512 bytes, byte 0 of larger ones and where the profile has byte 5 used. Without a spare area the side
+//!   file lists it.
 
 mod side;
 
 use std::path::{Path, PathBuf};
 
-use crate::ecc::{Carried, survey};
+use crate::ecc::{Carried, bad_mark_offset, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
@@ -26,7 +27,7 @@ use crate::storage::{EEXIST, FileStorage, OpenDeviceError, Storage, begins_with}
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
-    ReadPart,
+    ReadPart, SpareRange,
 };
 use side::Side;
 
@@ -212,14 +213,12 @@ impl ImageNand {
     /// Reads the bad-block marks (K4).
     fn load_marks(&mut self) -> Result<(), OpenDeviceError> {
         let geometry = self.profile.geometry;
-        if geometry.spare_size == 0 {
-            return Ok(());
-        }
+        let Some(mark_at) = mark_of(&self.profile) else { return Ok(()) };
         for block in geometry.blocks() {
             let mut marked = false;
             for page in (0..2).filter_map(|index| geometry.page(block, index)) {
                 let mut mark = [0xFF];
-                self.storage.read_at(self.spare_offset(page), &mut mark)?;
+                self.storage.read_at(self.spare_offset(page) + mark_at, &mut mark)?;
                 marked |= mark != [0xFF];
             }
             self.bad[block.0 as usize] = marked;
@@ -395,7 +394,10 @@ impl ImageNand {
                     _ => {
                         draw.fill(page);
                         // Garbage must not look like a bad-block mark.
-                        page.iter_mut().skip(geometry.page_size as usize).take(1).for_each(ones);
+                        let spare = page.iter_mut().skip(geometry.page_size as usize);
+                        if let Some(mark_at) = mark_of(&self.profile) {
+                            spare.skip(mark_at as usize).take(1).for_each(ones);
+                        }
                     }
                 }
             }
@@ -435,12 +437,19 @@ impl EccNand<ImageNand> {
     }
 }
 
+/// Byte of the spare area that marks a bad block (K4).
+fn mark_of(profile: &Profile) -> Option<u64> {
+    let usual = bad_mark_offset(profile.geometry.page_size);
+    let rules = profile.device_capabilities();
+    let is_used = |range: SpareRange| usual.wrapping_sub(range.offset) < range.size;
+    let offset = if is_used(rules.spare_raw) || is_used(rules.spare_covered) { 0 } else { usual };
+    (offset < profile.geometry.spare_size).then_some(offset.into())
+}
+
 /// Whose code words an image holds.
 fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, OpenDeviceError> {
     let geometry = profile.geometry;
-    if geometry.spare_size == 0 {
-        return Ok(Carried::Others);
-    }
+    let Some(mark_at) = mark_of(profile) else { return Ok(Carried::Others) };
     let stride = u64::from(geometry.page_size) + u64::from(geometry.spare_size);
     let mut read = |page: u32, data: &mut [u8], spare: &mut [u8]| {
         let offset = stride * u64::from(page);
@@ -449,12 +458,14 @@ fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, Open
     };
     survey(&geometry, |block, data, spare| {
         let first = block.0 * geometry.pages_per_block;
-        let mut mark = [0xFF];
+        let is_marked = |spare: &[u8]| spare.get(mark_at as usize) != Some(&0xFF);
+        let mut is_bad = false;
         if geometry.pages_per_block > 1 {
-            read(first + 1, &mut [], &mut mark)?;
+            read(first + 1, &mut [], spare)?;
+            is_bad = is_marked(spare);
         }
         read(first, data, spare)?;
-        Ok(mark == [0xFF] && spare.first() == Some(&0xFF))
+        Ok(!is_bad && !is_marked(spare))
     })
 }
 
@@ -585,9 +596,10 @@ impl Nand for ImageNand {
         if ending == Ending::Complete {
             let geometry = self.profile.geometry;
             self.bad[block.0 as usize] = true;
-            let pages = (0..2).filter_map(|index| geometry.page(block, index));
-            for page in pages.filter(|_| geometry.spare_size > 0) {
-                self.storage.write_at(self.spare_offset(page), &[0])?;
+            for page in (0..2).filter_map(|index| geometry.page(block, index)) {
+                if let Some(mark_at) = mark_of(&self.profile) {
+                    self.storage.write_at(self.spare_offset(page) + mark_at, &[0])?;
+                }
             }
             let saved = self.save(side::Closing::Open);
             saved.map_err(|_| NandError::Host { errno: crate::storage::EIO })?;

@@ -40,11 +40,19 @@ const WORD_SIZE_USUAL: u32 = 512;
 /// Spare bytes that let metadata and flags stand outside the data area.
 const RAW_SIZE_WANTED: u32 = 38;
 
-/// Bytes at the start of the spare area that vendors mark bad blocks in: byte 5 of small pages, else
+/// Spare byte that is not `0xFF` on a bad block, of its first or second page: as Linux has it.
+pub(crate) const fn bad_mark_offset(page_size: u32) -> u32 {
+    if page_size <= 512 { 5 } else { 0 }
+}
+
+/// Bytes at the start of the spare area that vendors mark bad blocks in: up to byte 5 of small pages, else
 /// bytes 0 and 1 (a word on chips of 16 bits).
 const fn marker_size(page_size: u32) -> u32 {
     if page_size <= 512 { 6 } else { 2 }
 }
+
+const _: () = assert!(bad_mark_offset(512) < marker_size(512));
+const _: () = assert!(bad_mark_offset(2048) < marker_size(2048));
 
 /// Spare bytes that are ours on a chip without any ECC (Y1).
 pub(crate) fn programmable(geometry: &Geometry) -> SpareRange {

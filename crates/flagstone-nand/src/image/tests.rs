@@ -117,6 +117,53 @@ fn marks_survive_with_and_without_a_spare_area() {
     }
 }
 
+/// Goal: a dump of a chip of small pages opens, whose ECC keeps parity in front of the mark. Method: one byte of
+/// the spare area of the first or second page, as the kernel's Hamming code or the vendor leaves it.
+#[test]
+fn small_pages_are_marked_in_byte_5() {
+    let profile = Profile::named("slc-512").unwrap();
+    let geometry = profile.geometry;
+    let stride = (geometry.page_size + geometry.spare_size) as usize;
+    let block = BlockIndex(2);
+    for (page, byte, value, is_bad) in
+        [(0, 0, 0x5A, false), (1, 0, 0x5A, false), (0, 5, 0, true), (1, 5, 0, true)]
+    {
+        let (_directory, path, nand) = created(&profile);
+        drop(nand);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let first = geometry.page(block, page).unwrap().number() as usize;
+        bytes[first * stride + 512 + byte] = value;
+        std::fs::write(&path, &bytes).unwrap();
+        let mut nand = ImageNand::open(&path).unwrap();
+        assert_eq!(nand.is_bad(block), Ok(is_bad), "byte {byte} of page {page}");
+    }
+    let (_directory, path, mut nand) = created(&profile);
+    nand.mark_bad(block).unwrap();
+    drop(nand);
+    let bytes = std::fs::read(&path).unwrap();
+    let first = geometry.page(block, 0).unwrap().number() as usize;
+    let spare = &bytes[first * stride + 512..(first + 1) * stride];
+    assert_eq!(spare[..6], [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0]);
+    assert_eq!(ImageNand::open(&path).unwrap().is_bad(block), Ok(true));
+}
+
+/// Goal: whose code words a dump of small pages carries is found, too. Method: other code words in front of
+/// the mark.
+#[test]
+fn parity_in_front_of_the_mark_hides_no_label() {
+    let (_directory, path, nand) = created_own();
+    drop(nand);
+    let mut bytes = std::fs::read(&path).unwrap();
+    for number in [0, 8, 16] {
+        bytes[number * (512 + 64) + 512] = 0x5A;
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    let side = ImageNand::side_path(&path);
+    let silent = Profile { ecc: EccOwner::Device, ..Profile::named("tiny-own").unwrap() };
+    std::fs::write(&side, silent.to_toml()).unwrap();
+    assert_eq!(EccNand::open_image(&path).unwrap().device().profile().ecc, EccOwner::Own);
+}
+
 #[test]
 fn a_cut_ends_the_operation_in_flight_and_the_session() {
     for (ending, expected) in [
