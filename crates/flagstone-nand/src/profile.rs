@@ -4,8 +4,8 @@
 //! what a profile leaves out has one documented default or is an error.
 //!
 //! - **F1** A profile that a function of this module returns is consistent: code words divide the
-//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits, channels divide
-//!   the dies. Code words of our
+//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits (those that an SSD
+//!   shows among them), channels divide the dies, nothing takes longer than an hour. Code words of our
 //!   own fit the spare area, beside what the floors above have of it.
 //! - **F2** A key that is not known is refused, with the known one named that is near it.
 
@@ -17,13 +17,18 @@ use alloc::string::String;
 use thiserror::Error;
 
 use crate::ecc::{Layout, programmable};
-use crate::{Capabilities, CellMode, CodeWord, Geometry, SpareRange, Timing, suggestion};
+use crate::{
+    Capabilities, CellMode, CodeWord, Geometry, SpareRange, THIN_FACTOR, Timing, suggestion,
+};
 
 /// Most code words a page may have: one bit each in the state of a page.
 pub const CODE_WORD_COUNT_MAX: u32 = 64;
 
 /// Most data bytes a page may have: four times the largest NAND page known.
 const PAGE_SIZE_MAX: u32 = 64 * 1024;
+
+/// Longest time of an operation: an hour. No sum of bytes times nanoseconds overflows with it.
+const OPERATION_NS_MAX: u64 = 3_600_000_000_000;
 
 /// A device by name: what the simulator and images are built from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +146,9 @@ pub enum Inconsistency {
     /// Code words of our own leave no room, or stand on a device that is no bare chip.
     #[error("code words of our own do not fit the spare area, or the device is no bare chip")]
     Ecc,
+    /// Times are added up in nanoseconds, and multiplied by bytes.
+    #[error("an operation takes longer than an hour")]
+    Times,
     /// Each channel serves as many dies as every other.
     #[error("the channels do not divide the dies")]
     Channels,
@@ -198,6 +206,14 @@ impl Profile {
     /// `Inconsistent`, with the first relation that does not hold.
     pub fn checked(self) -> Result<Self, ProfileError> {
         check(&self.geometry, &self.capabilities).map_err(ProfileError::Inconsistent)?;
+        if self.translation.is_some()
+            && self.geometry.page_count().checked_mul(THIN_FACTOR).is_none()
+        {
+            return Err(ProfileError::Inconsistent(Inconsistency::PageCount));
+        }
+        if self.timing.longest_ns() > OPERATION_NS_MAX {
+            return Err(ProfileError::Inconsistent(Inconsistency::Times));
+        }
         if !divides(self.timing.channel_count, self.geometry.die_count) {
             return Err(ProfileError::Inconsistent(Inconsistency::Channels));
         }

@@ -54,6 +54,30 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// Time of the slowest operation.
+    pub(crate) fn longest_ns(&self) -> u64 {
+        let &Self {
+            read_ns,
+            read_center_ns,
+            read_upper_center_ns,
+            read_msb_ns,
+            program_ns,
+            program_center_ns,
+            program_upper_center_ns,
+            program_msb_ns,
+            partial_program_ns,
+            erase_ns,
+            transfer_page_ns,
+            host_page_ns,
+            channel_count: _,
+            sync_ns,
+        } = self;
+        let reads = [read_ns, read_center_ns, read_upper_center_ns, read_msb_ns];
+        let programs = [program_ns, program_center_ns, program_upper_center_ns, program_msb_ns];
+        let others = [partial_program_ns, erase_ns, transfer_page_ns, host_page_ns, sync_ns];
+        reads.into_iter().chain(programs).chain(others).max().unwrap_or(0)
+    }
+
     /// Read of a page of this type from the array.
     #[must_use]
     pub const fn read_of(&self, page_type: PageType) -> u64 {

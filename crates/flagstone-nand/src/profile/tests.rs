@@ -152,3 +152,28 @@ fn a_channel_serves_as_many_dies_as_every_other() {
         assert_eq!(again.is_ok_and(|again| again == chip), expected);
     }
 }
+
+/// Goal: no figure of a profile makes a simulated device overflow. Method: the times and the size that did.
+#[test]
+fn absurd_times_and_sizes_are_refused() {
+    let inconsistent = |fault| Err(ProfileError::Inconsistent(fault));
+    let with = |timing| Profile { timing, ..Profile::named("slc-2k").unwrap() }.checked();
+    let usual = Profile::named("slc-2k").unwrap().timing;
+    let hour = 3_600_000_000_000;
+    assert!(with(Timing { transfer_page_ns: hour, ..usual }).is_ok());
+    for timing in [
+        Timing { transfer_page_ns: hour + 1, ..usual },
+        Timing { program_ns: u64::MAX, ..usual },
+        Timing { read_upper_center_ns: hour + 1, ..usual },
+        Timing { host_page_ns: hour + 1, ..usual },
+        Timing { sync_ns: hour + 1, ..usual },
+    ] {
+        assert_eq!(with(timing), inconsistent(Inconsistency::Times), "{timing:?}");
+    }
+    let mut ssd = Profile::named("otf-ssd").unwrap();
+    ssd.geometry.pages_per_block = 1024;
+    let shown = u32::MAX / 1024 / THIN_FACTOR;
+    assert!(ssd.clone().with_block_count(shown).is_ok());
+    let too_many = ssd.with_block_count(shown + 1);
+    assert_eq!(too_many, inconsistent(Inconsistency::PageCount));
+}
