@@ -295,6 +295,14 @@ impl<D: Nand> Nand for EccNand<D> {
         self.device.sync()
     }
 
+    fn present_blocks(&self) -> u32 {
+        self.device.present_blocks()
+    }
+
+    fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
+        self.device.extend(block_count)
+    }
+
     fn shared(&self) -> Option<Arc<dyn SharedNand>> {
         // Reads beside this one would get past the ECC.
         if self.code.is_some() { None } else { self.device.shared() }

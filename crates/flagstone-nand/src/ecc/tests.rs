@@ -197,6 +197,21 @@ fn a_profile_whose_ecc_is_the_devices_changes_nothing() {
 
 /// Goal: a cut in an append harms no other word, and its own word reads as before, as programmed, or not
 /// at all. Method: every ending, several seeds; the word is read until unstable bits have settled.
+#[cfg(feature = "std")]
+#[test]
+fn a_file_behind_a_profile_whose_ecc_is_the_devices_grows() {
+    use crate::{Extent, SegmentFile};
+
+    let directory = tempfile::tempdir().unwrap();
+    let profile = Profile::named("segment-file").unwrap().with_block_count(100).unwrap();
+    let path = directory.path().join("file");
+    let file = SegmentFile::create_file(&path, &profile, Extent::Growing).unwrap();
+    let mut device = EccNand::new(file, &profile).unwrap();
+    assert_eq!(device.present_blocks(), 64);
+    device.extend(80).unwrap();
+    assert_eq!((device.present_blocks(), device.device().present_blocks()), (80, 80));
+}
+
 #[test]
 fn a_cut_harms_the_words_in_flight_alone() {
     let (old, new) = (bytes(128, 1), bytes(256, 2));
