@@ -3,7 +3,7 @@
 //! Owns how findings are printed and the profile file. The experiments are those of
 //! `flagstone_nand::probe`; without `--scratch` the device is read and nothing else.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -105,17 +105,34 @@ pub(crate) fn run(request: &Probe, output: &mut Output) -> Result<(), Failure> {
     }
     // A profile that cannot be written is refused before a scratch block is spent.
     let file = request.profile.as_deref().map(create).transpose()?;
-    let read_ns = read_time(&mut device, PAGES_READ).map_err(|source| failure(source.into()))?;
-    let findings = match request.scratch.as_slice() {
-        [] => None,
-        scratch => Some(probe(&mut device, scratch).map_err(failure)?),
-    };
-    let seen = Seen { known, bad_blocks, read_ns, findings };
-    if let (Some(mut file), Some(path)) = (file, &request.profile) {
-        let written = file.write_all(seen.profile(path).to_toml().as_bytes());
-        written.map_err(|source| Failure::File { path: path.clone(), source })?;
-    }
+    let seen = look(&mut device, &request.scratch).map_err(failure);
+    let seen = seen.map(|(read_ns, findings)| Seen { known, bad_blocks, read_ns, findings });
+    let seen = match (file, &request.profile) {
+        (Some(file), Some(path)) => {
+            seen.and_then(|seen| write(file, path, seen)).inspect_err(|_| {
+                // It was made a moment ago; what cannot be removed stays.
+                let _ = fs::remove_file(path);
+            })
+        }
+        _ => seen,
+    }?;
     Ok(output.show(&seen.json(request), || seen.text(request))?)
+}
+
+/// The time of a read, and what the scratch blocks tell, if there are any.
+fn look<D: Nand>(
+    device: &mut D,
+    scratch: &[BlockIndex],
+) -> Result<(u64, Option<Findings>), ProbeError> {
+    let read_ns = read_time(device, PAGES_READ)?;
+    let findings = if scratch.is_empty() { None } else { Some(probe(device, scratch)?) };
+    Ok((read_ns, findings))
+}
+
+fn write(mut file: File, path: &Path, seen: Seen) -> Result<Seen, Failure> {
+    let written = file.write_all(seen.profile(path).to_toml().as_bytes());
+    written.map_err(|source| Failure::File { path: path.into(), source })?;
+    Ok(seen)
 }
 
 fn create(path: &Path) -> Result<File, Failure> {

@@ -1,6 +1,8 @@
 //! The command `probe` on the image of a chip; `tests/mtd/run` does the same on raw NAND.
 
-use crate::command::{Place, flagstone};
+use std::process::Command;
+
+use crate::command::{Place, flagstone, run};
 
 const CHIP: &[&str] = &["--profile", "slc-2k", "--capacity", "4MiB"];
 
@@ -37,6 +39,20 @@ fn a_probed_chip_carries_a_database_with_the_profile_that_was_written() {
     flagstone(&["create", &other, "--device", "image", "--profile", &own]).ok();
     flagstone(&["put", &other, "t", "a", "1"]).ok();
     assert_eq!(flagstone(&["check", &other, "--json"]).ok().json()["sound"], true);
+}
+
+/// Goal: a probe that fails leaves no file for a profile that it has not found. Method: an image of which the
+/// host lets no block be written.
+#[test]
+fn a_probe_that_fails_leaves_no_profile() {
+    let place = Place::with_database(CHIP);
+    let (own, db) = (place.path("own.toml"), place.path("db"));
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$@\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh", env!("CARGO_BIN_EXE_flagstone"), "probe", &db]);
+    run(shell.args(["--scratch", "30", "--overwrite", "--out", &own])).fails(14);
+    assert!(!place.file("own.toml").exists());
+    place.run("probe", &["--out", &own]).ok();
 }
 
 #[test]
