@@ -12,7 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use flagstone::{BackupError, BackupReport, Database, verify_backup};
-use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError};
+use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError, sync_name};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -117,7 +117,8 @@ fn restore_new(
     let creation = Creation { path: unfinished(&path), ..creation };
     remove_stale(&creation.path)?;
     let report = restore_into(&creation, backup, watch)?;
-    let rename = |from: &Path, to: &Path| fs::rename(from, to).map_err(at(to));
+    let rename =
+        |from: &Path, to: &Path| fs::rename(from, to).and_then(|()| sync_name(to)).map_err(at(to));
     if is_image {
         rename(&ImageNand::side_path(&creation.path), &ImageNand::side_path(&path))?;
     }

@@ -10,6 +10,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use flagstone_nand::sync_name;
 use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
@@ -72,5 +73,5 @@ pub(crate) fn write_new<T>(
 fn keep(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist_noclobber(path).map_err(|error| error.error)?;
-    Ok(())
+    sync_name(path)
 }

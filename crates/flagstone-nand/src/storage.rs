@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-pub use file::FileStorage;
 pub(crate) use file::begins_with;
+pub use file::{FileStorage, sync_name};
 pub use sim::SimStorage;
 
 use crate::{CodeWord, Completion, NandError};

@@ -36,6 +36,10 @@ impl FileStorage {
     /// `Io` when the file exists or cannot be made, or the block device holds a device of ours;
     /// `Locked` when something else uses it.
     pub fn create(path: &Path) -> Result<Self, OpenDeviceError> {
+        Self::create_for(path, Ok)
+    }
+
+    fn create_or_take(path: &Path) -> Result<Self, OpenDeviceError> {
         if is_block_device(path) {
             let storage = Self::open(path)?;
             let mut magic = [0; crate::segment::MAGIC.len()];
@@ -49,7 +53,8 @@ impl FileStorage {
         Self::locked(file.map_err(|error| io(&error))?)
     }
 
-    /// Hands a new, empty file or a whole block device to `make`. A file does not outlive a failure.
+    /// Hands a new, empty file or a whole block device to `make`. A file does not outlive a failure; its name is
+    /// durable afterwards.
     ///
     /// # Errors
     ///
@@ -58,9 +63,12 @@ impl FileStorage {
         path: &Path,
         make: impl FnOnce(Self) -> Result<T, OpenDeviceError>,
     ) -> Result<T, OpenDeviceError> {
-        let storage = Self::create(path)?;
+        let storage = Self::create_or_take(path)?;
         let is_new = storage.can_extend();
-        let made = make(storage);
+        let mut made = make(storage);
+        if is_new && let Err(error) = sync_name(path) {
+            made = made.and(Err(io(&error)));
+        }
         if made.is_err() && is_new {
             // What cannot be removed stays; the failure says what is wrong.
             let _ = fs::remove_file(path);
@@ -147,6 +155,22 @@ impl FileStorage {
 
     fn done(&self) -> Completion {
         Completion { end_ns: self.now_ns(), corrected_bits_max: 0 }
+    }
+}
+
+/// Makes the name of a file durable that was made or renamed: syncs the directory in which it stands.
+///
+/// Some file systems have no sync for directories; these order the change of a name by themselves.
+///
+/// # Errors
+///
+/// Those of the host. The name has changed all the same.
+pub fn sync_name(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = File::open(parent.unwrap_or(Path::new(".")))?;
+    match directory.sync_all() {
+        Err(error) if error.kind() != ErrorKind::InvalidInput => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -376,26 +400,47 @@ mod tests {
         assert_eq!(FileStorage::create(&path).unwrap_err(), exists);
     }
 
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_name_is_durable_where_directories_can_be_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        sync_name(&directory.path().join("file")).unwrap();
+        sync_name(Path::new("file")).unwrap();
+        // Its directories know no sync.
+        sync_name(Path::new("/proc/self/file")).unwrap();
+        let error = sync_name(&directory.path().join("none/file")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    /// Runs `test` with the node of a loop device over a file of such bytes, where this user may make one, and gives
+    /// what the file holds then.
+    #[cfg(target_os = "linux")]
+    fn with_disk(bytes: &[u8], test: impl FnOnce(&Path)) -> Option<Vec<u8>> {
+        use std::process::Command;
+
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("disk");
+        fs::write(&disk, bytes).unwrap();
+        let losetup = |arguments: &[&str]| -> Option<String> {
+            let output = Command::new("losetup").args(arguments).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().into())
+        };
+        let name = losetup(&["--find", "--show", &disk.to_string_lossy()])?;
+        let run = std::panic::AssertUnwindSafe(|| test(Path::new(&name)));
+        let result = std::panic::catch_unwind(run);
+        losetup(&["-d", &name]);
+        assert!(result.is_ok());
+        Some(fs::read(&disk).unwrap())
+    }
+
     /// Goal: a whole block device is a device, and is neither taken twice nor overwritten. Method: a
     /// loop device, where this user may make one; elsewhere there is nothing to test.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_block_device_is_taken_as_a_whole() {
-        use std::process::Command;
-
         use crate::{Nand as _, ProgramPart, SegmentFile};
 
-        let directory = tempfile::tempdir().unwrap();
-        let disk = directory.path().join("disk");
-        fs::write(&disk, vec![7; 12 << 20]).unwrap();
-        let losetup = |arguments: &[&str]| {
-            let output = Command::new("losetup").args(arguments).output().ok()?;
-            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().into())
-        };
-        let made: Option<String> = losetup(&["--find", "--show", &disk.to_string_lossy()]);
-        let Some(name) = made else { return };
-        let path = Path::new(&name);
-        let run = || {
+        with_disk(&vec![7; 12 << 20], |path| {
             let profile = crate::Profile::named("segment-file").unwrap();
             let profile = profile.with_capacity(8 << 20).unwrap();
             let storage = FileStorage::create(path).unwrap();
@@ -411,9 +456,6 @@ mod tests {
             let taken = OpenDeviceError::Io { errno: EEXIST };
             assert_eq!(FileStorage::create(path).unwrap_err(), taken);
             SegmentFile::open(FileStorage::open(path).unwrap()).unwrap();
-        };
-        let result = std::panic::catch_unwind(run);
-        losetup(&["-d", &name]);
-        assert!(result.is_ok());
+        });
     }
 }

@@ -16,7 +16,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use flagstone_nand::{Extent, FileStorage, Nand as _, OpenDeviceError, Profile, SegmentFile};
+use flagstone_nand::{
+    Extent, FileStorage, Nand as _, OpenDeviceError, Profile, SegmentFile, sync_name,
+};
 use flagstone_space::{GcPolicy, SpaceOptions};
 use thiserror::Error;
 use tracing::info;
@@ -223,13 +225,8 @@ fn write_anew(
     let directory = path.parent().unwrap_or(Path::new("/"));
     File::open(unfinished).and_then(|file| file.sync_all()).map_err(at(unfinished))?;
     fs::rename(unfinished, path).map_err(at(path))?;
-    // Some file systems have no sync for directories; these order the change of a name by themselves.
-    match File::open(directory).and_then(|directory| directory.sync_all()) {
-        Err(source) if source.kind() != io::ErrorKind::InvalidInput => {
-            Err(CompactError::Unsynced { path: directory.into(), source })
-        }
-        _ => Ok(CompactReport { size_before, size, used_before, used, ..report }),
-    }
+    sync_name(path).map_err(|source| CompactError::Unsynced { path: directory.into(), source })?;
+    Ok(CompactReport { size_before, size, used_before, used, ..report })
 }
 
 /// Which of two databases failed.
