@@ -81,8 +81,8 @@ impl ImageNand {
         if side_path.symlink_metadata().is_ok() {
             return Err(OpenDeviceError::Io { errno: EEXIST });
         }
-        let made = FileStorage::create_for(path, |mut storage| {
-            let size = profile.geometry.image_size();
+        let size = profile.geometry.image_size();
+        let made = FileStorage::create_for(path, size, |mut storage| {
             storage.fill(size, 0xFF)?;
             debug_assert_eq!(storage.size(), Ok(size));
             let side = Side::new(&profile);

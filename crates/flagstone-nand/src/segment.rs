@@ -140,7 +140,12 @@ impl SegmentFile<FileStorage> {
         extent: Extent,
     ) -> Result<Self, OpenDeviceError> {
         check_kind(profile)?;
-        FileStorage::create_for(path, |storage| match extent {
+        let size = match extent {
+            Extent::Fixed => Head::new(profile, None).size_of(profile.geometry.block_count),
+            // What has a size of its own is refused for that.
+            Extent::Growing => 0,
+        };
+        FileStorage::create_for(path, size, |storage| match extent {
             Extent::Fixed => Self::create(storage, profile),
             Extent::Growing => Self::create_growing(storage, profile, BLOCKS_BEGUN_WITH),
         })
@@ -188,9 +193,7 @@ impl<S: Storage> SegmentFile<S> {
         made_with: Option<u32>,
     ) -> Result<Self, OpenDeviceError> {
         check_kind(profile)?;
-        let geometry = profile.geometry;
-        let rewrite_tail = profile.capabilities.rewrite_tail;
-        let head = Head { geometry, rewrite_tail, made_with };
+        let head = Head::new(profile, made_with);
         let size = head.size_of(head.present_min());
         storage.preallocate(size)?;
         storage.sync()?;
@@ -517,6 +520,11 @@ struct Head {
 }
 
 impl Head {
+    const fn new(profile: &Profile, made_with: Option<u32>) -> Self {
+        let rewrite_tail = profile.capabilities.rewrite_tail;
+        Self { geometry: profile.geometry, rewrite_tail, made_with }
+    }
+
     /// Bytes of the bad-block map.
     const fn bad_size(&self) -> usize {
         (self.geometry.block_count as usize).div_ceil(8)

@@ -239,7 +239,8 @@ pub trait Storage {
     ///
     /// # Errors
     ///
-    /// Host errors (a full file system among them) and power loss.
+    /// `NoSpace` where the storage has a size of its own and fewer bytes: nothing was written. Host errors (a full
+    /// file system among them) and power loss.
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError>;
 
     /// Whether the storage can become longer.

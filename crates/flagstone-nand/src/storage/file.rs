@@ -36,12 +36,14 @@ impl FileStorage {
     /// `Io` when the file exists or cannot be made, or the block device holds a device of ours;
     /// `Locked` when something else uses it.
     pub fn create(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::create_for(path, Ok)
+        Self::create_for(path, 0, Ok)
     }
 
-    fn create_or_take(path: &Path) -> Result<Self, OpenDeviceError> {
+    fn create_or_take(path: &Path, size: u64) -> Result<Self, OpenDeviceError> {
         if is_block_device(path) {
             let storage = Self::open(path)?;
+            // Before anybody gives up what is on it.
+            storage.must_take(size)?;
             let mut magic = [0; crate::segment::MAGIC.len()];
             let is_ours = storage.file.read_exact_at(&mut magic, 0).is_ok();
             if is_ours && magic == crate::segment::MAGIC {
@@ -53,17 +55,18 @@ impl FileStorage {
         Self::locked(file.map_err(|error| io(&error))?)
     }
 
-    /// Hands a new, empty file or a whole block device to `make`. A file does not outlive a failure; its name is
-    /// durable afterwards.
+    /// Hands a new, empty file or a whole block device of `size` bytes to `make`. A file does not outlive a
+    /// failure; its name is durable afterwards.
     ///
     /// # Errors
     ///
-    /// As [`FileStorage::create`], and those of `make`.
+    /// As [`FileStorage::create`], and those of `make`; `ENOSPC` for a block device with fewer bytes.
     pub(crate) fn create_for<T>(
         path: &Path,
+        size: u64,
         make: impl FnOnce(Self) -> Result<T, OpenDeviceError>,
     ) -> Result<T, OpenDeviceError> {
-        let storage = Self::create_or_take(path)?;
+        let storage = Self::create_or_take(path, size)?;
         let is_new = storage.can_extend();
         let mut made = make(storage);
         if is_new && let Err(error) = sync_name(path) {
@@ -133,12 +136,20 @@ impl FileStorage {
         }
     }
 
+    /// Refuses a block device with fewer bytes than these.
+    fn must_take(&self, size: u64) -> Result<(), StorageError> {
+        let fits = self.can_extend() || self.size()? >= size;
+        if fits { Ok(()) } else { Err(StorageError::NoSpace) }
+    }
+
     /// Writes `size` bytes of `byte` from the start on, and syncs.
     ///
     /// # Errors
     ///
-    /// Host errors, a full file system among them.
+    /// `NoSpace` for a block device with fewer bytes: nothing was written. Host errors, a full file system among
+    /// them.
     pub fn fill(&mut self, size: u64, byte: u8) -> Result<(), StorageError> {
+        self.must_take(size)?;
         self.write_bytes(0, size, byte).map_err(host)?;
         self.file.sync_all().map_err(host)
     }
@@ -196,7 +207,8 @@ fn io(error: &std::io::Error) -> OpenDeviceError {
     OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
 }
 
-/// Whether the file system, a quota or a limit of the process leaves no room.
+/// Whether the file system or a quota leaves no room; or a limit of the process, where it ignores `SIGXFSZ`, which
+/// ends it otherwise.
 fn is_full(error: &std::io::Error) -> bool {
     use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
@@ -431,6 +443,29 @@ mod tests {
         losetup(&["-d", &name]);
         assert!(result.is_ok());
         Some(fs::read(&disk).unwrap())
+    }
+
+    /// Goal: a block device on which a device does not fit keeps what it holds, a device of ours too. Method: loop
+    /// devices, where this user may make them.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_block_device_that_is_too_small_keeps_what_it_holds() {
+        use crate::{Extent, OpenDeviceError, Profile, SegmentFile};
+
+        let profile = Profile::named("segment-file").unwrap().with_capacity(8 << 20).unwrap();
+        let full = OpenDeviceError::Io { errno: ENOSPC };
+        let foreign = vec![7; 1 << 20];
+        let mut ours = foreign.clone();
+        ours[..8].copy_from_slice(&crate::segment::MAGIC);
+        for bytes in [foreign, ours] {
+            let found = with_disk(&bytes, |path| {
+                let made = SegmentFile::create_file(path, &profile, Extent::Fixed);
+                assert_eq!(made.unwrap_err(), full);
+                let made = SegmentFile::create(FileStorage::open(path).unwrap(), &profile);
+                assert_eq!(made.unwrap_err(), full);
+            });
+            assert!(found.is_none_or(|found| found == bytes));
+        }
     }
 
     /// Goal: a whole block device is a device, and is neither taken twice nor overwritten. Method: a
