@@ -119,8 +119,8 @@ pub(crate) enum RawCommand {
     Merge(DatabaseArgs),
     /// Write a plain file anew, every table in order and dense, in place of the old one.
     ///
-    /// The new file is made beside the old one, as PATH.compacting, and takes its name when it is complete
-    /// and durable: whatever happens meanwhile, PATH is the old file or the new one. There must be room
+    /// The new file is made beside the old one, as PATH.compacting-INODE, and takes its name when it is
+    /// complete and durable: whatever happens meanwhile, PATH is the old file or the new one. There must be room
     /// for both. Chips, their images and block devices are copied with `backup` and `restore` instead.
     Compact(CompactArgs),
     /// Draw the chip: state, live pages and erase count of each block.

@@ -73,18 +73,22 @@ fn names(directory: &TempDir) -> Vec<String> {
 }
 
 /// Goal: all rows and tables are there, in fewer pages, in a file of the same size and access, which a
-/// link still points to. Method: a tree thinned out; a half-written copy of before lies in the way.
+/// link still points to. Method: a tree thinned out; a half-written copy of before lies in the way, and beside it
+/// somebody's file with nearly its name.
 #[test]
 fn a_compacted_database_holds_the_same_in_fewer_pages() {
     let (directory, path, model) = thinned();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let before = fs::metadata(&path).unwrap();
-    fs::write(directory.path().join("db.compacting"), [1; 10_000]).unwrap();
+    let copy = directory.path().join(format!("db.compacting-{}", before.ino()));
+    fs::write(&copy, [1; 10_000]).unwrap();
+    let others = directory.path().join("db.compacting");
+    fs::write(&others, [2; 10_000]).unwrap();
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
     let mut told = (0, 0);
     let report = Database::compact_watched(&link, &options(), |done, total| {
-        let copy = fs::metadata(format!("{}.compacting", path.display())).unwrap();
+        let copy = fs::metadata(&copy).unwrap();
         assert_eq!(copy.mode() & 0o777, 0o640, "as closed as the original");
         told = (done, total);
     })
@@ -98,7 +102,8 @@ fn a_compacted_database_holds_the_same_in_fewer_pages() {
     assert_eq!((after.len(), after.mode()), (before.len(), before.mode()));
     assert_ne!(after.ino(), before.ino(), "the old file was written over");
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!(names(&directory), ["db", "link"]);
+    assert_eq!(names(&directory), ["db", "db.compacting", "link"]);
+    assert_eq!(fs::read(&others).unwrap(), [2; 10_000]);
     assert_eq!(content(&path), model);
 }
 

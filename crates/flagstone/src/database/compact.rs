@@ -92,8 +92,8 @@ impl Database<AnyNand> {
     ///
     /// The copy has all tables and rows, the same size or limit of the file, the log and the logical pages of
     /// the old one; of `options` it takes the memory and how the engine works. It needs room for a second file beside the
-    /// first one, named as that is with `.compacting` behind. Whatever happens meanwhile, a power cut
-    /// included, the name stands for the old file or for the new one, with everything in it.
+    /// first one, named as that is with `.compacting-` and the number of its inode behind. Whatever happens
+    /// meanwhile, a power cut included, the name stands for the old file or for the new one, with everything in it.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -179,7 +179,7 @@ impl Database<AnyNand> {
         }
         let old = open_file(&path).map_err(CompactError::Open)?;
         let old = Self::open_on(old, options).map_err(CompactError::Open)?;
-        let unfinished = unfinished(&path);
+        let unfinished = unfinished(&path).map_err(at(&path))?;
         // Whoever made it has lost the lock of the database, so that nobody works on it.
         if unfinished.is_file() {
             fs::remove_file(&unfinished).map_err(at(&unfinished))?;
@@ -304,11 +304,13 @@ fn as_created(options: &Options, found: &SpaceOptions) -> Options {
     }
 }
 
-/// Name of a copy that is not complete (K1).
-fn unfinished(path: &Path) -> PathBuf {
+/// Name of a copy that is not complete (K1). It names the file that is being copied, too: what stands there was
+/// left by a compaction of that file, and is nobody else's.
+fn unfinished(path: &Path) -> io::Result<PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
     let mut name = OsString::from(path);
-    name.push(".compacting");
-    name.into()
+    name.push(format!(".compacting-{}", fs::metadata(path)?.ino()));
+    Ok(name.into())
 }
 
 fn used_bytes(database: &Database) -> u64 {
