@@ -19,6 +19,7 @@
 //! | to | use |
 //! | --- | --- |
 //! | create or open a database | [`Database::create`], [`Database::open`], [`Options`] |
+//! | open a table; only if it exists; list all | [`Database::table`], [`Database::existing_table`], [`Database::tables`] |
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
 //! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value) |

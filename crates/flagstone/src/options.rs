@@ -255,6 +255,16 @@ pub enum VerifyOnOpen {
 }
 
 /// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
+///
+/// Later versions add fields. Begin with a preset and change what should differ: what is not named keeps
+/// its default.
+///
+/// ```
+/// use flagstone::Options;
+///
+/// let options = Options { memory: 4 << 20, parts: 2, ..Options::default() };
+/// assert_eq!(options, Options { parts: 2, ..Options::default().with_memory(4 << 20) });
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Options {

@@ -179,6 +179,7 @@ proptest! {
         }
         for (key, value) in &model {
             prop_assert!(table.contains(&transaction, key, value).unwrap());
+            prop_assert!(table.contains_key(&transaction, key).unwrap());
             let values: Vec<_> = table.values(&transaction, key).rev().map(Result::unwrap).collect();
             let expected: Vec<_> =
                 model.iter().rev().filter(|pair| pair.0 == *key).map(|pair| pair.1.clone()).collect();
@@ -189,6 +190,7 @@ proptest! {
         let before = model.len();
         model.retain(|pair| pair.0 != emptied);
         prop_assert_eq!(count as usize, before - model.len());
+        prop_assert!(!table.contains_key(&transaction, &emptied).unwrap());
         let rows: Vec<_> = table.pairs(&transaction).map(Result::unwrap).collect();
         prop_assert_eq!(rows, model.into_iter().collect::<Vec<_>>());
     }

@@ -132,9 +132,15 @@ proptest! {
             if changes.iter().any(|change| matches!(change, Change::Merge)) {
                 database.merge().unwrap();
             }
-            let rows: Model =
-                database.snapshot().unwrap().range(table, ..).map(Result::unwrap).collect();
+            let snapshot = database.snapshot().unwrap();
+            let rows: Model = snapshot.range(table, ..).map(Result::unwrap).collect();
             prop_assert_eq!(&rows, &model);
+            let transaction = database.begin();
+            for key in (0..4_u8).map(|byte| [byte]) {
+                let is_there = model.contains_key(key.as_slice());
+                prop_assert_eq!(snapshot.contains_key(table, &key).unwrap(), is_there);
+                prop_assert_eq!(transaction.contains_key(table, &key).unwrap(), is_there);
+            }
         }
     }
 
@@ -304,4 +310,23 @@ fn two_that_change_one_row_wait_for_each_other() {
         }
     });
     assert_eq!(database.snapshot().unwrap().get(table, b"count").unwrap(), Some(vec![200]));
+}
+
+/// Goal: whether a row is there is told without its value. Method: a value of many pages, and the reads counted.
+#[test]
+fn a_large_value_is_not_loaded_to_say_that_it_is_there() {
+    let (database, table) = created();
+    let mut transaction = database.begin();
+    transaction.put(table, b"large", &[7; 40_000]).unwrap();
+    assert!(transaction.contains_key(table, b"large").unwrap());
+    transaction.commit().unwrap();
+    let reads = || database.stats().space.reads_by_purpose.iter().sum::<u64>();
+    let snapshot = database.snapshot().unwrap();
+    assert!(snapshot.contains_key(table, b"large").unwrap());
+    let before = reads();
+    assert!(snapshot.contains_key(table, b"large").unwrap());
+    assert!(database.begin().contains_key(table, b"large").unwrap());
+    assert_eq!(reads(), before, "its leaf is in memory");
+    assert_eq!(snapshot.get(table, b"large").unwrap().map(|value| value.len()), Some(40_000));
+    assert!(reads() > before + 10, "a load is seen");
 }

@@ -102,7 +102,7 @@ proptest! {
         for (place, person) in &model {
             prop_assert_eq!(table.get(&snapshot, place).unwrap(), Some(person.clone()));
         }
-        prop_assert_eq!(table.contains(&snapshot, &low).unwrap(), model.contains_key(&low));
+        prop_assert_eq!(table.contains_key(&snapshot, &low).unwrap(), model.contains_key(&low));
         let (low, high) = (low.clone().min(high.clone()), low.max(high));
         let rows: Vec<_> =
             table.range(&snapshot, low.clone()..=high.clone()).rev().map(Result::unwrap).collect();

@@ -67,22 +67,28 @@ impl<D: Nand> Snapshot<D> {
     /// `SnapshotTooOld` when the snapshot was ended to free its space.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         let mut value = Vec::new();
-        let glance = self.runtime.glance().glance(self.id, table, key, &mut value);
-        match glance {
-            Some(Read::Absent) => return Ok(None),
-            Some(Read::Inline) => return Ok(Some(value)),
-            Some(Read::Large(descriptor)) => {
-                return self.runtime.load_value(&descriptor).map(Some);
-            }
-            None => {}
-        }
-        let read =
-            |engine: &mut crate::Engine| engine.get_snapshot(self.id, table, key, &mut value);
-        match self.runtime.run(read)? {
+        match self.read(table, key, &mut value)? {
             Read::Absent => Ok(None),
             Read::Inline => Ok(Some(value)),
             Read::Large(descriptor) => self.runtime.load_value(&descriptor).map(Some),
         }
+    }
+
+    /// Whether `key` has a value. A value that has pages of its own is not loaded.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::get`].
+    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
+        Ok(self.read(table, key, &mut Vec::new())? != Read::Absent)
+    }
+
+    fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
+        let glance = self.runtime.glance().glance(self.id, table, key, value);
+        if let Some(read) = glance {
+            return Ok(read);
+        }
+        self.runtime.run(|engine| engine.get_snapshot(self.id, table, key, value))
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.

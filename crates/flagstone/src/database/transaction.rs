@@ -164,6 +164,30 @@ impl<D: Nand> Transaction<D> {
         }
     }
 
+    /// Whether `key` has a value. A value that has pages of its own is not loaded.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"")?;
+    /// assert!(txn.contains_key(table, b"key")?);
+    /// assert!(!db.snapshot()?.contains_key(table, b"key")?, "not committed yet");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn contains_key(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
+        let xid = self.xid;
+        let mut value = Vec::new();
+        let read = self.run(|engine| engine.get(xid, table, key, &mut value))?;
+        Ok(read != Read::Absent)
+    }
+
     /// Locks `key` before it is read for a change: read-modify-write without deadlocks.
     ///
     /// # Errors

@@ -305,6 +305,19 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         self.rows.get(reads, key)
     }
 
+    /// Whether `key` has a value. It is neither loaded nor decoded.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn contains_key(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<bool, EngineError> {
+        self.rows.contains_key(reads, key)
+    }
+
     /// Rows of a range of keys, as [`TypedTable::range`].
     pub fn range<'a, R: Reads>(
         &self,
@@ -521,7 +534,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
             for (kept, entries) in self.indexes.iter().zip(self.entries(&key, &value)) {
                 for (_, entry) in entries {
                     report.entries += 1;
-                    report.missing += u64::from(reads.row(kept.table, &entry)?.is_none());
+                    report.missing += u64::from(!reads.has_row(kept.table, &entry)?);
                 }
             }
         }
@@ -570,7 +583,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
                 for (kept, entries) in self.indexes.iter().zip(self.entries(key, value)) {
                     for entry in entries {
                         report.entries += 1;
-                        if transaction.get(kept.table, &entry.1)?.is_none() {
+                        if !transaction.contains_key(kept.table, &entry.1)? {
                             Self::require_unique(transaction, kept, std::iter::once(&entry))?;
                             transaction.put(kept.table, &entry.1, &[])?;
                             report.missing += 1;

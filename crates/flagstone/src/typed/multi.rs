@@ -142,7 +142,24 @@ impl<K: Key, V: Key> MultiTable<K, V> {
         key: &(impl Finds<K> + ?Sized),
         value: &V,
     ) -> Result<bool, EngineError> {
-        Ok(reads.row(self.table(), &row(key, value))?.is_some())
+        reads.has_row(self.table(), &row(key, value))
+    }
+
+    /// Whether `key` has a value at all.
+    ///
+    /// # Errors
+    ///
+    /// See [`EngineError`].
+    pub fn contains_key(
+        &self,
+        reads: &impl Reads,
+        key: &(impl Finds<K> + ?Sized),
+    ) -> Result<bool, EngineError> {
+        reads
+            .rows_of(self.table(), ScanRange::prefix(&head(key)))
+            .next_row()
+            .transpose()
+            .map(|row| row.is_some())
     }
 
     /// Values of `key` in ascending order; [`Values::rev`] turns it around.

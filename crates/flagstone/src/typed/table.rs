@@ -26,6 +26,10 @@ pub trait Reads: sealed::Sealed {
     #[doc(hidden)]
     fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
 
+    /// Whether `key` has a value.
+    #[doc(hidden)]
+    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, EngineError>;
+
     /// Rows of a range.
     #[doc(hidden)]
     fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, Self::Device>;
@@ -38,6 +42,10 @@ impl<D: Nand> Reads for Transaction<D> {
         self.get(table, key)
     }
 
+    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
+        self.contains_key(table, key)
+    }
+
     fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, D> {
         self.rows(table, range)
     }
@@ -48,6 +56,10 @@ impl<D: Nand> Reads for Snapshot<D> {
 
     fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         self.get(table, key)
+    }
+
+    fn has_row(&self, table: Table, key: &[u8]) -> Result<bool, EngineError> {
+        self.contains_key(table, key)
     }
 
     fn rows_of(&self, table: Table, range: ScanRange) -> Range<'_, D> {
@@ -157,17 +169,17 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         row.as_deref().map(value_of).transpose()
     }
 
-    /// Whether `key` is there.
+    /// Whether `key` has a value. It is neither loaded nor decoded.
     ///
     /// # Errors
     ///
     /// See [`EngineError`].
-    pub fn contains(
+    pub fn contains_key(
         &self,
         reads: &impl Reads,
         key: &(impl Finds<K> + ?Sized),
     ) -> Result<bool, EngineError> {
-        Ok(reads.row(self.table, &key.to_key())?.is_some())
+        reads.has_row(self.table, &key.to_key())
     }
 
     /// Sets the value of `key`; reads nothing.
