@@ -113,7 +113,7 @@ pub(crate) enum RawCommand {
     Import(ImportArgs),
     /// Print tables, memory, log, and what has been programmed for what cause.
     Stats(DatabaseArgs),
-    /// Check the whole structure: mapping, trees, keys, values. Writes nothing of its own.
+    /// Check the whole structure: mapping, trees, keys, values. Writes nothing.
     Check(DatabaseArgs),
     /// Merge every pending change into its leaf, and write a checkpoint.
     Merge(DatabaseArgs),

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::files::{at, is_standard, open_input, taken, write_new};
-use crate::open::{Opened, create_database, is_block_device, open, remove_files};
+use crate::open::{Opened, create_database, is_block_device, open, open_to_read, remove_files};
 use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
 use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
@@ -35,7 +35,7 @@ pub(crate) fn backup(backup: &Backup, output: &mut Output) -> Result<(), Failure
     if to_stream && output.form() == Form::Json {
         return Err(UsageError::Conflict(BACKUP_IS_NO_JSON).into());
     }
-    let opened = open(&backup.target)?;
+    let opened = open_to_read(&backup.target)?;
     let mut progress = Progress::new(output.form());
     let report = match to_stream {
         true => write_backup(&opened, output.stream(), &mut progress),

@@ -303,6 +303,7 @@ fn open_exit(error: &OpenError) -> Exit {
     match error {
         OpenError::Options(error) => options_exit(error),
         OpenError::Unsound { .. } => Exit::Damaged,
+        OpenError::NeedsMemory { .. } => Exit::ReadOnly,
         OpenError::Device(error) => device_exit(error),
         OpenError::Mount(error) => mount_exit(error),
         OpenError::Space(error) => space_exit(error),
@@ -326,6 +327,7 @@ const fn space_exit(error: &SpaceError) -> Exit {
     match error {
         SpaceError::Full | SpaceError::LogFull | SpaceError::NoRoom => Exit::Full,
         SpaceError::WornOut => Exit::WornOut,
+        SpaceError::ReadOnly => Exit::ReadOnly,
         SpaceError::Poisoned => Exit::Poisoned,
         SpaceError::Options(_) => Exit::Capability,
         SpaceError::Device(error) => nand_exit(error),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{is_standard, write_new};
-use crate::open::{Opened, open};
+use crate::open::{Opened, open, open_to_read};
 use crate::output::{Form, Output, counted};
 use crate::picture::{self, Caption};
 use crate::progress::Progress;
@@ -29,7 +29,7 @@ struct TableSize {
 
 /// Prints what a database holds and what opening it counted.
 pub(crate) fn stats(target: &Target, output: &mut Output) -> Result<(), Failure> {
-    let opened = open(target)?;
+    let opened = open_to_read(target)?;
     let tables = table_sizes(&opened)?;
     let (stats, recovery) = (opened.database().stats(), opened.database().recovery());
     let shape = shape(&opened);
@@ -204,7 +204,7 @@ fn opening_text(stats: &Stats, recovery: &RecoveryReport) -> String {
 
 /// Checks the structure; faults make the command fail.
 pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failure> {
-    let opened = open(target)?;
+    let opened = open_to_read(target)?;
     let progress = Progress::spinning(output.form(), "checking");
     let report = opened.run(flagstone::Database::check);
     progress.finish();
@@ -261,7 +261,7 @@ fn check_text(report: &CheckReport, faults: &[String]) -> String {
 
 /// Draws the blocks of the device: as text, or as a picture in a file.
 pub(crate) fn wear(wear: &Wear, output: &mut Output) -> Result<(), Failure> {
-    let opened = open(&wear.target)?;
+    let opened = open_to_read(&wear.target)?;
     let blocks = opened.database().block_report();
     let shape = shape(&opened);
     let stats = opened.database().stats();

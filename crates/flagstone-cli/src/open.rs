@@ -27,12 +27,12 @@ pub(crate) struct Opened {
     path: PathBuf,
 }
 
-/// Opens the database that `target` names.
+/// Opens the database that `target` names, to change it.
 pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
     let result = match &target.profile {
         None => Database::open(&target.path, &target.options),
         Some(profile) => {
-            let device = open_as(&target.path, profile)?;
+            let device = open_as(&target.path, profile, Access::Write)?;
             Database::open_on(device, &target.options)
         }
     };
@@ -43,22 +43,59 @@ pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
     }
 }
 
+/// Opens the database that `target` names for a command that only reads: nothing is written. Where that would
+/// take more memory than there is, the database is opened for writing, as far as it can be.
+pub(crate) fn open_to_read(target: &Target) -> Result<Opened, Failure> {
+    let result = match &target.profile {
+        None => Database::open_read_only(&target.path, &target.options),
+        Some(profile) => {
+            let device = open_as(&target.path, profile, Access::Read)?;
+            Database::open_read_only_on(device, &target.options)
+        }
+    };
+    let path = target.path.clone();
+    match result {
+        Ok(database) => Ok(Opened { database, path }),
+        Err(source @ OpenError::NeedsMemory { .. }) => match open(target) {
+            Err(Failure::Open { path, source: OpenError::Device(OpenDeviceError::ReadOnly) }) => {
+                Err(Failure::Open { path, source })
+            }
+            opened => opened,
+        },
+        Err(source) => Err(Failure::Open { path, source }),
+    }
+}
+
+/// What a device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Write,
+    Read,
+}
+
 /// Opens the device that `path` holds, if it is what `profile` says.
-fn open_as(path: &Path, profile: &Profile) -> Result<AnyNand, Failure> {
+fn open_as(path: &Path, profile: &Profile, access: Access) -> Result<AnyNand, Failure> {
     let failure =
         |source: OpenDeviceError| Failure::Open { path: path.into(), source: source.into() };
     if is_node(path) {
-        return open_mtd(path, Some(profile)).map_err(failure);
+        return open_mtd_for(path, Some(profile), access).map_err(failure);
     }
     if ImageNand::is_at(path) {
-        let image = EccNand::open_image(path).map_err(failure)?;
+        let image = match access {
+            Access::Write => EccNand::open_image(path),
+            Access::Read => EccNand::open_image_read_only(path),
+        };
+        let image = image.map_err(failure)?;
         let found = image.device().profile();
         // A profile that leaves the ECC to the device says nothing against ours.
         require_same(path, &image, found.name.clone(), &profile.with_ecc_of(found))?;
         return Ok(Box::new(image));
     }
-    let storage = FileStorage::open(path).map_err(failure)?;
-    let file = SegmentFile::open(storage).map_err(failure)?;
+    let storage = match access {
+        Access::Write => FileStorage::open(path),
+        Access::Read => FileStorage::open_read_only(path),
+    };
+    let file = storage.and_then(SegmentFile::open).map_err(failure)?;
     require_same(path, &file, String::from("a plain file"), profile)?;
     Ok(Box::new(file))
 }
@@ -235,9 +272,20 @@ fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceErr
 }
 
 /// Opens raw NAND as `profile` has it, or as its driver describes it.
-#[cfg(target_os = "linux")]
 fn open_mtd(path: &Path, profile: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
-    Ok(Box::new(EccNand::open_mtd(path, profile)?))
+    open_mtd_for(path, profile, Access::Write)
+}
+
+#[cfg(target_os = "linux")]
+fn open_mtd_for(
+    path: &Path,
+    profile: Option<&Profile>,
+    access: Access,
+) -> Result<AnyNand, OpenDeviceError> {
+    Ok(Box::new(match access {
+        Access::Write => EccNand::open_mtd(path, profile)?,
+        Access::Read => EccNand::open_mtd_read_only(path, profile)?,
+    }))
 }
 
 /// Opens raw NAND to make a database on it.
@@ -256,7 +304,7 @@ fn create_mtd(_: &Path, _: Option<&Profile>, _: EccOwner) -> Result<AnyNand, Ope
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_mtd(_: &Path, _: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
+fn open_mtd_for(_: &Path, _: Option<&Profile>, _: Access) -> Result<AnyNand, OpenDeviceError> {
     Err(OpenDeviceError::Unsuitable)
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::inspect::bill_json;
-use crate::open::{Opened, create_database, open};
+use crate::open::{Opened, create_database, open, open_to_read};
 use crate::output::{Form, Output};
 use crate::request::{
     Creation, Direction, KeyAt, Notation, RowAt, Scan, UsageError, Value, ValueAt,
@@ -88,7 +88,7 @@ pub(crate) fn get(value: &ValueAt, output: &mut Output) -> Result<(), Failure> {
         return Err(UsageError::Conflict("--raw and --json exclude each other").into());
     }
     let notation = value.notation;
-    let opened = open(&at.target)?;
+    let opened = open_to_read(&at.target)?;
     let table = opened.table(&at.table)?;
     let value = opened.snapshot()?.get(table, &at.key);
     let value = value.map_err(|source| opened.failure(source))?;
@@ -145,7 +145,7 @@ fn no_key(at: &KeyAt) -> Failure {
 
 /// Prints the rows of a range, in order.
 pub(crate) fn scan(scan: &Scan, output: &mut Output) -> Result<(), Failure> {
-    let opened = open(&scan.target)?;
+    let opened = open_to_read(&scan.target)?;
     let table = opened.table(&scan.table)?;
     print_rows(&opened, table, scan, output)?;
     opened.close()

@@ -20,7 +20,7 @@ use crate::failure::{Failure, LineFault};
 use crate::files::{at, is_standard, open_input, write_new};
 use crate::inspect::bill_json;
 use crate::lines::{LineRow, Lines, write_row};
-use crate::open::{Opened, open};
+use crate::open::{Opened, open, open_to_read};
 use crate::output::{Form, Output, counted};
 use crate::progress::Progress;
 use crate::request::{Atomicity, Export, Import, UsageError};
@@ -37,7 +37,7 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
     if to_stream && output.form() == Form::Json {
         return Err(UsageError::Conflict(EXPORT_IS_NOT_ONE_OBJECT).into());
     }
-    let opened = open(&export.target)?;
+    let opened = open_to_read(&export.target)?;
     let names = match export.tables.as_slice() {
         [] => opened.run(flagstone::Database::tables)?,
         named => named.to_vec(),

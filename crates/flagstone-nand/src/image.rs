@@ -23,7 +23,7 @@ use crate::ecc::{Carried, bad_mark_offset, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{EEXIST, FileStorage, OpenDeviceError, Storage, begins_with};
+use crate::storage::{Access, EEXIST, FileStorage, OpenDeviceError, Storage, begins_with};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
@@ -86,7 +86,8 @@ impl ImageNand {
             storage.fill(size, 0xFF)?;
             debug_assert_eq!(storage.size(), Ok(size));
             let side = Side::new(&profile);
-            Self::assemble(storage, side_path.clone(), profile, side)
+            let nand = Self::assemble(storage, side_path.clone(), profile, side)?;
+            nand.save(side::Closing::Open).map(|()| nand)
         });
         if made.is_err() {
             side::remove(&side_path);
@@ -115,7 +116,7 @@ impl ImageNand {
     /// Says what is wrong: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of our
     /// own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::load(path, |carried, profile| {
+        Self::load(path, Access::Write, |carried, profile| {
             let made = match profile.ecc {
                 EccOwner::Own => Carried::Own(profile.capabilities.code_word),
                 EccOwner::Device => Carried::Nothing,
@@ -127,9 +128,10 @@ impl ImageNand {
     /// Opens an image under the profile that `settle` makes of what the chip carries and the side file.
     fn load(
         path: &Path,
+        access: Access,
         settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
     ) -> Result<Self, OpenDeviceError> {
-        let mut storage = FileStorage::open(path)?;
+        let mut storage = FileStorage::open_for(path, access)?;
         let side_path = Self::side_path(path);
         let (profile, blocks) = side::load(&side_path)?;
         // Before memory is taken for as many blocks as the profile says.
@@ -140,7 +142,13 @@ impl ImageNand {
         let side = Side::of(&profile, blocks).map_err(|fault| side::error(&side_path, fault))?;
         let carried = carried(&mut storage, &profile)?;
         let profile = settle(carried, profile)?;
-        Self::assemble(storage, side_path, profile, side)
+        let mut nand = Self::assemble(storage, side_path, profile, side)?;
+        match access {
+            Access::Write => nand.save(side::Closing::Open)?,
+            // What is not written need not be told.
+            Access::Read => nand.closed = true,
+        }
+        Ok(nand)
     }
 
     fn assemble(
@@ -164,7 +172,6 @@ impl ImageNand {
             closed: false,
         };
         nand.load_marks()?;
-        nand.save(side::Closing::Open)?;
         Ok(nand)
     }
 
@@ -431,7 +438,21 @@ impl EccNand<ImageNand> {
     ///
     /// As [`ImageNand::open`]; `Ecc` when the side file speaks of other code words than the image has.
     pub fn open_image(path: &Path) -> Result<Self, OpenDeviceError> {
-        let image = ImageNand::load(path, Carried::settle)?;
+        Self::open_image_for(path, Access::Write)
+    }
+
+    /// As [`EccNand::open_image`], to be read, which it may be by several at a time. Neither the image nor the
+    /// side file is written; each program and erase fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`EccNand::open_image`], but for `ReadOnly`.
+    pub fn open_image_read_only(path: &Path) -> Result<Self, OpenDeviceError> {
+        Self::open_image_for(path, Access::Read)
+    }
+
+    fn open_image_for(path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
+        let image = ImageNand::load(path, access, Carried::settle)?;
         let profile = image.profile.clone();
         Ok(Self::new(image, &profile)?)
     }

@@ -3,7 +3,7 @@
 //! Owns reading, writing and syncing bytes at offsets. Never knows pages or blocks.
 //!
 //! - **O1** Written bytes are visible at once and durable after the next successful `sync`.
-//! - **O2** One process at a time: an open file is locked until it is dropped.
+//! - **O2** One user at a time, or several that only read: an open file is locked until it is dropped.
 //! - **O3** A sync through a [`SharedStorage`] covers every write that returned before it began.
 
 #[cfg(target_os = "linux")]
@@ -18,6 +18,8 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub(crate) use file::begins_with;
+#[cfg(target_os = "linux")]
+pub(crate) use file::lock;
 pub use file::{FileStorage, sync_name};
 pub use sim::SimStorage;
 
@@ -45,6 +47,15 @@ pub enum StorageError {
         /// `errno` of the failed call.
         errno: i32,
     },
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Everything, alone.
+    Write,
+    /// Reading alone, beside others that read.
+    Read,
 }
 
 /// `EIO` on every Unix: for failures that carry no number of their own.

@@ -77,9 +77,7 @@ impl<D: Nand> Space<D> {
     ///
     /// `Poisoned`.
     pub fn begin_sync(&mut self) -> Result<Option<SyncTicket>, SpaceError> {
-        if self.poisoned {
-            return Err(SpaceError::Poisoned);
-        }
+        self.require_writable()?;
         let Some(device) = self.flash.device.shared() else { return Ok(None) };
         let (changes, begun_ns) = (self.flash.changes, self.flash.device.now_ns());
         Ok(Some(SyncTicket { device, changes, begun_ns }))

@@ -87,6 +87,9 @@ pub enum SpaceError {
     /// The log's budget is used up: release log pages and checkpoint.
     #[error("the log budget is used up")]
     LogFull,
+    /// Writes were forbidden when the space was mounted.
+    #[error("the space was mounted for reading only")]
+    ReadOnly,
     /// Too many blocks failed: the space is read-only.
     #[error("the device is worn out")]
     WornOut,

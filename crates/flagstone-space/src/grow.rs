@@ -15,7 +15,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use crate::blocks::BlockState;
 use crate::error::SpaceError;
-use crate::space::Space;
+use crate::space::{Session, Space};
 
 /// Share of the capacity, in percent, up to which pages are live before the space grows. With a quarter for
 /// the log, a file is less than twice as large as its pages; a collection finds a fifth of a block dead at least.
@@ -34,6 +34,7 @@ impl<D: Nand> Space<D> {
         self.options.grows
             && !self.growth_refused
             && !self.poisoned
+            && self.session != Session::ReadOnly
             && self.layout().blocks < self.layout().geometry.block_count
     }
 

@@ -47,6 +47,8 @@ pub(crate) enum Session {
     Closing,
     /// It stands.
     Closed,
+    /// Nothing is written to the device, whatever is asked for.
+    ReadOnly,
 }
 
 /// Unit that may have been in flight when power went, with the content a mount read (rule D11).
@@ -147,6 +149,12 @@ impl<D: Nand> Space<D> {
 
     pub(crate) fn layout(&self) -> &Layout {
         &self.flash.layout
+    }
+
+    /// Refuses every write from now on. To be called before the first one.
+    pub fn forbid_writes(&mut self) {
+        debug_assert_eq!(self.session, Session::Mounted, "nothing was written");
+        self.session = Session::ReadOnly;
     }
 
     /// Plants a deliberate bug, for the tests that have to find it.
@@ -310,9 +318,7 @@ impl<D: Nand> Space<D> {
     ///
     /// A failed sync poisons the space (rule D10).
     pub fn sync(&mut self) -> Result<(), SpaceError> {
-        if self.poisoned {
-            return Err(SpaceError::Poisoned);
-        }
+        self.require_writable()?;
         self.settle_pairs()?;
         self.flash.sync().map_err(|error| self.fail(error))
     }
@@ -328,28 +334,32 @@ impl<D: Nand> Space<D> {
     ///
     /// As [`Space::sync`].
     pub fn fence(&mut self) -> Result<(), SpaceError> {
-        if self.poisoned {
-            return Err(SpaceError::Poisoned);
-        }
+        self.require_writable()?;
         self.settle_pairs()?;
         self.flash.fence().map_err(|error| self.fail(error))
     }
 
     /// Refuses writes of a poisoned space, begins the session, reserves numbers (S3, S4).
     pub(crate) fn ready(&mut self) -> Result<(), SpaceError> {
-        if self.poisoned {
-            return Err(SpaceError::Poisoned);
-        }
+        self.require_writable()?;
         match self.session {
             Session::Mounted => self.begin_session()?,
             Session::Closed => self.reopen_session()?,
-            Session::Begun | Session::Closing => {}
+            Session::Begun | Session::Closing | Session::ReadOnly => {}
         }
         self.tell_dead();
         if self.numbers.are_short() {
             self.reserve_numbers()?;
         }
         Ok(())
+    }
+
+    pub(crate) fn require_writable(&self) -> Result<(), SpaceError> {
+        match self.session {
+            _ if self.poisoned => Err(SpaceError::Poisoned),
+            Session::ReadOnly => Err(SpaceError::ReadOnly),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn check_write(

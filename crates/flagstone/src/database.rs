@@ -201,19 +201,76 @@ impl Database<AnyNand> {
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::open_on(open_device(path.as_ref())?, options)
     }
+
+    /// Opens a database to be read: not a byte of its files is written, now or later, and they need not be
+    /// writable. Several may read it at a time, in this process or in others, and nobody can open it for
+    /// writing meanwhile.
+    ///
+    /// After a session that was not closed, what restart would write is kept in memory alone. Everything
+    /// that was committed is there. So may be what had been in flight when that session ended, and whether
+    /// the next opening finds it again is not decided before the database is opened for writing.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, EngineError, Options};
+    ///
+    /// let options = Options::default();
+    /// let db = Database::create(&path, &options)?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// txn.commit()?;
+    /// db.close()?;
+    ///
+    /// let readers = [Database::open_read_only(&path, &options)?, Database::open_read_only(&path, &options)?];
+    /// for db in &readers {
+    ///     assert_eq!(db.snapshot()?.get(db.table("t")?, b"key")?.as_deref(), Some(&b"value"[..]));
+    ///     assert_eq!(db.begin().delete(table, b"key"), Err(EngineError::ReadOnly));
+    ///     assert_eq!(db.table("new"), Err(EngineError::ReadOnly));
+    /// }
+    /// assert!(Database::open(&path, &options).is_err(), "while somebody reads");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::open`]; `NeedsMemory` when changes since the last checkpoint do not fit the memory
+    /// that `options` give.
+    pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
+        Self::open_read_only_on(open_device_to_read(path.as_ref())?, options)
+    }
 }
 
 /// Opens the device that a path holds: a file of segments when it begins like one, a NAND image when its profile
 /// lies beside it.
 fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
     #[cfg(target_os = "linux")]
-    if fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
+    if is_node(path) {
         return Ok(Box::new(EccNand::open_mtd(path, None)?));
     }
     if ImageNand::is_at(path) {
         return Ok(Box::new(EccNand::open_image(path)?));
     }
     Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
+}
+
+/// As [`open_device`], to be read.
+fn open_device_to_read(path: &Path) -> Result<AnyNand, OpenDeviceError> {
+    #[cfg(target_os = "linux")]
+    if is_node(path) {
+        return Ok(Box::new(EccNand::open_mtd_read_only(path, None)?));
+    }
+    if ImageNand::is_at(path) {
+        return Ok(Box::new(EccNand::open_image_read_only(path)?));
+    }
+    Ok(Box::new(SegmentFile::open(FileStorage::open_read_only(path)?)?))
+}
+
+/// Whether a path is a device node of the kind that raw NAND has.
+#[cfg(target_os = "linux")]
+fn is_node(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
 }
 
 /// Whether a path holds neither an image nor a device of the system.
@@ -252,7 +309,19 @@ impl<D: Nand> Database<D> {
     /// No database, a damaged one, or options that do not fit; `Unsound` when
     /// [`Options::verify_on_open`] asks for a check that finds a fault.
     pub fn open_on(device: D, options: &Options) -> Result<Self, OpenError> {
-        let runtime = Runtime::open(device, options)?;
+        Self::opened(Runtime::open(device, options)?, options)
+    }
+
+    /// As [`Database::open_read_only`], on a device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::open_on`]; `NeedsMemory` as [`Database::open_read_only`].
+    pub fn open_read_only_on(device: D, options: &Options) -> Result<Self, OpenError> {
+        Self::opened(Runtime::open_read_only(device, options)?, options)
+    }
+
+    fn opened(runtime: Runtime<D>, options: &Options) -> Result<Self, OpenError> {
         let RecoveryReport { commits, pages_read, pages_written, full_scan, time_ns, .. } =
             runtime.recovery();
         info!(commits, pages_read, pages_written, full_scan, time_ns, "opened");
@@ -313,7 +382,8 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// `KeyTooLong` when the name is longer than a key; the device is full, read-only or failed.
+    /// `KeyTooLong` when the name is longer than a key; `ReadOnly` when it does not exist in a database that
+    /// was opened to be read; the device is full or failed.
     pub fn table(&self, name: &str) -> Result<Table, EngineError> {
         if let Some(table) = self.existing_table(name)? {
             return Ok(table);

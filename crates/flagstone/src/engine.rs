@@ -466,7 +466,7 @@ impl Engine {
         std::mem::take(&mut self.woken)
     }
 
-    /// Whether a device failure, or wear, made the engine read-only.
+    /// Whether a device failure, wear, or how it was opened made the engine read-only.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         self.fault.is_some()
@@ -561,7 +561,7 @@ impl Engine {
         self.woken.extend(self.transactions.keys().copied());
     }
 
-    fn require_sound(&self) -> Step<()> {
+    pub(crate) fn require_sound(&self) -> Step<()> {
         self.fault.clone().map_or(Ok(()), |fault| Err(fault.into()))
     }
 

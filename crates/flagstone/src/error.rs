@@ -37,6 +37,16 @@ pub enum OpenError {
         /// The first of them.
         first: Box<CheckFault>,
     },
+    /// What was changed since the last checkpoint does not fit the memory, and nothing may be written: open
+    /// the database with more of it, or once for writing.
+    #[error(
+        "changes since the last checkpoint take more than {memory} bytes of memory: give it more, or open \
+         the database once for writing"
+    )]
+    NeedsMemory {
+        /// Memory budget given, in bytes.
+        memory: usize,
+    },
     /// The engine refused an operation during restart.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -118,8 +128,8 @@ pub enum EngineError {
         /// How long to wait until changes are admitted again.
         wait: Duration,
     },
-    /// The device was opened for reading only.
-    #[error("the device is read-only")]
+    /// The database was opened for reading only.
+    #[error("the database is open for reading only")]
     ReadOnly,
     /// An earlier write failed in a way that leaves its outcome unknown: read-only from then on.
     #[error("an earlier device failure poisoned the database; reopen it")]
@@ -164,6 +174,7 @@ impl From<SpaceError> for EngineError {
         match error {
             SpaceError::Full => Self::Full,
             SpaceError::WornOut => Self::WornOut,
+            SpaceError::ReadOnly => Self::ReadOnly,
             SpaceError::Device(device) => Self::Device(device),
             other => Self::Space(other),
         }

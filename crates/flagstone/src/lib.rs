@@ -19,6 +19,7 @@
 //! | to | use |
 //! | --- | --- |
 //! | create or open a database | [`Database::create`], [`Database::open`], [`Options`] |
+//! | read one that must not, or cannot, be written | [`Database::open_read_only`] |
 //! | open a table; only if it exists; list all | [`Database::table`], [`Database::existing_table`], [`Database::tables`] |
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |

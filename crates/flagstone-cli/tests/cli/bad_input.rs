@@ -382,7 +382,7 @@ fn a_full_device_says_so_and_can_be_emptied() {
 }
 
 #[test]
-fn a_read_only_file_is_refused() {
+fn a_read_only_file_is_refused_to_those_who_write() {
     for device in DEVICES {
         let place = place_with_a_row(device);
         let path = place.file("db");
@@ -390,7 +390,7 @@ fn a_read_only_file_is_refused() {
         permissions.set_readonly(true);
         fs::set_permissions(&path, permissions).expect("changed");
         place.run("put", &["t", "kept", "no"]).fails(10);
-        place.run("stats", &[]).fails(10);
+        place.run("stats", &[]).ok();
         let opened = Database::open(&path, &Options::default());
         let error = opened.expect_err("the library refuses it too");
         assert_eq!(error.to_string(), "the device cannot be written");

@@ -1,7 +1,10 @@
 //! Rows: what was put is there, in order, in every later process.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Stdio;
 
 use crate::command::{DEVICES, Place, binary, flagstone, run};
@@ -204,5 +207,45 @@ fn the_longest_value_fits_and_a_longer_one_is_too_long() {
             place.run("put", &["t", "longer", "--file", &place.path("value")]).fails(13);
         }
         assert_eq!(place.run("check", &["--json"]).ok().json()["sound"], true);
+    }
+}
+
+/// Goal: commands that read need not be able to write, and change nothing where they are. Method: files without
+/// write permission, and their bytes before and after; commands that write are refused.
+#[test]
+fn commands_that_read_write_nothing() {
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        place.run("put", &["t", "a", "1"]).ok();
+        let files = ["db", "db.toml"].map(|name| place.file(name));
+        let files: Vec<_> = files.into_iter().filter(|file| file.exists()).collect();
+        let contents =
+            || files.iter().map(|file| fs::read(file).expect("there")).collect::<Vec<_>>();
+        let before = contents();
+        files.iter().for_each(|file| set_mode(file, 0o444));
+        let (picture, copy, rows) = (place.path("svg"), place.path("copy"), place.path("rows"));
+        assert_eq!(place.run("get", &["t", "a"]).ok().stdout, "1\n");
+        assert_eq!(place.run("scan", &["t"]).ok().stdout, "a\t1\n");
+        for (command, arguments) in [
+            ("stats", &[][..]),
+            ("check", &[]),
+            ("wear", &[]),
+            ("wear", &["--svg", &picture]),
+            ("backup", &[&copy]),
+            ("export", &[&rows]),
+        ] {
+            place.run(command, arguments).ok();
+        }
+        for (command, arguments) in
+            [("put", &["t", "b", "2"][..]), ("del", &["t", "a"]), ("merge", &[])]
+        {
+            place.run(command, arguments).fails(10);
+        }
+        assert!(contents() == before, "{device:?}");
+        files.iter().for_each(|file| set_mode(file, 0o644));
+        place.run("put", &["t", "b", "2"]).ok();
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the way from a path to a device (rules T3 and T5). Programs nothing; a chip that is to get a
 //! database under other code words is erased.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -12,7 +12,7 @@ use super::ioctl::Mode;
 use super::sysfs::Sysfs;
 use super::{EINVAL, ENDURANCE, KIND_NAND, MtdNand, PROBE_PROGRAMS, Reading, host, ioctl};
 use crate::ecc::{Carried, EccNand};
-use crate::storage::OpenDeviceError;
+use crate::storage::{Access, OpenDeviceError, lock};
 use crate::{
     Capabilities, CellMode, CodeWord, EccOwner, Geometry, NandError, PartialCut, Profile,
     ProgramOrder, SpareRange, Timing,
@@ -28,7 +28,11 @@ pub(super) struct Found {
 
 impl Found {
     pub(super) fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        let file = open_locked(path)?;
+        Self::open_for(path, Access::Write)
+    }
+
+    fn open_for(path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
+        let file = open_locked(path, access)?;
         let (profile, step) = described(&file)?;
         Ok(Self { file, profile, step })
     }
@@ -90,7 +94,28 @@ impl EccNand<MtdNand> {
     ///
     /// As [`MtdNand::open_as`]; `Ecc` when the profile names other code words of ours than the chip has.
     pub fn open_mtd(path: &Path, profile: Option<&Profile>) -> Result<Self, OpenDeviceError> {
-        let found = Found::open(path)?;
+        Self::open_mtd_for(path, profile, Access::Write)
+    }
+
+    /// As [`EccNand::open_mtd`], to be read, which it may be by several at a time. The kernel refuses each program
+    /// and erase.
+    ///
+    /// # Errors
+    ///
+    /// As [`EccNand::open_mtd`], but for `ReadOnly`.
+    pub fn open_mtd_read_only(
+        path: &Path,
+        profile: Option<&Profile>,
+    ) -> Result<Self, OpenDeviceError> {
+        Self::open_mtd_for(path, profile, Access::Read)
+    }
+
+    fn open_mtd_for(
+        path: &Path,
+        profile: Option<&Profile>,
+        access: Access,
+    ) -> Result<Self, OpenDeviceError> {
+        let found = Found::open_for(path, access)?;
         let asked = found.under(profile)?;
         let (mut raw, found) = found.raw();
         let asked = raw.carried_or_others()?.settle(asked)?;
@@ -186,21 +211,17 @@ fn open_error(error: NandError) -> OpenDeviceError {
     }
 }
 
-fn open_locked(path: &Path) -> Result<File, OpenDeviceError> {
-    let opened = OpenOptions::new().read(true).write(true).open(path);
+fn open_locked(path: &Path, access: Access) -> Result<File, OpenDeviceError> {
+    let opened = OpenOptions::new().read(true).write(access == Access::Write).open(path);
     let file = opened.map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem
+            if access == Access::Write =>
+        {
             OpenDeviceError::ReadOnly
         }
         _ => OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) },
     })?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
-        Err(TryLockError::Error(error)) => {
-            Err(OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) })
-        }
-    }
+    lock(&file, access).map(|()| file)
 }
 
 /// What the kernel says of the chip, and nothing more (rule T1).

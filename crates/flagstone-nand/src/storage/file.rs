@@ -11,10 +11,10 @@ use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
-use super::{EEXIST, EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
+use super::{Access, EEXIST, EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
 use crate::Completion;
 
-/// A file, locked for this process as long as it is open.
+/// A file, locked as long as it is open: against everybody, or against those who write.
 #[derive(Debug)]
 pub struct FileStorage {
     file: Arc<File>,
@@ -52,7 +52,7 @@ impl FileStorage {
             return Ok(storage);
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        Self::locked(file.map_err(|error| io(&error))?)
+        Self::locked(file.map_err(|error| io(&error))?, Access::Write)
     }
 
     /// Hands a new, empty file or a whole block device of `size` bytes to `make`. A file does not outlive a
@@ -85,30 +85,45 @@ impl FileStorage {
     ///
     /// `NotAFile`, `ReadOnly`, `Locked`, or `Io` with the number of the failed call.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
+        Self::open_for(path, Access::Write)
+    }
+
+    /// Opens an existing file or block device to be read, which it may be by several at a time. Each write
+    /// fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileStorage::open`], but for `ReadOnly`; `Locked` when somebody has it open to write it.
+    pub fn open_read_only(path: &Path) -> Result<Self, OpenDeviceError> {
+        Self::open_for(path, Access::Read)
+    }
+
+    pub(crate) fn open_for(path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
+        let writes = access == Access::Write;
         if let Ok(data) = fs::metadata(path) {
             if !data.is_file() && !data.file_type().is_block_device() {
                 return Err(OpenDeviceError::NotAFile);
             }
             // The system lets the superuser write it all the same; whoever marked it meant something.
-            if data.permissions().readonly() {
+            if writes && data.permissions().readonly() {
                 return Err(OpenDeviceError::ReadOnly);
             }
         }
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        options.read(true).write(writes);
         #[cfg(target_os = "linux")]
-        if is_block_device(path) {
+        if writes && is_block_device(path) {
             // Refused while a file system or another exclusive user has it.
             options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
         }
         match options.open(path) {
             Ok(file) => {
-                let storage = Self::locked(file)?;
+                let storage = Self::locked(file, access)?;
                 // Another file took its place while its last user still had it locked.
                 if storage.has_name(path) { Ok(storage) } else { Err(OpenDeviceError::Locked) }
             }
             Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(OpenDeviceError::Locked),
-            Err(error) if is_refusal(&error) && File::open(path).is_ok() => {
+            Err(error) if writes && is_refusal(&error) && File::open(path).is_ok() => {
                 Err(OpenDeviceError::ReadOnly)
             }
             Err(error) => Err(io(&error)),
@@ -123,17 +138,14 @@ impl FileStorage {
             if (named.dev(), named.ino()) == (open.dev(), open.ino()))
     }
 
-    fn locked(file: File) -> Result<Self, OpenDeviceError> {
-        match file.try_lock() {
-            Ok(()) => Ok(Self {
-                #[cfg(target_os = "linux")]
-                direct: Direct::over(&file),
-                file: Arc::new(file),
-                opened: Instant::now(),
-            }),
-            Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
-            Err(TryLockError::Error(error)) => Err(io(&error)),
-        }
+    fn locked(file: File, access: Access) -> Result<Self, OpenDeviceError> {
+        lock(&file, access)?;
+        Ok(Self {
+            #[cfg(target_os = "linux")]
+            direct: (access == Access::Write).then(|| Direct::over(&file)).flatten(),
+            file: Arc::new(file),
+            opened: Instant::now(),
+        })
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -183,6 +195,18 @@ pub fn sync_name(path: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() != ErrorKind::InvalidInput => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Locks a file until it is closed (O2).
+pub(crate) fn lock(file: &File, access: Access) -> Result<(), OpenDeviceError> {
+    let locked = match access {
+        Access::Write => file.try_lock(),
+        Access::Read => file.try_lock_shared(),
+    };
+    locked.map_err(|error| match error {
+        TryLockError::WouldBlock => OpenDeviceError::Locked,
+        TryLockError::Error(error) => io(&error),
+    })
 }
 
 /// Whether a file or block device begins with `magic`. Others are not opened: a pipe would wait for its writer.
@@ -380,6 +404,21 @@ mod tests {
         permissions.set_readonly(true);
         fs::set_permissions(&path, permissions).unwrap();
         assert_eq!(FileStorage::open(&path).unwrap_err(), OpenDeviceError::ReadOnly);
+        let mut storage = FileStorage::open_read_only(&path).unwrap();
+        storage.read_at(9, &mut [0]).unwrap();
+        assert!(storage.write_at(0, &[1]).is_err());
+    }
+
+    #[test]
+    fn whoever_reads_shares_a_file_and_keeps_out_who_writes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, [0; 10]).unwrap();
+        let readers = [(); 2].map(|()| FileStorage::open_read_only(&path).unwrap());
+        assert_eq!(FileStorage::open(&path).unwrap_err(), OpenDeviceError::Locked);
+        drop(readers);
+        let _writer = FileStorage::open(&path).unwrap();
+        assert_eq!(FileStorage::open_read_only(&path).unwrap_err(), OpenDeviceError::Locked);
     }
 
     /// Goal: whoever waited for a file does not get one that has lost its name meanwhile. Method: the file

@@ -104,6 +104,7 @@ impl Engine {
             let found = decode_entry(&value).map(|(table, _)| table);
             return found.ok_or(Stop::Error(EngineError::NoTable));
         }
+        self.require_sound()?;
         let id = u32::try_from(self.trees.len()).unwrap_or(u32::MAX);
         let root = self.take_page()?;
         self.put(xid, CATALOG, name.as_bytes(), &encode_entry(Table { id }, root))?;

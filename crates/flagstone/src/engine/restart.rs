@@ -243,6 +243,11 @@ impl Engine {
         }
     }
 
+    /// Whether what was put back so far takes more than all the memory.
+    pub(crate) fn replay_fills_memory(&self) -> bool {
+        self.deltas_size > self.options.memory
+    }
+
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.
     pub(crate) fn forget_replayed(&mut self, cutoff: Lsn) {
         self.replaying = Some(cutoff);

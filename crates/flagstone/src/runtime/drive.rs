@@ -297,6 +297,7 @@ impl<D: Nand> Runtime<D> {
     fn finish_checkpoint(&self) -> Result<(), EngineError> {
         let mut idle_count = 0;
         while self.engine().is_checkpointing() {
+            self.run(|engine| engine.require_sound())?;
             let progress = self.advance()?;
             idle_count = if progress { 0 } else { idle_count + 1 };
             if idle_count > IDLE_COUNT_MAX {

@@ -15,6 +15,14 @@ use crate::error::Corruption;
 use crate::log::{ChainPoint, LogEnd, LogPage, LogReader, LogWriter, ReadStart, Record, Survivors};
 use crate::options::OptionsError;
 
+/// What a database is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Write,
+    /// Nothing is written, not even what restart would: answers rest on what reads now.
+    Read,
+}
+
 /// What restart read, wrote and found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
@@ -98,7 +106,20 @@ impl<D: Nand> Runtime<D> {
     ///
     /// No database, a damaged one, options that do not fit, or a failing device.
     pub fn open(device: D, options: &Options) -> Result<Self, OpenError> {
-        Self::open_with(device, options, Bugs::default(), Space::mount)
+        Self::open_with(device, options, Access::Write, Bugs::default(), Space::mount)
+    }
+
+    /// Mounts `device` and restarts its engine in memory alone: nothing is written, now or later.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::open`]; `NeedsMemory` when the tail of the log does not fit the memory.
+    pub fn open_read_only(device: D, options: &Options) -> Result<Self, OpenError> {
+        Self::open_with(device, options, Access::Read, Bugs::default(), |device| {
+            let mut mounted = Space::mount(device)?;
+            mounted.0.forbid_writes();
+            Ok(mounted)
+        })
     }
 
     /// As [`Runtime::open`], with deliberate bugs of both floors at work from the start.
@@ -109,7 +130,7 @@ impl<D: Nand> Runtime<D> {
         bug: Option<crate::SeededBug>,
         below: Option<flagstone_space::SpaceBug>,
     ) -> Result<Self, OpenError> {
-        Self::open_with(device, options, Bugs::of(bug), |device| match below {
+        Self::open_with(device, options, Access::Write, Bugs::of(bug), |device| match below {
             Some(below) => Space::mount_planted(device, below),
             None => Space::mount(device),
         })
@@ -124,6 +145,7 @@ impl<D: Nand> Runtime<D> {
     fn open_with(
         device: D,
         options: &Options,
+        access: Access,
         bugs: Bugs,
         mount: impl FnOnce(D) -> Result<(Space<D>, MountReport), MountError>,
     ) -> Result<Self, OpenError> {
@@ -146,6 +168,7 @@ impl<D: Nand> Runtime<D> {
         let carries_flags = runtime.space().carries_flags();
         let mut restart = Restart {
             runtime: &runtime,
+            access,
             carries_flags,
             master,
             mount,
@@ -156,7 +179,7 @@ impl<D: Nand> Runtime<D> {
         restart.run()?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
         // that can wait is background work: it may write pages, and the halt is not the time for it.
-        if runtime.engine().is_checkpoint_urgent() {
+        if access == Access::Write && runtime.engine().is_checkpoint_urgent() {
             match runtime.checkpoint_now() {
                 Ok(()) | Err(EngineError::Full | EngineError::WornOut) => {}
                 Err(error) => return Err(error.into()),
@@ -275,6 +298,7 @@ fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options) -> u32 {
 /// One restart: see the module `engine::restart` for its steps.
 struct Restart<'a, D: Nand> {
     runtime: &'a Runtime<D>,
+    access: Access,
     master: Master,
     mount: MountReport,
     geometry: LogGeometry,
@@ -307,6 +331,9 @@ impl<D: Nand> Restart<'_, D> {
             self.end_groups()?;
         }
         match self.settle_flags().and_then(|()| self.continue_log(&end, &tail)) {
+            Ok(()) if self.access == Access::Read => {
+                self.runtime.engine().poison(EngineError::ReadOnly);
+            }
             // Nothing can be written any more, but what is there can be read.
             Err(
                 OpenError::Engine(EngineError::WornOut) | OpenError::Space(SpaceError::WornOut),
@@ -346,10 +373,11 @@ impl<D: Nand> Restart<'_, D> {
     /// change any more. Whether it is such a device.
     fn settle_cache(&self) -> Result<bool, OpenError> {
         let has_cache = self.runtime.needs_sync && !self.runtime.has_pairs && !self.mount.closed;
-        if has_cache {
+        let is_settled = has_cache && self.access == Access::Write;
+        if is_settled {
             self.runtime.space().sync()?;
         }
-        Ok(has_cache)
+        Ok(is_settled)
     }
 
     /// Groups that no record commits are given up.
@@ -376,7 +404,8 @@ impl<D: Nand> Restart<'_, D> {
         }
         let has_judged =
             !self.mount.flagged_groups.is_empty() || !self.mount.unflagged_groups.is_empty();
-        if has_judged { Ok(space.pin_flags()?) } else { Ok(()) }
+        let is_pinned = has_judged && self.access == Access::Write;
+        if is_pinned { Ok(space.pin_flags()?) } else { Ok(()) }
     }
 
     fn has(&self, bug: SeededBug) -> bool {
@@ -426,6 +455,11 @@ impl<D: Nand> Restart<'_, D> {
                 self.effects.push((lsn, effects));
             }
             let overflows = self.runtime.engine().replay_overflows();
+            if self.access == Access::Read {
+                // Pages in memory are clean: they leave room for all of it.
+                self.require_memory()?;
+                continue;
+            }
             match phase {
                 Replay::All if overflows => {
                     self.runtime.engine().forget_replayed(self.master.cutoff);
@@ -436,6 +470,15 @@ impl<D: Nand> Restart<'_, D> {
             }
         }
         Ok(())
+    }
+
+    /// What was put back may take all the memory where nothing can be merged.
+    fn require_memory(&self) -> Result<(), OpenError> {
+        let engine = self.runtime.engine();
+        match engine.replay_fills_memory() {
+            true => Err(OpenError::NeedsMemory { memory: engine.options().memory }),
+            false => Ok(()),
+        }
     }
 
     /// What the first record of this session named, a later one may have to name as well (D4): groups that
@@ -524,8 +567,8 @@ impl<D: Nand> Restart<'_, D> {
             self.runtime.engine().note_log_page(next);
             return Ok(());
         }
-        if self.mount.closed {
-            // Nothing of it was in flight: the epoch begins with the first change.
+        if self.mount.closed || self.access == Access::Read {
+            // Nothing of it was in flight, or nothing is done about it: the epoch begins with the first change.
             return Ok(());
         }
         if !self.has(SeededBug::SkipTailCopy) {

@@ -1,0 +1,228 @@
+//! Databases that are opened to be read: nothing is written, and everything that was committed is there.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use flagstone::{Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone_nand::{
+    Crashable, EccNand, FaultPlan, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile, SimNand,
+    SimStorage,
+};
+
+const ROWS: u32 = 30;
+
+fn options() -> Options {
+    Options::default().with_memory(256 << 10)
+}
+
+/// Sets every row to `fill`, one of them to a value with pages of its own.
+fn put_all<D: Nand>(database: &Database<D>, table: Table, fill: u8) -> Result<(), EngineError> {
+    let mut transaction = database.begin();
+    for row in 0..ROWS {
+        transaction.put(table, &row.to_be_bytes(), &[fill; 150])?;
+    }
+    transaction.put(table, b"large", &[fill; 9_000])?;
+    transaction.commit().map(drop)
+}
+
+/// What every row is set to.
+fn fill_of<D: Nand>(database: &Database<D>) -> u8 {
+    let table = database.existing_table("t").unwrap().unwrap();
+    let rows: Vec<_> =
+        database.snapshot().unwrap().range(table, ..).map(|row| row.unwrap().1).collect();
+    assert_eq!(rows.len(), ROWS as usize + 1);
+    assert!(rows.iter().flatten().all(|byte| *byte == rows[0][0]), "a part of a transaction");
+    rows[0][0]
+}
+
+/// Whatever would write is refused; what reads works.
+fn refuses_writes<D: Nand>(database: &Database<D>) {
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    assert_eq!(transaction.put(table, b"key", b"value"), Err(EngineError::ReadOnly));
+    assert_eq!(transaction.put(table, b"key", &[0; 9_000]), Err(EngineError::ReadOnly));
+    assert_eq!(transaction.delete(table, b"large"), Err(EngineError::ReadOnly));
+    assert!(transaction.contains_key(table, b"large").unwrap());
+    transaction.commit().unwrap();
+    assert_eq!(database.table("new"), Err(EngineError::ReadOnly));
+    assert_eq!(database.merge(), Err(EngineError::ReadOnly));
+    let mut backup = Vec::new();
+    assert_eq!(database.backup_to(&mut backup).unwrap().rows, u64::from(ROWS) + 1);
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{:?}", report.faults);
+    database.flush().unwrap();
+}
+
+/// Transactions one after the other, a checkpoint in between, until the power goes; the last that returned.
+fn session<D: Nand>(database: Database<D>) -> (u8, D) {
+    let table = database.existing_table("t").unwrap().unwrap();
+    let mut last = 0;
+    for fill in 1..=4 {
+        if put_all(&database, table, fill).is_err() {
+            break;
+        }
+        last = fill;
+        if fill == 2 && database.runtime().checkpoint_now().is_err() {
+            break;
+        }
+    }
+    (last, database.into_device().unwrap())
+}
+
+/// A device with rows, closed.
+fn closed<D: Nand>(device: D) -> D {
+    let database = Database::create_on(device, &options()).unwrap();
+    let table = database.table("t").unwrap();
+    put_all(&database, table, 0).unwrap();
+    let twin = database.clone();
+    database.close().unwrap();
+    twin.into_device().unwrap()
+}
+
+/// Opens a device to be read and to be written, in this order; what both find.
+fn read_then_recover<D: Crashable>(mut device: D) -> [u8; 2] {
+    device.power_cycle();
+    // Cells in between read otherwise each time: a hash would tell that they were read.
+    let before = device.operation_count();
+    let database = Database::open_read_only_on(device, &options()).unwrap();
+    let read = fill_of(&database);
+    refuses_writes(&database);
+    let twin = database.clone();
+    database.close().unwrap();
+    let device = twin.into_device().unwrap();
+    assert_eq!(device.operation_count(), before, "something was written");
+    [read, fill_of(&Database::open_on(device, &options()).unwrap())]
+}
+
+/// Goal: after every power cut, everything that was committed can be read without a write, and reading takes
+/// nothing from the restart that follows. Method: a session on a closed device; each of its operations is cut
+/// with every ending.
+fn reads_after_every_cut<D: Crashable>(device: D) {
+    let device = closed(device);
+    assert_eq!(read_then_recover(device.clone()), [0, 0]);
+    let mut recorded = device.clone();
+    recorded.record_operations();
+    let (last, recorded) = session(Database::open_on(recorded, &options()).unwrap());
+    assert_eq!(last, 4);
+    let mut cuts = 0;
+    for number in device.operation_count()..recorded.operation_count() {
+        for ending in recorded.endings_at(number) {
+            let mut cut = device.clone();
+            cut.set_plan(FaultPlan::power_cut(1, number, ending));
+            let (last, cut) = session(Database::open_on(cut, &options()).unwrap());
+            let found = read_then_recover(cut);
+            let is_right = |fill: &u8| [last, last + 1].contains(fill);
+            assert!(found.iter().all(is_right), "cut {number} {ending}: {found:?} after {last}");
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 50, "{cuts}");
+}
+
+#[test]
+fn a_chip_is_read_after_every_cut() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    reads_after_every_cut(SimNand::new(&profile, 1));
+}
+
+/// Goal: the same where a flag commits a group.
+#[test]
+fn a_chip_that_carries_flags_is_read_after_every_cut() {
+    let profile = Profile::named("tiny-flags").unwrap().with_block_count(128).unwrap();
+    reads_after_every_cut(SimNand::new(&profile, 1));
+}
+
+#[test]
+fn a_file_is_read_after_every_cut() {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = 32;
+    let profile = profile.with_block_count(4_096).unwrap();
+    let storage = SimStorage::new(profile.timing);
+    reads_after_every_cut(SegmentFile::create_growing(storage, &profile, 2).unwrap());
+}
+
+/// Goal: a transaction that spilled is read where its changes cannot be merged, and a tail that takes more than
+/// the memory is refused by name; with more memory it is read.
+#[test]
+fn a_tail_that_outgrows_memory_asks_for_more() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
+    let large = Options { log_pages: 1_024, ..Options::default().with_memory(8 << 20) };
+    let database = Database::create_on(SimNand::new(&profile, 1), &large).unwrap();
+    let table = database.table("t").unwrap();
+    for row in 0..6_000_u32 {
+        let mut transaction = database.begin();
+        transaction.put(table, &row.to_be_bytes(), &[1; 100]).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    database.flush().unwrap();
+    let device = database.into_device().unwrap();
+    let little = Options { memory: 256 << 10, ..large.clone() };
+    let refused = Database::open_read_only_on(device.clone(), &little).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::NeedsMemory { memory } if memory == 256 << 10),
+        "{refused}"
+    );
+    let database = Database::open_read_only_on(device.clone(), &large).unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
+    let database = Database::open_on(device, &little).unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
+}
+
+fn contents(paths: &[&Path]) -> Vec<Vec<u8>> {
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+/// Opens a database several times to be read, files that may not be written; nothing of them changes.
+fn is_read_as_it_is(path: &Path, files: &[&Path], fill: u8) {
+    let before = contents(files);
+    for file in files {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o444)).unwrap();
+    }
+    let read_only = Database::open(path, &options()).unwrap_err();
+    assert!(matches!(read_only, OpenError::Device(OpenDeviceError::ReadOnly)), "{read_only}");
+    let readers = [(); 2].map(|()| Database::open_read_only(path, &options()).unwrap());
+    for database in readers {
+        assert_eq!(fill_of(&database), fill);
+        refuses_writes(&database);
+    }
+    for file in files {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let reader = Database::open_read_only(path, &options()).unwrap();
+    let locked = Database::open(path, &options()).unwrap_err();
+    assert!(matches!(locked, OpenError::Device(OpenDeviceError::Locked)), "{locked}");
+    drop(reader);
+    assert!(contents(files) == before, "something was written");
+    let writer = Database::open(path, &options()).unwrap();
+    let locked = Database::open_read_only(path, &options()).unwrap_err();
+    assert!(matches!(locked, OpenError::Device(OpenDeviceError::Locked)), "{locked}");
+    drop(writer);
+}
+
+/// Goal: files that cannot be written are read, by several at a time, and nobody writes meanwhile. Method: a
+/// plain file and an image, closed and not closed.
+#[test]
+fn files_that_cannot_be_written_are_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let (plain, image) = (directory.path().join("plain"), directory.path().join("image"));
+    let side = ImageNand::side_path(&image);
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    drop(closed(EccNand::create_image(&image, &profile).unwrap()));
+    Database::create(&plain, &options()).unwrap().close().unwrap();
+    for (path, files) in [(&plain, vec![plain.as_path()]), (&image, vec![image.as_path(), &side])] {
+        for fill in 1..4 {
+            let database = Database::open(path, &options()).unwrap();
+            let table = database.table("t").unwrap();
+            put_all(&database, table, fill).unwrap();
+            if fill == 2 {
+                database.close().unwrap();
+            } else {
+                drop(database);
+            }
+            is_read_as_it_is(path, &files, fill);
+        }
+    }
+    assert!(Database::open_read_only(directory.path().join("none"), &options()).is_err());
+}
