@@ -22,7 +22,7 @@ pub(crate) use lab::{
     ReproduceArgs,
 };
 pub(crate) use listings::{CompletionsArgs, ManArgs, PresetsArgs, ProfilesArgs};
-pub(crate) use rows::{GetArgs, KeyArgs, PutArgs, ScanArgs};
+pub(crate) use rows::{GetArgs, KeyArgs, PutArgs, RenameArgs, ScanArgs, TableArgs};
 pub(crate) use transfer::{BackupArgs, ExportArgs, ImportArgs, RestoreArgs};
 
 /// Storage engine that treats flash as flash: databases, benchmarks and crash tests.
@@ -87,6 +87,15 @@ pub(crate) enum RawCommand {
     Del(KeyArgs),
     /// Print the rows of a table in key order, forwards or backwards.
     Scan(ScanArgs),
+    /// Print the names of all tables.
+    Tables(DatabaseArgs),
+    /// Give a table another name, and its indexes with it.
+    Rename(RenameArgs),
+    /// Drop a table with all its rows, and its indexes with it.
+    ///
+    /// Its pages are free when the command ends. If it is interrupted, the table is there as it was, or it is
+    /// gone; what is then left of its pages is freed by the commands that write.
+    Drop(TableArgs),
     /// Write everything to one file, as of one moment.
     ///
     /// The file holds rows, not pages: it fits any device and any page size, and is refused when a part

@@ -131,7 +131,11 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
         "a crash state lost or half-showed a transaction, or a verification failed: a bug",
     ),
     row(Exit::NotBuilt, "not-built", "this build cannot do it; the message names what is missing"),
-    row(Exit::Exists, "exists", "the file to be created is there already; nothing was written"),
+    row(
+        Exit::Exists,
+        "exists",
+        "the file to be created, or a table of the new name, is there already; nothing was written",
+    ),
     row(Exit::NoFile, "no-file", "there is no such file"),
     row(
         Exit::BadInput,

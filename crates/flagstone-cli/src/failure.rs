@@ -350,6 +350,7 @@ fn engine_exit(error: &EngineError) -> Exit {
     match error {
         EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. } => Exit::TooLong,
         EngineError::NoTable => Exit::Missing,
+        EngineError::TableExists => Exit::Exists,
         EngineError::Full | EngineError::SnapshotTooOld => Exit::Full,
         EngineError::WornOut => Exit::WornOut,
         EngineError::ReadOnly => Exit::ReadOnly,

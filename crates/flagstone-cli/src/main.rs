@@ -33,6 +33,7 @@ mod rows;
 mod scratch;
 mod size;
 mod table;
+mod tables;
 mod transfer;
 
 use std::process::ExitCode;
@@ -77,6 +78,9 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Get(args) => rows::get(&args.try_into()?, output)?,
         RawCommand::Del(args) => rows::delete(&args.try_into()?, output)?,
         RawCommand::Scan(args) => rows::scan(&args.try_into()?, output)?,
+        RawCommand::Tables(args) => tables::tables(&args.try_into()?, output)?,
+        RawCommand::Rename(args) => tables::rename(&args.try_into()?, output)?,
+        RawCommand::Drop(args) => tables::drop(&args.try_into()?, output)?,
         RawCommand::Backup(args) => backup::backup(&args.try_into()?, output)?,
         RawCommand::Restore(args) => backup::restore(args.try_into()?, output)?,
         RawCommand::Export(args) => transfer::export(&args.try_into()?, output)?,

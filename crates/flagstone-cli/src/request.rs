@@ -14,7 +14,8 @@ use thiserror::Error;
 
 use crate::args::{
     BackupArgs, CompactArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs,
-    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, RestoreArgs, ScanArgs, WearArgs,
+    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, RenameArgs, RestoreArgs, ScanArgs, TableArgs,
+    WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::open::is_block_device;
@@ -152,6 +153,24 @@ pub(crate) struct KeyAt {
     pub(crate) table: String,
     /// Key.
     pub(crate) key: Vec<u8>,
+}
+
+/// A table of a database.
+#[derive(Debug)]
+pub(crate) struct TableAt {
+    /// Database.
+    pub(crate) target: Target,
+    /// Table.
+    pub(crate) table: String,
+}
+
+/// A table that gets another name.
+#[derive(Debug)]
+pub(crate) struct Rename {
+    /// The table.
+    pub(crate) at: TableAt,
+    /// Its new name.
+    pub(crate) to: String,
 }
 
 /// One row to store.
@@ -530,6 +549,22 @@ impl TryFrom<KeyArgs> for KeyAt {
     fn try_from(args: KeyArgs) -> Result<Self, UsageError> {
         let key = unescape(args.key.as_encoded_bytes())?;
         Ok(Self { target: args.database.try_into()?, table: args.table, key })
+    }
+}
+
+impl TryFrom<TableArgs> for TableAt {
+    type Error = UsageError;
+
+    fn try_from(args: TableArgs) -> Result<Self, UsageError> {
+        Ok(Self { target: args.database.try_into()?, table: args.table })
+    }
+}
+
+impl TryFrom<RenameArgs> for Rename {
+    type Error = UsageError;
+
+    fn try_from(args: RenameArgs) -> Result<Self, UsageError> {
+        Ok(Self { at: args.at.try_into()?, to: args.to })
     }
 }
 

@@ -30,6 +30,7 @@ mod entry;
 mod load;
 mod rows;
 mod snapshot;
+mod tables;
 mod transaction;
 
 pub use backup::{BackupError, BackupReport, verify_backup};
@@ -414,7 +415,7 @@ impl<D: Nand> Database<D> {
     ///
     /// The device failed.
     pub fn tables(&self) -> Result<Vec<String>, EngineError> {
-        let rows = self.runtime.catalog_rows()?;
+        let rows = self.runtime.table_names()?;
         Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
     }
 

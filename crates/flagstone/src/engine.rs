@@ -35,6 +35,7 @@ mod catalog;
 mod checkpoint;
 mod claim;
 mod descent;
+mod dropped;
 mod fold;
 mod full;
 mod glance;
@@ -56,9 +57,10 @@ mod value;
 pub use access::Read;
 pub(crate) use append::Append;
 pub use catalog::Table;
-pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree};
+pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree, is_name, tombstone};
 pub(crate) use checkpoint::{CheckpointJob, Master};
 pub(crate) use claim::ClaimJob;
+pub(crate) use dropped::Freed;
 pub(crate) use glance::{LeafRows, LeafValue};
 pub(crate) use merge::{InstallJob, Job, PageWrite, WriteJob};
 use pool::{LEAVES_MIN, Pool, frame_size};
@@ -250,6 +252,7 @@ pub struct Engine {
     append_room: AppendRoom,
     installs: VecDeque<InstallJob>,
     trims: value::Trims,
+    drops: dropped::Drops,
     runs: spill::Runs,
     claim: Option<claim::Claim>,
     prices: price::Prices,
@@ -347,6 +350,7 @@ impl Engine {
             items: ItemBuf::new(),
             installs: VecDeque::new(),
             trims: value::Trims::default(),
+            drops: dropped::Drops::default(),
             runs: spill::Runs::default(),
             claim: None,
             prices: price::Prices::default(),
@@ -558,6 +562,7 @@ impl Engine {
         for tree in &mut self.trees {
             tree.deltas.remove_newer(durable);
         }
+        self.forget_drops(durable);
         self.woken.extend(self.transactions.keys().copied());
     }
 

@@ -110,6 +110,9 @@ pub enum EngineError {
     /// The table does not exist.
     #[error("there is no such table")]
     NoTable,
+    /// A table of that name exists already.
+    #[error("there is a table of that name already")]
+    TableExists,
     /// The savepoint belongs to another transaction, or was rolled back.
     #[error("the savepoint is no longer valid")]
     NoSavepoint,

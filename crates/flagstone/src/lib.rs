@@ -21,6 +21,7 @@
 //! | create or open a database | [`Database::create`], [`Database::open`], [`Options`] |
 //! | read one that must not, or cannot, be written | [`Database::open_read_only`] |
 //! | open a table; only if it exists; list all | [`Database::table`], [`Database::existing_table`], [`Database::tables`] |
+//! | rename a table, drop it | [`Database::rename_table`], [`Database::drop_table`] |
 //! | read and change rows | [`Database::begin`], [`Transaction`] |
 //! | read, then change one row | [`Transaction::entry`], [`Transaction::update`] |
 //! | keys and values of Rust types | [`Database::typed`], [`TypedTable`], [`Key`](trait@Key), [`Value`](trait@Value) |

@@ -82,6 +82,16 @@ pub(crate) enum Target<'a> {
     Page(LogicalPage),
 }
 
+impl Target<'_> {
+    /// Tree of the keys; that of the catalog for a page.
+    pub(crate) const fn tree(&self) -> u32 {
+        match self {
+            Self::Record { tree, .. } | Self::Interval { tree, .. } => *tree,
+            Self::Page(_) => 0,
+        }
+    }
+}
+
 /// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]

@@ -25,8 +25,8 @@ use tracing::{debug, warn};
 use crate::bugs::SeededBug;
 use crate::database::WearAccount;
 use crate::engine::{
-    Append, CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, InstallJob, Job,
-    PageWrite, Release, SpaceView, Step, Stop, Wait, WriteJob,
+    Append, CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, Freed, InstallJob, Job,
+    PageWrite, Release, SpaceView, Step, Stop, Table, Wait, WriteJob,
 };
 use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
@@ -460,12 +460,46 @@ impl<D: Nand> Runtime<D> {
                 self.release(release)?;
                 Ok(Done::Nothing)
             }
+            Job::Visit(table, page) => {
+                self.visit(table, page)?;
+                Ok(Done::Nothing)
+            }
+            Job::Free(freed) => {
+                self.free(freed)?;
+                Ok(Done::Nothing)
+            }
             Job::Unpin(pins) => {
                 let mut space = self.space();
                 pins.into_iter().for_each(|pin| space.unpin(pin));
                 Ok(Done::Nothing)
             }
         }
+    }
+
+    /// Reads a node of a dropped table. What does not read is passed over: it may be anybody's by now.
+    fn visit(&self, table: Table, page: LogicalPage) -> Result<(), EngineError> {
+        let mut image = Vec::new();
+        let read = self.space().read(page, &mut image);
+        let (found, failed) = match read {
+            Ok(info) => (Some((info, image)), Ok(())),
+            Err(SpaceError::Device(error)) => (None, Err(error)),
+            Err(_) => (None, Ok(())),
+        };
+        self.engine().visited(table, found);
+        Ok(failed?)
+    }
+
+    /// Frees pages of a dropped table; mapping and engine move together.
+    fn free(&self, freed: Freed) -> Result<(), EngineError> {
+        let mut space = self.space();
+        for page in &freed.pages {
+            if !space.trim(*page, None)? {
+                // A root that was never written has a number all the same.
+                space.release(*page);
+            }
+        }
+        self.engine().freed(freed);
+        Ok(())
     }
 
     fn write(&self, mut job: Box<WriteJob>) -> Result<Done, EngineError> {

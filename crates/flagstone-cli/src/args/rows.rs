@@ -61,6 +61,29 @@ pub(crate) struct KeyArgs {
     pub(crate) key: OsString,
 }
 
+/// Arguments of `drop`, and those that `rename` shares.
+#[derive(Args, Debug)]
+pub(crate) struct TableArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Table.
+    #[arg(value_name = "TABLE")]
+    pub(crate) table: String,
+}
+
+/// Arguments of `rename`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  flagstone rename shop.db users people")]
+pub(crate) struct RenameArgs {
+    #[command(flatten)]
+    pub(crate) at: TableArgs,
+    /// New name; no table has it.
+    #[arg(value_name = "NAME")]
+    pub(crate) to: String,
+}
+
 /// Arguments of `scan`.
 #[derive(Args, Debug)]
 #[command(after_help = "\

@@ -10,7 +10,8 @@ use super::*;
 use crate::failure::Failure;
 use crate::probe::Probe;
 use crate::request::{
-    Backup, Compact, Creation, Export, Import, KeyAt, Restore, RowAt, Scan, Target, ValueAt, Wear,
+    Backup, Compact, Creation, Export, Import, KeyAt, Rename, Restore, RowAt, Scan, TableAt,
+    Target, ValueAt, Wear,
 };
 
 /// Understands the values of a command line.
@@ -25,9 +26,12 @@ fn understand(command: RawCommand) -> Result<(), Failure> {
         RawCommand::Restore(args) => drop(Restore::try_from(args)?),
         RawCommand::Export(args) => drop(Export::try_from(args)?),
         RawCommand::Import(args) => drop(Import::try_from(args)?),
-        RawCommand::Stats(args) | RawCommand::Check(args) | RawCommand::Merge(args) => {
-            drop(Target::try_from(args)?);
-        }
+        RawCommand::Tables(args)
+        | RawCommand::Stats(args)
+        | RawCommand::Check(args)
+        | RawCommand::Merge(args) => drop(Target::try_from(args)?),
+        RawCommand::Rename(args) => drop(Rename::try_from(args)?),
+        RawCommand::Drop(args) => drop(TableAt::try_from(args)?),
         RawCommand::Compact(args) => drop(Compact::try_from(args)?),
         RawCommand::Wear(args) => drop(Wear::try_from(args)?),
         RawCommand::Probe(args) => drop(Probe::try_from(args)?),

@@ -249,3 +249,25 @@ fn commands_that_read_write_nothing() {
         place.run("put", &["t", "b", "2"]).ok();
     }
 }
+
+#[test]
+fn tables_are_listed_renamed_and_dropped() {
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        for (table, key) in [("b", "1"), ("a", "2"), ("c", "3")] {
+            place.run("put", &[table, key, "row"]).ok();
+        }
+        assert_eq!(place.run("tables", &[]).ok().stdout, "a\nb\nc\n");
+        place.run("rename", &["b", "a"]).fails(18);
+        place.run("rename", &["d", "e"]).fails(3);
+        place.run("rename", &["b", "z"]).ok();
+        assert_eq!(place.run("scan", &["z"]).ok().stdout, "1\trow\n");
+        place.run("drop", &["b"]).fails(3);
+        let dropped = place.run("drop", &["a", "--json"]).ok().json();
+        assert_eq!(dropped["table"], "a");
+        let tables = place.run("tables", &["--json"]).ok().json();
+        assert_eq!(tables["tables"], serde_json::json!(["c", "z"]));
+        let report = place.run("check", &["--json"]).ok().json();
+        assert_eq!((&report["rows"], &report["leaked_pages"]), (&2.into(), &0.into()), "{report}");
+    }
+}

@@ -12,7 +12,7 @@ use tracing::{debug, trace};
 
 use super::rows::{KeyValue, Range, Reader};
 use super::{AnyNand, settle};
-use crate::engine::{Descriptor, Read, Savepoint, ScanRange, Step, Table};
+use crate::engine::{CATALOG, Descriptor, Read, Savepoint, ScanRange, Step, Table, tombstone};
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::options::Durability;
@@ -147,6 +147,38 @@ impl<D: Nand> Transaction<D> {
         self.admit()?;
         let xid = self.xid;
         self.run(|engine| engine.create_table(xid, name))
+    }
+
+    /// Moves the table `from` to the name `to`, in the catalog alone.
+    pub(super) fn rename_entry(&mut self, from: &str, to: &str) -> Result<(), EngineError> {
+        self.admit()?;
+        let xid = self.xid;
+        let entry = self.run(|engine| engine.locked_entry(xid, from))?;
+        let (_, entry) = entry.ok_or(EngineError::NoTable)?;
+        if self.run(|engine| engine.locked_entry(xid, to))?.is_some() {
+            return Err(EngineError::TableExists);
+        }
+        self.run(|engine| engine.put(xid, CATALOG, to.as_bytes(), &entry))?;
+        self.run(|engine| engine.delete(xid, CATALOG, from.as_bytes()))
+    }
+
+    /// Takes the table `name` out of the catalog; the commit makes it one that was dropped.
+    pub(super) fn drop_entry(&mut self, name: &str) -> Result<Table, EngineError> {
+        self.admit()?;
+        let xid = self.xid;
+        let entry = self.run(|engine| engine.locked_entry(xid, name))?;
+        let (table, entry) = entry.ok_or(EngineError::NoTable)?;
+        self.run(|engine| engine.lock_table(xid, table))?;
+        self.run(|engine| engine.put(xid, CATALOG, &tombstone(table), &entry))?;
+        self.run(|engine| engine.delete(xid, CATALOG, name.as_bytes()))?;
+        self.run(|engine| engine.note_drop(xid, table))?;
+        Ok(table)
+    }
+
+    /// Names of tables that begin with `prefix`; none comes before the transaction ends.
+    pub(super) fn names(&self, prefix: &str) -> Result<Vec<String>, EngineError> {
+        let rows = self.rows(CATALOG, ScanRange::prefix(prefix.as_bytes()));
+        rows.map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned())).collect()
     }
 
     /// The value of `key`.

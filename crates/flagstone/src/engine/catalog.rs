@@ -2,16 +2,18 @@
 //!
 //! The catalog is tree 0, rooted at logical page 0: table name -> tree id and root page. A root
 //! never moves: when it splits, its content moves down and the root names the halves. So a tree is
-//! found by a number that never changes.
+//! found by a number that never changes. The entry of a dropped table is moved to a key that no name
+//! can be, which no text begins with.
 
-use flagstone_space::LogicalPage;
+use flagstone_space::{LogicalPage, Lsn};
 
 use super::append::Habit;
+use super::dropped::Dropped;
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
 use crate::delta::{DeltaMap, Op};
 use crate::error::EngineError;
-use crate::lock::Xid;
+use crate::lock::{Mode, Target, Xid};
 
 /// A table of a database: cheap to copy, valid as long as the database is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +45,10 @@ pub(crate) struct Tree {
     pub(crate) entry_count: i64,
     /// What its merges say of appends.
     pub(crate) habit: Habit,
+    /// Restart read a record that concerns it.
+    pub(crate) is_logged: bool,
+    /// It was dropped, and something of it is left.
+    pub(crate) dropped: Option<Box<Dropped>>,
 }
 
 impl Tree {
@@ -56,6 +62,8 @@ impl Tree {
             retained: snapshot::Retained::default(),
             entry_count: 0,
             habit: Habit::default(),
+            is_logged: false,
+            dropped: None,
         }
     }
 
@@ -78,7 +86,38 @@ fn decode_entry(bytes: &[u8]) -> Option<(Table, LogicalPage)> {
     Some((Table { id: u32::from_le_bytes(*id) }, LogicalPage(u32::from_le_bytes(root))))
 }
 
+/// First byte of the keys of dropped tables: no text has it.
+const TOMBSTONE: u8 = 0xFF;
+
+/// Key in the catalog of a table that was dropped.
+pub(crate) fn tombstone(table: Table) -> [u8; 5] {
+    let [a, b, c, d] = table.id.to_be_bytes();
+    [TOMBSTONE, a, b, c, d]
+}
+
+/// Whether a key of the catalog is the name of a table.
+pub(crate) fn is_name(key: &[u8]) -> bool {
+    key.first() != Some(&TOMBSTONE)
+}
+
 impl Engine {
+    /// The table called `name` with its entry in the catalog, locked for a change of it.
+    pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
+        self.check_key(name.as_bytes())?;
+        self.require_sound()?;
+        self.lock_key(xid, CATALOG, name.as_bytes())?;
+        let mut value = Vec::new();
+        let read = self.get(xid, CATALOG, name.as_bytes(), &mut value)?;
+        let entry = decode_entry(&value).filter(|_| read == Read::Inline);
+        Ok(entry.map(|(table, _)| (table, value)))
+    }
+
+    /// Waits until the transaction has a table to itself.
+    pub(crate) fn lock_table(&mut self, xid: Xid, table: Table) -> Step<()> {
+        let target = Target::Interval { tree: table.id, low: &[], high: None };
+        self.lock(xid, target, Mode::Exclusive)
+    }
+
     /// The table called `name`, as committed.
     ///
     /// # Errors
@@ -105,17 +144,28 @@ impl Engine {
             return found.ok_or(Stop::Error(EngineError::NoTable));
         }
         self.require_sound()?;
-        let id = u32::try_from(self.trees.len()).unwrap_or(u32::MAX);
+        let next = u32::try_from(self.trees.len()).unwrap_or(u32::MAX);
+        let vacant = self.drops.vacant();
+        if vacant.is_none() && !self.can_count_table() {
+            return Err(EngineError::Full.into());
+        }
+        let id = vacant.unwrap_or(next);
         let root = self.take_page()?;
         self.put(xid, CATALOG, name.as_bytes(), &encode_entry(Table { id }, root))?;
-        self.trees.push(Tree::new(id, Some(root)));
+        self.drops.take_vacant(id);
+        if let Some(slot) = self.tree_slot(id) {
+            *slot = Tree::new(id, Some(root));
+        }
         Ok(Table { id })
     }
 
     /// Registers a tree that the catalog names; restart calls it once for each entry.
-    pub(crate) fn register_tree(&mut self, entry: &[u8]) -> Option<LogicalPage> {
+    pub(crate) fn register_tree(&mut self, key: &[u8], entry: &[u8]) -> Option<LogicalPage> {
         let (table, root) = decode_entry(entry)?;
         self.tree_slot(table.id)?.root = Some(root);
+        if !is_name(key) {
+            self.mark_dropped(table, Lsn::ZERO);
+        }
         Some(root)
     }
 
@@ -163,4 +213,4 @@ impl Engine {
 }
 
 /// Largest tree id that is believed: bounds what a damaged log can make us allocate.
-const TREE_ID_MAX: u32 = 1 << 20;
+pub(super) const TREE_ID_MAX: u32 = 1 << 20;

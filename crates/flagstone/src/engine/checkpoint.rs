@@ -433,6 +433,7 @@ impl Engine {
         };
         self.cycle.loaded = self.runs.take_loaded(self.cycle.cutoff);
         self.forget_met_runs();
+        self.drops_covered();
         self.refresh_floors();
     }
 
@@ -591,6 +592,7 @@ impl Engine {
         self.counts.checkpoints += 1;
         self.cycle.grouped_pages -= std::mem::take(&mut self.cycle.grouped_saved);
         self.cycle.end_page = Some(self.log_page);
+        self.drops_saved();
         for run in std::mem::take(&mut self.cycle.loaded) {
             let pages = run.run.pages.into_iter().map(|(_, page)| page).collect();
             self.trims.add_pages(run.lsn, run.run.group, pages);
@@ -602,6 +604,7 @@ impl Engine {
     pub(crate) fn checkpoint_failed(&mut self) {
         self.cycle.phase = Phase::Idle;
         self.cycle.grouped_saved = 0;
+        self.drops_uncovered();
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }

@@ -232,7 +232,12 @@ impl Engine {
         let Some(own) = self.transactions.get(&xid) else { return false };
         // Runs, and values with pages of their own, have a group that commits them already.
         let is_plain = own.group.is_none() && own.runs.is_empty() && own.dropped.is_empty();
-        if !is_plain || own.is_refused || self.may_be_ahead() || self.view.log_page_size == 0 {
+        if !is_plain
+            || !own.drops.is_empty()
+            || own.is_refused
+            || self.may_be_ahead()
+            || self.view.log_page_size == 0
+        {
             return false;
         }
         match self.options.commit {
@@ -647,6 +652,7 @@ impl Engine {
     /// Whether a change of some tree's shape has its record in the log and is not installed.
     pub(super) fn has_installs(&self) -> bool {
         !self.installs.is_empty()
+            || self.drops.has_freed()
             || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
     }
 

@@ -2,6 +2,7 @@
 
 use flagstone_space::{Lsn, OPEN_GROUP_PAGE_SIZE};
 
+use super::catalog::TREE_ID_MAX;
 use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun};
 use super::merge::grown_by;
 use super::transaction::Transaction;
@@ -214,6 +215,12 @@ impl Engine {
         // What turns out not to fit is logged.
         self.view.can_grow
             || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
+    }
+
+    /// Whether the record of a checkpoint can count the rows of one table more.
+    pub(crate) fn can_count_table(&self) -> bool {
+        self.trees.len() < TREE_ID_MAX as usize
+            && self.fits_record(MASTER_HEAD_SIZE + (self.trees.len() + 1) * 8)
     }
 
     /// Pages that a transaction may write before its commit while nothing else is unfinished.

@@ -107,7 +107,7 @@ impl Engine {
         self.check_key(key).ok()?;
         let upto = self.snapshots.lsn(snapshot).ok()?;
         let tree = self.tree(table).ok()?;
-        if !self.allows_glances() || !tree.retained.is_empty() {
+        if !self.allows_glances() || tree.dropped.is_some() || !tree.retained.is_empty() {
             return None;
         }
         let versions = tree.deltas.versions(key);
@@ -167,7 +167,11 @@ impl Engine {
     ) -> Option<Option<ScanRange>> {
         self.snapshots.lsn(snapshot).ok()?;
         let tree = self.tree(table).ok()?;
-        if !self.allows_glances() || !tree.retained.is_empty() || range.is_empty() {
+        if !self.allows_glances()
+            || tree.dropped.is_some()
+            || !tree.retained.is_empty()
+            || range.is_empty()
+        {
             return None;
         }
         let seek = match direction {

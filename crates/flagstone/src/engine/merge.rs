@@ -24,6 +24,7 @@ use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 use super::append::Append;
 use super::checkpoint::CheckpointJob;
 use super::claim::ClaimJob;
+use super::dropped::Freed;
 use super::spill::SpillJob;
 use super::split::MergeCost;
 use super::value::Release;
@@ -59,6 +60,10 @@ pub(crate) enum Job {
     Claim(ClaimJob),
     /// Free or switch pages after a commit.
     Release(Release),
+    /// Read a node of a table that was dropped, then [`Engine::visited`].
+    Visit(Table, LogicalPage),
+    /// Free pages of a table that was dropped, then [`Engine::freed`].
+    Free(Freed),
     /// Let go of pages that only ended snapshots needed.
     Unpin(Vec<PinId>),
     /// Write a mapping checkpoint with this master record, then release the log's head.
@@ -373,6 +378,7 @@ impl Engine {
         !self.is_poisoned()
             && (self.installs.front().is_some_and(|install| self.may_install(install))
                 || self.has_release()
+                || self.has_drop_work()
                 || self.has_claim_work()
                 || self.snapshots.has_unpins()
                 || self.must_spill()
@@ -418,6 +424,9 @@ impl Engine {
         {
             return Ok(Next::Job(Job::Install(Box::new(install))));
         }
+        if let Some(freed) = self.take_freed() {
+            return Ok(Next::Job(Job::Free(freed)));
+        }
         if self.snapshots.has_unpins() {
             return Ok(Next::Job(Job::Unpin(self.snapshots.take_unpins())));
         }
@@ -455,6 +464,10 @@ impl Engine {
             return Ok(Next::Stepped);
         }
         match self.checkpoint_step()? {
+            Next::Idle => {}
+            next => return Ok(next),
+        }
+        match self.drop_step()? {
             Next::Idle if is_merging && !self.is_flush_wanted() => Ok(Next::Stepped),
             next => Ok(next),
         }

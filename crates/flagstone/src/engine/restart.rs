@@ -155,7 +155,7 @@ impl Engine {
 
     fn put_back(&mut self, table: Table, bytes: &[u8], lsn: Lsn) -> Result<(), Corruption> {
         let (key, op, _) = decode_delta(bytes).map_err(|_| DAMAGED)?;
-        self.tree_slot(table.id).ok_or(DAMAGED)?;
+        self.tree_slot(table.id).ok_or(DAMAGED)?.is_logged = true;
         self.add_delta(table, key, op, lsn);
         Ok(())
     }
@@ -194,6 +194,7 @@ impl Engine {
         }
         let level = install.level;
         let tree = self.tree_slot(install.tree).ok_or(DAMAGED)?;
+        tree.is_logged = true;
         for key in install.deletes.iter() {
             tree.structure.note(level, key.map_err(|_| DAMAGED)?.0, lsn, None);
         }

@@ -176,6 +176,7 @@ impl Engine {
             return Ok(None);
         }
         let upto = self.snapshots.lsn(snapshot)?;
+        self.require_table_at(table, upto)?;
         let part = self.part_of(table, range, direction, Some(upto))?;
         let rows = self.rows_of(table, &part, upto, &DeltaMap::new())?;
         Ok(deliver(rows, part.range, range, direction, limit, out))

@@ -213,6 +213,7 @@ impl Engine {
     ) -> Step<Read> {
         self.check_key(key)?;
         let upto = self.snapshots.lsn(snapshot)?;
+        self.require_table_at(table, upto)?;
         let value = match self.tree(table)?.retained.find(key, upto) {
             None => self.committed_value(table, key, upto)?,
             Some(old) => self.old_value(table, old, key, upto)?,

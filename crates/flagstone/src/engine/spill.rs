@@ -470,7 +470,7 @@ impl Engine {
             // The catalog itself may lie in this page, beside changes of a tree that it names: then the
             // tree is not registered yet.
             let (table, _) = split_private_key(entry.key());
-            self.tree_slot(table.id).ok_or(fault(page))?;
+            self.tree_slot(table.id).ok_or(fault(page))?.is_logged = true;
             self.add_entry(&entry, lsn);
         }
         let run = &mut self.runs.open[number];

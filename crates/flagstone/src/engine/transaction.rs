@@ -69,6 +69,8 @@ pub(crate) struct Transaction {
     pub(super) is_refused: bool,
     /// It is committed with its leaves, and durable: what its ticket says.
     pub(super) claimed: Option<Lsn>,
+    /// Tables that it drops.
+    pub(super) drops: Vec<Table>,
     /// Why it was ended; its owner learns so at its next call.
     pub(crate) doom: Option<EngineError>,
 }
@@ -189,6 +191,7 @@ impl Engine {
         let lsn = self.append_commit(xid, &transaction);
         self.cycle.count_committed(transaction.size);
         self.apply_commit(&transaction, lsn);
+        self.note_drops(&transaction.drops, lsn);
         self.committed = lsn;
         self.counts.commits += 1;
         if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
@@ -297,7 +300,7 @@ impl Engine {
         self.transaction(xid)?;
         loop {
             match self.locks.acquire(xid, target, mode) {
-                LockOutcome::Granted => return Ok(()),
+                LockOutcome::Granted => return Ok(self.require_table(target.tree())?),
                 LockOutcome::Wait => return Err(Stop::Wait(Wait::Lock)),
                 LockOutcome::Deadlock { victim } => {
                     self.counts.deadlocks += 1;

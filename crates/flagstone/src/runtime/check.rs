@@ -123,6 +123,10 @@ impl<D: Nand> Runtime<D> {
         let mut reached = Reached::default();
         let roots = self.engine().roots();
         for (tree, root) in roots {
+            if self.engine().is_dropped(Table { id: tree }) {
+                self.reach_dropped(tree, root, &mut reached)?;
+                continue;
+            }
             self.check_tree(tree, root, &mut reached, &mut report)?;
             let rows = self.check_rows(tree, root, &mut report)?;
             if tree != CATALOG.id {
@@ -214,6 +218,27 @@ impl<D: Nand> Runtime<D> {
             report.leaf_entries += outline.entry_count as u64;
             self.check_node(&visit, &outline, reached, report);
             open.extend(children(&visit, &outline));
+        }
+        Ok(())
+    }
+
+    /// What is left of a table that is being freed. Its nodes still name those that are gone, and pages that
+    /// have other owners by now.
+    fn reach_dropped(
+        &self,
+        tree: u32,
+        root: LogicalPage,
+        reached: &mut Reached,
+    ) -> Result<(), EngineError> {
+        let mut open = vec![root];
+        while let Some(page) = open.pop() {
+            let outline = match self.run(|engine| engine.outline_of(page)) {
+                Err(error @ EngineError::Device(_)) => return Err(error),
+                Ok(outline) if outline.tree == tree && reached.nodes.insert(page) => outline,
+                Ok(_) | Err(_) => continue,
+            };
+            outline.values.iter().for_each(|value| self.reach_value(value, reached));
+            open.extend(outline.children.into_iter().map(|(_, child)| child));
         }
         Ok(())
     }

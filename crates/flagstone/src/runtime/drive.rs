@@ -9,7 +9,7 @@ use flagstone_space::Lsn;
 use super::Runtime;
 use super::sleep::Woken;
 use crate::bugs::SeededBug;
-use crate::engine::{Engine, Step, Stop, Wait};
+use crate::engine::{Engine, Step, Stop, Table, Wait};
 use crate::error::EngineError;
 use crate::lock::Xid;
 
@@ -292,6 +292,19 @@ impl<D: Nand> Runtime<D> {
     pub fn merge_now(&self) -> Result<(), EngineError> {
         self.engine().want_full_merge();
         self.finish_checkpoint()
+    }
+
+    /// Frees what can be freed of a table that was dropped. What cannot now is freed in the background.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub(crate) fn finish_drop(&self, table: Table) -> Result<(), EngineError> {
+        let mut idle_count = 0;
+        while idle_count < IDLE_COUNT_MAX && self.glance().may_free(table) {
+            idle_count = if self.advance()? { 0 } else { idle_count + 1 };
+        }
+        Ok(())
     }
 
     fn finish_checkpoint(&self) -> Result<(), EngineError> {

@@ -10,6 +10,7 @@ use super::{
 use crate::bugs::Bugs;
 use crate::engine::{
     CATALOG, CATALOG_ROOT, Direction, Engine, Master, Replay, ReplayEffects, RowValue, ScanRange,
+    is_name,
 };
 use crate::error::Corruption;
 use crate::log::{ChainPoint, LogEnd, LogPage, LogReader, LogWriter, ReadStart, Record, Survivors};
@@ -594,7 +595,9 @@ impl<D: Nand> Restart<'_, D> {
     fn load_catalog(&self) -> Result<(), OpenError> {
         let entries = self.runtime.catalog()?;
         let mut engine = self.runtime.engine();
-        let roots: Vec<_> = entries.iter().filter_map(|(_, e)| engine.register_tree(e)).collect();
+        let roots: Vec<_> =
+            entries.iter().filter_map(|(key, entry)| engine.register_tree(key, entry)).collect();
+        engine.note_vacant();
         drop(engine);
         let mut space = self.runtime.space();
         space.reserve(CATALOG_ROOT);
@@ -625,8 +628,9 @@ impl<D: Nand> Runtime<D> {
     }
 
     /// Names in the catalog.
-    pub(crate) fn catalog_rows(&self) -> Result<Vec<Vec<u8>>, EngineError> {
-        Ok(self.catalog()?.into_iter().map(|(name, _)| name).collect())
+    pub(crate) fn table_names(&self) -> Result<Vec<Vec<u8>>, EngineError> {
+        let keys = self.catalog()?.into_iter().map(|(key, _)| key);
+        Ok(keys.filter(|key| is_name(key)).collect())
     }
 }
 

@@ -1,0 +1,156 @@
+//! Tables as a whole: their names, and their end.
+
+use flagstone_nand::Nand;
+use tracing::info;
+
+use super::{Database, Transaction};
+use crate::error::EngineError;
+
+/// What stands between the name of a table and that of one of its indexes.
+const INDEX_MARK: char = '@';
+
+impl<D: Nand> Database<D> {
+    /// Gives a table another name, and its indexes with it: `users@city` becomes `people@city`. All of it at
+    /// once, or nothing; no row is read or written, and tables that are open stay so.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// use flagstone::EngineError;
+    ///
+    /// let table = db.table("users")?;
+    /// db.rename_table("users", "people")?;
+    /// assert_eq!(db.existing_table("people")?, Some(table));
+    /// assert_eq!(db.rename_table("users", "folk"), Err(EngineError::NoTable));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `NoTable` when there is no table `from`, `TableExists` when there is one of the new name, or of that
+    /// of an index; `KeyTooLong` when a name is longer than a key; the device is full, read-only or failed.
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
+        self.change_tables(|transaction| {
+            for (name, suffix) in with_indexes(transaction, from)? {
+                transaction.rename_entry(&name, &format!("{to}{suffix}"))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Drops a table with all its rows, and its indexes with it. All of it at once, or nothing: after a power
+    /// cut the table is there as it was, or it is gone.
+    ///
+    /// Waits for transactions that have read or changed the table. Then it is gone for everybody but snapshots from before.
+    /// Its pages are freed before this returns, a few at a time, while other threads go on; what such a snapshot
+    /// still reads is freed after it has ended, and what a power cut leaves after the restart, by those who
+    /// commit. No row is written or logged for it: each page is read once.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// use flagstone::EngineError;
+    ///
+    /// let table = db.table("scratch")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// txn.commit()?;
+    /// let before = db.snapshot()?;
+    ///
+    /// db.drop_table("scratch")?;
+    /// assert_eq!(db.existing_table("scratch")?, None);
+    /// assert_eq!(db.begin().get(table, b"key"), Err(EngineError::NoTable));
+    /// assert_eq!(before.get(table, b"key")?.as_deref(), Some(&b"value"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `NoTable` when there is none; the device is read-only or failed.
+    pub fn drop_table(&self, name: &str) -> Result<(), EngineError> {
+        let dropped = self.change_tables(|transaction| {
+            let names = with_indexes(transaction, name)?;
+            names
+                .iter()
+                .map(|(name, _)| transaction.drop_entry(name))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        info!(name, "dropped a table");
+        for table in dropped {
+            // The table is gone, whatever becomes of its pages now.
+            let _ = self.runtime().finish_drop(table);
+        }
+        Ok(())
+    }
+
+    /// Runs `change` in one transaction, which is durable afterwards; a deadlock begins it again.
+    fn change_tables<T>(
+        &self,
+        change: impl Fn(&mut Transaction<D>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        loop {
+            let mut transaction = self.begin();
+            let changed = change(&mut transaction).and_then(|value| {
+                transaction.commit_with(crate::Durability::Immediate).map(|_commit| value)
+            });
+            match changed {
+                Err(EngineError::Deadlock) => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+/// A table and its indexes: their names, and what of them stands behind the name of the table.
+fn with_indexes<D: Nand>(
+    transaction: &Transaction<D>,
+    name: &str,
+) -> Result<Vec<(String, String)>, EngineError> {
+    let indexes = transaction.names(&format!("{name}{INDEX_MARK}"))?;
+    let suffix = |index: String| {
+        let suffix = index.get(name.len()..).unwrap_or_default().to_owned();
+        (index, suffix)
+    };
+    let own = std::iter::once((name.to_owned(), String::new()));
+    Ok(own.chain(indexes.into_iter().map(suffix)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use flagstone_nand::{Profile, SimNand};
+
+    use super::*;
+    use crate::options::Options;
+
+    /// Goal: a drop waits for those who have changed rows, and who waits for a row of it meanwhile learns that
+    /// the table is gone.
+    #[test]
+    fn a_drop_waits_for_transactions() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        let table = database.table("t").unwrap();
+        let mut first = database.begin();
+        first.put(table, b"key", b"value").unwrap();
+        let waits = |count| {
+            while database.runtime().engine().lock_wait_count() < count {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            let dropping = scope.spawn(|| database.drop_table("t"));
+            waits(1);
+            let late = scope.spawn(|| database.begin().put(table, b"other", b""));
+            waits(2);
+            assert_eq!(database.tables().unwrap(), ["t"]);
+            first.put(table, b"key", b"again").unwrap();
+            first.commit().unwrap();
+            assert_eq!(dropping.join().unwrap(), Ok(()));
+            assert_eq!(late.join().unwrap(), Err(EngineError::NoTable));
+        });
+        assert!(database.tables().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,429 @@
+//! Dropped tables: their pages are given back, a few at a time.
+//!
+//! ```text
+//!              commit             clear                                       last record
+//!  (a table) ─────────▶ Waiting ────────▶ Cleared ──▶ Covered ──▶ Releasing ─────────────▶ (nothing)
+//!                       for snapshots     for a checkpoint        node by node, children
+//!                       before the drop   that begins now         before their parents
+//! ```
+//!
+//! | transition | function | what may be relied on |
+//! | --- | --- | --- |
+//! | commit → Waiting | `note_drops` | the transaction had the whole table to itself |
+//! | Waiting → Cleared | `clear` | the drop is durable, and nobody reads what was before it |
+//! | Cleared → Covered → Releasing | `drops_covered`, `drops_saved` | inner nodes on flash are complete |
+//! | Releasing → Releasing | `drop_step`, `visited`, `freed` | each record is durable before its pages go |
+//! | Releasing → (nothing) | `freed` | no page is left, nor the entry in the catalog |
+//!
+//! Invariants:
+//! - **X1** The entry of a dropped table stays in the catalog, under a key that no name can be, until its
+//!   last page is free: a restart finds it there and begins again with `Waiting`.
+//! - **X2** The release begins after a checkpoint that began when the table had no change in memory. So
+//!   restart reads no record that concerns the table but those of its release.
+//! - **X3** A node goes no earlier than all below it, so that whatever is left is found from the root. A
+//!   page whose number has another owner by now is told by its tree: no page of a dropped table is written
+//!   any more.
+//! - **X4** The record that frees the root stands before the commit that takes the entry away, and the root
+//!   is free when both are durable: its number gets no other owner while the entry names it.
+//! - **X5** The number of a table that is gone names another one no earlier than in the next session, and when
+//!   no record that a restart reads concerns it: no handle of before is left, and nothing to be put back.
+
+use std::collections::VecDeque;
+
+use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
+
+use super::catalog::{CATALOG, Tree, tombstone};
+use super::journal::InstallParts;
+use super::merge::{Job, Next};
+use super::transaction::{Transaction, private_key};
+use super::{Engine, Step, Table};
+use crate::delta::{DroppedRefs, KeyRange, Op};
+use crate::error::EngineError;
+use crate::lock::Xid;
+use crate::node::{NodeView, ValueRef};
+
+/// Pages that one record frees, at most: it stays small beside the log.
+const BATCH_PAGES: usize = 128;
+
+/// How far a dropped table has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Cleared,
+    Covered,
+    Releasing,
+}
+
+/// What the walk over the nodes does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Visit {
+    /// Read a node, of this level where its parent tells.
+    Enter(LogicalPage, Option<u8>),
+    /// Everything below the node is in a record, or in the batch before it.
+    Leave(LogicalPage),
+}
+
+impl Visit {
+    const fn page(self) -> LogicalPage {
+        match self {
+            Self::Enter(page, _) | Self::Leave(page) => page,
+        }
+    }
+}
+
+/// A table that was dropped, as long as something is left of it.
+#[derive(Debug)]
+pub(crate) struct Dropped {
+    /// Commit of the drop; zero when restart found it.
+    pub(crate) lsn: Lsn,
+    phase: Phase,
+    /// The next one last.
+    open: Vec<Visit>,
+    /// The node that is being read.
+    reading: Option<Visit>,
+    /// Pages and values that the next record frees.
+    pages: Vec<LogicalPage>,
+    values: DroppedRefs,
+}
+
+impl Dropped {
+    pub(crate) const fn since(lsn: Lsn) -> Self {
+        Self {
+            lsn,
+            phase: Phase::Waiting,
+            open: Vec::new(),
+            reading: None,
+            pages: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Whether the next record has enough to free.
+    fn is_full(&self, payload_size: usize) -> bool {
+        self.pages.len() >= BATCH_PAGES
+            || self.values.iter().map(Vec::len).sum::<usize>() >= payload_size
+    }
+}
+
+/// Pages that are freed as soon as their record is durable.
+#[derive(Debug)]
+pub(crate) struct Freed {
+    /// The record, or the commit behind it that takes the table's entry away.
+    lsn: Lsn,
+    table: Table,
+    pub(crate) pages: Vec<LogicalPage>,
+    values: DroppedRefs,
+    is_last: bool,
+}
+
+/// Tables that were dropped, and what of them waits for the log.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    tables: Vec<u32>,
+    freed: VecDeque<Freed>,
+    /// Numbers that name no table (X5): records may concern them, a checkpoint under way leaves these behind,
+    /// and there are none.
+    stale: Vec<u32>,
+    covered: Vec<u32>,
+    vacant: Vec<u32>,
+}
+
+impl Drops {
+    /// A number for a new table that an old one had.
+    pub(super) fn vacant(&self) -> Option<u32> {
+        self.vacant.last().copied()
+    }
+
+    /// A new table took its number.
+    pub(super) fn take_vacant(&mut self, id: u32) {
+        self.vacant.retain(|vacant| *vacant != id);
+    }
+
+    /// Whether records are in the log whose pages are not free yet.
+    pub(super) fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+}
+
+impl Engine {
+    /// Gives a transaction a table to itself that it is going to drop: its commit does it.
+    pub(crate) fn note_drop(&mut self, xid: Xid, table: Table) -> Step<()> {
+        let transaction = self.transaction(xid)?;
+        if !transaction.drops.contains(&table) {
+            transaction.drops.push(table);
+        }
+        // What it adds to the catalog is no more than what it takes away, and it makes room.
+        transaction.growth = 0;
+        Ok(())
+    }
+
+    /// The tables that a transaction dropped are gone for everybody who comes later.
+    pub(super) fn note_drops(&mut self, tables: &[Table], lsn: Lsn) {
+        for table in tables {
+            self.mark_dropped(*table, lsn);
+        }
+    }
+
+    /// A table is dropped since `lsn`.
+    pub(crate) fn mark_dropped(&mut self, table: Table, lsn: Lsn) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        tree.dropped = Some(Box::new(Dropped::since(lsn)));
+        self.drops.tables.push(table.id);
+    }
+
+    /// Forgets drops above the durable frontier: the engine is poisoned, and they may not have happened.
+    pub(super) fn forget_drops(&mut self, durable: Lsn) {
+        for tree in &mut self.trees {
+            tree.dropped.take_if(|dropped| dropped.lsn > durable);
+        }
+        let trees = &self.trees;
+        self.drops.tables.retain(|id| trees[*id as usize].dropped.is_some());
+    }
+
+    /// Whether a table was dropped and something of it is left.
+    pub(crate) fn is_dropped(&self, table: Table) -> bool {
+        self.trees.get(table.id as usize).is_some_and(|tree| tree.dropped.is_some())
+    }
+
+    /// Whether what is left of a dropped table can be freed: no snapshot from before is in the way.
+    pub(crate) fn may_free(&self, table: Table) -> bool {
+        let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
+        dropped.is_some_and(|dropped| !self.buries(dropped.lsn)) && !self.is_poisoned()
+    }
+
+    /// Refuses a table that is gone for transactions.
+    pub(super) fn require_table(&self, id: u32) -> Result<(), EngineError> {
+        let tree = self.trees.get(id as usize);
+        let is_there = tree.is_some_and(|tree| tree.root.is_some() && tree.dropped.is_none());
+        if is_there { Ok(()) } else { Err(EngineError::NoTable) }
+    }
+
+    /// Refuses a table that is gone for a snapshot at `upto`.
+    pub(super) fn require_table_at(&self, table: Table, upto: Lsn) -> Result<(), EngineError> {
+        let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
+        let is_gone = dropped.is_some_and(|dropped| dropped.lsn <= upto);
+        if is_gone { Err(EngineError::NoTable) } else { Ok(()) }
+    }
+
+    /// Whether something can be done now for a table that was dropped.
+    pub(super) fn has_drop_work(&self) -> bool {
+        self.is_front_durable() || self.next_dropped().is_some()
+    }
+
+    fn is_front_durable(&self) -> bool {
+        self.drops.freed.front().is_some_and(|freed| freed.lsn <= self.durable())
+    }
+
+    /// Pages whose record is durable.
+    pub(super) fn take_freed(&mut self) -> Option<Freed> {
+        if self.is_front_durable() { self.drops.freed.pop_front() } else { None }
+    }
+
+    /// A dropped table for which something can be done.
+    fn next_dropped(&self) -> Option<u32> {
+        if self.drops.tables.is_empty() || self.replaying.is_some() || self.is_log_full() {
+            return None;
+        }
+        let can_go_on = |id: &&u32| {
+            let tree = &self.trees[**id as usize];
+            tree.dropped.as_ref().is_some_and(|dropped| match dropped.phase {
+                Phase::Waiting => self.may_clear(tree, dropped),
+                Phase::Cleared | Phase::Covered => false,
+                Phase::Releasing => {
+                    let next = dropped.open.last();
+                    // One record at a time.
+                    self.drops.freed.is_empty()
+                        && dropped.reading.is_none()
+                        && next.is_none_or(|next| !self.busy.contains(&next.page()))
+                }
+            })
+        };
+        self.drops.tables.iter().find(can_go_on).copied()
+    }
+
+    fn may_clear(&self, tree: &Tree, dropped: &Dropped) -> bool {
+        dropped.lsn <= self.durable()
+            && !self.buries(dropped.lsn)
+            && self.runs.is_empty()
+            && !tree.is_reshaping
+    }
+
+    /// The next step for a table that was dropped.
+    pub(super) fn drop_step(&mut self) -> Step<Next> {
+        let Some(id) = self.next_dropped() else { return Ok(Next::Idle) };
+        let table = Table { id };
+        let payload_size = self.payload_size;
+        let Some(dropped) = self.trees[id as usize].dropped.as_mut() else { return Ok(Next::Idle) };
+        if dropped.phase == Phase::Waiting {
+            self.clear(table);
+            return Ok(Next::Stepped);
+        }
+        if dropped.is_full(payload_size) {
+            self.append_freed(table);
+            return Ok(Next::Stepped);
+        }
+        match dropped.open.pop() {
+            Some(visit @ Visit::Enter(page, _)) => {
+                dropped.reading = Some(visit);
+                Ok(Next::Job(Job::Visit(table, page)))
+            }
+            Some(Visit::Leave(page)) => {
+                dropped.pages.push(page);
+                Ok(Next::Stepped)
+            }
+            None => {
+                self.append_last_freed(table);
+                Ok(Next::Stepped)
+            }
+        }
+    }
+
+    /// Forgets the changes of a dropped table that its leaves lack, and asks for a checkpoint (X2).
+    fn clear(&mut self, table: Table) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        tree.entry_count = 0;
+        let Some(dropped) = tree.dropped.as_mut() else { return };
+        dropped.phase = Phase::Cleared;
+        let lsn = dropped.lsn;
+        let mut values = Vec::new();
+        for entry in tree.deltas.range(KeyRange::ALL) {
+            values.extend(entry.versions().filter_map(|(_, op)| match op {
+                Op::PutRef(descriptor) => Some(descriptor.to_vec()),
+                _ => None,
+            }));
+        }
+        self.remove_deltas(table, KeyRange::ALL, Lsn(u64::MAX));
+        self.drop_refs(values, lsn);
+        self.want_checkpoint();
+    }
+
+    /// Restart knows every table: the other numbers are of some that are gone.
+    pub(crate) fn note_vacant(&mut self) {
+        let gone = self.trees.iter().filter(|tree| tree.root.is_none());
+        let (stale, vacant): (Vec<&Tree>, _) = gone.partition(|tree| tree.is_logged);
+        self.drops.stale = stale.iter().map(|tree| tree.id).collect();
+        self.drops.vacant = vacant.iter().map(|tree| tree.id).collect();
+    }
+
+    /// A checkpoint begins: it finds no change of the tables that are clear.
+    pub(super) fn drops_covered(&mut self) {
+        let stale = std::mem::take(&mut self.drops.stale);
+        self.drops.covered.extend(stale);
+        self.move_drops(Phase::Cleared, Phase::Covered);
+    }
+
+    /// A checkpoint that had begun was given up.
+    pub(super) fn drops_uncovered(&mut self) {
+        let covered = std::mem::take(&mut self.drops.covered);
+        self.drops.stale.extend(covered);
+        self.move_drops(Phase::Covered, Phase::Cleared);
+    }
+
+    /// The checkpoint is durable: what it covered can be released.
+    pub(super) fn drops_saved(&mut self) {
+        let covered = std::mem::take(&mut self.drops.covered);
+        self.drops.vacant.extend(covered);
+        self.move_drops(Phase::Covered, Phase::Releasing);
+    }
+
+    fn move_drops(&mut self, from: Phase, to: Phase) {
+        for id in &self.drops.tables {
+            let Some(tree) = self.trees.get_mut(*id as usize) else { continue };
+            let root = tree.root;
+            let Some(dropped) = tree.dropped.as_mut() else { continue };
+            if dropped.phase == from {
+                dropped.phase = to;
+                if to == Phase::Releasing {
+                    dropped.open = root.map(|root| Visit::Enter(root, None)).into_iter().collect();
+                }
+            }
+        }
+    }
+
+    /// A node of a dropped table was read; none when there is no such page, or no telling what it is.
+    pub(crate) fn visited(&mut self, table: Table, found: Option<(PageInfo, Vec<u8>)>) {
+        let visit = self.trees.get_mut(table.id as usize).and_then(|tree| tree.dropped.as_mut());
+        let visit = visit.and_then(|dropped| dropped.reading.take());
+        let (Some(Visit::Enter(page, level)), Some((_, mut image))) = (visit, found) else {
+            return;
+        };
+        self.widen(&mut image);
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        let (is_root, Some(dropped)) = (tree.root == Some(page), tree.dropped.as_mut()) else {
+            return;
+        };
+        let Ok(view) = NodeView::parse(&image) else { return };
+        let is_here = view.tree() == table.id && level.is_none_or(|level| level == view.level());
+        if !is_here || dropped.pages.contains(&page) {
+            return;
+        }
+        // The root goes last of all.
+        dropped.open.extend((!is_root).then_some(Visit::Leave(page)));
+        if view.is_leaf() {
+            dropped.values.extend(view.entries().filter_map(|entry| match entry.value {
+                ValueRef::Ref(descriptor) => Some(descriptor.to_vec()),
+                ValueRef::Inline(_) => None,
+            }));
+            return;
+        }
+        let below = view.level().checked_sub(1);
+        let children = (0..view.count()).rev().filter_map(|index| view.child(index));
+        dropped.open.extend(children.map(|child| Visit::Enter(child, below)));
+    }
+
+    /// Appends the record that frees what was gathered.
+    fn append_freed(&mut self, table: Table) {
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        let Some(dropped) = tree.dropped.as_mut() else { return };
+        let (pages, values) =
+            (std::mem::take(&mut dropped.pages), std::mem::take(&mut dropped.values));
+        let lsn = self.append_install_record(&InstallParts {
+            group: GroupId::NONE,
+            tree: table.id,
+            level: 0,
+            puts: &[],
+            deletes: &[],
+            trims: &pages,
+            dropped: &values,
+        });
+        self.drops.freed.push_back(Freed { lsn, table, pages, values, is_last: false });
+        self.want_flush();
+    }
+
+    /// Appends the record that frees the root, and the commit that takes the entry away (X4).
+    fn append_last_freed(&mut self, table: Table) {
+        let root = self.trees.get(table.id as usize).and_then(|tree| tree.root);
+        let dropped = self.trees.get_mut(table.id as usize).and_then(|tree| tree.dropped.as_mut());
+        if let Some(dropped) = dropped {
+            dropped.pages.extend(root);
+        }
+        self.append_freed(table);
+        let mut transaction = Transaction::default();
+        let mut key = Vec::new();
+        private_key(CATALOG, &tombstone(table), &mut key);
+        transaction.writes.insert(&key, Op::Delete, Lsn(1), &[]);
+        let xid = Xid(self.xid_next);
+        self.xid_next += 1;
+        let lsn = self.append_commit(xid, &transaction);
+        self.apply_commit(&transaction, lsn);
+        self.committed = lsn;
+        if let Some(freed) = self.drops.freed.back_mut() {
+            (freed.lsn, freed.is_last) = (lsn, true);
+        }
+        self.want_flush();
+    }
+
+    /// The pages of a record are free.
+    pub(crate) fn freed(&mut self, freed: Freed) {
+        let Freed { table, pages, values, is_last, .. } = freed;
+        pages.into_iter().for_each(|page| self.forget_page(page));
+        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        // A snapshot from before the drop would have kept all of it.
+        let lsn = tree.dropped.as_ref().map_or(Lsn::ZERO, |dropped| dropped.lsn);
+        if is_last {
+            *tree = Tree::new(table.id, None);
+            self.drops.tables.retain(|id| *id != table.id);
+        }
+        self.drop_refs(values, lsn);
+    }
+}
