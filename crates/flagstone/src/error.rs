@@ -104,6 +104,10 @@ pub enum EngineError {
     /// The transaction was chosen to end a deadlock; nothing of it remains. Begin it again.
     #[error("the transaction was aborted to end a deadlock")]
     Deadlock,
+    /// The transaction has waited for a lock as long as [`crate::Options::lock_timeout`] lets it; nothing of it
+    /// remains. Begin it again.
+    #[error("the transaction was aborted: it waited too long for a lock")]
+    LockTimeout,
     /// The transaction has ended.
     #[error("the transaction has already ended")]
     Ended,

@@ -329,6 +329,9 @@ pub struct Options {
     pub group_delay: Duration,
     /// Share of a log page that, once gathered, ends the wait of a group commit.
     pub group_fill: f64,
+    /// Longest time a transaction waits for one lock, before it is aborted with
+    /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Deadlocks are ended at once in any case.
+    pub lock_timeout: Duration,
     /// What is verified when the database is opened.
     pub verify_on_open: VerifyOnOpen,
     /// Seed of everything random in the engine.
@@ -364,6 +367,7 @@ impl Default for Options {
             commit: CommitBy::Auto,
             append_scheme: Appends::auto(),
             durability: Durability::Immediate,
+            lock_timeout: Duration::ZERO,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
             verify_on_open: VerifyOnOpen::Off,
@@ -630,6 +634,29 @@ impl Options {
     #[must_use]
     pub fn with_durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// The same options with a longest time to wait for a lock; zero waits until it is granted.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use std::time::Duration;
+    /// use flagstone::{Database, EngineError, Options};
+    ///
+    /// let options = Options::default().with_lock_timeout(Duration::from_millis(10));
+    /// let db = Database::create(&path, &options)?;
+    /// let table = db.table("t")?;
+    /// let mut first = db.begin();
+    /// first.put(table, b"key", b"1")?;
+    /// assert_eq!(db.begin().put(table, b"key", b"2"), Err(EngineError::LockTimeout));
+    /// first.commit()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_lock_timeout(mut self, limit: Duration) -> Self {
+        self.lock_timeout = limit;
         self
     }
 

@@ -48,8 +48,8 @@ pub struct Commit {
 
 /// A serializable read-write transaction; dropping it aborts.
 ///
-/// An operation may wait for other transactions. When [`EngineError::Deadlock`] comes back the
-/// transaction is gone: begin it again.
+/// An operation may wait for other transactions, as long as [`crate::Options::lock_timeout`] lets it. When
+/// [`EngineError::Deadlock`] or [`EngineError::LockTimeout`] comes back the transaction is gone: begin it again.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;

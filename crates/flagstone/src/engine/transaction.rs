@@ -314,6 +314,12 @@ impl Engine {
         }
     }
 
+    /// Ends a transaction that waits no longer.
+    pub(crate) fn give_up(&mut self, xid: Xid) {
+        self.counts.aborts += 1;
+        self.end(xid);
+    }
+
     /// Takes everything from a transaction; it learns why at its next call.
     pub(crate) fn doom(&mut self, victim: Xid, error: EngineError) {
         self.end(victim);

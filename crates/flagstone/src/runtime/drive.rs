@@ -49,9 +49,18 @@ impl<D: Nand> Runtime<D> {
         mut operation: impl FnMut(&mut Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
         let mut idle_count = 0;
+        let mut patience = Patience::default();
         loop {
             let mut engine = self.engine();
-            let step = operation(&mut engine);
+            let mut step = operation(&mut engine);
+            let mut poll = LOCK_POLL;
+            if matches!(step, Err(Stop::Wait(Wait::Lock))) {
+                poll = poll.min(patience.left(engine.options().lock_timeout));
+                if let Some(xid) = xid.filter(|_| poll.is_zero()) {
+                    engine.give_up(xid);
+                    step = Err(EngineError::LockTimeout.into());
+                }
+            }
             // Whatever ended a transaction here, a deadlock's victim included, let others in.
             let woken = engine.take_woken();
             let must_sleep = matches!(step, Err(Stop::Wait(Wait::Lock)));
@@ -61,7 +70,7 @@ impl<D: Nand> Runtime<D> {
                 self.sleepers.wake_locks(&woken);
             }
             if let Some(asleep) = asleep {
-                self.sleepers.sleep(asleep, LOCK_POLL);
+                self.sleepers.sleep(asleep, poll);
                 continue;
             }
             match step {
@@ -321,6 +330,23 @@ impl<D: Nand> Runtime<D> {
     }
 }
 
+/// How long an operation has waited for a lock.
+#[derive(Debug, Default)]
+struct Patience {
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// What is left of `limit`, of which zero is none. The clock is looked at where there is a limit alone.
+    fn left(&mut self, limit: Duration) -> Duration {
+        if limit.is_zero() {
+            return Duration::MAX;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        limit.saturating_sub(since.elapsed())
+    }
+}
+
 /// Pieces of background work that a commit does on behalf of all, at most.
 const WORK_AFTER_COMMIT: u32 = 4;
 
@@ -396,6 +422,30 @@ mod tests {
             (0..THREAD_COUNT).for_each(|thread| drop(scope.spawn(move || run(thread))));
         });
         assert!(began.elapsed() < LOCK_POLL, "somebody slept until the poll");
+    }
+
+    /// Goal: who has waited too long for a lock is gone with all its locks, and others are let in; who is
+    /// granted its lock in time goes on. Method: one transaction that never ends, one that waits for it, and
+    /// one that waits for a lock of the second.
+    #[test]
+    fn a_wait_that_takes_too_long_ends_the_transaction() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_lock_timeout(Duration::from_millis(30));
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let first = database.begin();
+        first.lock_key(table, b"a").unwrap();
+        let mut second = database.begin();
+        second.put(table, b"b", b"lost").unwrap();
+        let began = Instant::now();
+        assert_eq!(second.lock_key(table, b"a"), Err(EngineError::LockTimeout));
+        assert!(began.elapsed() >= options.lock_timeout, "it gave up early");
+        assert_eq!(database.begin().lock_key(table, b"b"), Ok(()));
+        assert_eq!(second.put(table, b"c", b""), Err(EngineError::Ended));
+        assert_eq!(database.begin().get(table, b"b"), Ok(None));
+        drop(first);
+        assert_eq!(database.begin().lock_key(table, b"a"), Ok(()));
+        assert_eq!(database.runtime().engine().lock_wait_count(), 0);
     }
 
     /// Goal: a deadlock's victim lets others in at once, even when it is not the one that finds out.
