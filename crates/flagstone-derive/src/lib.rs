@@ -32,6 +32,7 @@ pub fn derive_value(input: TokenStream) -> TokenStream {
 fn key(input: &DeriveInput) -> Result<Tokens, Error> {
     let shape = Shape::of(input)?;
     shape.refuse_defaults("a key has all its fields")?;
+    shape::refuse_numbers(input)?;
     let name = &input.ident;
     let encode = shape.matching(|variant, tag| key_encode(variant, tag, &quote!(encode_part)));
     let encode_last = shape.matching(|variant, tag| key_encode(variant, tag, &quote!(encode_end)));

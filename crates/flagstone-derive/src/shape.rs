@@ -169,3 +169,16 @@ pub(crate) fn bounded(generics: &Generics, bound: &Tokens) -> Generics {
     }
     generics
 }
+
+/// Refuses variants with a number of their own: the derived order of values would go by it, that of keys
+/// goes by their places.
+pub(crate) fn refuse_numbers(input: &DeriveInput) -> Result<(), Error> {
+    let Data::Enum(data) = &input.data else { return Ok(()) };
+    match data.variants.iter().find(|variant| variant.discriminant.is_some()) {
+        Some(variant) => Err(Error::new_spanned(
+            variant,
+            "keys are ordered by the places of variants: write them in order, without numbers",
+        )),
+        None => Ok(()),
+    }
+}

@@ -392,7 +392,8 @@ impl<D: Nand> Database<D> {
         loop {
             let mut transaction = self.begin();
             let made = transaction.create_table(name);
-            let committed = made.and_then(|table| transaction.commit().map(|_| table));
+            let committed = made
+                .and_then(|table| transaction.commit_with(Durability::Immediate).map(|_| table));
             match committed {
                 Err(EngineError::Deadlock) => {}
                 other => return other,

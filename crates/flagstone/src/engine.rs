@@ -567,7 +567,12 @@ impl Engine {
     }
 
     pub(crate) fn require_sound(&self) -> Step<()> {
-        self.fault.clone().map_or(Ok(()), |fault| Err(fault.into()))
+        Ok(self.sound()?)
+    }
+
+    /// Passes while the device can be written.
+    pub(crate) fn sound(&self) -> Result<(), EngineError> {
+        self.fault.clone().map_or(Ok(()), Err)
     }
 
     /// Recomputes the LSNs at which versions of a key must stay apart.

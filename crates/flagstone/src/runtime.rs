@@ -298,6 +298,10 @@ impl<D: Nand> Runtime<D> {
         let awaits_record = self.engine().awaits_record();
         let space = awaits_record.then(|| self.space());
         let mut engine = self.engine();
+        if engine.is_poisoned() {
+            // What it commits was forgotten when the device failed elsewhere: it is not acknowledged.
+            return;
+        }
         engine.flushed(flush.flush);
         engine.note_log_page(flush.log_page);
         if let (Some(mut space), Some(group)) = (space, engine.recorded_claim()) {

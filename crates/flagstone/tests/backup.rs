@@ -245,3 +245,16 @@ fn a_restored_copy_is_dense() {
     assert_eq!((original.rows, copy.rows), (5_000, 5_000));
     assert!(copy.leaves * 2 < original.leaves, "{} of {}", copy.leaves, original.leaves);
 }
+
+/// Goal: what a restore holds at a time fits in memory. Method: rows of a few bytes, whose keep in memory
+/// is many times their size.
+#[test]
+fn a_restore_of_small_rows_spills_nothing() {
+    let database = created("slc-2k", 64);
+    let table = database.table("t").unwrap();
+    database.load_sorted(table, (0..20_000_u32).map(|row| (row.to_be_bytes(), [7]))).unwrap();
+    let copy = created("slc-2k", 64);
+    copy.restore_from(backup_of(&database).as_slice()).unwrap();
+    assert_eq!(copy.stats().engine.spilled_pages, 0);
+    assert_eq!(copy.snapshot().unwrap().len(table).unwrap(), 20_000);
+}

@@ -6,7 +6,7 @@ mod hooked;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -292,5 +292,112 @@ fn a_device_without_records_shows_everything_or_nothing() {
     for _ in 0..2 {
         let refused = Database::open_on(device.clone(), &options(1 << 20)).map(drop);
         assert!(matches!(refused, Err(OpenError::Corrupt(_))), "{refused:?}");
+    }
+}
+
+/// Goal: a device that has failed is told to whoever asks next, and nobody waits for it. Method: each sync
+/// of a merge fails in turn; closing, merging and a transaction that has left memory come after it.
+#[test]
+fn nobody_waits_for_a_device_that_has_failed() {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = 32;
+    let profile = profile.with_block_count(256).unwrap();
+    let mut failures = 0;
+    for nth in 0..12 {
+        let device = SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap();
+        let left = Arc::new(AtomicU32::new(u32::MAX));
+        let counted = Arc::clone(&left);
+        let hook: Hook = Arc::new(move |call| match call {
+            Call::Sync if counted.load(Ordering::Relaxed) == 0 => Err(NandError::Host { errno: 5 }),
+            Call::Sync => {
+                counted.fetch_sub(1, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Ok(()),
+        });
+        let database = Database::create_on(Hooked { device, hook }, &options(256 << 10)).unwrap();
+        let table = database.table("t").unwrap();
+        let mut transaction = database.begin();
+        (0..300).for_each(|row| transaction.put(table, &key(row), &[7; 200]).unwrap());
+        transaction.commit_with(Durability::Deferred).unwrap();
+        let mut open = database.begin();
+        (0..2_000).for_each(|row| open.put(table, &key(row), &[8; 200]).unwrap());
+        left.store(nth, Ordering::Relaxed);
+        let merged = database.merge();
+        failures += u32::from(merged.is_err());
+        let (told, answer) = mpsc::channel();
+        thread::spawn(move || {
+            let is_refused = merged.is_err().then(|| {
+                let read = open.get(table, &key(1));
+                assert!(matches!(read, Ok(Some(_)) | Err(EngineError::Poisoned)), "{read:?}");
+                assert!(open.commit().is_err());
+                assert_eq!(database.merge(), Err(EngineError::Poisoned));
+                assert_eq!(database.close(), Err(EngineError::Poisoned));
+            });
+            told.send(is_refused).unwrap();
+        });
+        let in_time = answer.recv_timeout(Duration::from_secs(60));
+        assert!(in_time.is_ok(), "somebody waits for ever after sync {nth}");
+    }
+    assert!(failures >= 3, "{failures} syncs of a merge failed");
+}
+
+/// Goal: a leaf that does not read costs its own rows, and keeps nobody from changing others: nor checkpoints
+/// that copy or merge, nor claims. Method: one leaf fails at every reading, with a change that waits for it.
+#[test]
+fn a_leaf_that_does_not_read_stops_nothing_else() {
+    for commit in [CommitBy::Log, CommitBy::Claims] {
+        let options = Options { commit, ..options(256 << 10) };
+        let last = Arc::new(Mutex::new(None));
+        let lost = Arc::new(Mutex::new(None));
+        let (seen, gone) = (Arc::clone(&last), Arc::clone(&lost));
+        let hook: Hook = Arc::new(move |call| match call {
+            Call::Read(page) if *gone.lock().unwrap() == Some(page) => {
+                Err(NandError::Uncorrectable { page })
+            }
+            Call::Read(page) => {
+                *seen.lock().unwrap() = Some(page);
+                Ok(())
+            }
+            _ => Ok(()),
+        });
+        let device = Hooked { device: chip(64), hook };
+        let database = Database::create_on(device, &options).unwrap();
+        let table = database.table("t").unwrap();
+        for first in (0..4_000).step_by(100) {
+            let mut transaction = database.begin();
+            (first..first + 100)
+                .for_each(|row| transaction.put(table, &key(row), &[1; 100]).unwrap());
+            transaction.commit().unwrap();
+        }
+        database.merge().unwrap();
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        let table = database.existing_table("t").unwrap().unwrap();
+        database.begin().get(table, &key(2_000)).unwrap();
+        let page = *last.lock().unwrap();
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        let table = database.existing_table("t").unwrap().unwrap();
+        *lost.lock().unwrap() = page;
+        let put = |rows: std::ops::Range<u32>, fill: u8| {
+            let mut transaction = database.begin();
+            rows.for_each(|row| transaction.put(table, &key(row), &[fill; 100]).unwrap());
+            transaction.commit_with(Durability::Immediate).map(drop)
+        };
+        assert_eq!(put(2_000..2_001, 2), Ok(()));
+        assert!(matches!(database.begin().get(table, &key(2_001)), Err(EngineError::Space(_))));
+        for round in 3..80 {
+            assert_eq!(put(0..1_500, round), Ok(()), "round {round}");
+            assert_eq!(put(1_990..2_010, round), Ok(()), "round {round}");
+            assert_eq!(database.begin().get(table, &key(2_000)).unwrap(), Some(vec![round; 100]));
+        }
+        assert!(database.stats().engine.checkpoints > 3, "{:?}", database.stats().engine);
+        assert_eq!(database.merge(), Ok(()));
+        let device = database.into_device().unwrap();
+        let database = Database::open_on(device, &options).unwrap();
+        let found = |row| database.begin().get(table, &key(row));
+        assert_eq!(found(700), Ok(Some(vec![79; 100])));
+        assert_eq!(found(1_990), Ok(Some(vec![79; 100])));
+        // Which is newer, leaf or change, nobody knows any more.
+        assert!(matches!(found(2_000), Err(EngineError::Space(_))), "{commit:?}");
     }
 }

@@ -1,7 +1,9 @@
 //! What a restart gives back, and what it must not leave behind.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
-use flagstone::{Budget, Compaction, Database, Durability, Options, Table, Transaction};
+use flagstone::{
+    Budget, Compaction, Database, Durability, EngineError, Options, Table, Transaction,
+};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 const MEMORY: usize = 96 << 10;
@@ -707,4 +709,100 @@ fn a_device_made_anew_is_empty() {
             });
         }
     }
+}
+
+/// What a check finds once everything that was committed is loaded, merged and released.
+fn leaked(database: &Database<SimNand>) -> u64 {
+    for _ in 0..3 {
+        database.merge().unwrap();
+    }
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    report.leaked_pages
+}
+
+/// Goal: a large value that no row can refer to leaves no page behind. Method: its key is too long, or its
+/// table another database's, and the transaction goes on.
+#[test]
+fn a_value_that_is_refused_leaves_nothing() {
+    let (database, table) = created();
+    let elsewhere = {
+        let (other, _) = created();
+        other.table("another").unwrap()
+    };
+    let mut transaction = database.begin();
+    let refused = transaction.put(table, &[0; 5_000], &[1; 20_000]);
+    assert!(matches!(refused, Err(EngineError::KeyTooLong { .. })), "{refused:?}");
+    assert_eq!(transaction.bill().programs(), 0, "its pages were written");
+    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(EngineError::NoTable));
+    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(EngineError::NoTable));
+    assert_eq!(transaction.delete(elsewhere, b"k"), Err(EngineError::NoTable));
+    transaction.put(table, b"a", &[2; 20_000]).unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(leaked(&database), 0);
+    assert_eq!(database.begin().get(table, b"a").unwrap(), Some(vec![2; 20_000]));
+}
+
+/// Goal: large values of changes that left memory and were rolled back, or replaced behind a savepoint, are
+/// freed. Method: both, with and without a restart in front of the loading.
+#[test]
+fn values_that_a_spill_rolls_back_or_replaces_are_freed() {
+    for replaces in [false, true] {
+        for restarts in [false, true] {
+            let (mut database, mut table) = created();
+            let mut transaction = database.begin();
+            // What comes first by its key leaves memory first.
+            let (first, second) = ([0; 4], [0, 0, 0, 1]);
+            transaction.put(table, &first, &[1; 9_000]).unwrap();
+            let savepoint = transaction.savepoint().unwrap();
+            transaction.put(table, if replaces { &first } else { &second }, &[2; 9_000]).unwrap();
+            for number in 9..2_000_u32 {
+                transaction.put(table, &number.to_be_bytes(), &[3; 150]).unwrap();
+            }
+            if !replaces {
+                transaction.rollback_to(savepoint).unwrap();
+            }
+            transaction.commit().unwrap();
+            assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
+            if restarts {
+                (database, table) = opened_again(database);
+            }
+            let fill = if replaces { 2 } else { 1 };
+            assert_eq!(database.begin().get(table, &first).unwrap(), Some(vec![fill; 9_000]));
+            assert_eq!(leaked(&database), 0, "replaces {replaces}, restarts {restarts}");
+            assert_eq!(database.begin().get(table, &second).unwrap(), None);
+        }
+    }
+}
+
+/// Goal: a large transaction behind another one has the same room. Method: on small blocks, whose records
+/// hold little, as many changes as one transaction may have, several times in a row.
+#[test]
+fn a_large_transaction_may_follow_another() {
+    let profile = Profile::named("tiny").unwrap().with_block_count(400).unwrap();
+    let geometry = flagstone_nand::Geometry { pages_per_block: 16, ..profile.geometry };
+    let profile = Profile { geometry, ..profile };
+    let options = Options { log_pages: 1_600, ..Options::default().with_memory(64 << 10) };
+    let put = |database: &Database<SimNand>, table, rows: u32, fill: u8| {
+        let mut transaction = database.begin();
+        for row in 0..rows {
+            transaction.put(table, &row.to_be_bytes(), &[fill; 100])?;
+        }
+        transaction.commit().map(drop)
+    };
+    let created = || {
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        (database, table)
+    };
+    let fits = |rows: &u32| {
+        let (database, table) = created();
+        put(&database, table, *rows, 1).is_ok()
+    };
+    let most = (1..60).map(|step| step * 50).take_while(fits).last().unwrap();
+    let (database, table) = created();
+    for round in 0..6 {
+        assert_eq!(put(&database, table, most, round), Ok(()), "{most} rows, round {round}");
+    }
+    assert!(database.stats().engine.spilled_pages > 0, "{most} rows fit in memory");
 }

@@ -25,6 +25,7 @@ use flagstone_nand::Nand;
 use thiserror::Error;
 
 use self::stream::{FrameReader, FrameWriter};
+use super::load::ROW_OVERHEAD;
 use super::{Database, Snapshot, Transaction};
 use crate::engine::{CATALOG, Table};
 use crate::error::EngineError;
@@ -208,7 +209,7 @@ impl<D: Nand> Database<D> {
         }
         let mut table = None;
         let mut batch: Option<Transaction<D>> = None;
-        let (mut stored, batch_bytes) = (0, self.batch_bytes() as u64);
+        let (mut waiting, batch_bytes) = (0, self.batch_bytes());
         let report = read_entries(source, |entry, report| {
             match entry {
                 Entry::Table(name) => {
@@ -219,12 +220,13 @@ impl<D: Nand> Database<D> {
                     let Some(table) = table else { return Err(EngineError::NoTable) };
                     let transaction = batch.get_or_insert_with(|| self.begin());
                     transaction.put(table, &key, &value)?;
+                    waiting += key.len() + value.len() + ROW_OVERHEAD;
                 }
                 Entry::End(_) => commit(batch.take())?,
             }
-            if report.bytes - stored >= batch_bytes {
+            if waiting >= batch_bytes {
                 commit(batch.take())?;
-                stored = report.bytes;
+                waiting = 0;
             }
             if report.rows.is_multiple_of(WATCH_ROWS) {
                 watch(report);

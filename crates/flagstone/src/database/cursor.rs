@@ -237,14 +237,15 @@ impl<D: Nand> CursorMut<'_, D> {
 }
 
 impl<D: Nand> Transaction<D> {
-    /// A cursor before the first row of a table. Rows it reads, and the gaps between them, are locked
-    /// until the transaction ends.
+    /// A cursor before the first row of a table. Its first step locks all that lies ahead of it, as
+    /// [`Transaction::range`] does.
     pub fn cursor(&self, table: Table) -> Cursor<'_, D> {
         let (runtime, reader) = self.reader();
         Cursor { bill: Some(self.meter()), ..Cursor::new(runtime, reader, table) }
     }
 
-    /// A cursor before the first row of a table, through which rows can be changed.
+    /// A cursor before the first row of a table, through which rows can be changed; locks as
+    /// [`Transaction::cursor`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

@@ -7,6 +7,7 @@ use thiserror::Error;
 use super::{Database, Transaction};
 use crate::engine::Table;
 use crate::error::EngineError;
+use crate::options::Durability;
 
 /// What a load stored, and what its commits cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub struct LoadError {
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Memory of a row that waits for its commit, beside key and value.
-const ROW_OVERHEAD: usize = 64;
+pub(super) const ROW_OVERHEAD: usize = 64;
 
 impl<D: Nand> Database<D> {
     /// Stores rows that come in ascending order of their keys, and says how many there were.
@@ -125,7 +126,7 @@ impl<D: Nand> Load<'_, D> {
 
     fn commit(&mut self) -> Result<(), EngineError> {
         let Some(transaction) = self.transaction.take() else { return Ok(()) };
-        self.report.bill += transaction.commit()?.bill;
+        self.report.bill += transaction.commit_with(Durability::Immediate)?.bill;
         self.report.commits += 1;
         self.report.rows += self.rows;
         (self.rows, self.bytes) = (0, 0);
@@ -220,5 +221,19 @@ mod tests {
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
         let table = database.existing_table("t").unwrap().unwrap();
         assert_eq!(database.snapshot().unwrap().range(table, ..).count(), count as usize);
+    }
+
+    /// Goal: what a load says is stored is durable, whatever the options say of commits.
+    #[test]
+    fn what_a_load_stores_is_durable() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(1 << 20).with_durability(Durability::Deferred);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        assert_eq!(database.tables().unwrap(), ["t"]);
+        assert_eq!(database.load_sorted(table, (0..10).map(row)).unwrap().rows, 10);
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 10);
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{AnyNand, RowRef};
 use crate::engine::{
-    Direction, LeafRows, LeafValue, Row, RowValue, ScanRange, SnapshotId, Step, Table,
+    Descriptor, Direction, LeafRows, LeafValue, Row, RowValue, ScanRange, SnapshotId, Step, Table,
 };
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -32,6 +32,23 @@ pub(super) enum Reader {
     Snapshot(SnapshotId),
 }
 
+impl Reader {
+    /// Reads a large value of a row that it was given. A snapshot may have been ended since, and then its
+    /// pages are gone.
+    pub(super) fn load<D: Nand>(
+        self,
+        runtime: &Runtime<D>,
+        descriptor: &Descriptor,
+    ) -> Result<Vec<u8>, EngineError> {
+        runtime.load_value(descriptor).or_else(|error| {
+            if let Self::Snapshot(id) = self {
+                runtime.glance().require_snapshot(id)?;
+            }
+            Err(error)
+        })
+    }
+}
+
 /// Rows of a range. Ends after the first error.
 pub struct Range<'a, D: Nand = AnyNand> {
     runtime: &'a Runtime<D>,
@@ -44,6 +61,8 @@ pub struct Range<'a, D: Nand = AnyNand> {
     leaf: LeafRows,
     /// The row that [`Range::next_row`] lent last, where it had to be made up.
     lent: KeyValue,
+    /// Nothing comes any more.
+    has_failed: bool,
     /// Whose bill it is when reading makes way by writing.
     bill: Option<&'a Mutex<Bill>>,
 }
@@ -71,6 +90,7 @@ impl<'a, D: Nand> Range<'a, D> {
             batch: VecDeque::new(),
             leaf: LeafRows::default(),
             lent: KeyValue::default(),
+            has_failed: false,
             bill: None,
         }
     }
@@ -147,6 +167,9 @@ impl<'a, D: Nand> Range<'a, D> {
 
     /// Fetches until there is a row; false at the end.
     fn advance(&mut self) -> Result<bool, EngineError> {
+        if self.has_failed {
+            return Ok(false);
+        }
         while self.leaf.count() == 0 && self.batch.is_empty() {
             if self.rest.is_none() {
                 return Ok(false);
@@ -184,32 +207,32 @@ impl<'a, D: Nand> Range<'a, D> {
         match self.advance() {
             Ok(true) => {}
             Ok(false) => return None,
-            Err(error) => {
-                self.rest = None;
-                return Some(Err(error));
-            }
+            Err(error) => return Some(Err(self.ended_by(error))),
         }
         if self.leaf.count() == 0 {
             let row = self.batch.pop_front()?;
             match self.load(row) {
                 Ok(row) => self.lent = row,
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Err(self.ended_by(error))),
             }
             return Some(Ok((&self.lent.0, &self.lent.1)));
         }
-        let (runtime, bill) = (self.runtime, self.bill);
+        let (runtime, bill, reader) = (self.runtime, self.bill, self.reader);
         let (key, value) = self.leaf.take()?;
         match value {
             LeafValue::Inline(value) => Some(Ok((key, value))),
             LeafValue::Large(descriptor) => {
-                let load = || runtime.load_value(&descriptor?);
+                let load = || reader.load(runtime, &descriptor?);
                 let loaded = match bill {
                     Some(bill) => meter::charging(bill, load),
                     None => load(),
                 };
                 match loaded {
                     Ok(value) => self.lent.1 = value,
-                    Err(error) => return Some(Err(error)),
+                    Err(error) => {
+                        self.has_failed = true;
+                        return Some(Err(error));
+                    }
                 }
                 Some(Ok((key, &self.lent.1)))
             }
@@ -219,9 +242,17 @@ impl<'a, D: Nand> Range<'a, D> {
     fn load(&self, row: Row) -> Result<KeyValue, EngineError> {
         let value = match row.value {
             RowValue::Inline(bytes) => bytes,
-            RowValue::Large(descriptor) => self.metered(|| self.runtime.load_value(&descriptor))?,
+            RowValue::Large(descriptor) => {
+                self.metered(|| self.reader.load(self.runtime, &descriptor))?
+            }
         };
         Ok((row.key, value))
+    }
+
+    /// Nothing comes after an error.
+    fn ended_by(&mut self, error: EngineError) -> EngineError {
+        self.has_failed = true;
+        error
     }
 }
 
@@ -229,12 +260,46 @@ impl<D: Nand> Iterator for Range<'_, D> {
     type Item = Result<KeyValue, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.leaf.count() == 0
+        if !self.has_failed
+            && self.leaf.count() == 0
             && let Some(row) = self.batch.pop_front()
         {
-            return Some(self.load(row));
+            return Some(self.load(row).map_err(|error| self.ended_by(error)));
         }
         let row = self.next_row()?;
         Some(row.map(|(key, value)| (key.to_vec(), value.to_vec())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
+    use crate::options::Options;
+    use crate::{Database, EngineError};
+
+    /// Goal: a snapshot that was ended says so, of large values too, and its ranges end there. Method: rows
+    /// of a batch whose values are replaced and released before they are read.
+    #[test]
+    fn a_range_of_an_ended_snapshot_says_so_and_ends() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(256 << 10);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let put = |fill: u8| {
+            let mut transaction = database.begin();
+            (0..3).for_each(|key| transaction.put(table, &[key], &[fill; 9_000]).unwrap());
+            transaction.commit().unwrap();
+        };
+        put(1);
+        let snapshot = database.snapshot().unwrap();
+        let mut rows = snapshot.range(table, ..);
+        assert_eq!(rows.next(), Some(Ok((vec![0], vec![1; 9_000]))));
+        assert!(database.runtime().engine().end_oldest_snapshot());
+        put(2);
+        database.merge().unwrap();
+        assert_eq!(rows.next(), Some(Err(EngineError::SnapshotTooOld)));
+        assert_eq!(rows.next(), None);
+        assert_eq!(snapshot.get(table, &[1]), Err(EngineError::SnapshotTooOld));
     }
 }

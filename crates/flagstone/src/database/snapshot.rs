@@ -9,7 +9,7 @@ use flagstone_nand::Nand;
 use super::AnyNand;
 use super::rows::{KeyValue, Range, Reader};
 use super::transaction::scan_range;
-use crate::engine::{Read, ScanRange, SnapshotId, Table};
+use crate::engine::{Descriptor, Read, ScanRange, SnapshotId, Table};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
@@ -70,7 +70,7 @@ impl<D: Nand> Snapshot<D> {
         match self.read(table, key, &mut value)? {
             Read::Absent => Ok(None),
             Read::Inline => Ok(Some(value)),
-            Read::Large(descriptor) => self.runtime.load_value(&descriptor).map(Some),
+            Read::Large(descriptor) => self.load(&descriptor).map(Some),
         }
     }
 
@@ -89,6 +89,10 @@ impl<D: Nand> Snapshot<D> {
             return Ok(read);
         }
         self.runtime.run(|engine| engine.get_snapshot(self.id, table, key, value))
+    }
+
+    fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
+        Reader::Snapshot(self.id).load(&self.runtime, descriptor)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.

@@ -277,8 +277,14 @@ impl<D: Nand> Transaction<D> {
         if value.len() <= self.runtime.engine().inline_value_size_max(key.len()) {
             return self.run(|engine| engine.put(xid, table, key, value));
         }
+        // What speaks against the row is to be known before its pages are written.
+        self.run(|engine| engine.prepare_write(xid, table, key))?;
         let descriptor = self.store(value)?;
-        self.run(|engine| engine.put_ref(xid, table, key, &descriptor))
+        let put = self.run(|engine| engine.put_ref(xid, table, key, &descriptor));
+        if put.is_err() {
+            self.runtime.engine().drop_stored(xid, &descriptor);
+        }
+        put
     }
 
     fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
@@ -288,8 +294,10 @@ impl<D: Nand> Transaction<D> {
     fn store(&self, value: &[u8]) -> Result<Descriptor, EngineError> {
         let xid = self.xid;
         let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
-        self.metered(|| self.runtime.store_value(&plan, value))?;
-        Ok(plan.descriptor)
+        let stored = self.metered(|| self.runtime.store_value(&plan, value));
+        let stored = self.runtime.engine().stored(xid, &plan, stored);
+        self.runtime.wake_others();
+        stored.map(|()| plan.descriptor)
     }
 
     /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.
@@ -332,8 +340,9 @@ impl<D: Nand> Transaction<D> {
         self.run(|engine| engine.delete(xid, table, key))
     }
 
-    /// Rows of a range in ascending order; [`Range::rev`] turns it around. Rows that are read and
-    /// the gaps between them are locked until the transaction ends.
+    /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, all of the
+    /// range that is left is locked until the transaction ends, gaps included: others read it, and wait to
+    /// change it. What only reads does so without locks in a [`crate::Snapshot`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -375,7 +384,7 @@ impl<D: Nand> Transaction<D> {
         (&self.runtime, Reader::Transaction(self.xid))
     }
 
-    /// The first row.
+    /// The first row. Locks the whole table for changes of others, as [`Transaction::range`] does.
     ///
     /// # Errors
     ///
@@ -384,7 +393,7 @@ impl<D: Nand> Transaction<D> {
         self.range(table, ..).next().transpose()
     }
 
-    /// The last row.
+    /// The last row. Locks the whole table, as [`Transaction::first`] does.
     ///
     /// # Errors
     ///
@@ -464,7 +473,17 @@ impl<D: Nand> Transaction<D> {
         }
         let xid = self.xid;
         // The flush is this thread's business: the engine need not ask for it.
-        let ticket = self.run(|engine| engine.commit(xid, Durability::Deferred))?;
+        let ticket = loop {
+            match self.run(|engine| engine.commit(xid, Durability::Deferred)) {
+                Ok(ticket) => break ticket,
+                Err(EngineError::OutcomeUnknown) => return Err(EngineError::OutcomeUnknown),
+                Err(error) if self.runtime.engine().gives_up(xid) => return Err(error),
+                // Work for others failed, not what commits this one: that goes on.
+                Err(_) => {
+                    self.runtime.await_flush();
+                }
+            }
+        };
         self.is_over = true;
         self.metered(|| settle(&self.runtime, ticket.lsn, durability))?;
         trace!(lsn = ticket.lsn.0, ?durability, "committed");

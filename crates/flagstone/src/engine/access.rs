@@ -191,9 +191,11 @@ impl Engine {
         Ok(())
     }
 
-    fn prepare_write(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+    /// Passes when `xid` may change `key` now.
+    pub(crate) fn prepare_write(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
         self.check_key(key)?;
         self.require_sound()?;
+        self.root_of(table)?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Exclusive)?;
         self.admit_write(xid)?;
         let is_read = match self.options.absent {

@@ -25,14 +25,12 @@ use std::ops::Bound;
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
 
-use super::descent::Seek;
 use super::merge::{Job, Next};
 use super::spill::{CommittedRun, Run};
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
 use crate::bugs::SeededBug;
 use crate::log::{Cursor, LogPosition};
-use crate::node::NodeView;
 use crate::options::Compaction;
 
 /// Share of the log budget, in percent, at which a cycle begins.
@@ -405,7 +403,7 @@ impl Engine {
                 self.begin_cycle();
                 Ok(Next::Stepped)
             }
-            Phase::Merging { tree, from } => self.merge_step(tree, from),
+            Phase::Merging { tree, from } => self.merge_step(tree, &from),
             Phase::Copying { tree, after } => {
                 self.copy_step(tree, after);
                 Ok(Next::Stepped)
@@ -437,41 +435,50 @@ impl Engine {
         self.refresh_floors();
     }
 
-    /// Merges the next leaf with deltas at or below the cutoff. A leaf whose merge has to wait is
-    /// passed over: its deltas are copied.
-    fn merge_step(&mut self, mut number: usize, mut from: Vec<u8>) -> Step<Next> {
-        let below = Lsn(self.cycle.cutoff.0 + 1);
-        while let Some(tree) = self.trees.get(number) {
-            let oldest = tree.deltas.older_than(below, Bound::Included(&from)).next();
-            if tree.root.is_some()
-                && let Some((key, ..)) = oldest
-            {
-                let (table, key) = (Table { id: tree.id }, key.to_vec());
-                let index = self.leaf_for(table, Seek::At(&key))?;
-                let frame = self.pool.frame(index);
-                let (page, high) = (frame.page, NodeView::trusted(&frame.image).high());
-                let next = high.map_or((number + 1, Vec::new()), |high| (number, high.to_vec()));
-                if self.hand.passes_over(page) {
-                    self.cycle.phase = Phase::Merging { tree: next.0, from: next.1 };
-                    return Ok(Next::Stepped);
-                }
-                let job = self.merge_at(table, key)?;
-                if job.is_none() && self.has_installs() {
-                    // A split of this tree comes first, as soon as its record is durable.
-                    self.want_flush();
-                    return Ok(Next::Idle);
-                }
-                self.cycle.phase = Phase::Merging { tree: next.0, from: next.1 };
-                return Ok(job.map_or(Next::Stepped, |job| Next::Job(Job::Write(Box::new(job)))));
+    /// Merges the next leaf with deltas at or below the cutoff. A leaf whose merge has to wait, or cannot be,
+    /// is passed over: its deltas are copied.
+    fn merge_step(&mut self, number: usize, from: &[u8]) -> Step<Next> {
+        let Some((number, key)) = self.next_old_delta(number, from) else {
+            // What was merged needs nothing kept apart; from the first copy on the record has to go on
+            // naming what keeps the copies apart.
+            self.forget_met_runs();
+            self.refresh_floors();
+            self.cycle.phase = Phase::Copying { tree: 0, after: None };
+            return Ok(Next::Stepped);
+        };
+        let table = Table { id: number as u32 };
+        let place = self.place_of(table, &key)?;
+        let mut next = Next::Stepped;
+        if !self.hand.passes_over(place.page) {
+            let job = self.merge_at(table, key)?;
+            if job.is_none() && self.has_installs() {
+                // A split of this tree comes first, as soon as its record is durable.
+                self.want_flush();
+                return Ok(Next::Idle);
             }
-            (number, from) = (number + 1, Vec::new());
+            next = job.map_or(Next::Stepped, |job| Next::Job(Job::Write(Box::new(job))));
         }
-        // What was merged needs nothing kept apart; from the first copy on the record has to go on naming
-        // what keeps the copies apart.
-        self.forget_met_runs();
-        self.refresh_floors();
-        self.cycle.phase = Phase::Copying { tree: 0, after: None };
-        Ok(Next::Stepped)
+        let (tree, from) = place.high.map_or((number + 1, Vec::new()), |high| (number, high));
+        self.cycle.phase = Phase::Merging { tree, from };
+        Ok(next)
+    }
+
+    /// The first delta at or below the cutoff, by tree and key, from a key of a tree on.
+    fn next_old_delta(&self, number: usize, from: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let below = Lsn(self.cycle.cutoff.0 + 1);
+        (number..self.trees.len()).find_map(|at| {
+            let from = if at == number { from } else { &[] };
+            let tree = self.trees.get(at).filter(|tree| tree.root.is_some())?;
+            let (key, ..) = tree.deltas.older_than(below, Bound::Included(from)).next()?;
+            Some((at, key.to_vec()))
+        })
+    }
+
+    /// Table and key of the leaf that a cycle is about to merge.
+    pub(super) fn next_in_cycle(&self) -> Option<(Table, Vec<u8>)> {
+        let Phase::Merging { tree, from } = &self.cycle.phase else { return None };
+        let (number, key) = self.next_old_delta(*tree, from)?;
+        Some((Table { id: number as u32 }, key))
     }
 
     /// Copies live deltas at or below the cutoff until a batch is full.
@@ -537,13 +544,23 @@ impl Engine {
     /// Bytes that the record of a checkpoint may come to need for what is unfinished: the master
     /// record, and the pages of open groups.
     pub(crate) fn record_size(&self) -> usize {
-        let run = |run: &CommittedRun| run.run.encoded_size(run.rolled_back.len());
-        let runs = self.runs.unfinished().chain(&self.cycle.loaded).map(run);
         let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
         let open = self.transactions.values().map(|transaction| transaction.named_size());
         let bare = self.runs.bare_lsns().map(|lsn| MasterRun::bare(lsn).run.encoded_size(0));
-        let lists = runs.chain(releases).chain(open).chain(bare).sum::<usize>();
+        let lists = releases.chain(open).chain(bare).sum::<usize>() + self.run_record_size();
         MASTER_HEAD_SIZE + self.trees.len() * 8 + lists + self.open_pages_size()
+    }
+
+    /// Bytes of it that name the runs of committed transactions.
+    fn run_record_size(&self) -> usize {
+        let runs = self.runs.unfinished().chain(&self.cycle.loaded);
+        runs.map(|run| run.run.encoded_size(run.rolled_back.len())).sum()
+    }
+
+    /// Bytes of it that go when background work has loaded every run and released what it may.
+    pub(crate) fn passing_record_size(&self) -> usize {
+        let ready = self.trims.ready(self.durable(), self.snapshots.oldest());
+        self.run_record_size() + ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>()
     }
 
     /// Bytes of it that list pages of open groups.

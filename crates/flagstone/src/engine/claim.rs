@@ -113,6 +113,11 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    /// Whether its last page is written: somebody is about to commit it, or has.
+    fn is_decided(&self) -> bool {
+        !matches!(self.phase, Phase::Settling(_) | Phase::Writing)
+    }
+
     /// Whether restart may find it committed.
     fn may_be_committed(&self) -> bool {
         matches!(self.phase, Phase::Recorded(_) | Phase::Flagging)
@@ -162,10 +167,10 @@ enum Claimed {
 }
 
 /// A leaf as its parent names it.
-struct LeafPlace {
-    page: LogicalPage,
-    low: Vec<u8>,
-    high: Option<Vec<u8>>,
+pub(super) struct LeafPlace {
+    pub(super) page: LogicalPage,
+    pub(super) low: Vec<u8>,
+    pub(super) high: Option<Vec<u8>>,
 }
 
 impl Engine {
@@ -204,6 +209,20 @@ impl Engine {
     /// Whether `xid` is being committed with its leaves.
     pub(super) fn is_claiming(&self, xid: Xid) -> bool {
         self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
+    }
+
+    /// Gives up the commit of `xid`, which met an error; false when its claim may be committed all the
+    /// same: its owner asks again.
+    pub(crate) fn gives_up(&mut self, xid: Xid) -> bool {
+        let own = self.claim.as_ref().filter(|claim| claim.xid == xid);
+        let is_decided = match self.is_poisoned() {
+            true => own.is_some_and(Claim::may_be_committed),
+            false => own.is_some_and(Claim::is_decided),
+        };
+        if !is_decided {
+            self.abandon_claim(xid);
+        }
+        !is_decided
     }
 
     /// The owner of a claim has given up; false when there is none.
@@ -385,7 +404,7 @@ impl Engine {
     }
 
     /// The leaf of `key`, without reading it.
-    fn place_of(&mut self, table: Table, key: &[u8]) -> Step<LeafPlace> {
+    pub(super) fn place_of(&mut self, table: Table, key: &[u8]) -> Step<LeafPlace> {
         let index = self.node_for(table, Seek::At(key), 1)?;
         let frame = self.pool.frame(index);
         let view = NodeView::trusted(&frame.image);
@@ -611,7 +630,9 @@ impl Engine {
 
     /// The pages of the claim are durable: its record commits it, with what is not in the pages.
     pub(crate) fn claim_sealed(&mut self) {
-        let Some(mut claim) = self.claim.take() else { return };
+        let Some(mut claim) = self.claim.take_if(|claim| claim.owner == Owner::Waits) else {
+            return self.cancel_claim();
+        };
         let Some(mut own) = self.transactions.remove(&claim.xid) else { return };
         self.uncommitted_size -= own.size;
         own.size = 0;
@@ -656,8 +677,9 @@ impl Engine {
             || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
     }
 
-    /// There are no pages for the claim: the log takes it all. False when none is being written.
-    pub(super) fn claim_without_pages(&mut self) -> bool {
+    /// There are no pages for the claim, or one of its leaves does not read: the log takes it all. False
+    /// when none is being written.
+    pub(super) fn claim_cannot_go_on(&mut self) -> bool {
         let is_writing = self.claim.as_ref().is_some_and(|claim| claim.phase == Phase::Writing);
         if is_writing {
             self.refuse_claim();

@@ -239,9 +239,11 @@ impl Engine {
         self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
     }
 
-    /// Whether it could once a checkpoint says less than the last one.
+    /// Whether it could once what others have committed is loaded, and a checkpoint says less than the last
+    /// one.
     pub(crate) fn may_name_more(&self, xid: Xid, pages: usize) -> bool {
-        self.fits_record(self.record_size() + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
+        let stays = self.record_size() - self.passing_record_size();
+        self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
     }
 
     fn fits_record(&self, size: usize) -> bool {

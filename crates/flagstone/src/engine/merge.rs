@@ -240,7 +240,7 @@ pub(crate) struct Hand {
     search: Search,
     /// Pages read for the next job: they stay in memory until it is prepared (rule D7).
     held: Vec<LogicalPage>,
-    /// Leaves that must split and found no page for it.
+    /// Leaves that must split and found no page for it, or do not read.
     stuck: HashSet<LogicalPage>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
@@ -535,9 +535,23 @@ impl Engine {
                 self.hand.target = None;
                 self.hand.stuck.insert(page)
             }
-            None if self.claim_without_pages() => true,
+            None if self.claim_cannot_go_on() => true,
             None => !std::mem::replace(&mut self.hand.has_no_spill, true),
         }
+    }
+
+    /// A leaf that background work wanted does not read. Its changes stay in memory and are copied; false
+    /// when what was wanted is no leaf of a merge or claim.
+    pub(crate) fn goes_without_leaf(&mut self) -> bool {
+        if self.claim_cannot_go_on() {
+            return true;
+        }
+        let chosen = self.hand.target.as_ref().map(|target| (target.table, target.key.clone()));
+        let wanted = chosen.or_else(|| self.next_in_cycle());
+        let place = wanted.map(|(table, key)| self.place_of(table, &key));
+        let Some(Ok(place)) = place else { return false };
+        self.hand.target = None;
+        self.hand.stuck.insert(place.page)
     }
 
     /// Whether nothing that is under way can free a leaf for a merge.

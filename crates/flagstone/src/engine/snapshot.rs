@@ -179,6 +179,11 @@ impl Engine {
         Ok(id)
     }
 
+    /// Passes while `snapshot` lives.
+    pub(crate) fn require_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError> {
+        self.snapshots.lsn(snapshot).map(drop)
+    }
+
     /// Ends a snapshot; what only it needed becomes free.
     pub fn end_snapshot(&mut self, snapshot: SnapshotId) {
         self.snapshots.live.remove(&snapshot);

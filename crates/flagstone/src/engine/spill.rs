@@ -32,7 +32,7 @@ use super::scan::{Direction, ScanRange};
 use super::transaction::{Transaction, private_key, split_private_key};
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
-use crate::delta::{DeltaMap, KeyRange, Op, put_varint, take_varint};
+use crate::delta::{DeltaMap, DroppedRefs, KeyRange, Op, put_varint, take_varint};
 use crate::error::EngineError;
 use crate::lock::Xid;
 
@@ -459,10 +459,15 @@ impl Engine {
         self.pool.remove(page);
         // Savepoints kept versions of a key apart; under the run's one LSN only their sum counts.
         let mut changes = self.runs.open[number].carried_to(index);
+        let mut dropped = DroppedRefs::new();
         for entry in entries(&frame).ok_or(fault(page))? {
             let entry = entry.ok_or(fault(page))?;
-            if !is_rolled_back(&rolled_back, entry.number) {
-                changes.insert(entry.key, entry.op, Lsn(entry.number), &[]);
+            match entry.op {
+                Op::PutRef(descriptor) if is_rolled_back(&rolled_back, entry.number) => {
+                    dropped.push(descriptor.to_vec());
+                }
+                _ if is_rolled_back(&rolled_back, entry.number) => {}
+                op => dropped.extend(changes.insert(entry.key, op, Lsn(entry.number), &[])),
             }
         }
         let changes = self.runs.open[number].take_page(index, changes);
@@ -473,6 +478,7 @@ impl Engine {
             self.tree_slot(table.id).ok_or(fault(page))?.is_logged = true;
             self.add_entry(&entry, lsn);
         }
+        self.drop_refs(dropped, lsn);
         let run = &mut self.runs.open[number];
         run.is_loaded[index] = true;
         if run.is_loaded.iter().all(|loaded| *loaded) {

@@ -168,6 +168,31 @@ impl Engine {
         Ok(ValuePlan { descriptor, chunks, chunk_size })
     }
 
+    /// What came of writing the pages of a value: none stay that nothing will refer to.
+    pub(crate) fn stored(
+        &mut self,
+        xid: Xid,
+        plan: &ValuePlan,
+        result: Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let is_live = self.transactions.get(&xid).is_some_and(|own| own.doom.is_none());
+        match &result {
+            // It was ended while they were written: its group was given up without them.
+            _ if !is_live => self.trims.discard_group(plan.descriptor.group),
+            // No descriptor leads to those that were written.
+            Err(error) => self.doom(xid, error.clone()),
+            Ok(()) => {}
+        }
+        result
+    }
+
+    /// A value was stored, but no row refers to it.
+    pub(crate) fn drop_stored(&mut self, xid: Xid, descriptor: &Descriptor) {
+        if let Some(own) = self.transactions.get_mut(&xid) {
+            own.dropped.push(descriptor.encode());
+        }
+    }
+
     /// The group of the pages that a transaction writes before its commit.
     pub(crate) fn group_of(&mut self, xid: Xid) -> Step<GroupId> {
         if let Some(group) = self.transaction(xid)?.group {
@@ -236,11 +261,7 @@ impl Trims {
     /// The first release that may be done, with every commit up to `durable` durable and the
     /// oldest snapshot at `oldest`.
     pub(crate) fn take_ready(&mut self, durable: Lsn, oldest: Option<Lsn>) -> Option<Release> {
-        let ready = |(lsn, release): &(Lsn, Release)| {
-            let is_seen = !matches!(release, Release::CommitGroup(_) | Release::DiscardGroup(_))
-                && oldest.is_some_and(|oldest| oldest < *lsn);
-            *lsn <= durable && !is_seen
-        };
+        let ready = |waiting: &(Lsn, Release)| Self::is_ready(waiting, durable, oldest);
         let index = self.waiting.iter().position(ready)?;
         Some(self.waiting.remove(index).1)
     }
@@ -256,13 +277,21 @@ impl Trims {
         groups
     }
 
-    /// Whether some release may be done.
-    pub(crate) fn has_ready(&self, durable: Lsn, oldest: Option<Lsn>) -> bool {
-        self.waiting.iter().any(|(lsn, release)| {
-            let is_seen = !matches!(release, Release::CommitGroup(_) | Release::DiscardGroup(_))
-                && oldest.is_some_and(|oldest| oldest < *lsn);
-            *lsn <= durable && !is_seen
+    /// What may be released.
+    pub(crate) fn ready(
+        &self,
+        durable: Lsn,
+        oldest: Option<Lsn>,
+    ) -> impl Iterator<Item = &Release> {
+        self.waiting.iter().filter_map(move |waiting| {
+            Self::is_ready(waiting, durable, oldest).then_some(&waiting.1)
         })
+    }
+
+    fn is_ready((lsn, release): &(Lsn, Release), durable: Lsn, oldest: Option<Lsn>) -> bool {
+        let is_seen = !matches!(release, Release::CommitGroup(_) | Release::DiscardGroup(_))
+            && oldest.is_some_and(|oldest| oldest < *lsn);
+        *lsn <= durable && !is_seen
     }
 
     /// Whether some group is not current although its commit is in the log.
@@ -284,7 +313,7 @@ impl Engine {
     }
 
     pub(crate) fn has_release(&self) -> bool {
-        self.trims.has_ready(self.durable(), self.snapshots.oldest())
+        self.trims.ready(self.durable(), self.snapshots.oldest()).next().is_some()
     }
 
     pub(crate) fn take_discarded(&mut self) -> Vec<GroupId> {

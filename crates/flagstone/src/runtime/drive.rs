@@ -141,15 +141,16 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// The device failed, now or before.
     pub(crate) fn advance(&self) -> Result<bool, EngineError> {
+        self.engine().sound()?;
         let flushed = self.flush_now()?;
         Ok(self.work_now()? || flushed || self.await_flush())
     }
 
     /// What another thread is programming may be what is waited for: waits a little for it. False when
     /// nobody is.
-    fn await_flush(&self) -> bool {
+    pub(crate) fn await_flush(&self) -> bool {
         let is_flushing = self.engine().is_flushing();
         if is_flushing {
             self.await_change();
@@ -189,8 +190,13 @@ impl<D: Nand> Runtime<D> {
             }
             Ok(None) => Ok(self.engine().is_flush_wanted()),
             Err(Stop::Miss(fetch)) => {
-                let fetched = self.read(fetch)?;
-                self.engine().fill(fetched)?;
+                let read = self.read(fetch).and_then(|fetched| self.engine().fill(fetched));
+                match read {
+                    // Who asks for the page itself learns of it; work for all goes on without it.
+                    Err(EngineError::Corrupt { .. } | EngineError::Space(_))
+                        if self.engine().goes_without_leaf() => {}
+                    read => read?,
+                }
                 Ok(true)
             }
             Err(Stop::Wait(_)) => Ok(false),
@@ -241,9 +247,10 @@ impl<D: Nand> Runtime<D> {
         let options = engine.options();
         let (delay, fill) = (options.group_delay, options.group_fill);
         let enough = (self.log_page_size() as f64 * fill) as usize;
-        let deadline = Instant::now() + delay;
-        while engine.durable() < lsn && engine.pending_log_size() < enough {
-            let left = deadline.saturating_duration_since(Instant::now());
+        let begun = Instant::now();
+        while engine.durable() < lsn && engine.pending_log_size() < enough && !engine.is_poisoned()
+        {
+            let left = delay.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
             }

@@ -42,7 +42,16 @@ pub trait EncodeKey {
 /// A type of keys. `#[derive(Key)]` makes one of a structure or an enumeration of keys; the derived
 /// order of its values (`Ord`) is that of its keys.
 ///
-/// Floating-point numbers are no keys: they have no total order that everybody means.
+/// Floating-point numbers are no keys: they have no total order that everybody means. Nor are enumerations
+/// that number their variants: `Ord` would go by the numbers, keys go by the places.
+///
+/// ```compile_fail
+/// #[derive(PartialEq, PartialOrd, flagstone::Key)]
+/// enum Level {
+///     High = 2,
+///     Low = 1,
+/// }
+/// ```
 ///
 /// ```
 /// use flagstone::{EncodeKey, Key};

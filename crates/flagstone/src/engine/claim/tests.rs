@@ -2,7 +2,8 @@ use flagstone_nand::{Crashable as _, Profile, SimNand};
 use flagstone_space::Cause;
 
 use crate::database::Database;
-use crate::engine::Table;
+use crate::engine::{Engine, Stop, Table, Wait};
+use crate::error::EngineError;
 use crate::options::{CommitBy, Compaction, Durability, Options};
 
 /// The last leaf of them is more than half full.
@@ -295,4 +296,69 @@ fn changes_around_a_leaf_that_becomes_several_stay_apart() {
         let (database, table) = reopen(database, CommitBy::Log);
         check_all(&database, table);
     }
+}
+
+/// Goal: a commit that meets somebody else's failure says that nothing is committed only where nothing can be.
+/// Method: the owner of a claim gives up after each step; what a restart finds is what it was told.
+#[test]
+fn who_gives_up_a_claim_is_told_whether_it_may_be_committed() {
+    let mut answers = Vec::new();
+    for steps in 0.. {
+        let (database, table) = database(CommitBy::Claims);
+        let runtime = database.runtime();
+        let xid = runtime.engine().begin();
+        for row in 0..ROWS {
+            let put = |engine: &mut Engine| engine.put(xid, table, &key(row), &value(row, 1));
+            runtime.run(put).unwrap();
+        }
+        let commit = || runtime.engine().commit(xid, Durability::Deferred);
+        while let Err(Stop::Miss(fetch)) = commit() {
+            let fetched = runtime.read(fetch).unwrap();
+            runtime.engine().fill(fetched).unwrap();
+        }
+        assert!(matches!(commit(), Err(Stop::Wait(Wait::Claim))));
+        let mut is_whole = false;
+        for _ in 0..steps {
+            match runtime.work_begin() {
+                Ok(Some(work)) => runtime.work_end(work),
+                Err(Stop::Miss(fetch)) => {
+                    let fetched = runtime.read(fetch).unwrap();
+                    runtime.engine().fill(fetched).unwrap();
+                }
+                _ => is_whole = true,
+            }
+        }
+        let gives_up = runtime.engine().gives_up(xid);
+        answers.push(gives_up);
+        if gives_up {
+            runtime.abort(xid);
+            runtime.checkpoint_now().unwrap();
+        } else {
+            runtime.flush_now().unwrap();
+            assert!(commit().is_ok(), "after {steps} steps");
+        }
+        let (database, table) = reopen(database, CommitBy::Claims);
+        check(&database, table, |_| u32::from(!gives_up));
+        if is_whole {
+            break;
+        }
+    }
+    assert!(answers.is_sorted_by(|before, after| before >= after), "{answers:?}");
+    assert!(answers.contains(&false) && answers[0], "{answers:?}");
+}
+
+/// Goal (rule D8): a commit that is acknowledged can be read. Method: the device fails elsewhere while the
+/// flush of a commit is on its way, and that flush succeeds.
+#[test]
+fn a_flush_that_ends_after_a_failure_acknowledges_nothing() {
+    let (database, table) = database(CommitBy::Log);
+    let mut transaction = database.begin();
+    transaction.put(table, &key(1), b"new").unwrap();
+    let lsn = transaction.commit_with(Durability::Deferred).unwrap().lsn;
+    let runtime = database.runtime();
+    let flush = runtime.flush_begin().unwrap().unwrap();
+    runtime.engine().poison(EngineError::Poisoned);
+    runtime.flush_end(flush);
+    assert_eq!(runtime.wait_durable(lsn), Err(EngineError::OutcomeUnknown));
+    assert_eq!(database.begin().get(table, &key(1)).unwrap(), Some(value(1, 0)));
 }

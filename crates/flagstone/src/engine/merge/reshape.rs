@@ -140,6 +140,7 @@ impl Engine {
         let page = plan.page;
         let stop = match self.climb(plan, gone, &mut climb) {
             Ok((group, reshape)) => {
+                self.hand.short = None;
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
             }
             Err(stop @ Stop::Wait(Wait::Pages(_))) => {
