@@ -636,6 +636,7 @@ impl Engine {
     fn forget_page(&mut self, page: LogicalPage) {
         self.pool.remove(page);
         self.mark_stale(page);
+        self.found_again(page);
     }
 
     fn mark_stale(&mut self, page: LogicalPage) {

@@ -426,6 +426,12 @@ impl<D: Nand> Runtime<D> {
 
     /// Aborts a transaction. The pages that it wrote make room at once: nobody may be left to do it.
     pub(crate) fn abort(&self, xid: Xid) {
+        self.abort_now(xid);
+        // A claim that nobody waits for any more keeps its locks until somebody works.
+        while self.engine().is_claiming(xid) && matches!(self.work_now(), Ok(true)) {}
+    }
+
+    fn abort_now(&self, xid: Xid) {
         let discarded = {
             let mut engine = self.engine();
             engine.abort(xid);

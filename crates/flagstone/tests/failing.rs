@@ -343,16 +343,19 @@ fn nobody_waits_for_a_device_that_has_failed() {
 }
 
 /// Goal: a leaf that does not read costs its own rows, and keeps nobody from changing others: nor checkpoints
-/// that copy or merge, nor claims. Method: one leaf fails at every reading, with a change that waits for it.
+/// that copy or merge, nor claims. So does the root of a small table. Method: both fail at every reading, with
+/// changes that wait for them; all other changes are far from them.
 #[test]
 fn a_leaf_that_does_not_read_stops_nothing_else() {
+    const ROWS: u32 = 40_000;
+    const BAD: u32 = ROWS / 2;
     for commit in [CommitBy::Log, CommitBy::Claims] {
         let options = Options { commit, ..options(256 << 10) };
         let last = Arc::new(Mutex::new(None));
-        let lost = Arc::new(Mutex::new(None));
+        let lost = Arc::new(Mutex::new(Vec::new()));
         let (seen, gone) = (Arc::clone(&last), Arc::clone(&lost));
         let hook: Hook = Arc::new(move |call| match call {
-            Call::Read(page) if *gone.lock().unwrap() == Some(page) => {
+            Call::Read(page) if gone.lock().unwrap().contains(&page) => {
                 Err(NandError::Uncorrectable { page })
             }
             Call::Read(page) => {
@@ -361,43 +364,76 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
             }
             _ => Ok(()),
         });
-        let device = Hooked { device: chip(64), hook };
+        let device = Hooked { device: chip(128), hook };
         let database = Database::create_on(device, &options).unwrap();
+        let small = database.table("small").unwrap();
         let table = database.table("t").unwrap();
-        for first in (0..4_000).step_by(100) {
-            let mut transaction = database.begin();
-            (first..first + 100)
-                .for_each(|row| transaction.put(table, &key(row), &[1; 100]).unwrap());
-            transaction.commit().unwrap();
-        }
+        let row = |row: u32| (key(row), [1; 100]);
+        database.load_sorted(small, (0..5).map(row)).unwrap();
+        database.load_sorted(table, (0..ROWS).map(row)).unwrap();
         database.merge().unwrap();
-        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
-        let table = database.existing_table("t").unwrap().unwrap();
-        database.begin().get(table, &key(2_000)).unwrap();
-        let page = *last.lock().unwrap();
-        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
-        let table = database.existing_table("t").unwrap().unwrap();
-        *lost.lock().unwrap() = page;
-        let put = |rows: std::ops::Range<u32>, fill: u8| {
+        let mut device = database.into_device().unwrap();
+        for (table, row) in [(table, BAD), (small, 3)] {
+            let database = Database::open_on(device, &options).unwrap();
+            database.begin().get(table, &key(row)).unwrap();
+            let page = last.lock().unwrap().unwrap();
+            lost.lock().unwrap().push(page);
+            device = database.into_device().unwrap();
+        }
+        let database = Database::open_on(device, &options).unwrap();
+        let put = |table, rows: std::ops::Range<u32>, fill: u8| {
             let mut transaction = database.begin();
             rows.for_each(|row| transaction.put(table, &key(row), &[fill; 100]).unwrap());
             transaction.commit_with(Durability::Immediate).map(drop)
         };
-        assert_eq!(put(2_000..2_001, 2), Ok(()));
-        assert!(matches!(database.begin().get(table, &key(2_001)), Err(EngineError::Space(_))));
-        for round in 3..80 {
-            assert_eq!(put(0..1_500, round), Ok(()), "round {round}");
-            assert_eq!(put(1_990..2_010, round), Ok(()), "round {round}");
-            assert_eq!(database.begin().get(table, &key(2_000)).unwrap(), Some(vec![round; 100]));
+        for (table, row) in [(table, BAD), (small, 3)] {
+            assert_eq!(put(table, row..row + 1, 2), Ok(()));
+            let found = database.begin().get(table, &key(row + 1));
+            assert!(matches!(found, Err(EngineError::Space(_))), "{found:?}");
         }
-        assert!(database.stats().engine.checkpoints > 3, "{:?}", database.stats().engine);
+        for round in 3..100 {
+            let first = u32::from(round) % 10 * 300;
+            let far = first..first + 300;
+            assert_eq!(put(table, far, round), Ok(()), "{commit:?}, round {round}");
+            assert_eq!(put(table, BAD - 10..BAD + 10, round), Ok(()), "{commit:?}, round {round}");
+            assert_eq!(database.begin().get(table, &key(BAD)).unwrap(), Some(vec![round; 100]));
+        }
+        database.runtime().checkpoint_now().unwrap();
+        let merges = database.stats().engine.merges;
         assert_eq!(database.merge(), Ok(()));
+        assert!(database.stats().engine.merges >= merges);
         let device = database.into_device().unwrap();
         let database = Database::open_on(device, &options).unwrap();
         let found = |row| database.begin().get(table, &key(row));
-        assert_eq!(found(700), Ok(Some(vec![79; 100])));
-        assert_eq!(found(1_990), Ok(Some(vec![79; 100])));
+        assert_eq!(found(2_800), Ok(Some(vec![99; 100])));
+        assert_eq!(found(BAD - 500), Ok(Some(vec![1; 100])));
         // Which is newer, leaf or change, nobody knows any more.
-        assert!(matches!(found(2_000), Err(EngineError::Space(_))), "{commit:?}");
+        assert!(matches!(found(BAD), Err(EngineError::Space(_))), "{commit:?}");
     }
+}
+
+/// Goal: the same where the log holds more than memory, so that a restart would have to merge.
+#[test]
+fn a_chip_that_is_worn_out_opens_with_little_memory() {
+    let database = Database::create_on(chip(64), &options(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    for first in (0..3_000).step_by(100) {
+        let mut transaction = database.begin();
+        for row in first..first + 100 {
+            transaction.put(table, &key(row), &[key(7).as_slice(), &[7; 90]].concat()).unwrap();
+        }
+        transaction.commit_with(Durability::Immediate).unwrap();
+    }
+    let hook: Hook = Arc::new(|call| match call {
+        Call::Program(page) => Err(NandError::ProgramFailed { page }),
+        Call::Erase(block) => Err(NandError::EraseFailed { block }),
+        _ => Ok(()),
+    });
+    let device = Hooked { device: database.into_device().unwrap(), hook };
+    let database = Database::open_on(device, &options(96 << 10)).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    assert_eq!(rows(&database, table), (0..3_000).map(|row| (row, 7)).collect::<Vec<_>>());
+    let mut transaction = database.begin();
+    let refused = transaction.put(table, &key(1), b"x").and_then(|()| transaction.commit());
+    assert_eq!(refused.map(drop), Err(EngineError::WornOut));
 }

@@ -447,18 +447,24 @@ impl Engine {
             return Ok(Next::Stepped);
         };
         let table = Table { id: number as u32 };
-        let place = self.place_of(table, &key)?;
         let mut next = Next::Stepped;
-        if !self.hand.passes_over(place.page) {
-            let job = self.merge_at(table, key)?;
-            if job.is_none() && self.has_installs() {
-                // A split of this tree comes first, as soon as its record is durable.
-                self.want_flush();
-                return Ok(Next::Idle);
+        let high = match self.behind_unread(table, &key) {
+            Some(high) => high,
+            None => {
+                let place = self.place_of(table, &key)?;
+                if !self.hand.passes_over(place.page) {
+                    let job = self.merge_at(table, key)?;
+                    if job.is_none() && self.has_installs() {
+                        // A split of this tree comes first, as soon as its record is durable.
+                        self.want_flush();
+                        return Ok(Next::Idle);
+                    }
+                    next = job.map_or(Next::Stepped, |job| Next::Job(Job::Write(Box::new(job))));
+                }
+                place.high
             }
-            next = job.map_or(Next::Stepped, |job| Next::Job(Job::Write(Box::new(job))));
-        }
-        let (tree, from) = place.high.map_or((number + 1, Vec::new()), |high| (number, high));
+        };
+        let (tree, from) = high.map_or((number + 1, Vec::new()), |high| (number, high));
         self.cycle.phase = Phase::Merging { tree, from };
         Ok(next)
     }
@@ -472,13 +478,6 @@ impl Engine {
             let (key, ..) = tree.deltas.older_than(below, Bound::Included(from)).next()?;
             Some((at, key.to_vec()))
         })
-    }
-
-    /// Table and key of the leaf that a cycle is about to merge.
-    pub(super) fn next_in_cycle(&self) -> Option<(Table, Vec<u8>)> {
-        let Phase::Merging { tree, from } = &self.cycle.phase else { return None };
-        let (number, key) = self.next_old_delta(*tree, from)?;
-        Some((Table { id: number as u32 }, key))
     }
 
     /// Copies live deltas at or below the cutoff until a batch is full.

@@ -207,13 +207,20 @@ impl Engine {
     }
 
     /// Whether `xid` is being committed with its leaves.
-    pub(super) fn is_claiming(&self, xid: Xid) -> bool {
+    pub(crate) fn is_claiming(&self, xid: Xid) -> bool {
         self.claim.as_ref().is_some_and(|claim| claim.xid == xid)
     }
 
-    /// Gives up the commit of `xid`, which met an error; false when its claim may be committed all the
-    /// same: its owner asks again.
+    /// Gives up the commit of `xid`, which met an error. False when its owner has to ask again: its claim may
+    /// be committed all the same, or the error was met on the way to a claim and the log takes it all.
     pub(crate) fn gives_up(&mut self, xid: Xid) -> bool {
+        if self.transactions.get(&xid).is_some_and(|own| own.claimed.is_some()) {
+            return false;
+        }
+        if !self.is_poisoned() && !self.is_claiming(xid) && self.is_worth_a_claim(xid) {
+            self.transactions.entry(xid).and_modify(|own| own.is_refused = true);
+            return false;
+        }
         let own = self.claim.as_ref().filter(|claim| claim.xid == xid);
         let is_decided = match self.is_poisoned() {
             true => own.is_some_and(Claim::may_be_committed),
@@ -436,6 +443,7 @@ impl Engine {
         let pages = 1 + own / self.payload_size;
         let is_possible = table != CATALOG
             && !self.busy.contains(&place.page)
+            && !self.hand.passes_over(place.page)
             && self.may_claim(xid, self.claimed_page_count() + pages);
         if !is_possible || self.options.commit != CommitBy::Auto {
             return Ok(f64::from(u8::from(is_possible)));

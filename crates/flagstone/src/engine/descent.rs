@@ -193,6 +193,7 @@ impl Engine {
             // A merge has written it but is not installed: snapshots still need what it replaces.
             return Ok(());
         }
+        self.found_again(page);
         if level == 0 {
             self.meet_base(page, info.lsn, &image);
             self.place(page, info.lsn, image, Class::Leaf);

@@ -33,7 +33,7 @@ use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op};
 use crate::lock::Xid;
 use crate::log;
-use crate::node::Built;
+use crate::node::{Built, NodeView};
 use crate::options::Options;
 pub(super) use choose::grown_by;
 use hashbrown::HashSet;
@@ -240,8 +240,10 @@ pub(crate) struct Hand {
     search: Search,
     /// Pages read for the next job: they stay in memory until it is prepared (rule D7).
     held: Vec<LogicalPage>,
-    /// Leaves that must split and found no page for it, or do not read.
+    /// Leaves that must split and found no page for it.
     stuck: HashSet<LogicalPage>,
+    /// Pages that do not read: nothing below them is merged.
+    unread: HashSet<LogicalPage>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
     /// Only stuck leaves are left to merge.
@@ -319,9 +321,9 @@ impl Hand {
         }
     }
 
-    /// Whether the leaf `page` found no pages for its split.
+    /// Whether the leaf `page` found no pages for its split, or does not read.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
-        self.stuck.contains(&page)
+        self.stuck.contains(&page) || self.unread.contains(&page)
     }
 
     /// Something shrank: every leaf may be tried again.
@@ -540,18 +542,46 @@ impl Engine {
         }
     }
 
-    /// A leaf that background work wanted does not read. Its changes stay in memory and are copied; false
-    /// when what was wanted is no leaf of a merge or claim.
-    pub(crate) fn goes_without_leaf(&mut self) -> bool {
+    /// A page that background work wanted does not read, or is not what it has to be. What is below it stays
+    /// in memory and is copied; false when that was known, and somebody needs it all the same.
+    pub(crate) fn goes_without(&mut self, page: LogicalPage) -> bool {
         if self.claim_cannot_go_on() {
             return true;
         }
-        let chosen = self.hand.target.as_ref().map(|target| (target.table, target.key.clone()));
-        let wanted = chosen.or_else(|| self.next_in_cycle());
-        let place = wanted.map(|(table, key)| self.place_of(table, &key));
-        let Some(Ok(place)) = place else { return false };
-        self.hand.target = None;
-        self.hand.stuck.insert(place.page)
+        let is_new = self.hand.unread.insert(page);
+        let target = self.hand.target.take();
+        let place = target.map(|target| self.place_of(target.table, &target.key));
+        // A neighbour's merge may have wanted it.
+        is_new || place.is_some_and(|place| place.is_ok_and(|at| self.hand.unread.insert(at.page)))
+    }
+
+    /// A page has been read, or has another owner.
+    pub(super) fn found_again(&mut self, page: LogicalPage) {
+        if !self.hand.unread.is_empty() {
+            self.hand.unread.remove(&page);
+        }
+    }
+
+    /// Where the keys begin that follow a page on the way to the leaf of `key`, if that page does not read;
+    /// none inside when no key of the tree does.
+    pub(super) fn behind_unread(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        let mut page = self.trees.get(table.id as usize)?.root?;
+        let mut high = None;
+        for _ in 0..=self.height {
+            if self.hand.unread.contains(&page) {
+                return Some(high);
+            }
+            let view = NodeView::trusted(&self.pool.frame(self.pool.peek(page)?).image);
+            if view.is_leaf() {
+                return None;
+            }
+            let (place, child) = view.child_for(key)?;
+            if place + 1 < view.count() {
+                high = Some(view.separator(place + 1));
+            }
+            page = child;
+        }
+        None
     }
 
     /// Whether nothing that is under way can free a leaf for a merge.

@@ -179,7 +179,8 @@ impl Engine {
         match &result {
             // It was ended while they were written: its group was given up without them.
             _ if !is_live => self.trims.discard_group(plan.descriptor.group),
-            // No descriptor leads to those that were written.
+            Err(_) if !plan.descriptor.is_indirect => self.drop_stored(xid, &plan.descriptor),
+            // No list leads to those that were written.
             Err(error) => self.doom(xid, error.clone()),
             Ok(()) => {}
         }

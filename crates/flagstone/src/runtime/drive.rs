@@ -9,7 +9,7 @@ use flagstone_space::Lsn;
 use super::Runtime;
 use super::sleep::Woken;
 use crate::bugs::SeededBug;
-use crate::engine::{Engine, Step, Stop, Table, Wait};
+use crate::engine::{Engine, Fetch, Step, Stop, Table, Wait};
 use crate::error::EngineError;
 use crate::lock::Xid;
 
@@ -98,6 +98,10 @@ impl<D: Nand> Runtime<D> {
     /// Does what an operation waits for; false when there was nothing to do.
     fn make_way(&self, wait: Wait) -> Result<bool, EngineError> {
         let mut engine = self.engine();
+        if wait != Wait::Claim {
+            // Nothing comes of waiting for a device that has failed.
+            engine.sound()?;
+        }
         match wait {
             Wait::Log => engine.want_checkpoint(),
             Wait::Memory | Wait::Durable(_) => engine.want_flush(),
@@ -141,9 +145,8 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// The device failed, now or before.
+    /// The device failed.
     pub(crate) fn advance(&self) -> Result<bool, EngineError> {
-        self.engine().sound()?;
         let flushed = self.flush_now()?;
         Ok(self.work_now()? || flushed || self.await_flush())
     }
@@ -191,12 +194,19 @@ impl<D: Nand> Runtime<D> {
             Ok(None) => Ok(self.engine().is_flush_wanted()),
             Err(Stop::Miss(fetch)) => {
                 let read = self.read(fetch).and_then(|fetched| self.engine().fill(fetched));
-                match read {
+                match (read, fetch) {
                     // Who asks for the page itself learns of it; work for all goes on without it.
-                    Err(EngineError::Corrupt { .. } | EngineError::Space(_))
-                        if self.engine().goes_without_leaf() => {}
-                    read => read?,
+                    (
+                        Err(EngineError::Corrupt { .. } | EngineError::Space(_)),
+                        Fetch::Page(page, _),
+                    ) if self.engine().goes_without(page) => {}
+                    (read, _) => read?,
                 }
+                Ok(true)
+            }
+            Err(Stop::Error(EngineError::Corrupt { page, .. }))
+                if self.engine().goes_without(page) =>
+            {
                 Ok(true)
             }
             Err(Stop::Wait(_)) => Ok(false),
@@ -326,7 +336,7 @@ impl<D: Nand> Runtime<D> {
     fn finish_checkpoint(&self) -> Result<(), EngineError> {
         let mut idle_count = 0;
         while self.engine().is_checkpointing() {
-            self.run(|engine| engine.require_sound())?;
+            self.engine().sound()?;
             let progress = self.advance()?;
             idle_count = if progress { 0 } else { idle_count + 1 };
             if idle_count > IDLE_COUNT_MAX {

@@ -8,6 +8,7 @@ use super::{Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::{Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table};
+use crate::error::EngineError;
 use crate::node::NodeView;
 use crate::options::{SuperGroup, Victim};
 
@@ -34,7 +35,9 @@ impl Engine {
         };
         match self.prepare_merge(&target) {
             Ok(job) => Ok(job),
-            Err(stop @ (Stop::Miss(_) | Stop::Wait(_))) => {
+            Err(
+                stop @ (Stop::Miss(_) | Stop::Wait(_) | Stop::Error(EngineError::Corrupt { .. })),
+            ) => {
                 self.hand.target = Some(target);
                 Err(stop)
             }
@@ -117,7 +120,7 @@ impl Engine {
             let (page, high) = (group.place.page, group.place.high.clone());
             let table = Table { id: at.0 };
             let range = KeyRange { low: &at.1, high: high.as_deref() };
-            let is_busy = self.busy.contains(&page) || self.hand.stuck.contains(&page);
+            let is_busy = self.busy.contains(&page) || self.hand.passes_over(page);
             if self.tree(table)?.deltas.range(range).next().is_none() {
                 self.hand.ledger.forget(at.0, range);
             } else if !is_busy && self.tree(table)?.deltas.range_totals(range, durable).count > 0 {
@@ -154,7 +157,7 @@ impl Engine {
                 self.hand.ledger.recount(&at, size);
             } else if !is_durable
                 || self.busy.contains(&group.place.page)
-                || self.hand.stuck.contains(&group.place.page)
+                || self.hand.passes_over(group.place.page)
             {
                 passed += 1;
                 if passed > PASSED_MAX {
@@ -302,6 +305,9 @@ impl Engine {
     #[expect(clippy::type_complexity, reason = "score and key of the best, start of the next node")]
     fn best_below(&mut self, table: Table) -> Step<(Option<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
         let durable = self.merge_lsn();
+        if let Some(next) = self.behind_unread(table, &self.hand.key) {
+            return Ok((None, next));
+        }
         let key = std::mem::take(&mut self.hand.key);
         let index = self.node_for(table, Seek::At(&key), 1);
         self.hand.key = key;
@@ -310,7 +316,7 @@ impl Engine {
         let deltas = &self.tree(table)?.deltas;
         let next = view.high().map(<[u8]>::to_vec);
         if view.is_leaf() {
-            if self.hand.stuck.contains(&frame.page) {
+            if self.hand.passes_over(frame.page) {
                 return Ok((None, next));
             }
             let totals = deltas.range_totals(KeyRange::ALL, durable);
@@ -328,7 +334,7 @@ impl Engine {
                 .sum();
             tally.add(child, size);
         }
-        let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.stuck.contains(page);
+        let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.passes_over(*page);
         let best = tally.best(|child| view.child(child).as_ref().is_some_and(busy));
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
         Ok((best.filter(|(score, _)| *score > 0), next))

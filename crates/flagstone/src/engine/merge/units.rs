@@ -209,7 +209,7 @@ impl Engine {
     /// units have one, else of all.
     fn cheapest_cover(&self) -> Vec<GroupKey> {
         let goal = self.options.memory / COVER_SHARE;
-        let is_free = |page| !self.busy.contains(&page) && !self.hand.stuck.contains(&page);
+        let is_free = |page| !self.busy.contains(&page) && !self.hand.passes_over(page);
         let cold = cover::buckets(|from| {
             let due = self.pool.due_from(from as u64).filter(|(page, _)| is_free(*page));
             due.map(|(page, changes)| (page, changes.writes as usize, changes.size))
@@ -245,7 +245,7 @@ impl Engine {
         }
         self.tell_units();
         let is_free =
-            !self.busy.contains(&group.place.page) && !self.hand.stuck.contains(&group.place.page);
+            !self.busy.contains(&group.place.page) && !self.hand.passes_over(group.place.page);
         let target = Target { table, key: at.1.clone(), reason: Reason::Memory };
         Ok((is_durable && is_free).then_some(target))
     }
