@@ -222,6 +222,8 @@ pub struct Engine {
     committed: Lsn,
     /// Commits up to here must become durable soon: somebody waits for them.
     flush_to: Lsn,
+    /// What fills log pages may leave memory, and nobody waits for it.
+    is_log_crowded: bool,
     /// Commits up to here are waited for too, but their flush may wait for company.
     company_to: Lsn,
     flush_in_flight: Option<FlushPoint>,
@@ -328,6 +330,7 @@ impl Engine {
             log,
             committed: Lsn::ZERO,
             flush_to: Lsn::ZERO,
+            is_log_crowded: false,
             company_to: Lsn::ZERO,
             flush_in_flight: None,
             replay_cutoff: None,
@@ -399,7 +402,7 @@ impl Engine {
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned()
             && self.flush_in_flight.is_none()
-            && (self.flush_to > self.log.durable() || self.has_company())
+            && (self.flush_to > self.log.durable() || self.has_company() || self.is_log_crowded)
             && self.log.pending_bytes() > 0
     }
 
@@ -445,7 +448,12 @@ impl Engine {
         if self.is_poisoned() {
             return None;
         }
-        let flush = self.log.seal(geometry, slots_left)?;
+        let is_crowded = std::mem::take(&mut self.is_log_crowded);
+        let is_awaited = self.flush_to.max(self.company_to) > self.log.durable();
+        let flush = match is_crowded && !is_awaited {
+            true => self.log.seal_full_pages(geometry, slots_left)?,
+            false => self.log.seal(geometry, slots_left)?,
+        };
         self.flush_in_flight = Some(FlushPoint { upto: flush.upto, chain: self.log.chain() });
         self.refresh_floors();
         Some(flush)
@@ -463,6 +471,11 @@ impl Engine {
     /// Asks for everything in the log to become durable.
     pub fn want_flush(&mut self) {
         self.flush_to = self.log.appended();
+    }
+
+    /// Asks for the log pages that are full to leave memory.
+    pub(crate) fn want_full_pages(&mut self) {
+        self.is_log_crowded = true;
     }
 
     /// Transactions that may call their operation again, each named once.

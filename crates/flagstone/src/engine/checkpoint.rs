@@ -366,8 +366,12 @@ impl Engine {
                         && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
             Phase::Merging { .. } => true,
-            // A page full of copies is waiting to be written: the flush comes first.
-            Phase::Copying { .. } => self.log.pending_bytes() < self.copy_batch_size(),
+            // A page full of copies is waiting to be written: the flush comes first. What it left behind may
+            // be as much again.
+            Phase::Copying { .. } => {
+                self.log.pending_bytes() < self.copy_batch_size()
+                    || !self.is_flush_wanted() && self.flush_in_flight.is_none()
+            }
             Phase::Settling { copied } => {
                 copied <= self.durable()
                     || !self.is_flush_wanted() && self.flush_in_flight.is_none()
@@ -499,7 +503,7 @@ impl Engine {
             after = last;
             if after.is_some() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
-                self.want_flush();
+                self.want_full_pages();
                 return;
             }
             number += 1;

@@ -13,7 +13,7 @@
 
 use flagstone_space::Lsn;
 
-use super::codec::put_varint;
+use super::codec::{Cursor, put_varint};
 use super::fragment::{HEADER_SIZE, Header, write_header};
 use super::record::Record;
 use super::{ChainPoint, EPOCH_MAX, LogError, LogGeometry, lsn};
@@ -187,17 +187,37 @@ impl LogWriter {
     ///
     /// `None` when nothing is pending or a flush is in flight.
     pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        self.seal_first(self.ends.len(), geometry, slots_left)
+    }
+
+    /// As [`LogWriter::seal`], but what would not fill its page stays pending: nobody waits for it. All of
+    /// it is cut where no page can be filled.
+    pub(crate) fn seal_full_pages(
+        &mut self,
+        geometry: LogGeometry,
+        slots_left: u16,
+    ) -> Option<Flush> {
+        let room = first_room(geometry, slots_left, self.pending.len());
+        let full = full_pages_size(geometry, room, self.pending.len());
+        let count = self.ends.partition_point(|end| *end <= full);
+        self.seal_first(if count == 0 { self.ends.len() } else { count }, geometry, slots_left)
+    }
+
+    /// Cuts the first `count` of the pending records.
+    fn seal_first(
+        &mut self,
+        count: usize,
+        geometry: LogGeometry,
+        slots_left: u16,
+    ) -> Option<Flush> {
         if self.in_flight.is_some() || self.pending.is_empty() {
             return None;
         }
+        let count = if std::mem::take(&mut self.is_opening) { 1 } else { count };
+        let last = self.counter_of(count - 1)?;
         let mut pending = std::mem::take(&mut self.pending);
         let mut ends = std::mem::take(&mut self.ends);
-        let last = if std::mem::take(&mut self.is_opening) {
-            self.put_back_behind_marker(&mut pending, &mut ends);
-            1
-        } else {
-            self.counter
-        };
+        self.put_back_behind(count, &mut pending, &mut ends);
         let mut cutter = Cutter { ends: &ends, last, start: 0, done: 0, index: 0 };
         let mut fragments = Vec::new();
         let mut room = first_room(geometry, slots_left, pending.len());
@@ -215,13 +235,22 @@ impl LogWriter {
         Some(Flush { fragments, upto })
     }
 
-    /// Leaves the first record to be cut: the others stay pending.
-    fn put_back_behind_marker(&mut self, pending: &mut Vec<u8>, ends: &mut Vec<usize>) {
-        let Some(marker_end) = ends.first().copied() else { return };
-        self.pending.extend_from_slice(&pending[marker_end..]);
-        self.ends.extend(ends[1..].iter().map(|end| end - marker_end));
-        pending.truncate(marker_end);
-        ends.truncate(1);
+    /// The counter of a pending record, which begins with it.
+    fn counter_of(&self, index: usize) -> Option<u64> {
+        let begin =
+            index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
+        let mut frame = Cursor::new(self.pending.get(begin..)?);
+        frame.varint().ok()?;
+        frame.varint().ok()
+    }
+
+    /// Leaves the first `count` records to be cut: the others stay pending.
+    fn put_back_behind(&mut self, count: usize, pending: &mut Vec<u8>, ends: &mut Vec<usize>) {
+        let cut = ends[count - 1];
+        self.pending.extend_from_slice(&pending[cut..]);
+        self.ends.extend(ends[count..].iter().map(|end| end - cut));
+        pending.truncate(cut);
+        ends.truncate(count);
     }
 
     /// Notes that every fragment of the flush in flight is on flash, and returns the durable LSN.
@@ -323,6 +352,21 @@ impl Cutter<'_> {
 fn first_room(geometry: LogGeometry, slots_left: u16, size: usize) -> u16 {
     let is_worth = fragment_count(geometry, slots_left, size) <= fragment_count(geometry, 0, size);
     if is_worth { slots_left } else { 0 }
+}
+
+/// Bytes of `size` that fill the pages which they take, when `room` slots of the first are free (0: a new
+/// page).
+fn full_pages_size(geometry: LogGeometry, mut room: u16, size: usize) -> usize {
+    let mut full = 0;
+    loop {
+        let free = if room == 0 { geometry.slots_per_page() } else { room };
+        let (slots, payload_size) = cut_size(geometry, room, size - full);
+        let is_full = slots == free && payload_size < size - full;
+        if !is_full {
+            return full;
+        }
+        (full, room) = (full + payload_size, 0);
+    }
 }
 
 /// Fragments that `rest` bytes take when `room` slots of the page are free (0: a new page).
