@@ -57,7 +57,7 @@ mod value;
 pub use access::Read;
 pub(crate) use append::Append;
 pub use catalog::Table;
-pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree, is_name, tombstone};
+pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree, is_name, named_table, tombstone};
 pub(crate) use checkpoint::{CheckpointJob, Master};
 pub(crate) use claim::ClaimJob;
 pub(crate) use dropped::Freed;

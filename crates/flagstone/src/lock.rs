@@ -1,7 +1,7 @@
 //! The lock table: who may touch which record, key interval or page (rule D13).
 //!
-//! Owns: granted locks, queued requests, and the wait-for graph over them and over waits for memory,
-//! claims and log room (rule D7). Never does: block, sleep, read a clock or do I/O. A request that
+//! Owns: granted locks, queued requests, and the wait-for graph over them. Who waits for memory, claims or log
+//! room waits for work that somebody does, never for a transaction (rule D7). Never does: block, sleep, read a clock or do I/O. A request that
 //! cannot be granted is queued, and [`LockTable::release_all`] says whom a release let in.
 //!
 //! ```text
@@ -163,7 +163,6 @@ pub(crate) struct LockTable {
     trees: HashMap<Space, TreeLocks>,
     owners: HashMap<Xid, Owned>,
     waiting: HashMap<Xid, Pending>,
-    external: HashMap<Xid, Vec<Xid>>,
     spare: Vec<Owned>,
     missed: Vec<Xid>,
     requests: u64,
@@ -193,12 +192,10 @@ impl LockTable {
         }
     }
 
-    /// Ends a transaction: drops its locks, its queued request and its other waits.
+    /// Ends a transaction: drops its locks and its queued request.
     ///
     /// Returns the transactions whose queued requests are granted by it, in order of service.
     pub(crate) fn release_all(&mut self, xid: Xid) -> Vec<Xid> {
-        self.clear_wait(xid);
-        self.forget_external(xid);
         let mut candidates = Vec::new();
         self.withdraw(xid, &mut candidates);
         if let Some(mut owned) = self.owners.remove(&xid) {
@@ -222,24 +219,6 @@ impl LockTable {
         self.withdraw(xid, &mut candidates);
         self.drop_idle_trees();
         self.grant_candidates(candidates)
-    }
-
-    /// Records that `xid` waits for others for a reason other than a lock (rule D7).
-    ///
-    /// Replaces an earlier such wait. Returns the victim when the wait closes a cycle; the caller
-    /// aborts it and, when it is another transaction, calls again.
-    pub(crate) fn wait_on(&mut self, xid: Xid, on: &[Xid]) -> Option<Xid> {
-        let edges = self.external.entry(xid).or_default();
-        edges.clear();
-        edges.extend(on.iter().copied().filter(|other| *other != xid));
-        self.cycle_victim(xid)
-    }
-
-    /// Ends a wait recorded with [`LockTable::wait_on`].
-    pub(crate) fn clear_wait(&mut self, xid: Xid) {
-        if !self.external.is_empty() {
-            self.external.remove(&xid);
-        }
     }
 
     /// Gives every holder of page `from` the same lock on page `to` (rule D13).
@@ -282,13 +261,11 @@ impl LockTable {
     pub(crate) fn bytes(&self) -> usize {
         let owned_size =
             |owned: &Owned| 4 * owned.points.capacity() + 8 * owned.interval_trees.len();
-        let edge_size: usize = self.external.values().map(|edges| 8 * edges.len()).sum();
         self.records.bytes()
             + self.trees.values().map(TreeLocks::bytes).sum::<usize>()
             + self.owners.values().map(owned_size).sum::<usize>()
             + self.owners.capacity() * size_of::<(Xid, Owned)>()
             + self.waiting.capacity() * size_of::<(Xid, Pending)>()
-            + edge_size
     }
 
     fn acquire_point(&mut self, xid: Xid, space: Space, key: &[u8], mode: Mode) -> LockOutcome {
@@ -586,12 +563,6 @@ impl LockTable {
     fn drop_idle_trees(&mut self) {
         if !self.trees.is_empty() && self.records.len() <= intervals::SCAN_COUNT_MAX / 2 {
             self.trees.retain(|_, tree| !tree.intervals.is_empty());
-        }
-    }
-
-    fn forget_external(&mut self, xid: Xid) {
-        for edges in self.external.values_mut() {
-            edges.retain(|other| *other != xid);
         }
     }
 }

@@ -170,6 +170,25 @@ fn a_tail_that_outgrows_memory_asks_for_more() {
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
 }
 
+/// Goal: the same for a transaction that spilled, of which the log has nothing but the places.
+#[test]
+fn a_spilled_transaction_that_outgrows_memory_asks_for_more() {
+    let little = Options::default().with_memory(256 << 10);
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
+    let database = Database::create_on(SimNand::new(&profile, 1), &little).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    (0..10_000_u32).for_each(|row| transaction.put(table, &row.to_be_bytes(), &[1; 100]).unwrap());
+    transaction.commit().unwrap();
+    assert!(database.stats().engine.spilled_pages > 300);
+    let device = database.into_device().unwrap();
+    let refused = Database::open_read_only_on(device.clone(), &little).unwrap_err();
+    assert!(matches!(refused, OpenError::NeedsMemory { .. }), "{refused}");
+    let large = Options { log_pages: 0, ..Options::default().with_memory(8 << 20) };
+    let database = Database::open_read_only_on(device, &large).unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 10_000);
+}
+
 fn contents(paths: &[&Path]) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).unwrap()).collect()
 }

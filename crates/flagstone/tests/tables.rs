@@ -398,3 +398,32 @@ fn tables_without_end_come_and_go() {
     let database = Database::open_on(device, &options()).unwrap();
     assert!(settled(&database) < 10);
 }
+
+/// Goal: a table whose creation was given up leaves no trace: neither its number nor its page. Method: as many
+/// as a record could never count.
+#[test]
+fn creations_that_are_given_up_cost_nothing() {
+    let database = Database::create_on(chip("tiny", 400), &options()).unwrap();
+    let before = settled(&database);
+    let runtime = database.runtime();
+    for _ in 0..3_000 {
+        let xid = runtime.engine().begin();
+        loop {
+            let step = runtime.engine().create_table(xid, "given up");
+            match step {
+                Ok(_) => break,
+                Err(Stop::Wait(wait)) => runtime.supply(wait).unwrap(),
+                Err(Stop::Miss(fetch)) => {
+                    let fetched = runtime.read(fetch).unwrap();
+                    runtime.engine().fill(fetched).unwrap();
+                }
+                Err(Stop::Error(error)) => panic!("{error}"),
+            }
+        }
+        runtime.engine().abort(xid);
+    }
+    assert_eq!(settled(&database), before);
+    let table = database.table("t").unwrap();
+    fill(&database, table, 0..20);
+    assert_eq!(rows(&database, "t").unwrap().len(), 20);
+}

@@ -27,7 +27,7 @@ use thiserror::Error;
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
 use super::{Database, Snapshot, Transaction};
-use crate::engine::{CATALOG, Table};
+use crate::engine::{CATALOG, Table, named_table};
 use crate::error::EngineError;
 use crate::options::Durability;
 
@@ -175,8 +175,8 @@ impl<D: Nand> Database<D> {
         snapshot: &Snapshot<D>,
     ) -> Result<Vec<(String, Table)>, EngineError> {
         let found = snapshot.range(CATALOG, ..).map(|row| {
-            let name = String::from_utf8_lossy(&row?.0).into_owned();
-            Ok(self.existing_table(&name)?.map(|table| (name, table)))
+            let (key, entry) = row?;
+            Ok(named_table(&key, &entry))
         });
         found.filter_map(Result::transpose).collect()
     }

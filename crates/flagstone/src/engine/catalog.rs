@@ -100,6 +100,12 @@ pub(crate) fn is_name(key: &[u8]) -> bool {
     key.first() != Some(&TOMBSTONE)
 }
 
+/// Name and table of an entry of the catalog, whatever became of them since.
+pub(crate) fn named_table(key: &[u8], entry: &[u8]) -> Option<(String, Table)> {
+    let (table, _) = decode_entry(entry).filter(|_| is_name(key))?;
+    Some((String::from_utf8_lossy(key).into_owned(), table))
+}
+
 impl Engine {
     /// The table called `name` with its entry in the catalog, locked for a change of it.
     pub(crate) fn locked_entry(&mut self, xid: Xid, name: &str) -> Step<Option<(Table, Vec<u8>)>> {
@@ -150,13 +156,27 @@ impl Engine {
             return Err(EngineError::Full.into());
         }
         let id = vacant.unwrap_or(next);
-        let root = self.take_page()?;
-        self.put(xid, CATALOG, name.as_bytes(), &encode_entry(Table { id }, root))?;
+        let (table, root) = (Table { id }, self.take_page()?);
+        if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
+            self.unused_pages.push(root);
+            return Err(stop);
+        }
+        self.transaction(xid)?.created.push(table);
         self.drops.take_vacant(id);
         if let Some(slot) = self.tree_slot(id) {
             *slot = Tree::new(id, Some(root));
         }
-        Ok(Table { id })
+        Ok(table)
+    }
+
+    /// A table that was never committed is no more: its number and its page are for the next one.
+    pub(super) fn forget_created(&mut self, table: Table) {
+        let tree = self.trees.get_mut(table.id as usize);
+        if let Some(root) = tree.and_then(|tree| tree.root.take()) {
+            self.forget_page(root);
+            self.unused_pages.push(root);
+            self.drops.add_vacant(table.id);
+        }
     }
 
     /// Registers a tree that the catalog names; restart calls it once for each entry.

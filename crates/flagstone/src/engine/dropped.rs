@@ -134,6 +134,11 @@ impl Drops {
         self.vacant.last().copied()
     }
 
+    /// Nobody has this number any more, and nothing in the log does.
+    pub(super) fn add_vacant(&mut self, id: u32) {
+        self.vacant.push(id);
+    }
+
     /// A new table took its number.
     pub(super) fn take_vacant(&mut self, id: u32) {
         self.vacant.retain(|vacant| *vacant != id);
@@ -285,6 +290,8 @@ impl Engine {
         let Some(dropped) = tree.dropped.as_mut() else { return };
         dropped.phase = Phase::Cleared;
         let lsn = dropped.lsn;
+        // Nobody reads old leaves of it any more.
+        let retained = std::mem::take(&mut tree.retained);
         let mut values = Vec::new();
         for entry in tree.deltas.range(KeyRange::ALL) {
             values.extend(entry.versions().filter_map(|(_, op)| match op {
@@ -292,6 +299,7 @@ impl Engine {
                 _ => None,
             }));
         }
+        self.let_go(retained);
         self.remove_deltas(table, KeyRange::ALL, Lsn(u64::MAX));
         self.drop_refs(values, lsn);
         self.want_checkpoint();
@@ -421,9 +429,60 @@ impl Engine {
         // A snapshot from before the drop would have kept all of it.
         let lsn = tree.dropped.as_ref().map_or(Lsn::ZERO, |dropped| dropped.lsn);
         if is_last {
+            let before = tree.deltas.bytes();
             *tree = Tree::new(table.id, None);
+            let after = tree.deltas.bytes();
+            self.note_deltas_size(before, after);
             self.drops.tables.retain(|id| *id != table.id);
         }
         self.drop_refs(values, lsn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
+    use crate::{Database, Options};
+
+    /// Goal: a snapshot that begins behind a drop holds nothing of the table for ever. Method: the table is
+    /// merged between the drop and its end, while the first snapshot keeps it and the second lives.
+    #[test]
+    fn a_snapshot_behind_a_drop_lets_everything_go() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
+        let options = Options::default().with_memory(256 << 10);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let fill = |table, rows: std::ops::Range<u32>| {
+            let mut transaction = database.begin();
+            rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[7; 100]).unwrap());
+            transaction.commit().unwrap();
+        };
+        let kept = database.table("kept").unwrap();
+        fill(kept, 0..20);
+        database.merge().unwrap();
+        let table = database.table("t").unwrap();
+        fill(table, 0..500);
+        database.merge().unwrap();
+        fill(table, 20..70);
+        let first = database.snapshot().unwrap();
+        database.drop_table("t").unwrap();
+        let second = database.snapshot().unwrap();
+        fill(kept, 0..20);
+        database.merge().unwrap();
+        let retained = database.runtime().engine().trees[table.id as usize].retained.bytes();
+        assert!(retained > 0, "no old leaf is kept");
+        drop(first);
+        for _ in 0..10 {
+            fill(kept, 0..20);
+            database.merge().unwrap();
+        }
+        let is_gone = database.runtime().engine().trees[table.id as usize].root.is_none();
+        assert!(is_gone, "the second snapshot keeps the table");
+        drop(second);
+        (0..3).for_each(|_| database.merge().unwrap());
+        let engine = database.runtime().engine();
+        let empty = crate::delta::DeltaMap::new().bytes();
+        let kept: usize = engine.trees.iter().map(|tree| tree.deltas.bytes() - empty).sum();
+        assert_eq!(engine.deltas_size, kept);
     }
 }

@@ -244,9 +244,9 @@ impl Engine {
         }
     }
 
-    /// Whether what was put back so far takes more than all the memory.
+    /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
-        self.deltas_size > self.options.memory
+        self.deltas_size + self.runs.pages_left() * self.payload_size > self.options.memory
     }
 
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.

@@ -128,7 +128,7 @@ impl Retained {
         self.leaves.is_empty()
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let each = |leaf: &RetainedLeaf| leaf.deltas.bytes() + size_of::<RetainedLeaf>() + 64;
         self.leaves.iter().map(each).sum()
     }
@@ -196,6 +196,13 @@ impl Engine {
             self.snapshots.unpins.extend(unpins.map(|(pin, _)| pin));
             self.deltas_size = self.deltas_size + tree.retained.bytes() - before;
         }
+    }
+
+    /// Old leaves that no snapshot reads any more.
+    pub(super) fn let_go(&mut self, retained: Retained) {
+        self.deltas_size -= retained.bytes();
+        let pins = retained.leaves.into_iter().filter_map(|leaf| leaf.pin);
+        self.snapshots.unpins.extend(pins.map(|(pin, _)| pin));
     }
 
     /// Ends the oldest snapshot to free what it holds; false when there is none.

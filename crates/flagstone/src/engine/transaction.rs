@@ -54,6 +54,8 @@ pub(crate) struct Transaction {
     pub(crate) dropped: DroppedRefs,
     /// Page numbers it took for its group.
     pub(crate) pages: Vec<LogicalPage>,
+    /// Tables that it has made.
+    pub(crate) created: Vec<Table>,
     /// What a scan or a read has gathered of the changes that left memory.
     pub(crate) gathering: Option<Gathering>,
     /// Some of its changes are on their way to flash: neither here nor there.
@@ -264,6 +266,9 @@ impl Engine {
             // The number will have another owner: nothing of this one may be found under it.
             self.forget_page(page);
             self.unused_pages.push(page);
+        }
+        for table in transaction.created {
+            self.forget_created(table);
         }
         self.release(xid);
     }

@@ -62,9 +62,6 @@ impl LockTable {
 
     /// Whether anybody may wait for `xid`: false only when nobody does.
     pub(super) fn is_waited_for(&self, xid: Xid) -> bool {
-        if !self.external.is_empty() {
-            return true;
-        }
         let Some(owned) = self.owners.get(&xid) else { return false };
         !owned.interval_trees.is_empty()
             || owned.points.len() > DEPENDANT_CHECK_COUNT_MAX
@@ -79,7 +76,7 @@ impl LockTable {
 
     /// Transactions that `xid` waits for, each once, in order.
     fn waits_of(&self, xid: Xid) -> Vec<Xid> {
-        let mut found = self.external.get(&xid).cloned().unwrap_or_default();
+        let mut found = Vec::new();
         if let Some(pending) = self.waiting.get(&xid) {
             let request = Request { xid, mode: pending.mode, rank: pending.rank };
             match pending.place {

@@ -137,17 +137,6 @@ fn an_interval_meets_each_of_many_record_locks() {
 }
 
 #[test]
-fn other_waits_join_the_graph() {
-    let mut table = LockTable::new();
-    assert_eq!(table.acquire(A, record(b"k"), X), LockOutcome::Granted);
-    assert_eq!(table.acquire(B, record(b"k"), X), LockOutcome::Wait);
-    assert_eq!(table.wait_on(A, &[C]), None);
-    assert_eq!(table.wait_on(C, &[B]), Some(C));
-    table.clear_wait(C);
-    assert_eq!(table.wait_on(A, &[B]), Some(B));
-}
-
-#[test]
 fn a_new_sibling_inherits_the_locks_of_its_page() {
     let mut table = LockTable::new();
     let (old, new) = (LogicalPage(7), LogicalPage(8));
@@ -221,7 +210,6 @@ enum Step {
     Ask(usize, Aim, Mode),
     Finish(usize),
     Cancel(usize),
-    Other(usize, Vec<usize>),
 }
 
 const ACTOR_COUNT: usize = 7;
@@ -243,8 +231,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (actor.clone(), any_aim(), mode).prop_map(|(a, t, m)| Step::Ask(a, t, m)),
         2 => actor.clone().prop_map(Step::Finish),
-        1 => actor.clone().prop_map(Step::Cancel),
-        1 => (actor.clone(), prop::collection::vec(actor, 1..3)).prop_map(|(a, o)| Step::Other(a, o)),
+        1 => actor.prop_map(Step::Cancel),
     ]
 }
 
@@ -256,7 +243,6 @@ struct Model {
     last_xid: u64,
     held: Vec<(Xid, Aim, Mode)>,
     waiting: BTreeMap<Xid, (Aim, Mode)>,
-    external: BTreeMap<Xid, BTreeSet<Xid>>,
 }
 
 impl Model {
@@ -268,7 +254,7 @@ impl Model {
     }
 
     fn is_stopped(&self, xid: Xid) -> bool {
-        self.waiting.contains_key(&xid) || self.external.contains_key(&xid)
+        self.waiting.contains_key(&xid)
     }
 
     fn step(&mut self, step: &Step) {
@@ -288,12 +274,6 @@ impl Model {
                 self.waiting.remove(&xid);
                 let woken = self.table.cancel_wait(xid);
                 self.wake(&woken);
-            }
-            Step::Other(actor, others) => {
-                let xid = self.xid(*actor);
-                let others: Vec<Xid> =
-                    others.iter().filter_map(|other| self.actors[*other]).collect();
-                self.wait_for_others(xid, &others);
             }
         }
         self.check();
@@ -325,27 +305,9 @@ impl Model {
         }
     }
 
-    fn wait_for_others(&mut self, xid: Xid, others: &[Xid]) {
-        let others: BTreeSet<Xid> = others.iter().copied().filter(|other| *other != xid).collect();
-        if others.is_empty() || self.is_stopped(xid) {
-            return;
-        }
-        self.external.insert(xid, others.clone());
-        loop {
-            let on: Vec<Xid> = self.external.get(&xid).into_iter().flatten().copied().collect();
-            let Some(victim) = self.table.wait_on(xid, &on) else { return };
-            assert!(self.reaches(xid, victim) && self.reaches(victim, xid), "not on a cycle");
-            self.finish(victim);
-            if !self.external.contains_key(&xid) {
-                return;
-            }
-        }
-    }
-
     fn finish(&mut self, xid: Xid) {
         self.held.retain(|(holder, ..)| *holder != xid);
         self.waiting.remove(&xid);
-        self.external.remove(&xid);
         for actor in &mut self.actors {
             if *actor == Some(xid) {
                 *actor = None;
@@ -353,12 +315,6 @@ impl Model {
         }
         let woken = self.table.release_all(xid);
         self.wake(&woken);
-        for others in self.external.values_mut() {
-            others.remove(&xid);
-        }
-        for (waiter, _) in self.external.extract_if(.., |_, others| others.is_empty()) {
-            self.table.clear_wait(waiter);
-        }
     }
 
     fn wake(&mut self, woken: &[Xid]) {
@@ -371,7 +327,7 @@ impl Model {
 
     /// Everybody whom `xid` may wait for, whatever the order of the queues.
     fn may_wait_for(&self, xid: Xid) -> BTreeSet<Xid> {
-        let mut found = self.external.get(&xid).cloned().unwrap_or_default();
+        let mut found = BTreeSet::new();
         if let Some((aim, mode)) = self.waiting.get(&xid) {
             let held = self.held.iter().map(|(other, a, m)| (*other, a, m));
             let queued = self.waiting.iter().map(|(other, (a, m))| (*other, a, m));

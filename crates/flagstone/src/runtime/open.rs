@@ -333,6 +333,7 @@ impl<D: Nand> Restart<'_, D> {
         }
         match self.settle_flags().and_then(|()| self.continue_log(&end, &tail)) {
             Ok(()) if self.access == Access::Read => {
+                self.require_memory()?;
                 self.runtime.engine().poison(EngineError::ReadOnly);
             }
             // Nothing can be written any more, but what is there can be read.

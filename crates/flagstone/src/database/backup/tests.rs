@@ -63,3 +63,22 @@ fn an_entry_that_fills_its_frames_exactly_is_read_back() {
         assert_eq!(report.bytes, size as u64 + 1);
     }
 }
+
+/// Goal (B1): a backup has the tables of its moment, whatever they are called since. Method: a table renamed, one
+/// dropped, and two whose names were exchanged, behind the snapshot.
+#[test]
+fn tables_are_those_of_the_snapshot() {
+    let profile = flagstone_nand::Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let device = flagstone_nand::SimNand::new(&profile, 1);
+    let options = crate::Options::default().with_memory(256 << 10);
+    let database = crate::Database::create_on(device, &options).unwrap();
+    let names = ["a", "b", "c", "d"];
+    let made = names.map(|name| (name.to_owned(), database.table(name).unwrap()));
+    let snapshot = database.snapshot().unwrap();
+    database.rename_table("a", "e").unwrap();
+    database.drop_table("b").unwrap();
+    for (from, to) in [("c", "x"), ("d", "c"), ("x", "d")] {
+        database.rename_table(from, to).unwrap();
+    }
+    assert_eq!(database.tables_of(&snapshot).unwrap(), made);
+}

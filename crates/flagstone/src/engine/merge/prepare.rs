@@ -21,6 +21,10 @@ impl Engine {
     /// Builds the new images of the leaf that holds `target`'s key.
     pub(super) fn prepare_merge(&mut self, target: &Target) -> Step<Option<WriteJob>> {
         let table = target.table;
+        if self.tree(table)?.root.is_none() {
+            // It was dropped since it was chosen.
+            return Ok(None);
+        }
         let index = self.leaf_for(table, Seek::At(&target.key))?;
         let frame = self.pool.frame(index);
         let (page, base_lsn) = (frame.page, frame.lsn);
