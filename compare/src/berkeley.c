@@ -1,5 +1,5 @@
-/* Berkeley DB 5.3: one B-tree file a table, 4 KiB pages, a cache of 64 MiB, a checkpoint every
- * 16 MiB of log, which bounds what a checkpoint holds back. */
+/* Berkeley DB 5.3: one B-tree file a table, 4 KiB pages, all memory a cache, a checkpoint after as much log as
+ * may be held back. */
 #include <db.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,14 +8,15 @@
 #include "peer.h"
 
 #define TABLES_MAX 8
-#define CACHE_SIZE (64u << 20)
-#define CHECKPOINT_KIB (16u << 10)
+#define LOG_SIZE_MAX (10u << 20)
+#define LOCKS_MAX 20000u
 #define CHECK_EVERY 64u
 
 struct store {
     DB_ENV *env;
     DB *tables[TABLES_MAX];
     unsigned count;
+    u_int32_t checkpoint_kib;
     unsigned commits;
 };
 
@@ -36,16 +37,21 @@ static DBT bytes(const void *data, size_t size) {
     return value;
 }
 
-static void *store_open(const char *path, unsigned tables, int is_new) {
+static void *store_open(const char *path, unsigned tables, int is_new, size_t memory,
+                        size_t held_back) {
+    /* Locks lie beside the cache: a table of 20,000 of them would be larger than a small one. */
+    u_int32_t locks = memory >> 11 < LOCKS_MAX ? (u_int32_t)(memory >> 11) : LOCKS_MAX;
     struct store *store = calloc(1, sizeof *store);
     u_int32_t flags = DB_CREATE | DB_INIT_TXN | DB_INIT_LOCK | DB_INIT_LOG | DB_INIT_MPOOL
         | DB_THREAD | DB_PRIVATE | (is_new ? 0 : DB_RECOVER);
     if (!store || tables > TABLES_MAX || db_env_create(&store->env, 0)) return NULL;
     store->count = tables;
-    store->env->set_cachesize(store->env, 0, CACHE_SIZE, 1);
+    store->checkpoint_kib = (u_int32_t)(held_back >> 10);
+    store->env->set_cachesize(store->env, 0, (u_int32_t)memory, 1);
+    store->env->set_lg_max(store->env, held_back < LOG_SIZE_MAX ? (u_int32_t)held_back : LOG_SIZE_MAX);
     store->env->set_lk_detect(store->env, DB_LOCK_YOUNGEST);
-    store->env->set_lk_max_locks(store->env, 20000);
-    store->env->set_lk_max_objects(store->env, 20000);
+    store->env->set_lk_max_locks(store->env, locks);
+    store->env->set_lk_max_objects(store->env, locks);
     store->env->log_set_config(store->env, DB_LOG_AUTO_REMOVE, 1);
     /* Written in advance, so that a commit need not tell the file system of a longer file. */
     store->env->log_set_config(store->env, DB_LOG_ZERO, 1);
@@ -127,7 +133,7 @@ static int commit(void *handle, void *transaction) {
     DB_TXN *txn = transaction;
     int error = txn->commit(txn, 0);
     if (!error && __atomic_add_fetch(&store->commits, 1, __ATOMIC_RELAXED) % CHECK_EVERY == 0)
-        error = store->env->txn_checkpoint(store->env, CHECKPOINT_KIB, 0, 0);
+        error = store->env->txn_checkpoint(store->env, store->checkpoint_kib, 0, 0);
     return code(error);
 }
 

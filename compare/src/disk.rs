@@ -57,7 +57,12 @@ impl Reading {
     }
 }
 
-/// Largest resident size of this process so far, in bytes.
+/// Has the largest resident size begin anew with what is resident now.
+pub fn forget_memory_max() -> Result<()> {
+    Ok(fs::write("/proc/self/clear_refs", "5")?)
+}
+
+/// Largest resident size of this process since it was forgotten, in bytes.
 pub fn memory_max() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -3,8 +3,9 @@
 //! Every engine runs every workload in a process of its own, so that its memory can be told. The
 //! window begins when the load has settled on the device and ends when everything written has; the
 //! files are then copied as a killed process would leave them, and another process times how long
-//! opening the copy takes. `compare/run` makes the device and calls this.
+//! opening the copy takes. `compare/run` makes the device and calls this; `compare/mtd` calls it on raw NAND.
 
+mod chip;
 mod disk;
 mod report;
 mod store;
@@ -12,22 +13,30 @@ mod workload;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Args, Parser};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
-use crate::store::{Plan, Store};
+use crate::store::{Limits, Plan, Store};
 use crate::workload::{Client, Run, Step};
 
 /// Runs the same transactions on Flagstone and its peers.
 #[derive(Clone, Parser)]
-struct Args {
+enum Command {
+    /// On a block device.
+    Disk(DiskArgs),
+    /// TPC-B on a raw NAND chip, one engine and one phase.
+    Chip(chip::ChipArgs),
+}
+
+#[derive(Clone, Args)]
+struct DiskArgs {
     /// Directory on the device that is counted.
     #[arg(long)]
     directory: PathBuf,
@@ -35,7 +44,7 @@ struct Args {
     #[arg(long)]
     device: String,
     /// Engines, separated by commas.
-    #[arg(long, value_delimiter = ',', default_values = store::NAMES)]
+    #[arg(long, value_delimiter = ',', default_values = store::NAMES.to_vec())]
     engines: Vec<String>,
     /// Workloads, separated by commas; all but the long ones when left out.
     #[arg(long, value_delimiter = ',')]
@@ -77,7 +86,13 @@ struct Measured {
 }
 
 fn main() -> Result<()> {
-    let args = Args::parse();
+    match Command::parse() {
+        Command::Disk(args) => compare(&args),
+        Command::Chip(args) => chip::run(&args),
+    }
+}
+
+fn compare(args: &DiskArgs) -> Result<()> {
     let workloads = if args.workloads.is_empty() {
         let all = workload::all();
         all.iter()
@@ -94,15 +109,15 @@ fn main() -> Result<()> {
         };
         let run = workload::named(name)?;
         return match args.reopen {
-            Some(commits) => reopen(&args, &run, engine, commits),
-            None => one(&args, &run, engine),
+            Some(commits) => reopen(args, &run, engine, commits),
+            None => one(args, &run, engine),
         };
     }
     for name in &workloads {
         let run = workload::named(name)?;
         let mut measured = Vec::new();
         for engine in &args.engines {
-            match measure(&args, &run, engine) {
+            match measure(args, &run, engine) {
                 Ok(one) => measured.push(one),
                 Err(error) => eprintln!("{error:#}"),
             }
@@ -115,16 +130,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn home(args: &Args) -> PathBuf {
+fn home(args: &DiskArgs) -> PathBuf {
     args.directory.join("database")
 }
 
-fn killed(args: &Args) -> PathBuf {
+fn killed(args: &DiskArgs) -> PathBuf {
     args.directory.join("killed")
 }
 
 /// Runs an engine in processes of its own.
-fn measure(args: &Args, run: &Run, engine: &str) -> Result<Measured> {
+fn measure(args: &DiskArgs, run: &Run, engine: &str) -> Result<Measured> {
     eprintln!("{}: {engine}", run.name);
     let clean = || {
         for directory in [home(args), killed(args)] {
@@ -133,7 +148,8 @@ fn measure(args: &Args, run: &Run, engine: &str) -> Result<Measured> {
     };
     clean();
     let child = |more: &[String]| -> Result<String> {
-        let output = Command::new(std::env::current_exe()?)
+        let output = process::Command::new(std::env::current_exe()?)
+            .arg("disk")
             .args(["--directory", &args.directory.to_string_lossy(), "--device", &args.device])
             .args(["--engines", engine, "--workloads", run.name])
             .args(["--share", &args.share.to_string(), "--seed", &args.seed.to_string()])
@@ -152,17 +168,17 @@ fn measure(args: &Args, run: &Run, engine: &str) -> Result<Measured> {
     Ok(measured)
 }
 
-fn plan(run: &Run, args: &Args, is_new: bool) -> Plan {
-    let bytes = run.workload.bytes((run.count as f64 * args.share) as u64);
-    Plan { tables: run.workload.tables(), is_new, bytes }
+fn plan(run: &Run, is_new: bool) -> Plan {
+    Plan { tables: run.workload.tables(), is_new, limits: Limits::default() }
 }
 
-fn one(args: &Args, run: &Run, engine: &str) -> Result<()> {
-    let (home, plan) = (home(args), plan(run, args, true));
+fn one(args: &DiskArgs, run: &Run, engine: &str) -> Result<()> {
+    let (home, plan) = (home(args), plan(run, true));
     fs::create_dir_all(&home)?;
     let disk = Disk { device: args.device.clone(), mount: args.directory.to_string_lossy().into() };
     let store = store::open(engine, &plan, &home)?;
     run.workload.load(store.as_ref())?;
+    disk::forget_memory_max()?;
 
     let before = disk.settled()?;
     let (processor_s, began) = (disk::processor_s()?, Instant::now());
@@ -192,7 +208,7 @@ fn one(args: &Args, run: &Run, engine: &str) -> Result<()> {
         close_bytes: closed.since(before_close).written,
         memory,
         file_bytes: disk::size_of(&home)?,
-        data_bytes: plan.bytes,
+        data_bytes: run.workload.bytes((run.count as f64 * args.share) as u64),
         reopen_ms: None,
     };
     println!("{}", serde_json::to_string(&measured)?);
@@ -207,7 +223,7 @@ struct Done {
 }
 
 /// All threads until enough has been counted: commits, or reads where nothing is written.
-fn window(args: &Args, run: &Run, store: &dyn Store) -> Result<Done> {
+fn window(args: &DiskArgs, run: &Run, store: &dyn Store) -> Result<Done> {
     let wanted = ((run.count as f64 * args.share) as u64).max(1);
     let counted = AtomicU64::new(0);
     let client = |number| -> Result<Done> {
@@ -246,10 +262,10 @@ fn window(args: &Args, run: &Run, store: &dyn Store) -> Result<Done> {
     })
 }
 
-fn reopen(args: &Args, run: &Run, engine: &str, commits: u64) -> Result<()> {
+fn reopen(args: &DiskArgs, run: &Run, engine: &str, commits: u64) -> Result<()> {
     let directory = killed(args);
     let began = Instant::now();
-    let store = store::open(engine, &plan(run, args, false), Path::new(&directory))?;
+    let store = store::open(engine, &plan(run, false), Path::new(&directory))?;
     println!("{}", disk::seconds(began) * 1e3);
     run.workload.verify(store.as_ref(), commits)?;
     store.close()

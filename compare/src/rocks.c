@@ -1,5 +1,5 @@
-/* RocksDB: transactions with locks, a cache of 48 MiB and write buffers of 16 MiB, no compression
- * (every engine here stores bytes as they are). A table is the first byte of a key. */
+/* RocksDB: transactions with locks, two write buffers in what may be held back, the rest of the memory
+ * a cache; no compression (every engine here stores bytes as they are). A table is the first byte of a key. */
 #include <rocksdb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,8 +7,6 @@
 
 #include "peer.h"
 
-#define CACHE_SIZE (48u << 20)
-#define BUFFER_SIZE (8u << 20)
 #define KEY_MAX 1024
 
 struct store {
@@ -34,17 +32,19 @@ static size_t prefixed(char *room, unsigned table, const void *key, size_t key_s
     return key_size + 1;
 }
 
-static void *store_open(const char *path, unsigned tables, int is_new) {
+static void *store_open(const char *path, unsigned tables, int is_new, size_t memory,
+                        size_t held_back) {
     (void)tables;
     struct store *store = calloc(1, sizeof *store);
     if (!store) return NULL;
     rocksdb_options_t *options = store->options = rocksdb_options_create();
     rocksdb_options_set_create_if_missing(options, is_new);
     rocksdb_options_set_compression(options, rocksdb_no_compression);
-    rocksdb_options_set_write_buffer_size(options, BUFFER_SIZE);
+    rocksdb_options_set_write_buffer_size(options, held_back / 2);
     rocksdb_options_set_max_write_buffer_number(options, 2);
     rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
-    rocksdb_block_based_options_set_block_cache(table, rocksdb_cache_create_lru(CACHE_SIZE));
+    rocksdb_cache_t *cache = rocksdb_cache_create_lru(memory - held_back);
+    rocksdb_block_based_options_set_block_cache(table, cache);
     rocksdb_block_based_options_set_filter_policy(table,
                                                   rocksdb_filterpolicy_create_bloom_full(10));
     rocksdb_options_set_block_based_table_factory(options, table);

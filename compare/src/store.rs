@@ -11,13 +11,28 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
 
 use self::native::{Kind, Native};
 
-/// Memory of an engine: caches and what it holds back together.
-pub const MEMORY: usize = 64 << 20;
-/// How much of it may hold back writes.
-pub const HELD_BACK: usize = 16 << 20;
+pub use self::flagstone::Chip;
+pub use self::sqlite::Journal;
+
+/// Memory that an engine may have.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of caches and what is held back, together.
+    pub memory: usize,
+    /// How many bytes may hold back writes: a checkpoint is due after so much log.
+    pub held_back: usize,
+}
+
+/// On ordinary storage: 64 MiB, of which 16 hold back writes.
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory: 64 << 20, held_back: 16 << 20 }
+    }
+}
 
 /// Rows to load: key and value, a row a call, until it gives none.
 pub type Rows<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
@@ -41,8 +56,7 @@ impl std::error::Error for Again {}
 pub struct Plan {
     pub tables: usize,
     pub is_new: bool,
-    /// Bytes of keys and values at the end of the run, for engines that want to know.
-    pub bytes: u64,
+    pub limits: Limits,
 }
 
 /// An engine with its database open.
@@ -56,6 +70,11 @@ pub trait Store: Send + Sync {
 
     /// Runs reads that see one state, in the engine's cheapest way.
     fn read(&self, body: &mut dyn FnMut(&mut dyn Txn) -> Result<()>) -> Result<()>;
+
+    /// Bytes that the database takes on a device without a file system.
+    fn size(&self) -> Result<u64> {
+        bail!("it lies in files")
+    }
 
     /// Closes cleanly.
     fn close(self: Box<Self>) -> Result<()>;
@@ -98,21 +117,36 @@ pub trait Txn {
 }
 
 /// Engines by name, in the order of the tables.
-pub const NAMES: [&str; 7] =
-    ["flagstone", "berkeley", "rocksdb", "sqlite", "lmdb", "redb", "fjall"];
+pub const NAMES: &[&str] = &[
+    "flagstone",
+    "berkeley",
+    #[cfg(feature = "rocksdb")]
+    "rocksdb",
+    "sqlite",
+    "lmdb",
+    "redb",
+    "fjall",
+];
 
 /// Opens the engine called `name` in a directory of its own.
 pub fn open(name: &str, plan: &Plan, directory: &Path) -> Result<Box<dyn Store>> {
     Ok(match name {
         "flagstone" => Box::new(flagstone::Flagstone::open(plan, directory)?),
         "berkeley" => Box::new(Native::open(Kind::Berkeley, plan, directory)?),
+        #[cfg(feature = "rocksdb")]
         "rocksdb" => Box::new(Native::open(Kind::Rocks, plan, directory)?),
-        "sqlite" => Box::new(sqlite::Sqlite::open(plan, directory)?),
+        "sqlite" => Box::new(sqlite::Sqlite::open(plan, Journal::Ahead, directory)?),
+        "sqlite-rollback" => Box::new(sqlite::Sqlite::open(plan, Journal::Rollback, directory)?),
         "lmdb" => Box::new(lmdb::Lmdb::open(plan, directory)?),
         "redb" => Box::new(redb::Redb::open(plan, directory)?),
         "fjall" => Box::new(fjall::Fjall::open(plan, directory)?),
         _ => bail!("there is no engine `{name}`: {}", NAMES.join(", ")),
     })
+}
+
+/// Opens Flagstone on a chip without a file system.
+pub fn open_on(chip: &Chip, plan: &Plan) -> Result<Box<dyn Store>> {
+    Ok(Box::new(flagstone::Flagstone::open_on(chip, plan)?))
 }
 
 /// Rows of a batch while loading.

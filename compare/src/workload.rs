@@ -3,7 +3,7 @@
 mod index;
 mod reads;
 mod tatp;
-mod tpcb;
+pub mod tpcb;
 mod ycsb;
 
 use anyhow::{Result, bail};

@@ -10,7 +10,7 @@ use fjall::{
     SingleWriterTxKeyspace,
 };
 
-use super::{Each, HELD_BACK, MEMORY, Plan, Rows, Store, Txn};
+use super::{Each, Limits, Plan, Rows, Store, Txn};
 
 pub struct Fjall {
     database: SingleWriterTxDatabase,
@@ -19,14 +19,15 @@ pub struct Fjall {
 
 impl Fjall {
     pub fn open(plan: &Plan, directory: &Path) -> Result<Self> {
+        let Limits { memory, held_back } = plan.limits;
         let database = SingleWriterTxDatabase::builder(directory.join("fjall"))
-            .cache_size((MEMORY - HELD_BACK) as u64)
+            .cache_size((memory - held_back) as u64)
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .open()?;
         let options = || {
             KeyspaceCreateOptions::default()
-                .max_memtable_size(HELD_BACK as u64 / 2)
+                .max_memtable_size(held_back as u64 / 2)
                 .data_block_compression_policy(CompressionPolicy::disabled())
         };
         let tables = (0..plan.tables).map(|table| database.keyspace(&format!("t{table}"), options));

@@ -1,23 +1,35 @@
-//! Flagstone on a regular file, with its default options but for memory.
+//! Flagstone with its default options but for memory, in a file that grows or on a chip.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use flagstone::{
     AnyNand, Budget, Database, Durability, EngineError, Options, Snapshot, Table, Transaction,
 };
-use flagstone_nand::{FileStorage, Profile, SegmentFile};
+use flagstone_nand::{EccNand, EccOwner, Nand as _, Profile};
 
-use super::{Again, Each, HELD_BACK, MEMORY, Plan, Rows, Store, Txn};
+use super::{Again, Each, Limits, Plan, Rows, Store, Txn};
 
 pub struct Flagstone {
     database: Database,
     tables: Vec<Table>,
+    /// Bytes of a logical page, on a chip.
+    page_size: u64,
 }
 
-fn options() -> Options {
-    let mut options = Options::default().with_memory(MEMORY);
-    options.frame_share = 1.0 - HELD_BACK as f64 / MEMORY as f64;
+/// A chip behind the kernel's MTD layer.
+#[derive(Clone, Debug)]
+pub struct Chip {
+    /// The device, such as `/dev/mtd0`.
+    pub node: PathBuf,
+    /// Name of the profile that says what the chip can do; the driver says it when left out.
+    pub profile: Option<String>,
+}
+
+fn options(limits: Limits) -> Options {
+    let Limits { memory, held_back } = limits;
+    let mut options = Options::default().with_memory(memory);
+    options.frame_share = 1.0 - held_back as f64 / memory as f64;
     options.budget = Budget::Divided;
     options
 }
@@ -25,18 +37,35 @@ fn options() -> Options {
 impl Flagstone {
     pub fn open(plan: &Plan, directory: &Path) -> Result<Self> {
         let path = directory.join("flagstone");
-        let database = if plan.is_new {
-            let capacity = plan.bytes * 19 / 10 + (32 << 20);
-            let profile = Profile::named("segment-file")?.with_capacity(capacity)?;
-            let device = SegmentFile::create(FileStorage::create(&path)?, &profile)?;
-            let device: AnyNand = Box::new(device);
-            Database::create_on(device, &options())?
-        } else {
-            Database::open(&path, &options())?
+        let options = options(plan.limits);
+        let database = match plan.is_new {
+            true => Database::create(&path, &options)?,
+            false => Database::open(&path, &options)?,
         };
+        Self::with(database, 0, plan)
+    }
+
+    /// On a chip memory is divided as the engine learns to.
+    pub fn open_on(chip: &Chip, plan: &Plan) -> Result<Self> {
+        let options = Options::default().with_memory(plan.limits.memory);
+        let profile = chip.profile.as_deref().map(Profile::named).transpose()?;
+        let (node, profile) = (&chip.node, profile.as_ref());
+        let device: AnyNand = Box::new(match plan.is_new {
+            true => EccNand::create_mtd(node, profile, EccOwner::Device)?,
+            false => EccNand::open_mtd(node, profile)?,
+        });
+        let page_size = u64::from(device.geometry().page_size) * u64::from(options.parts);
+        let database = match plan.is_new {
+            true => Database::create_on(device, &options)?,
+            false => Database::open_on(device, &options)?,
+        };
+        Self::with(database, page_size, plan)
+    }
+
+    fn with(database: Database, page_size: u64, plan: &Plan) -> Result<Self> {
         let tables = (0..plan.tables).map(|table| database.table(&format!("t{table}")));
         let tables = tables.collect::<Result<_, _>>()?;
-        Ok(Self { database, tables })
+        Ok(Self { database, tables, page_size })
     }
 }
 
@@ -158,6 +187,11 @@ impl Store for Flagstone {
     fn read(&self, body: &mut dyn FnMut(&mut dyn Txn) -> Result<()>) -> Result<()> {
         let snapshot = self.database.snapshot()?;
         body(&mut Reader { snapshot, tables: &self.tables })
+    }
+
+    fn size(&self) -> Result<u64> {
+        let space = self.database.stats().space;
+        Ok(u64::from(space.live_pages) * self.page_size)
     }
 
     fn close(self: Box<Self>) -> Result<()> {

@@ -12,13 +12,13 @@ use std::slice;
 
 use anyhow::{Result, bail};
 
-use super::{Again, Each, Plan, Rows, Store, Txn};
+use super::{Again, Each, Limits, Plan, Rows, Store, Txn};
 
 type Row = unsafe extern "C" fn(*mut c_void, *const c_void, usize, *const c_void, usize) -> c_int;
 
 #[repr(C)]
 struct Peer {
-    open: unsafe extern "C" fn(*const c_char, c_uint, c_int) -> *mut c_void,
+    open: unsafe extern "C" fn(*const c_char, c_uint, c_int, usize, usize) -> *mut c_void,
     begin: unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void,
     get: unsafe extern "C" fn(
         *mut c_void,
@@ -57,6 +57,7 @@ struct Peer {
 
 unsafe extern "C" {
     static peer_berkeley: Peer;
+    #[cfg(feature = "rocksdb")]
     static peer_rocks: Peer;
 }
 
@@ -75,6 +76,7 @@ const AGAIN: c_int = 2;
 #[derive(Clone, Copy)]
 pub enum Kind {
     Berkeley,
+    #[cfg(feature = "rocksdb")]
     Rocks,
 }
 
@@ -94,13 +96,15 @@ impl Native {
         let peer = unsafe {
             match kind {
                 Kind::Berkeley => &peer_berkeley,
+                #[cfg(feature = "rocksdb")]
                 Kind::Rocks => &peer_rocks,
             }
         };
         let path = CString::new(path.to_string_lossy().as_bytes())?;
+        let (tables, is_new) = (plan.tables as c_uint, c_int::from(plan.is_new));
+        let Limits { memory, held_back } = plan.limits;
         // SAFETY: a string that ends in zero and lives through the call.
-        let store =
-            unsafe { (peer.open)(path.as_ptr(), plan.tables as c_uint, c_int::from(plan.is_new)) };
+        let store = unsafe { (peer.open)(path.as_ptr(), tables, is_new, memory, held_back) };
         let Some(store) = NonNull::new(store) else { bail!("the peer cannot be opened") };
         Ok(Self { peer, store })
     }

@@ -1,4 +1,4 @@
-//! redb with a cache of 64 MiB.
+//! redb, all memory a cache.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use redb::{
     TableDefinition, WriteTransaction,
 };
 
-use super::{Each, MEMORY, Plan, Rows, Store, Txn};
+use super::{Each, Plan, Rows, Store, Txn};
 
 const TABLES: [TableDefinition<'static, &[u8], &[u8]>; 6] = [
     TableDefinition::new("t0"),
@@ -25,7 +25,8 @@ pub struct Redb {
 
 impl Redb {
     pub fn open(plan: &Plan, directory: &Path) -> Result<Self> {
-        let database = Builder::new().set_cache_size(MEMORY).create(directory.join("redb"))?;
+        let path = directory.join("redb");
+        let database = Builder::new().set_cache_size(plan.limits.memory).create(path)?;
         if plan.is_new {
             let transaction = database.begin_write()?;
             for table in TABLES.iter().take(plan.tables) {

@@ -1,5 +1,5 @@
-//! SQLite with a write-ahead log: pages of 4 KiB, a cache of 64 MiB, `synchronous=FULL`, a
-//! checkpoint each 16 MiB of log. A table is `WITHOUT ROWID`, its key the primary key.
+//! SQLite: pages of 4 KiB, all memory a cache, and a journal of either kind. A table is `WITHOUT ROWID`, its key
+//! the primary key.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -8,19 +8,32 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{Each, HELD_BACK, MEMORY, Plan, Rows, Store, Txn};
+use super::{Each, Limits, Plan, Rows, Store, Txn};
 
 const PAGE_SIZE: usize = 4096;
 
+/// How commits become durable.
+#[derive(Clone, Copy, Debug)]
+pub enum Journal {
+    /// `WAL`, synced by each commit, checkpointed when as much is in it as may be held back.
+    Ahead,
+    /// `DELETE`, which is the default. `EXTRA`, because with `FULL` a power cut may bring the deleted journal back,
+    /// and with it the state before the last commit.
+    Rollback,
+}
+
 pub struct Sqlite {
     path: PathBuf,
+    journal: Journal,
+    limits: Limits,
     /// Connections that no thread uses just now.
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Sqlite {
-    pub fn open(plan: &Plan, directory: &Path) -> Result<Self> {
-        let store = Self { path: directory.join("sqlite"), idle: Mutex::new(Vec::new()) };
+    pub fn open(plan: &Plan, journal: Journal, directory: &Path) -> Result<Self> {
+        let path = directory.join("sqlite");
+        let store = Self { path, journal, limits: plan.limits, idle: Mutex::new(Vec::new()) };
         store.with(|connection| {
             for table in 0..plan.tables {
                 connection.execute_batch(&format!(
@@ -36,11 +49,16 @@ impl Sqlite {
         let connection = Connection::open(&self.path)?;
         connection.busy_timeout(Duration::from_secs(60))?;
         connection.set_prepared_statement_cache_capacity(64);
-        let pages = HELD_BACK / PAGE_SIZE;
+        let Limits { memory, held_back } = self.limits;
+        let journal = match self.journal {
+            Journal::Ahead => "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL",
+            Journal::Rollback => "PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA",
+        };
         connection.execute_batch(&format!(
-            "PRAGMA page_size={PAGE_SIZE}; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;
-             PRAGMA cache_size=-{}; PRAGMA wal_autocheckpoint={pages}",
-            MEMORY / 1024
+            "PRAGMA page_size={PAGE_SIZE}; {journal}; PRAGMA cache_size=-{};
+             PRAGMA wal_autocheckpoint={}",
+            memory / 1024,
+            held_back / PAGE_SIZE
         ))?;
         Ok(connection)
     }
