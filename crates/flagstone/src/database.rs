@@ -17,7 +17,7 @@ use flagstone_nand::{
 use flagstone_space::{BlockReport, SpaceStats};
 use tracing::{debug, info};
 
-use crate::engine::{EngineStats, Table};
+use crate::engine::EngineStats;
 use crate::error::{EngineError, OpenError};
 use crate::options::{Durability, Options, VerifyOnOpen};
 use crate::runtime::{CheckReport, RecoveryReport, Runtime};
@@ -42,6 +42,7 @@ pub use entry::Entry;
 pub use load::{LoadError, LoadReport};
 pub use rows::{KeyValue, Range};
 pub use snapshot::Snapshot;
+pub(crate) use tables::{index_head, require_plain};
 pub use transaction::{Commit, Transaction};
 
 /// A device whose kind is known at run time.
@@ -367,57 +368,6 @@ impl<D: Nand> Database<D> {
     /// The device failed.
     pub fn snapshot(&self) -> Result<Snapshot<D>, EngineError> {
         Snapshot::begin(Arc::clone(&self.runtime))
-    }
-
-    /// Opens a table, creating it durably when it does not exist.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("db");
-    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
-    /// let users = db.table("users")?;
-    /// assert_eq!(db.table("users")?, users);
-    /// assert_eq!(db.existing_table("user")?, None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `KeyTooLong` when the name is longer than a key; `ReadOnly` when it does not exist in a database that
-    /// was opened to be read; the device is full or failed.
-    pub fn table(&self, name: &str) -> Result<Table, EngineError> {
-        if let Some(table) = self.existing_table(name)? {
-            return Ok(table);
-        }
-        loop {
-            let mut transaction = self.begin();
-            let made = transaction.create_table(name);
-            let committed = made
-                .and_then(|table| transaction.commit_with(Durability::Immediate).map(|_| table));
-            match committed {
-                Err(EngineError::Deadlock) => {}
-                other => return other,
-            }
-        }
-    }
-
-    /// Opens a table if it exists.
-    ///
-    /// # Errors
-    ///
-    /// The device failed.
-    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
-        self.runtime.run(|engine| engine.open_table(name))
-    }
-
-    /// Names of all tables, in order.
-    ///
-    /// # Errors
-    ///
-    /// The device failed.
-    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
-        let rows = self.runtime.table_names()?;
-        Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
     }
 
     /// What the engine counted since it was opened, and the sizes it accepts.

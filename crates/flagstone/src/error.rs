@@ -117,6 +117,11 @@ pub enum EngineError {
     /// A table of that name exists already.
     #[error("there is a table of that name already")]
     TableExists,
+    /// The name is that of an index, which is made by [`crate::Database::indexed`] and goes where its table goes.
+    #[error(
+        "`@` stands between the names of a table and of its index: no other table is given such a name"
+    )]
+    IndexName,
     /// The savepoint belongs to another transaction, or was rolled back.
     #[error("the savepoint is no longer valid")]
     NoSavepoint,

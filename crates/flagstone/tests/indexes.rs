@@ -307,6 +307,68 @@ fn a_new_unique_index_refuses_rows_that_contradict_it() {
     assert_eq!(database.tables().unwrap(), ["users"], "nothing was made");
 }
 
+/// Goal: several new indexes are made all together, or none of them.
+#[test]
+fn new_indexes_are_made_in_one_transaction() {
+    let database = created();
+    let users = database.indexed("users", &[]).unwrap();
+    let mut transaction = database.begin();
+    for id in [1, 2] {
+        users.put(&mut transaction, &id, &User { mail: 7, tags: vec![] }).unwrap();
+    }
+    transaction.commit().unwrap();
+    database.indexed::<i32, User>("users", &[&TAG, &SIGN, &MAIL]).unwrap_err();
+    assert_eq!(database.tables().unwrap(), ["users"]);
+    let users = database.indexed::<i32, User>("users", &[&SIGN]).unwrap();
+    let mut transaction = database.begin();
+    users.delete(&mut transaction, &2).unwrap();
+    transaction.commit().unwrap();
+    let commits = database.stats().engine.commits;
+    let users = database.indexed::<i32, User>("users", &[&TAG, &SIGN]).unwrap();
+    assert_eq!(database.stats().engine.commits, commits + 1);
+    assert!(users.check_indexes(&database.snapshot().unwrap()).unwrap().is_sound());
+}
+
+/// Goal: an entry of a unique index that belongs to no row is no duplicate. Method: rows deleted past the index;
+/// their own entries are in nobody's way, those of others are told as what they are, and change nothing.
+#[test]
+fn stale_entries_of_a_unique_index_are_no_duplicates() {
+    let database = created();
+    let users = database.indexed::<i32, User>("users", &[&MAIL]).unwrap();
+    let user = |mail| User { mail, tags: vec![] };
+    let refused = |fault| Err(EngineError::Index { index: "mail".into(), fault });
+    let mut transaction = database.begin();
+    for id in [1, 2, 3] {
+        users.put(&mut transaction, &id, &user(id as u8)).unwrap();
+    }
+    users.rows().delete(&mut transaction, &1).unwrap();
+    users.rows().delete(&mut transaction, &2).unwrap();
+    users.rows().put(&mut transaction, &3, &user(9)).unwrap();
+    users.put(&mut transaction, &1, &user(1)).unwrap();
+    assert_eq!(users.put(&mut transaction, &4, &user(1)), refused(IndexFault::Duplicate));
+    assert_eq!(users.put(&mut transaction, &4, &user(2)), refused(IndexFault::Stale));
+    assert_eq!(users.put(&mut transaction, &4, &user(3)), refused(IndexFault::Stale));
+    users.repair(&mut transaction).unwrap();
+    users.put(&mut transaction, &4, &user(2)).unwrap();
+    assert!(users.check_indexes(&transaction).unwrap().is_sound());
+    transaction.commit().unwrap();
+}
+
+/// Goal: an error of a row takes the place of that row, and the next ones follow.
+#[test]
+fn rows_behind_a_stale_entry_are_found() {
+    let database = created();
+    let users = database.indexed::<i32, User>("users", &[&SIGN]).unwrap();
+    let mut transaction = database.begin();
+    for id in [1, 2, 3] {
+        users.put(&mut transaction, &id, &User { mail: 255, tags: vec![] }).unwrap();
+    }
+    users.rows().delete(&mut transaction, &2).unwrap();
+    let found = users.find(&transaction, &SIGN, &false).unwrap();
+    let found: Vec<_> = found.map(|row| row.ok().map(|(id, _)| id)).collect();
+    assert_eq!(found, [Some(1), None, Some(3)]);
+}
+
 /// Goal: rows changed past the index are found by a check, and put right by a repair.
 #[test]
 fn a_repair_changes_what_differs() {

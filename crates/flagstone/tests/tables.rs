@@ -138,6 +138,37 @@ fn a_dropped_table_leaves_nothing() {
     }
 }
 
+/// Goal: nobody makes a table that would be taken for an index and go with another one; what has such a name
+/// already is opened by it, copied, and given a plain one.
+#[test]
+fn names_of_indexes_are_given_to_indexes_alone() {
+    const LENGTH: Index<u32, String, u64> = Index::new("length", |_, text| vec![text.len() as u64]);
+    const MARKED: Index<u32, String, u64> = Index::new("a@b", |_, _| vec![]);
+    let database = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
+    let words = database.indexed::<u32, String>("words", &[&LENGTH]).unwrap();
+    let refused = Some(EngineError::IndexName);
+    assert_eq!(database.table("words@home").err(), refused);
+    assert_eq!(database.table("@").err(), refused);
+    assert_eq!(database.typed::<u32, u32>("words@home").err(), refused);
+    assert_eq!(database.multi::<u32, u32>("words@home").err(), refused);
+    assert_eq!(database.indexed::<u32, String>("words@home", &[]).err(), refused);
+    let marked = database.indexed::<u32, String>("words", &[&LENGTH, &MARKED]);
+    assert_eq!(marked.err(), refused);
+    assert_eq!(database.rename_table("words", "texts@home"), Err(EngineError::IndexName));
+    assert_eq!(database.tables().unwrap(), ["words", "words@length"]);
+
+    let old = database.copied_table("mail@home").unwrap();
+    assert_eq!(database.table("mail@home"), Ok(old));
+    let mut backup = Vec::new();
+    database.backup_to(&mut backup).unwrap();
+    let copy = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
+    copy.restore_from(backup.as_slice()).unwrap();
+    assert_eq!(copy.tables().unwrap(), ["mail@home", "words", "words@length"]);
+    copy.rename_table("mail@home", "mail").unwrap();
+    assert_eq!(copy.tables().unwrap(), ["mail", "words", "words@length"]);
+    drop(words);
+}
+
 #[test]
 fn indexes_go_with_their_table() {
     const LENGTH: Index<u32, String, u64> = Index::new("length", |_, text| vec![text.len() as u64]);

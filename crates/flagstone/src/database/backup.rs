@@ -1,5 +1,5 @@
 //! Backups: a whole database as one stream of bytes, written while it is in use, and read back into
-//! an empty one on any device.
+//! an empty one, on another kind of device too.
 //!
 //! Owns what a backup says; [`stream`] owns its frames and their checksums. Reads through a snapshot,
 //! writes through transactions, and adds no rule about durability.
@@ -100,8 +100,10 @@ enum Entry {
 impl<D: Nand> Database<D> {
     /// Writes everything that was committed durably when it began to `sink`, while others go on.
     ///
-    /// The backup is of one moment, holds rows and not pages, and can be read back into a database on any
-    /// device, of any page size. One that was not written to its end is refused when it is read.
+    /// The backup is of one moment, holds rows and not pages, and can be read back into a database on another
+    /// kind of device, of another page size, as long as its [`Limits`](crate::Limits) take the longest key and
+    /// value: larger pages take whatever smaller ones hold. One that was not written to its end is refused when
+    /// it is read.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -189,7 +191,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NotEmpty`, before anything is read; `NotABackup`, `Version`, `Truncated` or `Damaged` when the
-    /// stream is not a whole backup; `Engine` when the rows do not fit this database.
+    /// stream is not a whole backup; `Engine` when the rows do not fit this database: `KeyTooLong` or
+    /// `ValueTooLong` where its pages are smaller and a row is beyond its [`Limits`](crate::Limits).
     pub fn restore_from(&self, source: impl Read) -> Result<BackupReport, BackupError> {
         self.restore_watched(source, |_| {})
     }
@@ -214,7 +217,7 @@ impl<D: Nand> Database<D> {
             match entry {
                 Entry::Table(name) => {
                     commit(batch.take())?;
-                    table = Some(self.table(&name)?);
+                    table = Some(self.copied_table(&name)?);
                 }
                 Entry::Row { key, value } => {
                     let Some(table) = table else { return Err(EngineError::NoTable) };

@@ -249,7 +249,7 @@ fn copy_rows(
     };
     let mut report = CompactReport::default();
     for (name, table) in tables {
-        let target = copy.table(&name).map_err(Side::New)?;
+        let target = copy.copied_table(&name).map_err(Side::New)?;
         let mut failed = None;
         let rows = snapshot.range(table, ..).map_while(|row| {
             report.rows += 1;

@@ -4,14 +4,89 @@ use flagstone_nand::Nand;
 use tracing::info;
 
 use super::{Database, Transaction};
+use crate::engine::Table;
 use crate::error::EngineError;
+use crate::options::Durability;
 
 /// What stands between the name of a table and that of one of its indexes.
 const INDEX_MARK: char = '@';
 
+/// Refuses the name of an index, and of what could be taken for one.
+pub(crate) fn require_plain(name: &str) -> Result<(), EngineError> {
+    if name.contains(INDEX_MARK) { Err(EngineError::IndexName) } else { Ok(()) }
+}
+
+/// What the names of a table's indexes begin with.
+pub(crate) fn index_head(table: &str) -> String {
+    format!("{table}{INDEX_MARK}")
+}
+
 impl<D: Nand> Database<D> {
-    /// Gives a table another name, and its indexes with it: `users@city` becomes `people@city`. All of it at
-    /// once, or nothing; no row is read or written, and tables that are open stay so.
+    /// Opens a table, creating it durably when it does not exist.
+    ///
+    /// A name with `@` is that of an index: `users@city` goes where `users` goes. Such a table is opened
+    /// here, but not created.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// use flagstone::EngineError;
+    ///
+    /// let users = db.table("users")?;
+    /// assert_eq!(db.table("users")?, users);
+    /// assert_eq!(db.existing_table("user")?, None);
+    /// assert_eq!(db.table("users@home"), Err(EngineError::IndexName));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When it does not exist: `IndexName`; `KeyTooLong` when the name is longer than a key; `ReadOnly` in a
+    /// database that was opened to be read. The device is full or failed.
+    pub fn table(&self, name: &str) -> Result<Table, EngineError> {
+        if let Some(table) = self.existing_table(name)? {
+            return Ok(table);
+        }
+        require_plain(name)?;
+        self.copied_table(name)
+    }
+
+    /// As [`Database::table`], whatever the name: for copies of whole databases, indexes included.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::table`].
+    #[doc(hidden)]
+    pub fn copied_table(&self, name: &str) -> Result<Table, EngineError> {
+        if let Some(table) = self.existing_table(name)? {
+            return Ok(table);
+        }
+        self.change_tables(|transaction| transaction.create_table(name))
+    }
+
+    /// Opens a table if it exists.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn existing_table(&self, name: &str) -> Result<Option<Table>, EngineError> {
+        self.runtime().run(|engine| engine.open_table(name))
+    }
+
+    /// Names of all tables, in order.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
+        let rows = self.runtime().table_names()?;
+        Ok(rows.into_iter().map(|key| String::from_utf8_lossy(&key).into_owned()).collect())
+    }
+
+    /// Gives a table another name, and its indexes with it: `users@city` becomes `people@city`, and so does every
+    /// table whose name begins with `users@`. All of it at once, or nothing; no row is read or written, and tables
+    /// that are open stay so.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -29,8 +104,10 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NoTable` when there is no table `from`, `TableExists` when there is one of the new name, or of that
-    /// of an index; `KeyTooLong` when a name is longer than a key; the device is full, read-only or failed.
+    /// of an index; `IndexName` when the new name has an `@`; `KeyTooLong` when a name is longer than a key; the
+    /// device is full, read-only or failed.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
+        require_plain(to)?;
         self.change_tables(|transaction| {
             for (name, suffix) in with_indexes(transaction, from)? {
                 transaction.rename_entry(&name, &format!("{to}{suffix}"))?;
@@ -39,8 +116,8 @@ impl<D: Nand> Database<D> {
         })
     }
 
-    /// Drops a table with all its rows, and its indexes with it. All of it at once, or nothing: after a power
-    /// cut the table is there as it was, or it is gone.
+    /// Drops a table with all its rows, and its indexes with it: for `users`, every table whose name begins with
+    /// `users@`. All of it at once, or nothing: after a power cut the table is there as it was, or it is gone.
     ///
     /// Waits for transactions that have read or changed the table. Then it is gone for everybody but snapshots from before.
     /// Its pages are freed before this returns, a few at a time, while other threads go on; what such a snapshot
@@ -89,14 +166,14 @@ impl<D: Nand> Database<D> {
     }
 
     /// Runs `change` in one transaction, which is durable afterwards; a deadlock begins it again.
-    fn change_tables<T>(
+    pub(crate) fn change_tables<T>(
         &self,
         change: impl Fn(&mut Transaction<D>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         loop {
             let mut transaction = self.begin();
             let changed = change(&mut transaction).and_then(|value| {
-                transaction.commit_with(crate::Durability::Immediate).map(|_commit| value)
+                transaction.commit_with(Durability::Immediate).map(|_commit| value)
             });
             match changed {
                 Err(EngineError::Deadlock) => {}
@@ -111,7 +188,7 @@ fn with_indexes<D: Nand>(
     transaction: &Transaction<D>,
     name: &str,
 ) -> Result<Vec<(String, String)>, EngineError> {
-    let indexes = transaction.names(&format!("{name}{INDEX_MARK}"))?;
+    let indexes = transaction.names(&index_head(name))?;
     let suffix = |index: String| {
         let suffix = index.get(name.len()..).unwrap_or_default().to_owned();
         (index, suffix)

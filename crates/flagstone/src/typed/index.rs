@@ -7,7 +7,8 @@
 //! Invariants:
 //! - **N1** A transaction that changes a row through [`IndexedTable`] changes its entries too, or cannot
 //!   be committed.
-//! - **N2** An index is there with the entries of all rows, or not at all: it is made in one transaction.
+//! - **N2** An index is there with the entries of all rows, or not at all: it is made in one transaction, and
+//!   no other table is given such a name.
 //! - **N3** A table is opened with every index that it has: nobody changes rows and forgets one.
 
 use std::fmt;
@@ -21,7 +22,7 @@ use super::key::{EncodeKey, Finds, Key};
 use super::multi::{MultiTable, Values};
 use super::table::{Reads, TypedRange, TypedTable, value_of};
 use super::value::Value;
-use crate::database::{AnyNand, Database, Transaction};
+use crate::database::{AnyNand, Database, Transaction, index_head, require_plain};
 use crate::engine::{ScanRange, Table};
 use crate::error::EngineError;
 
@@ -147,6 +148,14 @@ struct Kept<K: 'static, V: 'static> {
     table: Table,
 }
 
+impl<K, V> Clone for Kept<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V> Copy for Kept<K, V> {}
+
 /// A typed table with secondary indexes: see [`Database::indexed`].
 pub struct IndexedTable<K: 'static, V: 'static> {
     rows: TypedTable<K, V>,
@@ -191,8 +200,8 @@ impl IndexReport {
 }
 
 impl<D: Nand> Database<D> {
-    /// Opens a typed table with its secondary indexes, creating what does not exist: an index that is new
-    /// gets its entries for all rows, in one transaction.
+    /// Opens a typed table with its secondary indexes, creating what does not exist: the table first, then all
+    /// indexes that are new with the entries of all rows, in one transaction.
     ///
     /// Each index is a table of its own, `users@city` for `city`. Whoever changes rows does it through
     /// a table that was opened with all of them, and after the last one was made: a handle that was opened
@@ -233,14 +242,15 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `Index` with `Undeclared` when the table has an index that is not among `indexes`, with
-    /// `Duplicate` when rows that are there contradict a new unique one; else as [`Database::table`].
+    /// `Duplicate` when rows that are there contradict a new unique one: then no index is made. `IndexName`
+    /// when the name of the table or of an index that is new has an `@`; else as [`Database::table`].
     pub fn indexed<K: Key, V: Value>(
         &self,
         name: &str,
         indexes: &[&'static dyn AnyIndex<K, V>],
     ) -> Result<IndexedTable<K, V>, EngineError> {
         let rows = self.typed::<K, V>(name)?;
-        let head = format!("{name}@");
+        let head = index_head(name);
         for table in self.tables()? {
             if let Some(found) = table.strip_prefix(&head)
                 && !indexes.iter().any(|index| index.name() == found)
@@ -248,36 +258,39 @@ impl<D: Nand> Database<D> {
                 return Err(fault(found, IndexFault::Undeclared));
             }
         }
-        let kept = indexes.iter().map(|index| {
+        let mut kept = Vec::with_capacity(indexes.len());
+        let mut missing = Vec::new();
+        for index in indexes {
             let name = format!("{head}{}", index.name());
-            let table = match self.existing_table(&name)? {
-                Some(table) => table,
-                None => self.make_index(&name, rows, *index)?,
-            };
-            Ok(Kept { index: *index, table })
-        });
-        Ok(IndexedTable { rows, indexes: kept.collect::<Result<_, EngineError>>()? })
-    }
-
-    /// Makes an index with the entries of all rows (N2).
-    fn make_index<K: Key, V: Value>(
-        &self,
-        name: &str,
-        rows: TypedTable<K, V>,
-        index: &'static dyn AnyIndex<K, V>,
-    ) -> Result<Table, EngineError> {
-        loop {
-            let mut transaction = self.begin();
-            let made = transaction.create_table(name).and_then(|table| {
-                let indexed = IndexedTable { rows, indexes: Arc::new([Kept { index, table }]) };
-                indexed.repair(&mut transaction)?;
-                transaction.commit().map(|_commit| table)
-            });
-            match made {
-                Err(EngineError::Deadlock) => {}
-                other => return other,
+            match self.existing_table(&name)? {
+                Some(table) => kept.push(Kept { index: *index, table }),
+                None => {
+                    require_plain(index.name())?;
+                    missing.push((*index, name));
+                }
             }
         }
+        if !missing.is_empty() {
+            kept.extend_from_slice(&self.make_indexes(rows, &missing)?);
+        }
+        Ok(IndexedTable { rows, indexes: kept.into() })
+    }
+
+    /// Makes indexes with the entries of all rows (N2).
+    fn make_indexes<K: Key, V: Value>(
+        &self,
+        rows: TypedTable<K, V>,
+        missing: &[(&'static dyn AnyIndex<K, V>, String)],
+    ) -> Result<Arc<[Kept<K, V>]>, EngineError> {
+        self.change_tables(|transaction| {
+            let made = missing.iter().map(|(index, name)| {
+                let table = transaction.create_table(name)?;
+                Ok(Kept { index: *index, table })
+            });
+            let indexed = IndexedTable { rows, indexes: made.collect::<Result<_, EngineError>>()? };
+            indexed.repair(transaction)?;
+            Ok(indexed.indexes)
+        })
     }
 }
 
@@ -331,8 +344,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
     ///
     /// # Errors
     ///
-    /// `Index` with `Duplicate`: nothing is changed. After any other error the transaction may have
-    /// changed a part, and cannot be committed (N1).
+    /// `Index` with `Duplicate`, or with `Stale` where a unique index has an entry in the way that belongs to no
+    /// row: nothing is changed. After any other error the transaction may have changed a part, and cannot be
+    /// committed (N1).
     pub fn put<D: Nand>(
         &self,
         transaction: &mut Transaction<D>,
@@ -409,7 +423,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         };
         let steps: Vec<_> = self.indexes.iter().zip(before.iter().zip(&after)).collect();
         for (kept, (before, after)) in &steps {
-            Self::require_unique(transaction, kept, added(before, after))?;
+            self.require_unique(transaction, kept, added(before, after))?;
         }
         let changed = (|| {
             for (kept, (before, after)) in &steps {
@@ -435,8 +449,9 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
         changed.map(|()| was_there)
     }
 
-    /// Refuses entries of a unique index that another row has.
+    /// Refuses entries of a unique index whose place is taken. Their own row may have left them there stale.
     fn require_unique<'e, D: Nand>(
+        &self,
         transaction: &Transaction<D>,
         kept: &Kept<K, V>,
         entries: impl Iterator<Item = &'e IndexEntry>,
@@ -445,11 +460,18 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
             return Ok(());
         }
         for (head, entry) in entries {
-            let mut others = transaction.prefix(kept.table, head);
-            if let Some(other) = others.next() {
+            for other in transaction.prefix(kept.table, head) {
                 let (other, _) = other?;
-                debug_assert!(other != *entry, "an entry that is added is not there");
-                return Err(fault(kept.index.name(), IndexFault::Duplicate));
+                if other == *entry {
+                    continue;
+                }
+                return Err(fault(
+                    kept.index.name(),
+                    match self.belongs(transaction, kept, &other)? {
+                        true => IndexFault::Duplicate,
+                        false => IndexFault::Stale,
+                    },
+                ));
             }
         }
         Ok(())
@@ -584,7 +606,7 @@ impl<K: Key, V: Value> IndexedTable<K, V> {
                     for entry in entries {
                         report.entries += 1;
                         if !transaction.contains_key(kept.table, &entry.1)? {
-                            Self::require_unique(transaction, kept, std::iter::once(&entry))?;
+                            self.require_unique(transaction, kept, std::iter::once(&entry))?;
                             transaction.put(kept.table, &entry.1, &[])?;
                             report.missing += 1;
                         }
@@ -648,7 +670,8 @@ fn added<'a>(
     after.iter().filter(|entry| before.binary_search(entry).is_err())
 }
 
-/// Rows that are found by something. Ends after the first error of the device.
+/// Rows that are found by something. Ends after an error of the index; one of a row takes the place of that row,
+/// and the next ones follow.
 pub struct FoundRows<'a, K, V, R: Reads> {
     keys: Values<'a, K, R::Device>,
     rows: TypedTable<K, V>,
