@@ -5,7 +5,8 @@
 use proc_macro2::{Span, TokenStream as Tokens};
 use quote::quote;
 use syn::{
-    Data, DeriveInput, Error, Field, Fields, Generics, Ident, Index, Member, Type, parse_quote,
+    Attribute, Data, DeriveInput, Error, Field, Fields, Generics, Ident, Index, Member, Type,
+    parse_quote,
 };
 
 /// A list of fields, and how it is made and taken apart.
@@ -47,16 +48,18 @@ impl<'a> Shape<'a> {
     ///
     /// # Errors
     ///
-    /// It is a union, has too many variants, or an attribute that is not known.
+    /// It is a union, has too many variants, or an attribute that is not known or not in its place.
     pub(crate) fn of(input: &'a DeriveInput) -> Result<Self, Error> {
+        refuse_attributes(&input.attrs)?;
         let (variants, is_enum) = match &input.data {
             Data::Struct(data) => (vec![Variant::new(quote!(Self), &data.fields)], false),
             Data::Enum(data) => {
                 let variant = |variant: &'a syn::Variant| {
+                    refuse_attributes(&variant.attrs)?;
                     let name = &variant.ident;
-                    Variant::new(quote!(Self::#name), &variant.fields)
+                    Ok(Variant::new(quote!(Self::#name), &variant.fields))
                 };
-                (data.variants.iter().map(variant).collect::<Vec<_>>(), true)
+                (data.variants.iter().map(variant).collect::<Result<Vec<_>, Error>>()?, true)
             }
             _ => return Err(Error::new_spanned(&input.ident, "a union is neither key nor value")),
         };
@@ -144,12 +147,22 @@ impl<'a> Shape<'a> {
     }
 }
 
+/// The attributes that are ours.
+fn own(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
+    attributes.iter().filter(|attribute| attribute.path().is_ident("flagstone"))
+}
+
+/// Refuses attributes of a type or of a variant: none would do anything.
+fn refuse_attributes(attributes: &[Attribute]) -> Result<(), Error> {
+    match own(attributes).next() {
+        Some(attribute) => Err(Error::new_spanned(attribute, "a field alone can have a default")),
+        None => Ok(()),
+    }
+}
+
 fn has_default(field: &Field) -> Result<bool, Error> {
     let mut found = false;
-    for attribute in &field.attrs {
-        if !attribute.path().is_ident("flagstone") {
-            continue;
-        }
+    for attribute in own(&field.attrs) {
         attribute.parse_nested_meta(|meta| match meta.path.is_ident("default") {
             true => {
                 found = true;

@@ -179,3 +179,20 @@ fn a_count_that_lies_allocates_nothing() {
     assert_eq!(Vec::<u64>::from_row(&row), Err(DecodeError::Count));
     assert_eq!(Vec::<u64>::from_row(&[0x80, 0]), Err(DecodeError::Count));
 }
+
+/// Goal: a list of what takes no bytes comes back, however long, and in one form alone.
+#[test]
+fn lists_of_nothing_come_back() {
+    for count in [0, 1, 65_535, 65_536, 100_000] {
+        let lists = (vec![(); count], vec![Unit; count], 7_u8);
+        let row = lists.to_row();
+        assert_eq!(<(Vec<()>, Vec<Unit>, u8)>::from_row(&row), Ok(lists), "{count}");
+    }
+    assert_eq!(vec![(); 65_535].to_row(), [0xFF, 0xFF, 3]);
+    let mut row = vec![(); 65_536].to_row();
+    assert_eq!(row.len(), 3 + 65_536);
+    row[9] = 1;
+    assert_eq!(Vec::<()>::from_row(&row), Err(DecodeError::Count));
+    row.truncate(65_000);
+    assert_eq!(Vec::<()>::from_row(&row), Err(DecodeError::Truncated));
+}

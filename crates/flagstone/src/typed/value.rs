@@ -11,12 +11,15 @@
 //! | --- | --- |
 //! | integers, `f32`, `f64` | little-endian |
 //! | `bool`, `char` | 0 or 1; its number, 4 bytes |
-//! | `String`, `Vec` | number of bytes or elements (seven bits a byte, low ones first), then these |
+//! | `String`, `Vec` | number of bytes or elements (seven bits a byte, low ones first), then these; see below |
 //! | `Option` | 0; or 1 and the value |
 //! | arrays, tuples | one element behind the other |
 //! | `Box<T>`, `()` | as `T`; nothing |
 //! | derived structures | their fields in order |
 //! | derived enumerations | number of the variant (1 byte), then its fields |
+//!
+//! What `Vec` says it has must be believable by the bytes that follow. So more than 65,535 elements that take no
+//! bytes, as `()`, are followed by a zero each.
 //!
 //! A `String` or a `Vec<u8>` that is the whole row is its bytes as they are, so that a typed table of
 //! them is a table for everybody else too.
@@ -46,6 +49,22 @@ use super::{DecodeError, take, take_array};
 ///     #[flagstone(default)]
 ///     visits: u32,
 ///     name: String, // follows a field that may be missing
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #[derive(flagstone::Value)]
+/// #[flagstone(default)] // of the whole row: it belongs to fields
+/// struct Counters {
+///     visits: u32,
+/// }
+/// ```
+///
+/// ```compile_fail
+/// #[derive(flagstone::Value)]
+/// enum Entry {
+///     #[flagstone(default)]
+///     Empty,
 /// }
 /// ```
 ///
@@ -110,10 +129,13 @@ pub trait Value: Sized {
     #[doc(hidden)]
     fn decode_all(count: usize, bytes: &mut &[u8]) -> Result<Vec<Self>, DecodeError> {
         // An element that takes no bytes would make any count believable.
-        if count > bytes.len().max(usize::from(u16::MAX)) {
+        if count > bytes.len().max(EMPTY_COUNT_MAX) {
             return Err(DecodeError::Truncated);
         }
-        (0..count).map(|_| Self::decode(bytes)).collect()
+        let before = bytes.len();
+        let elements = (0..count).map(|_| Self::decode(bytes)).collect::<Result<_, _>>()?;
+        let zeros = take(bytes, zeros_behind(count, before - bytes.len()))?;
+        if zeros.iter().all(|byte| *byte == 0) { Ok(elements) } else { Err(DecodeError::Count) }
     }
 
     /// The row of a list of this type.
@@ -132,9 +154,19 @@ pub trait Value: Sized {
     }
 }
 
+/// Elements of a list that may be there without a byte.
+const EMPTY_COUNT_MAX: usize = u16::MAX as usize;
+
+/// Zeros behind a list of `count` elements that take `size` bytes together.
+const fn zeros_behind(count: usize, size: usize) -> usize {
+    if size == 0 && count > EMPTY_COUNT_MAX { count } else { 0 }
+}
+
 fn encode_list<T: Value>(elements: &[T], out: &mut Vec<u8>) {
     encode_count(elements.len(), out);
+    let begin = out.len();
     T::encode_all(elements, out);
+    out.resize(out.len() + zeros_behind(elements.len(), out.len() - begin), 0);
 }
 
 fn decode_list<T: Value>(bytes: &mut &[u8]) -> Result<Vec<T>, DecodeError> {
