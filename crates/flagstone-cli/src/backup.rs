@@ -3,7 +3,8 @@
 //! Owns under which names files appear; what a backup holds is the library's.
 //!
 //! Invariants:
-//! - I1: a database that is restored has its name only when it is complete, but for raw NAND and block devices.
+//! - I1: a database that is restored has its name only when it is complete, but for raw NAND and block devices;
+//!   who has that name meanwhile keeps it.
 //! - I2: a restore that fails leaves no file behind.
 
 use std::ffi::OsString;
@@ -14,11 +15,12 @@ use std::path::{Path, PathBuf};
 use flagstone::{BackupError, BackupReport, Database, verify_backup};
 use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError, sync_name};
 use serde_json::json;
+use tempfile::TempPath;
 
 use crate::failure::Failure;
 use crate::files::{at, is_standard, open_input, taken, write_new};
 use crate::open::{Opened, create_database, is_block_device, open, open_to_read, remove_files};
-use crate::output::{Form, Output, counted};
+use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
 use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
 
@@ -107,8 +109,7 @@ fn restore_new(
     if matches!(creation.device, NewDevice::Mtd(..)) || is_block_device(&path) {
         return restore_into(&creation, backup, watch);
     }
-    let is_image = matches!(creation.device, NewDevice::Image(_));
-    let side = is_image.then(|| ImageNand::side_path(&path));
+    let side = side_path(&creation.device, &path);
     for used in [Some(path.clone()), side].into_iter().flatten() {
         if used.try_exists().map_err(at(&used))? {
             return Err(taken(&used));
@@ -117,13 +118,33 @@ fn restore_new(
     let creation = Creation { path: unfinished(&path), ..creation };
     remove_stale(&creation.path)?;
     let report = restore_into(&creation, backup, watch)?;
-    let rename =
-        |from: &Path, to: &Path| fs::rename(from, to).and_then(|()| sync_name(to)).map_err(at(to));
-    if is_image {
-        rename(&ImageNand::side_path(&creation.path), &ImageNand::side_path(&path))?;
-    }
-    rename(&creation.path, &path)?;
+    appear(&creation, &path).inspect_err(|_| remove_files(&creation))?;
     Ok(report)
+}
+
+/// File beside an image; other devices have none.
+fn side_path(device: &NewDevice, path: &Path) -> Option<PathBuf> {
+    matches!(device, NewDevice::Image(_)).then(|| ImageNand::side_path(path))
+}
+
+/// Gives the files of a restored database their names, unless somebody else has one by now.
+fn appear(creation: &Creation, path: &Path) -> Result<(), Failure> {
+    let keep = |from: &Path, to: &Path| {
+        let kept = TempPath::try_from_path(from).and_then(|file| Ok(file.persist_noclobber(to)?));
+        kept.map_err(at(to))
+    };
+    let side = side_path(&creation.device, path);
+    if let Some(side) = &side {
+        keep(&ImageNand::side_path(&creation.path), side)?;
+        sync_name(side).map_err(at(side))?;
+    }
+    if let Err(failure) = keep(&creation.path, path) {
+        if let Some(side) = side {
+            let _ = fs::remove_file(side);
+        }
+        return Err(failure);
+    }
+    sync_name(path).map_err(at(path))
 }
 
 /// Removes what a restore left that was cut off, unless another one is at work on it.
@@ -183,7 +204,7 @@ fn show(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let BackupReport { tables, rows, bytes, .. } = report;
-    let json = json!({ "file": file, "tables": tables, "rows": rows, "bytes": bytes });
+    let json = json!({ "file": path_text(file), "tables": tables, "rows": rows, "bytes": bytes });
     let text = || {
         let (rows, tables) = (counted(*rows, "row", "rows"), counted(*tables, "table", "tables"));
         format!("{verb} {rows} of {tables} ({})\n", file.display())

@@ -6,7 +6,7 @@ use flagstone::{CompactReport, Database};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::output::{Output, counted};
+use crate::output::{Output, counted, path_text};
 use crate::progress::Progress;
 use crate::request::{Compact, UsageError};
 use crate::size::format_size;
@@ -26,7 +26,7 @@ pub(crate) fn compact(compact: &Compact, output: &mut Output) -> Result<(), Fail
     progress.finish();
     let report = result.map_err(|source| Failure::Compact { path: target.path.clone(), source })?;
     let json = json!({
-        "path": target.path,
+        "path": path_text(&target.path),
         "tables": report.tables,
         "rows": report.rows,
         "size_before": report.size_before,

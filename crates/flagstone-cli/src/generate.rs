@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::RawArgs;
 use crate::failure::Failure;
 use crate::files::at;
-use crate::output::{Form, Output};
+use crate::output::{Form, Output, path_text};
 
 /// Prints the completions of a shell.
 pub(crate) fn completions(shell: Shell, output: &mut Output) -> Result<(), Failure> {
@@ -42,7 +42,7 @@ pub(crate) fn man(directory: Option<&Path>, output: &mut Output) -> Result<(), F
     write_pages(&command, directory, &mut pages)?;
     let count = pages.len();
     let text = || format!("wrote {count} pages to {}\n", directory.display());
-    Ok(output.show(&json!({ "directory": directory, "pages": pages }), text)?)
+    Ok(output.show(&json!({ "directory": path_text(directory), "pages": pages }), text)?)
 }
 
 fn write_pages(

@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{is_standard, write_new};
 use crate::open::{Opened, open, open_to_read};
-use crate::output::{Form, Output, counted};
+use crate::output::{Form, Output, counted, path_text};
 use crate::picture::{self, Caption};
 use crate::progress::Progress;
 use crate::request::{Target, UsageError, Wear};
@@ -300,7 +300,7 @@ fn write_picture(file: &Path, picture: &str, output: &mut Output) -> Result<(), 
         return Ok(output.stream().write_all(picture.as_bytes())?);
     }
     write_new(file, |stream| Ok(stream.write_all(picture.as_bytes())?))?;
-    Ok(output.show(&json!({ "file": file }), || format!("drew {}\n", file.display()))?)
+    Ok(output.show(&json!({ "file": path_text(file) }), || format!("drew {}\n", file.display()))?)
 }
 
 /// Units that a block has room for, as far as the blocks tell.

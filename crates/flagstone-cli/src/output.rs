@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -26,6 +27,11 @@ where
 {
     let word = if count == N::from(1) { one } else { many };
     format!("{count} {word}")
+}
+
+/// A path for JSON, which is text: what of the path is none becomes U+FFFD.
+pub(crate) fn path_text(path: &Path) -> String {
+    path.display().to_string()
 }
 
 /// Standard output, buffered, in one of two forms.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::args::ProbeArgs;
 use crate::failure::Failure;
 use crate::open::{device_to_probe, require_no_database_to_probe};
-use crate::output::Output;
+use crate::output::{Output, path_text};
 use crate::request::UsageError;
 use crate::size::format_size;
 use crate::table::{Align, Table, grouped};
@@ -160,7 +160,7 @@ impl Seen {
         let shape = &self.known.geometry;
         let (rules, free) = (&self.known.capabilities, self.free_spare());
         json!({
-            "path": request.path,
+            "path": path_text(&request.path),
             "device": {
                 "page_size": shape.page_size,
                 "spare_size": shape.spare_size,
@@ -178,7 +178,7 @@ impl Seen {
             },
             "read_ns": self.read_ns,
             "scratch": self.findings.map(|findings| findings_json(request, &findings)),
-            "profile": request.profile,
+            "profile": request.profile.as_deref().map(path_text),
         })
     }
 

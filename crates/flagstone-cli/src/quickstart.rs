@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::args::QuickstartArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Form, Output};
+use crate::output::{Form, Output, path_text};
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE};
 use crate::scratch::Scratch;
@@ -61,7 +61,7 @@ fn cut_json(life: &Life) -> serde_json::Value {
     let CutReport { acknowledged, found, sum, recovery } = life.cut;
     json!({
         "preset": life.run.config.preset,
-        "image": life.image,
+        "image": path_text(&life.image),
         "acknowledged": acknowledged,
         "found": found,
         "sum": sum,

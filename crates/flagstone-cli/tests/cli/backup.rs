@@ -1,7 +1,9 @@
 //! Backup and restore: another device gets the same rows, and what is not whole creates nothing.
 
 use std::fs;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use flagstone::{Database, Options};
 
@@ -146,6 +148,54 @@ fn a_block_device_is_restored_to_and_given_up_when_asked() {
     losetup(&["-d", &disk]);
     assert!(result.is_ok());
     place.run("restore", &[&out, "--overwrite"]).fails(2);
+}
+
+/// Goal: who takes the name of a database while it is restored keeps it, on both kinds of device. Method: half of
+/// the backup comes through a pipe, then the other database is made, then the rest comes.
+#[test]
+fn a_name_that_is_taken_meanwhile_is_not_written_over() {
+    for device in DEVICES {
+        let place = filled(device);
+        place.run("backup", &[&place.path("out")]).ok();
+        let whole = fs::read(place.file("out")).expect("there");
+        let (half, rest) = whole.split_at(whole.len() / 2);
+        let new = place.path("new");
+        let mut restore = binary(&[&["restore", &new, "-"], device].concat());
+        let restore = restore.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut restore = restore.spawn().expect("runs");
+        let mut pipe = restore.stdin.take().expect("piped");
+        pipe.write_all(half).expect("it reads");
+        while !place.file("new.restoring").exists() {
+            assert!(restore.try_wait().expect("ours").is_none(), "it waits for the rest");
+            thread::yield_now();
+        }
+        flagstone(&[&["create", &new], device].concat()).ok();
+        flagstone(&["put", &new, "t", "mine", "yes"]).ok();
+        let before = names(&place);
+        pipe.write_all(rest).expect("it reads");
+        drop(pipe);
+        let ended = restore.wait_with_output().expect("ends");
+        let message = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(18), "{message}");
+        assert!(message.contains("File exists"), "{message}");
+        let left: Vec<_> = before.into_iter().filter(|name| !name.contains("restoring")).collect();
+        assert_eq!(names(&place), left, "{device:?}");
+        assert_eq!(flagstone(&["get", &new, "t", "mine"]).ok().stdout, "yes\n");
+        flagstone(&["get", &new, "users", "ada"]).fails(3);
+    }
+}
+
+/// Goal: rows beyond the limits of the target are told as such, and no file of it stays.
+#[test]
+fn a_backup_does_not_fit_where_its_keys_are_too_long() {
+    let place = Place::with_database(DEVICES[1]);
+    place.run("put", &["t", &"k".repeat(900), "v"]).ok();
+    place.run("backup", &[&place.path("out")]).ok();
+    let before = names(&place);
+    let (new, out) = (place.path("new"), place.path("out"));
+    let error = flagstone(&[&["restore", &new, &out], DEVICES[0]].concat()).fails(13).stderr;
+    assert!(error.contains("key of 900 bytes is longer than 504"), "{error}");
+    assert_eq!(names(&place), before);
 }
 
 /// Goal: with `verify_on_open` a command refuses a database with a damaged leaf.
