@@ -19,6 +19,9 @@ pub(crate) enum BadQuantity {
     /// Not a duration.
     #[error("`{0}` is not a duration: write a number with ns, us, ms or s")]
     Duration(String),
+    /// More than 64 bits of bytes or nanoseconds.
+    #[error("`{0}` is too large")]
+    TooLarge(String),
 }
 
 const SIZE_UNITS: &[(&str, u64)] = &[
@@ -45,19 +48,18 @@ const TIME_UNITS_NS: &[(&str, u64)] =
 ///
 /// # Errors
 ///
-/// `BadQuantity::Size` when it is not a number with a known unit, or too large.
+/// `BadQuantity::Size` when it is not a number with a known unit; `TooLarge`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, BadQuantity> {
-    quantity(text, SIZE_UNITS).ok_or_else(|| BadQuantity::Size(text.to_owned()))
+    quantity(text, SIZE_UNITS, BadQuantity::Size)
 }
 
 /// Duration that `text` names.
 ///
 /// # Errors
 ///
-/// `BadQuantity::Duration` when it is not a number with a unit of time, or too large.
+/// `BadQuantity::Duration` when it is not a number with a unit of time; `TooLarge`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, BadQuantity> {
-    let found = quantity(text, TIME_UNITS_NS).map(Duration::from_nanos);
-    found.ok_or_else(|| BadQuantity::Duration(text.to_owned()))
+    quantity(text, TIME_UNITS_NS, BadQuantity::Duration).map(Duration::from_nanos)
 }
 
 /// Text for a number of bytes: exact when it is a whole number of units, else two decimals.
@@ -74,19 +76,27 @@ pub(crate) fn format_size(bytes: u64) -> String {
     format!("{:.2} {unit}", bytes as f64 / factor as f64)
 }
 
-/// A number followed by one of `units`, multiplied out; `None` for anything else.
-fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'));
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+/// A number followed by one of `units`, multiplied out; `bad` for anything else.
+fn quantity(
+    text: &str,
+    units: &[(&str, u64)],
+    bad: fn(String) -> BadQuantity,
+) -> Result<u64, BadQuantity> {
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'));
+    let (number, unit) = trimmed.split_at(digits.unwrap_or(trimmed.len()));
     let unit = unit.trim_start().to_ascii_lowercase();
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    let unit = units.iter().find(|(name, _)| *name == unit);
     let number = number.replace('_', "");
+    let (Some((_, factor)), Ok(decimal)) = (unit, number.parse::<f64>()) else {
+        return Err(bad(text.to_owned()));
+    };
+    let too_large = || BadQuantity::TooLarge(text.to_owned());
     if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(*factor);
+        return whole.checked_mul(*factor).ok_or_else(too_large);
     }
-    let product = number.parse::<f64>().ok()? * *factor as f64;
-    (product.is_finite() && product < u64::MAX as f64).then_some(product as u64)
+    let product = decimal * *factor as f64;
+    (product < u64::MAX as f64).then_some(product as u64).ok_or_else(too_large)
 }
 
 #[cfg(test)]
@@ -113,9 +123,21 @@ mod tests {
 
     #[test]
     fn what_is_not_a_size_is_refused() {
-        for text in ["", "k", "-1", "1TiBs", "1.2.3", "0x10", "99999999999999999999G", "1ms"] {
+        for text in ["", "k", "-1", "1TiBs", "1.2.3", "0x10", "1ms", "."] {
             assert_eq!(parse_size(text), Err(BadQuantity::Size(text.to_owned())), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_too_large_is_told_as_such() {
+        for text in ["99999999999999999999G", "18446744073709551616", "16777216TiB", "16777217.5T"]
+        {
+            let refused = Err(BadQuantity::TooLarge(text.to_owned()));
+            assert_eq!(parse_size(text), refused, "{text}");
+        }
+        let text = "99999999999s";
+        assert_eq!(parse_duration(text), Err(BadQuantity::TooLarge(text.to_owned())));
+        assert_eq!(parse_size("18446744073709551615"), Ok(u64::MAX));
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Side {
     }
 }
 
-/// Finished runs that are kept; the oldest goes first.
+/// Finished runs that are kept; the oldest of the others goes when one ends.
 const RESULTS_MAX: usize = 6;
 
 /// Both sides, and the runs that have finished.
@@ -172,8 +172,10 @@ impl Runs {
         let place = results.finished.partition_point(|earlier| earlier.number < number);
         let command = plan.command.clone();
         results.finished.insert(place, Finished { number, label, command, run });
-        let surplus = results.finished.len().saturating_sub(RESULTS_MAX);
-        results.finished.drain(..surplus);
+        if results.finished.len() > RESULTS_MAX {
+            // Not the one that has just ended, should it have begun before all others.
+            results.finished.remove(usize::from(place == 0));
+        }
         results.version += 1;
     }
 
@@ -234,5 +236,32 @@ impl Started {
             "message": message,
             "seen": self.watched.seen(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::form::Form;
+
+    /// Goal: a run that ends is there, though all that are kept began later.
+    #[test]
+    fn a_run_that_ends_is_kept() {
+        let form = json!({
+            "benchmark": "tpcb", "scale": "1", "txns": "10", "clients": "1", "warmup": "none",
+            "fill": "40", "seed": "1", "profile": "slc-2k", "preset": "flagstone",
+        });
+        let form: Form = serde_json::from_value(form).unwrap();
+        let plan = form.plan().unwrap();
+        let run = measure(&plan, &Watched::default()).unwrap();
+        let runs = Runs::default();
+        let kept = || runs.finished().iter().map(|run| run.number).collect::<Vec<_>>();
+        for number in 1..=RESULTS_MAX as u64 {
+            runs.finish(Side::A, number, &plan, run.clone());
+        }
+        runs.finish(Side::B, 0, &plan, run.clone());
+        assert_eq!(kept(), [0, 2, 3, 4, 5, 6]);
+        runs.finish(Side::A, 7, &plan, run);
+        assert_eq!(kept(), [2, 3, 4, 5, 6, 7]);
     }
 }
