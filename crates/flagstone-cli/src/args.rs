@@ -80,32 +80,43 @@ pub(crate) enum RawCommand {
     /// Create an empty database.
     Create(CreateArgs),
     /// Store VALUE under KEY, as one durable transaction.
+    ///
+    /// Indexes of the table do not follow: the command warns where there are some.
     Put(PutArgs),
     /// Print the value under KEY.
     Get(GetArgs),
     /// Delete KEY, as one durable transaction.
+    ///
+    /// Indexes of the table do not follow: the command warns where there are some.
     Del(KeyArgs),
     /// Print the rows of a table in key order, forwards or backwards.
     Scan(ScanArgs),
     /// Print the names of all tables.
+    ///
+    /// Bytes outside printable ASCII are printed as \xNN; with --json names are as they are.
     Tables(DatabaseArgs),
     /// Give a table another name, and its indexes with it.
+    ///
+    /// The indexes of `users` are the tables whose names begin with `users@`; those that went along are printed.
     Rename(RenameArgs),
     /// Drop a table with all its rows, and its indexes with it.
+    ///
+    /// The indexes of `users` are the tables whose names begin with `users@`; those that went along are printed.
     ///
     /// Its pages are free when the command ends. If it is interrupted, the table is there as it was, or it is
     /// gone; what is then left of its pages is freed by the commands that write.
     Drop(TableArgs),
     /// Write everything to one file, as of one moment.
     ///
-    /// The file holds rows, not pages: it fits any device and any page size, and is refused when a part
-    /// of it is missing or damaged. It appears when it is complete, and must not exist.
+    /// The file holds rows, not pages: it can be restored on another kind of device, with pages of another size,
+    /// as long as the longest key and the longest value are within its limits (`stats` prints them). It is refused
+    /// when a part of it is missing or damaged. It appears when it is complete, and must not exist.
     Backup(BackupArgs),
     /// Create a database from a backup.
     ///
     /// The backup is verified before anything is created, unless it comes by standard input. The
-    /// database has its name only when it is complete; on raw NAND and block devices, a restore that fails leaves a part
-    /// of it.
+    /// database has its name only when it is complete, and never takes one that is in use; on raw NAND and block
+    /// devices, a restore that fails leaves a part of it.
     Restore(RestoreArgs),
     /// Write all rows as JSON Lines, as of one moment.
     ///
@@ -119,6 +130,9 @@ pub(crate) enum RawCommand {
     /// transactions of --batch rows (fewer when they are large), each durable. A line that is no row
     /// ends the import with exit code 20: what stands before it is stored, and the message says from
     /// which line to go on. An import that was interrupted can simply be run again.
+    ///
+    /// Rows of indexes (`users@city`, where there is a table `users`) are left out: the program that opens the table
+    /// makes those that are not there. Those that are there do not follow, and the command warns of them.
     Import(ImportArgs),
     /// Print tables, memory, log, and what has been programmed for what cause.
     Stats(DatabaseArgs),

@@ -176,6 +176,9 @@ pub(crate) enum LineFault {
     /// The database refused the row.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// It cannot be read to its end.
+    #[error("cannot read it: {0}")]
+    Read(io::Error),
 }
 
 impl From<io::Error> for Failure {
@@ -251,6 +254,7 @@ impl Failure {
             Self::Line { source: LineFault::Form(BadLine::TooLong(_)), .. } => Exit::TooLong,
             Self::Line { source: LineFault::Form(_), .. } => Exit::BadInput,
             Self::Line { source: LineFault::Engine(source), .. } => engine_exit(source),
+            Self::Line { source: LineFault::Read(source), .. } => file_exit(source.kind()),
             Self::Backup { source, .. } => backup_exit(source),
             Self::Compact { source, .. } => compact_exit(source),
             Self::Probe { source: ProbeError::Device(error), .. } => nand_exit(error),
@@ -280,6 +284,15 @@ pub(crate) fn report(exit: Exit, message: &str, form: Form) {
             let error = json!({ "code": exit.code(), "name": exit.name(), "message": message });
             writeln!(stream, "{}", json!({ "error": error }))
         }
+    };
+}
+
+/// Prints a warning on the error stream, in the same forms.
+pub(crate) fn warn(message: &str, form: Form) {
+    let mut stream = io::stderr().lock();
+    let _ = match form {
+        Form::Text => writeln!(stream, "flagstone: warning: {message}"),
+        Form::Json => writeln!(stream, "{}", json!({ "warning": { "message": message } })),
     };
 }
 
@@ -349,6 +362,7 @@ const fn nand_exit(error: &NandError) -> Exit {
 fn engine_exit(error: &EngineError) -> Exit {
     match error {
         EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. } => Exit::TooLong,
+        EngineError::IndexName => Exit::Usage,
         EngineError::NoTable => Exit::Missing,
         EngineError::TableExists => Exit::Exists,
         EngineError::Full | EngineError::SnapshotTooOld => Exit::Full,

@@ -17,8 +17,9 @@ use flagstone_nand::{
 
 use flagstone_space::{MountError, Space};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::files::{EEXIST, taken};
+use crate::output::Form;
 use crate::request::{Creation, NewDevice, Target};
 
 /// An open database and the file it lives in.
@@ -414,6 +415,29 @@ impl Opened {
         let tables = self.run(Database::tables)?;
         let nearest = nearest(name, tables.iter().map(String::as_str)).map(str::to_owned);
         Err(Failure::NoTable { path: self.path.clone(), table: name.to_owned(), nearest })
+    }
+
+    /// Names of the indexes of `table`, which are renamed and dropped with it.
+    pub(crate) fn indexes(&self, table: &str) -> Result<Vec<String>, Failure> {
+        let head = format!("{table}@");
+        let mut names = self.run(Database::tables)?;
+        names.retain(|name| name.starts_with(&head));
+        Ok(names)
+    }
+
+    /// Says that rows of `table` were changed past its indexes, where it has some: what rows are found by, the
+    /// program alone knows that made them.
+    pub(crate) fn warn_of_indexes(&self, table: &str, form: Form) -> Result<(), Failure> {
+        let indexes = self.indexes(table)?.join(", ");
+        if !indexes.is_empty() {
+            let path = self.path.display();
+            let message = format!(
+                "{path}: rows of `{table}` were changed past its indexes ({indexes}): repair them in the program, \
+                 or drop them, and it makes them anew"
+            );
+            warn(&message, form);
+        }
+        Ok(())
     }
 
     /// Closes the database: the next opening has next to nothing to read.

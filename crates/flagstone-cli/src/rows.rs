@@ -16,7 +16,7 @@ use crate::escape::escape;
 use crate::failure::Failure;
 use crate::inspect::bill_json;
 use crate::open::{Opened, create_database, open, open_to_read};
-use crate::output::{Form, Output};
+use crate::output::{Form, Output, path_text};
 use crate::request::{
     Creation, Direction, KeyAt, Notation, RowAt, Scan, UsageError, Value, ValueAt,
 };
@@ -26,7 +26,7 @@ use crate::size::format_size;
 pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Failure> {
     let created = create_database(creation)?;
     let json = json!({
-        "path": creation.path,
+        "path": path_text(&creation.path),
         "profile": created.profile,
         "data_size": created.data_size,
         "data_size_max": created.data_size_max,
@@ -52,6 +52,7 @@ pub(crate) fn put(row: &RowAt, output: &mut Output) -> Result<(), Failure> {
     let value = value_of(&row.value, opened.database().stats().limits.value_size_max)?;
     let table = opened.run(|database| database.table(&at.table))?;
     let ((), bill) = opened.change(|transaction| transaction.put(table, &at.key, &value))?;
+    opened.warn_of_indexes(&at.table, output.form())?;
     opened.close()?;
     let json = json!({
         "table": at.table,
@@ -106,6 +107,9 @@ pub(crate) fn delete(at: &KeyAt, output: &mut Output) -> Result<(), Failure> {
     let opened = open(&at.target)?;
     let table = opened.table(&at.table)?;
     let (found, bill) = opened.change(|transaction| delete_key(transaction, table, &at.key))?;
+    if found == Presence::Present {
+        opened.warn_of_indexes(&at.table, output.form())?;
+    }
     opened.close()?;
     match found {
         Presence::Absent => Err(no_key(at)),
@@ -131,7 +135,7 @@ fn delete_key(
     table: Table,
     key: &[u8],
 ) -> Result<Presence, EngineError> {
-    if transaction.get(table, key)?.is_none() {
+    if !transaction.contains_key(table, key)? {
         return Ok(Presence::Absent);
     }
     transaction.delete(table, key)?;

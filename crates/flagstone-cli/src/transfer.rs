@@ -8,8 +8,10 @@
 //! - I2: an import that fails names the line, and the line up to which everything is stored.
 //! - I3: an import that was interrupted can be run again as it is: a row that is stored twice is
 //!   the same row.
+//! - I4: no import writes to an index. It cannot know whether the input has all of it, and an index that is not
+//!   there is made by the program that opens its table.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
@@ -21,7 +23,7 @@ use crate::files::{at, is_standard, open_input, write_new};
 use crate::inspect::bill_json;
 use crate::lines::{LineRow, Lines, write_row};
 use crate::open::{Opened, open, open_to_read};
-use crate::output::{Form, Output, counted};
+use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
 use crate::request::{Atomicity, Export, Import, UsageError};
 
@@ -57,7 +59,7 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
         return Ok(());
     }
     let (file, tables) = (&export.file, tables.len());
-    let json = json!({ "file": file, "tables": tables, "rows": rows });
+    let json = json!({ "file": path_text(file), "tables": tables, "rows": rows });
     let text = || {
         let (rows, tables) = (counted(rows, "row", "rows"), counted(tables, "table", "tables"));
         format!("exported {rows} of {tables} to {}\n", file.display())
@@ -100,11 +102,15 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
     let mut importer = Importer::new(&opened, import);
     let result = importer.run(&mut lines, size, &mut progress);
     progress.finish();
-    let (rows, commits, bill) = (importer.rows, importer.commits, importer.bill);
+    let Importer { rows, left_out, commits, bill, tables, .. } = importer;
+    let mut changed = tables.iter().filter(|(_, table)| table.is_some() && rows > 0);
+    let warned = changed.try_for_each(|(name, _)| opened.warn_of_indexes(name, output.form()));
     result?;
+    warned?;
     opened.close()?;
     let json = json!({
         "rows": rows,
+        "left_out": left_out,
         "lines": lines.number(),
         "transactions": commits,
         "bill": bill_json(&bill),
@@ -113,7 +119,14 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
         let rows = counted(rows, "row", "rows");
         let commits = counted(commits, "transaction", "transactions");
         let programs = counted(bill.programs(), "page", "pages");
-        format!("imported {rows} in {commits}, {programs} programmed\n")
+        let mut text = format!("imported {rows} in {commits}, {programs} programmed\n");
+        if left_out > 0 {
+            let left_out = counted(left_out, "row", "rows");
+            text += &format!(
+                "left out {left_out} of indexes: a program that opens the table makes them\n"
+            );
+        }
+        text
     };
     Ok(output.show(&json, text)?)
 }
@@ -122,13 +135,16 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
 struct Importer<'a> {
     opened: &'a Opened,
     request: &'a Import,
-    tables: HashMap<String, Table>,
+    /// Tables that were met; none is that of an index.
+    tables: BTreeMap<String, Option<Table>>,
     transaction: Option<Transaction>,
     batch_rows: u64,
     batch_bytes: usize,
     /// Line up to which everything is stored.
     stored: u64,
     rows: u64,
+    /// Rows of indexes.
+    left_out: u64,
     commits: u64,
     bill: Bill,
 }
@@ -138,12 +154,13 @@ impl<'a> Importer<'a> {
         Self {
             opened,
             request,
-            tables: HashMap::new(),
+            tables: BTreeMap::new(),
             transaction: None,
             batch_rows: 0,
             batch_bytes: 0,
             stored: request.first_line.saturating_sub(1),
             rows: 0,
+            left_out: 0,
             commits: 0,
             bill: Bill::default(),
         }
@@ -157,9 +174,13 @@ impl<'a> Importer<'a> {
     ) -> Result<(), Failure> {
         let path = &self.request.file;
         lines.skip_to(self.request.first_line.saturating_sub(1)).map_err(at(path))?;
-        while let Some(row) = lines.next_row().map_err(at(path))? {
-            let stored = row.map_err(LineFault::Form).and_then(|row| self.put(&row));
-            if let Err(fault) = stored {
+        loop {
+            let row = match lines.next_row() {
+                Ok(Some(row)) => row.map_err(LineFault::Form),
+                Ok(None) => break,
+                Err(error) => return Err(self.give_up(lines.number() + 1, LineFault::Read(error))),
+            };
+            if let Err(fault) = row.and_then(|row| self.put(&row)) {
                 return Err(self.give_up(lines.number(), fault));
             }
             let whole = self.batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
@@ -177,10 +198,14 @@ impl<'a> Importer<'a> {
         let table = match self.tables.get(&row.table) {
             Some(table) => *table,
             None => {
-                let table = self.opened.database().table(&row.table)?;
+                let table = self.open(&row.table)?;
                 self.tables.insert(row.table.clone(), table);
                 table
             }
+        };
+        let Some(table) = table else {
+            self.left_out += 1;
+            return Ok(());
         };
         let begin = || self.opened.database().begin();
         let transaction = self.transaction.get_or_insert_with(begin);
@@ -188,6 +213,19 @@ impl<'a> Importer<'a> {
         self.batch_rows += 1;
         self.batch_bytes += row.key.len() + row.value.len();
         Ok(())
+    }
+
+    /// The table called `name`, made when it is not there; none when it is an index of another one (I4).
+    fn open(&self, name: &str) -> Result<Option<Table>, EngineError> {
+        let database = self.opened.database();
+        for (at, _) in name.match_indices('@') {
+            if let Some(table) = name.get(..at)
+                && database.existing_table(table)?.is_some()
+            {
+                return Ok(None);
+            }
+        }
+        database.copied_table(name).map(Some)
     }
 
     /// Makes everything up to `line` durable.
@@ -203,10 +241,10 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// The failure of a line. What stands before a line that is no row is stored.
+    /// The failure of a line. What stands before a line that is no row, or cannot be read, is stored.
     fn give_up(&mut self, line: u64, fault: LineFault) -> Failure {
         let is_own = match &fault {
-            LineFault::Form(_) => true,
+            LineFault::Form(_) | LineFault::Read(_) => true,
             LineFault::Engine(error) => {
                 matches!(error, EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. })
             }
@@ -230,5 +268,60 @@ impl<'a> Importer<'a> {
             ),
         };
         Failure::Line { input, line, source, stored }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, BufReader, Cursor, Read};
+
+    use flagstone::{Database, Options};
+
+    use super::*;
+    use crate::request::Target;
+
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("pulled out"))
+        }
+    }
+
+    /// Goal: an input that cannot be read to its end is told like a line that is no row: with the line, and what is
+    /// stored before it.
+    #[test]
+    fn an_error_of_the_input_names_the_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("db");
+        Database::create(&path, &Options::default()).unwrap().close().unwrap();
+        let opened = open(&Target { path, profile: None, options: Options::default() }).unwrap();
+        let mut text = Vec::new();
+        for key in [b"a", b"b", b"c"] {
+            write_row(&mut text, "t", key, b"").unwrap();
+        }
+        text.truncate(text.len() - 5);
+        let request = |atomicity| {
+            let target = Target { path: "db".into(), profile: None, options: Options::default() };
+            Import { target, file: "lines".into(), batch: 1_000, atomicity, first_line: 1 }
+        };
+        for (atomicity, stored, rows) in [
+            (Atomicity::Whole, "nothing is stored", 0),
+            (Atomicity::Batches, "what stands up to line 2 is stored; go on with --from-line 3", 2),
+        ] {
+            let limits = opened.database().stats().limits;
+            let input = BufReader::new(Cursor::new(text.clone()).chain(Broken));
+            let (mut lines, request) = (Lines::new(input, &limits), request(atomicity));
+            let mut importer = Importer::new(&opened, &request);
+            let failure = importer.run(&mut lines, 0, &mut Progress::new(Form::Json)).unwrap_err();
+            drop(importer);
+            assert_eq!(
+                failure.to_string(),
+                format!("lines, line 3: cannot read it: pulled out; {stored}")
+            );
+            assert_eq!(failure.exit(), crate::exit::Exit::Failed);
+            let table = opened.table("t").unwrap();
+            assert_eq!(opened.snapshot().unwrap().len(table), Ok(rows));
+        }
     }
 }

@@ -18,7 +18,7 @@ Examples:
 pub(crate) struct PutArgs {
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
-    /// Table; created when it is not there.
+    /// Table; created when it is not there, unless its name has an `@`: it would be that of an index.
     #[arg(value_name = "TABLE")]
     pub(crate) table: String,
     /// Key; bytes outside printable ASCII as \xNN.
@@ -79,7 +79,7 @@ Example:
 pub(crate) struct RenameArgs {
     #[command(flatten)]
     pub(crate) at: TableArgs,
-    /// New name; no table has it.
+    /// New name; no table has it, and it has no `@`.
     #[arg(value_name = "NAME")]
     pub(crate) to: String,
 }

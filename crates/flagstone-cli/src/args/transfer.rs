@@ -69,7 +69,7 @@ pub(crate) struct BackupArgs {
 #[command(after_help = "\
 Examples:
   flagstone restore shop.db shop.backup --capacity 1GiB
-  flagstone restore chip.nand shop.backup --profile slc-2k    a backup fits any device
+  flagstone restore chip.nand shop.backup --profile slc-2k    on another kind of device
   flagstone restore --verify shop.backup                      reads it and says what it holds
 
 Sizes and devices are those of `create`.")]

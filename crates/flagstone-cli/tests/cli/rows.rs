@@ -7,6 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
+use flagstone::{AnyIndex, Database, Index, Options};
+
 use crate::command::{DEVICES, Place, binary, flagstone, run};
 
 #[test]
@@ -64,9 +66,28 @@ fn paths_keys_and_values_need_not_be_text() {
         binary.arg(&path);
         binary
     };
-    run(on("create").args(["--capacity", "8MiB"]));
+    run(on("create").args(["--capacity", "8MiB"])).ok();
     run(on("put").arg("t").arg(bytes(b"\xff")).arg(bytes(b"\xfe"))).ok();
     assert_eq!(run(on("get").args(["t", r"\xff"])).ok().stdout, "\\xfe\n");
+    let file = |name: &'static [u8]| place.file("").join(bytes(name));
+    let (copy, lines, pages) = (file(b"\xe9.backup"), file(b"\xe9.jsonl"), file(b"\xe9"));
+    fs::create_dir(&pages).expect("made");
+    for ran in [
+        run(on("backup").arg(&copy).arg("--json")),
+        run(on("export").arg(&lines).arg("--json")),
+        run(on("wear").arg("--svg").arg(file(b"\xe9.svg")).arg("--json")),
+        run(binary(&["restore", "--verify", "--json"]).arg(&copy)),
+        run(binary(&["man", "--json", "--dir"]).arg(&pages)),
+    ] {
+        let json = ran.ok().json();
+        let path = json.get("file").or(json.get("directory")).and_then(|path| path.as_str());
+        assert!(path.is_some_and(|path| path.contains('\u{fffd}')), "{json}");
+    }
+    run(on("import").arg(&lines)).ok();
+    run(on("compact").arg("--json")).ok();
+    let image = file(b"chip\xe9");
+    run(binary(&["create", "--profile", "tiny", "--json"]).arg(&image)).ok();
+    run(binary(&["probe", "--json"]).arg(&image)).ok();
 }
 
 #[test]
@@ -265,9 +286,83 @@ fn tables_are_listed_renamed_and_dropped() {
         place.run("drop", &["b"]).fails(3);
         let dropped = place.run("drop", &["a", "--json"]).ok().json();
         assert_eq!(dropped["table"], "a");
+        assert_eq!(dropped["indexes"], serde_json::json!([]));
         let tables = place.run("tables", &["--json"]).ok().json();
         assert_eq!(tables["tables"], serde_json::json!(["c", "z"]));
         let report = place.run("check", &["--json"]).ok().json();
         assert_eq!((&report["rows"], &report["leaked_pages"]), (&2.into(), &0.into()), "{report}");
     }
+}
+
+const LENGTH: Index<String, String, u64> = Index::new("length", |_, text| vec![text.len() as u64]);
+const INDEXES: [&dyn AnyIndex<String, String>; 1] = [&LENGTH];
+
+/// Goal: indexes go with their table, and this is said; no other table gets the name of one; a change past them is
+/// warned of.
+#[test]
+fn indexes_of_a_table_are_named() {
+    let place = Place::with_database(DEVICES[1]);
+    let database = Database::open(place.file("db"), &Options::default()).expect("opens");
+    let words = database.indexed("words", &INDEXES).expect("made");
+    let mut transaction = database.begin();
+    words.put(&mut transaction, &"a".into(), &"one".into()).expect("put");
+    transaction.commit().expect("commits");
+    drop(words);
+    database.close().expect("closes");
+
+    for (command, arguments) in [("put", &["words", "b", "two"][..]), ("del", &["words", "b"])] {
+        let ran = place.run(command, arguments);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains("warning") && ran.stderr.contains("(words@length)"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let ran = place.run("put", &["words", "b", "two", "--json"]);
+    let warning: serde_json::Value = serde_json::from_str(&ran.stderr).expect("JSON");
+    assert!(warning["warning"]["message"].is_string(), "{warning}");
+    place.run("put", &["other", "b", "two"]).ok();
+    place.run("del", &["words", "absent"]).fails(3);
+
+    for arguments in [["words@home", "k", "v"], ["mail@home", "k", "v"]] {
+        let error = place.run("put", &arguments).fails(2).stderr;
+        assert!(error.contains("index"), "{error}");
+    }
+    place.run("rename", &["other", "words@home"]).fails(2);
+    assert_eq!(
+        place.run("rename", &["words", "texts"]).ok().stdout,
+        "renamed with it: words@length\n"
+    );
+    assert_eq!(place.run("drop", &["other"]).ok().stdout, "");
+    let dropped = place.run("drop", &["texts", "--json"]).ok().json();
+    assert_eq!(dropped["indexes"], serde_json::json!(["texts@length"]));
+    assert_eq!(place.run("tables", &[]).ok().stdout, "");
+}
+
+#[test]
+fn names_of_tables_break_no_line() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["a\nb\\", "k", "v"]).ok();
+    assert_eq!(place.run("tables", &[]).ok().stdout, "a\\x0ab\\\\\n");
+    assert_eq!(place.run("tables", &["--json"]).ok().json()["tables"][0], "a\nb\\");
+}
+
+/// Goal: a row is deleted without its value. Method: the value has pages of its own that do not read.
+#[test]
+fn a_value_that_does_not_read_is_deleted() {
+    let place = Place::with_database(DEVICES[1]);
+    std::fs::write(place.file("value"), vec![7; 100_000]).expect("written");
+    place.run("put", &["t", "k", "--file", &place.path("value")]).ok();
+    place.run("merge", &[]).ok();
+    let mut file = fs::read(place.file("db")).expect("there");
+    for at in 0..file.len() - 3_000 {
+        if file[at..at + 3_000].iter().all(|byte| *byte == 7) {
+            file[at + 1_500] = 8;
+        }
+    }
+    fs::write(place.file("db"), file).expect("written");
+    place.run("get", &["t", "k"]).fails(5);
+    place.run("del", &["t", "k"]).ok();
+    place.run("get", &["t", "k"]).fails(3);
 }

@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flagstone::{Database, Index, Options};
 use serde_json::{Value, json};
 
 use crate::command::{DEVICES, Place, Ran, binary, flagstone, run};
@@ -207,4 +208,46 @@ fn an_empty_import_is_an_import() {
     place.run("import", &[&place.path("absent")]).fails(19);
     flagstone(&["import", &place.path("db")]).fails(2);
     place.run("import", &["-", "--batch", "0"]).fails(2);
+}
+
+/// Goal: no import writes to an index, whole or cut short: it is left out where its table is, and the program makes
+/// it anew. Method: a table with an index is exported, and every first part of the lines imported.
+#[test]
+fn an_import_leaves_indexes_to_the_program() {
+    const LENGTH: Index<String, String, u64> =
+        Index::new("length", |_, text| vec![text.len() as u64]);
+    let place = Place::with_database(DEVICES[1]);
+    let open = |place: &Place| {
+        let database = Database::open(place.file("db"), &Options::default()).expect("opens");
+        let words = database.indexed("words", &[&LENGTH]).expect("indexed");
+        (database, words)
+    };
+    let (database, words) = open(&place);
+    let mut transaction = database.begin();
+    for key in ["a", "b", "c"] {
+        words.put(&mut transaction, &key.into(), &"word".into()).expect("put");
+    }
+    transaction.commit().expect("commits");
+    drop(words);
+    database.copied_table("mail@home").expect("made");
+    database.close().expect("closes");
+    place.run("put", &["mail@home", "k", "v"]).ok();
+
+    let text = place.run("export", &[]).ok().stdout;
+    assert_eq!(text.lines().count(), 7);
+    for count in [4, 5, 7] {
+        let copy = Place::with_database(DEVICES[0]);
+        let lines: String = text.split_inclusive('\n').take(count).collect();
+        let report = import_text(&copy, &lines, &["--json", "--batch", "1"]).ok().json();
+        assert_eq!((&report["rows"], &report["left_out"]), (&4.into(), &(count - 4).into()));
+        assert_eq!(copy.run("tables", &[]).ok().stdout, "mail@home\nwords\n");
+        let (database, words) = open(&copy);
+        let found = words.check_indexes(&database.snapshot().expect("reads")).expect("reads");
+        assert!(found.is_sound() && found.entries == 3, "{found:?}");
+        drop((words, database));
+        let again = import_text(&copy, &lines, &[]);
+        assert_eq!(again.code, 0, "{}", again.stderr);
+        assert!(again.stderr.contains("(words@length)"), "{}", again.stderr);
+        assert!(!again.stderr.contains("mail"), "{}", again.stderr);
+    }
 }
