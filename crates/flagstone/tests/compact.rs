@@ -25,8 +25,8 @@ fn thinned() -> (TempDir, PathBuf, Model) {
     let device: AnyNand = Box::new(device);
     let database = Database::create_on(device, &options()).unwrap();
     let mut model = Model::new();
-    for name in ["first", "second", "\u{e9}mpty"] {
-        let table = database.table(name).unwrap();
+    for name in ["first", "first@index", "\u{e9}mpty"] {
+        let table = database.copied_table(name).unwrap();
         let rows = model.entry(name.to_owned()).or_default();
         let count = if name == "\u{e9}mpty" { 0 } else { 12_000 };
         let mut transaction = database.begin();

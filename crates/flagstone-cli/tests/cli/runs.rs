@@ -1,6 +1,9 @@
 //! The long commands, in their shortest forms.
 
-use crate::command::{Place, flagstone};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use crate::command::{Place, binary, flagstone, run};
 
 const RUN_KEYS: &[&str] = &[
     "commits",
@@ -111,9 +114,10 @@ fn the_crash_explorer_cuts_a_drive_as_a_drive() {
 #[test]
 fn the_quickstart_keeps_its_images_where_it_is_told_to() {
     let place = Place::empty();
-    let report = flagstone(&["quickstart", "--txns", "400", "--dir", &place.path("."), "--json"]);
-    let report = report.ok().json();
+    let directory = place.file("").join(OsStr::from_bytes(b"not\xfftext"));
+    let mut quickstart = binary(&["quickstart", "--txns", "400", "--json", "--dir"]);
+    let report = run(quickstart.arg(&directory)).ok().json();
     assert!(report["runs"].as_array().is_some_and(|runs| runs.len() == 2), "{report}");
-    let images = std::fs::read_dir(place.file(".")).expect("there").count();
+    let images = std::fs::read_dir(directory).expect("made").count();
     assert!(images >= 2, "one image for each preset");
 }
