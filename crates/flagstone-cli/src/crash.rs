@@ -59,8 +59,12 @@ fn text(report: &CrashReport) -> String {
     let lines = report.lines.iter().map(|line| format!("{line}\n"));
     let lines: String = lines.collect();
     let (points, states) = (grouped(report.points), grouped(report.states));
+    let refused = match report.probes_refused {
+        0 => String::new(),
+        count => format!(" ({} without room for another change)", grouped(count)),
+    };
     format!(
-        "{lines}{}: power cut at {points} operations, {states} crash states recovered, \
+        "{lines}{}: power cut at {points} operations, {states} crash states recovered{refused}, \
          {} failures, {} commits lost, {:.1} s\n",
         report.preset, report.failures, report.lost_commits, report.elapsed_s
     )

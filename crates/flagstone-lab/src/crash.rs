@@ -107,6 +107,8 @@ pub struct CrashReport {
     pub points: u64,
     /// Crash states recovered from.
     pub states: u64,
+    /// Of these, states whose database then had no room for the recovery's own change.
+    pub probes_refused: u64,
     /// States in which the promise is broken.
     pub failures: u64,
     /// Of these, states whose content is not what was committed.
@@ -206,6 +208,7 @@ impl CrashConfig {
             preset: self.preset.clone(),
             points: tally.points,
             states: tally.states,
+            probes_refused: tally.probes_refused,
             failures: tally.failure_count,
             lost_commits: tally.lost_commits,
             elapsed_s: started.elapsed().as_secs_f64(),

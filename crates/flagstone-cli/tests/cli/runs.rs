@@ -93,7 +93,8 @@ fn a_run_that_is_not_steady_has_a_code_of_its_own() {
 fn the_crash_explorer_prints_the_agreed_object() {
     let tally = flagstone(&["crash", "--profile", "tiny", "--ops", "6", "--seed", "3", "--json"]);
     let tally = tally.ok().json();
-    for key in ["preset", "points", "states", "failures", "lost_commits", "elapsed_s"] {
+    let counts = ["points", "states", "probes_refused", "failures", "lost_commits"];
+    for key in ["preset", "elapsed_s"].iter().chain(&counts) {
         assert!(tally.get(key).is_some(), "`{key}` is missing");
     }
     assert_eq!(tally["failures"], 0);

@@ -14,6 +14,7 @@
 //!   of them, and one for each number of them with the last one cut too, by its endings in turn.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
 //!   commit, lose power between two operations, merge everything and collect, close, open again, compare again.
+//!   A database that is full may refuse the write, which is counted; it must answer all the rest.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
 //!   what was found once must be found again.
 //! - **E4** States are independent: threads change the order of failures, never the set.
@@ -205,6 +206,8 @@ pub struct Tally {
     pub points: u64,
     /// Crash states recovered from.
     pub states: u64,
+    /// Of these, states whose database then had no room for the recovery's own change.
+    pub probes_refused: u64,
     /// States in which the promise is broken.
     pub failure_count: u64,
     /// Of these, states whose content is not what was committed.
@@ -231,6 +234,7 @@ impl Tally {
     pub fn add(&mut self, other: Self) {
         self.points += other.points;
         self.states += other.states;
+        self.probes_refused += other.probes_refused;
         self.failure_count += other.failure_count;
         self.lost_commits += other.lost_commits;
         let room = FAILURES_KEPT.saturating_sub(self.failures.len());
@@ -508,9 +512,12 @@ impl Walk<'_> {
         tally.states += 1;
         let probe = state.capture.operation;
         let recovered = guarded(|| recover::<S, C>(rig.clone(), state.mark(), self.setup, probe));
-        if let Err(stop) = recovered {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            tally.fail(Failure { path: path.clone(), violation: violation_of(stop) });
+        match recovered {
+            Ok(probe) => tally.probes_refused += u64::from(probe == Probe::Refused),
+            Err(stop) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                tally.fail(Failure { path: path.clone(), violation: violation_of(stop) });
+            }
         }
         let captures = rig.take_captures();
         for below in self.chosen(&captures, self.limits.seed ^ probe) {
@@ -534,13 +541,22 @@ impl Walk<'_> {
     }
 }
 
+/// What became of the change that a recovery makes (E2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// Its commit returned.
+    Written,
+    /// There was no room for it.
+    Refused,
+}
+
 /// Opens after a cut and goes on working (E2). `probe` varies what is written.
 pub(super) fn recover<S, C>(
     rig: RunnerRig<C>,
     model: &Model,
     setup: &Setup,
     probe: u64,
-) -> Result<(), Stop>
+) -> Result<Probe, Stop>
 where
     S: Subject<RunnerRig<C>>,
     C: Crashable,
@@ -551,12 +567,14 @@ where
     let key = KeyIndex((probe % u64::from(KEY_COUNT)) as u8);
     runner.step(Op::Put(slot, table, key, Size(100)))?;
     runner.step(Op::Commit(slot, Durability::Immediate))?;
+    let probe = if runner.trace().full == 0 { Probe::Written } else { Probe::Refused };
     runner.step(Op::Get(slot, table, key))?;
     runner.step(Op::PowerLoss)?;
     runner.merge_all()?;
     runner.step(Op::Collect)?;
     runner.step(Op::Reopen)?;
-    runner.verify()
+    runner.verify()?;
+    Ok(probe)
 }
 
 /// Goes to one state and recovers from it.
@@ -585,7 +603,7 @@ where
         let probe = cut.operation;
         let recovered =
             guarded(|| recover::<S, C>(rig.clone(), state.mark(), &scenario.setup, probe));
-        outcome = recovered.map_err(violation_of);
+        outcome = recovered.map(drop).map_err(violation_of);
         captures = rig.take_captures();
     }
     Ok(outcome)

@@ -96,6 +96,8 @@ fn opened<M: PageMachine>(device: M::Device, setup: &Setup) -> Result<M, OpenErr
 }
 
 impl<D: Nand, M: PageMachine<Device = D>> Subject<D> for Pages<M> {
+    const LOCKS_PAGES: bool = true;
+
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
         let machine = M::create(device, &setup.options)?;
         #[cfg(feature = "seeded-bugs")]

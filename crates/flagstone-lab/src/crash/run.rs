@@ -3,7 +3,9 @@
 //! Owns the order of calls and every comparison. Never touches the device but through its rig.
 //!
 //! - **U1** Every answer of the engine is compared with the model's; an error that the model does
-//!   not foresee is a violation, unless the device was told to misbehave.
+//!   not foresee is a violation, unless the device was told to misbehave. Want of room excuses changes
+//!   and upkeep alone: reads, the whole content and the structural check are answered on a full device.
+//!   Engines that lock pages may refuse a read beside another transaction.
 //! - **U2** The rig's mark is the model as it stood when the engine was called, with the commit in
 //!   flight counted as possible: what a cut in that call must find.
 //! - **U3** Equal scripts on equal devices give equal traces.
@@ -124,7 +126,7 @@ pub struct Trace {
     pub steps: u64,
     /// Commits acknowledged, read-only ones left out.
     pub commits: u64,
-    /// Steps refused for want of room.
+    /// Changes and upkeep refused for want of room.
     pub full: u64,
 }
 
@@ -287,7 +289,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     pub fn verify(&mut self) -> Result<(), Stop> {
         // Reading everything would wait for what open transactions have locked.
         self.end_all()?;
-        let found = self.ask("read everything", S::contents)?;
+        let found = self.read("read everything", S::contents)?;
         if let Some(found) = found
             && let Some(difference) = self.model.visible().difference(&found)
         {
@@ -325,7 +327,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     ///
     /// A violation, or power loss.
     pub fn check(&mut self) -> Result<(), Stop> {
-        let faults = self.ask("check", S::check)?.unwrap_or_default();
+        let faults = self.read("check", S::check)?.unwrap_or_default();
         if !faults.is_empty() && self.damage == Damage::None {
             return Err(Violation::Damaged(faults.join("; ")).into());
         }
@@ -386,7 +388,12 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         if self.model.is_free(asked, access) {
             return Ok(false);
         }
-        match self.ask_op(op, |subject| subject.could_lock(asked, access))? {
+        let could_lock = |subject: &mut S| subject.could_lock(asked, access);
+        let answer = match access {
+            Access::Read => self.read_op(op, could_lock)?,
+            Access::Write => self.ask_op(op, could_lock)?,
+        };
+        match answer {
             Some(Some(true)) => Err(Violation::Locked { doing: format!("{op:?}") }.into()),
             _ => Ok(false),
         }
@@ -513,7 +520,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Read)? {
             return Ok(());
         }
-        let found = self.ask_op(op, |subject| subject.get(slot, table, &key))?;
+        let found = self.read_op(op, |subject| subject.get(slot, table, &key))?;
         let expected = self.model.get(slot, &(table, key)).map(<[u8]>::to_vec);
         self.compare(op, slot, found, &expected)
     }
@@ -535,7 +542,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         let (offset, size) = whole.map_or((0, 1), |value| part_of(value.len(), part));
         let expected = whole.map(|value| value[offset..offset + size].to_vec());
         let get = |subject: &mut S| subject.get_part(slot, table, &address.1, offset, size);
-        let found = self.ask_op(op, get)?;
+        let found = self.read_op(op, get)?;
         self.compare(op, slot, found, &expected)
     }
 
@@ -549,7 +556,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         if !self.may_touch(op, slot, range.clone(), Access::Read)? {
             return Ok(());
         }
-        let found = self.ask_op(op, |subject| subject.scan(slot, &range, direction))?;
+        let found = self.read_op(op, |subject| subject.scan(slot, &range, direction))?;
         let view = self.model.view(slot);
         let expected =
             in_direction(view.range(range.table, &range.low, range.high.as_deref()), direction);
@@ -620,7 +627,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
 
     fn snapshot_open(&mut self, op: Op, slot: SlotIndex) -> Result<(), Stop> {
         if !self.model.has_snapshot(slot)
-            && self.ask_op(op, |subject| subject.snapshot(slot))?.is_some()
+            && self.read_op(op, |subject| subject.snapshot(slot))?.is_some()
         {
             self.model.snapshot(slot);
         }
@@ -733,7 +740,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     fn open_again(&mut self) -> Result<(), Stop> {
         self.rig.mark(Arc::new(self.model.clone()));
         self.open_database()?;
-        if let Some(found) = self.ask("read everything", S::contents)? {
+        if let Some(found) = self.read("read everything", S::contents)? {
             self.model.settle(&found).map_err(Violation::from)?;
         }
         self.rig.mark(Arc::new(self.model.clone()));
@@ -754,7 +761,15 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
 
     fn prepare_tables(&mut self) -> Result<(), Stop> {
         let full = Violation::Fault("a database without room for its tables");
-        self.ask("make tables", S::prepare_tables)?.ok_or(full.into())
+        match self.subject.as_mut().map(S::prepare_tables) {
+            Some(Ok(())) => Ok(()),
+            None => Err(full.into()),
+            Some(Err(error)) => Err(match (self.stop_of("make tables", &error), error) {
+                (Stop::PowerOff, _) => Stop::PowerOff,
+                (_, EngineError::Full) => full.into(),
+                (stop, _) => stop,
+            }),
+        }
     }
 
     fn opened(&mut self, doing: &str, answer: Result<S, OpenError>) -> Result<S, Stop> {
@@ -807,16 +822,30 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    fn ask<T>(
+    /// As [`Runner::ask_op`], for what needs no room.
+    fn read_op<T>(
         &mut self,
-        doing: &str,
+        op: Op,
         call: impl FnOnce(&mut S) -> Result<T, EngineError>,
     ) -> Result<Option<T>, Stop> {
         match self.subject.as_mut().map(call) {
             None => Ok(None),
             Some(Ok(answer)) => Ok(Some(answer)),
-            Some(Err(error)) => self.refused(doing, &error).map(|()| None),
+            Some(Err(EngineError::Full)) if S::LOCKS_PAGES && self.model.open_slots().len() > 1 => {
+                self.refused(&format!("{op:?}"), &EngineError::Full).map(|()| None)
+            }
+            Some(Err(error)) => Err(self.stop_of(&format!("{op:?}"), &error)),
         }
+    }
+
+    /// As [`Runner::read_op`], for what is no operation of a script; none while nothing is open.
+    fn read<T>(
+        &mut self,
+        doing: &str,
+        call: impl FnOnce(&mut S) -> Result<T, EngineError>,
+    ) -> Result<Option<T>, Stop> {
+        let answer = self.subject.as_mut().map(call).transpose();
+        answer.map_err(|error| self.stop_of(doing, &error))
     }
 
     fn ask_snapshot<T>(
@@ -829,24 +858,29 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             Some(Err(EngineError::SnapshotTooOld)) => self.snapshot_close(slot).map(|()| None),
             None => Ok(None),
             Some(Ok(answer)) => Ok(Some(answer)),
-            Some(Err(error)) => self.refused(&format!("{op:?}"), &error).map(|()| None),
+            Some(Err(error)) => Err(self.stop_of(&format!("{op:?}"), &error)),
         }
     }
 
-    /// What an error means for the run: `Ok` when the engine just had no room.
+    /// What an error of a change or of upkeep means for the run: `Ok` when the engine just had no room.
     fn refused(&mut self, doing: &str, error: &EngineError) -> Result<(), Stop> {
-        let stop = self.stop_for(doing, error.to_string());
-        if stop == Stop::PowerOff {
-            return Err(stop);
-        }
-        match error {
-            EngineError::Full => {
+        match (self.stop_of(doing, error), error) {
+            (Stop::PowerOff, _) => Err(Stop::PowerOff),
+            (_, EngineError::Full) => {
                 self.trace.full += 1;
                 Ok(())
             }
-            EngineError::WornOut | EngineError::ReadOnly => Err(Stop::WornOut),
-            EngineError::Poisoned | EngineError::OutcomeUnknown => Err(Stop::Poisoned),
-            _ => Err(stop),
+            (stop, _) => Err(stop),
+        }
+    }
+
+    /// What an error means for the run where want of room is no excuse.
+    fn stop_of(&self, doing: &str, error: &EngineError) -> Stop {
+        match (self.stop_for(doing, error.to_string()), error) {
+            (Stop::PowerOff, _) => Stop::PowerOff,
+            (_, EngineError::WornOut | EngineError::ReadOnly) => Stop::WornOut,
+            (_, EngineError::Poisoned | EngineError::OutcomeUnknown) => Stop::Poisoned,
+            (stop, _) => stop,
         }
     }
 

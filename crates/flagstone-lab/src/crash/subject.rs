@@ -73,6 +73,10 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 ///
 /// No call may wait: the runner asks for nothing that another slot's locks forbid.
 pub trait Subject<D>: Sized {
+    /// Whether another slot's transaction may lock rows that it never touched, because they share its
+    /// pages: the engine then answers `Full`, to reads as well.
+    const LOCKS_PAGES: bool = false;
+
     /// Makes an empty database.
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError>;
 

@@ -49,6 +49,21 @@ fn every_broken_toy_is_found() {
     assert!(found_by(|seed| explored::<Toy<ToyRig, 3>>(10, 2, seed)).is_some(), "no copy");
 }
 
+/// Goal: an engine that says it is full is still asked what it holds. Method: a toy whose content
+/// cannot be read once it was opened fails in every state, and a change it has no room for in none.
+#[test]
+fn want_of_room_excuses_no_read() {
+    let silent = explored::<Toy<ToyRig, 6>>(10, 1, 1);
+    assert!(silent.states > 10);
+    // The script's own restart is one more.
+    assert!(silent.failure_count >= silent.states, "{} of {}", silent.failure_count, silent.states);
+    let full = explored::<Toy<ToyRig, 7>>(10, 1, 1);
+    assert_eq!(full.failure_count, 0, "{:?}", full.failures);
+    // Where there was nothing yet to open, the recovery makes a database, which has room.
+    assert!(full.probes_refused > 20 && full.probes_refused < full.states, "{full:?}");
+    assert_eq!(silent.probes_refused, 0);
+}
+
 fn trial(stride: usize) -> Trial {
     Trial {
         chip: SimNand::new(&Profile::named("tiny").unwrap(), 3),

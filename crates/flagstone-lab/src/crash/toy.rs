@@ -1,4 +1,4 @@
-//! A whole-state store: the smallest engine that keeps the promise, and five that break it.
+//! A whole-state store: the smallest engine that keeps the promise, and six that break it.
 //!
 //! Owns what the harness's own tests run on. It writes its whole content at every commit, to six
 //! slots in turn, so that it is right by inspection for two cuts in a row.
@@ -25,6 +25,10 @@ pub(super) enum ToyBug {
     EarlyReturn,
     /// An abort leaves its changes behind.
     LeakyAbort,
+    /// Once opened, it has no room to say what it holds.
+    NoAnswer,
+    /// Once opened, it has no room for a change. This breaks no promise.
+    NoRoom,
 }
 
 const SLOT_COUNT: u64 = 6;
@@ -40,6 +44,7 @@ pub(super) struct Whole<D, const BUG: u8> {
     device: D,
     generation: u64,
     unwritten: u32,
+    is_opened: bool,
 }
 
 const fn bug(index: u8) -> ToyBug {
@@ -49,7 +54,9 @@ const fn bug(index: u8) -> ToyBug {
         2 => ToyBug::NoChecksum,
         3 => ToyBug::NoCopy,
         4 => ToyBug::EarlyReturn,
-        _ => ToyBug::LeakyAbort,
+        5 => ToyBug::LeakyAbort,
+        6 => ToyBug::NoAnswer,
+        _ => ToyBug::NoRoom,
     }
 }
 
@@ -90,7 +97,7 @@ fn decode(mut bytes: &[u8]) -> Option<Contents> {
 
 impl<D: Nand, const BUG: u8> Whole<D, BUG> {
     fn empty(device: D) -> Self {
-        Self { device, generation: 0, unwritten: 0 }
+        Self { device, generation: 0, unwritten: 0, is_opened: false }
     }
 
     fn slot_count() -> u64 {
@@ -191,6 +198,7 @@ impl<D: Nand, const BUG: u8> Store<D> for Whole<D, BUG> {
         if bug(BUG) != ToyBug::NoCopy {
             store.write(&newest)?;
         }
+        store.is_opened = true;
         Ok((store, newest))
     }
 
@@ -200,7 +208,8 @@ impl<D: Nand, const BUG: u8> Store<D> for Whole<D, BUG> {
         after: &Contents,
         durability: Durability,
     ) -> Result<(), EngineError> {
-        if !self.has_room(after) {
+        let is_full = bug(BUG) == ToyBug::NoRoom && self.is_opened;
+        if is_full || !self.has_room(after) {
             return Err(EngineError::Full);
         }
         self.unwritten += 1;
@@ -224,7 +233,10 @@ impl<D: Nand, const BUG: u8> Store<D> for Whole<D, BUG> {
     }
 
     fn contents(&mut self, contents: &Contents) -> Result<Contents, EngineError> {
-        Ok(contents.clone())
+        match bug(BUG) {
+            ToyBug::NoAnswer if self.is_opened => Err(EngineError::Full),
+            _ => Ok(contents.clone()),
+        }
     }
 
     fn check(&mut self) -> Result<Vec<String>, EngineError> {
