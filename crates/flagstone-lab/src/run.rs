@@ -58,7 +58,7 @@ pub struct Run {
     /// Blocks that garbage collection emptied. Not in the run object.
     #[serde(skip)]
     pub gc_victims: u64,
-    /// Device time that garbage collection took.
+    /// Time that dies worked for garbage collection, its erases included and every wait left out.
     pub gc_time_s: f64,
     /// Bytes transferred by programs.
     pub bytes_programmed: u64,

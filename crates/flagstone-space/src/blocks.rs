@@ -67,6 +67,8 @@ pub(crate) struct Block {
     pub(crate) stuck: bool,
     /// Device time at which what replaced its units is complete.
     pub(crate) replaced_ns: u64,
+    /// It is free because its units were moved or replaced: its erase is due to collection.
+    pub(crate) is_reclaimed: bool,
     /// What it was taken for in this session.
     purpose: Option<Purpose>,
     /// Position within its bucket, while closed.
@@ -82,6 +84,7 @@ const UNKNOWN: Block = Block {
     closed_at: 0,
     stuck: false,
     replaced_ns: 0,
+    is_reclaimed: false,
     purpose: None,
     slot: 0,
 };
@@ -283,6 +286,7 @@ impl BlockTable {
         self.unlink(block);
         self.changed.insert(block.0);
         self.blocks[block.0 as usize].erases += 1;
+        self.blocks[block.0 as usize].is_reclaimed = false;
         self.link(block);
     }
 
@@ -294,6 +298,7 @@ impl BlockTable {
         let clock = self.clock;
         let entry = &mut self.blocks[block.0 as usize];
         entry.closed_at = clock;
+        entry.is_reclaimed = entry.live == 0;
         entry.state = if entry.live == 0 { BlockState::Free } else { BlockState::Closed };
         if entry.state == BlockState::Free {
             self.note_life(block);
@@ -376,6 +381,7 @@ impl BlockTable {
         let was_closed = entry.state == BlockState::Closed;
         if entry.live == 0 && was_closed {
             entry.state = BlockState::Free;
+            entry.is_reclaimed = true;
         }
         let is_free = entry.state == BlockState::Free;
         self.link(block);

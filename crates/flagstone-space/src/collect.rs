@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::blocks::BlockState;
 use crate::error::{Check, SpaceError};
+use crate::flash::Work;
 use crate::frontier::Stream;
 use crate::layout::GC_RESERVE;
 use crate::meta::{PageKind, PageMeta, Standing};
@@ -201,11 +202,11 @@ impl<D: Nand> Space<D> {
         if self.blocks.get(victim).live >= units_per_block {
             return Ok(false);
         }
-        let start_ns = self.flash.device.now_ns();
-        self.empty_block(victim, owner, Cause::Relocation)?;
+        let before = core::mem::replace(&mut self.flash.busy.work, Work::Collection);
+        let emptied = self.empty_block(victim, owner, Cause::Relocation);
+        self.flash.busy.work = before;
+        emptied?;
         self.flash.tally.gc_victims += 1;
-        let end_ns = self.flash.end_ns.max(self.flash.device.now_ns());
-        self.flash.tally.gc_time_ns += end_ns.saturating_sub(start_ns);
         Ok(true)
     }
 

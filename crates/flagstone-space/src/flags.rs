@@ -94,7 +94,8 @@ impl<D: Nand> Flash<D> {
         self.tally.read(ReadPurpose::Metadata);
         let spare = &mut bytes[..];
         let part = ReadPart { data_offset: 0, data: &mut [], spare_offset: offset, spare };
-        match self.busy.during(&mut self.device, |device| device.read(page, part)) {
+        let die = self.die_of(page);
+        match self.busy.during(&mut self.device, die, |device| device.read(page, part)) {
             Ok(_) => Ok(match PageMeta::decode(&bytes) {
                 RawMeta::Found(meta, _) => Some((meta, vote(&bytes[FLAG_OFFSET..]))),
                 RawMeta::Erased | RawMeta::Damaged => None,
@@ -111,7 +112,8 @@ impl<D: Nand> Flash<D> {
         let spare_offset = offset + FLAG_OFFSET as u32;
         let part = ProgramPart { data_offset: 0, data: &[], spare_offset, spare: &[0; FLAG_SIZE] };
         self.tally.program(Cause::Flag, FLAG_SIZE);
-        match self.busy.during(&mut self.device, |device| device.program(page, part)) {
+        let die = self.die_of(page);
+        match self.busy.during(&mut self.device, die, |device| device.program(page, part)) {
             Ok(completion) => self.done(completion),
             Err(NandError::ProgramFailed { .. }) => return Ok(false),
             Err(error) => return Err(error),

@@ -45,27 +45,56 @@ const fn scrub_threshold(strength: u32) -> u32 {
     (strength * 3).div_ceil(4)
 }
 
+/// Who has the device work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Callers, and what is no collection.
+    #[default]
+    Other,
+    /// Garbage collection: what it reads and programs, and the erase of a block whose units it moved
+    /// or others replaced.
+    Collection,
+}
+
 /// Device time that operations take.
 ///
 /// Each counts by as much as it puts off the end of all: one that waits for another does not pay for
 /// that, nor one that another die does meanwhile.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Busy {
     /// Nanoseconds so far.
     pub(crate) total_ns: u64,
     until_ns: u64,
+    /// Who has the device work now.
+    pub(crate) work: Work,
+    /// Nanoseconds that dies worked for collection, added up over the dies: waits for a die or for
+    /// another operation are left out.
+    pub(crate) collection_ns: u64,
+    /// Time at which each die is idle, as far as known.
+    idle_ns: Vec<u64>,
 }
 
 impl Busy {
-    /// Runs an operation of `device`, and counts what it takes.
+    fn new(die_count: u32) -> Self {
+        Self { idle_ns: vec![0; die_count as usize], ..Self::default() }
+    }
+
+    /// Runs an operation of `device` on a die, and counts what it takes.
     pub(crate) fn during<D: Nand>(
         &mut self,
         device: &mut D,
+        die: u32,
         operate: impl FnOnce(&mut D) -> Result<Completion, NandError>,
     ) -> Result<Completion, NandError> {
         let begin_ns = device.now_ns();
         let completion = operate(device)?;
         self.count(begin_ns, completion.end_ns);
+        if let Some(idle_ns) = self.idle_ns.get_mut(die as usize) {
+            if self.work == Work::Collection {
+                self.collection_ns += completion.end_ns.saturating_sub(begin_ns.max(*idle_ns));
+            }
+            *idle_ns = completion.end_ns.max(*idle_ns);
+        }
         Ok(completion)
     }
 
@@ -106,6 +135,7 @@ pub(crate) struct Flash<D> {
 impl<D: Nand> Flash<D> {
     pub(crate) fn new(device: D, layout: Layout) -> Self {
         let scratch = vec![0xFF; layout.geometry.page_size as usize];
+        let busy = Busy::new(layout.geometry.die_count);
         Self {
             device,
             layout,
@@ -113,7 +143,7 @@ impl<D: Nand> Flash<D> {
             bugs: Bugs::default(),
             end_ns: 0,
             last_end_ns: 0,
-            busy: Busy::default(),
+            busy,
             unsynced: true,
             changes: 0,
             scratch,
@@ -123,6 +153,10 @@ impl<D: Nand> Flash<D> {
     /// Page number `number` as the device names it; the numbers this floor makes lie inside.
     pub(crate) fn page(&self, number: u32) -> Result<PhysicalPage, ReadFault> {
         self.layout.geometry.page_from_number(number).ok_or(ReadFault::Bad(Check::Identity))
+    }
+
+    pub(crate) fn die_of(&self, page: PhysicalPage) -> u32 {
+        self.layout.geometry.die_of(self.layout.geometry.block_of(page))
     }
 
     pub(crate) fn done(&mut self, completion: Completion) {
@@ -172,7 +206,9 @@ impl<D: Nand> Flash<D> {
         let data = if whole { chunk } else { &self.scratch[..sent] };
         let part = ProgramPart { data_offset: 0, data, spare_offset, spare };
         self.tally.program(cause, data.len() + spare.len());
-        let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
+        let die = self.die_of(page);
+        let completion =
+            self.busy.during(&mut self.device, die, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
     }
@@ -185,7 +221,9 @@ impl<D: Nand> Flash<D> {
         cause: Cause,
     ) -> Result<(), NandError> {
         self.tally.program(cause, part.data.len() + part.spare.len());
-        let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
+        let die = self.die_of(page);
+        let completion =
+            self.busy.during(&mut self.device, die, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
     }
@@ -199,7 +237,8 @@ impl<D: Nand> Flash<D> {
     ) -> Result<(), NandError> {
         self.tally.read(ReadPurpose::Metadata);
         let part = ReadPart { data_offset, data: target, spare_offset: 0, spare: &mut [] };
-        self.busy.during(&mut self.device, |device| device.read(page, part)).map(drop)
+        let die = self.die_of(page);
+        self.busy.during(&mut self.device, die, |device| device.read(page, part)).map(drop)
     }
 
     /// Programs log slots of a page; `meta` goes with the first slot of a block where metadata
@@ -229,7 +268,9 @@ impl<D: Nand> Flash<D> {
             spare: spare.as_ref().map_or(&[], |bytes| &bytes[..]),
         };
         self.tally.program(Cause::Log, size + part.spare.len());
-        let completion = self.busy.during(&mut self.device, |device| device.program(page, part))?;
+        let die = self.die_of(page);
+        let completion =
+            self.busy.during(&mut self.device, die, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
     }
@@ -245,8 +286,9 @@ impl<D: Nand> Flash<D> {
         let data_offset = first * self.layout.log_slot_size as u32;
         self.tally.read(ReadPurpose::Log);
         let part = ReadPart { data_offset, data: target, spare_offset: 0, spare: &mut [] };
+        let die = self.die_of(page);
         self.busy
-            .during(&mut self.device, |device| device.read(page, part))
+            .during(&mut self.device, die, |device| device.read(page, part))
             .map(|_| ())
             .map_err(ReadFault::from)
     }
@@ -289,13 +331,14 @@ impl<D: Nand> Flash<D> {
     ) -> Result<PageRead, ReadFault> {
         let page = self.page(number)?;
         let mut bytes = [0xFF; META_SIZE];
+        let die = self.die_of(page);
         self.tally.read(purpose);
         let completion = match self.layout.placement {
             Placement::Header => self.read_behind_header(page, &mut bytes, target)?,
             Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
                 let spare = &mut bytes[..];
                 let part = ReadPart { data_offset: 0, data: target, spare_offset: offset, spare };
-                self.busy.during(&mut self.device, |device| device.read(page, part))?
+                self.busy.during(&mut self.device, die, |device| device.read(page, part))?
             }
         };
         let strength = self.layout.capabilities.code_word.strength;
@@ -334,9 +377,11 @@ impl<D: Nand> Flash<D> {
     ) -> Result<Completion, ReadFault> {
         let header = Placement::Header.header_size();
         let end = header + target.len();
+        let die = self.die_of(page);
         let data = &mut self.scratch[..end];
         let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
-        let completion = self.busy.during(&mut self.device, |device| device.read(page, part))?;
+        let completion =
+            self.busy.during(&mut self.device, die, |device| device.read(page, part))?;
         bytes.copy_from_slice(&self.scratch[..META_SIZE]);
         target.copy_from_slice(&self.scratch[header..end]);
         Ok(completion)
@@ -357,6 +402,7 @@ impl<D: Nand> Flash<D> {
             return Ok(RawMeta::Damaged);
         };
         let mut bytes = [0xFF; META_SIZE];
+        let die = self.die_of(page);
         self.tally.read(ReadPurpose::Metadata);
         let result = match self.layout.placement {
             Placement::Header => {
@@ -364,14 +410,15 @@ impl<D: Nand> Flash<D> {
                 let size = META_SIZE.next_multiple_of(word.max(1)).min(self.scratch.len());
                 let data = &mut self.scratch[..size];
                 let part = ReadPart { data_offset: 0, data, spare_offset: 0, spare: &mut [] };
-                let result = self.busy.during(&mut self.device, |device| device.read(page, part));
+                let result =
+                    self.busy.during(&mut self.device, die, |device| device.read(page, part));
                 bytes.copy_from_slice(&self.scratch[..META_SIZE]);
                 result
             }
             Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
                 let spare = &mut bytes[..];
                 let part = ReadPart { data_offset: 0, data: &mut [], spare_offset: offset, spare };
-                self.busy.during(&mut self.device, |device| device.read(page, part))
+                self.busy.during(&mut self.device, die, |device| device.read(page, part))
             }
         };
         match result {
@@ -450,7 +497,8 @@ impl<D: Nand> Flash<D> {
             let is_paired = matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
             self.device.advance_to(if is_paired { self.end_ns } else { replaced_ns });
         }
-        let completion = self.busy.during(&mut self.device, |device| device.erase(block))?;
+        let die = self.layout.geometry.die_of(block);
+        let completion = self.busy.during(&mut self.device, die, |device| device.erase(block))?;
         self.tally.erases += 1;
         self.done(completion);
         Ok(())
@@ -485,7 +533,9 @@ impl<D: Nand> Flash<D> {
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), NandError> {
-        let completion = self.busy.during(&mut self.device, Nand::sync)?;
+        let begin_ns = self.device.now_ns();
+        let completion = self.device.sync()?;
+        self.busy.count(begin_ns, completion.end_ns);
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.unsynced = false;
         Ok(())

@@ -12,6 +12,7 @@ use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
 
 use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
+use crate::flash::Work;
 use crate::frontier::{Frontier, Stream};
 use crate::layout::GC_RESERVE;
 use crate::meta::{PageKind, PageMeta};
@@ -177,7 +178,13 @@ impl<D: Nand> Space<D> {
                 self.blocks.take(block, purpose, state, sequence);
                 return Ok(block);
             }
-            match self.flash.erase(block, self.blocks.get(block).replaced_ns) {
+            let work = self.flash.busy.work;
+            if self.blocks.get(block).is_reclaimed {
+                self.flash.busy.work = Work::Collection;
+            }
+            let erased = self.flash.erase(block, self.blocks.get(block).replaced_ns);
+            self.flash.busy.work = work;
+            match erased {
                 Ok(()) => {
                     self.blocks.erased(block);
                     let sequence = self.numbers.next_sequence();

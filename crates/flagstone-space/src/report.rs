@@ -20,7 +20,7 @@ impl<D: Nand> Space<D> {
             gc_migrations: tally.gc_migrations,
             gc_merges: tally.gc_merges,
             gc_victims: tally.gc_victims,
-            gc_time_ns: tally.gc_time_ns,
+            gc_time_ns: self.flash.busy.collection_ns,
             erases: tally.erases,
             scrubs: tally.scrubs,
             delta_appends: tally.delta_appends,
@@ -62,6 +62,7 @@ impl<D: Nand> Space<D> {
     /// Starts counting anew.
     pub fn reset_stats(&mut self) {
         self.flash.tally = Tally::default();
+        self.flash.busy.collection_ns = 0;
     }
 
     fn erase_counts(&self) -> EraseCounts {

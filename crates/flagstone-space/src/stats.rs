@@ -61,7 +61,9 @@ pub struct SpaceStats {
     pub gc_merges: u64,
     /// Blocks that garbage collection emptied.
     pub gc_victims: u64,
-    /// Device time from the start to the end of collections, in nanoseconds.
+    /// Nanoseconds that dies worked for garbage collection, added up over the dies: its reads and
+    /// programs, and the erases of blocks whose units were moved or replaced in this session. No
+    /// wait is in it, neither for a die nor for an operation on another one.
     pub gc_time_ns: u64,
     /// Blocks erased.
     pub erases: u64,
@@ -190,7 +192,6 @@ pub(crate) struct Tally {
     pub(crate) gc_migrations: u64,
     pub(crate) gc_merges: u64,
     pub(crate) gc_victims: u64,
-    pub(crate) gc_time_ns: u64,
     pub(crate) erases: u64,
     pub(crate) scrubs: u64,
     pub(crate) delta_appends: u64,

@@ -20,7 +20,7 @@ pub struct Totals {
     pub gc_migrations: u64,
     /// Blocks emptied by collection.
     pub gc_victims: u64,
-    /// Device time of collection.
+    /// Time that dies worked for collection.
     pub gc_time_ns: u64,
     /// Bytes that transactions changed.
     pub user_bytes: u64,

@@ -7,7 +7,7 @@ use super::harness::{
 };
 use crate::{
     Cause, GroupId, LogRead, LogicalPage, Lsn, MountError, NewerImage, NoOwner, Owner, PageInfo,
-    Space, SpaceError, SpaceOptions, WriteTag,
+    ReadPurpose, Space, SpaceError, SpaceOptions, WriteTag,
 };
 use flagstone_nand::{Crashable, Nand, OperationKind, PageContent, Profile, SimNand};
 
@@ -441,4 +441,34 @@ fn a_flag_counts_in_a_copy_that_a_record_still_calls_open() {
     let mut read = Vec::new();
     space.read(page, &mut read).unwrap();
     assert_eq!(read, bytes);
+}
+
+/// Goal: the time of collection is work and no wait. Method: a chip of several dies that is written
+/// without a pause, so that collections begin behind writes on every die; the time of all that
+/// collection read, programmed and erased, by the counters, is what it may have taken at most.
+#[test]
+fn collection_is_not_charged_for_dies_that_others_keep_busy() {
+    let chip = profile("tiny-dies");
+    assert!(chip.geometry.die_count > 1);
+    let mut space = Space::format(sim(&chip), &options()).unwrap();
+    let tag = WriteTag::data(Lsn(1), REGION);
+    let count = space.capacity_pages() * 7 / 10;
+    let mut draw = Draw(5);
+    for number in 0..20 * u64::from(count) {
+        let page = if number < u64::from(count) { number } else { draw.below(u64::from(count)) };
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        space.write(LogicalPage(page as u32), &[3], &tag).unwrap();
+    }
+    let (stats, timing) = (space.stats(), chip.timing);
+    let moved = stats.programs_by_cause[Cause::Relocation as usize];
+    let read = stats.reads_by_purpose[ReadPurpose::Relocation as usize];
+    let least = timing.read_ns * read + timing.program_ns * moved;
+    // Forgotten units are freed by checkpoints, which collection may have to make.
+    let metadata = stats.programs_by_cause[Cause::Metadata as usize];
+    let most = least + timing.erase_ns * stats.erases + timing.program_ns * metadata;
+    assert!(stats.gc_victims > 20 && moved > 100);
+    assert!(stats.gc_time_ns >= least, "{} of {least} ns", stats.gc_time_ns);
+    assert!(stats.gc_time_ns <= most, "{} of {most} ns", stats.gc_time_ns);
+    space.reset_stats();
+    assert_eq!(space.stats().gc_time_ns, 0);
 }
