@@ -19,6 +19,7 @@ use super::{OnProgress, ReproduceError};
 use crate::bench::{self, BenchConfig, BenchError, Phase, Progress};
 use crate::parallel::each;
 use crate::run::Run;
+use crate::steady::Steadiness;
 
 /// Steps of progress that a cell counts for.
 const CELL_STEPS: u64 = 1000;
@@ -99,6 +100,16 @@ impl Outcome {
             .with("leaf_references", run.leaf_references as f64)
             .with("leaf_misses", run.leaf_misses as f64)
             .with("gc_victims", run.gc_victims as f64)
+    }
+
+    /// The same outcome, judged by the rule of steadiness as it is now: a run on file may be older.
+    #[must_use]
+    pub(super) fn judged_anew(mut self) -> Self {
+        let allowed = self.config["observed"]["drift_max"].as_f64();
+        if allowed.is_some_and(|allowed| allowed > Steadiness::ALLOWED_MAX) {
+            self.steady = self.steady.map(|_| false);
+        }
+        self
     }
 
     /// The same outcome with one number more.

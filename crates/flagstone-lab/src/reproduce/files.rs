@@ -103,7 +103,7 @@ pub(super) fn runs_on_file(
         let parts = if is_journal { text.lines().collect() } else { vec![text.as_str()] };
         for runs in parts.into_iter().filter_map(|part| serde_json::from_str::<Runs>(part).ok()) {
             if (runs.effort, runs.seed) == (effort, seed) {
-                known.extend(runs.runs);
+                known.extend(runs.runs.into_iter().map(|(name, run)| (name, run.judged_anew())));
             }
         }
     }
