@@ -365,7 +365,9 @@ pub fn run_observed(
                 return Err(BenchError::Config { option: "parts", must });
             }
             let giving_up = config.giving_up();
-            let workload = &Ycsb { giving_up, ..Ycsb::new(dialect, config.scale, config.seed) };
+            let workload = Ycsb { giving_up, ..Ycsb::new(dialect, config.scale, config.seed) };
+            let requests = config.requests() / u64::from(config.clients.max(1));
+            let workload = &workload.with_requests(requests);
             run_job(Job { config, workload }, options, observer)
         }
     }
@@ -484,6 +486,16 @@ impl BenchConfig {
             }
             _ => self,
         }
+    }
+
+    /// Transactions of warm-up and window, as far as their number is known.
+    fn requests(&self) -> u64 {
+        let before = match self.warmup {
+            Warmup::Auto => self.txns,
+            Warmup::None => 0,
+            Warmup::Txns(txns) => txns,
+        };
+        self.txns.saturating_add(before)
     }
 
     /// Whether clients give up at will.

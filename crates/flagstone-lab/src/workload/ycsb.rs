@@ -124,13 +124,24 @@ pub struct Ycsb {
     pub seed: u64,
     /// Whether clients commit whatever can commit.
     pub giving_up: GivingUp,
+    /// Records that a client is expected to insert: the key space over which its wishes are spread has
+    /// room for twice as many, as in the published program.
+    pub inserts: u64,
 }
 
 impl Ycsb {
     /// The workload with `records` records, whose clients never give up.
     #[must_use]
     pub const fn new(dialect: Dialect, records: u32, seed: u64) -> Self {
-        Self { dialect, records, seed, giving_up: GivingUp::Never }
+        Self { dialect, records, seed, giving_up: GivingUp::Never, inserts: 0 }
+    }
+
+    /// The same, of which a client makes so many requests. No more
+    /// insertions are expected than ten times the records of the load, so that draws end.
+    #[must_use]
+    pub fn with_requests(self, requests: u64) -> Self {
+        let inserts = requests.saturating_mul(self.dialect.mix().insert) / 100;
+        Self { inserts: inserts.min(10 * u64::from(self.records)), ..self }
     }
 }
 

@@ -48,6 +48,9 @@ pub struct Client {
     /// Records of the load, and those that it inserted.
     loaded: u64,
     inserted: u64,
+    /// Keys over which the scrambled ranks are spread. It never changes: a rank that is wanted often is
+    /// one record throughout.
+    key_space: u64,
     /// Ranks among all of them, the newest first.
     latest: Zipf,
     scrambled: Zipf,
@@ -71,6 +74,7 @@ impl Client {
             draws: Draws::new(ycsb.seed, number),
             loaded,
             inserted: 0,
+            key_space: loaded + 2 * ycsb.inserts,
             latest: Zipf::exact(loaded, THETA),
             scrambled: Zipf::with_sum(SCRAMBLED_COUNT, THETA, SCRAMBLED_ZETA),
             request: Request::Read(Record(0)),
@@ -111,10 +115,16 @@ impl Client {
     /// A record by the distribution of the workload.
     fn wanted(&mut self) -> Record {
         let known = self.loaded + self.inserted;
-        let share = self.draws.below(1 << 53) as f64 / (1_u64 << 53) as f64;
-        let index = match self.dialect {
-            Dialect::D => known - 1 - self.latest.quantile(share).min(known - 1),
-            _ => fnv(self.scrambled.quantile(share)) % known,
+        let index = loop {
+            let share = self.draws.below(1 << 53) as f64 / (1_u64 << 53) as f64;
+            let index = match self.dialect {
+                Dialect::D => known - 1 - self.latest.quantile(share).min(known - 1),
+                _ => fnv(self.scrambled.quantile(share)) % self.key_space,
+            };
+            // What is not inserted yet is drawn again.
+            if index < known {
+                break index;
+            }
         };
         match index.checked_sub(self.loaded) {
             None => Record(index),

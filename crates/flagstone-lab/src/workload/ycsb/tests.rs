@@ -65,6 +65,30 @@ fn the_wanted_records_are_few_and_those_of_d_are_new() {
     assert!(new > 9_000, "{new} reads of inserted records");
 }
 
+/// Goal: of workload E, too, the most wanted record is one throughout, although records are inserted.
+/// Method: the records at which 10,000 requests of one client begin.
+#[test]
+fn insertions_leave_the_wanted_records_where_they_are() {
+    for requests in [0, 10_000] {
+        let ycsb = Ycsb::new(Dialect::E, 10_000, 1).with_requests(requests);
+        let mut client = Client::new(&ycsb, parts::table(0), 0);
+        let mut counts: BTreeMap<Record, u64> = BTreeMap::new();
+        let mut inserted = 0;
+        for _ in 0..10_000 {
+            match client.request().0 {
+                Request::Scan(record, _) => *counts.entry(record).or_default() += 1,
+                Request::Insert(_) => inserted += 1,
+                other => panic!("E has no {other:?}"),
+            }
+            client.next(Outcome::Commit);
+        }
+        let most = *counts.values().max().unwrap();
+        assert!(inserted > 400 && most >= 200, "{most} of 10,000 after {inserted} insertions");
+        let new = counts.keys().filter(|record| record.is_inserted()).count();
+        assert_eq!(new > 0, requests > 0, "{new} of the new records are wanted");
+    }
+}
+
 /// Table and commits after `count` requests of two clients in turns.
 fn worked(ycsb: &Ycsb, count: u64) -> (Map, Acknowledged) {
     let table = parts::table(0);
