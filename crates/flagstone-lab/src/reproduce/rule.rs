@@ -14,7 +14,8 @@
 //!   most a third.
 //! - **V7** A claim of order (best, worst) holds when the named one is in front; a tie is none.
 //! - **V8** An exact claim holds when ours is equal.
-//! - **V9** What was not measured, or is no number, differs.
+//! - **V9** "Less", without a size, holds when every measured change is one for less.
+//! - **V10** What was not measured, or is no number, differs.
 
 use serde::Serialize;
 
@@ -45,6 +46,8 @@ pub enum Claim {
     ChangeUpTo(f64),
     /// No visible change (V4).
     NoChange,
+    /// Less than what it is compared with, by whatever (V9).
+    Less,
     /// A value with its unit (V5).
     Value(f64, &'static str),
     /// A share of a whole (V5).
@@ -95,6 +98,10 @@ impl Claim {
                 let why = format!("at most {} is no change", percent(NO_CHANGE_MAX));
                 self.conclude(span(ours), size <= NO_CHANGE_MAX, why)
             }
+            Self::Less => {
+                let why = String::from("the rule asks for less, by whatever");
+                self.conclude(span(ours), ours.iter().all(|change| *change < 0.0), why)
+            }
             Self::Value(paper, unit) => self.judge_value(paper, ours[0], |value| {
                 format!("{} {unit}", number(value)).trim_end().to_owned()
             }),
@@ -127,6 +134,7 @@ impl Claim {
             Self::ChangeBetween(least, most) => format!("{} to {}", signed(*least), signed(*most)),
             Self::ChangeUpTo(paper) => format!("up to {}", signed(*paper)),
             Self::NoChange => String::from("no difference"),
+            Self::Less => String::from("less"),
             Self::Value(paper, unit) => format!("{} {unit}", number(*paper)).trim_end().to_owned(),
             Self::Share(paper) => percent(*paper),
             Self::ShareAbove(bound) => format!("over {}", percent(*bound)),
@@ -291,6 +299,13 @@ mod tests {
     fn no_difference_is_at_most_five_percent() {
         assert_eq!(verdict(Claim::NoChange, &[0.049, -0.05]), Holds);
         assert_eq!(verdict(Claim::NoChange, &[0.0, 0.051]), Differs);
+    }
+
+    #[test]
+    fn less_is_a_direction_without_a_size() {
+        assert_eq!(verdict(Claim::Less, &[-0.001, -0.9]), Holds);
+        assert_eq!(verdict(Claim::Less, &[-0.5, 0.0]), Differs);
+        assert_eq!(Claim::Less.judge(&[]).paper, "less");
     }
 
     #[test]
