@@ -105,6 +105,8 @@ pub struct CrashReport {
     pub preset: String,
     /// Device operations at which power was cut, at the first level.
     pub points: u64,
+    /// Operations that the device counted in the run without a cut; 0 where that run failed.
+    pub operations: u64,
     /// Crash states recovered from.
     pub states: u64,
     /// Of these, states whose database then had no room for the recovery's own change.
@@ -207,6 +209,7 @@ impl CrashConfig {
         CrashReport {
             preset: self.preset.clone(),
             points: tally.points,
+            operations: tally.trace.operations,
             states: tally.states,
             probes_refused: tally.probes_refused,
             failures: tally.failure_count,

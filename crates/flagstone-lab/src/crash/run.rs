@@ -122,6 +122,8 @@ pub struct Trace {
     pub answers: u64,
     /// Hash of every device operation.
     pub device: u64,
+    /// Operations that the device counted: what a cut may fall into.
+    pub operations: u64,
     /// Steps taken.
     pub steps: u64,
     /// Commits acknowledged, read-only ones left out.
@@ -139,6 +141,8 @@ pub struct Runner<S, C> {
     setup: Setup,
     damage: Damage,
     trace: Trace,
+    /// Operations of the device before the run.
+    operations_before: u64,
 }
 
 /// Commits that the last pages of a worn-out device may still take.
@@ -205,8 +209,16 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
 
     fn around(rig: RunnerRig<C>, model: Model, setup: &Setup) -> Self {
         rig.mark(Arc::new(model.clone()));
-        let setup = setup.clone();
-        Self { subject: None, rig, model, setup, damage: Damage::None, trace: Trace::default() }
+        let operations_before = rig.with_device(|device| device.operation_count());
+        Self {
+            subject: None,
+            rig,
+            model,
+            setup: setup.clone(),
+            damage: Damage::None,
+            trace: Trace::default(),
+            operations_before,
+        }
     }
 
     /// Lets answers be typed errors from now on.
@@ -223,7 +235,12 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     /// What the run did so far.
     #[must_use]
     pub fn trace(&self) -> Trace {
-        Trace { device: self.rig.with_device(|device| device.trace_hash()), ..self.trace }
+        let before = self.operations_before;
+        self.rig.with_device(|device| Trace {
+            device: device.trace_hash(),
+            operations: device.operation_count().saturating_sub(before),
+            ..self.trace
+        })
     }
 
     /// The model and the engine, for tests that go on by themselves.

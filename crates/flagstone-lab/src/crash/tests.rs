@@ -31,6 +31,7 @@ fn explored<S: Subject<ToyRig>>(ops: usize, depth: u32, seed: u64) -> Tally {
 fn a_sound_engine_has_no_failure() {
     let tally = explored::<Toy<ToyRig, 0>>(40, 2, 7);
     assert!(tally.states > 1000, "only {} states", tally.states);
+    assert_eq!(tally.points, tally.trace.operations, "operations that are not cut");
     assert_eq!(tally.failures, [], "of {} states", tally.states);
 }
 

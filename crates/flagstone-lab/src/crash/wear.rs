@@ -92,13 +92,24 @@ pub fn run_to_death<S: Subject<RunnerRig<SimNand>>>(
                 return Err(Violation::Fault("the chip did not wear out").into());
             }
         }
-        lifetime.count_erases(&rig.device());
+        let chip = rig.device();
+        lifetime.count_erases(&chip);
+        must_be_worn(&lifetime, &chip)?;
         stay_dead(&mut runner)
     });
     match done {
         Ok(()) => Ok(lifetime),
         Err(stop) => Err((lifetime, violation_of(stop))),
     }
+}
+
+/// A chip is worn out when a block has reached its endurance; an engine that gives up before has no
+/// reason to.
+fn must_be_worn(lifetime: &Lifetime, chip: &SimNand) -> Result<(), Stop> {
+    if lifetime.erases_max >= chip.capabilities().endurance {
+        return Ok(());
+    }
+    Err(Violation::Fault("a chip was given up although none of its blocks is worn out").into())
 }
 
 /// Puts rows of `size` bytes under all keys but the hot ones.
@@ -141,4 +152,22 @@ pub fn worn_out<S: Subject<RunnerRig<SimNand>>>(trial: &Trial, steps_max: u64) -
     let failures = failure.map(|violation| (String::from("worn out"), violation));
     let failures = failures.into_iter().collect();
     Campaign { id: "B6", cases: lifetime.steps, failures, ..Campaign::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::Profile;
+
+    use super::*;
+
+    /// Goal (B6): an engine that gives up a young chip has not worn it out.
+    #[test]
+    fn a_young_chip_is_not_worn_out() {
+        let mut profile = Profile::named("tiny").unwrap();
+        profile.capabilities.endurance = 30;
+        let chip = SimNand::new(&profile, 1);
+        let after = |erases_max| Lifetime { erases_max, ..Lifetime::default() };
+        assert!(must_be_worn(&after(29), &chip).is_err());
+        assert_eq!(must_be_worn(&after(30), &chip), Ok(()));
+    }
 }
