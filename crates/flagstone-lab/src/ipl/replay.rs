@@ -49,7 +49,7 @@ trait Target {
     fn event(&mut self, event: &Event) -> Result<(), ReplayError>;
     fn device(&mut self) -> &mut SimNand;
     /// Device time at which all is done.
-    fn end_ns(&mut self) -> u64;
+    fn end_ns(&mut self) -> Result<u64, ReplayError>;
     /// Writes so far that became appends.
     fn appends(&self) -> u64 {
         0
@@ -144,7 +144,7 @@ fn replay(trace: &Trace, target: &mut impl Target, warmup: u64) -> Result<Replay
     let (mut erases, mut appends) = (0, 0);
     for event in &trace.events {
         if commits == warmup && start.is_none() {
-            let end_ns = target.end_ns();
+            let end_ns = target.end_ns()?;
             target.device().advance_to(end_ns);
             target.device().reset_counters();
             start = Some(end_ns);
@@ -169,7 +169,7 @@ fn replay(trace: &Trace, target: &mut impl Target, warmup: u64) -> Result<Replay
     }
     counted.appends = target.appends() - appends;
     counted.device = target.device().counters();
-    counted.time_ns = target.end_ns().saturating_sub(start.unwrap_or(0));
+    counted.time_ns = target.end_ns()?.saturating_sub(start.unwrap_or(0));
     counted.steadiness = Steadiness::of(&slices);
     Ok(counted)
 }
@@ -264,11 +264,11 @@ impl Target for Logging {
         self.store.device_mut()
     }
 
-    fn end_ns(&mut self) -> u64 {
+    fn end_ns(&mut self) -> Result<u64, ReplayError> {
         // A sync waits for whatever is posted.
         let device = self.store.device_mut();
-        let _ = device.sync();
-        device.now_ns()
+        device.sync().map_err(IplError::from)?;
+        Ok(device.now_ns())
     }
 }
 
@@ -336,7 +336,7 @@ impl Target for Paging {
                 if self.commits.is_multiple_of(CHECKPOINT_COMMITS) {
                     self.space.ensure_room(0, &mut NoOwner)?;
                     self.space.checkpoint(&[])?;
-                    while let Ok(true) = self.space.background(&mut NoOwner) {}
+                    while self.space.background(&mut NoOwner)? {}
                 }
             }
             Event::Change { .. } | Event::Abort(_) => {}
@@ -348,8 +348,8 @@ impl Target for Paging {
         self.space.device_mut()
     }
 
-    fn end_ns(&mut self) -> u64 {
-        self.space.end_ns().max(self.space.device().now_ns())
+    fn end_ns(&mut self) -> Result<u64, ReplayError> {
+        Ok(self.space.end_ns().max(self.space.device().now_ns()))
     }
 
     fn appends(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Small traces of the classic engine, replayed.
 
 use flagstone::{AppendScheme, Options};
-use flagstone_nand::{Profile, SimNand};
+use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
 
 use super::super::{Config, Event, Recording, Trace, Variant};
 use super::*;
@@ -96,4 +96,19 @@ fn a_window_and_what_comes_before_it_make_the_whole() {
     assert_eq!(late.commits, commits - commits / 2);
     assert_eq!(late.ipl, all.ipl, "the store did the same");
     assert!(late.device.page_reads < all.device.page_reads && late.time_ns < all.time_ns);
+}
+
+/// Goal: a device that fails ends a replay. Method: the power goes before what is posted is waited for.
+#[test]
+fn a_device_that_fails_is_told() {
+    let config = Config::of(Variant::Basic);
+    let store = IplStore::format(chip(), config).unwrap();
+    let mut target =
+        Logging { store, config, pages: HashMap::new(), undo: BTreeMap::new(), number: 0 };
+    assert!(target.end_ns().is_ok());
+    let next = target.device().operation_count();
+    target.device().set_plan(FaultPlan::power_cut(1, next, Ending::Untouched));
+    target.create(1);
+    assert!(target.store.flush(1).is_err());
+    assert!(target.end_ns().is_err());
 }
