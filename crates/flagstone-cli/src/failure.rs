@@ -339,7 +339,7 @@ const fn mount_exit(error: &MountError) -> Exit {
 const fn space_exit(error: &SpaceError) -> Exit {
     match error {
         SpaceError::Full | SpaceError::LogFull | SpaceError::NoRoom => Exit::Full,
-        SpaceError::WornOut => Exit::WornOut,
+        SpaceError::WornOut | SpaceError::NumbersUsedUp => Exit::WornOut,
         SpaceError::ReadOnly => Exit::ReadOnly,
         SpaceError::Poisoned => Exit::Poisoned,
         SpaceError::Options(_) => Exit::Capability,

@@ -12,6 +12,7 @@
 //!     nothing of it has to be copied, and a session that only reads writes nothing.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use flagstone_nand::{BlockIndex, Geometry, Nand};
 
@@ -119,24 +120,31 @@ impl<D: Nand> Space<D> {
             }
         }
         for page in 0..table_pages {
-            if self.encode_table_page(page, buffer) {
+            let entries = self.table_entries(page);
+            if self.must_write_table(page, &entries) {
+                self.encode_table(entries.clone(), buffer);
                 self.write_meta_page(table_start + page, buffer)?;
+                entries.for_each(|block| self.blocks.mark_saved(BlockIndex(block)));
             }
         }
         self.write_directory(buffer)
     }
 
-    /// Byte form of a page of the block table; whether it has to be written.
-    fn encode_table_page(&mut self, page: u32, target: &mut Vec<u8>) -> bool {
+    /// Blocks whose entries a page of the block table holds.
+    fn table_entries(&self, page: u32) -> Range<u32> {
         let entries = self.layout().table_entries_per_page();
         let first = page * entries;
-        let range = first..(first + entries).min(self.blocks.len());
-        let moving = self.meta_moving.contains(&(self.layout().table_start + page));
-        if !moving && !range.clone().any(|block| self.blocks.is_changed(BlockIndex(block))) {
-            return false;
-        }
+        first..(first + entries).min(self.blocks.len())
+    }
+
+    fn must_write_table(&self, page: u32, entries: &Range<u32>) -> bool {
+        self.meta_moving.contains(&(self.layout().table_start + page))
+            || entries.clone().any(|block| self.blocks.is_changed(BlockIndex(block)))
+    }
+
+    fn encode_table(&self, entries: Range<u32>, target: &mut Vec<u8>) {
         target.clear();
-        for index in range {
+        for index in entries {
             let block = *self.blocks.get(BlockIndex(index));
             let state = match block.state {
                 BlockState::Free | BlockState::Bad => stored::FREE,
@@ -146,9 +154,7 @@ impl<D: Nand> Space<D> {
             target.extend_from_slice(&block.sequence.to_le_bytes());
             target.extend_from_slice(&block.erases.to_le_bytes());
             target.push(state);
-            self.blocks.mark_saved(BlockIndex(index));
         }
-        true
     }
 
     fn write_directory(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {

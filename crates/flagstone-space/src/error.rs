@@ -108,6 +108,9 @@ pub enum SpaceError {
     /// The log page lies outside the log.
     #[error("log page {0} is not in the log")]
     LogPageGone(u64),
+    /// Numbers that are never used twice are used up: what is stored can be read and copied.
+    #[error("the numbers of blocks are used up: copy what is stored to a new space")]
+    NumbersUsedUp,
     /// The options do not fit the device.
     #[error("the options do not fit the device: {0}")]
     Options(OptionFault),

@@ -133,6 +133,8 @@ struct Mount<D> {
     /// Pages whose recorded unit is gone. A cut explains it only where a newer version is found, or
     /// waits in an open group: what was forgotten stays until a record says so.
     dropped: Vec<LogicalPage>,
+    /// Pages of the mapping that needed many corrections: the next checkpoint writes them elsewhere.
+    worn: Vec<u32>,
 }
 
 impl<D: Nand> Space<D> {
@@ -188,6 +190,7 @@ impl<D: Nand> Mount<D> {
             report: MountReport::default(),
             version_max: 0,
             dropped: Vec::new(),
+            worn: Vec::new(),
         }
     }
 
@@ -312,6 +315,7 @@ impl<D: Nand> Mount<D> {
                 Ok(read)
                     if read.meta.kind == PageKind::Map && read.meta.page.0 as usize == index =>
                 {
+                    self.worn.extend(read.worn.then_some(index as u32));
                     return Ok(Some(buffer));
                 }
                 Err((_, ReadFault::Device(error))) => return Err(error.into()),
@@ -396,9 +400,11 @@ impl<D: Nand> Mount<D> {
             First::Found(meta) if class != Class::Verify => meta.sequence,
             _ => entry.sequence,
         };
-        // A device that counts has counted the new life too.
+        // A device that counts has counted the new life too. Of lives in the log nothing else is new here.
         let counted = self.space.flash.device.erase_count(block);
-        let erases = counted.max(entry.erases + u32::from(is_new));
+        let is_erased =
+            is_new || matches!(first, First::Found(meta) if meta.sequence > entry.sequence);
+        let erases = counted.max(entry.erases + u32::from(is_erased));
         self.space.blocks.restore(block, state, sequence, erases);
     }
 
@@ -629,6 +635,9 @@ impl<D: Nand> Mount<D> {
         if self.version_max >= numbers.version {
             // Only a bug gets here: versions above the reserve were used.
             *numbers = Numbers { version: self.version_max + 1, ..*numbers };
+        }
+        for index in core::mem::take(&mut self.worn) {
+            self.space.move_meta_page(index);
         }
         let sequence = self.space.numbers.sequence;
         self.space.first_sequence = sequence;

@@ -1,7 +1,8 @@
 //! Numbers that are never used twice, across restarts (rule D3).
 //!
 //! N1. No number at or above its reserve is given out before a durable record moves the reserve.
-//! N2. A session starts at the reserves of the one before, so what it left unused is lost.
+//! N2. A session starts at the reserves of the one before, so what it left unused is lost. One that is
+//!     closed leaves nearly all of that.
 
 use crate::{GroupId, Version};
 
@@ -14,6 +15,9 @@ const GROUPS: u64 = 1 << 16;
 const VERSIONS_LEFT: u64 = 1 << 20;
 const SEQUENCES_LEFT: u32 = 1 << 10;
 const GROUPS_LEFT: u64 = 16;
+
+/// Numbers that the last record of a session takes at most: a block of the ring for every attempt to write it.
+const LAST_RECORD: u32 = 1 << 8;
 
 /// Next numbers and their reserves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +57,12 @@ impl Numbers {
     pub(crate) fn next_reserves(&self) -> (u64, u32, u64) {
         let sequence = self.sequence.saturating_add(SEQUENCES);
         (self.version + VERSIONS, sequence, self.group + GROUPS)
+    }
+
+    /// What a closed session leaves to the next one: all but what its last record may take itself.
+    pub(crate) fn last_reserves(&self) -> (u64, u32, u64) {
+        let sequence = self.sequence.saturating_add(LAST_RECORD);
+        (self.version + u64::from(LAST_RECORD), sequence, self.group)
     }
 
     /// A record with these reserves is durable.

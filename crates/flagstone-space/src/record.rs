@@ -194,7 +194,7 @@ impl Record {
     }
 
     /// Whether there are numbers left for this session and many more (R4).
-    fn leaves_numbers(&self) -> bool {
+    pub(crate) fn leaves_numbers(&self) -> bool {
         let is_low = |number: u64, bits: u32| number < 1 << (bits - 1);
         is_low(self.version_reserved, VERSION_BITS)
             && is_low(self.log_head.max(self.log_next), VERSION_BITS)

@@ -107,13 +107,19 @@ impl<D: Nand> Space<D> {
     /// Writes both copies of a record and makes them durable (A1).
     pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
         record.closed = self.session == Session::Closing;
-        let reserves = self.numbers.next_reserves();
+        let reserves = match record.closed {
+            true => self.numbers.last_reserves(),
+            false => self.numbers.next_reserves(),
+        };
         (record.version_reserved, record.sequence_reserved, record.group_reserved) =
             if self.flash.bugs.has(SpaceBug::NumbersNotReserved) {
                 (self.numbers.version, self.numbers.sequence, self.numbers.group)
             } else {
                 reserves
             };
+        if !record.leaves_numbers() {
+            return Err(SpaceError::NumbersUsedUp);
+        }
         let mut bytes = core::mem::take(&mut self.meta_buffer);
         let result = self.write_copies(&mut record, &mut bytes);
         self.meta_buffer = bytes;

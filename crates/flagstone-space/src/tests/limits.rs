@@ -5,11 +5,13 @@ use std::vec::Vec;
 
 use flagstone_nand::{
     BlockFault, BlockIndex, Crashable, FaultPlan, Nand, NandError, Persistence, Profile, ReadFault,
-    SimNand, WearOut,
+    SegmentFile, SimNand, WearOut,
 };
 use proptest::prelude::*;
 
-use super::harness::{Draw, Pair, REGION, Sight, options, profile, script, sim, spare_profile};
+use super::harness::{
+    Draw, Pair, REGION, Sight, file, options, profile, script, sim, spare_profile,
+};
 use crate::frontier::Stream;
 use crate::place::Claim;
 use crate::{BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
@@ -254,6 +256,87 @@ fn a_page_that_needs_many_corrections_is_rewritten_elsewhere() {
     assert_ne!(space.map.get(LogicalPage(0)), Some(at), "scrubbed");
     assert_eq!(space.stats().scrubs, 1);
     assert_eq!(value(&mut space, 0).unwrap(), 7);
+}
+
+/// Goal: a page of the mapping that decays is rewritten while it can still be read. Method: one that holds
+/// nothing but cold pages needs corrections at a mount; the session writes pages of another one.
+#[test]
+fn a_page_of_the_mapping_that_needs_many_corrections_is_rewritten_elsewhere() {
+    let profile = profile("tiny").with_block_count(80).unwrap();
+    let mut space = Space::format(sim(&profile), &options()).unwrap();
+    let entries = space.layout().entries_per_page();
+    assert!(space.layout().map_pages > 1, "the mapping takes one page");
+    for page in 0..entries + 2 {
+        space.allocate(REGION).unwrap();
+        write(&mut space, page, page).unwrap();
+    }
+    space.close(b"").unwrap();
+    let (cold, at) = (0, space.meta_units[0]);
+    let page = space.device().geometry().page_from_number(at).unwrap();
+    space.device_mut().flip_bits(page, 0, 3);
+    let mut space = Space::mount(space.into_device()).unwrap().0;
+    assert_eq!(value(&mut space, cold).unwrap(), cold);
+    assert_eq!(space.meta_units[0], at, "a session that only reads writes nothing");
+    write(&mut space, entries + 1, 7).unwrap();
+    space.checkpoint(b"").unwrap();
+    assert_ne!(space.meta_units[0], at, "not rewritten");
+    let mut space = Space::mount(space.into_device()).unwrap().0;
+    assert_eq!(value(&mut space, cold).unwrap(), cold);
+}
+
+/// Goal: when numbers end, writes say so, and what is stored stays. Method: a space near their end.
+#[test]
+fn numbers_that_are_used_up_end_writes_alone() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    write(&mut space, 0, 7).unwrap();
+    space.checkpoint(b"").unwrap();
+    let near = (1 << 31) - 4_000;
+    (space.numbers.sequence, space.numbers.sequence_reserved) = (near, near);
+    assert_eq!(write(&mut space, 1, 8), Err(SpaceError::NumbersUsedUp));
+    assert_eq!(space.checkpoint(b""), Err(SpaceError::NumbersUsedUp));
+    assert_eq!(value(&mut space, 0).unwrap(), 7);
+    let mut space = Space::mount(space.into_device()).unwrap().0;
+    assert_eq!(value(&mut space, 0).unwrap(), 7);
+}
+
+/// Goal: a database may be opened and closed for ever. Method: the numbers that sessions of one write take.
+#[test]
+fn closed_sessions_leave_their_numbers() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    space.close(b"").unwrap();
+    let before = space.numbers.sequence;
+    for session in 0..50 {
+        space = Space::mount(space.into_device()).unwrap().0;
+        write(&mut space, 0, session).unwrap();
+        space.close(b"").unwrap();
+    }
+    let taken = space.numbers.sequence - before;
+    assert!(taken < 50 * 300, "{taken} numbers for 50 sessions");
+    assert_eq!(value(&mut space, 0).unwrap(), 49);
+}
+
+/// Goal: erases of log blocks are counted however sessions end. Method: a device that counts none itself,
+/// sessions that end before their second checkpoint.
+#[test]
+fn erases_of_the_log_are_not_forgotten() {
+    let mut space = Space::format(file(), &options()).unwrap();
+    write(&mut space, 0, 0).unwrap();
+    space.checkpoint(b"").unwrap();
+    let before = space.blocks.erases_total();
+    let mut erases = 0;
+    for session in 0..40 {
+        let storage = space.into_device().into_storage();
+        space = Space::mount(SegmentFile::open(storage).unwrap()).unwrap().0;
+        let next = space.log_range().end;
+        space.log_release(next);
+        write(&mut space, 0, session).unwrap();
+        space.checkpoint(b"").unwrap();
+        space.log_append(b"record").unwrap();
+        space.sync().unwrap();
+        erases += space.stats().erases;
+    }
+    assert!(erases > 40, "{erases} erases");
+    assert_eq!(space.blocks.erases_total(), before + erases);
 }
 
 /// A space with data, groups, log pages and a checkpoint behind it.
