@@ -260,7 +260,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         if self.idle_rounds > IDLE_ROUNDS_MAX {
             return Err(self.stalled());
         }
-        self.engine.want(Wait::Memory);
+        self.engine.want(Wait::Durable(self.engine.durable()));
         self.release_held();
         Ok(())
     }

@@ -473,6 +473,16 @@ impl Engine {
         self.flush_to = self.log.appended();
     }
 
+    /// Somebody waits for memory: what is not durable cannot leave it. What does not fill its page stays where
+    /// anything fills one.
+    pub fn want_memory(&mut self) {
+        if self.log.pending_bytes() > self.view.log_page_size {
+            self.want_full_pages();
+        } else {
+            self.want_flush();
+        }
+    }
+
     /// Asks for the log pages that are full to leave memory.
     pub(crate) fn want_full_pages(&mut self) {
         self.is_log_crowded = true;

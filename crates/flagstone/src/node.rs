@@ -45,7 +45,7 @@ mod view;
 use flagstone_space::LogicalPage;
 
 pub(crate) use build::{build_inner, build_leaves, empty_leaf};
-pub(crate) use inner::inner_with;
+pub(crate) use inner::{inner_with, join_inner};
 #[cfg(feature = "parts")]
 pub(crate) use insert::with_inserted;
 pub(crate) use merge::{MergeRequest, Merged, NoOutline, fold_in_place, merge_leaf, merge_leaves};

@@ -272,3 +272,52 @@ fn sessions() -> u32 {
     let effort = std::env::var("FLAGSTONE_EFFORT").ok().and_then(|effort| effort.parse().ok());
     12 * effort.unwrap_or(1)
 }
+
+/// Goal: rows that come at one end and go at the other leave nothing behind, inner nodes included: a queue may
+/// run for ever on a device that holds it. Method: the pages in use by the same window after two distances,
+/// one many times the other, and the reads that find the first row in a session that has just begun.
+#[test]
+fn a_window_that_moves_on_takes_no_more_room() {
+    run_a_window(&[]);
+}
+
+/// The same where the fences of an empty leaf alone take more than leaves may have that join others.
+#[test]
+fn a_window_of_long_keys_takes_no_more_room() {
+    run_a_window(&[b'x'; 260]);
+}
+
+fn run_a_window(prefix: &[u8]) {
+    const WINDOW: u64 = 1_000;
+    let key = |row: u64| [prefix, &row.to_be_bytes()].concat();
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let options = Options::default().with_memory(MEMORY_MIN).with_durability(Durability::Deferred);
+    let mut database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let (mut next, mut pages) = (0, Vec::new());
+    for until in [8_000, 60_000] {
+        let table = database.table("queue").unwrap();
+        while next < until {
+            let mut transaction = database.begin();
+            for row in next..next + 20 {
+                transaction.put(table, &key(row), &value(400)).unwrap();
+                if let Some(old) = row.checked_sub(WINDOW) {
+                    transaction.delete(table, &key(old)).unwrap();
+                }
+            }
+            transaction.commit().unwrap();
+            next += 20;
+        }
+        database.merge().unwrap();
+        let report = database.check().unwrap();
+        assert!(report.is_sound(), "{:?}", report.faults);
+        pages.push(database.stats().space.live_pages);
+        let device = database.into_device().unwrap();
+        database = Database::open_on(device, &options).unwrap();
+        let before = database.stats().space.reads_by_purpose[0];
+        let first = database.begin().first(table).unwrap().unwrap();
+        assert_eq!(first.0, key(until - WINDOW));
+        let reads = database.stats().space.reads_by_purpose[0] - before;
+        assert!(reads < 10, "{reads} reads to the first row");
+    }
+    assert!(pages[1] <= pages[0] + 8, "pages in use: {pages:?}");
+}

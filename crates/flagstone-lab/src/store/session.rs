@@ -63,6 +63,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
         match wait {
             Wait::Log => self.engine().want_checkpoint(),
             Wait::Claim => {}
+            Wait::Memory => self.engine().want_memory(),
             _ => self.engine().want_flush(),
         }
     }

@@ -511,7 +511,18 @@ impl Engine {
         if merged.pages.len() > 1 {
             let old = vec![OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn }];
             let (pages, dropped) = (merged.pages, Vec::new());
-            let plan = ReshapePlan { table, page, low, high, upto, pages, dropped, old, grown };
+            let plan = ReshapePlan {
+                table,
+                page,
+                low,
+                high,
+                upto,
+                pages,
+                dropped,
+                old,
+                grown,
+                is_due: true,
+            };
             return self.claimed_pages(xid, plan, inside);
         }
         let Some(image) = merged.pages.into_iter().next().map(|built| built.image) else {

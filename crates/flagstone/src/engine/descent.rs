@@ -176,6 +176,11 @@ impl Engine {
         }
     }
 
+    /// Whether a page is to be replaced by a group whose record is not durable: until then it reads as before.
+    fn awaits_install(&self, page: LogicalPage) -> bool {
+        self.installs.iter().any(|install| install.replaces(page))
+    }
+
     fn fill_page(
         &mut self,
         page: LogicalPage,
@@ -189,7 +194,7 @@ impl Engine {
         if tree as usize >= self.trees.len() {
             return Err(EngineError::Corrupt { page, check: "node of a tree that does not exist" });
         }
-        if self.busy.contains(&page) && self.buries(info.lsn) {
+        if self.busy.contains(&page) && self.buries(info.lsn) && !self.awaits_install(page) {
             // A merge has written it but is not installed: snapshots still need what it replaces.
             return Ok(());
         }

@@ -174,7 +174,7 @@ struct Reshape {
     level: u8,
     puts: Vec<(Vec<u8>, LogicalPage)>,
     deletes: Vec<Vec<u8>>,
-    /// Leaves that merged into their neighbour.
+    /// Nodes that merged into their neighbours.
     trims: Vec<LogicalPage>,
     /// Page numbers taken for it.
     taken: Vec<LogicalPage>,
@@ -215,6 +215,11 @@ impl InstallJob {
         &self.reshape.trims
     }
 
+    /// Whether the version of a page goes with the install.
+    pub(crate) fn replaces(&self, page: LogicalPage) -> bool {
+        self.pages.iter().any(|write| write.page == page) || self.reshape.trims.contains(&page)
+    }
+
     /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
     pub(crate) fn pins(&self) -> impl Iterator<Item = LogicalPage> + '_ {
         self.reshape.old.iter().map(|old| old.page)
@@ -230,6 +235,8 @@ pub(crate) struct Hand {
     target: Option<Target>,
     /// Leaves that are to be merged with the last one chosen: a super group.
     joined: VecDeque<Target>,
+    /// Leaves that were written with nothing in them, each to be merged away.
+    emptied: VecDeque<Target>,
     /// Leaves that were read to tell what belongs to it.
     joining_reads: usize,
     /// Frames that wait until what they hold is durable; busy meanwhile.
@@ -356,10 +363,15 @@ enum Reason {
     Eager,
     /// It saves a write beside another.
     Joined,
+    /// Nothing is left of the leaf.
+    Emptied,
 }
 
 /// Searches without a result in a row that end a batch of merges.
 const FRUITLESS_MAX: u32 = 64;
+
+/// Leaves with nothing in them that are remembered, at most.
+const EMPTIED_MAX: usize = 64;
 
 /// Leaves of memory that a batch of merges frees at least.
 const BATCH_LEAVES_MIN: usize = 4;
@@ -387,6 +399,7 @@ impl Engine {
                 || self.must_merge()
                 || self.hand.target.is_some()
                 || self.has_joined()
+                || self.has_emptied()
                 || self.must_evict()
                 || self.must_load_runs()
                 || self.must_checkpoint())
@@ -446,7 +459,10 @@ impl Engine {
             return Ok(Next::Job(Job::Spill(job)));
         }
         self.note_batch();
-        let is_merging = self.must_merge() || self.hand.target.is_some() || self.has_joined();
+        let is_merging = self.must_merge()
+            || self.hand.target.is_some()
+            || self.has_joined()
+            || self.has_emptied();
         if is_merging && let Some(job) = self.merge_job()? {
             self.prices.merged(job.pages.len());
             if self.must_merge()
@@ -612,4 +628,6 @@ pub(super) struct ReshapePlan {
     pub(super) dropped: Vec<Vec<u8>>,
     pub(super) old: Vec<OldBase>,
     pub(super) grown: i64,
+    /// Whether the leaf is written even if no neighbour joins it.
+    pub(super) is_due: bool,
 }

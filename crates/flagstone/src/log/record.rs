@@ -64,7 +64,7 @@ pub(crate) struct Install<'a> {
     pub puts: Items<'a, Separator<'a>>,
     /// Keys whose separators go.
     pub deletes: Items<'a, Blob<'a>>,
-    /// Pages of leaves that merged into their neighbours.
+    /// Pages of nodes that merged into their neighbours.
     pub trims: Items<'a, LogicalPage>,
     /// Descriptors of large values that nothing refers to any more.
     pub dropped: Items<'a, Blob<'a>>,

@@ -16,13 +16,29 @@ struct Children {
 impl Children {
     fn of(view: &NodeView<'_>) -> Self {
         let mut children = Self { keys: Vec::new(), rows: Vec::with_capacity(view.count() + 1) };
-        for index in 0..view.count() {
-            let start = children.keys.len();
-            view.key_into(index, &mut children.keys);
-            let Some(child) = view.child(index) else { continue };
-            children.rows.push((start..children.keys.len(), child));
-        }
+        children.extend(view);
         children
+    }
+
+    /// Takes in the children of a node whose keys lie behind all others.
+    fn extend(&mut self, view: &NodeView<'_>) {
+        for index in 0..view.count() {
+            let start = self.keys.len();
+            view.key_into(index, &mut self.keys);
+            let Some(child) = view.child(index) else { continue };
+            self.rows.push((start..self.keys.len(), child));
+        }
+    }
+
+    fn build(
+        &self,
+        (tree, level): (u32, u8),
+        range: KeyRange<'_>,
+        page_size: usize,
+        fill: FillPolicy,
+    ) -> Result<Vec<Built>, NodeError> {
+        let rows = self.rows.iter().map(|(place, child)| (&self.keys[place.clone()], *child));
+        build_inner((tree, level), range, rows, page_size, fill)
     }
 
     fn search(&self, key: &[u8]) -> Result<usize, usize> {
@@ -80,6 +96,22 @@ pub(crate) fn inner_with(
         }
     }
     let range = KeyRange { low: view.low(), high: view.high() };
-    let rows = children.rows.iter().map(|(place, child)| (&children.keys[place.clone()], *child));
-    build_inner((view.tree(), view.level()), range, rows, page_size, fill)
+    children.build((view.tree(), view.level()), range, page_size, fill)
+}
+
+/// The children of two neighbours in one inner node, or where one is too small in several that are about
+/// equally full.
+///
+/// # Errors
+///
+/// As [`inner_with`].
+pub(crate) fn join_inner(
+    left: &NodeView<'_>,
+    right: &NodeView<'_>,
+    page_size: usize,
+) -> Result<Vec<Built>, NodeError> {
+    let mut children = Children::of(left);
+    children.extend(right);
+    let range = KeyRange { low: left.low(), high: right.high() };
+    children.build((left.tree(), left.level()), range, page_size, FillPolicy::Balanced)
 }

@@ -104,7 +104,8 @@ impl<D: Nand> Runtime<D> {
         }
         match wait {
             Wait::Log => engine.want_checkpoint(),
-            Wait::Memory | Wait::Durable(_) => engine.want_flush(),
+            Wait::Memory => engine.want_memory(),
+            Wait::Durable(_) => engine.want_flush(),
             // No more than the claim needs: other work would come sooner than it pays.
             Wait::Claim => {
                 drop(engine);

@@ -4,7 +4,7 @@ use flagstone_space::{LogicalPage, Lsn};
 
 use super::ledger::{GroupKey, Ledger, Place, growth_by};
 use super::units::gross_of;
-use super::{Reason, Target, WINDOWS_MAX, WriteJob};
+use super::{EMPTIED_MAX, Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::{Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table};
@@ -14,7 +14,8 @@ use crate::options::{SuperGroup, Victim};
 
 impl Engine {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
-        let target = match self.hand.target.take().or_else(|| self.take_joined()) {
+        let target = self.hand.target.take().or_else(|| self.take_joined());
+        let target = match target.or_else(|| self.take_emptied()) {
             Some(target) => target,
             None => match self.choose()? {
                 Some(target) => {
@@ -75,15 +76,44 @@ impl Engine {
 
     /// Whether a leaf of a super group can be tried now.
     pub(super) fn has_joined(&self) -> bool {
-        let next = self.hand.joined.front();
-        next.is_some_and(|next| {
-            self.trees.get(next.table.id as usize).is_some_and(|tree| !tree.is_reshaping)
-        })
+        self.hand.joined.front().is_some_and(|next| self.may_reshape(next))
+    }
+
+    /// Whether a leaf that was emptied can be tried now.
+    pub(super) fn has_emptied(&self) -> bool {
+        self.hand.emptied.front().is_some_and(|next| self.may_reshape(next))
+    }
+
+    fn may_reshape(&self, target: &Target) -> bool {
+        self.trees.get(target.table.id as usize).is_some_and(|tree| !tree.is_reshaping)
     }
 
     /// The next leaf of a super group: one reshape of a tree follows the other.
     fn take_joined(&mut self) -> Option<Target> {
         if self.has_joined() { self.hand.joined.pop_front() } else { None }
+    }
+
+    fn take_emptied(&mut self) -> Option<Target> {
+        if self.has_emptied() { self.hand.emptied.pop_front() } else { None }
+    }
+
+    /// Flash holds an image of a node: a leaf of which nothing is left gets a turn to be merged away.
+    pub(super) fn note_leaf(&mut self, image: &[u8]) {
+        let view = NodeView::trusted(image);
+        let is_root = view.low().is_empty() && view.high().is_none();
+        if view.is_leaf() && view.count() == 0 && !is_root {
+            self.note_emptied(Table { id: view.tree() }, view.low());
+        }
+    }
+
+    pub(super) fn note_emptied(&mut self, table: Table, key: &[u8]) {
+        let mut known = self.hand.emptied.iter();
+        if self.hand.emptied.len() < EMPTIED_MAX
+            && !known.any(|target| target.table.id == table.id && target.key == key)
+        {
+            let target = Target { table, key: key.to_vec(), reason: Reason::Emptied };
+            self.hand.emptied.push_back(target);
+        }
     }
 
     /// Finds what belongs with the group of `target`, which is to be merged after it.

@@ -140,6 +140,7 @@ impl Engine {
             let class =
                 if NodeView::trusted(&write.image).is_leaf() { Class::Leaf } else { Class::Inner };
             self.mark_stale(write.page);
+            self.note_leaf(&write.image);
             self.place(write.page, write.lsn, write.image, class);
             self.note_version(write.page, write.version.as_ref());
         }
@@ -182,6 +183,7 @@ impl Engine {
 
     fn replace_leaf(&mut self, write: PageWrite) {
         self.mark_stale(write.page);
+        self.note_leaf(&write.image);
         if self.pool.peek(write.page).is_some() {
             let page = write.page;
             self.place(page, write.lsn, write.image, Class::Leaf);
@@ -193,6 +195,7 @@ impl Engine {
     /// Flash holds a frame's image; what was committed meanwhile is in the deltas.
     fn caught_up(&mut self, write: &PageWrite) {
         self.mark_stale(write.page);
+        self.note_leaf(&write.image);
         if let Some(index) = self.pool.peek(write.page) {
             debug_assert_eq!(self.pool.frame(index).lsn, write.lsn, "a busy frame does not change");
             self.pool.mark_clean(index);

@@ -45,8 +45,13 @@ impl Engine {
         // Put back after the frame was read.
         self.drop_held(table, range, base_lsn);
         debug_assert_eq!(self.pool.peek(page), Some(index), "frames stay while a merge uses them");
+        let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
-        if deltas.range_totals(range, upto).count == 0 {
+        let is_due = deltas.range_totals(range, upto).count > 0;
+        // At restart, what the image holds already is not put back yet (rule D2).
+        let is_reached = !is_ahead && base_lsn <= upto;
+        let may_join = target.reason == Reason::Emptied && is_reached && view.count() == 0;
+        if !is_due && !may_join {
             if target.reason == Reason::Eager
                 && deltas.range_totals(range, self.committed).count > 0
             {
@@ -56,7 +61,7 @@ impl Engine {
             }
             return Ok(None);
         }
-        if self.merge_to_frame(index, upto)? {
+        if is_due && self.merge_to_frame(index, upto)? {
             return Ok(None);
         }
         if is_ahead {
@@ -74,10 +79,12 @@ impl Engine {
             merged = roomy;
         }
         let grown = merged.entry_count as i64 - before;
-        self.counts.merged_deltas += deltas.range_totals(range, upto).count as u64;
-        self.counts.merges += 1;
+        let delta_count = deltas.range_totals(range, upto).count as u64;
         let is_single = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
         if is_single && !self.is_underfull(table, page, &merged.pages[0])? {
+            if !is_due {
+                return Ok(None);
+            }
             let pin = self.buries(upto).then_some(page);
             let image = merged.pages.into_iter().next().map(|built| built.image);
             let image = image.unwrap_or_default();
@@ -94,6 +101,7 @@ impl Engine {
             let pages = vec![PageWrite { append, ..PageWrite::new(page, image, lsn) }];
             let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
             let cause = Cause::Data;
+            self.count_merge(delta_count);
             return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));
         }
         let old = OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn };
@@ -107,8 +115,18 @@ impl Engine {
             dropped: merged.dropped_refs,
             old: vec![old],
             grown,
+            is_due,
         };
-        self.reshape(plan)
+        let job = self.reshape(plan)?;
+        if job.is_some() {
+            self.count_merge(delta_count);
+        }
+        Ok(job)
+    }
+
+    fn count_merge(&mut self, delta_count: u64) {
+        self.counts.merges += 1;
+        self.counts.merged_deltas += delta_count;
     }
 
     /// A merge that a leaf has to split for, with room for appends left in what the split fills; none
@@ -150,11 +168,18 @@ impl Engine {
         page: LogicalPage,
         built: &Built,
     ) -> Step<bool> {
-        let used = NodeView::trusted(&built.image).used_bytes();
-        let is_small = used * 100 < self.payload_size * UNDERFULL_PERCENT;
-        // Short of room, the leaf waits for its turn to be merged away.
-        let may_reshape = self.growth.is_settling() || !self.tree(table)?.is_reshaping;
-        Ok(is_small && self.root_of(table)? != page && may_reshape)
+        // Short of room, and where nothing is left of it, the leaf waits for its turn to be merged away.
+        let must_wait = self.growth.is_settling() || NodeView::trusted(&built.image).count() == 0;
+        let may_reshape = must_wait || !self.tree(table)?.is_reshaping;
+        Ok(self.is_small(built) && self.root_of(table)? != page && may_reshape)
+    }
+
+    /// Whether a node fills so little of its page that a neighbour should take it in, or holds nothing but
+    /// its fences, however long.
+    pub(super) fn is_small(&self, built: &Built) -> bool {
+        let view = NodeView::trusted(&built.image);
+        let least = usize::from(!view.is_leaf());
+        view.count() <= least || view.used_bytes() * 100 < self.payload_size * UNDERFULL_PERCENT
     }
 
     /// The frame of a page as a job, so that flash catches up with it.

@@ -12,23 +12,51 @@ use crate::engine::{Engine, Step, Stop, Table, Wait};
 use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
+/// Neighbours that one leaf joins: one that fills little of its page the first, one of which nothing is left
+/// a second as well.
+const NEIGHBOURS_MAX: usize = 2;
+
+/// Pages that were read for one merge, beyond which it reads none that it can do without: memory may not
+/// hold them all.
+const READS_MAX: usize = 8;
+
+/// Pages that a join takes at most, where nodes above it have to split.
+const JOIN_PAGES: u64 = 8;
+
+impl ReshapePlan {
+    /// Whether nothing is left of the leaf.
+    fn is_empty(&self) -> bool {
+        let [only] = self.pages.as_slice() else { return false };
+        NodeView::trusted(&only.image).count() == 0
+    }
+}
+
 impl Engine {
     /// Several pages at once: the leaves, and the inner nodes that become too small.
     pub(super) fn reshape(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
         let table = plan.table;
         if self.tree(table)?.is_reshaping {
+            if !plan.is_due {
+                self.note_emptied(table, &plan.low);
+            }
             self.want_flush();
             return Ok(None);
         }
+        let own_page = plan.page;
         let mut plan = plan;
-        let mut neighbour = None;
+        let mut gone = Vec::new();
         if plan.pages.len() == 1 && self.is_underfull(table, plan.page, &plan.pages[0])? {
-            neighbour = self.merge_with_neighbour(&mut plan)?;
-            if neighbour.is_none() && plan.dropped.is_empty() {
-                return self.write_alone(plan);
+            while gone.len() < NEIGHBOURS_MAX
+                && (gone.is_empty() || plan.is_empty())
+                && let Some(merged) = self.merge_with_neighbour(&mut plan)?
+            {
+                gone.push(merged);
+            }
+            if gone.is_empty() && plan.dropped.is_empty() {
+                return if plan.is_due { self.write_alone(plan) } else { Ok(None) };
             }
         }
-        self.plan_reshape(plan, neighbour)
+        self.plan_reshape(plan, gone, own_page)
     }
 
     fn write_alone(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
@@ -53,16 +81,19 @@ impl Engine {
         let parent = self.node_for(table, Seek::At(&plan.low), 1)?;
         let view = NodeView::trusted(&self.pool.frame(parent).image);
         let Some((child, _)) = view.child_for(&plan.low) else { return Ok(None) };
-        let right = if child + 1 < view.count() { child + 1 } else { child };
-        if right == 0 || view.count() < 2 {
-            return Ok(None);
-        }
-        let separator = view.separator(right);
-        let (Some(left_page), Some(right_page)) = (view.child(right - 1), view.child(right)) else {
-            return Ok(None);
+        // The left one first: where rows go in the order of their keys, it is what is left of many.
+        let high = plan.high.as_deref().filter(|high| view.high().is_none_or(|end| *high < end));
+        let behind = high.and_then(|high| view.child_for(high));
+        let (right, other, is_right) = match (child.checked_sub(1).map(|at| view.child(at)), behind)
+        {
+            (Some(Some(other)), _) => (child, other, false),
+            (None, Some((place, other))) => (place, other, true),
+            _ => return Ok(None),
         };
-        let other = if left_page == plan.page { right_page } else { left_page };
-        if self.busy.contains(&other) {
+        let separator = view.separator(right);
+        let (left_page, right_page) =
+            if is_right { (plan.page, other) } else { (other, plan.page) };
+        if self.busy.contains(&other) || self.reads_enough(other) {
             return Ok(None);
         }
         let index = self.frame_of(other)?;
@@ -75,14 +106,15 @@ impl Engine {
             return Ok(None);
         };
         let (own, neighbour) = (self.pool.frame(own), self.pool.frame(index));
+        // What was merged already needs no second merge where nothing is left of it.
+        let was_empty = plan.is_empty();
+        let own = if was_empty { &plan.pages[0].image } else { &own.image };
         if neighbour.lsn > plan.upto {
             // Restart has not put back yet what this image holds already (rule D2).
             return Ok(None);
         }
-        let (own_view, other_view) =
-            (NodeView::trusted(&own.image), NodeView::trusted(&neighbour.image));
-        let bases =
-            if other == right_page { [own_view, other_view] } else { [other_view, own_view] };
+        let (own_view, other_view) = (NodeView::trusted(own), NodeView::trusted(&neighbour.image));
+        let bases = if is_right { [own_view, other_view] } else { [other_view, own_view] };
         let range = KeyRange { low: bases[0].low(), high: bases[1].high() };
         let entries = (bases[0].count() + bases[1].count()) as i64;
         let deltas = &self.tree(table)?.deltas;
@@ -92,7 +124,6 @@ impl Engine {
             .map_err(|_| corrupt(other, "leaf does not merge with its neighbour"))?;
         let used = NodeView::trusted(&merged.pages[0].image).used_bytes();
         let is_crowded = used * 100 > self.payload_size * MERGED_PERCENT;
-        let was_empty = NodeView::trusted(&plan.pages[0].image).count() == 0;
         if merged.pages.len() > 1 || is_crowded && !was_empty {
             return Ok(None);
         }
@@ -106,8 +137,17 @@ impl Engine {
         plan.high = range.high.map(<[u8]>::to_vec);
         plan.page = left_page;
         plan.pages = merged.pages;
-        plan.dropped = merged.dropped_refs;
-        plan.grown = merged.entry_count as i64 - entries;
+        if !was_empty {
+            // Both were merged anew.
+            (plan.dropped, plan.grown) = (Vec::new(), 0);
+        }
+        let known = plan.dropped.len();
+        for descriptor in merged.dropped_refs {
+            if !plan.dropped[..known].contains(&descriptor) {
+                plan.dropped.push(descriptor);
+            }
+        }
+        plan.grown += merged.entry_count as i64 - entries;
         plan.old.push(old);
         Ok(Some((separator, right_page)))
     }
@@ -134,17 +174,17 @@ impl Engine {
     fn plan_reshape(
         &mut self,
         plan: ReshapePlan,
-        gone: Option<(Vec<u8>, LogicalPage)>,
+        gone: Vec<(Vec<u8>, LogicalPage)>,
+        own_page: LogicalPage,
     ) -> Step<Option<WriteJob>> {
         let mut climb = Climb::default();
-        let page = plan.page;
         let stop = match self.climb(plan, gone, &mut climb) {
             Ok((group, reshape)) => {
                 self.hand.short = None;
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
             }
             Err(stop @ Stop::Wait(Wait::Pages(_))) => {
-                self.hand.short = Some(page);
+                self.hand.short = Some(own_page);
                 stop
             }
             Err(stop) => stop,
@@ -160,7 +200,7 @@ impl Engine {
         plan: ReshapePlan,
     ) -> Step<WriteJob> {
         let mut climb = Climb::default();
-        match self.climb(plan, None, &mut climb) {
+        match self.climb(plan, Vec::new(), &mut climb) {
             Ok((group, mut reshape)) => {
                 reshape.claim = Some(xid);
                 Ok(self.reshape_job(group, reshape, climb.writes))
@@ -186,17 +226,12 @@ impl Engine {
     fn climb(
         &mut self,
         plan: ReshapePlan,
-        gone: Option<(Vec<u8>, LogicalPage)>,
+        gone: Vec<(Vec<u8>, LogicalPage)>,
         climb: &mut Climb,
     ) -> Step<(GroupId, Reshape)> {
         let table = plan.table;
         let root = self.root_of(table)?;
-        let mut deletes = Vec::new();
-        let mut trims = Vec::new();
-        if let Some((separator, page)) = gone {
-            deletes.push(separator);
-            trims.push(page);
-        }
+        let (mut deletes, mut trims): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
         let mut level = 0;
         let mut page = plan.page;
         let mut built = plan.pages;
@@ -207,6 +242,7 @@ impl Engine {
         let parent = loop {
             if built.len() == 1 || page != root {
                 puts = self.place_siblings(page, built, lsn, climb)?;
+                trims.extend(climb.right.take());
             } else {
                 self.grow_root(table, level, built, lsn, root, climb)?;
                 puts = Vec::new();
@@ -224,13 +260,23 @@ impl Engine {
             let delete_refs: Vec<_> = deletes.iter().map(Vec::as_slice).collect();
             let next = node::inner_with(&view, &put_refs, &delete_refs, self.payload_size)
                 .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
-            if next.len() == 1 {
-                break Some(frame.page);
-            }
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-            climb.written.push((level, low, high, lsn));
             (page, built) = (frame.page, next);
-            deletes.clear();
+            if built.len() > 1 {
+                climb.written.push((level, low, high, lsn));
+                deletes.clear();
+                continue;
+            }
+            if deletes.is_empty() || page == root || !self.is_small(&built[0]) {
+                break Some(page);
+            }
+            let Some(joined) = self.join_neighbour(table, level, &built[0], plan.upto)? else {
+                break Some(page);
+            };
+            (page, built, lsn) = (joined.left, joined.built, plan.upto);
+            climb.right = Some(joined.right);
+            climb.written.push((level, joined.low, joined.high, lsn));
+            deletes = vec![joined.separator];
         };
         let group = self.take_group()?;
         let reshape = Reshape {
@@ -253,6 +299,55 @@ impl Engine {
         Ok((group, reshape))
     }
 
+    /// An inner node that became too small, with what its neighbour under the same parent holds: one node,
+    /// or two that share the children. None when it has no neighbour, or that is not to be had now.
+    fn join_neighbour(
+        &mut self,
+        table: Table,
+        level: u8,
+        small: &Built,
+        upto: Lsn,
+    ) -> Step<Option<Joined>> {
+        if !self.has_pages_for(JOIN_PAGES) {
+            // Separators of other lengths may take more: what frees pages does not wait for any.
+            return Ok(None);
+        }
+        let index = self.node_for(table, Seek::At(&small.low_key), level + 1)?;
+        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let Some((place, page)) = view.child_for(&small.low_key) else { return Ok(None) };
+        let is_left = place + 1 < view.count();
+        let right = if is_left { place + 1 } else { place };
+        if right == 0 {
+            return Ok(None);
+        }
+        let separator = view.separator(right);
+        let other_place = if is_left { right } else { place - 1 };
+        let other_key = view.separator(other_place);
+        if view.child(other_place).is_none_or(|other| self.reads_enough(other)) {
+            return Ok(None);
+        }
+        let other = self.node_for(table, Seek::At(&other_key), level)?;
+        let Some(own) = self.pool.peek(page) else { return Ok(None) };
+        let (own, other) = (self.pool.frame(own), self.pool.frame(other));
+        let is_apart = own.lsn > upto || other.lsn > upto;
+        if is_apart || self.busy.contains(&other.page) || other.ahead.is_some() {
+            // Restart has not put back yet what one of them holds already (rule D2), or it is being written.
+            return Ok(None);
+        }
+        let (small, neighbour) = (NodeView::trusted(&small.image), NodeView::trusted(&other.image));
+        let [first, second] = if is_left { [small, neighbour] } else { [neighbour, small] };
+        let (left, right) = if is_left { (page, other.page) } else { (other.page, page) };
+        let built = node::join_inner(&first, &second, self.payload_size)
+            .map_err(|_| corrupt(other.page, "inner node does not join its neighbour"))?;
+        let (low, high) = (first.low().to_vec(), second.high().map(<[u8]>::to_vec));
+        Ok(Some(Joined { left, right, separator, low, high, built }))
+    }
+
+    /// Whether a page would have to be read beside too many others.
+    fn reads_enough(&self, page: LogicalPage) -> bool {
+        self.hand.held_count() >= READS_MAX && self.pool.peek(page).is_none()
+    }
+
     /// Asks for all pages of a level at once: a climb that stops is done again from its start.
     fn require_pages(&self, count: usize, climb: &Climb) -> Step<()> {
         if self.unused_pages.len() >= count {
@@ -267,7 +362,8 @@ impl Engine {
         Ok(page)
     }
 
-    /// The first image stays on `page`, the others get pages of their own.
+    /// The first image stays on `page`, the second on the page of a neighbour that joined it, the others
+    /// get pages of their own.
     fn place_siblings(
         &mut self,
         page: LogicalPage,
@@ -276,9 +372,17 @@ impl Engine {
         climb: &mut Climb,
     ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
         let mut puts = Vec::new();
-        self.require_pages(built.len() - 1, climb)?;
+        let at_hand = 1 + usize::from(climb.right.is_some());
+        self.require_pages(built.len().saturating_sub(at_hand), climb)?;
         for (index, built) in built.into_iter().enumerate() {
-            let at = if index == 0 { page } else { self.take_page_for(climb)? };
+            let at = match (index, climb.right) {
+                (0, _) => page,
+                (1, Some(right)) => {
+                    climb.right = None;
+                    right
+                }
+                _ => self.take_page_for(climb)?,
+            };
             if index > 0 {
                 puts.push((built.low_key, at));
             }
@@ -325,4 +429,17 @@ struct Climb {
     taken: Vec<LogicalPage>,
     writes: Vec<PageWrite>,
     written: Vec<InnerRange>,
+    /// Page of the right one of two inner nodes that joined, until it is known what becomes of it.
+    right: Option<LogicalPage>,
+}
+
+/// Two inner nodes that share their children anew.
+struct Joined {
+    left: LogicalPage,
+    right: LogicalPage,
+    /// What led to the right one.
+    separator: Vec<u8>,
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    built: Vec<Built>,
 }
