@@ -287,6 +287,20 @@ fn a_window_of_long_keys_takes_no_more_room() {
     run_a_window(&[b'x'; 260]);
 }
 
+/// What a transaction changed again and again takes the room of its last value.
+#[test]
+fn changes_that_replace_each_other_take_no_room() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let options = Options::default().with_durability(Durability::Deferred);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    for way in 0..60_000_u32 {
+        transaction.put(table, b"counter", &[&way.to_be_bytes()[..], &[0; 296]].concat()).unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
 fn run_a_window(prefix: &[u8]) {
     const WINDOW: u64 = 1_000;
     let key = |row: u64| [prefix, &row.to_be_bytes()].concat();

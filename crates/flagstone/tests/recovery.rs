@@ -775,6 +775,47 @@ fn values_that_a_spill_rolls_back_or_replaces_are_freed() {
     }
 }
 
+/// Goal: what a commit names of savepoints grows with what left memory, not with how often it went back.
+/// Method: many ways back behind a spill, to one savepoint and to fresh ones, some of them across it.
+#[test]
+fn ways_back_to_savepoints_take_no_room() {
+    let (database, table) = created();
+    let mut transaction = database.begin();
+    let put = |transaction: &mut Transaction<SimNand>, rows: std::ops::Range<u32>, fill: u8| {
+        rows.for_each(|row| transaction.put(table, &row.to_be_bytes(), &[fill; 150]).unwrap());
+    };
+    put(&mut transaction, 0..1_000, 1);
+    let early = transaction.savepoint().unwrap();
+    put(&mut transaction, 500..2_000, 2);
+    let late = transaction.savepoint().unwrap();
+    assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
+    for way in 0..20_000 {
+        let savepoint = if way % 2 == 0 { late } else { transaction.savepoint().unwrap() };
+        put(&mut transaction, way..way + 1, 3);
+        transaction.rollback_to(savepoint).unwrap();
+    }
+    let before = database.stats().engine.log_bytes;
+    for _ in 0..20 {
+        put(&mut transaction, 800..1_200, 4);
+        transaction.rollback_to(early).unwrap();
+        assert_eq!(transaction.get(table, &900_u32.to_be_bytes()).unwrap(), Some(vec![1; 150]));
+    }
+    put(&mut transaction, 990..1_010, 5);
+    transaction.commit().unwrap();
+    let logged = database.stats().engine.log_bytes - before;
+    assert!(logged < 64 << 10, "{logged} bytes of log");
+    let (database, table) = opened_again(database);
+    for row in 0..2_000_u32 {
+        let fill = match row {
+            990..1_010 => Some(5),
+            0..1_000 => Some(1),
+            _ => None,
+        };
+        let value = database.begin().get(table, &row.to_be_bytes()).unwrap();
+        assert_eq!(value, fill.map(|fill| vec![fill; 150]), "row {row}");
+    }
+}
+
 /// Goal: a large transaction behind another one has the same room. Method: on small blocks, whose records
 /// hold little, as many changes as one transaction may have, several times in a row.
 #[test]

@@ -78,7 +78,7 @@ impl OwnVersion {
 }
 
 /// Tells one state of a transaction from the next.
-pub(crate) type Stamp = (u64, usize, usize);
+pub(crate) type Stamp = (u64, usize);
 
 /// A change that left memory.
 #[derive(Clone, Debug)]
@@ -570,6 +570,7 @@ impl Engine {
         let run_of = run.clone();
         if let Ok(transaction) = self.transaction(xid) {
             transaction.runs.push(run_of);
+            transaction.spilled_to = transaction.sequence;
             transaction.pages.extend(images.iter().map(|(page, _)| *page));
             transaction.is_spilling = true;
         }

@@ -46,7 +46,9 @@ pub(crate) struct Transaction {
     pub(super) savepoints: Vec<Lsn>,
     /// Changes that left memory, oldest first.
     pub(crate) runs: Vec<Run>,
-    /// Numbers of changes inside runs that were rolled back: (above, up to).
+    /// Number of the last change when changes last left memory.
+    pub(super) spilled_to: u64,
+    /// Numbers of changes inside runs that were rolled back: (above, up to), apart and in order.
     pub(crate) rolled_back: Vec<(u64, u64)>,
     /// Group of the pages it wrote before its commit.
     pub(crate) group: Option<GroupId>,
@@ -86,7 +88,25 @@ impl Transaction {
 
     /// Changes with each of its changes, and with each savepoint that it goes back to.
     pub(crate) fn stamp(&self) -> Stamp {
-        (self.sequence, self.runs.len(), self.rolled_back.len())
+        (self.sequence, self.runs.len())
+    }
+
+    /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other, were
+    /// counted each.
+    fn growth_at_most(&self, payload_size: usize) -> usize {
+        let pages: usize = self.runs.iter().map(|run| run.pages.len()).sum();
+        self.growth.min(2 * self.size + pages * payload_size)
+    }
+
+    /// Forgets changes behind `mark` that left memory.
+    fn roll_runs_back(&mut self, mark: u64) {
+        // Savepoints behind the mark are gone, and with them the ranges that began there.
+        let inner = self.rolled_back.iter().rposition(|(above, _)| *above < mark);
+        self.rolled_back.truncate(inner.map_or(0, |last| last + 1));
+        match self.rolled_back.last_mut() {
+            Some((_, upto)) if *upto >= mark => *upto = self.spilled_to,
+            _ => self.rolled_back.push((mark, self.spilled_to)),
+        }
     }
 }
 
@@ -152,8 +172,10 @@ impl Engine {
         transaction.savepoints.retain(|other| *other <= mark);
         let dropped = transaction.writes.remove_newer(mark);
         transaction.dropped.extend(dropped);
-        if !transaction.runs.is_empty() && transaction.sequence > mark.0 {
-            transaction.rolled_back.push((mark.0, transaction.sequence));
+        if transaction.spilled_to > mark.0 {
+            transaction.roll_runs_back(mark.0);
+            // What was gathered of the runs is another state.
+            transaction.sequence += 1;
         }
         self.recount(xid);
         Ok(())
@@ -239,7 +261,7 @@ impl Engine {
                 self.add_entry(&entry, lsn);
             }
         }
-        self.growth.committed(transaction.growth);
+        self.growth.committed(transaction.growth_at_most(self.payload_size));
         self.drop_refs(transaction.dropped.clone(), lsn);
     }
 
@@ -399,9 +421,10 @@ impl Engine {
 
     /// Memory and growth that a commit moves to the trees.
     pub(crate) fn demand_of(&self, xid: Xid) -> (usize, usize) {
-        self.transactions
-            .get(&xid)
-            .map_or((0, 0), |transaction| (transaction.size, transaction.growth))
+        let demand = |transaction: &Transaction| {
+            (transaction.size, transaction.growth_at_most(self.payload_size))
+        };
+        self.transactions.get(&xid).map_or((0, 0), demand)
     }
 
     /// Counts the memory of a transaction's changes anew.
