@@ -808,7 +808,7 @@ fn ways_back_to_savepoints_take_no_room() {
     for row in 0..2_000_u32 {
         let fill = match row {
             990..1_010 => Some(5),
-            0..1_000 => Some(1),
+            0..990 => Some(1),
             _ => None,
         };
         let value = database.begin().get(table, &row.to_be_bytes()).unwrap();
