@@ -847,3 +847,29 @@ fn a_large_transaction_may_follow_another() {
     }
     assert!(database.stats().engine.spilled_pages > 0, "{most} rows fit in memory");
 }
+
+/// Goal: a clean close merges nothing that the next session has room for. Method: sessions that end at any point
+/// of a batch of merges, which frees memory ahead of need.
+#[test]
+fn a_close_merges_nothing_ahead() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let options = Options::default().with_memory(512 << 10).with_durability(Durability::Deferred);
+    for rows in (6_000..8_000_u64).step_by(250) {
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        for first in (0..rows).step_by(10) {
+            let mut transaction = database.begin();
+            for row in first..first + 10 {
+                let key = row.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+                transaction.put(table, &key, &[7; 100]).unwrap();
+            }
+            transaction.commit().unwrap();
+        }
+        database.flush().unwrap();
+        let before = database.stats().engine.merges;
+        let observer = database.clone();
+        database.close().unwrap();
+        let merges = observer.stats().engine.merges - before;
+        assert!(merges <= 2, "{rows} rows: {before} merges before the close, {merges} in it");
+    }
+}

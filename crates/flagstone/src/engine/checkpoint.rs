@@ -336,6 +336,11 @@ impl Engine {
         self.want_checkpoint();
     }
 
+    /// Whether the checkpoint under way is the last one: nobody needs more memory than there is.
+    pub(super) fn is_closing(&self) -> bool {
+        self.cycle.is_last
+    }
+
     /// Asks for a checkpoint that merges every leaf with durable deltas (Lazy-Split LRU: full merge
     /// commit).
     pub fn want_full_merge(&mut self) {

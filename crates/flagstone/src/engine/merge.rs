@@ -513,7 +513,7 @@ impl Engine {
     fn is_short(&self) -> bool {
         let total = self.deltas_size + self.uncommitted_size;
         total > self.limits.deltas_soft
-            || self.hand.is_in_batch
+            || self.hand.is_in_batch && !self.is_closing()
             || self.growth.is_settling()
             || !self.hand.cover.is_empty()
             || self.pool.is_dry(self.frames_max())
