@@ -115,8 +115,8 @@ impl Nand for Medium {
         of_either!(self, device => device.erase(block))
     }
 
-    fn trim(&mut self, page: PhysicalPage) {
-        of_either!(self, device => device.trim(page));
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        of_either!(self, device => device.trim(first, count));
     }
 
     fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {

@@ -83,8 +83,8 @@ impl<D: Nand> Nand for Timed<D> {
         self.ended(result)
     }
 
-    fn trim(&mut self, page: PhysicalPage) {
-        self.device.trim(page);
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        self.device.trim(first, count);
     }
 
     fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {

@@ -140,6 +140,8 @@ pub struct Counters {
     pub bytes_read: u64,
     /// Syncs.
     pub syncs: u64,
+    /// Bytes given back to the host ([`Nand::trim`]).
+    pub bytes_discarded: u64,
     /// Bits the ECC corrected.
     pub corrected_bits: u64,
 }
@@ -197,10 +199,11 @@ pub trait Nand {
         Ok(true)
     }
 
-    /// Tells a translation layer that the content of `page` is needed no more, power cuts included.
-    /// It may read as erased from now on; where there is no translation layer nothing happens.
-    fn trim(&mut self, page: PhysicalPage) {
-        let _ = page;
+    /// Tells a translation layer, or a host, that the content of `count` pages from `first` on is needed no
+    /// more, power cuts included. Each may read as erased from now on; where nobody wants to know nothing
+    /// happens.
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        let _ = (first, count);
     }
 
     /// Whether the block carries a bad-block mark, from the factory or from [`Nand::mark_bad`].

@@ -279,8 +279,8 @@ impl<D: Nand> Nand for EccNand<D> {
         self.device.takes_spare(page)
     }
 
-    fn trim(&mut self, page: PhysicalPage) {
-        self.device.trim(page);
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        self.device.trim(first, count);
     }
 
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {

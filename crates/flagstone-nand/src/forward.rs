@@ -38,8 +38,8 @@ macro_rules! forward {
             fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
                 (**self).takes_spare(page)
             }
-            fn trim(&mut self, page: PhysicalPage) {
-                (**self).trim(page);
+            fn trim(&mut self, first: PhysicalPage, count: u32) {
+                (**self).trim(first, count);
             }
             fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
                 (**self).is_bad(block)

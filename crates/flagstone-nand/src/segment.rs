@@ -12,6 +12,8 @@
 //! - **G5** A file that grows has segments as far as it reaches: those that are whole. They are zeros on the
 //!   medium before they are there, and what is behind them counts for nothing and is written over.
 //! - **G6** Where the host has no room for more segments nothing has changed.
+//! - **G7** What was discarded reads as zeros or as it did, page by page. An erase gets back from the host the
+//!   room that a discard gave it.
 //!
 //! ```text
 //! byte 0          4096                   head_size      + segment       + 2 segments
@@ -91,6 +93,8 @@ pub struct SegmentFile<S> {
     present: u32,
     bad: Vec<u8>,
     pages: Vec<PageState>,
+    /// The host takes no discards.
+    keeps_all: bool,
     erase_counts: Vec<u32>,
     counters: Counters,
     poisoned: bool,
@@ -239,6 +243,7 @@ impl<S: Storage> SegmentFile<S> {
             present: 0,
             bad,
             pages: Vec::new(),
+            keeps_all: false,
             erase_counts: Vec::new(),
             counters: Counters::default(),
             poisoned: false,
@@ -376,7 +381,7 @@ impl<S: Storage> Nand for SegmentFile<S> {
             return Err(NandError::Rule { page: first, rule: FlashRule::BadBlock });
         }
         // A device without power must not pretend to erase.
-        self.storage.size()?;
+        self.storage.reserve(self.offset_of(first), self.geometry.block_size())?;
         let start = first.number() as usize;
         let pages = start..start + self.geometry.pages_per_block as usize;
         self.pages[pages].fill(PageState::default());
@@ -384,6 +389,27 @@ impl<S: Storage> Nand for SegmentFile<S> {
         *count = count.saturating_add(1);
         self.counters.block_erases += 1;
         Ok(self.idle())
+    }
+
+    /// Whole segments are given back to the host (G7): smaller pieces cost more than they bring.
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        let pages_per_block = self.geometry.pages_per_block;
+        let begin = first.number().next_multiple_of(pages_per_block);
+        let end = first.number().saturating_add(count).min(self.pages.len() as u32);
+        let end = end - end % pages_per_block;
+        let Some(begin) = self.geometry.page_from_number(begin).filter(|at| at.number() < end)
+        else {
+            return;
+        };
+        if self.keeps_all || self.writable().is_err() {
+            return;
+        }
+        let size = u64::from(end - begin.number()) * u64::from(self.geometry.page_size);
+        match self.storage.discard(self.offset_of(begin), size) {
+            Ok(()) => self.counters.bytes_discarded += size,
+            // What is kept is as good.
+            Err(_) => self.keeps_all = true,
+        }
     }
 
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {

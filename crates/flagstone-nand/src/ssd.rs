@@ -483,9 +483,10 @@ impl Nand for SimSsd {
         self.timeline.resume_at(now_ns);
     }
 
-    fn trim(&mut self, page: PhysicalPage) {
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
         if !self.faults.is_off() {
-            self.counters.trims += u64::from(self.ftl.trim(page.number()));
+            let pages = first.number()..first.number().saturating_add(count);
+            self.counters.trims += pages.map(|page| u64::from(self.ftl.trim(page))).sum::<u64>();
         }
     }
 }

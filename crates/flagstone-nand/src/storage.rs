@@ -268,6 +268,21 @@ pub trait Storage {
     /// Other host errors and power loss.
     fn extend(&mut self, from: u64, to: u64) -> Result<(), StorageError>;
 
+    /// Gives `size` bytes at `offset` back to the host, where it takes them: each sector reads as zeros or as
+    /// it did until it is written again.
+    ///
+    /// # Errors
+    ///
+    /// Host errors, power loss.
+    fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
+
+    /// Makes sure of room for `size` bytes at `offset` that may have been discarded; their content stays.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when there is none: nothing changed. Other host errors and power loss.
+    fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
+
     /// Reads and syncs beside whoever has the storage; none where nothing happens at a time.
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
         None

@@ -402,6 +402,13 @@ impl BlockTable {
         }
     }
 
+    /// The block is written again.
+    pub(crate) fn withdraw_dead(&mut self, block: BlockIndex) {
+        if self.dead.parts().is_some() {
+            self.dead.withdraw(&self.pages_of(block));
+        }
+    }
+
     /// Puts the dead pages of a free or closed block on the list.
     fn report_block(&mut self, block: BlockIndex) {
         let pages = self.pages_of(block);

@@ -3,7 +3,7 @@
 /// A bug of this floor, and the rule it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpaceBug {
-    /// A block is erased before what replaced its content is synced (D10).
+    /// A block is erased, or given back to the host, before what replaced its content is synced (D10).
     EraseBeforeSync,
     /// What is still being programmed on another die counts as complete (D1).
     DiesNotAwaited,

@@ -1,4 +1,4 @@
-//! Pages that nothing needs any more, for a device whose translation layer wants to be told.
+//! Pages that nothing needs any more, for a device whose translation layer or host wants to be told.
 //!
 //! Owns the list between the moment a page dies and the moment the device is told. Never tells it
 //! itself, and stays empty on devices that have no use for it.
@@ -7,13 +7,15 @@
 //!     what a mount reads of a block that is being written stays readable.
 //! E2. The first unit of a block stays until the block is free: it names the life that the block
 //!     lives.
-//! E3. The list is told before any block is taken, so no page on it has been written again.
+//! E3. The list is told before any block is taken, so no page on it has been written again. Where a sync has
+//!     to come first, it is told after one, and a block that is taken leaves it.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use flagstone_nand::{CellMode, Nand};
 
+use crate::SpaceBug;
 use crate::space::Space;
 
 /// The list; empty for ever unless it is opened.
@@ -49,26 +51,43 @@ impl Dead {
         }
     }
 
+    /// The pages of a block are written again.
+    pub(crate) fn withdraw(&mut self, pages: &Range<u32>) {
+        self.ranges.retain(|range| !pages.contains(&range.start));
+    }
+
+    /// The list, neighbours as one.
     fn take(&mut self) -> Vec<Range<u32>> {
-        core::mem::take(&mut self.ranges)
+        let mut ranges = core::mem::take(&mut self.ranges);
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges.dedup_by(|next, range| {
+            let continues = next.start <= range.end;
+            range.end = if continues { range.end.max(next.end) } else { range.end };
+            continues
+        });
+        ranges
     }
 }
 
 impl<D: Nand> Space<D> {
-    /// Begins to list dead pages, where the device has a translation layer of its own.
+    /// Begins to list dead pages, where the device has a translation layer of its own, or a host that is to
+    /// be told.
     pub(crate) fn report_dead(&mut self) {
-        if self.layout().capabilities.cell_mode == CellMode::Translated {
+        let discards = self.discards && self.layout().capabilities.needs_sync;
+        if discards || self.layout().capabilities.cell_mode == CellMode::Translated {
             self.blocks.report_dead(u32::from(self.options.parts));
         }
     }
 
     /// Tells the device which pages nothing needs any more (E3).
     pub(crate) fn tell_dead(&mut self) {
+        if !self.flash.is_settled() && !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
+            return;
+        }
         for range in self.blocks.dead.take() {
-            for number in range {
-                if let Some(page) = self.flash.layout.geometry.page_from_number(number) {
-                    self.flash.device.trim(page);
-                }
+            let count = range.end - range.start;
+            if let Some(first) = self.flash.layout.geometry.page_from_number(range.start) {
+                self.flash.device.trim(first, count);
             }
         }
     }

@@ -509,6 +509,11 @@ impl<D: Nand> Flash<D> {
         if self.waits_for_dies() { self.device.now_ns() } else { u64::MAX }
     }
 
+    /// Whether nothing waits for a sync.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.layout.capabilities.needs_sync || !self.unsynced
+    }
+
     /// What was programmed and erased so far is complete before anything that follows: a device that
     /// needs it is synced, when anything happened since the last sync; dies that work side by side
     /// are waited for.

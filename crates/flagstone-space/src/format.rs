@@ -97,6 +97,7 @@ impl<D: Nand> Space<D> {
             worn: Vec::new(),
             level_turn: None,
             growth_refused: false,
+            discards: false,
         }
     }
 }

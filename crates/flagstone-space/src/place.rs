@@ -187,6 +187,7 @@ impl<D: Nand> Space<D> {
             match erased {
                 Ok(()) => {
                     self.blocks.erased(block);
+                    self.blocks.withdraw_dead(block);
                     let sequence = self.numbers.next_sequence();
                     self.blocks.take(block, purpose, state, sequence);
                     return Ok(block);
@@ -196,6 +197,8 @@ impl<D: Nand> Space<D> {
                     // The room that was ensured did not count on it.
                     claim = Claim::Reserve;
                 }
+                // The host gave away what it had been given back.
+                Err(NandError::NoSpace) => return Err(SpaceError::NoRoom),
                 Err(error) => return Err(self.fail(error)),
             }
         }

@@ -99,6 +99,8 @@ pub struct Space<D> {
     pub(crate) level_turn: Option<u64>,
     /// The host had no room for more blocks when it was asked last.
     pub(crate) growth_refused: bool,
+    /// A host is told which blocks hold nothing.
+    pub(crate) discards: bool,
     /// Scratch buffers, kept for their memory.
     pub(crate) move_buffer: Vec<u8>,
     pub(crate) meta_buffer: Vec<u8>,
@@ -126,6 +128,15 @@ impl<D: Nand> Space<D> {
     #[must_use]
     pub fn into_device(self) -> D {
         self.flash.device
+    }
+
+    /// From now on the host below a file or block device is told which blocks hold nothing; other devices
+    /// have none.
+    pub fn discard_free_blocks(&mut self) {
+        self.discards = true;
+        if self.session == Session::Begun {
+            self.report_dead();
+        }
     }
 
     /// Options that the space was formatted with.

@@ -315,6 +315,10 @@ pub struct Options {
     /// Physical pages that the log may occupy; 0 derives it from the memory budget. Raised to the
     /// smallest log that works on the device.
     pub log_pages: u32,
+    /// Whether segments of a file or block device that hold nothing are given back to the host: as holes in a
+    /// file, by a discard on a block device. What was given back is asked for again before it is written, and may
+    /// be gone from a file system that filled up meanwhile: the database is full then. Never on NAND.
+    pub discard: bool,
     /// How checkpoints treat live deltas.
     pub compaction: Compaction,
     /// Commits after which a checkpoint begins; 0 leaves it to the log's fill alone.
@@ -362,6 +366,7 @@ impl Default for Options {
             wear_levelling: WearLevelling::Static,
             parts: 1,
             log_pages: 0,
+            discard: false,
             compaction: Compaction::Copy,
             checkpoint_commits: 0,
             commit: CommitBy::Auto,
@@ -634,6 +639,13 @@ impl Options {
     #[must_use]
     pub fn with_durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// The same options with the room of what holds nothing given back to the host, or not.
+    #[must_use]
+    pub fn with_discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
         self
     }
 

@@ -355,8 +355,8 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
         self.state().device.translation()
     }
 
-    fn trim(&mut self, page: PhysicalPage) {
-        self.state().device.trim(page);
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        self.state().device.trim(first, count);
     }
 
     fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {

@@ -158,6 +158,7 @@ impl Draw {
         let options = Options { commit, super_group, merge_to, ..options };
         let options = with_units(options, &mut below);
         let die_count = [1, 1, 2, 4][below(4) as usize];
+        let options = Options { discard: below(2) == 0, ..options };
         Self { mix: Mix { pieces, ..drawn.mix }, options, profile, die_count, ..drawn }
     }
 

@@ -150,6 +150,7 @@ fn combine_device(one: &Counters, two: &Counters, with: &impl Fn(u64, u64) -> u6
         bytes_programmed: with(one.bytes_programmed, two.bytes_programmed),
         bytes_read: with(one.bytes_read, two.bytes_read),
         syncs: with(one.syncs, two.syncs),
+        bytes_discarded: with(one.bytes_discarded, two.bytes_discarded),
         corrected_bits: with(one.corrected_bits, two.corrected_bits),
     }
 }

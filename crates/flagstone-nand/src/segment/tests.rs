@@ -395,3 +395,49 @@ fn a_file_that_cannot_be_made_does_not_stay() {
     assert!(SegmentFile::create_file(&path, &small, Extent::Fixed).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
 }
+
+/// Goal: what holds nothing takes no room of the host, and has it again when it is written. Method: a file with
+/// holes, as the system counts its blocks.
+#[test]
+#[cfg(target_os = "linux")]
+fn whole_segments_are_given_back_to_the_host() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let mut nand = SegmentFile::create_file(&path, &profile(), Extent::Fixed).unwrap();
+    let (pages, segment) = (profile().geometry.pages_per_block, profile().geometry.block_size());
+    for number in [0, pages, 2 * pages, 3 * pages] {
+        nand.program(page(number), at(0, &[7; 4096])).unwrap();
+    }
+    nand.sync().unwrap();
+    let whole = taken();
+    // Two segments and parts of two others.
+    nand.trim(page(1), 4 * pages - 2);
+    assert_eq!(nand.counters().bytes_discarded, 2 * segment);
+    for (number, byte) in [(0, 7), (pages, 0), (2 * pages, 0), (3 * pages, 7)] {
+        assert_eq!(content(&mut nand, page(number)), [byte; 4096], "page {number}");
+    }
+    assert!(taken() <= whole - 2 * segment, "{} of {whole} bytes", taken());
+    nand.erase(BlockIndex(1)).unwrap();
+    assert!(taken() > whole - 2 * segment, "{} of {whole} bytes", taken());
+    nand.program(page(pages), at(0, &[9; 4096])).unwrap();
+    nand.sync().unwrap();
+    let mut nand = SegmentFile::open(nand.into_storage()).unwrap();
+    assert_eq!(content(&mut nand, page(pages)), [9; 4096]);
+    nand.trim(page(0), u32::MAX);
+    assert_eq!(content(&mut nand, page(0)), [0; 4096]);
+}
+
+#[test]
+fn a_host_that_takes_nothing_back_is_asked_once() {
+    let mut nand = device();
+    nand.program(page(0), at(0, &[7; 4096])).unwrap();
+    nand.set_plan(FaultPlan::failure(1, nand.operation_count(), Persistence::Once));
+    for _ in 0..2 {
+        nand.trim(page(0), 64);
+        assert_eq!(content(&mut nand, page(0)), [7; 4096]);
+    }
+    assert_eq!(nand.counters().bytes_discarded, 0);
+}

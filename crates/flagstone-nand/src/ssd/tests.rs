@@ -81,7 +81,7 @@ fn random_writes_and_trims_agree_with_an_array_of_pages() {
         let number = draw.below(count);
         if draw.below(8) == 0 {
             let at = page(&ssd, number);
-            ssd.trim(at);
+            ssd.trim(at, 1);
             model[number as usize] = 0xFF;
             assert_eq!(read(&mut ssd, number), [0xFF; 1024]);
         } else {
@@ -144,7 +144,7 @@ fn fresh_addresses_with_trims_cost_what_writing_in_place_costs() {
             write(&mut ssd, new, 1).unwrap();
             if fresh {
                 let at = page(&ssd, old);
-                ssd.trim(at);
+                ssd.trim(at, 1);
                 free.push_back(old);
                 places[logical as usize] = new;
             }
@@ -269,7 +269,7 @@ fn an_overwrite_that_changes_a_programmed_code_word_goes_to_a_new_page() {
         (image(2, 7, &[1]), image(2, 6, &[1, 2])),
         (image(3, 7, &[]), image(2, 7, &[])),
     ] {
-        ssd.trim(page(&ssd, 3));
+        ssd.trim(page(&ssd, 3), 1);
         put(&mut ssd, 3, &old);
         let place = ssd.ftl.lookup(3);
         put(&mut ssd, 3, &new);
@@ -314,7 +314,7 @@ fn appends_and_overwrites_agree_with_an_array_of_pages() {
             let fill = (round % 251) as u8;
             match draw.below(8) {
                 0 => {
-                    ssd.trim(page(&ssd, number));
+                    ssd.trim(page(&ssd, number), 1);
                     page_now.clone_from(&erased);
                     continue;
                 }

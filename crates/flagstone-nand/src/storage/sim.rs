@@ -320,6 +320,15 @@ impl Storage for SimStorage {
         Ok(self.timeline.drain(self.timing.sync_ns))
     }
 
+    /// Zeros that are written: what a cut leaves of them is drawn as of any write (M1).
+    fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.write_at(offset, &vec![0; size as usize]).map(drop)
+    }
+
+    fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.check(offset, size as usize)
+    }
+
     fn size(&self) -> Result<u64, StorageError> {
         self.check(0, 0)?;
         Ok(self.size)

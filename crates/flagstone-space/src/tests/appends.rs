@@ -367,8 +367,8 @@ impl Nand for WholePages {
         self.0.erase(block)
     }
 
-    fn trim(&mut self, page: PhysicalPage) {
-        self.0.trim(page);
+    fn trim(&mut self, first: PhysicalPage, count: u32) {
+        self.0.trim(first, count);
     }
 
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {

@@ -159,6 +159,19 @@ fn every_cut_on_a_file_recovers() {
     assert!(states > 500, "{states}");
 }
 
+/// Goal: what the host was given back (E3) is never needed, whatever a cut leaves of the discard. Method: a
+/// discard writes zeros, which a cut may leave in any part.
+#[test]
+fn every_cut_on_a_file_that_discards_recovers() {
+    let pair = || Pair::format(file(), &options()).discarding();
+    let states = explore_from(pair(), &Exploration { warm_up: 300, ..SHALLOW });
+    assert!(states > 500, "{states}");
+    for seed in 4..7 {
+        let twice = Exploration { seed, warm_up: 150, steps: 6, depth: Depth::Two };
+        explore_from(pair(), &twice);
+    }
+}
+
 /// Goal: what the device was told to forget (E1 to E3) is never needed. Method: a forgotten page
 /// reads as erased at once, so a mount that needs one shows an old version or none.
 #[test]

@@ -193,6 +193,8 @@ pub(super) struct Model {
     group_max: GroupId,
     /// A completed write is durable only after a sync.
     lazy: bool,
+    /// Blocks that hold nothing are given back to the host.
+    discards: bool,
     /// Deliberate bug to plant at every mount.
     #[cfg(feature = "seeded-bugs")]
     pub(super) bug: Option<crate::SpaceBug>,
@@ -207,13 +209,20 @@ pub(super) struct Pair<D> {
     pub(super) model: Model,
 }
 
-/// Mounts, with the bug planted that the model carries.
-fn mount<D: Crashable>(device: D, _model: &Model) -> (Space<D>, MountReport) {
+/// Mounts as the model says, with the bug planted that it carries.
+fn mount<D: Crashable>(device: D, model: &Model) -> (Space<D>, MountReport) {
+    #[cfg(not(feature = "seeded-bugs"))]
+    let mounted = Space::mount(device);
     #[cfg(feature = "seeded-bugs")]
-    if let Some(bug) = _model.bug {
-        return Space::mount_planted(device, bug).unwrap();
+    let mounted = match model.bug {
+        Some(bug) => Space::mount_planted(device, bug),
+        None => Space::mount(device),
+    };
+    let (mut space, report) = mounted.unwrap();
+    if model.discards {
+        space.discard_free_blocks();
     }
-    Space::mount(device).unwrap()
+    (space, report)
 }
 
 impl<D: Crashable> Pair<D> {
@@ -229,6 +238,13 @@ impl<D: Crashable> Pair<D> {
     /// The same with pages that take `slots` appends.
     pub(super) fn with_slots(mut self, slots: u8) -> Self {
         self.model.slots = slots;
+        self
+    }
+
+    /// The same, on a file whose blocks that hold nothing are given back to the host.
+    pub(super) fn discarding(mut self) -> Self {
+        self.model.discards = true;
+        self.space.discard_free_blocks();
         self
     }
 

@@ -200,7 +200,7 @@ impl<D: Nand> Runtime<D> {
     }
 
     fn assemble(
-        space: Space<D>,
+        mut space: Space<D>,
         capabilities: Capabilities,
         options: &Options,
         log: LogWriter,
@@ -209,6 +209,9 @@ impl<D: Nand> Runtime<D> {
         let device_geometry = space.device().geometry();
         let has_pairs =
             matches!(capabilities.cell_mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
+        if options.discard {
+            space.discard_free_blocks();
+        }
         let mut engine = Engine::new(options.clone(), space.payload_size(), log);
         engine.carry_appends(space.append_room());
         Ok(Self {
