@@ -39,3 +39,40 @@ fn a_file_is_known_by_its_content_first() {
     assert!(refused.to_string().starts_with("the profile beside the image, "), "{refused}");
     assert!(refused.to_string().contains("image.toml: "), "{refused}");
 }
+
+/// Goal: what a dropped table took is given back to the file system, where the option asks for it, and is there again
+/// when rows need it. Method: the blocks that the system counts, with and without.
+#[test]
+#[cfg(target_os = "linux")]
+fn room_that_holds_nothing_is_given_back() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let left = |discard: bool| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("db");
+        let options = Options::default().with_memory(1 << 20).with_discard(discard);
+        let database = Database::create(&path, &options).unwrap();
+        let fill = |table| {
+            for first in (0..12_000_u32).step_by(500) {
+                let mut transaction = database.begin();
+                for row in first..first + 500 {
+                    transaction.put(table, &row.to_be_bytes(), &[7; 1_000]).unwrap();
+                }
+                transaction.commit().unwrap();
+            }
+        };
+        fill(database.table("old").unwrap());
+        database.drop_table("old").unwrap();
+        database.merge().unwrap();
+        let file = std::fs::metadata(&path).unwrap();
+        fill(database.table("new").unwrap());
+        assert!(database.check().unwrap().is_sound());
+        database.close().unwrap();
+        assert!(Database::open(&path, &options).unwrap().check().unwrap().is_sound());
+        (file.blocks() * 512, file.len())
+    };
+    let (kept, size) = left(false);
+    assert!(kept >= size, "{kept} of {size} bytes");
+    let (kept, size) = left(true);
+    assert!(kept < size / 2, "{kept} of {size} bytes");
+}
