@@ -342,6 +342,25 @@ fn nobody_waits_for_a_device_that_has_failed() {
     assert!(failures >= 3, "{failures} syncs of a merge failed");
 }
 
+type Pages = Arc<Mutex<Vec<PhysicalPage>>>;
+
+/// A hook that notes the page read last, and lets some pages not be read.
+fn losing() -> (Hook, Pages, Pages) {
+    let (last, lost) = (Pages::default(), Pages::default());
+    let (seen, gone) = (Arc::clone(&last), Arc::clone(&lost));
+    let hook: Hook = Arc::new(move |call| match call {
+        Call::Read(page) if gone.lock().unwrap().contains(&page) => {
+            Err(NandError::Uncorrectable { page })
+        }
+        Call::Read(page) => {
+            *seen.lock().unwrap() = vec![page];
+            Ok(())
+        }
+        _ => Ok(()),
+    });
+    (hook, last, lost)
+}
+
 /// Goal: a leaf that does not read costs its own rows, and keeps nobody from changing others: nor checkpoints
 /// that copy or merge, nor claims. So does the root of a small table. Method: both fail at every reading, with
 /// changes that wait for them; all other changes are far from them.
@@ -351,19 +370,7 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
     const BAD: u32 = ROWS / 2;
     for commit in [CommitBy::Log, CommitBy::Claims] {
         let options = Options { commit, ..options(256 << 10) };
-        let last = Arc::new(Mutex::new(None));
-        let lost = Arc::new(Mutex::new(Vec::new()));
-        let (seen, gone) = (Arc::clone(&last), Arc::clone(&lost));
-        let hook: Hook = Arc::new(move |call| match call {
-            Call::Read(page) if gone.lock().unwrap().contains(&page) => {
-                Err(NandError::Uncorrectable { page })
-            }
-            Call::Read(page) => {
-                *seen.lock().unwrap() = Some(page);
-                Ok(())
-            }
-            _ => Ok(()),
-        });
+        let (hook, last, lost) = losing();
         let device = Hooked { device: chip(128), hook };
         let database = Database::create_on(device, &options).unwrap();
         let small = database.table("small").unwrap();
@@ -376,7 +383,7 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         for (table, row) in [(table, BAD), (small, 3)] {
             let database = Database::open_on(device, &options).unwrap();
             database.begin().get(table, &key(row)).unwrap();
-            let page = last.lock().unwrap().unwrap();
+            let page = last.lock().unwrap()[0];
             lost.lock().unwrap().push(page);
             device = database.into_device().unwrap();
         }
@@ -410,6 +417,38 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         // Which is newer, leaf or change, nobody knows any more.
         assert!(matches!(found(BAD), Err(EngineError::Space(_))), "{commit:?}");
     }
+}
+
+/// Goal: leaves that are emptied beside one that does not read, and would join it, stop nothing. Method: a leaf that
+/// fails at every reading, and all rows around it deleted.
+#[test]
+fn emptied_leaves_beside_one_that_does_not_read_stop_nothing() {
+    const ROWS: u32 = 20_000;
+    const BAD: u32 = ROWS / 2;
+    let options = options(256 << 10);
+    let (hook, last, lost) = losing();
+    let database = Database::create_on(Hooked { device: chip(128), hook }, &options).unwrap();
+    let table = database.table("t").unwrap();
+    database.load_sorted(table, (0..ROWS).map(|row| (key(row), [1; 100]))).unwrap();
+    database.merge().unwrap();
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options).unwrap();
+    database.begin().get(table, &key(BAD)).unwrap();
+    let page = last.lock().unwrap()[0];
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    lost.lock().unwrap().push(page);
+    for far in [60, 120, 600] {
+        let mut transaction = database.begin();
+        (BAD - far..BAD - 20).for_each(|row| transaction.delete(table, &key(row)).unwrap());
+        (BAD + 20..BAD + far).for_each(|row| transaction.delete(table, &key(row)).unwrap());
+        transaction.commit_with(Durability::Immediate).unwrap();
+        assert_eq!(database.merge(), Ok(()), "{far} rows");
+        database.runtime().checkpoint_now().unwrap();
+    }
+    assert!(database.begin().get(table, &key(BAD)).is_err(), "the leaf reads");
+    assert_eq!(database.begin().get(table, &key(BAD + 30)), Ok(None));
+    assert_eq!(database.begin().get(table, &key(BAD + 700)), Ok(Some(vec![1; 100])));
+    assert_eq!(database.close(), Ok(()));
 }
 
 /// Goal: the same where the log holds more than memory, so that a restart would have to merge.

@@ -37,9 +37,7 @@
 use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
 
 use super::descent::{Seek, corrupt};
-use super::merge::{
-    InstallJob, Next, OldBase, PageWrite, ReshapePlan, UNDERFULL_PERCENT, WriteJob,
-};
+use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
 use super::price::LeafBytes;
 use super::spill::private_bounds;
 use super::transaction::{Transaction, split_private_key, without_versions};
@@ -525,13 +523,12 @@ impl Engine {
             };
             return self.claimed_pages(xid, plan, inside);
         }
-        let Some(image) = merged.pages.into_iter().next().map(|built| built.image) else {
-            return Ok(Claimed::Nothing);
-        };
-        let used = NodeView::trusted(&image).used_bytes();
-        if used * 100 < self.payload_size * UNDERFULL_PERCENT && !is_root {
+        let Some(built) = merged.pages.into_iter().next() else { return Ok(Claimed::Nothing) };
+        if self.is_small(&built) && !is_root {
+            // Its merge looks for a neighbour.
             return Ok(Claimed::Nothing);
         }
+        let image = built.image;
         let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
         let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
             true => Lsn(upto.0 + 8),

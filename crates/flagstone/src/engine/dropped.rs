@@ -443,6 +443,7 @@ impl Engine {
 mod tests {
     use flagstone_nand::{Profile, SimNand};
 
+    use crate::options::FrameKind;
     use crate::{Database, Options};
 
     /// Goal: a snapshot that begins behind a drop holds nothing of the table for ever. Method: the table is
@@ -484,5 +485,31 @@ mod tests {
         let empty = crate::delta::DeltaMap::new().bytes();
         let kept: usize = engine.trees.iter().map(|tree| tree.deltas.bytes() - empty).sum();
         assert_eq!(engine.deltas_size, kept);
+    }
+
+    /// Goal: (X2) what is left of a table keeps its shape while it is freed. Method: leaves that are emptied right
+    /// before the drop, in memory alone until the checkpoint that covers it writes them.
+    #[test]
+    fn a_table_that_is_freed_keeps_its_shape() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
+        let options = Options { frames: FrameKind::Ahead, ..Options::default() };
+        let options = options.with_memory(512 << 10);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let rows = (0..6_000_u32).map(|row| (row.to_be_bytes(), [7; 100]));
+        database.load_sorted(table, rows).unwrap();
+        database.merge().unwrap();
+        let mut transaction = database.begin();
+        for row in 1_000..1_400_u32 {
+            // What has been read is in memory and takes the change.
+            transaction.get(table, &row.to_be_bytes()).unwrap();
+            transaction.delete(table, &row.to_be_bytes()).unwrap();
+        }
+        transaction.commit().unwrap();
+        let reshapes = database.stats().engine.reshapes;
+        database.drop_table("t").unwrap();
+        let is_gone = database.runtime().engine().trees[table.id as usize].root.is_none();
+        assert!(is_gone, "the table is not freed yet");
+        assert_eq!(database.stats().engine.reshapes, reshapes, "its leaves were merged");
     }
 }

@@ -25,6 +25,12 @@ impl Engine {
             // It was dropped since it was chosen.
             return Ok(None);
         }
+        if target.reason == Reason::Emptied
+            && (self.is_dropped(table) || self.behind_unread(table, &target.key).is_some())
+        {
+            // What is being freed keeps its shape, and so does what cannot be read.
+            return Ok(None);
+        }
         let index = self.leaf_for(table, Seek::At(&target.key))?;
         let frame = self.pool.frame(index);
         let (page, base_lsn) = (frame.page, frame.lsn);
@@ -176,7 +182,7 @@ impl Engine {
 
     /// Whether a node fills so little of its page that a neighbour should take it in, or holds nothing but
     /// its fences, however long.
-    pub(super) fn is_small(&self, built: &Built) -> bool {
+    pub(in crate::engine) fn is_small(&self, built: &Built) -> bool {
         let view = NodeView::trusted(&built.image);
         let least = usize::from(!view.is_leaf());
         view.count() <= least || view.used_bytes() * 100 < self.payload_size * UNDERFULL_PERCENT

@@ -70,30 +70,46 @@ impl Engine {
         Ok(Some(WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }))
     }
 
-    /// Widens a plan to the leaf's neighbour under the same parent, when both fit one page.
+    /// Widens a plan to a neighbour of the leaf under the same parent, when both fit one page.
     ///
     /// Returns the separator and page that go.
     fn merge_with_neighbour(
         &mut self,
         plan: &mut ReshapePlan,
     ) -> Step<Option<(Vec<u8>, LogicalPage)>> {
-        let table = plan.table;
-        let parent = self.node_for(table, Seek::At(&plan.low), 1)?;
+        let parent = self.node_for(plan.table, Seek::At(&plan.low), 1)?;
         let view = NodeView::trusted(&self.pool.frame(parent).image);
         let Some((child, _)) = view.child_for(&plan.low) else { return Ok(None) };
-        // The left one first: where rows go in the order of their keys, it is what is left of many.
+        let left = child.checked_sub(1).and_then(|at| view.child(at)).map(|other| Neighbour {
+            page: other,
+            is_right: false,
+            separator: view.separator(child),
+        });
         let high = plan.high.as_deref().filter(|high| view.high().is_none_or(|end| *high < end));
-        let behind = high.and_then(|high| view.child_for(high));
-        let (right, other, is_right) = match (child.checked_sub(1).map(|at| view.child(at)), behind)
-        {
-            (Some(Some(other)), _) => (child, other, false),
-            (None, Some((place, other))) => (place, other, true),
-            _ => return Ok(None),
-        };
-        let separator = view.separator(right);
+        let right = high.and_then(|high| view.child_for(high)).map(|(place, other)| Neighbour {
+            page: other,
+            is_right: true,
+            separator: view.separator(place),
+        });
+        // The left one first: where rows go in the order of their keys, it is what is left of many.
+        for neighbour in [left, right].into_iter().flatten() {
+            let gone = self.take_in(plan, neighbour)?;
+            if gone.is_some() || !plan.is_empty() {
+                return Ok(gone);
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_in(
+        &mut self,
+        plan: &mut ReshapePlan,
+        neighbour: Neighbour,
+    ) -> Step<Option<(Vec<u8>, LogicalPage)>> {
+        let (table, Neighbour { page: other, is_right, separator }) = (plan.table, neighbour);
         let (left_page, right_page) =
             if is_right { (plan.page, other) } else { (other, plan.page) };
-        if self.busy.contains(&other) || self.reads_enough(other) {
+        if self.busy.contains(&other) || self.hand.passes_over(other) || self.reads_enough(other) {
             return Ok(None);
         }
         let index = self.frame_of(other)?;
@@ -323,7 +339,8 @@ impl Engine {
         let separator = view.separator(right);
         let other_place = if is_left { right } else { place - 1 };
         let other_key = view.separator(other_place);
-        if view.child(other_place).is_none_or(|other| self.reads_enough(other)) {
+        let passes = |other| self.hand.passes_over(other) || self.reads_enough(other);
+        if view.child(other_place).is_none_or(passes) {
             return Ok(None);
         }
         let other = self.node_for(table, Seek::At(&other_key), level)?;
@@ -431,6 +448,14 @@ struct Climb {
     written: Vec<InnerRange>,
     /// Page of the right one of two inner nodes that joined, until it is known what becomes of it.
     right: Option<LogicalPage>,
+}
+
+/// A leaf beside the one of a plan, under the same parent.
+struct Neighbour {
+    page: LogicalPage,
+    is_right: bool,
+    /// What leads to the right one of the two.
+    separator: Vec<u8>,
 }
 
 /// Two inner nodes that share their children anew.
