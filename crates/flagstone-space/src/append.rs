@@ -7,6 +7,7 @@
 //! last page of a unit    body ┃ slot 0 ┃ slot 1 ┃ …       each slot is a code word of the ECC
 //! slot                   form 1 │ length 2 │ LSN 7 │ changes │ CRC-32C 4 │ left erased
 //!                        the form's upper bit: the next slot belongs to the same append
+//! slot of a group        form 1 │ length 2 │ LSN 7 │ group 5 │ changes │ CRC-32C 4 │ left erased
 //! ```
 //!
 //! A1. A slot is programmed once: an append touches no code word that was programmed, and the body
@@ -22,6 +23,8 @@
 //! A5. A pinned version does not change, nor one that an open group has a later version of.
 //! A6. Behind a translation layer nothing but whole pages travels: the page is read, gets the slot, and is
 //!     written again at its address. A layer that programs it elsewhere instead costs more and loses nothing.
+//! A7. An append of an open group is the last one of its unit until the group is committed, and for ever
+//!     where it is given up.
 
 use alloc::vec::Vec;
 
@@ -38,7 +41,9 @@ use crate::layout::Layout;
 use crate::meta::{PageKind, PageMeta, Placement, get_uint, put_uint};
 use crate::runs::{self, ChangeForm};
 use crate::space::Space;
-use crate::{Cause, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
+use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
+
+mod grouped;
 
 /// Slots that metadata and mapping count at most.
 pub const APPEND_SLOTS_MAX: u8 = 7;
@@ -50,11 +55,17 @@ const BODY_SIZE_MIN: usize = 64;
 const HEAD_SIZE: usize = 10;
 const CRC_SIZE: usize = 4;
 
+/// Bytes more before the changes of a record that belongs to a group.
+const GROUP_SIZE: usize = 5;
+
 const PAIRS: u8 = 1;
 const RUNS: u8 = 2;
 
 /// Bit of a record's form: another record of the same append follows.
 const MORE: u8 = 0x80;
+
+/// Bit of a record's form: it belongs to a group.
+const GROUPED: u8 = 0x40;
 
 /// What a device lacks for in-place appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,6 +134,8 @@ pub struct AppendRoom {
     pub slot_size: usize,
     /// Bytes of changes that each of them holds.
     pub record_size_max: usize,
+    /// Bytes of changes that each of them holds where it belongs to a group.
+    pub grouped_size_max: usize,
 }
 
 impl AppendRoom {
@@ -159,6 +172,45 @@ impl Layout {
     }
 }
 
+/// What is appended.
+struct Change<'a> {
+    page: LogicalPage,
+    /// The page is complete to it afterwards.
+    lsn: Lsn,
+    form: ChangeForm,
+    records: &'a [Vec<u8>],
+}
+
+impl Change<'_> {
+    /// Whole slots, for the unit at `at` of that version.
+    fn encode(&self, at: u32, version: Version, group: GroupId, slot_size: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.records.len() * slot_size);
+        for (index, changes) in self.records.iter().enumerate() {
+            let mut record = alloc::vec![0; HEAD_SIZE];
+            record[0] = match self.form {
+                ChangeForm::Pairs { .. } => PAIRS,
+                ChangeForm::Runs => RUNS,
+            };
+            if index + 1 < self.records.len() {
+                record[0] |= MORE;
+            }
+            put_uint(&mut record[3..HEAD_SIZE], self.lsn.0);
+            if group != GroupId::NONE {
+                record[0] |= GROUPED;
+                record.resize(HEAD_SIZE + GROUP_SIZE, 0);
+                put_uint(&mut record[HEAD_SIZE..], group.0);
+            }
+            record.extend_from_slice(changes);
+            let size = record.len() - HEAD_SIZE;
+            put_uint(&mut record[1..3], size as u64);
+            seal(&mut record, at, version);
+            record.resize(slot_size, 0xFF);
+            bytes.extend_from_slice(&record);
+        }
+        bytes
+    }
+}
+
 /// A record as it stands on flash, for the unit at `at` of that version.
 fn seal(record: &mut Vec<u8>, at: u32, version: Version) {
     let crc = crc_of(record, at, version);
@@ -173,9 +225,17 @@ fn crc_of(record: &[u8], at: u32, version: Version) -> u32 {
     crc32c(&place)
 }
 
-/// Form, LSN and changes from the untrusted bytes of a slot.
-fn parse(slot: &[u8], at: u32, version: Version) -> Option<(ChangeForm, Lsn, &[u8])> {
-    let form = match *slot.first()? & !MORE {
+/// What a slot says.
+struct Parsed<'a> {
+    form: ChangeForm,
+    lsn: Lsn,
+    changes: &'a [u8],
+}
+
+/// What the untrusted bytes of a slot say.
+fn parse(slot: &[u8], at: u32, version: Version) -> Option<Parsed<'_>> {
+    let first = *slot.first()?;
+    let form = match first & !(MORE | GROUPED) {
         PAIRS => ChangeForm::Pairs { bytes_max: u8::MAX },
         RUNS => ChangeForm::Runs,
         _ => return None,
@@ -183,8 +243,14 @@ fn parse(slot: &[u8], at: u32, version: Version) -> Option<(ChangeForm, Lsn, &[u
     let end = HEAD_SIZE + get_uint(slot.get(1..3)?) as usize;
     let crc = get_uint(slot.get(end..end + CRC_SIZE)?) as u32;
     let record = &slot[..end];
-    (crc == crc_of(record, at, version))
-        .then(|| (form, Lsn(get_uint(&record[3..HEAD_SIZE])), &record[HEAD_SIZE..]))
+    if crc != crc_of(record, at, version) {
+        return None;
+    }
+    let (head, changes) = record.split_at_checked(HEAD_SIZE)?;
+    let group_size = if first & GROUPED != 0 { GROUP_SIZE } else { 0 };
+    // The group is for whoever reads a dump: the record that commits it names the append (X2).
+    let (_, changes) = changes.split_at_checked(group_size)?;
+    Some(Parsed { form, lsn: Lsn(get_uint(&head[3..])), changes })
 }
 
 impl<D: Nand> Flash<D> {
@@ -200,14 +266,15 @@ impl<D: Nand> Flash<D> {
     ) -> Option<PageMeta> {
         let mut meta = meta;
         for slot in tail.chunks_exact(self.layout.append_slot_size()).take(count.into()) {
-            let (form, lsn, changes) = parse(slot, at, meta.version)?;
-            runs::apply(image, form, changes).then_some(())?;
-            meta.lsn = lsn;
+            let record = parse(slot, at, meta.version)?;
+            runs::apply(image, record.form, record.changes).then_some(())?;
+            meta.lsn = record.lsn;
         }
         Some(meta)
     }
 
-    /// Records of the appends that stand whole on the unit at `at`, one behind the other.
+    /// Records of the appends that stand whole on the unit at `at`, one behind the other. One of a group
+    /// counts where another follows (A7): elsewhere the log says whether it does.
     pub(crate) fn count_appends(&mut self, at: u32, meta: &PageMeta) -> Result<u8, NandError> {
         let layout = &self.layout;
         if append_lack(&layout.geometry, &layout.capabilities, meta.slots).is_some() {
@@ -222,8 +289,8 @@ impl<D: Nand> Flash<D> {
             match self.read_data(page, data_offset, &mut slot) {
                 Ok(()) if parse(&slot, at, meta.version).is_some() => {
                     // Of an append of several records all have to be there.
-                    let is_last = slot.first().is_some_and(|form| form & MORE == 0);
-                    whole = if is_last { index + 1 } else { whole };
+                    let counts = slot.first().is_some_and(|form| form & (MORE | GROUPED) == 0);
+                    whole = if counts { index + 1 } else { whole };
                 }
                 Ok(()) | Err(NandError::Uncorrectable { .. }) => return Ok(whole),
                 Err(error) => return Err(error),
@@ -285,6 +352,7 @@ impl<D: Nand> Space<D> {
             slots_max: slots_max.last().unwrap_or(0),
             slot_size: self.layout().append_slot_size(),
             record_size_max: self.append_size_max(),
+            grouped_size_max: self.append_size_max().saturating_sub(GROUP_SIZE),
         }
     }
 
@@ -310,56 +378,56 @@ impl<D: Nand> Space<D> {
         form: ChangeForm,
         records: &[Vec<u8>],
     ) -> Result<Option<PageInfo>, SpaceError> {
-        self.ready()?;
-        if lsn < expected.lsn || !self.takes_append(page, expected, records) {
+        let change = Change { page, lsn, form, records };
+        if !self.append_to(expected, GroupId::NONE, &change)? {
             return Ok(None);
+        }
+        self.map.append(page, records.len() as u8);
+        Ok(Some(PageInfo { lsn, appends: expected.appends + records.len() as u8, ..*expected }))
+    }
+
+    /// Programs records onto the unit that `expected` names; false when it takes none.
+    fn append_to(
+        &mut self,
+        expected: &PageInfo,
+        group: GroupId,
+        change: &Change<'_>,
+    ) -> Result<bool, SpaceError> {
+        self.ready()?;
+        if change.lsn < expected.lsn || !self.takes_append(expected, group, change) {
+            return Ok(false);
         }
         let (at, slots, count) = (expected.at, expected.append_slots, expected.appends);
         let slot_size = self.layout().append_slot_size();
-        let mut bytes = Vec::with_capacity(records.len() * slot_size);
-        for (index, changes) in records.iter().enumerate() {
-            let mut record = alloc::vec![0; HEAD_SIZE];
-            record[0] = match form {
-                ChangeForm::Pairs { .. } => PAIRS,
-                ChangeForm::Runs => RUNS,
-            };
-            if index + 1 < records.len() {
-                record[0] |= MORE;
-            }
-            put_uint(&mut record[1..3], changes.len() as u64);
-            put_uint(&mut record[3..HEAD_SIZE], lsn.0);
-            record.extend_from_slice(changes);
-            seal(&mut record, at, expected.version);
-            record.resize(slot_size, 0xFF);
-            bytes.extend_from_slice(&record);
-        }
+        let bytes = change.encode(at, expected.version, group, slot_size);
         let last = at + self.layout().parts - 1;
-        let Some(target) = self.layout().geometry.page_from_number(last) else { return Ok(None) };
+        let Some(target) = self.layout().geometry.page_from_number(last) else { return Ok(false) };
         let data_offset = self.flash.slot_offset(slots, count);
         match self.flash.program_slots_behind(target, data_offset, &bytes) {
             Ok(()) => {}
             Err(NandError::ProgramFailed { .. }) => {
                 self.retire_around(at);
-                return Ok(None);
+                return Ok(false);
             }
             Err(error) => return Err(self.fail(error)),
         }
-        self.map.append(page, records.len() as u8);
         self.flash.tally.delta_appends += 1;
         self.flash.tally.region(expected.region).appends += 1;
-        Ok(Some(PageInfo { lsn, appends: count + records.len() as u8, ..*expected }))
+        Ok(true)
     }
 
     /// Whether a page takes these records (A1, A3, A4, A5).
-    fn takes_append(&self, page: LogicalPage, expected: &PageInfo, records: &[Vec<u8>]) -> bool {
+    fn takes_append(&self, expected: &PageInfo, group: GroupId, change: &Change<'_>) -> bool {
         let (at, layout) = (expected.at, self.layout());
+        let &Change { page, records, .. } = change;
         if self.map.get(page) != Some(at) || self.map.appends(page) != expected.appends {
             return false;
         }
         let block = self.blocks.get(self.blocks.block_of(at));
         let last = (at + layout.parts - 1) % layout.geometry.pages_per_block;
         let role = layout.capabilities.cell_role(last, layout.geometry.pages_per_block);
-        let size_max = self.append_size_max();
+        let group_size = if group == GroupId::NONE { 0 } else { GROUP_SIZE };
+        let size_max = self.append_size_max().saturating_sub(group_size);
         let left = usize::from(expected.append_slots.saturating_sub(expected.appends));
         (1..=left).contains(&records.len())
             && records.iter().all(|record| record.len() <= size_max)
@@ -367,6 +435,7 @@ impl<D: Nand> Space<D> {
             && (block.sequence >= self.first_sequence
                 || self.flash.bugs.has(SpaceBug::AppendsToOldUnits))
             && block.state != BlockState::Retired
+            && !self.is_spoilt(at)
             && !matches!(role, CellRole::Msb { .. })
             && !self.pins.is_pinned(at)
             && !self.groups.has_page(page)

@@ -37,6 +37,10 @@ pub enum SpaceBug {
     AppendsForgotten,
     /// A page of an earlier session takes appends: a cut may have left something in its slots (D11).
     AppendsToOldUnits,
+    /// The mapping counts an append of a group before the group is committed (D5).
+    OpenAppendsCount,
+    /// Relocation leaves an append of an open group behind (D6).
+    OpenAppendsLeft,
     /// A version that a snapshot has pinned may be erased once it is replaced (D15).
     PinsIgnored,
     /// A mount takes blocks that its record does not know for unused ones (D4).
@@ -45,7 +49,7 @@ pub enum SpaceBug {
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::EraseBeforeSync,
         Self::DiesNotAwaited,
         Self::ReuseBeforeCheckpoint,
@@ -63,6 +67,8 @@ impl SpaceBug {
         Self::FlagErased,
         Self::AppendsForgotten,
         Self::AppendsToOldUnits,
+        Self::OpenAppendsCount,
+        Self::OpenAppendsLeft,
         Self::PinsIgnored,
         Self::GrownBlocksForgotten,
     ];
@@ -77,8 +83,10 @@ impl SpaceBug {
             | Self::GroupsNotListed
             | Self::FlagErased
             | Self::GrownBlocksForgotten => 4,
+            Self::OpenAppendsCount => 5,
             Self::RelocationTakesNewVersion
             | Self::AppendsForgotten
+            | Self::OpenAppendsLeft
             | Self::ChecksumIgnored
             | Self::StaleSequenceAccepted => 6,
             Self::ReserveGiven => 7,

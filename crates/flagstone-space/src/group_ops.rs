@@ -62,8 +62,14 @@ impl<D: Nand> Space<D> {
         payload: &[u8],
         tag: &WriteTag,
     ) -> Result<PageInfo, SpaceError> {
-        let standing = if self.carries_flags() { Standing::Flagged } else { Standing::Plain };
-        self.write_grouped(group, page, payload, tag, standing)
+        if !self.carries_flags() {
+            return self.write_grouped(group, page, payload, tag, Standing::Plain);
+        }
+        // The flag may take one of the programs that its page can have.
+        let slots_max = self.append_room().slots_max.saturating_sub(1);
+        let append_slots = tag.append_slots.min(slots_max);
+        let tag = WriteTag { append_slots, ..*tag };
+        self.write_grouped(group, page, payload, &tag, Standing::Flagged)
     }
 
     fn write_grouped(
@@ -79,6 +85,9 @@ impl<D: Nand> Space<D> {
             return Err(SpaceError::UnknownGroup(group));
         }
         self.check_write(page, payload, tag)?;
+        if let Some(append) = self.groups.remove_append(group, page) {
+            self.spoil(append.at);
+        }
         let meta = PageMeta { standing, ..self.new_version(page, tag, group) };
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
         let entry = GroupPage { at, version: meta.version, rank: Rank::Newest };
@@ -105,10 +114,16 @@ impl<D: Nand> Space<D> {
         self.read_at(entry.at, page, out).map(|meta| info_of(&meta, entry.at))
     }
 
-    /// Pages of which the open group holds a version.
+    /// Pages of which the open group holds a version. What it has appended is not among them.
     #[must_use]
     pub fn group_pages(&self, group: GroupId) -> Vec<LogicalPage> {
         self.groups.iter().filter(|page| page.group == group).map(|page| page.page).collect()
+    }
+
+    /// Appends of open groups: each may become a page of its group.
+    #[must_use]
+    pub fn open_append_count(&self) -> usize {
+        self.groups.append_count()
     }
 
     /// Whether a page of the group, or the version of one of `pages`, may have been in flight when power
@@ -128,8 +143,17 @@ impl<D: Nand> Space<D> {
     ///
     /// `UnknownGroup` when it has no pages.
     pub fn commit_group(&mut self, group: GroupId) -> Result<Vec<LogicalPage>, SpaceError> {
-        let pages = self.groups.remove(group).ok_or(SpaceError::UnknownGroup(group))?;
-        let mut moved = Vec::with_capacity(pages.len());
+        let appends = self.groups.remove_appends(group);
+        let pages = match self.groups.remove(group) {
+            None if appends.is_empty() => return Err(SpaceError::UnknownGroup(group)),
+            pages => pages.unwrap_or_default(),
+        };
+        let mut moved = Vec::with_capacity(pages.len() + appends.len());
+        for append in appends {
+            if self.count_append(&append) {
+                moved.push(append.page);
+            }
+        }
         for (page, entry) in pages {
             match entry.rank {
                 Rank::Newest => {
@@ -145,6 +169,7 @@ impl<D: Nand> Space<D> {
     /// Forgets the pages of an open group. Until the next checkpoint a mount finds the group open again,
     /// so that its pages take their room until then.
     pub fn discard_group(&mut self, group: GroupId) {
+        self.groups.remove_appends(group).into_iter().for_each(|append| self.spoil(append.at));
         let Some(pages) = self.groups.remove(group) else { return };
         self.limbo.extend(pages.into_values().map(|entry| entry.at));
     }

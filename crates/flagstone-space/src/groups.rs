@@ -6,8 +6,10 @@
 //! G1. A page of an open group is live, and no mapping entry points to it.
 //! G2. A group keeps one version of a page: writing the page again drops the earlier one.
 //! G3. What a mount would find open now fits a record: another one comes before it does not.
+//! G4. An append of an open group stands on a unit that the mapping points to, in slots that it does not
+//!     count. Only memory knows of it: a mount has it from the record that commits the group.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use crate::record::OpenGroupPage;
@@ -30,22 +32,88 @@ pub(crate) struct GroupPage {
     pub(crate) rank: Rank,
 }
 
+/// An append that counts only once its group is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupAppend {
+    /// Page that it changes.
+    pub page: LogicalPage,
+    /// First physical page of the unit that it stands on.
+    pub at: u32,
+    /// Sequence of the unit's block: another life of the block holds another unit.
+    pub sequence: u32,
+    /// Slots of the unit that count once the group is committed.
+    pub count: u8,
+    /// Version that the append becomes if its unit has to move before: younger than the unit's, older than
+    /// those that were written since.
+    pub version: Version,
+}
+
 /// All open groups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups {
     groups: BTreeMap<GroupId, BTreeMap<LogicalPage, GroupPage>>,
     page_count: usize,
+    /// Appends of open groups, of each page in their order (G4): more than one after a mount alone.
+    appends: BTreeMap<LogicalPage, Vec<(GroupId, GroupAppend)>>,
+    append_count: usize,
     /// Pages of groups that were closed since the last record: a mount finds those open again (G3).
     closed_count: usize,
 }
 
 impl Groups {
     pub(crate) fn ids(&self) -> Vec<GroupId> {
-        self.groups.keys().copied().collect()
+        let appended = self.appends.values().flatten().map(|(group, _)| group);
+        let ids: BTreeSet<_> = self.groups.keys().chain(appended).copied().collect();
+        ids.into_iter().collect()
     }
 
     pub(crate) fn is_open(&self, group: GroupId) -> bool {
-        self.groups.contains_key(&group)
+        let mut appended = self.appends.values().flatten();
+        self.groups.contains_key(&group) || appended.any(|(other, _)| *other == group)
+    }
+
+    pub(crate) fn add_append(&mut self, group: GroupId, append: GroupAppend) {
+        let list = self.appends.entry(append.page).or_default();
+        list.push((group, append));
+        list.sort_by_key(|(_, append)| append.count);
+        self.append_count += 1;
+    }
+
+    /// The first append of an open group to the unit at `at`, which holds `page`.
+    pub(crate) fn append_to(&self, page: LogicalPage, at: u32) -> Option<(GroupId, GroupAppend)> {
+        self.appends.get(&page)?.iter().find(|(_, append)| append.at == at).copied()
+    }
+
+    /// Takes out the group's append to `page`.
+    pub(crate) fn remove_append(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+    ) -> Option<GroupAppend> {
+        let list = self.appends.get_mut(&page)?;
+        let index = list.iter().position(|(other, _)| *other == group)?;
+        let (_, append) = list.remove(index);
+        if list.is_empty() {
+            self.appends.remove(&page);
+        }
+        self.append_count -= 1;
+        Some(append)
+    }
+
+    /// Takes out all appends of the group.
+    pub(crate) fn remove_appends(&mut self, group: GroupId) -> Vec<GroupAppend> {
+        let is_own = |list: &Vec<(GroupId, _)>| list.iter().any(|(other, _)| *other == group);
+        let pages = self.appends.iter().filter(|(_, list)| is_own(list));
+        let pages: Vec<_> = pages.map(|(page, _)| *page).collect();
+        let own: Vec<_> =
+            pages.into_iter().filter_map(|page| self.remove_append(group, page)).collect();
+        self.closed_count += own.len();
+        own
+    }
+
+    /// Appends of open groups.
+    pub(crate) const fn append_count(&self) -> usize {
+        self.append_count
     }
 
     pub(crate) fn get(&self, group: GroupId, page: LogicalPage) -> Option<GroupPage> {
@@ -90,7 +158,8 @@ impl Groups {
     /// Pages that the first record after a mount may have to list, and those of them that no record lists
     /// once another one is written.
     pub(crate) const fn listed(&self) -> (usize, usize) {
-        (self.page_count + self.closed_count, self.closed_count)
+        // What is appended becomes a page where its unit has to move.
+        (self.page_count + self.append_count + self.closed_count, self.closed_count)
     }
 
     /// A record stands that lists the open groups alone.
@@ -112,7 +181,8 @@ impl Groups {
 
     /// Whether an open group has a version of `page`.
     pub(crate) fn has_page(&self, page: LogicalPage) -> bool {
-        self.page_count > 0 && self.groups.values().any(|pages| pages.contains_key(&page))
+        let is_in = |pages: &BTreeMap<_, _>| pages.contains_key(&page);
+        self.page_count > 0 && self.groups.values().any(is_in) || self.appends.contains_key(&page)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {

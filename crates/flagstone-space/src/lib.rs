@@ -69,6 +69,7 @@ pub use bugs::SpaceBug;
 pub use collect::{Fault, NewerImage, NoOwner, Owner};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
 pub use flags::{FlagLack, flag_lack};
+pub use groups::GroupAppend;
 pub use layout::{LogRoom, blocks_needed};
 pub use log::LogRead;
 pub use mount::MountReport;

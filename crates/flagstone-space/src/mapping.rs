@@ -66,6 +66,13 @@ impl Bits {
         was == 1
     }
 
+    /// Sets the bit to `value`, if there is one.
+    pub(crate) fn put(&mut self, index: u32, value: bool) {
+        if let Some(word) = self.0.get_mut(index as usize / 64) {
+            *word = *word & !(1 << (index % 64)) | u64::from(value) << (index % 64);
+        }
+    }
+
     /// First clear bit at or after `from`, below `end`.
     fn first_clear(&self, from: u32, end: u32) -> Option<u32> {
         let mut index = from;

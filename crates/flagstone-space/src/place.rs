@@ -87,6 +87,7 @@ impl<D: Nand> Space<D> {
     fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
         self.blocks.placed_ns = self.blocks.placed_ns.max(self.flash.last_end_ns);
         self.blocks.add_live(at);
+        self.copies.put(at, false);
         let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
         frontier.units.push(meta);
         if frontier.left(&self.flash.layout) == 0 {

@@ -22,7 +22,7 @@ use crate::frontier::{Frontier, Stream};
 use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::log::LogArea;
-use crate::mapping::{Mapping, UNMAPPED};
+use crate::mapping::{Bits, Mapping, UNMAPPED};
 use crate::meta::{PageKind, PageMeta, Standing};
 use crate::numbers::Numbers;
 use crate::options::SpaceOptions;
@@ -93,6 +93,10 @@ pub struct Space<D> {
     /// Units whose flag commits a group that no durable record covers yet.
     pub(crate) flags: BTreeMap<u32, GroupId>,
     pub(crate) suspects: Vec<Suspect>,
+    /// Units with an append that never counts, and the sequences of their blocks: they take no others.
+    pub(crate) spoilt: BTreeMap<u32, u32>,
+    /// Units that are copies of others: a mount may find either.
+    pub(crate) copies: Bits,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
     /// Erases that had gone by when a turn to level wear was last taken, in turns.
@@ -311,7 +315,8 @@ impl<D: Nand> Space<D> {
     /// `UnknownPin`; `Corrupt` when its bytes cannot be trusted.
     pub fn read_pinned(&mut self, pin: PinId, out: &mut Vec<u8>) -> Result<PageInfo, SpaceError> {
         let found = self.pins.get(pin).ok_or(SpaceError::UnknownPin(pin))?;
-        self.read_at(found.at, found.page, out).map(|meta| info_of(&meta, found.at))
+        let meta = self.read_at_with(found.at, found.page, out, Some(found.appends))?;
+        Ok(info_of(&meta, found.at))
     }
 
     /// Lets a pinned version go.
@@ -426,13 +431,24 @@ impl<D: Nand> Space<D> {
         page: LogicalPage,
         out: &mut Vec<u8>,
     ) -> Result<PageMeta, SpaceError> {
+        self.read_at_with(at, page, out, None)
+    }
+
+    /// As [`Space::read_at`], with so many appends, if that is said.
+    fn read_at_with(
+        &mut self,
+        at: u32,
+        page: LogicalPage,
+        out: &mut Vec<u8>,
+        appends: Option<u8>,
+    ) -> Result<PageMeta, SpaceError> {
         let mut suspects = self.suspects.iter();
         if let Some(suspect) = suspects.find(|it| it.at == at && self.still_holds(it)) {
             out.clear();
             out.extend_from_slice(&suspect.image);
             return Ok(suspect.meta);
         }
-        let meta = self.read_unit_twice(at, out, ReadPurpose::Data)?;
+        let meta = self.read_unit_with(at, out, appends, ReadPurpose::Data)?;
         self.check_identity(at, &meta)?;
         if meta.kind != PageKind::Data || meta.page != page {
             return Err(self.corrupt(at, crate::Check::Identity));
@@ -464,10 +480,22 @@ impl<D: Nand> Space<D> {
         out: &mut Vec<u8>,
         purpose: ReadPurpose,
     ) -> Result<PageMeta, SpaceError> {
+        self.read_unit_with(at, out, None, purpose)
+    }
+
+    /// As [`Space::read_unit_twice`], with so many appends, if that is said.
+    pub(crate) fn read_unit_with(
+        &mut self,
+        at: u32,
+        out: &mut Vec<u8>,
+        appends: Option<u8>,
+        purpose: ReadPurpose,
+    ) -> Result<PageMeta, SpaceError> {
         let (map, pins) = (&self.map, &self.pins);
-        let appends = |meta: &PageMeta| match map.get(meta.page) == Some(at) {
-            true => map.appends(meta.page),
-            false => pins.appends(at).unwrap_or(0),
+        let appends = |meta: &PageMeta| match (appends, map.get(meta.page) == Some(at)) {
+            (Some(count), _) => count,
+            (None, true) => map.appends(meta.page),
+            (None, false) => pins.appends(at).unwrap_or(0),
         };
         let first = self.flash.read_unit(at, out, &appends, purpose);
         let read = match first {
@@ -530,8 +558,6 @@ impl<D: Nand> Space<D> {
 
 /// Identity of a version at `at` that has taken no appends.
 pub(crate) fn info_of(meta: &PageMeta, at: u32) -> PageInfo {
-    let &PageMeta { version, lsn, group, region, sequence, .. } = meta;
-    // A flag may take the program that the last append would need.
-    let append_slots = if meta.standing == Standing::Flagged { 0 } else { meta.slots };
-    PageInfo { version, lsn, group, region, append_slots, appends: 0, at, sequence }
+    let &PageMeta { version, lsn, group, region, sequence, slots, .. } = meta;
+    PageInfo { version, lsn, group, region, append_slots: slots, appends: 0, at, sequence }
 }

@@ -287,6 +287,7 @@ struct Counts {
     copied_deltas: u64,
     spilled_pages: u64,
     claimed_pages: u64,
+    claimed_appends: u64,
     flag_commits: u64,
 }
 

@@ -611,7 +611,7 @@ impl<D: Nand> Runtime<D> {
     fn claim(&self, job: ClaimJob) -> Result<Done, EngineError> {
         let done = match job {
             ClaimJob::Reshape(job) => return self.claim_unless_full(self.write(job)),
-            ClaimJob::Write(group, write) => self.claim_page(group, &write).map(|()| Done::Nothing),
+            ClaimJob::Write(group, write) => self.claim_page(group, write).map(|()| Done::Nothing),
             ClaimJob::Seal => self.seal_claim().map(|()| Done::Sealed),
             ClaimJob::Flag(group) => self.space().flag_group(group).map(|()| Done::Flagged),
         };
@@ -639,12 +639,27 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    fn claim_page(&self, group: GroupId, write: &PageWrite) -> Result<(), SpaceError> {
+    fn claim_page(&self, group: GroupId, mut write: PageWrite) -> Result<(), SpaceError> {
         let mut space = self.space();
         let begun_ns = space.busy_ns();
         space.ensure_room(1, &mut Folding(&self.engine))?;
-        let tag = tag_of(write.lsn, REGION_TABLES, Cause::Data);
-        space.write_claimed(group, write.page, &write.image, &tag)?;
+        if let Some(Append { onto, records }) = write.append.take() {
+            let collected_ns = space.busy_ns() - begun_ns;
+            let (page, lsn, form) = (write.page, write.lsn, Append::FORM);
+            let appended = space.append_in_group(group, page, &onto, lsn, form, &records)?;
+            if let Some(appended) = appended {
+                let cost_ns = space.busy_ns() - begun_ns - collected_ns;
+                let mut engine = self.engine();
+                engine.note_write_cost(0, collected_ns);
+                engine.note_append_cost(cost_ns);
+                engine.claim_appended(appended);
+                return Ok(());
+            }
+        }
+        let append_slots = self.engine().slots_behind(&write.image);
+        let tag = WriteTag { append_slots, ..tag_of(write.lsn, REGION_TABLES, Cause::Data) };
+        let body = write.image.get(..space.payload_size_with(append_slots));
+        space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
         let cost_ns = space.busy_ns() - begun_ns;
         self.engine().note_write_cost(1, cost_ns);
         Ok(())

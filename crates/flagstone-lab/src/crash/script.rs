@@ -196,6 +196,10 @@ pub const APPENDS: Mix = Mix {
     small: 190,
 };
 
+/// Transactions of several small changes: leaves are claimed, and many of them take an append for it.
+pub const CLAIMED_APPENDS: Mix =
+    Mix { changes: 140, ends: 36, snapshots: 10, upkeep: 40, ..APPENDS };
+
 /// Where the draws come from.
 #[derive(Debug)]
 pub enum Source<'a> {

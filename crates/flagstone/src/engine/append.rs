@@ -35,6 +35,15 @@ pub(crate) struct Append {
     pub(crate) records: Vec<Vec<u8>>,
 }
 
+/// Whom an append is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// It holds durable changes, and counts as soon as it is made.
+    All,
+    /// It counts with the group that it belongs to.
+    Group,
+}
+
 impl Append {
     /// How changes are written down.
     pub(crate) const FORM: ChangeForm = ChangeForm::Runs;
@@ -88,19 +97,29 @@ impl Engine {
         table: Table,
         index: FrameIndex,
         image: &[u8],
+        whose: Whose,
     ) -> Option<Append> {
-        if self.append_room.slots_max == 0 {
+        let AppendRoom { slots_max, record_size_max, grouped_size_max, .. } = self.append_room;
+        if slots_max == 0 {
             return None;
         }
-        let mut records = self.records_to(table, index, image)?;
+        let size_max = match whose {
+            Whose::All => record_size_max,
+            Whose::Group => grouped_size_max,
+        };
         let frame = self.pool.frame(index);
-        let onto = **frame.version.as_ref().filter(|_| frame.ahead.is_none())?;
-        let left: usize = onto.append_slots.saturating_sub(onto.appends).into();
-        let size = self.payload_size - self.append_room.size_of(onto.append_slots);
-        let fits = records.len() <= left && NodeView::trusted(image).used_bytes() <= size;
-        if !fits || !self.pool.costs.favour_appends() {
-            return None;
+        let records = runs::encode(&frame.image, image, Append::FORM, slots_max.into(), size_max);
+        let onto = frame.version.as_ref().filter(|_| frame.ahead.is_none()).map(|info| **info);
+        let append = onto.zip(records.clone()).filter(|(onto, records)| {
+            let left: usize = onto.append_slots.saturating_sub(onto.appends).into();
+            let size = self.payload_size - self.append_room.size_of(onto.append_slots);
+            records.len() <= left && NodeView::trusted(image).used_bytes() <= size
+        });
+        if let Some(tree) = self.trees.get_mut(table.id as usize) {
+            let is_small = records.is_some_and(|records| records.len() <= 1);
+            tree.habit.note(is_small, append.is_some());
         }
+        let (onto, mut records) = append.filter(|_| self.pool.costs.favour_appends())?;
         if records.is_empty() {
             // What the leaf is complete to moves on all the same.
             records.push(Vec::new());
@@ -108,21 +127,18 @@ impl Engine {
         Some(Append { onto, records })
     }
 
-    /// Records that make `image` of what a frame holds, if any number of slots takes them. The table
-    /// learns whether one does.
-    fn records_to(
-        &mut self,
-        table: Table,
-        index: FrameIndex,
-        image: &[u8],
-    ) -> Option<Vec<Vec<u8>>> {
-        let AppendRoom { slots_max, record_size_max, .. } = self.append_room;
-        let old = &self.pool.frame(index).image;
-        let records = runs::encode(old, image, Append::FORM, slots_max.into(), record_size_max);
-        if let Some(tree) = self.trees.get_mut(table.id as usize) {
-            tree.habit.note(records.as_ref().is_some_and(|records| records.len() <= 1));
-        }
-        records
+    /// Share of a page written, collection included, that an append costs: one where that is not known, or
+    /// none is made.
+    pub(crate) fn append_share(&self) -> f64 {
+        let append = self.pool.costs.append().filter(|_| self.append_room.slots_max > 0);
+        append.map_or(1.0, |append| (append / self.pool.costs.whole()).min(1.0))
+    }
+
+    /// Share of a page that writing a leaf of this table costs, as far as its latest merges tell.
+    pub(crate) fn share_expected(&self, table: Table) -> f64 {
+        let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
+        let fitting = habit.map_or(0.0, Habit::fitting);
+        1.0 - fitting * (1.0 - self.append_share())
     }
 
     /// Bytes of a page that a leaf of this table leaves free when it is split: those of the options, or as

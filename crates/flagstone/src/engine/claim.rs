@@ -1,7 +1,8 @@
 //! Claims: large transactions that commit with the leaves they changed, not with a log of the changes.
 //!
 //! A commit that would fill log pages writes the new images of the leaves that it changed much, under
-//! a group of its own, once. What of it is not worth a page, or needs more than one, is logged.
+//! a group of its own, once: as a page, or as an append to the page that holds the leaf, where that costs
+//! less. What of it is not worth that, or needs more than one page, is logged.
 //!
 //! ```text
 //!              what it is      leaf after leaf:              last page
@@ -33,9 +34,12 @@
 //! - **Q4** One claim at a time; others that want one wait for it, and it waits for no transaction.
 //! - **Q5** A leaf that becomes several is claimed when the transaction changed nothing else: the record
 //!   that installs the new leaves is then its commit point, and holds none of its content.
+//! - **Q6** No mount finds what was appended: the record that commits the group names each append, so a
+//!   claim that has appended is never committed by a flag.
 
-use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
+use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, PinId};
 
+use super::append::{Append, Whose};
 use super::descent::{Seek, corrupt};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
 use super::price::LeafBytes;
@@ -51,6 +55,9 @@ use crate::options::CommitBy;
 
 /// Inner nodes that may have to be written with the leaves that one leaf becomes, one a level.
 const INNER_PAGES: usize = 4;
+
+/// Bytes of log that the name of an append takes, at most.
+const APPEND_NAME_SIZE_MAX: usize = 24;
 
 /// How far a claim has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +113,8 @@ pub(crate) struct Claim {
     /// Some of its changes have to be logged.
     has_rest: bool,
     leaves: Vec<ClaimedLeaf>,
+    /// Of these, what took no page: appends that its record has to name (Q6).
+    appends: Vec<GroupAppend>,
     /// The one leaf that became several, once they are on flash.
     reshaped: Option<InstallJob>,
 }
@@ -289,7 +298,8 @@ impl Engine {
             let range = KeyRange { low: &place.low, high: place.high.as_deref() };
             let (low, high) = private_bounds(table, range);
             let inside = KeyRange { low: &low, high: Some(&high) };
-            let gain = self.gain_of(xid, table, &place, inside)?;
+            let share = self.share_expected(table);
+            let gain = self.gain_of(xid, table, &place, inside, share)?;
             let prospect = &mut self.transaction(xid)?.prospect;
             prospect.looked = high;
             if gain > 0.0 {
@@ -313,6 +323,7 @@ impl Engine {
             has_rest: first.as_ref() != Some(&next),
             next: Some(next),
             leaves: Vec::new(),
+            appends: Vec::new(),
             reshaped: None,
         });
         if self.committed > self.durable() {
@@ -426,13 +437,14 @@ impl Engine {
     }
 
     /// Programs that a leaf's claim saves; none or less when its changes are better in the log. A whole
-    /// one where the options ask for claims.
+    /// one where the options ask for claims. Writing the leaf costs this share of a page.
     fn gain_of(
         &self,
         xid: Xid,
         table: Table,
         place: &LeafPlace,
         inside: KeyRange<'_>,
+        share: f64,
     ) -> Step<f64> {
         let Some(writes) = self.transactions.get(&xid).map(|own| &own.writes) else {
             return Ok(0.0);
@@ -454,7 +466,7 @@ impl Engine {
         }
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         let others = self.tree(table)?.deltas.range_totals(range, self.merge_lsn()).bytes;
-        let leaf = LeafBytes { own, others };
+        let leaf = LeafBytes { own, others, share };
         Ok(self.prices.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
     }
 
@@ -476,7 +488,8 @@ impl Engine {
         let Some(xid) = self.claim.as_ref().map(|claim| claim.xid) else {
             return Ok(Claimed::Nothing);
         };
-        if self.gain_of(xid, table, place, inside)? <= 0.0 {
+        let share = self.share_expected(table);
+        if self.gain_of(xid, table, place, inside, share)? <= 0.0 {
             return Ok(Claimed::Nothing);
         }
         let index = self.leaf_for(table, Seek::At(&place.low))?;
@@ -529,12 +542,36 @@ impl Engine {
             return Ok(Claimed::Nothing);
         }
         let image = built.image;
+        let append = self.claimed_append(xid, (table, page), &image, inside);
+        let share = if append.is_some() { self.append_share() } else { 1.0 };
+        if self.gain_of(xid, table, place, inside, share)? <= 0.0 {
+            return Ok(Claimed::Nothing);
+        }
         let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
         let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
             true => Lsn(upto.0 + 8),
             false => upto,
         };
-        Ok(Claimed::Leaf(Box::new((leaf, PageWrite::new(page, image, lsn)))))
+        let write = PageWrite { append, ..PageWrite::new(page, image, lsn) };
+        Ok(Claimed::Leaf(Box::new((leaf, write))))
+    }
+
+    /// How the page that holds a leaf of the claim becomes `image`, if it takes that as an append.
+    fn claimed_append(
+        &mut self,
+        xid: Xid,
+        (table, page): (Table, LogicalPage),
+        image: &[u8],
+        inside: KeyRange<'_>,
+    ) -> Option<Append> {
+        let own = &self.transactions.get(&xid)?.writes;
+        let logged = own.range_totals(inside, Lsn(u64::MAX)).bytes;
+        // A flag says nothing of appends (Q6), and to name one takes log, too.
+        if self.options.commit == CommitBy::Flags || logged < APPEND_NAME_SIZE_MAX {
+            return None;
+        }
+        let index = self.pool.peek(page)?;
+        self.append_onto(table, index, image, Whose::Group)
     }
 
     /// The pages that one leaf becomes, if they are all that the transaction changed (Q5).
@@ -594,7 +631,7 @@ impl Engine {
     /// Whether a flag may decide: nothing of the transaction is in the log. Where other commits wait
     /// for the log anyway, a record rides along for less.
     fn may_flag(&self, claim: &Claim) -> bool {
-        let is_possible = !claim.has_rest && self.view.carries_flags;
+        let is_possible = !claim.has_rest && claim.appends.is_empty() && self.view.carries_flags;
         is_possible
             && match self.options.commit {
                 CommitBy::Flags => true,
@@ -607,6 +644,14 @@ impl Engine {
     fn must_flush_before_flag(&self) -> bool {
         let flagged = self.claim.as_ref().filter(|claim| !claim.leaves.is_empty());
         flagged.is_some_and(|claim| self.may_flag(claim)) && self.durable() < self.committed
+    }
+
+    /// A leaf of the claim took an append instead of a page.
+    pub(crate) fn claim_appended(&mut self, append: GroupAppend) {
+        if let Some(claim) = &mut self.claim {
+            claim.appends.push(append);
+            self.counts.claimed_appends += 1;
+        }
     }
 
     /// The claim finds no room on the device.
@@ -660,6 +705,9 @@ impl Engine {
         }
         own.growth = growth_of(&own.writes).min(own.growth);
         own.group = claim.group;
+        if !self.bugs.has(SeededBug::AppendsUnnamed) {
+            own.appends = std::mem::take(&mut claim.appends);
+        }
         self.append_marker(claim.group);
         let lsn = self.append_commit(claim.xid, &own);
         own.group = None;

@@ -38,7 +38,8 @@ impl Engine {
                 items.push(LoggedDelta { tree: table.id, delta: &scratch });
             }
         }
-        let (mut runs, mut dropped) = (ItemBuf::new(), ItemBuf::new());
+        let [mut appends, mut runs, mut dropped] = [const { ItemBuf::EMPTY }; 3];
+        transaction.appends.iter().for_each(|append| appends.push(*append));
         for run in &transaction.runs {
             scratch.clear();
             let rolled_back = transaction.rolled_back.clone();
@@ -51,6 +52,7 @@ impl Engine {
         let lsn = self.log.append(&Record::Commit {
             xid,
             group: transaction.group.unwrap_or(GroupId::NONE),
+            appends: appends.items(),
             runs: runs.items(),
             dropped: dropped.items(),
             deltas: items.items(),

@@ -19,12 +19,14 @@ pub(crate) struct Prices {
 }
 
 /// What a leaf's claim is weighed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LeafBytes {
     /// Bytes of the transaction's own changes.
     pub(crate) own: usize,
     /// Bytes of changes that wait for the leaf anyway: its image takes them along.
     pub(crate) others: usize,
+    /// Share of a page that writing the leaf costs: an append costs less than all of it.
+    pub(crate) share: f64,
 }
 
 impl Prices {
@@ -61,7 +63,7 @@ impl Prices {
     pub(crate) fn gain(&self, leaf: LeafBytes, log_page_size: usize, moves: f64) -> f64 {
         let each = self.merged_pages / self.logged.max(1.0);
         let merges = ((leaf.own + leaf.others) as f64 * each).min(1.0);
-        self.log_pages(leaf.own, log_page_size) + (merges - 1.0) * (1.0 + moves)
+        self.log_pages(leaf.own, log_page_size) + (merges - leaf.share) * (1.0 + moves)
     }
 }
 
@@ -82,21 +84,30 @@ mod tests {
 
     #[test]
     fn a_leaf_that_would_be_merged_for_itself_is_claimed() {
-        let dense = LeafBytes { own: 1_500, others: 0 };
+        let dense = LeafBytes { own: 1_500, others: 0, share: 1.0 };
         assert!(prices(1_500).gain(dense, 2_048, 0.3) > 0.0, "its log is saved");
         assert!(prices(15_000).gain(dense, 2_048, 0.3) < 0.0, "ten commits share a merge");
     }
 
     #[test]
     fn a_leaf_with_a_small_change_is_logged_unless_others_wait_for_it() {
-        let small = LeafBytes { own: 50, others: 0 };
+        let small = LeafBytes { own: 50, others: 0, share: 1.0 };
         assert!(prices(500).gain(small, 2_048, 0.0) < 0.0);
         assert!(prices(500).gain(LeafBytes { others: 600, ..small }, 2_048, 0.0) > 0.0);
     }
 
     #[test]
+    fn a_leaf_that_takes_an_append_is_claimed_for_less() {
+        let page = LeafBytes { own: 400, others: 0, share: 1.0 };
+        let append = LeafBytes { share: 0.4, ..page };
+        let prices = prices(1_000);
+        assert!(prices.gain(page, 2_048, 0.5) < 0.0, "two commits share a merge");
+        assert!(prices.gain(append, 2_048, 0.5) > 0.0, "its log is more than the append");
+    }
+
+    #[test]
     fn copies_speak_for_claims() {
-        let leaf = LeafBytes { own: 1_000, others: 0 };
+        let leaf = LeafBytes { own: 1_000, others: 0, share: 1.0 };
         let mut copied = prices(1_500);
         copied.copied(600 * 1_500);
         assert!(prices(1_500).gain(leaf, 2_048, 0.5) < copied.gain(leaf, 2_048, 0.5));

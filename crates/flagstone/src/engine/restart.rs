@@ -9,7 +9,7 @@
 //!
 //! A delta put back may be older than its base; it is dropped when the two meet (rule D2).
 
-use flagstone_space::{GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
 
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
@@ -38,6 +38,8 @@ pub(crate) enum Replay {
 pub(crate) struct ReplayEffects {
     /// The group's pages are current.
     pub(crate) group: Option<GroupId>,
+    /// Appends of that group, which no mount finds by itself.
+    pub(crate) appends: Vec<GroupAppend>,
     /// Pages that went, if what they hold is older than the record.
     pub(crate) trims: Vec<LogicalPage>,
 }
@@ -95,12 +97,15 @@ impl Engine {
         let mut effects = ReplayEffects::default();
         let is_first = phase != Replay::CommitsOnly;
         match record {
-            Record::Commit { group, runs, dropped, deltas, .. } if lsn > master.cutoff => {
+            Record::Commit { group, appends, runs, dropped, deltas, .. } if lsn > master.cutoff => {
                 if phase != Replay::WithoutCommits {
                     self.replaying = Some(lsn);
                 }
                 if is_first {
                     effects.group = (*group != GroupId::NONE).then_some(*group);
+                    for append in appends.iter() {
+                        effects.appends.push(append.map_err(|_| DAMAGED)?);
+                    }
                     self.replay_runs(lsn, runs)?;
                     for descriptor in dropped.iter() {
                         self.trims.add(lsn, descriptor.map_err(|_| DAMAGED)?.0.to_vec());

@@ -9,7 +9,7 @@
 //!                     (none): changes forgotten, nothing written
 //! ```
 
-use flagstone_space::{GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
 use hashbrown::hash_map;
 
 use super::claim::Prospect;
@@ -52,6 +52,8 @@ pub(crate) struct Transaction {
     pub(crate) rolled_back: Vec<(u64, u64)>,
     /// Group of the pages it wrote before its commit.
     pub(crate) group: Option<GroupId>,
+    /// Appends of that group to leaves that it changed little.
+    pub(crate) appends: Vec<GroupAppend>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
     /// Page numbers it took for its group.

@@ -152,6 +152,12 @@ impl<T> Default for Items<'_, T> {
 }
 
 impl<'a, T: Item<'a>> Items<'a, T> {
+    /// Whether there are no elements.
+    #[must_use]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Walks the elements; ends after the first fault.
     #[must_use]
     pub(crate) fn iter(&self) -> ItemsIter<'a, T> {

@@ -9,12 +9,13 @@
 //! 2 Install     group | tree | level (1) | deletes: list | trims: list | dropped: list | puts: last
 //! 3 Copy        cycle | tree | deltas: last
 //! 4 Claimed     group
+//! 5 Commit      xid | group | appends: list | the rest as 1
 //! 7 Open        epoch
 //! ```
 //!
 //! The LSN of a record is the epoch of the fragment in which it starts, and its counter.
 
-use flagstone_space::{GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, Version};
 
 use super::codec::{Cursor, Item, Items, RecordFault, put_bytes, put_varint};
 use super::{COUNTER_BITS, COUNTER_MASK, EPOCH_MAX, lsn};
@@ -79,6 +80,8 @@ pub(crate) enum Record<'a> {
         xid: Xid,
         /// Group of pages that become valid with it; `GroupId::NONE` when there is none.
         group: GroupId,
+        /// Appends of that group: no mount finds them by itself.
+        appends: Items<'a, GroupAppend>,
         /// Its changes, in order.
         deltas: Items<'a, LoggedDelta<'a>>,
         /// Its spilled changes.
@@ -114,16 +117,22 @@ const KIND_COMMIT: u8 = 1;
 const KIND_INSTALL: u8 = 2;
 const KIND_COPY: u8 = 3;
 const KIND_CLAIMED: u8 = 4;
+const KIND_COMMIT_APPENDED: u8 = 5;
 const KIND_OPEN: u8 = 7;
 
 impl<'a> Record<'a> {
     /// Appends kind and body.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Commit { xid, group, deltas, runs, dropped } => {
-                out.push(KIND_COMMIT);
+            Self::Commit { xid, group, appends, deltas, runs, dropped } => {
+                // Most have no appends, and are not to pay for saying so.
+                let has_appends = !appends.is_empty();
+                out.push(if has_appends { KIND_COMMIT_APPENDED } else { KIND_COMMIT });
                 put_varint(out, xid.0);
                 put_varint(out, group.0);
+                if has_appends {
+                    appends.put(out);
+                }
                 runs.put(out);
                 dropped.put(out);
                 deltas.put_last(out);
@@ -165,10 +174,15 @@ impl<'a> Record<'a> {
 
     fn decode_body(kind: u8, input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
         Ok(match kind {
-            KIND_COMMIT => {
+            KIND_COMMIT | KIND_COMMIT_APPENDED => {
                 let (xid, group) = (Xid(input.varint()?), GroupId(input.varint()?));
+                let appends = match kind {
+                    KIND_COMMIT => Items::default(),
+                    _ => Items::take(input)?,
+                };
                 let (runs, dropped) = (Items::take(input)?, Items::take(input)?);
-                Self::Commit { xid, group, runs, dropped, deltas: Items::take_last(input)? }
+                let deltas = Items::take_last(input)?;
+                Self::Commit { xid, group, appends, runs, dropped, deltas }
             }
             KIND_INSTALL => Self::Install(Install::decode(input)?),
             KIND_COPY => {
@@ -241,6 +255,23 @@ impl<'a> Item<'a> for CopiedDelta<'a> {
 
     fn decode(input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
         Ok(Self { lsn: take_lsn(input)?, delta: input.bytes()? })
+    }
+}
+
+impl Item<'_> for GroupAppend {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.page.encode(out);
+        put_varint(out, u64::from(self.at));
+        put_varint(out, u64::from(self.sequence));
+        put_varint(out, self.version.0);
+        out.push(self.count);
+    }
+
+    fn decode(input: &mut Cursor<'_>) -> Result<Self, RecordFault> {
+        let page = LogicalPage::decode(input)?;
+        let (at, sequence) = (input.varint32()?, input.varint32()?);
+        let version = Version(input.varint()?);
+        Ok(Self { page, at, sequence, count: input.byte()?, version })
     }
 }
 

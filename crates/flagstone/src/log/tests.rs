@@ -129,6 +129,7 @@ fn commit(writer: &mut LogWriter, delta: &[u8]) -> Lsn {
     writer.append(&Record::Commit {
         xid: Xid(7),
         group: GroupId::NONE,
+        appends: Items::default(),
         deltas: deltas.items(),
         runs: Items::default(),
         dropped: Items::default(),

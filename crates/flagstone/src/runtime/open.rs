@@ -326,6 +326,7 @@ impl<D: Nand> Restart<'_, D> {
         if last < self.master.durable.max(self.mount.lsn_max) {
             return Err(LOG_SHORT.into());
         }
+        self.find_appends();
         self.count_named();
         // Until here nothing is written; whatever cannot be from now on, what was read stays readable.
         self.begin_epoch(&end, last)?;
@@ -486,12 +487,25 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
+    /// What committed groups have appended is found before anything is written: from here on a page that
+    /// moves takes its appends along.
+    fn find_appends(&self) {
+        let mut space = self.runtime.space();
+        for (_, effects) in &self.effects {
+            if let Some(group) = effects.group {
+                space.find_appends(group, &effects.appends);
+            }
+        }
+    }
+
     /// What the first record of this session named, a later one may have to name as well (D4): groups that
     /// were committed or given up since the last checkpoint, until another covers them.
     fn count_named(&self) {
         let pages = {
             let space = self.runtime.space();
-            space.groups().into_iter().map(|group| space.group_pages(group).len()).sum()
+            let groups = space.groups().into_iter();
+            let pages: usize = groups.map(|group| space.group_pages(group).len()).sum();
+            pages + space.open_append_count()
         };
         self.runtime.engine().count_named(pages);
     }

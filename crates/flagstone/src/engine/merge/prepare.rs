@@ -7,6 +7,7 @@ use super::{
 };
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
+use crate::engine::append::Whose;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table};
@@ -96,7 +97,7 @@ impl Engine {
             let image = image.unwrap_or_default();
             let append = match pin {
                 Some(_) if !self.bugs.has(SeededBug::AppendBuries) => None,
-                _ => self.append_onto(table, index, &image),
+                _ => self.append_onto(table, index, &image, Whose::All),
             };
             let pin = pin.filter(|_| append.is_none());
             self.busy.insert(page);

@@ -1,6 +1,6 @@
 //! Properties of the log over arbitrary records, geometries, restarts and bytes.
 
-use flagstone_space::LogicalPage;
+use flagstone_space::{GroupAppend, LogicalPage, Version};
 use proptest::prelude::*;
 
 use super::*;
@@ -171,8 +171,14 @@ proptest! {
         group in any::<u64>(),
         deltas in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..9),
         runs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..4),
+        appends in prop::collection::vec(any::<(u32, u32, u64, u8)>(), 0..4),
     ) {
-        let (mut delta_buf, mut run_buf) = (ItemBuf::new(), ItemBuf::new());
+        let [mut delta_buf, mut run_buf, mut append_buf] = [const { ItemBuf::EMPTY }; 3];
+        for (page, at, version, count) in &appends {
+            let (page, version, count) = (LogicalPage(*page), Version(*version), *count);
+            append_buf.push(GroupAppend { page, at: *at, sequence: *at ^ 1, count, version });
+        }
+        prop_assert_eq!(walk(append_buf.items::<GroupAppend>()).expect("decodes").len(), appends.len());
         for (tree, delta) in &deltas {
             delta_buf.push(LoggedDelta { tree: *tree, delta });
         }
@@ -184,6 +190,7 @@ proptest! {
         round_trip(Record::Commit {
             xid: Xid(xid),
             group: GroupId(group),
+            appends: append_buf.items(),
             deltas: delta_buf.items(),
             runs: run_buf.items(),
             dropped: run_buf.items(),
