@@ -100,6 +100,24 @@ impl Groups {
         Some(append)
     }
 
+    /// Takes out the group's page, if it is that version.
+    pub(crate) fn remove_page(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        version: Version,
+    ) -> Option<GroupPage> {
+        let pages = self.groups.get_mut(&group)?;
+        let entry = *pages.get(&page).filter(|entry| entry.version == version)?;
+        pages.remove(&page);
+        if pages.is_empty() {
+            self.groups.remove(&group);
+        }
+        self.page_count -= 1;
+        self.closed_count += 1;
+        Some(entry)
+    }
+
     /// Takes out all appends of the group.
     pub(crate) fn remove_appends(&mut self, group: GroupId) -> Vec<GroupAppend> {
         let is_own = |list: &Vec<(GroupId, _)>| list.iter().any(|(other, _)| *other == group);

@@ -82,8 +82,15 @@ impl<D: Nand> Space<D> {
     /// move their pages without them. Those that stand elsewhere by now are passed over (X2).
     pub fn find_appends(&mut self, group: GroupId, appends: &[GroupAppend]) {
         for append in appends {
-            let is_moved = self.groups.get(group, append.page).is_some();
-            if !is_moved && (self.may_count(append) || self.may_come_to_count(append)) {
+            if !self.may_count(append) && !self.may_come_to_count(append) {
+                continue;
+            }
+            // The unit is still there: of the pages that its appends were to become when power went (X3)
+            // some may be missing.
+            if let Some(moved) = self.groups.remove_page(group, append.page, append.version) {
+                self.limbo.insert(moved.at);
+            }
+            if self.groups.get(group, append.page).is_none() {
                 self.groups.add_append(group, *append);
                 self.clear_suspicion(append.at);
             }
@@ -100,7 +107,9 @@ impl<D: Nand> Space<D> {
 
     /// Whether it stands on a page of an open group: one that was committed shortly before.
     fn may_come_to_count(&self, append: &GroupAppend) -> bool {
-        let is_here = |page: OpenGroupPage| (page.page, page.at) == (append.page, append.at);
+        let is_here = |it: OpenGroupPage| {
+            (it.page, it.at) == (append.page, append.at) && it.rank == Rank::Newest
+        };
         self.groups.iter().any(is_here)
             && self.is_of_this_life(append)
             && (1..=APPEND_SLOTS_MAX).contains(&append.count)

@@ -133,7 +133,11 @@ impl World {
                 self.space.append(page, &info, info.lsn, ChangeForm::Runs, &records).map(drop)
             }
             Act::Fill { page } => {
-                self.space.ensure_room(1, &mut NoOwner)?;
+                match self.space.ensure_room(1, &mut NoOwner) {
+                    // What a restart has not decided yet takes its room.
+                    Err(SpaceError::Full) => return Ok(()),
+                    room => room?,
+                }
                 let image = content(LogicalPage(page), value.into(), 64);
                 self.space.write(LogicalPage(page), &image, &tag()).map(drop)
             }
@@ -331,16 +335,18 @@ fn explore(seed: u64, warm_up: usize, steps: usize, twice: bool) -> Seen {
 
 #[test]
 fn every_cut_among_appends_of_groups_recovers() {
-    for seed in 0..3 {
+    for seed in 0..8 {
         let seen = explore(seed, 120, 60, false);
-        assert!(seen.states > 300 && seen.appended > 15 && seen.refused > 5, "{seed}: {seen:?}");
+        assert!(seen.states > 300 && seen.appended > 10 && seen.refused > 5, "{seed}: {seen:?}");
     }
 }
 
 #[test]
 fn every_second_cut_among_appends_of_groups_recovers() {
-    let seen = explore(5, 150, 10, true);
-    assert!(seen.states > 300 && seen.appended > 10, "{seen:?}");
+    for seed in [17, 41] {
+        let seen = explore(seed, 150, 10, true);
+        assert!(seen.states > 300 && seen.appended > 10, "{seed}: {seen:?}");
+    }
 }
 
 /// A world in which one group has appended to two pages.
