@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use flagstone::{Options, SeededBug};
+use flagstone::{CommitBy, Options, SeededBug};
 use flagstone_nand::{Crashable, Profile, ProfileError, SegmentFile, SimStorage};
 use flagstone_space::SpaceBug;
 use serde::Serialize;
@@ -18,7 +18,7 @@ use super::faults::{
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
-use super::script::{APPENDS, CLAIMS, GROWING, Mix, Script};
+use super::script::{APPENDS, CLAIMED_APPENDS, CLAIMS, GROWING, Mix, Script};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::{CrashError, Flagstone, chip, file, growing_file, small};
@@ -105,7 +105,7 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 29] = [
+const WAYS: [Way; 31] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
@@ -116,6 +116,7 @@ const WAYS: [Way; 29] = [
     ("claimed leaves, one cut", |target, seed| on_claims(target, seed, &FLAGS)),
     ("claims among logged commits", on_claims_among_logged),
     ("appended changes, one cut", on_appends),
+    ("claims by appends, one cut", |target, seed| on_claimed_appends(target, seed, &Use::New)),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
     ("file that grows, one cut", on_growing_file),
@@ -124,6 +125,7 @@ const WAYS: [Way; 29] = [
     ("file, in use", |target, seed| on_file(target, seed, &Use::Long)),
     ("chip, in use", chip_in_use),
     ("claimed leaves, in use", |target, seed| on_claims(target, seed, &FLAGS_IN_USE)),
+    ("claims by appends, in use", |target, seed| on_claimed_appends(target, seed, &Use::Long)),
     ("long use, one cut", long_in_use),
     ("paired cells, one cut", on_pairs),
     ("full chip", when_full),
@@ -377,6 +379,14 @@ const APPENDED: Mix = Mix { reads: 40, snapshots: 60, ..APPENDS };
 fn on_appends(target: Target, seed: u64) -> Result<Look, CrashError> {
     let device = (chip("tiny-shared", seed)?, &Use::New);
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (300, &APPENDED)))
+}
+
+/// The same under the groups of transactions that commit with the leaves they changed.
+fn on_claimed_appends(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
+    let device = (chip("tiny-shared", seed)?, used);
+    let options = Options { commit: CommitBy::Claims, ..Options::default() };
+    let ops = (300, &CLAIMED_APPENDS);
+    Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, 1), ops))
 }
 
 fn on_hot_keys(target: Target, seed: u64) -> Result<Look, CrashError> {
