@@ -4,8 +4,8 @@
 //! Owns which block is emptied and what becomes of each unit in it. Never decides which version of
 //! a page is valid.
 //!
-//! V1. A moved unit keeps version, LSN and group (rule D6); a newer image that the owner folds in
-//!     is a new version.
+//! V1. A moved unit keeps version, LSN and group (rule D6), and says that it is a copy; a newer image that
+//!     the owner folds in is a new version.
 //! V2. The old unit counts until the new one is programmed and the mapping points to it.
 //! V3. A unit that cannot be read stays where it is: its block is left alone until it is rewritten.
 
@@ -19,7 +19,7 @@ use crate::error::{Check, SpaceError};
 use crate::flash::Work;
 use crate::frontier::Stream;
 use crate::layout::GC_RESERVE;
-use crate::meta::{PageKind, PageMeta, Standing};
+use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::options::GcPolicy;
 use crate::place::Claim;
 use crate::space::{Space, info_of};
@@ -334,7 +334,7 @@ impl<D: Nand> Space<D> {
                 return Ok(());
             }
         };
-        let mut copy = PageMeta { standing, ..*meta };
+        let mut copy = PageMeta { standing, origin: Origin::Copy, ..*meta };
         if self.flash.bugs.has(SpaceBug::RelocationTakesNewVersion) {
             copy.version = self.next_version();
         }

@@ -8,7 +8,7 @@
 //! M3. A code of its own repairs one flipped bit of the metadata, wherever it stands.
 //!
 //! ```text
-//!  0      kind (low nibble), format version (high nibble)
+//!  0      kind (3 bits), copy (1 bit), format version (high nibble)
 //!  1      part (3 bits), parts - 1 (3 bits), standing (2 bits)
 //!  2      region (5 bits), append slots (3 bits)
 //!  3..7   logical page
@@ -39,6 +39,10 @@ pub(crate) const HEADER_SIZE: usize = 40;
 const CRC_OFFSET: usize = 29;
 const CODE_OFFSET: usize = 33;
 const FORMAT_NIBBLE: u8 = 1;
+
+/// Bits of byte 0 that name the kind, and the one that marks a copy.
+const KIND_MASK: u8 = 7;
+const COPY_BIT: u8 = 8;
 
 const _: () = assert!(META_SIZE == CODE_OFFSET + 2);
 const _: () = assert!(CODE_OFFSET <= code::DATA_SIZE_MAX);
@@ -72,6 +76,16 @@ pub(crate) enum Standing {
     Flagged,
 }
 
+/// Whether the version was written here first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// It was.
+    #[default]
+    Original,
+    /// It was moved here: what it was copied from may still be found.
+    Copy,
+}
+
 /// Metadata of one physical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageMeta {
@@ -79,6 +93,7 @@ pub(crate) struct PageMeta {
     pub(crate) part: u8,
     pub(crate) parts: u8,
     pub(crate) standing: Standing,
+    pub(crate) origin: Origin,
     pub(crate) region: RegionId,
     /// Code words at its end that the first program leaves to appends.
     pub(crate) slots: u8,
@@ -222,6 +237,7 @@ impl PageMeta {
             part: 0,
             parts: 1,
             standing: Standing::Plain,
+            origin: Origin::Original,
             region: RegionId(0),
             slots: 0,
             page,
@@ -236,7 +252,8 @@ impl PageMeta {
     pub(crate) fn encode(&self, page: PhysicalPage, payload_crc: u32) -> [u8; META_SIZE] {
         debug_assert!(self.part < self.parts && self.parts <= 8, "parts are counted in three bits");
         let mut bytes = [0; META_SIZE];
-        bytes[0] = self.kind.number() | FORMAT_NIBBLE << 4;
+        let copy = if self.origin == Origin::Copy { COPY_BIT } else { 0 };
+        bytes[0] = self.kind.number() | copy | FORMAT_NIBBLE << 4;
         bytes[1] = self.part | (self.parts - 1) << 3 | self.standing.number() << 6;
         bytes[2] = region_byte(self.region, self.slots);
         put_uint(&mut bytes[3..7], self.page.0.into());
@@ -277,10 +294,11 @@ impl PageMeta {
         let (part, parts) = (bytes[1] & 7, (bytes[1] >> 3 & 7) + 1);
         (part < parts).then_some(())?;
         Some(Self {
-            kind: PageKind::from_number(bytes[0] & 0xF)?,
+            kind: PageKind::from_number(bytes[0] & KIND_MASK)?,
             part,
             parts,
             standing: Standing::from_number(bytes[1] >> 6)?,
+            origin: if bytes[0] & COPY_BIT == 0 { Origin::Original } else { Origin::Copy },
             region: RegionId(bytes[2] & REGION_MAX),
             slots: bytes[2] >> 5,
             page: LogicalPage(get_uint(&bytes[3..7]) as u32),
@@ -294,7 +312,7 @@ impl PageMeta {
     /// What a page whose metadata these bytes are says it is.
     #[cfg(feature = "seeded-bugs")]
     pub(crate) fn kind_of(bytes: &[u8]) -> Option<PageKind> {
-        bytes.first().and_then(|byte| PageKind::from_number(byte & 0xF))
+        bytes.first().and_then(|byte| PageKind::from_number(byte & KIND_MASK))
     }
 
     /// Makes checksum and code of these metadata fit whatever they and the payload are.

@@ -4,8 +4,8 @@
 //!
 //! U1. An entry of the recorded mapping holds only while its block still lives the recorded life.
 //! U2. Of the versions written since the record the newest valid one wins (rule D6); it is never
-//!     older than the recorded one. Of its copies the one in the block that was closed last wins, if it
-//!     reads whole: it is not the one that collection left behind.
+//!     older than the recorded one. Where it was moved, the place it was moved to last wins, if it reads
+//!     whole: the block that it was moved from may have been in an erase that the cut ended.
 //! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
 //! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11). A device
 //!     that needs syncs has none of it: the session begins with a sync.
@@ -41,7 +41,7 @@ use crate::groups::{GroupPage, Rank};
 use crate::layout::{BLOCK_ENTRY_SIZE, Layout};
 use crate::log::LogBlock;
 use crate::mapping::UNMAPPED;
-use crate::meta::{PageKind, PageMeta, get_uint};
+use crate::meta::{Origin, PageKind, PageMeta, get_uint};
 use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Ring;
@@ -114,16 +114,27 @@ struct Recorded {
     state: u8,
 }
 
+/// A version found by scanning. The greatest of a page is its newest version, where it was moved last: what
+/// is moved goes to the blocks of one stream, which are taken in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    version: Version,
+    origin: Origin,
+    /// Sequence of its block.
+    sequence: u32,
+    at: u32,
+}
+
 /// A mount in progress.
 struct Mount<D> {
     space: Space<D>,
     firsts: Vec<First>,
     classes: Vec<Class>,
     /// Valid versions found by scanning, of each page.
-    found: BTreeMap<LogicalPage, Vec<(Version, u32)>>,
+    found: BTreeMap<LogicalPage, Vec<Found>>,
+    /// Pages of open groups that scanning found, by where they stand.
+    found_in_groups: BTreeMap<u32, Found>,
     suspects: Vec<Suspect>,
-    /// When scanned blocks were closed, for those whose summary tells.
-    closed: BTreeMap<BlockIndex, Version>,
     /// What the scan found that may prove a group committed: its flagged pages, and copies made since.
     evidence: Vec<(u32, PageMeta)>,
     /// Group pages that were overtaken when the record was made.
@@ -183,8 +194,8 @@ impl<D: Nand> Mount<D> {
             firsts,
             classes,
             found: BTreeMap::new(),
+            found_in_groups: BTreeMap::new(),
             suspects: Vec::new(),
-            closed: BTreeMap::new(),
             evidence: Vec::new(),
             overtaken: Vec::new(),
             report: MountReport::default(),

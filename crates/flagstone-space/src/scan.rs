@@ -48,16 +48,12 @@ pub(crate) struct FoundUnit {
 pub(crate) struct Summary {
     pub(crate) head: SummaryHead,
     pub(crate) units: Vec<PageMeta>,
-    /// Number drawn when the block was closed.
-    pub(crate) closed: Version,
 }
 
 /// What a block holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockScan {
     pub(crate) units: Vec<FoundUnit>,
-    /// Number drawn when the block was closed; none where no summary tells.
-    pub(crate) closed: Option<Version>,
     /// Content of the last unit, when it is a suspect (Q2).
     pub(crate) last_image: Option<Vec<u8>>,
     pub(crate) torn_units: u32,
@@ -279,9 +275,9 @@ pub(crate) fn scan_block<D: Nand>(
         false => read_summary(flash, block, sequence)?,
     };
     match summary {
-        Some(Summary { units, closed, .. }) => {
+        Some(Summary { units, .. }) => {
             let units = summary_units(flash, block, from, units);
-            Ok(BlockScan { units, closed: Some(closed), ..BlockScan::default() })
+            Ok(BlockScan { units, ..BlockScan::default() })
         }
         None => scan_units(flash, block, from, sequence),
     }
@@ -352,18 +348,16 @@ pub(crate) fn read_summary<D: Nand>(
     let chunk_size = flash.layout.chunk_size;
     let mut bytes = vec![0; chunk_size * flash.layout.summary_pages as usize];
     let mut filled = 0;
-    let mut closed = Version(0);
     for (index, target) in bytes.chunks_mut(chunk_size).enumerate() {
         let at = first_page(&flash.layout, block) + start + index as u32;
         match flash.read_page(at, target, NO_APPENDS, ReadPurpose::Metadata) {
             Ok(read) if read.meta.kind == PageKind::Summary && read.meta.sequence == sequence => {
                 filled += target.len();
-                closed = read.meta.version;
             }
             Ok(_) | Err(ReadFault::Bad(_)) => break,
             Err(ReadFault::Device(error)) => return Err(error),
         }
     }
     let decoded = summary::decode(&bytes[..filled]);
-    Ok(decoded.map(|(head, units)| Summary { head, units, closed }))
+    Ok(decoded.map(|(head, units)| Summary { head, units }))
 }

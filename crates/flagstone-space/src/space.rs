@@ -23,7 +23,7 @@ use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::log::LogArea;
 use crate::mapping::{Bits, Mapping, UNMAPPED};
-use crate::meta::{PageKind, PageMeta, Standing};
+use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::numbers::Numbers;
 use crate::options::SpaceOptions;
 use crate::pins::Pins;
@@ -410,6 +410,7 @@ impl<D: Nand> Space<D> {
             part: 0,
             parts: self.options.parts,
             standing: Standing::Plain,
+            origin: Origin::Original,
             region: tag.region,
             slots: tag.append_slots,
             page,

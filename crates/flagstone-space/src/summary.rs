@@ -7,13 +7,15 @@
 //!          12..16 logical pages  16..20 entries  20..24 sequence of the block
 //!          24..28 sequence floor of the format  28..32 CRC-32C over everything else
 //! entry    0..4 logical page  4..10 version  10..17 LSN  17..22 group  22 region, append slots
-//!          23 kind (low nibble), standing (high nibble)
+//!          23 kind (low nibble), standing (2 bits), copy (1 bit)
 //! ```
 
 use alloc::vec::Vec;
 
 use crate::checksum::crc32c;
-use crate::meta::{PageKind, PageMeta, REGION_MAX, Standing, get_uint, put_uint, region_byte};
+use crate::meta::{
+    Origin, PageKind, PageMeta, REGION_MAX, Standing, get_uint, put_uint, region_byte,
+};
 use crate::{GroupId, LogicalPage, Lsn, RegionId, Version};
 
 const MAGIC: &[u8; 4] = b"FSUM";
@@ -22,6 +24,9 @@ const ENTRY_SIZE: usize = 24;
 
 /// Bit beside the parts of a unit: the device grows.
 const GROWS: u8 = 0x80;
+
+/// Bit of an entry's last byte: the unit is a copy.
+const COPY: u8 = 0x40;
 
 /// Bytes of a summary of `units` units.
 pub(crate) const fn size(units: u32) -> usize {
@@ -60,7 +65,8 @@ pub(crate) fn encode(head: &SummaryHead, units: &[PageMeta], target: &mut Vec<u8
         put_uint(&mut entry[10..17], unit.lsn.0);
         put_uint(&mut entry[17..22], unit.group.0);
         entry[22] = region_byte(unit.region, unit.slots);
-        entry[23] = kind_number(unit.kind) | unit.standing.number() << 4;
+        let copy = if unit.origin == Origin::Copy { COPY } else { 0 };
+        entry[23] = kind_number(unit.kind) | unit.standing.number() << 4 | copy;
         target.extend_from_slice(&entry);
     }
     let crc = crc_of(target);
@@ -118,7 +124,8 @@ fn unit(entry: &[u8], head: &SummaryHead) -> Option<PageMeta> {
         kind,
         part: 0,
         parts: head.parts,
-        standing: Standing::from_number(entry[23] >> 4)?,
+        standing: Standing::from_number(entry[23] >> 4 & 3)?,
+        origin: if entry[23] & COPY == 0 { Origin::Original } else { Origin::Copy },
         region: RegionId(entry[22] & REGION_MAX),
         slots: entry[22] >> 5,
         page: LogicalPage(get_uint(&entry[..4]) as u32),

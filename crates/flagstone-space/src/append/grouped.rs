@@ -22,8 +22,8 @@
 //! X4. Each append may become a page by X3: room for one is kept (rule D7).
 //! X5. What was appended to was complete: a unit that a mount finds with a named append was not in flight
 //!     when power went.
-//! X6. A copy of a unit takes no append of a group: a mount that finds both may take the original, where
-//!     the record does not look for it.
+//! X6. A copy of a unit takes no append of a group: where damage takes the copy, a mount finds the original,
+//!     and the record does not look for the append there.
 
 use alloc::vec::Vec;
 
@@ -33,7 +33,7 @@ use super::Change;
 use crate::error::SpaceError;
 use crate::frontier::Stream;
 use crate::groups::{GroupAppend, GroupPage, Rank};
-use crate::meta::{PageKind, PageMeta, Standing};
+use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::place::Claim;
 use crate::record::OpenGroupPage;
 use crate::runs::ChangeForm;
@@ -172,7 +172,8 @@ impl<D: Nand> Space<D> {
             let whole =
                 self.read_unit_with(at, &mut image, Some(append.count), ReadPurpose::Relocation)?;
             let version = append.version;
-            let copy = PageMeta { standing: Standing::Plain, group, version, ..whole };
+            let origin = Origin::Original;
+            let copy = PageMeta { standing: Standing::Plain, origin, group, version, ..whole };
             let to = self.place(Stream::Cold, Claim::Reserve, copy, &image, cause)?;
             self.copies.put(to, true);
             self.groups.remove_append(group, meta.page);

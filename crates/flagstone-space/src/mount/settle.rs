@@ -4,22 +4,28 @@
 //! (U4). Never reads more than the blocks that are to be scanned.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
-use super::{Class, Mount};
+use super::{Class, Found, Mount};
 use crate::blocks::BlockState;
 use crate::evidence::{Flag, Flags, Shadow};
 use crate::flash::{NO_APPENDS, ReadFault};
 use crate::groups::{GroupPage, Rank};
 use crate::mapping::UNMAPPED;
-use crate::meta::{PageKind, PageMeta, Standing};
+use crate::meta::{Origin, PageKind, PageMeta, Standing};
 use crate::scan::{BlockScan, FoundUnit, scan_block};
 use crate::space::Suspect;
 use crate::stats::ReadPurpose;
 use crate::{GroupId, LogicalPage, PinId, SpaceBug, Version};
+
+impl From<&FoundUnit> for Found {
+    fn from(unit: &FoundUnit) -> Self {
+        let PageMeta { version, origin, sequence, .. } = unit.meta;
+        Self { version, origin, sequence, at: unit.at }
+    }
+}
 
 impl<D: Nand> Mount<D> {
     pub(super) fn scan_new_blocks(&mut self) -> Result<(), NandError> {
@@ -32,7 +38,6 @@ impl<D: Nand> Mount<D> {
             let block = BlockIndex(index as u32);
             let sequence = self.space.blocks.get(block).sequence;
             let scan = scan_block(&mut self.space.flash, block, from, sequence)?;
-            self.closed.extend(scan.closed.map(|closed| (block, closed)));
             self.take_scan(scan)?;
         }
         Ok(())
@@ -66,22 +71,30 @@ impl<D: Nand> Mount<D> {
         }
         let decided = meta.group == GroupId::NONE || meta.standing == Standing::Committed;
         if decided || self.space.flash.bugs.has(SpaceBug::OpenGroupCounts) {
-            self.found.entry(meta.page).or_default().push((meta.version, unit.at));
+            self.found.entry(meta.page).or_default().push(Found::from(unit));
             return Ok(());
         }
         let older = self.space.groups.get(meta.group, meta.page);
-        let is_newer = match older {
-            Some(older) if older.version == meta.version => {
-                !self.reads_whole(older.at, meta.page, meta.version)?
-            }
+        let counts = match older {
+            Some(older) if older.version == meta.version => self.is_preferred(unit, older.at)?,
             Some(older) => older.version < meta.version,
             None => true,
         };
-        if is_newer {
+        if counts {
             let entry = GroupPage { at: unit.at, version: meta.version, rank: Rank::Newest };
             self.space.groups.insert(meta.group, meta.page, entry);
+            self.found_in_groups.insert(unit.at, Found::from(unit));
         }
         Ok(())
+    }
+
+    /// Whether a group's page that scanning found counts, not the same version at `other` (U2). What the
+    /// record knows was there before.
+    fn is_preferred(&mut self, unit: &FoundUnit, other: u32) -> Result<bool, NandError> {
+        let is_later = self.found_in_groups.get(&other) < Some(&Found::from(unit));
+        let later = if is_later { unit.at } else { other };
+        let is_whole = self.reads_whole(later, unit.meta.page, unit.meta.version)?;
+        Ok(is_later == is_whole)
     }
 
     /// Picks the newest version of each page (U2), marks what is live, keeps suspects (U4).
@@ -89,15 +102,13 @@ impl<D: Nand> Mount<D> {
         self.judge_flags()?;
         let found = core::mem::take(&mut self.found);
         self.rank_groups(&found);
-        let needs = self.needs_of_blocks(&found);
         let mut losers = BTreeMap::new();
         for (page, mut versions) in found {
-            versions
-                .sort_unstable_by_key(|(version, at)| (*version, self.rank_of_copy(*at, &needs)));
+            versions.sort_unstable();
             let Some(at) = self.take_newest(page, &mut versions)? else { continue };
             let appends = self.space.map.appends(page);
             let recorded = self.space.map.set(page, at).map(|at| (at, appends));
-            let found = versions.iter().map(|(_, at)| (*at, 0));
+            let found = versions.iter().map(|found| (found.at, 0));
             let older: Vec<(u32, u8)> = recorded.into_iter().chain(found).collect();
             losers.insert(page, older);
         }
@@ -119,47 +130,6 @@ impl<D: Nand> Mount<D> {
         self.keep_suspects(&losers);
         self.free_empty_blocks();
         Ok(())
-    }
-
-    /// Among equal copies of a page the highest is taken. A collection leaves two until the victim is
-    /// erased, which may be long after it counts as free: were the original taken, that block would be
-    /// free no more (rule D7), and where its erase was cut, what reads well now may not do so again. A
-    /// victim is closed before its pages are copied, so the block that was closed later, or never, holds
-    /// the copy. Where summaries do not tell, the block that is needed most is taken.
-    fn rank_of_copy(&self, at: u32, needs: &[(u32, u32)]) -> (Version, (u32, u32), u32) {
-        let block = self.block_of(at);
-        let closed = self.closed.get(&BlockIndex(block as u32)).copied();
-        (closed.unwrap_or(Version(u64::MAX)), needs[block], at)
-    }
-
-    /// How much each block is needed: pages that it alone holds, then copies of those that others hold
-    /// too.
-    fn needs_of_blocks(
-        &self,
-        found: &BTreeMap<LogicalPage, Vec<(Version, u32)>>,
-    ) -> Vec<(u32, u32)> {
-        let space = &self.space;
-        let mut needs = vec![(0, 0); space.blocks.len() as usize];
-        let recorded = space.map.iter().filter(|(page, _)| !found.contains_key(page));
-        let grouped = space.groups.iter().map(|page| page.at);
-        let meta = space.meta_units.iter().copied().filter(|at| *at != UNMAPPED);
-        for at in recorded.map(|(_, at)| at).chain(grouped).chain(meta) {
-            needs[self.block_of(at)].0 += 1;
-        }
-        for versions in found.values() {
-            let newest = versions.iter().map(|(version, _)| *version).max();
-            let copies = versions.iter().filter(|(version, _)| Some(*version) == newest);
-            let is_alone = copies.clone().count() == 1;
-            for (_, at) in copies {
-                let (alone, shared) = &mut needs[self.block_of(*at)];
-                *if is_alone { alone } else { shared } += 1;
-            }
-        }
-        needs
-    }
-
-    fn block_of(&self, at: u32) -> usize {
-        (at / self.space.flash.layout.geometry.pages_per_block) as usize
     }
 
     /// Decides which open groups a flag has committed, by the rules of evidence: their pages are
@@ -213,29 +183,31 @@ impl<D: Nand> Mount<D> {
         let pages = self.space.groups.remove(group).unwrap_or_default();
         for (page, entry) in pages {
             if entry.rank == Rank::Newest {
-                self.found.entry(page).or_default().push((entry.version, entry.at));
+                let (at, version) = (entry.at, entry.version);
+                let recorded = Found { version, origin: Origin::Original, sequence: 0, at };
+                let found = self.found_in_groups.get(&at).copied().unwrap_or(recorded);
+                self.found.entry(page).or_default().push(found);
             }
         }
     }
 
-    /// Takes out the newest version, of its copies the last that reads whole: a cut may have interrupted
-    /// the erase of the older one's block, whose summary still lists it (U2).
+    /// Takes out the newest version; of the places where it stands the last one that reads whole (U2). A
+    /// cut may have ended the move, or the erase of a block whose summary still lists it.
     fn take_newest(
         &mut self,
         page: LogicalPage,
-        versions: &mut Vec<(Version, u32)>,
+        versions: &mut Vec<Found>,
     ) -> Result<Option<u32>, NandError> {
-        let Some((newest, _)) = versions.last().copied() else { return Ok(None) };
+        let Some(newest) = versions.last().map(|found| found.version) else { return Ok(None) };
         let mut chosen = versions.len() - 1;
-        let is_copy = |(version, _): &&(Version, u32)| *version == newest;
-        let copies = versions.iter().rev().take_while(is_copy).count();
+        let copies = versions.iter().rev().take_while(|found| found.version == newest).count();
         for index in (versions.len() - copies..versions.len()).rev().filter(|_| copies > 1) {
-            if self.reads_whole(versions[index].1, page, newest)? {
+            if self.reads_whole(versions[index].at, page, newest)? {
                 chosen = index;
                 break;
             }
         }
-        Ok(Some(versions.remove(chosen).1))
+        Ok(Some(versions.remove(chosen).at))
     }
 
     /// Recorded versions that are gone without a newer one (U5). One in an open group may yet count.
@@ -264,12 +236,12 @@ impl<D: Nand> Mount<D> {
 
     /// Decides which group pages are overtaken: by a version found in the scan, or by the recorded
     /// mapping, for which the record says it. The mapped page itself may be half erased by now.
-    fn rank_groups(&mut self, found: &BTreeMap<LogicalPage, Vec<(Version, u32)>>) {
+    fn rank_groups(&mut self, found: &BTreeMap<LogicalPage, Vec<Found>>) {
         let overtaken: BTreeSet<_> = self.overtaken.drain(..).collect();
         self.space.groups.rank(|page, entry| {
             let newest = found.get(&page).and_then(|versions| versions.iter().max());
             let is_overtaken = match newest {
-                Some((version, _)) => *version >= entry.version,
+                Some(newest) => newest.version >= entry.version,
                 None => overtaken.contains(&(page, entry.version)),
             };
             if is_overtaken { Rank::Overtaken } else { Rank::Newest }
