@@ -7,6 +7,8 @@ use std::vec::Vec;
 use flagstone_nand::{BlockIndex, Crashable, Ending, FaultPlan, Nand, Profile, SimNand};
 
 use super::harness::{Draw, REGION, content, options, profile, sim};
+#[cfg(feature = "seeded-bugs")]
+use crate::SpaceBug;
 use crate::runs::{self, ChangeForm};
 use crate::{
     GroupAppend, GroupId, LogicalPage, Lsn, NoOwner, PageInfo, Space, SpaceError, SpaceOptions,
@@ -291,7 +293,11 @@ struct Seen {
 /// Cuts every operation of the acts behind `warm_up`; `twice` cuts what a restart writes before it has
 /// decided, too. There the last record may be gone with the tail of the log.
 fn explore(seed: u64, warm_up: usize, steps: usize, twice: bool) -> Seen {
-    let mut world = World::new(&fine_profile(), &options());
+    explore_from(World::new(&fine_profile(), &options()), seed, warm_up, steps, twice)
+}
+
+fn explore_from(world: World, seed: u64, warm_up: usize, steps: usize, twice: bool) -> Seen {
+    let mut world = world;
     let pages = world.space.capacity_pages() - 6;
     let acts = script(seed, warm_up + steps + 12, pages);
     let mut seen = Seen::default();
@@ -352,6 +358,21 @@ fn every_second_cut_among_appends_of_groups_recovers() {
     for seed in [17, 41] {
         let seen = explore(seed, 150, 10, true);
         assert!(seen.states > 300 && seen.appended > 10, "{seed}: {seen:?}");
+    }
+}
+
+/// Goal: the exploration sees what it is there for. Method: bugs planted in the session that is cut.
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn planted_bugs_of_open_appends_are_found() {
+    for bug in [SpaceBug::OpenAppendsCount, SpaceBug::OpenAppendsLeft] {
+        let is_found = |seed| {
+            let mut world = World::new(&fine_profile(), &options());
+            world.space.plant(bug);
+            let run = || explore_from(world, seed, 120, 60, false);
+            catch_unwind(AssertUnwindSafe(run)).is_err()
+        };
+        assert!((0..8).any(is_found), "{bug:?}");
     }
 }
 
