@@ -46,7 +46,7 @@ impl<D: Nand> Space<D> {
     /// page takes no append. After [`Space::ensure_room`], as for a page.
     ///
     /// Nothing of it is found by a mount: the record that commits the group has to name it, for
-    /// [`Space::name_appends`].
+    /// [`Space::find_appends`].
     ///
     /// # Errors
     ///
