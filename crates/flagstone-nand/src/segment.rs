@@ -95,6 +95,8 @@ pub struct SegmentFile<S> {
     pages: Vec<PageState>,
     /// The host takes no discards.
     keeps_all: bool,
+    /// Some segments may have been given back to the host (G7).
+    has_holes: bool,
     erase_counts: Vec<u32>,
     counters: Counters,
     poisoned: bool,
@@ -231,6 +233,7 @@ impl<S: Storage> SegmentFile<S> {
     fn assemble(storage: S, head: Head, bad: Vec<u8>, size: u64) -> Self {
         let geometry = head.geometry;
         let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
+        let has_holes = storage.has_holes();
         let shared = storage.shared().map(|storage| Shared::new(storage, geometry, head.size()));
         let mut device = Self {
             storage,
@@ -244,6 +247,7 @@ impl<S: Storage> SegmentFile<S> {
             bad,
             pages: Vec::new(),
             keeps_all: false,
+            has_holes,
             erase_counts: Vec::new(),
             counters: Counters::default(),
             poisoned: false,
@@ -381,7 +385,10 @@ impl<S: Storage> Nand for SegmentFile<S> {
             return Err(NandError::Rule { page: first, rule: FlashRule::BadBlock });
         }
         // A device without power must not pretend to erase.
-        self.storage.reserve(self.offset_of(first), self.geometry.block_size())?;
+        self.storage.size()?;
+        if self.has_holes {
+            self.storage.reserve(self.offset_of(first), self.geometry.block_size())?;
+        }
         let start = first.number() as usize;
         let pages = start..start + self.geometry.pages_per_block as usize;
         self.pages[pages].fill(PageState::default());
@@ -406,7 +413,10 @@ impl<S: Storage> Nand for SegmentFile<S> {
         }
         let size = u64::from(end - begin.number()) * u64::from(self.geometry.page_size);
         match self.storage.discard(self.offset_of(begin), size) {
-            Ok(()) => self.counters.bytes_discarded += size,
+            Ok(()) => {
+                self.counters.bytes_discarded += size;
+                self.has_holes = true;
+            }
             // What is kept is as good.
             Err(_) => self.keeps_all = true,
         }

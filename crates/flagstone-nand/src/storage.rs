@@ -276,11 +276,16 @@ pub trait Storage {
     /// Host errors, power loss.
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
 
+    /// Whether some bytes have no room of their own, as far as is known.
+    fn has_holes(&self) -> bool {
+        false
+    }
+
     /// Makes sure of room for `size` bytes at `offset` that may have been discarded; their content stays.
     ///
     /// # Errors
     ///
-    /// `NoSpace` when there is none: nothing changed. Other host errors and power loss.
+    /// `NoSpace` when there is none: nothing changed. Power loss.
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
 
     /// Reads and syncs beside whoever has the storage; none where nothing happens at a time.

@@ -31,7 +31,7 @@ use core::ops::Range;
 
 use flagstone_nand::BlockIndex;
 
-use crate::dead::Dead;
+use crate::dead::{Dead, Listed};
 use crate::mapping::Bits;
 
 /// What a block is used for.
@@ -393,10 +393,9 @@ impl BlockTable {
         }
     }
 
-    /// Keeps a list of dead pages from now on, of units of `parts` pages, and puts on it what is
-    /// dead already.
-    pub(crate) fn report_dead(&mut self, parts: u32) {
-        self.dead.open(parts);
+    /// Keeps a list of dead pages from now on, and puts on it what is dead already.
+    pub(crate) fn report_dead(&mut self, listed: Listed) {
+        self.dead.open(listed);
         for block in (0..self.len()).map(BlockIndex) {
             self.report_block(block);
         }
@@ -404,9 +403,7 @@ impl BlockTable {
 
     /// The block is written again.
     pub(crate) fn withdraw_dead(&mut self, block: BlockIndex) {
-        if self.dead.parts().is_some() {
-            self.dead.withdraw(&self.pages_of(block));
-        }
+        self.dead.withdraw(&self.pages_of(block));
     }
 
     /// Puts the dead pages of a free or closed block on the list.

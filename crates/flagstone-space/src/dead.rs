@@ -21,32 +21,46 @@ use crate::space::Space;
 /// The list; empty for ever unless it is opened.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dead {
-    /// Pages of a unit, once somebody wants to know.
-    parts: Option<u32>,
+    listed: Option<Listed>,
     ranges: Vec<Range<u32>>,
 }
 
+/// What is on the list, once somebody wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    /// Units of so many pages, all told at once.
+    Units(u32),
+    /// Whole blocks, some at a time: a host may take long for each.
+    Blocks,
+}
+
+/// Pages of whole blocks that are told at a time: 64 MiB of 4 KiB each.
+const TOLD_MAX: u32 = 1 << 14;
+
 impl Dead {
-    /// Keeps a list from now on, of units of `parts` pages.
-    pub(crate) fn open(&mut self, parts: u32) {
-        self.parts = Some(parts);
+    /// Keeps a list from now on.
+    pub(crate) fn open(&mut self, listed: Listed) {
+        self.listed = Some(listed);
     }
 
-    /// Pages of a unit, if a list is kept.
+    /// Pages of a unit, if units are listed.
     pub(crate) fn parts(&self) -> Option<u32> {
-        self.parts
+        match self.listed? {
+            Listed::Units(parts) => Some(parts),
+            Listed::Blocks => None,
+        }
     }
 
     /// The unit at `at` of a closed block is dead; `first` is the block's first page (E2).
     pub(crate) fn unit(&mut self, at: u32, first: u32) {
-        if let Some(parts) = self.parts.filter(|_| at != first) {
+        if let Some(parts) = self.parts().filter(|_| at != first) {
             self.ranges.push(at..at + parts);
         }
     }
 
     /// A block is free: all its pages are dead.
     pub(crate) fn block(&mut self, pages: Range<u32>) {
-        if self.parts.is_some() {
+        if self.listed.is_some() {
             self.ranges.push(pages);
         }
     }
@@ -56,9 +70,21 @@ impl Dead {
         self.ranges.retain(|range| !pages.contains(&range.start));
     }
 
-    /// The list, neighbours as one.
+    /// What is to be told now, neighbours as one.
     fn take(&mut self) -> Vec<Range<u32>> {
-        let mut ranges = core::mem::take(&mut self.ranges);
+        let mut left = match self.listed {
+            Some(Listed::Blocks) => TOLD_MAX,
+            _ => u32::MAX,
+        };
+        let fits = |range: &&Range<u32>| {
+            let size = range.end - range.start;
+            left.checked_sub(size).is_some_and(|rest| {
+                left = rest;
+                true
+            })
+        };
+        let count = self.ranges.iter().rev().take_while(fits).count();
+        let mut ranges = self.ranges.split_off(self.ranges.len() - count);
         ranges.sort_unstable_by_key(|range| range.start);
         ranges.dedup_by(|next, range| {
             let continues = next.start <= range.end;
@@ -73,9 +99,11 @@ impl<D: Nand> Space<D> {
     /// Begins to list dead pages, where the device has a translation layer of its own, or a host that is to
     /// be told.
     pub(crate) fn report_dead(&mut self) {
-        let discards = self.discards && self.layout().capabilities.needs_sync;
-        if discards || self.layout().capabilities.cell_mode == CellMode::Translated {
-            self.blocks.report_dead(u32::from(self.options.parts));
+        let capabilities = self.layout().capabilities;
+        if capabilities.cell_mode == CellMode::Translated {
+            self.blocks.report_dead(Listed::Units(u32::from(self.options.parts)));
+        } else if self.discards && capabilities.needs_sync {
+            self.blocks.report_dead(Listed::Blocks);
         }
     }
 

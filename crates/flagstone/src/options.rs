@@ -315,9 +315,10 @@ pub struct Options {
     /// Physical pages that the log may occupy; 0 derives it from the memory budget. Raised to the
     /// smallest log that works on the device.
     pub log_pages: u32,
-    /// Whether segments of a file or block device that hold nothing are given back to the host: as holes in a
-    /// file, by a discard on a block device. What was given back is asked for again before it is written, and may
-    /// be gone from a file system that filled up meanwhile: the database is full then. Never on NAND.
+    /// Whether segments of a file or block device that hold nothing are given back to the host: as holes of a
+    /// file, by zeroing that deallocates on a block device (SSD and eMMC; most SD cards know none). What was
+    /// given back is asked for again before it is written. Where the file system filled up meanwhile, the session
+    /// writes no more, and the database opens to be read alone until there is room. Never on NAND.
     pub discard: bool,
     /// How checkpoints treat live deltas.
     pub compaction: Compaction,

@@ -816,6 +816,21 @@ fn ways_back_to_savepoints_take_no_room() {
     }
 }
 
+#[test]
+fn a_savepoint_that_was_rolled_back_is_gone() {
+    let (database, table) = created();
+    let mut transaction = database.begin();
+    let early = transaction.savepoint().unwrap();
+    transaction.put(table, b"a", b"1").unwrap();
+    let late = transaction.savepoint().unwrap();
+    transaction.rollback_to(early).unwrap();
+    let again = transaction.savepoint().unwrap();
+    transaction.put(table, b"b", b"2").unwrap();
+    assert_eq!(transaction.rollback_to(late), Err(EngineError::NoSavepoint));
+    transaction.rollback_to(again).unwrap();
+    assert_eq!(transaction.get(table, b"b").unwrap(), None);
+}
+
 /// Goal: a large transaction behind another one has the same room. Method: on small blocks, whose records
 /// hold little, as many changes as one transaction may have, several times in a row.
 #[test]

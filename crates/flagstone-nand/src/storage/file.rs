@@ -344,11 +344,17 @@ impl Storage for FileStorage {
         punch(&self.file, offset, size).map_err(host)
     }
 
+    fn has_holes(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        self.file.metadata().is_ok_and(|data| data.is_file() && data.blocks() * 512 < data.len())
+    }
+
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
-        allocate(&self.file, offset, size).map_err(|error| match is_full(&error) {
-            true => StorageError::NoSpace,
-            false => host(error),
-        })
+        match allocate(&self.file, offset, size) {
+            Err(error) if is_full(&error) => Err(StorageError::NoSpace),
+            // A precaution: whether there is room, a write tells where the host does not.
+            _ => Ok(()),
+        }
     }
 
     fn can_extend(&self) -> bool {

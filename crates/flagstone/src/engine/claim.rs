@@ -696,7 +696,6 @@ impl Engine {
         };
         let Some(mut own) = self.transactions.remove(&claim.xid) else { return };
         self.uncommitted_size -= own.size;
-        own.size = 0;
         own.writes = without_versions(&own.writes, &mut own.dropped);
         for leaf in &claim.leaves {
             let (low, high) = private_bounds(leaf.table, leaf.range());

@@ -15,7 +15,7 @@ use crate::lock::Xid;
 /// Bytes by which unmerged deltas may make leaves grow: an upper bound, since a put may replace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Growth {
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Something was committed since deltas were last merged to the end: what a merge will make of
     /// it, growth or shrinking, is not known.
     is_open: bool,

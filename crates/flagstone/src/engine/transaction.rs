@@ -176,9 +176,9 @@ impl Engine {
         transaction.dropped.extend(dropped);
         if transaction.spilled_to > mark.0 {
             transaction.roll_runs_back(mark.0);
-            // What was gathered of the runs is another state.
-            transaction.sequence += 1;
         }
+        // What was gathered of the runs is another state, and no later savepoint has a number of one that is gone.
+        transaction.sequence += 1;
         self.recount(xid);
         Ok(())
     }

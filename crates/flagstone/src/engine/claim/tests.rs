@@ -368,3 +368,19 @@ fn a_flush_that_ends_after_a_failure_acknowledges_nothing() {
     assert_eq!(runtime.wait_durable(lsn), Err(EngineError::OutcomeUnknown));
     assert_eq!(database.begin().get(table, &key(1)).unwrap(), Some(value(1, 0)));
 }
+
+/// Goal: what a claim leaves to the log is counted until it is merged (rule D7). Method: leaves that change as a
+/// whole, and one that has to split.
+#[test]
+fn what_a_claim_leaves_out_may_make_leaves_grow() {
+    let (database, table) = database(CommitBy::Claims);
+    let mut transaction = database.begin();
+    for row in (0..60).chain(ROWS..ROWS + 30) {
+        transaction.put(table, &key(row), &value(row, 1)).unwrap();
+    }
+    transaction.commit_with(Durability::Immediate).unwrap();
+    assert!(claimed(&database) > 0, "nothing was claimed");
+    let engine = database.runtime().engine();
+    assert!(engine.has_deltas(), "all was claimed");
+    assert!(engine.growth.bytes >= 30 * 100, "{} bytes", engine.growth.bytes);
+}
