@@ -193,10 +193,7 @@ impl Engine {
         let mut folded = image.clone();
         self.widen(&mut folded);
         let fold = node::fold_in_place(&mut folded, &tree.deltas, upto, &mut NoOutline).ok()??;
-        // A leaf of which nothing is left is merged away, not moved.
-        let is_root = view.low().is_empty() && view.high().is_none();
-        let is_emptied = NodeView::trusted(&folded).count() == 0 && !is_root;
-        if !fold.dropped_refs.is_empty() || is_emptied {
+        if !fold.dropped_refs.is_empty() {
             return None;
         }
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
