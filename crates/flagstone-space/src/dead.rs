@@ -83,7 +83,8 @@ impl Dead {
                 true
             })
         };
-        let count = self.ranges.iter().rev().take_while(fits).count();
+        // A block that is larger than all that is told at a time is told alone.
+        let count = self.ranges.iter().rev().take_while(fits).count().max(1).min(self.ranges.len());
         let mut ranges = self.ranges.split_off(self.ranges.len() - count);
         ranges.sort_unstable_by_key(|range| range.start);
         ranges.dedup_by(|next, range| {
@@ -118,5 +119,25 @@ impl<D: Nand> Space<D> {
                 self.flash.device.trim(first, count);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: no block is too large to be told. Method: two of them, each above what is told at a time.
+    #[test]
+    fn a_large_block_is_told_alone() {
+        let mut dead = Dead::default();
+        dead.open(Listed::Blocks);
+        let size = TOLD_MAX + 1;
+        dead.block(0..size);
+        dead.block(2 * size..3 * size);
+        for first in [2 * size, 0] {
+            let told = dead.take();
+            assert_eq!((told.len(), told.first()), (1, Some(&(first..first + size))));
+        }
+        assert!(dead.take().is_empty());
     }
 }

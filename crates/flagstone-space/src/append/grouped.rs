@@ -24,6 +24,8 @@
 //!     when power went.
 //! X6. A copy of a unit takes no append of a group: where damage takes the copy, a mount finds the original,
 //!     and the record does not look for the append there.
+//! X7. Where a mount finds neither the append nor a page in its place, and nothing newer, damage took the unit
+//!     with the append: the page is lost, not what it was before the group (U5).
 
 use alloc::vec::Vec;
 
@@ -79,10 +81,22 @@ impl<D: Nand> Space<D> {
 
     /// Finds the appends of a group that a record of the caller's log names: they count with
     /// [`Space::commit_group`]. Restart hands them in before anything is written, or a collection would
-    /// move their pages without them. Those that stand elsewhere by now are passed over (X2).
-    pub fn find_appends(&mut self, group: GroupId, appends: &[GroupAppend]) {
+    /// move their pages without them. Those that stand elsewhere by now are passed over (X2); where one is gone
+    /// so is its page (X7).
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn find_appends(
+        &mut self,
+        group: GroupId,
+        appends: &[GroupAppend],
+    ) -> Result<(), SpaceError> {
         for append in appends {
             if !self.may_count(append) && !self.may_come_to_count(append) {
+                if self.is_gone(append)? {
+                    self.lose(append.page);
+                }
                 continue;
             }
             // The unit is still there: of the pages that its appends were to become when power went (X3)
@@ -95,6 +109,37 @@ impl<D: Nand> Space<D> {
                 self.clear_suspicion(append.at);
             }
         }
+        Ok(())
+    }
+
+    /// Whether what is mapped is older than the append although its unit never moved: no group has a page of
+    /// this version or a later one, and the block still lives the life in which it took the append (X7). What
+    /// was moved is a copy with the append folded in.
+    fn is_gone(&mut self, append: &GroupAppend) -> Result<bool, SpaceError> {
+        let Some(at) = self.map.get(append.page).filter(|at| *at != append.at) else {
+            return Ok(false);
+        };
+        let is_newer =
+            |it: OpenGroupPage| (it.page, true) == (append.page, it.version >= append.version);
+        let in_range = append.at < self.layout().geometry.page_count();
+        if !in_range || !self.is_of_this_life(append) || self.groups.iter().any(is_newer) {
+            return Ok(false);
+        }
+        let mut image = Vec::new();
+        match self.read_unit_twice(at, &mut image, ReadPurpose::Metadata) {
+            Ok(found) => Ok(found.origin == Origin::Original && found.version < append.version),
+            // Whoever reads it learns of it.
+            Err(SpaceError::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is mapped is not what was valid last.
+    fn lose(&mut self, page: LogicalPage) {
+        if let Some(old) = self.map.clear(page) {
+            self.limbo.insert(old);
+        }
+        self.map.lose(page);
     }
 
     /// Whether the append stands on the unit that is mapped, in slots that are not counted.

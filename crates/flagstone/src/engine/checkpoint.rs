@@ -431,7 +431,10 @@ impl Engine {
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
         self.cycle.tail_size = 0;
+        // Copies that have to be made where the log is full leave no room for the record that lets it go: the
+        // fewer there are, the sooner it is there (D7).
         let merges = std::mem::take(&mut self.cycle.merges_all)
+            || self.is_log_full()
             || self.are_many_apart()
             || self.options.compaction == Compaction::Merge;
         self.cycle.phase = match merges {
@@ -645,8 +648,26 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
     use super::super::spill::Runs;
     use super::*;
+    use crate::{Database, Options};
+
+    /// Goal (rule D7): a cycle of a full log copies as little as it can. Method: the same cycle with room in
+    /// the log and without.
+    #[test]
+    fn where_the_log_is_full_leaves_are_merged_before_the_rest_is_copied() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        let mut engine = database.runtime().engine();
+        engine.begin_cycle();
+        assert!(matches!(engine.cycle.phase, Phase::Copying { .. }), "there was room");
+        engine.cycle.phase = Phase::Idle;
+        engine.view.log_used = engine.view.log_budget;
+        engine.begin_cycle();
+        assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies come first");
+    }
 
     /// Goal (rule D7): what bounds a master record is what it takes. Method: one of each list.
     #[test]

@@ -650,7 +650,6 @@ impl Engine {
     pub(crate) fn claim_appended(&mut self, append: GroupAppend) {
         if let Some(claim) = &mut self.claim {
             claim.appends.push(append);
-            self.counts.claimed_appends += 1;
         }
     }
 
@@ -791,6 +790,7 @@ impl Engine {
             }
         };
         let page_count = claim.page_count();
+        self.counts.claimed_appends += claim.appends.len() as u64;
         match claim.reshaped {
             Some(install) => self.install(install, pins),
             None => self.cycle.count_grouped(page_count),

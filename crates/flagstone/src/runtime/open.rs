@@ -326,7 +326,7 @@ impl<D: Nand> Restart<'_, D> {
         if last < self.master.durable.max(self.mount.lsn_max) {
             return Err(LOG_SHORT.into());
         }
-        self.find_appends();
+        self.find_appends()?;
         self.count_named();
         // Until here nothing is written; whatever cannot be from now on, what was read stays readable.
         self.begin_epoch(&end, last)?;
@@ -489,13 +489,14 @@ impl<D: Nand> Restart<'_, D> {
 
     /// What committed groups have appended is found before anything is written: from here on a page that
     /// moves takes its appends along.
-    fn find_appends(&self) {
+    fn find_appends(&self) -> Result<(), SpaceError> {
         let mut space = self.runtime.space();
         for (_, effects) in &self.effects {
             if let Some(group) = effects.group {
-                space.find_appends(group, &effects.appends);
+                space.find_appends(group, &effects.appends)?;
             }
         }
+        Ok(())
     }
 
     /// What the first record of this session named, a later one may have to name as well (D4): groups that
