@@ -438,6 +438,7 @@ impl<D: Nand> Space<D> {
             && !self.is_spoilt(at)
             && !matches!(role, CellRole::Msb { .. })
             && !self.pins.is_pinned(at)
+            && !self.is_frozen(at)
             && !self.groups.has_page(page)
             && !self.rests_on_flag(expected.group)
     }

@@ -43,13 +43,17 @@ pub enum SpaceBug {
     OpenAppendsLeft,
     /// A version that a snapshot has pinned may be erased once it is replaced (D15).
     PinsIgnored,
+    /// A unit that a frozen mapping points to may be erased once its page is written anew (D15).
+    FrozenIgnored,
+    /// A mount looks for the units of frozen mappings where they stood when the record was made (D6).
+    FrozenNotFollowed,
     /// A mount takes blocks that its record does not know for unused ones (D4).
     GrownBlocksForgotten,
 }
 
 impl SpaceBug {
     /// Every bug.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::EraseBeforeSync,
         Self::DiesNotAwaited,
         Self::ReuseBeforeCheckpoint,
@@ -70,6 +74,8 @@ impl SpaceBug {
         Self::OpenAppendsCount,
         Self::OpenAppendsLeft,
         Self::PinsIgnored,
+        Self::FrozenIgnored,
+        Self::FrozenNotFollowed,
         Self::GrownBlocksForgotten,
     ];
 
@@ -87,6 +93,7 @@ impl SpaceBug {
             Self::RelocationTakesNewVersion
             | Self::AppendsForgotten
             | Self::OpenAppendsLeft
+            | Self::FrozenNotFollowed
             | Self::ChecksumIgnored
             | Self::StaleSequenceAccepted => 6,
             Self::ReserveGiven => 7,
@@ -96,7 +103,7 @@ impl SpaceBug {
             | Self::FreeBlockNotErased
             | Self::FlagTrustedInFlight
             | Self::AppendsToOldUnits => 11,
-            Self::PinsIgnored => 15,
+            Self::PinsIgnored | Self::FrozenIgnored => 15,
         }
     }
 }

@@ -19,12 +19,13 @@ use flagstone_nand::{BlockIndex, Geometry, Nand};
 use crate::blocks::BlockState;
 use crate::error::SpaceError;
 use crate::frontier::Stream;
+use crate::frozen::Frozen;
 use crate::mapping::UNMAPPED;
-use crate::meta::{PageKind, PageMeta, put_uint};
+use crate::meta::{PageKind, PageMeta};
 use crate::place::Claim;
 use crate::record::{OPEN_GROUP_PAGE_SIZE, OpenBlock, Record};
 use crate::space::{Session, Space, Suspect};
-use crate::{Cause, LogicalPage, SpaceBug};
+use crate::{Cause, FrozenId, LogicalPage, SpaceBug};
 
 /// Block states as the block table stores them.
 pub(crate) mod stored {
@@ -127,7 +128,13 @@ impl<D: Nand> Space<D> {
                 entries.for_each(|block| self.blocks.mark_saved(BlockIndex(block)));
             }
         }
-        self.write_directory(buffer)
+        let leaves = self.layout().directory_start;
+        if self.layout().directory_pages > 0 {
+            self.write_directory_of(0..leaves, leaves, buffer)?;
+        }
+        self.write_frozen(buffer)?;
+        self.meta_moving.clear();
+        Ok(())
     }
 
     /// Blocks whose entries a page of the block table holds.
@@ -157,30 +164,30 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    fn write_directory(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
-        let leaves = self.layout().directory_start as usize;
-        let entries = self.layout().entries_per_page() as usize;
-        let pages = self.layout().directory_pages;
-        for page in 0..pages {
-            let first = page as usize * entries;
-            let last = (first + entries).min(leaves);
-            let moved =
-                self.meta_moving.iter().any(|leaf| (first..last).contains(&(*leaf as usize)));
-            if !moved && !self.meta_moving.contains(&(leaves as u32 + page)) {
+    /// Writes the pages of the directory, from `first` on, that name pages among `leaves` which have moved.
+    pub(crate) fn write_directory_of(
+        &mut self,
+        leaves: Range<u32>,
+        first: u32,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), SpaceError> {
+        let entries = self.layout().entries_per_page();
+        for (page, begin) in (first..).zip(leaves.clone().step_by(entries as usize)) {
+            let named = begin..(begin + entries).min(leaves.end);
+            let has_moved = |index: &u32| named.contains(index) || *index == page;
+            if !self.meta_moving.iter().any(has_moved) {
                 continue;
             }
             buffer.clear();
-            buffer.resize((last - first) * 4, 0);
-            for (target, unit) in buffer.chunks_mut(4).zip(&self.meta_units[first..last]) {
-                put_uint(target, (*unit).into());
+            for unit in &self.meta_units[named.start as usize..named.end as usize] {
+                buffer.extend_from_slice(&unit.to_le_bytes());
             }
-            self.write_meta_page(leaves as u32 + page, buffer)?;
+            self.write_meta_page(page, buffer)?;
         }
-        self.meta_moving.clear();
         Ok(())
     }
 
-    fn write_meta_page(&mut self, index: u32, payload: &[u8]) -> Result<(), SpaceError> {
+    pub(crate) fn write_meta_page(&mut self, index: u32, payload: &[u8]) -> Result<(), SpaceError> {
         let version = self.next_version();
         let meta = PageMeta {
             parts: self.options.parts,
@@ -199,9 +206,21 @@ impl<D: Nand> Space<D> {
     pub(crate) fn move_meta_page(&mut self, index: u32) {
         if index < self.layout().table_start {
             self.map.mark_dirty(index);
+        } else if let Some((frozen, page)) = self.frozen_page(index) {
+            frozen.map.mark_dirty(page);
         } else {
             self.meta_moving.push(index);
         }
+    }
+
+    /// The frozen mapping that has page `index` of the mapping for one of its own, and which it is there.
+    fn frozen_page(&mut self, index: u32) -> Option<(&mut Frozen, u32)> {
+        let layout = &self.flash.layout;
+        let pages = |id: &FrozenId| layout.frozen_pages(*id);
+        let (id, frozen) =
+            self.frozen.maps.iter_mut().find(|(id, _)| pages(id).contains(&index))?;
+        let page = index - pages(id).start;
+        (page < layout.map_pages).then_some((frozen, page))
     }
 
     fn make_record(&self, user: Vec<u8>, log_head: u64) -> Record {
@@ -228,6 +247,7 @@ impl<D: Nand> Space<D> {
             open: self.open_blocks(),
             roots: self.meta_units[roots].to_vec(),
             groups,
+            frozen: self.frozen_records(),
             user,
         }
     }

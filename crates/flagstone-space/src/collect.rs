@@ -76,6 +76,8 @@ impl Owner for NoOwner {
 enum Role {
     Mapped,
     Grouped,
+    /// A frozen mapping alone points to it.
+    Frozen,
     Pinned,
     Meta,
     /// Forgotten since the last record.
@@ -266,9 +268,10 @@ impl<D: Nand> Space<D> {
             self.move_append_out(at, &meta, cause)?;
         }
         if role == Role::Mapped {
-            let pinned = self.pins.is_pinned(at).then(|| image.clone());
+            let is_held = self.pins.is_pinned(at) || self.is_frozen(at);
+            let held = is_held.then(|| image.clone());
             if let Some(newer) = owner.newer_image(meta.page, &info_of(&meta, at), image) {
-                self.replace_unit(at, &meta, image, newer, pinned.as_deref(), cause)?;
+                self.replace_unit(at, &meta, image, newer, held.as_deref(), cause)?;
                 owner.moved(meta.page, newer.lsn);
                 return Ok(role);
             }
@@ -279,17 +282,17 @@ impl<D: Nand> Space<D> {
         {
             owner.relocated(meta.page, &self.info_of_placed(&meta, to));
         }
-        Ok(role)
+        Ok(if self.limbo.contains(&at) { Role::Limbo } else { role })
     }
 
-    /// Writes the owner's newer image of a mapped page; a pinned old version moves on its own.
+    /// Writes the owner's newer image of a mapped page; an old version that is held moves on its own.
     fn replace_unit(
         &mut self,
         at: u32,
         meta: &PageMeta,
         image: &[u8],
         newer: NewerImage,
-        pinned: Option<&[u8]>,
+        held: Option<&[u8]>,
         cause: Cause,
     ) -> Result<(), SpaceError> {
         let tag =
@@ -300,7 +303,7 @@ impl<D: Nand> Space<D> {
         self.map_to(meta.page, to, newer.version);
         self.flash.tally.gc_merges += 1;
         self.flash.tally.region(meta.region).moves += 1;
-        match pinned {
+        match held {
             Some(old) => self.move_unit(at, meta, old, cause),
             None => Ok(()),
         }
@@ -323,7 +326,7 @@ impl<D: Nand> Space<D> {
             Role::Grouped if self.flags.contains_key(&at) => Standing::Committed,
             Role::Grouped => meta.standing,
             Role::Mapped => Standing::Plain,
-            Role::Pinned => Standing::History,
+            Role::Frozen | Role::Pinned => Standing::History,
             Role::Meta => {
                 self.move_meta_page(meta.page.0);
                 return Ok(());
@@ -334,7 +337,9 @@ impl<D: Nand> Space<D> {
                 return Ok(());
             }
         };
-        let mut copy = PageMeta { standing, origin: Origin::Copy, ..*meta };
+        // Y4
+        let origin = if role == Role::Frozen { Origin::Original } else { Origin::Copy };
+        let mut copy = PageMeta { standing, origin, ..*meta };
         if self.flash.bugs.has(SpaceBug::RelocationTakesNewVersion) {
             copy.version = self.next_version();
         }
@@ -342,12 +347,14 @@ impl<D: Nand> Space<D> {
         self.copies.put(to, true);
         self.flash.tally.region(meta.region).moves += 1;
         self.pins.relocate(at, to);
+        self.frozen.relocate(meta.page, at, to);
         match role {
             Role::Mapped => drop(self.map.set(meta.page, to)),
             Role::Grouped => self.groups.relocate(meta.group, meta.page, to),
-            Role::Pinned | Role::Meta | Role::Limbo | Role::None => {}
+            Role::Frozen | Role::Pinned | Role::Meta | Role::Limbo | Role::None => {}
         }
-        if self.is_evidence(at) {
+        // What was forgotten waits for the record that says so, wherever a frozen mapping has it now.
+        if self.is_evidence(at) || self.limbo.contains(&at) {
             self.limbo.insert(at);
         } else {
             self.blocks.drop_live(at);
@@ -362,9 +369,9 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    /// Whether the unit is mapped or belongs to an open group.
+    /// Whether the unit is mapped, now or in a frozen mapping, or belongs to an open group.
     pub(crate) fn is_current(&self, at: u32, meta: &PageMeta) -> bool {
-        matches!(self.role(at, meta), Role::Mapped | Role::Grouped)
+        matches!(self.role(at, meta), Role::Mapped | Role::Grouped | Role::Frozen)
     }
 
     fn role(&self, at: u32, meta: &PageMeta) -> Role {
@@ -375,6 +382,8 @@ impl<D: Nand> Space<D> {
                 let grouped = self.groups.get(meta.group, meta.page);
                 if grouped.is_some_and(|entry| entry.at == at) {
                     Role::Grouped
+                } else if self.is_frozen(at) {
+                    Role::Frozen
                 } else if self.limbo.contains(&at) {
                     Role::Limbo
                 } else if self.pins.is_pinned(at) {
@@ -453,14 +462,39 @@ impl<D: Nand> Space<D> {
                 Err(error) => return Err(error),
             }
         }
+        self.verify_frozen(&mut faults, &mut buffer)?;
         self.verify_live(&mut faults);
         Ok(faults)
+    }
+
+    /// Reads what frozen mappings alone point to.
+    fn verify_frozen(
+        &mut self,
+        faults: &mut Vec<Fault>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), SpaceError> {
+        let ids: Vec<_> = self.frozen.maps.keys().copied().collect();
+        for id in ids {
+            let Some(frozen) = self.frozen.maps.get(&id) else { continue };
+            let own = frozen.map.iter().filter(|(page, at)| self.map.get(*page) != Some(*at));
+            for page in own.map(|(page, _)| page).collect::<Vec<_>>() {
+                match self.read_frozen(id, page, buffer) {
+                    Ok(_) => {}
+                    Err(SpaceError::Corrupt { check, .. }) => {
+                        faults.push(Fault::Page { page, check });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn verify_live(&self, faults: &mut Vec<Fault>) {
         let mut needed: Vec<u32> = self.map.iter().map(|(_, at)| at).collect();
         needed.extend(self.groups.iter().map(|page| page.at));
         needed.extend(self.pins.units());
+        needed.extend(self.frozen.iter().map(|(_, at)| at));
         needed.extend(self.meta_units.iter().filter(|at| **at != crate::mapping::UNMAPPED));
         needed.extend(&self.meta_old);
         needed.extend(&self.limbo);

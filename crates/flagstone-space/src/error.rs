@@ -4,7 +4,7 @@ use flagstone_nand::{NandError, PhysicalPage};
 use thiserror::Error;
 
 use crate::append::AppendLack;
-use crate::{GroupId, LogicalPage, PinId};
+use crate::{FrozenId, GroupId, LogicalPage, PinId};
 
 /// Which check of a page fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
@@ -102,6 +102,12 @@ pub enum SpaceError {
     /// The group holds no version of the page.
     #[error("{1} has no version in {0}")]
     NotInGroup(GroupId, LogicalPage),
+    /// The mapping was given up or never frozen.
+    #[error("{0} does not exist")]
+    UnknownFrozen(FrozenId),
+    /// A group that is open has a version of a page that is mapped: no mapping is frozen meanwhile.
+    #[error("{0} is open")]
+    GroupOpen(GroupId),
     /// The pin was released or never made.
     #[error("{0} does not exist")]
     UnknownPin(PinId),

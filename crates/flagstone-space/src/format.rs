@@ -14,6 +14,7 @@ use crate::blocks::{BlockState, BlockTable};
 use crate::error::{OptionFault, SpaceError};
 use crate::flash::Flash;
 use crate::frontier::HOLE;
+use crate::frozen::FrozenMaps;
 use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::log::LogArea;
@@ -88,6 +89,7 @@ impl<D: Nand> Space<D> {
             log: LogArea::default(),
             groups: Groups::default(),
             pins: Pins::default(),
+            frozen: FrozenMaps::default(),
             ring,
             numbers,
             first_sequence: 0,

@@ -12,6 +12,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use crate::mapping::Mapping;
 use crate::record::OpenGroupPage;
 use crate::{GroupId, LogicalPage, Version};
 
@@ -201,6 +202,13 @@ impl Groups {
     pub(crate) fn has_page(&self, page: LogicalPage) -> bool {
         let is_in = |pages: &BTreeMap<_, _>| pages.contains_key(&page);
         self.page_count > 0 && self.groups.values().any(is_in) || self.appends.contains_key(&page)
+    }
+
+    /// An open group that has a version of a page that is mapped, or an append to one.
+    pub(crate) fn on_mapped(&self, map: &Mapping) -> Option<GroupId> {
+        let appended = self.appends.values().flatten().map(|(group, _)| *group).next();
+        let is_mapped = |it: &OpenGroupPage| map.get(it.page).is_some();
+        appended.or_else(|| self.iter().find(is_mapped).map(|it| it.group))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {

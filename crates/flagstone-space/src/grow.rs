@@ -68,7 +68,7 @@ impl<D: Nand> Space<D> {
     ///
     /// Those of a failed sync; a host without room is none.
     pub fn grow_for(&mut self, pages: u32) -> Result<bool, SpaceError> {
-        let taken = u64::from(self.map.taken_count()) + u64::from(pages);
+        let taken = u64::from(self.taken_pages()) + u64::from(pages);
         let is_roomy = |space: &Self, limbo: usize| {
             space.is_roomy(space.capacity_pages(), taken + limbo as u64)
         };

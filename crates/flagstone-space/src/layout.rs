@@ -9,9 +9,11 @@
 //!     mapping pages are those of the blocks that there can be, so that they keep their meaning.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use flagstone_nand::{Capabilities, CellRole, Geometry};
 
+use crate::FrozenId;
 use crate::error::OptionFault;
 use crate::meta::Placement;
 use crate::options::SpaceOptions;
@@ -63,6 +65,8 @@ pub(crate) struct Layout {
     /// The same of the directory, and its pages.
     pub(crate) directory_start: u32,
     pub(crate) directory_pages: u32,
+    /// Mappings that are frozen beside the one in use.
+    frozen: u32,
     /// Positions within a log block that hold log pages, in order.
     pub(crate) log_positions: Vec<u32>,
     pub(crate) log_blocks: u32,
@@ -200,6 +204,7 @@ impl Layout {
             table_start: 0,
             directory_start: 0,
             directory_pages: 0,
+            frozen: 0,
             log_blocks,
             log_blocks_wanted: log_blocks,
             grows: options.grows,
@@ -235,6 +240,7 @@ impl Layout {
             table_start: 0,
             directory_start: 0,
             directory_pages: 0,
+            frozen: 0,
             log_blocks_wanted: 0,
             grows: false,
             log_positions: log_positions(&geometry, &capabilities, placement),
@@ -272,6 +278,29 @@ impl Layout {
         self.meta_reserve = self.meta_pages().div_ceil(self.units_filled) + 1;
     }
 
+    /// Counts what so many frozen mappings take.
+    pub(crate) fn set_frozen(&mut self, count: u32) {
+        self.frozen = count;
+        self.set_blocks(self.blocks);
+    }
+
+    /// Number of the first page of frozen mappings among all pages of the mapping.
+    pub(crate) const fn frozen_start(&self) -> u32 {
+        self.directory_start + self.directory_pages
+    }
+
+    /// Numbers of the pages of a frozen mapping: its own, those of its directory behind them.
+    pub(crate) fn frozen_pages(&self, id: FrozenId) -> Range<u32> {
+        let size = self.table_start + self.frozen_directory_pages();
+        let first = self.frozen_start() + u32::from(id.0) * size;
+        first..first + size
+    }
+
+    /// Pages of a frozen mapping's directory, which the record names.
+    pub(crate) fn frozen_directory_pages(&self) -> u32 {
+        self.table_start.div_ceil(self.entries_per_page())
+    }
+
     /// Mapping entries, or directory addresses, of one page.
     pub(crate) const fn entries_per_page(&self) -> u32 {
         (self.payload_size / 4) as u32
@@ -288,7 +317,8 @@ impl Layout {
         // Pages of the mapping stand in front of the directory, those of the block table somewhere in it.
         let reached = self.map_pages.div_ceil(entries) + self.table_pages.div_ceil(entries) + 1;
         let all = self.directory_pages;
-        self.map_pages + self.table_pages + if reached < all { reached } else { all }
+        let own = self.map_pages + self.table_pages + if reached < all { reached } else { all };
+        own + self.frozen * (self.map_pages + self.map_pages.div_ceil(entries))
     }
 
     /// Logical pages that may be live when `good_blocks` blocks work (L3).

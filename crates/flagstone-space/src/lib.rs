@@ -35,6 +35,7 @@ mod flash;
 pub mod forge;
 mod format;
 mod frontier;
+mod frozen;
 mod group_ops;
 mod groups;
 mod grow;
@@ -69,6 +70,7 @@ pub use bugs::SpaceBug;
 pub use collect::{Fault, NewerImage, NoOwner, Owner};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
 pub use flags::{FlagLack, flag_lack};
+pub use frozen::{FROZEN_LABEL_SIZE_MAX, FROZEN_MAX};
 pub use groups::GroupAppend;
 pub use layout::{LogRoom, blocks_needed};
 pub use log::LogRead;
@@ -78,6 +80,6 @@ pub use record::OPEN_GROUP_PAGE_SIZE;
 pub use space::Space;
 pub use stats::{Bill, BlockReport, EraseCounts, ReadPurpose, RegionStats, SpaceStats};
 pub use types::{
-    Cause, GroupId, LogAddress, LogicalPage, Lsn, PageInfo, PinId, RegionId, Temperature, Version,
-    WriteTag,
+    Cause, FrozenId, GroupId, LogAddress, LogicalPage, Lsn, PageInfo, PinId, RegionId, Temperature,
+    Version, WriteTag,
 };

@@ -256,6 +256,15 @@ impl Mapping {
         self.dirty.insert(map_page);
     }
 
+    /// Every mapping page with an entry is to be written.
+    pub(crate) fn mark_used_dirty(&mut self) {
+        for page in 0..self.len().div_ceil(self.entries_per_page) {
+            let first = (page * self.entries_per_page) as usize;
+            let last = (first + self.entries_per_page as usize).min(self.entries.len());
+            self.dirty.put(page, self.entries[first..last].iter().any(|entry| *entry != UNMAPPED));
+        }
+    }
+
     pub(crate) fn mark_clean(&mut self, map_page: u32) {
         self.dirty.remove(map_page);
     }

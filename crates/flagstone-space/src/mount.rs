@@ -10,7 +10,7 @@
 //! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11). A device
 //!     that needs syncs has none of it: the session begins with a sync.
 //! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
-//! U6. On a device that needs syncs a mount reads the ring, the mapping, one page of each block, and
+//! U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each block, and
 //!     the blocks taken or open since the record; of a free block no second page.
 //! U7. A free block's lives have ended: one that began before this mount and did not read is none,
 //!     whatever a later mount reads there (rule D11, made durable by K5).
@@ -21,6 +21,7 @@
 //!                     └─────────▶ scan of all blocks ─────────────────────────────────────▶ ready
 //! ```
 
+mod frozen;
 mod full_scan;
 mod settle;
 
@@ -52,6 +53,18 @@ use crate::scan::{
 use crate::space::{Space, Suspect};
 use crate::stats::ReadPurpose;
 use crate::{GroupId, LogicalPage, Lsn, SpaceBug, Version};
+use frozen::Moved;
+
+/// Whether a unit may stand at `at`, in the life of its block that the record knows (U1).
+fn stands(layout: &Layout, classes: &[Class], at: u32) -> bool {
+    let (block, offset) =
+        (at / layout.geometry.pages_per_block, at % layout.geometry.pages_per_block);
+    let is_aligned = offset.is_multiple_of(layout.parts);
+    let class = classes.get(block as usize).copied().unwrap_or(Class::Drop);
+    is_aligned
+        && offset / layout.parts < layout.units_per_block
+        && !matches!(class, Class::Drop | Class::Scan)
+}
 
 /// What a mount found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,6 +148,8 @@ struct Mount<D> {
     /// Pages of open groups that scanning found, by where they stand.
     found_in_groups: BTreeMap<u32, Found>,
     suspects: Vec<Suspect>,
+    /// What frozen mappings may have had moved.
+    moved: Moved,
     /// What the scan found that may prove a group committed: its flagged pages, and copies made since.
     evidence: Vec<(u32, PageMeta)>,
     /// Group pages that were overtaken when the record was made.
@@ -196,6 +211,7 @@ impl<D: Nand> Mount<D> {
             found: BTreeMap::new(),
             found_in_groups: BTreeMap::new(),
             suspects: Vec::new(),
+            moved: Moved::default(),
             evidence: Vec::new(),
             overtaken: Vec::new(),
             report: MountReport::default(),
@@ -259,6 +275,7 @@ impl<D: Nand> Mount<D> {
             self.space.map.forget_appends();
         }
         self.verify_entries()?;
+        self.load_frozen(record)?;
         self.load_groups(record)?;
         self.scan_new_blocks()?;
         self.settle()?;
@@ -300,11 +317,14 @@ impl<D: Nand> Mount<D> {
         let layout = &self.space.flash.layout;
         let (map_end, table_start) = (layout.map_pages, layout.table_start);
         let (table_end, end) = (table_start + layout.table_pages, layout.directory_start);
-        for range in [map_end..table_start, table_end..end] {
-            let range = range.start as usize..range.end as usize;
-            if let Some(units) = self.space.meta_units.get_mut(range) {
-                units.fill(UNMAPPED);
-            }
+        self.forget_units(map_end..table_start);
+        self.forget_units(table_end..end);
+    }
+
+    fn forget_units(&mut self, range: Range<u32>) {
+        let range = range.start as usize..range.end as usize;
+        if let Some(units) = self.space.meta_units.get_mut(range) {
+            units.fill(UNMAPPED);
         }
     }
 
@@ -530,14 +550,7 @@ impl<D: Nand> Mount<D> {
             let Some(bytes) = self.read_meta_page(page as usize, Structure::Map)? else { continue };
             let layout = self.space.flash.layout.clone();
             let classes = &self.classes;
-            let refused = self.space.map.load(page, &bytes, |at| {
-                let block = at / layout.geometry.pages_per_block;
-                let offset = at % layout.geometry.pages_per_block;
-                let unit = offset / layout.parts;
-                let aligned = offset.is_multiple_of(layout.parts) && unit < layout.units_per_block;
-                let class = classes.get(block as usize).copied().unwrap_or(Class::Drop);
-                aligned && !matches!(class, Class::Drop | Class::Scan)
-            });
+            let refused = self.space.map.load(page, &bytes, |at| stands(&layout, classes, at));
             self.dropped.extend(refused);
         }
         Ok(())

@@ -15,7 +15,7 @@ use crate::checksum::crc32c;
 use crate::groups::Rank;
 use crate::meta::{get_uint, put_uint};
 use crate::options::{GcPolicy, SpaceOptions};
-use crate::{GroupId, LogicalPage, Version};
+use crate::{FrozenId, GroupId, LogicalPage, Version};
 
 const MAGIC: &[u8; 4] = b"FLAG";
 
@@ -79,7 +79,50 @@ pub(crate) struct Record {
     /// Units of the mapping, table and directory pages that the record points to directly.
     pub(crate) roots: Vec<u32>,
     pub(crate) groups: Vec<OpenGroupPage>,
+    pub(crate) frozen: Vec<FrozenRecord>,
     pub(crate) user: Vec<u8>,
+}
+
+/// Bits of byte 11: the session wrote nothing after the record; a list of frozen mappings stands in front of the
+/// caller's bytes.
+const CLOSED: u8 = 1;
+const HAS_FROZEN: u8 = 2;
+
+/// A frozen mapping as the record names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FrozenRecord {
+    pub(crate) id: FrozenId,
+    pub(crate) frontier: Version,
+    /// Units of the pages of its directory.
+    pub(crate) roots: Vec<u32>,
+    pub(crate) label: Vec<u8>,
+}
+
+impl FrozenRecord {
+    /// Bytes in a record.
+    pub(crate) const fn size(roots: usize, label_size: usize) -> usize {
+        14 + 4 * roots + label_size
+    }
+
+    fn encode(&self, target: &mut Vec<u8>) {
+        target.extend_from_slice(&[self.id.0, self.label.len() as u8]);
+        target.extend_from_slice(&self.frontier.0.to_le_bytes());
+        target.extend_from_slice(&(self.roots.len() as u32).to_le_bytes());
+        for root in &self.roots {
+            target.extend_from_slice(&root.to_le_bytes());
+        }
+        target.extend_from_slice(&self.label);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, RecordFault> {
+        let head = reader.take(2)?;
+        let (id, label_size) = (FrozenId(head[0]), usize::from(head[1]));
+        let (frontier, mut roots) = (Version(reader.u64()?), Vec::new());
+        for _ in 0..reader.u32()? {
+            roots.push(reader.u32()?);
+        }
+        Ok(Self { id, frontier, roots, label: reader.take(label_size)?.to_vec() })
+    }
 }
 
 /// Why bytes are no record.
@@ -115,6 +158,10 @@ impl Record {
             let overtaken = u64::from(page.rank == Rank::Overtaken) << 63;
             target.extend_from_slice(&(page.version.0 | overtaken).to_le_bytes());
         }
+        if !self.frozen.is_empty() {
+            target.extend_from_slice(&(self.frozen.len() as u32).to_le_bytes());
+            self.frozen.iter().for_each(|frozen| frozen.encode(target));
+        }
         target.extend_from_slice(&self.user);
         let crc = crc32c(target);
         target.extend_from_slice(&crc.to_le_bytes());
@@ -132,7 +179,8 @@ impl Record {
         };
         head[9] = self.placement.0;
         head[10] = self.options.grows.into();
-        head[11] = self.closed.into();
+        let frozen = if self.frozen.is_empty() { 0 } else { HAS_FROZEN };
+        head[11] = frozen | if self.closed { CLOSED } else { 0 };
         put_uint(&mut head[12..16], self.placement.1.into());
         put_uint(&mut head[16..20], self.geometry.page_size.into());
         put_uint(&mut head[20..24], self.geometry.spare_size.into());
@@ -180,6 +228,11 @@ impl Record {
             let rank = if version >> 63 == 1 { Rank::Overtaken } else { Rank::Newest };
             let version = Version(version & !(1 << 63));
             record.groups.push(OpenGroupPage { group, page, at, version, rank });
+        }
+        if head[11] & HAS_FROZEN != 0 {
+            for _ in 0..reader.u32()? {
+                record.frozen.push(FrozenRecord::decode(&mut reader)?);
+            }
         }
         record.user = reader.take(count(96))?.to_vec();
         let size = source.len() - reader.0.len();
@@ -231,13 +284,14 @@ impl Record {
             sequence_reserved: short(44),
             version_reserved: number(48, 56),
             group_reserved: number(56, 64),
-            closed: head[11] == 1,
+            closed: head[11] & CLOSED != 0,
             log_head: number(64, 72),
             log_next: number(72, 80),
             ring: Vec::new(),
             open: Vec::new(),
             roots: Vec::new(),
             groups: Vec::new(),
+            frozen: Vec::new(),
             user: Vec::new(),
         }
     }
@@ -266,9 +320,17 @@ impl<'a> Reader<'a> {
 #[cfg(feature = "seeded-bugs")]
 pub(crate) fn reseal(bytes: &mut [u8]) {
     let Some(head) = bytes.get(..HEAD_SIZE) else { return };
-    let sizes = [(80, 4), (84, 16), (88, 4), (92, 24), (96, 1)];
+    let sizes = [(80, 4), (84, 16), (88, 4), (92, 24)];
     let list = |(from, size): (usize, usize)| get_uint(&head[from..from + 4]) as usize * size;
-    let end = HEAD_SIZE + sizes.into_iter().map(list).sum::<usize>();
+    let mut end = HEAD_SIZE + sizes.into_iter().map(list).sum::<usize>();
+    if head[11] & HAS_FROZEN != 0 {
+        let mut reader = Reader(bytes.get(end..).unwrap_or_default());
+        let count = reader.u32().unwrap_or(0);
+        let frozen = (0..count).map_while(|_| FrozenRecord::decode(&mut reader).ok());
+        end +=
+            4 + frozen.map(|it| FrozenRecord::size(it.roots.len(), it.label.len())).sum::<usize>();
+    }
+    end += list((96, 1));
     let Some(whole) = bytes.get_mut(..end + 4) else { return };
     let crc = crc32c(&whole[..end]);
     put_uint(&mut whole[end..], crc.into());
@@ -307,6 +369,12 @@ mod tests {
                 at: 43,
                 version: Version(11),
                 rank: Rank::Overtaken,
+            }],
+            frozen: vec![FrozenRecord {
+                id: FrozenId(3),
+                frontier: Version(12),
+                roots: vec![44],
+                label: b"before".to_vec(),
             }],
             user: b"user".to_vec(),
         }

@@ -30,7 +30,8 @@ impl<D: Nand> Space<D> {
             free_blocks: self.blocks.free_count(),
             bad_blocks: self.lost_blocks(),
             erase_count: self.erase_counts(),
-            mapping_bytes: self.map.size() + self.blocks.size(),
+            frozen_pages: self.frozen.only_count(),
+            mapping_bytes: self.mapping_bytes(),
             by_region: tally.regions.clone(),
         }
     }
@@ -47,16 +48,17 @@ impl<D: Nand> Space<D> {
         self.map.mapped_count()
     }
 
-    /// Logical pages that have a version or were given out by [`Space::allocate`].
+    /// Pages that take room: logical pages that have a version or were given out by [`Space::allocate`], and
+    /// versions that frozen mappings alone point to.
     #[must_use]
     pub fn taken_pages(&self) -> u32 {
-        self.map.taken_count()
+        self.map.taken_count() + self.frozen.only_count()
     }
 
     /// Memory of the mapping and the block table, in bytes.
     #[must_use]
     pub fn mapping_bytes(&self) -> usize {
-        self.map.size() + self.blocks.size()
+        self.map.size() + self.blocks.size() + self.frozen.size()
     }
 
     /// Starts counting anew.

@@ -84,7 +84,8 @@ impl<D: Nand> Space<D> {
         let lists = 4 * (usize::from(self.options.ring_blocks) + roots as usize)
             + 16 * self.frontiers.len();
         let limit = layout.chunk_size * layout.geometry.pages_per_block as usize;
-        limit.saturating_sub(HEAD_SIZE + lists + size_of::<u32>())
+        let frozen = self.frozen_record_size() + size_of::<u32>();
+        limit.saturating_sub(HEAD_SIZE + lists + frozen + size_of::<u32>())
     }
 
     /// Bytes of the caller's blob in the last record.

@@ -4,8 +4,8 @@
 //! log, checkpoints and mounting stand in modules of their own, as further methods.
 //!
 //! S1. A mapping entry points to a live unit whose metadata name the page.
-//! S2. A live unit is mapped, or belongs to an open group, or is pinned, or holds a page of the
-//!     mapping that a durable record needs, or was forgotten since; nothing else is live.
+//! S2. A live unit is mapped, now or in a frozen mapping, or belongs to an open group, or is pinned, or holds a
+//!     page of the mapping that a durable record needs, or was forgotten since; nothing else is live.
 //! S3. Nothing is programmed or erased before the session's first record is durable: it reserves
 //!     the numbers of the session (rule D3).
 //! S4. After a failure that leaves the device's state unknown nothing is written any more.
@@ -19,6 +19,7 @@ use crate::blocks::{BlockState, BlockTable};
 use crate::error::SpaceError;
 use crate::flash::{Flash, ReadFault};
 use crate::frontier::{Frontier, Stream};
+use crate::frozen::FrozenMaps;
 use crate::groups::Groups;
 use crate::layout::Layout;
 use crate::log::LogArea;
@@ -74,6 +75,7 @@ pub struct Space<D> {
     pub(crate) log: LogArea,
     pub(crate) groups: Groups,
     pub(crate) pins: Pins,
+    pub(crate) frozen: FrozenMaps,
     pub(crate) ring: Ring,
     pub(crate) numbers: Numbers,
     pub(crate) session: Session,
@@ -186,7 +188,7 @@ impl<D: Nand> Space<D> {
     pub fn allocate(&mut self, region: RegionId) -> Result<LogicalPage, SpaceError> {
         self.flash.tally.region(region);
         self.grow_for(1)?;
-        if self.map.taken_count() >= self.capacity_pages() {
+        if self.taken_pages() >= self.capacity_pages() {
             return Err(SpaceError::Full);
         }
         self.map.allocate().ok_or(SpaceError::Full)
@@ -294,6 +296,7 @@ impl<D: Nand> Space<D> {
             }
         }
         let Some(old) = self.map.clear(page) else { return Ok(false) };
+        self.displace(old);
         self.limbo.insert(old);
         Ok(true)
     }
@@ -322,7 +325,9 @@ impl<D: Nand> Space<D> {
     /// Lets a pinned version go.
     pub fn unpin(&mut self, pin: PinId) {
         let Some((pin, last)) = self.pins.remove(pin) else { return };
-        let held = self.map.get(pin.page) == Some(pin.at) || self.limbo.contains(&pin.at);
+        let held = self.map.get(pin.page) == Some(pin.at)
+            || self.limbo.contains(&pin.at)
+            || self.is_frozen(pin.at);
         if last && !held && !self.flash.bugs.has(SpaceBug::PinsIgnored) {
             self.blocks.drop_live(pin.at);
         }
@@ -436,7 +441,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// As [`Space::read_at`], with so many appends, if that is said.
-    fn read_at_with(
+    pub(crate) fn read_at_with(
         &mut self,
         at: u32,
         page: LogicalPage,
@@ -492,11 +497,14 @@ impl<D: Nand> Space<D> {
         appends: Option<u8>,
         purpose: ReadPurpose,
     ) -> Result<PageMeta, SpaceError> {
-        let (map, pins) = (&self.map, &self.pins);
+        let (map, pins, frozen) = (&self.map, &self.pins, &self.frozen);
         let appends = |meta: &PageMeta| match (appends, map.get(meta.page) == Some(at)) {
             (Some(count), _) => count,
             (None, true) => map.appends(meta.page),
-            (None, false) => pins.appends(at).unwrap_or(0),
+            (None, false) => {
+                let held = pins.appends(at).or_else(|| frozen.appends(meta.page, at));
+                held.unwrap_or(0)
+            }
         };
         let first = self.flash.read_unit(at, out, &appends, purpose);
         let read = match first {
@@ -527,14 +535,17 @@ impl<D: Nand> Space<D> {
         debug_assert!(at != UNMAPPED && self.blocks.is_live(at), "S1");
         self.groups.overtake(page, version);
         if let Some(old) = self.map.set(page, at) {
+            self.displace(old);
             self.release_unit(old);
         }
     }
 
-    /// The unit lost its place in mapping or group; a pin may still hold it (S2).
+    /// The unit lost its place in mapping or group; a frozen mapping or a pin may still hold it (S2).
     pub(crate) fn release_unit(&mut self, at: u32) {
         if self.is_evidence(at) {
             self.limbo.insert(at);
+        } else if self.is_frozen(at) {
+            // Y1
         } else if !self.pins.is_pinned(at) || self.flash.bugs.has(SpaceBug::PinsIgnored) {
             self.blocks.drop_live(at);
         }

@@ -83,6 +83,8 @@ pub struct SpaceStats {
     pub bad_blocks: u32,
     /// Erase counts over all blocks that are not bad.
     pub erase_count: EraseCounts,
+    /// Versions that frozen mappings alone keep.
+    pub frozen_pages: u32,
     /// Bytes of memory that mapping and block table take.
     pub mapping_bytes: usize,
     /// Counters by region; the index is the region's number.

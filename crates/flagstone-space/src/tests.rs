@@ -6,6 +6,7 @@ mod beside;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
 mod cuts;
+mod frozen;
 mod grouped;
 mod grow;
 pub(crate) mod harness;

@@ -142,6 +142,16 @@ impl PageInfo {
     }
 }
 
+/// Names a frozen mapping ([`crate::Space::freeze`]) until it is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrozenId(pub(crate) u8);
+
+impl fmt::Display for FrozenId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "frozen mapping {}", self.0)
+    }
+}
+
 /// Names one pinned page version until it is unpinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PinId(pub(crate) u64);

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
+use super::frozen::FrozenLosers;
 use super::{Class, Found, Mount};
 use crate::blocks::BlockState;
 use crate::evidence::{Flag, Flags, Shadow};
@@ -62,6 +63,9 @@ impl<D: Nand> Mount<D> {
         self.version_max = self.version_max.max(meta.version.0);
         self.report.lsn_max = self.report.lsn_max.max(meta.lsn);
         let in_range = meta.page.0 < self.space.map.len();
+        if meta.kind == PageKind::Data && in_range {
+            self.moved.take(unit);
+        }
         if meta.kind != PageKind::Data || !in_range || meta.standing == Standing::History {
             return Ok(());
         }
@@ -113,11 +117,13 @@ impl<D: Nand> Mount<D> {
             losers.insert(page, older);
         }
         self.note_lost();
+        let frozen_losers = self.settle_frozen()?;
         let space = &mut self.space;
         let mapped = space.map.iter().map(|(_, at)| at);
         let grouped = space.groups.iter().map(|page| page.at);
         let meta = space.meta_units.iter().copied().filter(|at| *at != UNMAPPED);
-        for at in mapped.chain(grouped).chain(meta) {
+        let frozen = space.frozen.iter().map(|(_, at)| at);
+        for at in mapped.chain(grouped).chain(meta).chain(frozen) {
             space.blocks.add_live(at);
         }
         // A flag that proves a group committed stays until a record says so (rule D4).
@@ -127,7 +133,7 @@ impl<D: Nand> Mount<D> {
                 space.limbo.insert(*at);
             }
         }
-        self.keep_suspects(&losers);
+        self.keep_suspects(&losers, &frozen_losers);
         self.free_empty_blocks();
         Ok(())
     }
@@ -220,7 +226,7 @@ impl<D: Nand> Mount<D> {
         self.report.lost_pages = lost.count() as u32;
     }
 
-    fn reads_whole(
+    pub(super) fn reads_whole(
         &mut self,
         at: u32,
         page: LogicalPage,
@@ -249,13 +255,20 @@ impl<D: Nand> Mount<D> {
     }
 
     /// Keeps the suspects that count, and an older version of each that is none (U4).
-    fn keep_suspects(&mut self, losers: &BTreeMap<LogicalPage, Vec<(u32, u8)>>) {
+    fn keep_suspects(
+        &mut self,
+        losers: &BTreeMap<LogicalPage, Vec<(u32, u8)>>,
+        frozen_losers: &FrozenLosers,
+    ) {
         let suspects = core::mem::take(&mut self.suspects);
         let doubtful: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.at).collect();
         for mut suspect in suspects {
             let page = suspect.meta.page;
             let mapped = self.space.map.get(page) == Some(suspect.at);
             if let Some(older) = losers.get(&page).filter(|_| mapped) {
+                suspect.fallbacks = self.pin_fallbacks(page, older, &doubtful);
+            }
+            if let Some(older) = frozen_losers.get(&suspect.at).filter(|_| !mapped) {
                 suspect.fallbacks = self.pin_fallbacks(page, older, &doubtful);
             }
             if mapped || self.space.blocks.is_live(suspect.at) {

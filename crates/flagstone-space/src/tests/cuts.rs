@@ -9,9 +9,7 @@ use std::vec::Vec;
 
 use flagstone_nand::{Crashable, EccNand, Ending, FaultPlan, Nand, SimNand};
 
-use super::harness::{
-    Pair, Sight, Step, file, options, profile, script, script_of_changes, sim, spare_profile, ssd,
-};
+use super::harness::{Pair, Sight, Step, file, options, profile, script, sim, spare_profile, ssd};
 use crate::SpaceOptions;
 
 /// How many cuts follow each other.
@@ -87,8 +85,7 @@ pub(super) fn explore_pages<D: Crashable>(
     pages: u32,
 ) -> u64 {
     let Exploration { seed, warm_up, steps, depth } = *what;
-    let script = if pair.model.slots > 0 { script_of_changes } else { script };
-    let all = script(seed, warm_up + steps + 8, pages);
+    let all = pair.model.script(seed, warm_up + steps + 8, pages);
     let mut states = 0;
     for (index, step) in all[..warm_up + steps].iter().enumerate() {
         if index >= warm_up {

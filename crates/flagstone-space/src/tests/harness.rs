@@ -120,6 +120,8 @@ pub(super) enum Step {
     },
     Sync,
     Background,
+    /// Freezes the mapping, or gives the oldest frozen one up.
+    Freeze,
 }
 
 pub(super) fn script(seed: u64, length: usize, pages: u32) -> Vec<Step> {
@@ -152,6 +154,16 @@ pub(super) fn script_of_changes(seed: u64, length: usize, pages: u32) -> Vec<Ste
     script(seed, length, pages).into_iter().map(changed).collect()
 }
 
+/// The same with mappings that are frozen and given up.
+pub(super) fn script_of_freezes(seed: u64, length: usize, pages: u32) -> Vec<Step> {
+    let mut draw = Draw(seed ^ 0xF2EE);
+    let changed = |step| match step {
+        Step::Sync | Step::Log { .. } if draw.below(2) > 0 => Step::Freeze,
+        step => step,
+    };
+    script_of_changes(seed, length, pages).into_iter().map(changed).collect()
+}
+
 /// Content of one page: a stamp that fills it.
 pub(super) fn content(page: LogicalPage, stamp: u64, size: usize) -> Vec<u8> {
     let mut draw = Draw(stamp << 20 ^ u64::from(page.0));
@@ -166,6 +178,16 @@ struct Group {
     id: GroupId,
     pages: BTreeMap<u32, (u64, Version)>,
 }
+
+/// What a frozen mapping shows.
+#[derive(Clone, Debug)]
+struct Kept {
+    label: Vec<u8>,
+    pages: BTreeMap<u32, Option<Vec<u8>>>,
+}
+
+/// Mappings that are frozen at a time.
+const KEPT_MAX: usize = 2;
 
 /// What a space must hold.
 #[derive(Clone, Debug, Default)]
@@ -195,6 +217,14 @@ pub(super) struct Model {
     lazy: bool,
     /// Blocks that hold nothing are given back to the host.
     discards: bool,
+    /// Mappings are frozen.
+    pub(super) freezes: bool,
+    /// Those that are there for sure, oldest first; one that a cut may have kept from being frozen, or given
+    /// up.
+    frozen: Vec<Kept>,
+    frozen_perhaps: Option<Kept>,
+    /// The last mount has shown it: it is there once the session has begun.
+    has_shown: bool,
     /// Deliberate bug to plant at every mount.
     #[cfg(feature = "seeded-bugs")]
     pub(super) bug: Option<crate::SpaceBug>,
@@ -248,6 +278,12 @@ impl<D: Crashable> Pair<D> {
         self
     }
 
+    /// The same with mappings that are frozen.
+    pub(super) fn freezing(mut self) -> Self {
+        self.model.freezes = true;
+        self
+    }
+
     fn tag(&self, cold: bool) -> WriteTag {
         let temperature = if cold { Temperature::Cold } else { Temperature::Hot };
         let append_slots = self.model.slots;
@@ -279,6 +315,7 @@ impl<D: Crashable> Pair<D> {
                 self.model.synced();
                 return Ok(());
             }
+            Step::Freeze => self.freeze()?,
             Step::Background => {
                 self.space.background(&mut NoOwner)?;
             }
@@ -416,6 +453,70 @@ impl<D: Crashable> Pair<D> {
         Ok(())
     }
 
+    fn freeze(&mut self) -> Result<(), SpaceError> {
+        // The session begins.
+        self.space.new_group()?;
+        self.model.settle_frozen();
+        if self.model.frozen.len() == KEPT_MAX {
+            let id = self.space.frozen()[0].0;
+            self.model.frozen_perhaps = Some(self.model.frozen.remove(0));
+            self.model.has_shown = false;
+            self.space.thaw(id)?;
+            self.model.frozen_perhaps = None;
+            assert!(self.space.thaw(id).is_err(), "given up twice");
+            return Ok(());
+        }
+        self.commit(0)?;
+        self.commit(1)?;
+        let mut pages = BTreeMap::new();
+        for page in self.model.allowed.keys() {
+            let mut bytes = Vec::new();
+            match self.space.read(LogicalPage(*page), &mut bytes) {
+                Ok(_) => drop(pages.insert(*page, Some(bytes))),
+                Err(SpaceError::Unmapped(_)) => drop(pages.insert(*page, None)),
+                // What a trim left behind may be half erased.
+                Err(SpaceError::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.model.stamp += 1;
+        let kept = Kept { label: self.model.stamp.to_be_bytes().to_vec(), pages };
+        self.model.frozen_perhaps = Some(kept.clone());
+        self.model.has_shown = false;
+        let frozen = self.space.freeze(&kept.label, &mut NoOwner);
+        if matches!(frozen, Err(SpaceError::Full | SpaceError::GroupOpen(_))) {
+            self.model.frozen_perhaps = None;
+            return Ok(());
+        }
+        frozen?;
+        self.model.frozen_perhaps = None;
+        self.model.frozen.push(kept);
+        Ok(())
+    }
+
+    /// Compares what frozen mappings show with the model.
+    fn check_frozen(&mut self) {
+        let found = self.space.frozen();
+        let is_there = |kept: &Kept| found.iter().any(|(_, label)| *label == kept.label);
+        let perhaps = self.model.frozen_perhaps.clone().filter(is_there);
+        self.model.has_shown = perhaps.is_some();
+        let mut kept: Vec<_> = self.model.frozen.iter().cloned().chain(perhaps).collect();
+        kept.sort_by(|one, other| one.label.cmp(&other.label));
+        let labels: Vec<_> = kept.iter().map(|kept| kept.label.clone()).collect();
+        assert_eq!(found.iter().map(|(_, label)| label.clone()).collect::<Vec<_>>(), labels);
+        for ((id, _), kept) in found.into_iter().zip(kept) {
+            for (page, expected) in kept.pages {
+                let mut bytes = Vec::new();
+                let seen = match self.space.read_frozen(id, LogicalPage(page), &mut bytes) {
+                    Ok(_) => Some(bytes),
+                    Err(SpaceError::Unmapped(_)) => None,
+                    Err(error) => panic!("{id}, page {page}: {error}"),
+                };
+                assert!(seen == expected, "{id}, page {page}: not what it was");
+            }
+        }
+    }
+
     fn append(&mut self, slots: u32) -> Result<(), SpaceError> {
         self.space.ensure_room(0, &mut NoOwner)?;
         let release = self.space.log_range().end.saturating_sub(6);
@@ -546,6 +647,7 @@ impl<D: Crashable> Pair<D> {
                 }
             }
         }
+        self.check_frozen();
         let faults = self.space.verify().unwrap();
         assert!(faults.is_empty(), "{faults:?}");
     }
@@ -558,6 +660,15 @@ pub(super) enum Sight {
 }
 
 impl Model {
+    /// The script that goes with it.
+    pub(super) fn script(&self, seed: u64, length: usize, pages: u32) -> Vec<Step> {
+        match (self.freezes, self.slots) {
+            (true, _) => script_of_freezes(seed, length, pages),
+            (false, 0) => script(seed, length, pages),
+            (false, _) => script_of_changes(seed, length, pages),
+        }
+    }
+
     /// Content of one page: as written, its first bytes as changed since.
     fn image(&self, page: u32, stamp: u64, size: usize) -> Vec<u8> {
         let base = self.bases.get(&stamp).copied().unwrap_or(stamp);
@@ -600,8 +711,16 @@ impl Model {
         }
     }
 
+    /// A frozen mapping that the mount has shown is there for good, one that it has not is gone.
+    fn settle_frozen(&mut self) {
+        let perhaps = self.frozen_perhaps.take().filter(|_| self.has_shown);
+        self.frozen.extend(perhaps);
+        self.frozen.sort_by(|one, other| one.label.cmp(&other.label));
+    }
+
     /// A write of the session is complete: what the mount showed is durable.
     fn began(&mut self) {
+        self.settle_frozen();
         if self.fresh && !self.lazy {
             self.synced();
         }

@@ -1,0 +1,313 @@
+//! Frozen mappings: the logical pages as they all were at one moment, kept across mounts.
+//!
+//! Owns which units frozen mappings point to, and when those units may go. Never knows what a page means,
+//! nor when a moment is worth keeping.
+//!
+//! ```text
+//!           freeze                   page is written               unit is moved
+//!  map ─▶ a ──────▶ map    ─▶ a ─────────────────▶ map    ─▶ b ───────────────▶ map    ─▶ b
+//!                   frozen ─▶ a                    frozen ─▶ a                  frozen ─▶ a', as history
+//! ```
+//!
+//! A frozen mapping begins as a copy of the mapping and shares its units. Its own pages are pages of the
+//! mapping with numbers of their own behind the directory; the record names the pages of its directory.
+//!
+//! Y1. A unit that a frozen mapping points to is live, whatever becomes of its page (S2).
+//! Y2. It takes no appends: the frozen mapping counts those that it had.
+//! Y3. Frozen mappings are what the newest record says. Units of one that was given up stay until a record
+//!     without it is durable (rule D4).
+//! Y4. A unit that frozen mappings alone point to moves as history that says it is no copy, other history as a
+//!     copy. So what a mount finds moved, of a version below the frontier of a frozen mapping and not below
+//!     that of the one before it, is the unit that the frozen mapping had.
+//! Y5. When a mapping is frozen no group is open on a page that is mapped: none of its versions is below the
+//!     frontier (Y4).
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use flagstone_nand::Nand;
+
+use crate::error::SpaceError;
+use crate::mapping::{Bits, Mapping, UNMAPPED};
+use crate::record::FrozenRecord;
+use crate::space::{Space, info_of};
+use crate::{FrozenId, LogicalPage, Owner, PageInfo, SpaceBug, Version};
+
+/// Mappings that may be frozen at a time.
+pub const FROZEN_MAX: u8 = 32;
+
+/// Bytes of the longest label of a frozen mapping.
+pub const FROZEN_LABEL_SIZE_MAX: usize = 255;
+
+/// Frozen mappings take at most one part in this many of what a record has for the caller.
+const RECORD_SHARE: usize = 4;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub(crate) map: Mapping,
+    /// No version below it was given to a page after the mapping was frozen.
+    pub(crate) frontier: Version,
+    /// The caller's.
+    pub(crate) label: Vec<u8>,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FrozenMaps {
+    pub(crate) maps: BTreeMap<FrozenId, Frozen>,
+    /// Units that they point to.
+    units: Bits,
+    /// Units that the mapping does not point to beside them.
+    only: u32,
+}
+
+impl FrozenMaps {
+    /// Whether one of them points to the unit.
+    pub(crate) fn has(&self, at: u32) -> bool {
+        self.units.get(at)
+    }
+
+    /// Units that they alone point to.
+    pub(crate) const fn only_count(&self) -> u32 {
+        self.only
+    }
+
+    /// The mapping points to the unit no more.
+    pub(crate) fn displaced(&mut self, at: u32) {
+        self.only += u32::from(self.has(at));
+    }
+
+    /// Appends of the unit, which holds `page`, if one of them points to it.
+    pub(crate) fn appends(&self, page: LogicalPage, at: u32) -> Option<u8> {
+        self.has(at).then_some(())?;
+        let mut maps = self.maps.values().map(|frozen| &frozen.map);
+        maps.find(|map| map.get(page) == Some(at)).map(|map| map.appends(page))
+    }
+
+    /// The unit, which holds `page`, was copied to `to`.
+    pub(crate) fn relocate(&mut self, page: LogicalPage, from: u32, to: u32) {
+        if !self.has(from) {
+            return;
+        }
+        for frozen in self.maps.values_mut() {
+            if frozen.map.get(page) == Some(from) {
+                frozen.map.set(page, to);
+            }
+        }
+        self.units.remove(from);
+        self.hold(to);
+    }
+
+    /// Points to the unit; whether none did before.
+    fn hold(&mut self, at: u32) -> bool {
+        self.units.extend(at as usize + 1);
+        self.units.insert(at)
+    }
+
+    /// Notes what all of them point to, beside `map`: after a mount.
+    pub(crate) fn count(&mut self, map: &Mapping) {
+        let maps = core::mem::take(&mut self.maps);
+        for (page, at) in maps.values().flat_map(|frozen| frozen.map.iter()) {
+            let is_new = self.hold(at);
+            self.only += u32::from(is_new && map.get(page) != Some(at));
+        }
+        self.maps = maps;
+    }
+
+    /// Bytes that they take in a record.
+    pub(crate) fn record_size(&self, roots: usize) -> usize {
+        self.maps.values().map(|frozen| FrozenRecord::size(roots, frozen.label.len())).sum()
+    }
+
+    /// Every unit that one of them points to, with its page.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LogicalPage, u32)> + '_ {
+        self.maps.values().flat_map(|frozen| frozen.map.iter())
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn size(&self) -> usize {
+        self.maps.values().map(|frozen| frozen.map.size()).sum::<usize>() + self.units.size()
+    }
+}
+
+impl<D: Nand> Space<D> {
+    /// Keeps all pages readable as they are now, whatever is written later, across mounts: durable when it
+    /// returns. `label` is the caller's, and comes back with it.
+    ///
+    /// The units are shared with the mapping: only what is written anew takes room of its own.
+    ///
+    /// # Errors
+    ///
+    /// `Full` where its mapping has no room, in the record or on the device, or there are [`FROZEN_MAX`];
+    /// `GroupOpen` while a group is open on a page that is mapped (Y5); `TooLong` for a label; those of a
+    /// checkpoint. Nothing is frozen then.
+    pub fn freeze(&mut self, label: &[u8], owner: &mut dyn Owner) -> Result<FrozenId, SpaceError> {
+        self.ready()?;
+        if label.len() > FROZEN_LABEL_SIZE_MAX {
+            return Err(SpaceError::TooLong { size: label.len(), limit: FROZEN_LABEL_SIZE_MAX });
+        }
+        let free = (0..FROZEN_MAX).map(FrozenId).find(|id| !self.frozen.maps.contains_key(id));
+        let id = free.ok_or(SpaceError::Full)?;
+        let size = FrozenRecord::size(self.layout().frozen_directory_pages() as usize, label.len());
+        let taken = self.saved_size() + self.frozen_record_size() + size;
+        if taken * RECORD_SHARE > self.record_room() + self.frozen_record_size() {
+            return Err(SpaceError::Full);
+        }
+        let count = self.frozen.maps.len() as u32;
+        self.flash.layout.set_frozen(count + 1);
+        let frozen = self.freeze_with(id, label, owner);
+        if frozen.is_err() {
+            self.frozen.maps.remove(&id);
+            self.forget_meta_pages(id);
+            self.flash.layout.set_frozen(count);
+            self.count_frozen();
+        }
+        frozen
+    }
+
+    fn freeze_with(
+        &mut self,
+        id: FrozenId,
+        label: &[u8],
+        owner: &mut dyn Owner,
+    ) -> Result<FrozenId, SpaceError> {
+        self.ensure_room(0, owner)?;
+        if self.taken_pages() > self.capacity_pages() {
+            return Err(SpaceError::Full);
+        }
+        if let Some(group) = self.groups.on_mapped(&self.map) {
+            return Err(SpaceError::GroupOpen(group));
+        }
+        let (mut map, frontier) = (self.map.clone(), Version(self.numbers.version));
+        map.mark_used_dirty();
+        let range = self.layout().frozen_pages(id);
+        self.meta_units.resize(self.meta_units.len().max(range.end as usize), UNMAPPED);
+        self.frozen.maps.insert(id, Frozen { map, frontier, label: label.to_vec() });
+        self.count_frozen();
+        self.checkpoint_own()?;
+        Ok(id)
+    }
+
+    /// Frozen mappings with their labels, oldest first.
+    #[must_use]
+    pub fn frozen(&self) -> Vec<(FrozenId, Vec<u8>)> {
+        let mut maps: Vec<_> = self.frozen.maps.iter().collect();
+        maps.sort_unstable_by_key(|(_, frozen)| frozen.frontier);
+        maps.into_iter().map(|(id, frozen)| (*id, frozen.label.clone())).collect()
+    }
+
+    /// Reads `page` as it was when the mapping was frozen.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownFrozen`; as [`Space::read`].
+    pub fn read_frozen(
+        &mut self,
+        id: FrozenId,
+        page: LogicalPage,
+        out: &mut Vec<u8>,
+    ) -> Result<PageInfo, SpaceError> {
+        let frozen = self.frozen.maps.get(&id).ok_or(SpaceError::UnknownFrozen(id))?;
+        let (found, appends) = (frozen.map.get(page), frozen.map.appends(page));
+        let at = match found {
+            Some(at) => at,
+            None if frozen.map.is_lost(page) => return Err(SpaceError::Lost(page)),
+            None => return Err(SpaceError::Unmapped(page)),
+        };
+        let meta = self.read_at_with(at, page, out, Some(appends))?;
+        self.flash.tally.region(meta.region).reads += 1;
+        Ok(PageInfo { appends, ..info_of(&meta, at) })
+    }
+
+    /// Gives a frozen mapping up, with what it alone points to: durable when it returns.
+    ///
+    /// # Errors
+    ///
+    /// `UnknownFrozen`; those of a checkpoint.
+    pub fn thaw(&mut self, id: FrozenId) -> Result<(), SpaceError> {
+        self.ready()?;
+        let frozen = self.frozen.maps.remove(&id).ok_or(SpaceError::UnknownFrozen(id))?;
+        self.forget_meta_pages(id);
+        self.count_frozen();
+        for (page, at) in frozen.map.iter() {
+            if !self.frozen.has(at) && self.map.get(page) != Some(at) {
+                self.limbo.insert(at);
+            }
+        }
+        let result = self.checkpoint_own();
+        let count = self.frozen.maps.len() as u32;
+        self.flash.layout.set_frozen(count);
+        result
+    }
+
+    /// Pages of a frozen mapping stay until a record is durable that does not name them (K2).
+    fn forget_meta_pages(&mut self, id: FrozenId) {
+        let pages = self.layout().frozen_pages(id);
+        self.meta_moving.retain(|index| !pages.contains(index));
+        let range = pages.start as usize..pages.end as usize;
+        let units = self.meta_units.get_mut(range).into_iter().flatten();
+        let old = units.filter(|at| **at != UNMAPPED);
+        self.meta_old.extend(old.map(|at| core::mem::replace(at, UNMAPPED)));
+        let end = self.frozen.maps.keys().last().map(|id| self.layout().frozen_pages(*id).end);
+        let end = end.unwrap_or_else(|| self.layout().frozen_start());
+        self.meta_units.truncate(end as usize);
+    }
+
+    /// Notes anew which units frozen mappings point to.
+    pub(crate) fn count_frozen(&mut self) {
+        let maps = core::mem::take(&mut self.frozen).maps;
+        self.frozen.maps = maps;
+        self.frozen.count(&self.map);
+    }
+
+    /// What the record says of frozen mappings.
+    pub(crate) fn frozen_records(&self) -> Vec<FrozenRecord> {
+        let record = |(id, frozen): (&FrozenId, &Frozen)| {
+            let pages = self.layout().frozen_pages(*id);
+            let roots = (pages.end - self.layout().frozen_directory_pages())..pages.end;
+            let units = self.meta_units.get(roots.start as usize..roots.end as usize);
+            FrozenRecord {
+                id: *id,
+                frontier: frozen.frontier,
+                roots: units.unwrap_or_default().to_vec(),
+                label: frozen.label.clone(),
+            }
+        };
+        self.frozen.maps.iter().map(record).collect()
+    }
+
+    /// Bytes that frozen mappings take in a record.
+    pub(crate) fn frozen_record_size(&self) -> usize {
+        self.frozen.record_size(self.layout().frozen_directory_pages() as usize)
+    }
+
+    /// Writes the pages of frozen mappings that changed, and their directories.
+    pub(crate) fn write_frozen(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
+        let ids: Vec<FrozenId> = self.frozen.maps.keys().copied().collect();
+        for id in ids {
+            let pages = self.layout().frozen_pages(id);
+            for page in 0..self.layout().map_pages {
+                let Some(frozen) = self.frozen.maps.get_mut(&id) else { break };
+                if frozen.map.is_dirty(page) {
+                    frozen.map.encode(page, buffer);
+                    frozen.map.mark_clean(page);
+                    self.write_meta_page(pages.start + page, buffer)?;
+                }
+            }
+            let directory = pages.end - self.layout().frozen_directory_pages();
+            self.write_directory_of(pages.start..directory, directory, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The mapping points to the unit no more: whether a frozen mapping still does is counted.
+    pub(crate) fn displace(&mut self, at: u32) {
+        self.frozen.displaced(at);
+    }
+
+    /// Whether a frozen mapping points to the unit (Y1).
+    pub(crate) fn is_frozen(&self, at: u32) -> bool {
+        self.frozen.has(at) && !self.flash.bugs.has(SpaceBug::FrozenIgnored)
+    }
+}

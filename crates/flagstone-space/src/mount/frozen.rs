@@ -1,0 +1,196 @@
+//! Frozen mappings at a mount: from what the record says of them to where their units stand now.
+//!
+//! Owns the search for units that were moved since the record (Y4). Never decides what a mapping in use says.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use flagstone_nand::{Nand, NandError};
+
+use super::{Class, Found, Mount, stands};
+use crate::error::{Check, MountError, Structure};
+use crate::flash::{NO_APPENDS, ReadFault};
+use crate::frozen::{FROZEN_MAX, Frozen};
+use crate::mapping::{Mapping, UNMAPPED};
+use crate::meta::{Origin, Standing, get_uint};
+use crate::record::{FrozenRecord, Record};
+use crate::scan::FoundUnit;
+use crate::stats::ReadPurpose;
+use crate::{FrozenId, GroupId, LogicalPage, SpaceBug, Version};
+
+/// Where a suspect's unit stood before, and in older places still; with the appends that it had there.
+pub(super) type FrozenLosers = BTreeMap<u32, Vec<(u32, u8)>>;
+
+/// Units that scanning found and that frozen mappings may have (Y4).
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// Frontier of the newest frozen mapping.
+    below: Option<Version>,
+    found: BTreeMap<LogicalPage, Vec<Found>>,
+}
+
+impl Moved {
+    pub(super) fn take(&mut self, unit: &FoundUnit) {
+        let meta = &unit.meta;
+        let is_moved = match meta.standing {
+            Standing::History => meta.origin == Origin::Original,
+            Standing::Plain => meta.origin == Origin::Copy && meta.group == GroupId::NONE,
+            Standing::Committed | Standing::Flagged => meta.origin == Origin::Copy,
+        };
+        if is_moved && self.below.is_some_and(|below| meta.version < below) {
+            self.found.entry(meta.page).or_default().push(Found::from(unit));
+        }
+    }
+
+    /// Places of a page's version within `window`, the one where it was moved last behind the others.
+    fn of(&self, page: LogicalPage, window: &Range<Version>) -> Vec<Found> {
+        let found = self.found.get(&page).into_iter().flatten();
+        let mut found: Vec<_> =
+            found.filter(|found| window.contains(&found.version)).copied().collect();
+        // All of them were moved, to the blocks of one stream.
+        found.sort_unstable_by_key(|found| (found.version, found.sequence, found.at));
+        found
+    }
+}
+
+/// A record whose frozen mappings do not fit the device is of another one.
+const MISFIT: MountError = MountError::GeometryMismatch;
+
+impl<D: Nand> Mount<D> {
+    /// Loads the frozen mappings as the record has them, wherever their units stand by now.
+    pub(super) fn load_frozen(&mut self, record: &Record) -> Result<(), MountError> {
+        self.space.flash.layout.set_frozen(record.frozen.len() as u32);
+        for frozen in &record.frozen {
+            let is_known = self.space.frozen.maps.contains_key(&frozen.id);
+            let directory = self.space.layout().frozen_directory_pages() as usize;
+            if frozen.id.0 >= FROZEN_MAX || is_known || frozen.roots.len() != directory {
+                return Err(MISFIT);
+            }
+            let map = self.load_frozen_map(frozen)?;
+            let (frontier, label) = (frozen.frontier, frozen.label.clone());
+            self.space.frozen.maps.insert(frozen.id, Frozen { map, frontier, label });
+            self.moved.below = self.moved.below.max(Some(frontier));
+        }
+        Ok(())
+    }
+
+    fn load_frozen_map(&mut self, frozen: &FrozenRecord) -> Result<Mapping, MountError> {
+        let layout = self.space.layout().clone();
+        let (entries, pages) = (layout.entries_per_page(), layout.frozen_pages(frozen.id));
+        let directory = pages.end - layout.frozen_directory_pages();
+        let units = &mut self.space.meta_units;
+        units.resize(units.len().max(pages.end as usize), UNMAPPED);
+        let roots = (directory..pages.end).zip(&frozen.roots);
+        roots.for_each(|(index, root)| units[index as usize] = *root);
+        for (page, first) in (directory..pages.end).zip((pages.start..).step_by(entries as usize)) {
+            let Some(bytes) = self.read_meta_page(page as usize, Structure::Directory)? else {
+                continue;
+            };
+            let last = (first + entries).min(directory);
+            let units = self.space.meta_units[first as usize..last as usize].iter_mut();
+            for (target, source) in units.zip(bytes.chunks_exact(4)) {
+                *target = get_uint(source) as u32;
+            }
+        }
+        self.forget_units(pages.start + layout.map_pages..directory);
+        let page_count = layout.geometry.page_count();
+        let mut map = Mapping::new(layout.logical_pages, entries, page_count);
+        for page in 0..layout.map_pages {
+            let index = (pages.start + page) as usize;
+            if let Some(bytes) = self.read_meta_page(index, Structure::Map)? {
+                map.load(page, &bytes, |_| true);
+            }
+        }
+        Ok(map)
+    }
+
+    /// Points the frozen mappings to where their units stand now: where one was moved to last, if it reads
+    /// whole, as for any page (U2). What is in doubt is told with the places where it stood before (U4).
+    pub(super) fn settle_frozen(&mut self) -> Result<FrozenLosers, NandError> {
+        let mut ids: Vec<(Version, FrozenId)> =
+            self.space.frozen.maps.iter().map(|(id, frozen)| (frozen.frontier, *id)).collect();
+        ids.sort_unstable();
+        let (mut losers, mut from) = (FrozenLosers::new(), Version(0));
+        // What the mapping before had recorded, and where that is found.
+        let mut before: BTreeMap<LogicalPage, (u32, Option<u32>)> = BTreeMap::new();
+        for (frontier, id) in ids {
+            let Some(recorded) = self.space.frozen.maps.get(&id).map(|frozen| frozen.map.clone())
+            else {
+                continue;
+            };
+            let mut now = BTreeMap::new();
+            for (page, at) in recorded.iter() {
+                let found = match before.get(&page) {
+                    Some((other, found)) if *other == at => *found,
+                    _ => {
+                        let appends = recorded.appends(page);
+                        self.find_frozen(page, (at, appends), &(from..frontier), &mut losers)?
+                    }
+                };
+                now.insert(page, (at, found));
+                self.point_frozen(id, page, at, found);
+            }
+            (before, from) = (now, frontier);
+        }
+        let space = &mut self.space;
+        space.frozen.count(&space.map);
+        Ok(losers)
+    }
+
+    fn point_frozen(&mut self, id: FrozenId, page: LogicalPage, at: u32, found: Option<u32>) {
+        let Some(frozen) = self.space.frozen.maps.get_mut(&id) else { return };
+        match found {
+            Some(found) if found == at => {}
+            Some(found) => drop(frozen.map.set(page, found)),
+            None => {
+                frozen.map.clear(page);
+                frozen.map.lose(page);
+                self.report.lost_pages += 1;
+            }
+        }
+    }
+
+    /// Where the unit stands that a frozen mapping recorded at `recorded`; none when it is gone.
+    fn find_frozen(
+        &mut self,
+        page: LogicalPage,
+        recorded: (u32, u8),
+        window: &Range<Version>,
+        losers: &mut FrozenLosers,
+    ) -> Result<Option<u32>, NandError> {
+        let (at, appends) = recorded;
+        let is_standing = stands(self.space.layout(), &self.classes, at);
+        let mut places = match self.space.flash.bugs.has(SpaceBug::FrozenNotFollowed) {
+            true => Vec::new(),
+            false => self.moved.of(page, window),
+        };
+        while let Some(place) = places.pop() {
+            if self.reads_whole(place.at, page, place.version)? {
+                let recorded = is_standing.then_some((at, appends));
+                let older = recorded.into_iter().chain(places.iter().map(|older| (older.at, 0)));
+                losers.insert(place.at, older.collect());
+                return Ok(Some(place.at));
+            }
+        }
+        let is_there = is_standing && self.is_frozen_there(page, at)?;
+        Ok(is_there.then_some(at))
+    }
+
+    /// Whether the unit is where the record says, in a block whose first page may not read.
+    fn is_frozen_there(&mut self, page: LogicalPage, at: u32) -> Result<bool, NandError> {
+        let block = self.space.blocks.block_of(at);
+        if self.classes[block.0 as usize] != Class::Verify {
+            return Ok(true);
+        }
+        let sequence = self.space.blocks.get(block).sequence;
+        let mut buffer = Vec::new();
+        match self.space.flash.read_unit(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
+            Ok(read) => Ok((read.meta.page, read.meta.sequence) == (page, sequence)),
+            // The page is lost, and reads will say so.
+            Err((_, ReadFault::Bad(Check::Ecc | Check::Checksum | Check::Metadata))) => Ok(true),
+            Err((_, ReadFault::Bad(_))) => Ok(false),
+            Err((_, ReadFault::Device(error))) => Err(error),
+        }
+    }
+}

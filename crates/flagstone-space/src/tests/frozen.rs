@@ -1,0 +1,179 @@
+//! Frozen mappings: what they show whatever happens, and what they cost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::vec::Vec;
+
+use flagstone_nand::{Crashable, Nand, Profile};
+
+use super::cuts::{Depth, Exploration, explore_pages};
+use super::harness::{
+    Pair, REGION, content, file, growing_file, options, profile, sim, spare_profile,
+};
+use crate::{
+    FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceBug, SpaceError, SpaceOptions, WriteTag,
+};
+
+/// Pages that are written: with what frozen mappings keep they leave room.
+const PAGES: u32 = 16;
+
+const SHALLOW: Exploration = Exploration { seed: 3, warm_up: 200, steps: 60, depth: Depth::One };
+
+fn explore<D: Crashable>(pair: Pair<D>, what: &Exploration) -> u64 {
+    explore_pages(pair.freezing(), what, PAGES)
+}
+
+/// Chips whose pages take appends, too.
+fn fine_profile() -> Profile {
+    let mut profile = profile("tiny");
+    profile.capabilities.code_word.data_size = 128;
+    profile
+}
+
+/// Goal (Y1 to Y4): frozen mappings show what they showed, after a cut at any operation. Method: all of them, on
+/// each kind of device, with collection at work.
+#[test]
+fn every_cut_with_frozen_mappings_recovers() {
+    let names = ["tiny", "tiny-nop1", "tiny-ordered", "tiny-risk", "tiny-mlc"];
+    for profile in names.map(profile).into_iter().chain([spare_profile()]) {
+        for seed in 3..6 {
+            let pair = Pair::format(sim(&profile), &options());
+            let states = explore(pair, &Exploration { seed, ..SHALLOW });
+            assert!(states > 300, "{}: {states}", profile.name);
+        }
+    }
+    for seed in 3..6 {
+        let what = Exploration { seed, ..SHALLOW };
+        explore(Pair::format(sim(&fine_profile()), &options()).with_slots(2), &what);
+        explore(Pair::format(file(), &options()), &what);
+        let (device, options) = growing_file(22, 120);
+        explore(Pair::format(device, &options), &what);
+    }
+}
+
+#[test]
+fn every_second_cut_with_frozen_mappings_recovers() {
+    for seed in 4..7 {
+        let what = Exploration { seed, warm_up: 200, steps: 6, depth: Depth::Two };
+        explore(Pair::format(sim(&profile("tiny")), &options()), &what);
+        explore(Pair::format(sim(&spare_profile()), &options()), &what);
+    }
+}
+
+/// Goal: the exploration sees what it is there for.
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn planted_bugs_of_frozen_mappings_are_found() {
+    for bug in [SpaceBug::FrozenIgnored, SpaceBug::FrozenNotFollowed] {
+        let is_found = |seed| {
+            let mut pair = Pair::format(sim(&profile("tiny")), &options());
+            pair.space.plant(bug);
+            pair.model.bug = Some(bug);
+            let what = Exploration { seed, ..SHALLOW };
+            catch_unwind(AssertUnwindSafe(|| explore(pair, &what))).is_err()
+        };
+        assert!((1..=4).any(is_found), "{bug:?}");
+    }
+}
+
+fn filled(pages: u32) -> Space<flagstone_nand::SimNand> {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    (0..pages).for_each(|page| write(&mut space, page, 1).unwrap());
+    space
+}
+
+fn write<D: Crashable>(space: &mut Space<D>, page: u32, stamp: u64) -> Result<(), SpaceError> {
+    let page = LogicalPage(page);
+    let image = content(page, stamp, space.payload_size());
+    space.ensure_room(1, &mut NoOwner)?;
+    space.write(page, &image, &WriteTag::data(Lsn(1), REGION)).map(drop)
+}
+
+/// Goal (rule D7): a device that a frozen mapping has filled is of use again once it is given up. Method: pages
+/// are written anew until there is no room.
+#[test]
+fn a_device_that_a_frozen_mapping_fills_is_freed_by_its_end() {
+    let pages = filled(0).capacity_pages() * 3 / 4;
+    let mut space = filled(pages);
+    let before = space.taken_pages();
+    let id = space.freeze(b"first", &mut NoOwner).unwrap();
+    assert_eq!(space.taken_pages(), before, "its units are shared");
+    let all = space.capacity_pages() * 3 / 2;
+    let full = (0..all).cycle().take(3_000).find_map(|page| write(&mut space, page, 2).err());
+    assert_eq!(full, Some(SpaceError::Full));
+    assert!(space.taken_pages() > before);
+    assert!(matches!(space.freeze(b"second", &mut NoOwner), Err(SpaceError::Full)));
+    assert_eq!(space.frozen().len(), 1);
+    let mut bytes = Vec::new();
+    for page in (0..pages).map(LogicalPage) {
+        space.read_frozen(id, page, &mut bytes).unwrap();
+        assert!(bytes == content(page, 1, bytes.len()), "{page:?}");
+    }
+    assert_eq!(space.verify().unwrap(), []);
+    space.thaw(id).unwrap();
+    assert_eq!((space.taken_pages(), space.frozen()), (space.live_pages(), Vec::new()));
+    let live = space.live_pages();
+    (0..pages).cycle().take(3_000).for_each(|page| write(&mut space, page, 3).unwrap());
+    assert_eq!(space.verify().unwrap(), []);
+    let (mut space, report) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(report.lost_pages, 0);
+    assert_eq!(space.verify().unwrap(), []);
+    assert_eq!(space.taken_pages(), live);
+}
+
+/// Goal: limits are told, and what was refused leaves nothing behind.
+#[test]
+fn labels_and_numbers_have_limits() {
+    let mut space = filled(2);
+    assert!(matches!(space.freeze(&[7; 256], &mut NoOwner), Err(SpaceError::TooLong { .. })));
+    let group = space.new_group().unwrap();
+    let tag = WriteTag::data(Lsn(1), REGION);
+    space.write_in_group(group, LogicalPage(1), &[1], &tag).unwrap();
+    assert_eq!(space.freeze(b"open", &mut NoOwner), Err(SpaceError::GroupOpen(group)));
+    space.discard_group(group);
+    let capacity = space.capacity_pages();
+    let mut ids = Vec::new();
+    for count in 0..=FROZEN_MAX {
+        match space.freeze(&[count], &mut NoOwner) {
+            Ok(id) => ids.push(id),
+            Err(error) => {
+                assert_eq!(error, SpaceError::Full);
+                break;
+            }
+        }
+    }
+    assert!((2..=usize::from(FROZEN_MAX)).contains(&ids.len()), "{}", ids.len());
+    let labels: Vec<_> = space.frozen().into_iter().map(|(_, label)| label).collect();
+    assert!(labels.iter().enumerate().all(|(count, label)| *label == [count as u8]));
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(space.frozen().len(), ids.len());
+    ids.into_iter().rev().for_each(|id| space.thaw(id).unwrap());
+    assert_eq!(space.capacity_pages(), capacity);
+    assert!(matches!(
+        space.read_frozen(crate::FrozenId(0), LogicalPage(0), &mut Vec::new()),
+        Err(SpaceError::UnknownFrozen(_))
+    ));
+    assert_eq!(space.verify().unwrap(), []);
+}
+
+/// Goal: mappings of several pages, with a directory of their own. Method: a chip of many small pages; of the
+/// frozen one only what moves is written again.
+#[test]
+fn a_large_frozen_mapping_is_written_once() {
+    let profile = profile("tiny").with_block_count(600).unwrap();
+    let mut space = Space::format(sim(&profile), &SpaceOptions { ..options() }).unwrap();
+    (0..1_400).for_each(|page| write(&mut space, page, 1).unwrap());
+    space.checkpoint(b"").unwrap();
+    let id = space.freeze(b"large", &mut NoOwner).unwrap();
+    let before = space.device().counters().page_programs;
+    space.checkpoint(b"").unwrap();
+    let written = space.device().counters().page_programs - before;
+    assert!(written < 6, "{written} pages for a checkpoint of nothing");
+    (0..1_400).for_each(|page| write(&mut space, page, 2).unwrap());
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    let mut bytes = Vec::new();
+    for page in (0..1_400).map(LogicalPage) {
+        space.read_frozen(id, page, &mut bytes).unwrap();
+        assert!(bytes == content(page, 1, bytes.len()), "{page:?}");
+    }
+    assert_eq!(space.verify().unwrap(), []);
+}
