@@ -25,7 +25,7 @@ use crate::meta::{PageKind, PageMeta};
 use crate::place::Claim;
 use crate::record::{OPEN_GROUP_PAGE_SIZE, OpenBlock, Record};
 use crate::space::{Session, Space, Suspect};
-use crate::{Cause, FrozenId, LogicalPage, SpaceBug};
+use crate::{Cause, LogicalPage, SpaceBug};
 
 /// Block states as the block table stores them.
 pub(crate) mod stored {
@@ -216,10 +216,9 @@ impl<D: Nand> Space<D> {
     /// The frozen mapping that has page `index` of the mapping for one of its own, and which it is there.
     fn frozen_page(&mut self, index: u32) -> Option<(&mut Frozen, u32)> {
         let layout = &self.flash.layout;
-        let pages = |id: &FrozenId| layout.frozen_pages(*id);
-        let (id, frozen) =
-            self.frozen.maps.iter_mut().find(|(id, _)| pages(id).contains(&index))?;
-        let page = index - pages(id).start;
+        let pages = |frozen: &Frozen| layout.frozen_pages(frozen.slot);
+        let frozen = self.frozen.maps.values_mut().find(|it| pages(it).contains(&index))?;
+        let page = index - pages(frozen).start;
         (page < layout.map_pages).then_some((frozen, page))
     }
 

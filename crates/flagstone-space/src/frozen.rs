@@ -46,8 +46,8 @@ const RECORD_SHARE: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub(crate) map: Mapping,
-    /// No version below it was given to a page after the mapping was frozen.
-    pub(crate) frontier: Version,
+    /// Which of the places for frozen mappings it has among the pages of the mapping.
+    pub(crate) slot: u8,
     /// The caller's.
     pub(crate) label: Vec<u8>,
 }
@@ -55,6 +55,7 @@ pub(crate) struct Frozen {
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FrozenMaps {
+    /// By their frontiers: oldest first.
     pub(crate) maps: BTreeMap<FrozenId, Frozen>,
     /// Units that they point to.
     units: Bits,
@@ -147,8 +148,8 @@ impl<D: Nand> Space<D> {
         if label.len() > FROZEN_LABEL_SIZE_MAX {
             return Err(SpaceError::TooLong { size: label.len(), limit: FROZEN_LABEL_SIZE_MAX });
         }
-        let free = (0..FROZEN_MAX).map(FrozenId).find(|id| !self.frozen.maps.contains_key(id));
-        let id = free.ok_or(SpaceError::Full)?;
+        let is_taken = |slot: &u8| self.frozen.maps.values().any(|frozen| frozen.slot == *slot);
+        let slot = (0..FROZEN_MAX).find(|slot| !is_taken(slot)).ok_or(SpaceError::Full)?;
         let size = FrozenRecord::size(self.layout().frozen_directory_pages() as usize, label.len());
         let taken = self.saved_size() + self.frozen_record_size() + size;
         if taken * RECORD_SHARE > self.record_room() + self.frozen_record_size() {
@@ -156,10 +157,10 @@ impl<D: Nand> Space<D> {
         }
         let count = self.frozen.maps.len() as u32;
         self.flash.layout.set_frozen(count + 1);
-        let frozen = self.freeze_with(id, label, owner);
+        let frozen = self.freeze_with(slot, label, owner);
         if frozen.is_err() {
-            self.frozen.maps.remove(&id);
-            self.forget_meta_pages(id);
+            self.frozen.maps.retain(|_, frozen| frozen.slot != slot);
+            self.forget_meta_pages(slot);
             self.flash.layout.set_frozen(count);
             self.count_frozen();
         }
@@ -168,7 +169,7 @@ impl<D: Nand> Space<D> {
 
     fn freeze_with(
         &mut self,
-        id: FrozenId,
+        slot: u8,
         label: &[u8],
         owner: &mut dyn Owner,
     ) -> Result<FrozenId, SpaceError> {
@@ -179,11 +180,12 @@ impl<D: Nand> Space<D> {
         if let Some(group) = self.groups.on_mapped(&self.map) {
             return Err(SpaceError::GroupOpen(group));
         }
-        let (mut map, frontier) = (self.map.clone(), Version(self.numbers.version));
+        // The checkpoint takes versions: no two have the same frontier.
+        let (mut map, id) = (self.map.clone(), FrozenId(Version(self.numbers.version)));
         map.mark_used_dirty();
-        let range = self.layout().frozen_pages(id);
+        let range = self.layout().frozen_pages(slot);
         self.meta_units.resize(self.meta_units.len().max(range.end as usize), UNMAPPED);
-        self.frozen.maps.insert(id, Frozen { map, frontier, label: label.to_vec() });
+        self.frozen.maps.insert(id, Frozen { map, slot, label: label.to_vec() });
         self.count_frozen();
         self.checkpoint_own()?;
         Ok(id)
@@ -192,9 +194,7 @@ impl<D: Nand> Space<D> {
     /// Frozen mappings with their labels, oldest first.
     #[must_use]
     pub fn frozen(&self) -> Vec<(FrozenId, Vec<u8>)> {
-        let mut maps: Vec<_> = self.frozen.maps.iter().collect();
-        maps.sort_unstable_by_key(|(_, frozen)| frozen.frontier);
-        maps.into_iter().map(|(id, frozen)| (*id, frozen.label.clone())).collect()
+        self.frozen.maps.iter().map(|(id, frozen)| (*id, frozen.label.clone())).collect()
     }
 
     /// Reads `page` as it was when the mapping was frozen.
@@ -228,7 +228,7 @@ impl<D: Nand> Space<D> {
     pub fn thaw(&mut self, id: FrozenId) -> Result<(), SpaceError> {
         self.ready()?;
         let frozen = self.frozen.maps.remove(&id).ok_or(SpaceError::UnknownFrozen(id))?;
-        self.forget_meta_pages(id);
+        self.forget_meta_pages(frozen.slot);
         self.count_frozen();
         for (page, at) in frozen.map.iter() {
             if !self.frozen.has(at) && self.map.get(page) != Some(at) {
@@ -242,14 +242,15 @@ impl<D: Nand> Space<D> {
     }
 
     /// Pages of a frozen mapping stay until a record is durable that does not name them (K2).
-    fn forget_meta_pages(&mut self, id: FrozenId) {
-        let pages = self.layout().frozen_pages(id);
+    fn forget_meta_pages(&mut self, slot: u8) {
+        let pages = self.layout().frozen_pages(slot);
         self.meta_moving.retain(|index| !pages.contains(index));
         let range = pages.start as usize..pages.end as usize;
         let units = self.meta_units.get_mut(range).into_iter().flatten();
         let old = units.filter(|at| **at != UNMAPPED);
         self.meta_old.extend(old.map(|at| core::mem::replace(at, UNMAPPED)));
-        let end = self.frozen.maps.keys().last().map(|id| self.layout().frozen_pages(*id).end);
+        let last = self.frozen.maps.values().map(|frozen| frozen.slot).max();
+        let end = last.map(|slot| self.layout().frozen_pages(slot).end);
         let end = end.unwrap_or_else(|| self.layout().frozen_start());
         self.meta_units.truncate(end as usize);
     }
@@ -264,12 +265,12 @@ impl<D: Nand> Space<D> {
     /// What the record says of frozen mappings.
     pub(crate) fn frozen_records(&self) -> Vec<FrozenRecord> {
         let record = |(id, frozen): (&FrozenId, &Frozen)| {
-            let pages = self.layout().frozen_pages(*id);
+            let pages = self.layout().frozen_pages(frozen.slot);
             let roots = (pages.end - self.layout().frozen_directory_pages())..pages.end;
             let units = self.meta_units.get(roots.start as usize..roots.end as usize);
             FrozenRecord {
-                id: *id,
-                frontier: frozen.frontier,
+                slot: frozen.slot,
+                frontier: id.0,
                 roots: units.unwrap_or_default().to_vec(),
                 label: frozen.label.clone(),
             }
@@ -286,7 +287,8 @@ impl<D: Nand> Space<D> {
     pub(crate) fn write_frozen(&mut self, buffer: &mut Vec<u8>) -> Result<(), SpaceError> {
         let ids: Vec<FrozenId> = self.frozen.maps.keys().copied().collect();
         for id in ids {
-            let pages = self.layout().frozen_pages(id);
+            let Some(slot) = self.frozen.maps.get(&id).map(|frozen| frozen.slot) else { continue };
+            let pages = self.layout().frozen_pages(slot);
             for page in 0..self.layout().map_pages {
                 let Some(frozen) = self.frozen.maps.get_mut(&id) else { break };
                 if frozen.map.is_dirty(page) {

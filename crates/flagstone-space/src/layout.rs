@@ -13,7 +13,6 @@ use core::ops::Range;
 
 use flagstone_nand::{Capabilities, CellRole, Geometry};
 
-use crate::FrozenId;
 use crate::error::OptionFault;
 use crate::meta::Placement;
 use crate::options::SpaceOptions;
@@ -289,10 +288,10 @@ impl Layout {
         self.directory_start + self.directory_pages
     }
 
-    /// Numbers of the pages of a frozen mapping: its own, those of its directory behind them.
-    pub(crate) fn frozen_pages(&self, id: FrozenId) -> Range<u32> {
+    /// Numbers of the pages of the frozen mapping in a slot: its own, those of its directory behind them.
+    pub(crate) fn frozen_pages(&self, slot: u8) -> Range<u32> {
         let size = self.table_start + self.frozen_directory_pages();
-        let first = self.frozen_start() + u32::from(id.0) * size;
+        let first = self.frozen_start() + u32::from(slot) * size;
         first..first + size
     }
 

@@ -15,7 +15,7 @@ use crate::checksum::crc32c;
 use crate::groups::Rank;
 use crate::meta::{get_uint, put_uint};
 use crate::options::{GcPolicy, SpaceOptions};
-use crate::{FrozenId, GroupId, LogicalPage, Version};
+use crate::{GroupId, LogicalPage, Version};
 
 const MAGIC: &[u8; 4] = b"FLAG";
 
@@ -91,7 +91,7 @@ const HAS_FROZEN: u8 = 2;
 /// A frozen mapping as the record names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FrozenRecord {
-    pub(crate) id: FrozenId,
+    pub(crate) slot: u8,
     pub(crate) frontier: Version,
     /// Units of the pages of its directory.
     pub(crate) roots: Vec<u32>,
@@ -105,7 +105,7 @@ impl FrozenRecord {
     }
 
     fn encode(&self, target: &mut Vec<u8>) {
-        target.extend_from_slice(&[self.id.0, self.label.len() as u8]);
+        target.extend_from_slice(&[self.slot, self.label.len() as u8]);
         target.extend_from_slice(&self.frontier.0.to_le_bytes());
         target.extend_from_slice(&(self.roots.len() as u32).to_le_bytes());
         for root in &self.roots {
@@ -116,12 +116,12 @@ impl FrozenRecord {
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, RecordFault> {
         let head = reader.take(2)?;
-        let (id, label_size) = (FrozenId(head[0]), usize::from(head[1]));
+        let (slot, label_size) = (head[0], usize::from(head[1]));
         let (frontier, mut roots) = (Version(reader.u64()?), Vec::new());
         for _ in 0..reader.u32()? {
             roots.push(reader.u32()?);
         }
-        Ok(Self { id, frontier, roots, label: reader.take(label_size)?.to_vec() })
+        Ok(Self { slot, frontier, roots, label: reader.take(label_size)?.to_vec() })
     }
 }
 
@@ -371,7 +371,7 @@ mod tests {
                 rank: Rank::Overtaken,
             }],
             frozen: vec![FrozenRecord {
-                id: FrozenId(3),
+                slot: 3,
                 frontier: Version(12),
                 roots: vec![44],
                 label: b"before".to_vec(),

@@ -142,13 +142,13 @@ impl PageInfo {
     }
 }
 
-/// Names a frozen mapping ([`crate::Space::freeze`]) until it is given up.
+/// Names a frozen mapping ([`crate::Space::freeze`]), for ever: its frontier, below which all its versions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FrozenId(pub(crate) u8);
+pub struct FrozenId(pub(crate) Version);
 
 impl fmt::Display for FrozenId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "frozen mapping {}", self.0)
+        write!(formatter, "frozen mapping {}", self.0.0)
     }
 }
 

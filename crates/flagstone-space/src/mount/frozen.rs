@@ -62,22 +62,23 @@ impl<D: Nand> Mount<D> {
     pub(super) fn load_frozen(&mut self, record: &Record) -> Result<(), MountError> {
         self.space.flash.layout.set_frozen(record.frozen.len() as u32);
         for frozen in &record.frozen {
-            let is_known = self.space.frozen.maps.contains_key(&frozen.id);
+            let (id, maps) = (FrozenId(frozen.frontier), &self.space.frozen.maps);
+            let is_known = maps.contains_key(&id) || maps.values().any(|it| it.slot == frozen.slot);
             let directory = self.space.layout().frozen_directory_pages() as usize;
-            if frozen.id.0 >= FROZEN_MAX || is_known || frozen.roots.len() != directory {
+            if frozen.slot >= FROZEN_MAX || is_known || frozen.roots.len() != directory {
                 return Err(MISFIT);
             }
             let map = self.load_frozen_map(frozen)?;
-            let (frontier, label) = (frozen.frontier, frozen.label.clone());
-            self.space.frozen.maps.insert(frozen.id, Frozen { map, frontier, label });
-            self.moved.below = self.moved.below.max(Some(frontier));
+            let (slot, label) = (frozen.slot, frozen.label.clone());
+            self.space.frozen.maps.insert(id, Frozen { map, slot, label });
+            self.moved.below = self.moved.below.max(Some(id.0));
         }
         Ok(())
     }
 
     fn load_frozen_map(&mut self, frozen: &FrozenRecord) -> Result<Mapping, MountError> {
         let layout = self.space.layout().clone();
-        let (entries, pages) = (layout.entries_per_page(), layout.frozen_pages(frozen.id));
+        let (entries, pages) = (layout.entries_per_page(), layout.frozen_pages(frozen.slot));
         let directory = pages.end - layout.frozen_directory_pages();
         let units = &mut self.space.meta_units;
         units.resize(units.len().max(pages.end as usize), UNMAPPED);
@@ -108,13 +109,11 @@ impl<D: Nand> Mount<D> {
     /// Points the frozen mappings to where their units stand now: where one was moved to last, if it reads
     /// whole, as for any page (U2). What is in doubt is told with the places where it stood before (U4).
     pub(super) fn settle_frozen(&mut self) -> Result<FrozenLosers, NandError> {
-        let mut ids: Vec<(Version, FrozenId)> =
-            self.space.frozen.maps.iter().map(|(id, frozen)| (frozen.frontier, *id)).collect();
-        ids.sort_unstable();
+        let ids: Vec<FrozenId> = self.space.frozen.maps.keys().copied().collect();
         let (mut losers, mut from) = (FrozenLosers::new(), Version(0));
         // What the mapping before had recorded, and where that is found.
         let mut before: BTreeMap<LogicalPage, (u32, Option<u32>)> = BTreeMap::new();
-        for (frontier, id) in ids {
+        for id in ids {
             let Some(recorded) = self.space.frozen.maps.get(&id).map(|frozen| frozen.map.clone())
             else {
                 continue;
@@ -125,13 +124,13 @@ impl<D: Nand> Mount<D> {
                     Some((other, found)) if *other == at => *found,
                     _ => {
                         let appends = recorded.appends(page);
-                        self.find_frozen(page, (at, appends), &(from..frontier), &mut losers)?
+                        self.find_frozen(page, (at, appends), &(from..id.0), &mut losers)?
                     }
                 };
                 now.insert(page, (at, found));
                 self.point_frozen(id, page, at, found);
             }
-            (before, from) = (now, frontier);
+            (before, from) = (now, id.0);
         }
         let space = &mut self.space;
         space.frozen.count(&space.map);

@@ -149,7 +149,7 @@ fn labels_and_numbers_have_limits() {
     ids.into_iter().rev().for_each(|id| space.thaw(id).unwrap());
     assert_eq!(space.capacity_pages(), capacity);
     assert!(matches!(
-        space.read_frozen(crate::FrozenId(0), LogicalPage(0), &mut Vec::new()),
+        space.read_frozen(crate::FrozenId(crate::Version(0)), LogicalPage(0), &mut Vec::new()),
         Err(SpaceError::UnknownFrozen(_))
     ));
     assert_eq!(space.verify().unwrap(), []);
