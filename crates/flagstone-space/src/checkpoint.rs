@@ -224,8 +224,8 @@ impl<D: Nand> Space<D> {
 
     fn make_record(&self, user: Vec<u8>, log_head: u64) -> Record {
         let layout = self.layout();
-        let leaves = layout.directory_start as usize;
-        let roots = if layout.directory_pages > 0 { leaves.. } else { 0.. };
+        let first = if layout.directory_pages > 0 { layout.directory_start } else { 0 };
+        let roots = first as usize..layout.frozen_start() as usize;
         let groups = if self.flash.bugs.has(SpaceBug::GroupsNotListed) {
             Vec::new()
         } else {

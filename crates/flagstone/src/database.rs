@@ -370,6 +370,79 @@ impl<D: Nand> Database<D> {
         Snapshot::begin(Arc::clone(&self.runtime))
     }
 
+    /// Keeps everything that was committed so far under `name`, until it is dropped: across sessions, and whatever
+    /// is written later. Durable when it returns.
+    ///
+    /// Costs a page write for each leaf that has changes, as [`Database::merge`], and one byte of mapping for
+    /// about each kilobyte. Commits wait for the last of it. Afterwards the database shares the snapshot's pages,
+    /// and what is written anew takes room of its own; the device is full the sooner.
+    ///
+    /// Backups hold rows of one moment, and no snapshots.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, EngineError, Options};
+    ///
+    /// let db = Database::create(&path, &Options::default())?;
+    /// let stock = db.table("stock")?;
+    /// let mut txn = db.begin();
+    /// txn.put(stock, b"apples", b"12")?;
+    /// txn.commit()?;
+    /// db.keep_snapshot("monday")?;
+    /// db.drop_table("stock")?;
+    /// db.close()?;
+    ///
+    /// let db = Database::open(&path, &Options::default())?;
+    /// assert_eq!(db.kept_snapshots(), ["monday"]);
+    /// let monday = db.kept_snapshot("monday")?;
+    /// let stock = monday.table("stock")?.ok_or("no such table")?;
+    /// assert_eq!(monday.get(stock, b"apples")?.as_deref(), Some(&b"12"[..]));
+    /// db.drop_snapshot("monday")?;
+    /// assert_eq!(monday.get(stock, b"apples"), Err(EngineError::NoSnapshot));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `SnapshotExists`; `KeyTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
+    /// their pages, or the mapping of the snapshot finds none, on the device or among those that a checkpoint
+    /// names; `ReadOnly`; the device failed.
+    pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {
+        self.runtime.keep_snapshot(name)?;
+        info!(name, "snapshot kept");
+        Ok(())
+    }
+
+    /// Names of the snapshots that are kept, oldest first.
+    #[must_use]
+    pub fn kept_snapshots(&self) -> Vec<String> {
+        self.runtime.kept_snapshots()
+    }
+
+    /// A snapshot that is kept, to be read. Its tables are opened with [`Snapshot::table`]: one of the database
+    /// may have the number that another had then.
+    ///
+    /// # Errors
+    ///
+    /// `NoSnapshot`.
+    pub fn kept_snapshot(&self, name: &str) -> Result<Snapshot<D>, EngineError> {
+        let id = self.runtime.kept_snapshot(name)?;
+        Ok(Snapshot::kept(Arc::clone(&self.runtime), id))
+    }
+
+    /// Drops a snapshot that is kept, durably, and frees what it alone needs. Who still reads it gets
+    /// [`EngineError::NoSnapshot`].
+    ///
+    /// # Errors
+    ///
+    /// `NoSnapshot`; `ReadOnly`; the device failed.
+    pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
+        self.runtime.drop_snapshot(name)?;
+        info!(name, "snapshot dropped");
+        Ok(())
+    }
+
     /// What the engine counted since it was opened, and the sizes it accepts.
     ///
     /// ```

@@ -57,9 +57,12 @@ mod value;
 pub use access::Read;
 pub(crate) use append::Append;
 pub use catalog::Table;
-pub(crate) use catalog::{CATALOG, CATALOG_ROOT, Tree, is_name, named_table, tombstone};
+pub(crate) use catalog::{
+    CATALOG, CATALOG_ROOT, Tree, is_name, named_root, named_table, tombstone,
+};
 pub(crate) use checkpoint::{CheckpointJob, Master};
 pub(crate) use claim::ClaimJob;
+pub(crate) use descent::{DEPTH_MAX, Seek, check_node};
 pub(crate) use dropped::Freed;
 pub(crate) use glance::{LeafRows, LeafValue};
 pub(crate) use merge::{InstallJob, Job, PageWrite, WriteJob};
@@ -119,6 +122,8 @@ pub enum Wait {
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
     Claim,
+    /// Changes on their way to the pages that a named snapshot is made of.
+    Quiet,
 }
 
 impl Wait {
@@ -244,6 +249,8 @@ pub struct Engine {
     uncommitted_size: usize,
     growth: full::Growth,
     snapshots: snapshot::Snapshots,
+    /// Threads that make named snapshots: nothing is committed meanwhile.
+    quiet: usize,
     reads: Reads,
     unused_pages: Vec<LogicalPage>,
     unused_groups: Vec<GroupId>,
@@ -344,6 +351,7 @@ impl Engine {
             uncommitted_size: 0,
             growth: full::Growth::default(),
             snapshots: snapshot::Snapshots::default(),
+            quiet: 0,
             reads: Reads::default(),
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),

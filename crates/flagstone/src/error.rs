@@ -128,6 +128,12 @@ pub enum EngineError {
     /// The snapshot was ended to free the space it held.
     #[error("the snapshot was ended because the device needed its space")]
     SnapshotTooOld,
+    /// No snapshot is kept under that name, or it was dropped since.
+    #[error("there is no such snapshot")]
+    NoSnapshot,
+    /// A snapshot is kept under that name already.
+    #[error("there is a snapshot of that name already")]
+    SnapshotExists,
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
@@ -187,6 +193,7 @@ impl From<SpaceError> for EngineError {
             SpaceError::Full => Self::Full,
             SpaceError::WornOut => Self::WornOut,
             SpaceError::ReadOnly => Self::ReadOnly,
+            SpaceError::UnknownFrozen(_) => Self::NoSnapshot,
             SpaceError::Device(device) => Self::Device(device),
             other => Self::Space(other),
         }

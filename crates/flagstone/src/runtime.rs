@@ -36,6 +36,7 @@ use sleep::Sleepers;
 
 mod check;
 mod drive;
+mod kept;
 pub(crate) mod meter;
 mod open;
 mod sleep;
@@ -68,6 +69,8 @@ pub struct Runtime<D: Nand> {
     pub(crate) working: Mutex<()>,
     /// What may be done to the flash, if somebody has set a limit.
     pub(crate) wear: Mutex<Option<WearAccount>>,
+    /// What was read of named snapshots.
+    kept: Mutex<kept::KeptReads>,
     geometry: LogGeometry,
     needs_sync: bool,
     /// Dies work side by side: what was programmed first may be complete last.

@@ -163,7 +163,9 @@ fn a_large_frozen_mapping_is_written_once() {
     let mut space = Space::format(sim(&profile), &SpaceOptions { ..options() }).unwrap();
     (0..1_400).for_each(|page| write(&mut space, page, 1).unwrap());
     space.checkpoint(b"").unwrap();
+    let roots = space.durable.as_ref().map(|record| record.roots.len());
     let id = space.freeze(b"large", &mut NoOwner).unwrap();
+    assert_eq!(space.durable.as_ref().map(|record| record.roots.len()), roots);
     let before = space.device().counters().page_programs;
     space.checkpoint(b"").unwrap();
     let written = space.device().counters().page_programs - before;

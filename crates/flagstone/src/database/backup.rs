@@ -26,8 +26,7 @@ use thiserror::Error;
 
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
-use super::{Database, Snapshot, Transaction};
-use crate::engine::{CATALOG, Table, named_table};
+use super::{Database, Transaction};
 use crate::error::EngineError;
 use crate::options::Durability;
 
@@ -149,7 +148,7 @@ impl<D: Nand> Database<D> {
         let snapshot = self.snapshot()?;
         let mut writer = FrameWriter::begin(sink)?;
         let mut report = BackupReport::default();
-        for (name, table) in self.tables_of(&snapshot)? {
+        for (name, table) in snapshot.named_tables()? {
             put_head(&mut writer, ENTRY_TABLE, name.as_bytes())?;
             report.tables += 1;
             for row in snapshot.range(table, ..) {
@@ -169,18 +168,6 @@ impl<D: Nand> Database<D> {
         writer.write(end.as_flattened())?;
         writer.finish()?;
         Ok(report)
-    }
-
-    /// The tables that the snapshot sees, in order of their names (B1).
-    pub(super) fn tables_of(
-        &self,
-        snapshot: &Snapshot<D>,
-    ) -> Result<Vec<(String, Table)>, EngineError> {
-        let found = snapshot.range(CATALOG, ..).map(|row| {
-            let (key, entry) = row?;
-            Ok(named_table(&key, &entry))
-        });
-        found.filter_map(Result::transpose).collect()
     }
 
     /// Reads a backup into this database, which must be empty, and makes it durable.

@@ -57,6 +57,12 @@ pub enum CompactError {
     /// The database cannot be opened.
     #[error(transparent)]
     Open(OpenError),
+    /// Snapshots are kept in it, which the new file would lack: drop them first.
+    #[error("it keeps {count} snapshots, which the new file would lack: drop them first")]
+    Snapshots {
+        /// How many.
+        count: usize,
+    },
     /// It cannot be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -203,6 +209,10 @@ fn write_anew(
     size: Option<FileSize>,
     watch: impl FnMut(u64, u64),
 ) -> Result<CompactReport, CompactError> {
+    let count = old.kept_snapshots().len();
+    if count > 0 {
+        return Err(CompactError::Snapshots { count });
+    }
     let new = |source| CompactError::New { path: unfinished.into(), source };
     let copy = match size {
         Some(size) => {
@@ -242,7 +252,7 @@ fn copy_rows(
     mut watch: impl FnMut(u64, u64),
 ) -> Result<CompactReport, Side> {
     let snapshot = old.snapshot().map_err(Side::Old)?;
-    let tables = old.tables_of(&snapshot).map_err(Side::Old)?;
+    let tables = snapshot.named_tables().map_err(Side::Old)?;
     let total: u64 = {
         let transaction = old.begin();
         tables.iter().map(|(_, table)| transaction.len_estimate(*table)).sum()

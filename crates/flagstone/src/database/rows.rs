@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use flagstone_nand::Nand;
-use flagstone_space::Bill;
+use flagstone_space::{Bill, FrozenId};
 use parking_lot::Mutex;
 
 use super::{AnyNand, RowRef};
@@ -30,6 +30,8 @@ pub(super) enum Reader {
     Transaction(Xid),
     /// A snapshot: nothing is locked.
     Snapshot(SnapshotId),
+    /// One that is kept under a name.
+    Kept(FrozenId),
 }
 
 impl Reader {
@@ -40,7 +42,11 @@ impl Reader {
         runtime: &Runtime<D>,
         descriptor: &Descriptor,
     ) -> Result<Vec<u8>, EngineError> {
-        runtime.load_value(descriptor).or_else(|error| {
+        let kept = match self {
+            Self::Kept(id) => Some(id),
+            Self::Transaction(_) | Self::Snapshot(_) => None,
+        };
+        runtime.load_value_of(kept, descriptor).or_else(|error| {
             if let Self::Snapshot(id) = self {
                 runtime.glance().require_snapshot(id)?;
             }
@@ -143,14 +149,19 @@ impl<'a, D: Nand> Range<'a, D> {
             self.rest = rest;
             return Ok(());
         }
-        let mut rows = Vec::new();
         let (reader, table, direction) = (self.reader, self.table, self.direction);
+        if let Reader::Kept(id) = reader {
+            self.rest = self.runtime.scan_kept(id, table, &range, direction, &mut self.leaf)?;
+            return Ok(());
+        }
+        let mut rows = Vec::new();
         let scan = |engine: &mut crate::Engine| -> Step<Option<ScanRange>> {
             rows.clear();
             match reader {
                 Reader::Transaction(xid) => {
                     engine.scan(xid, table, &range, direction, BATCH_COUNT, &mut rows)
                 }
+                Reader::Kept(_) => Ok(None),
                 Reader::Snapshot(id) => {
                     engine.scan_snapshot(id, table, &range, direction, BATCH_COUNT, &mut rows)
                 }
@@ -158,7 +169,7 @@ impl<'a, D: Nand> Range<'a, D> {
         };
         let xid = match reader {
             Reader::Transaction(xid) => Some(xid),
-            Reader::Snapshot(_) => None,
+            Reader::Snapshot(_) | Reader::Kept(_) => None,
         };
         self.rest = self.metered(|| self.runtime.run_for(xid, scan))?;
         self.batch.extend(rows);

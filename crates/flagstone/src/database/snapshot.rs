@@ -5,18 +5,22 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use flagstone_nand::Nand;
+use flagstone_space::FrozenId;
 
 use super::AnyNand;
 use super::rows::{KeyValue, Range, Reader};
 use super::transaction::scan_range;
-use crate::engine::{Descriptor, Read, ScanRange, SnapshotId, Table};
+#[cfg(test)]
+use crate::engine::SnapshotId;
+use crate::engine::{CATALOG, Descriptor, Read, ScanRange, Table, named_table};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
 /// The database as it was at one durable commit. Never waits for transactions.
 ///
 /// Old versions that it needs stay on the device while it lives. When the device needs their space,
-/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`].
+/// the oldest snapshot ends, and its reads give [`EngineError::SnapshotTooOld`]. One that is kept under a name
+/// ([`Database::keep_snapshot`](super::Database::keep_snapshot)) stays until it is dropped.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -40,24 +44,62 @@ use crate::runtime::Runtime;
 /// ```
 pub struct Snapshot<D: Nand = AnyNand> {
     runtime: Arc<Runtime<D>>,
-    id: SnapshotId,
+    reader: Reader,
 }
 
 impl<D: Nand> fmt::Debug for Snapshot<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("reader", &self.reader).finish_non_exhaustive()
     }
 }
 
 impl<D: Nand> Snapshot<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Result<Self, EngineError> {
         let id = runtime.run(|engine| engine.begin_snapshot())?;
-        Ok(Self { runtime, id })
+        Ok(Self { runtime, reader: Reader::Snapshot(id) })
+    }
+
+    /// One that is kept under a name.
+    pub(super) fn kept(runtime: Arc<Runtime<D>>, id: FrozenId) -> Self {
+        Self { runtime, reader: Reader::Kept(id) }
     }
 
     #[cfg(test)]
-    pub(crate) fn id(&self) -> SnapshotId {
-        self.id
+    pub(crate) fn id(&self) -> Option<SnapshotId> {
+        match self.reader {
+            Reader::Snapshot(id) => Some(id),
+            Reader::Transaction(_) | Reader::Kept(_) => None,
+        }
+    }
+
+    /// The table of that name, as the snapshot has it: one that was dropped or renamed since is found by the
+    /// name that it had.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::get`].
+    pub fn table(&self, name: &str) -> Result<Option<Table>, EngineError> {
+        let entry = self.get(CATALOG, name.as_bytes())?;
+        let found = entry.and_then(|entry| named_table(name.as_bytes(), &entry));
+        Ok(found.map(|(_, table)| table))
+    }
+
+    /// Names of all tables that it has, in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Snapshot::get`].
+    pub fn tables(&self) -> Result<Vec<String>, EngineError> {
+        Ok(self.named_tables()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// All tables that it has, in order of their names.
+    pub(super) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
+        let found = self.range(CATALOG, ..).map(|row| {
+            let (key, entry) = row?;
+            Ok(named_table(&key, &entry))
+        });
+        found.filter_map(Result::transpose).collect()
     }
 
     /// The value of `key`.
@@ -84,15 +126,20 @@ impl<D: Nand> Snapshot<D> {
     }
 
     fn read(&self, table: Table, key: &[u8], value: &mut Vec<u8>) -> Result<Read, EngineError> {
-        let glance = self.runtime.glance().glance(self.id, table, key, value);
+        let id = match self.reader {
+            Reader::Snapshot(id) => id,
+            Reader::Kept(id) => return self.runtime.get_kept(id, table, key, value),
+            Reader::Transaction(_) => return Err(EngineError::NoSnapshot),
+        };
+        let glance = self.runtime.glance().glance(id, table, key, value);
         if let Some(read) = glance {
             return Ok(read);
         }
-        self.runtime.run(|engine| engine.get_snapshot(self.id, table, key, value))
+        self.runtime.run(|engine| engine.get_snapshot(id, table, key, value))
     }
 
     fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
-        Reader::Snapshot(self.id).load(&self.runtime, descriptor)
+        self.reader.load(&self.runtime, descriptor)
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.
@@ -111,7 +158,7 @@ impl<D: Nand> Snapshot<D> {
     }
 
     pub(super) fn reader(&self) -> (&Runtime<D>, Reader) {
-        (&self.runtime, Reader::Snapshot(self.id))
+        (&self.runtime, self.reader)
     }
 
     /// The first row.
@@ -144,6 +191,8 @@ impl<D: Nand> Snapshot<D> {
 
 impl<D: Nand> Drop for Snapshot<D> {
     fn drop(&mut self) {
-        self.runtime.engine().end_snapshot(self.id);
+        if let Reader::Snapshot(id) = self.reader {
+            self.runtime.engine().end_snapshot(id);
+        }
     }
 }

@@ -86,6 +86,11 @@ fn decode_entry(bytes: &[u8]) -> Option<(Table, LogicalPage)> {
     Some((Table { id: u32::from_le_bytes(*id) }, LogicalPage(u32::from_le_bytes(root))))
 }
 
+/// Number and root of the table that an entry of the catalog names.
+pub(crate) fn named_root(key: &[u8], entry: &[u8]) -> Option<(u32, LogicalPage)> {
+    decode_entry(entry).filter(|_| is_name(key)).map(|(table, root)| (table.id, root))
+}
+
 /// First byte of the keys of dropped tables: no text has it.
 const TOMBSTONE: u8 = 0xFF;
 

@@ -703,6 +703,7 @@ impl Engine {
         }
         own.growth = growth_of(&own.writes).min(own.growth);
         own.group = claim.group;
+        self.counts.claimed_appends += claim.appends.len() as u64;
         if !self.bugs.has(SeededBug::AppendsUnnamed) {
             own.appends = std::mem::take(&mut claim.appends);
         }
@@ -790,7 +791,6 @@ impl Engine {
             }
         };
         let page_count = claim.page_count();
-        self.counts.claimed_appends += claim.appends.len() as u64;
         match claim.reshaped {
             Some(install) => self.install(install, pins),
             None => self.cycle.count_grouped(page_count),

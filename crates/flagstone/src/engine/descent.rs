@@ -3,6 +3,7 @@
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 
 use super::pool::{Class, FrameIndex};
+use super::scan::{Direction, ScanRange};
 use super::{Engine, Fetch, Fetched, Step, Stop, Table};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
@@ -19,9 +20,27 @@ pub(crate) enum Seek<'a> {
 }
 
 /// Levels of the deepest tree that is believed: bounds a walk over damaged nodes.
-const DEPTH_MAX: u8 = 24;
+pub(crate) const DEPTH_MAX: u8 = 24;
 
-impl Seek<'_> {
+impl<'a> Seek<'a> {
+    /// The leaf at the near end of a range.
+    pub(crate) fn near(range: &'a ScanRange, direction: Direction) -> Self {
+        match direction {
+            Direction::Forward => Self::At(&range.low),
+            Direction::Backward => Self::Below(range.high.as_deref()),
+        }
+    }
+
+    /// The child of the inner node `page` that leads there, and its place.
+    pub(crate) fn child_of(
+        self,
+        page: LogicalPage,
+        view: &NodeView<'_>,
+    ) -> Result<(usize, LogicalPage), EngineError> {
+        let missing = EngineError::Corrupt { page, check: "inner node has no child" };
+        self.child(view).ok_or(missing)
+    }
+
     fn child(self, view: &NodeView<'_>) -> Option<(usize, LogicalPage)> {
         match self {
             Seek::At(key) => view.child_for(key),
@@ -47,6 +66,19 @@ fn has_its_fences(view: &NodeView<'_>, place: Option<(&NodeView<'_>, usize)>) ->
                 }
         }
     }
+}
+
+/// Passes when a node is what its place in its parent, or at the root, demands.
+pub(crate) fn check_node(
+    table: Table,
+    page: LogicalPage,
+    view: &NodeView<'_>,
+    place: Option<(&NodeView<'_>, usize)>,
+) -> Result<(), EngineError> {
+    if view.tree() == table.id && has_its_fences(view, place) {
+        return Ok(());
+    }
+    Err(EngineError::Corrupt { page, check: "node differs from its parent's separators" })
 }
 
 impl Engine {
@@ -75,8 +107,7 @@ impl Engine {
             if view.level() <= level {
                 return Ok(index);
             }
-            let (place, child) =
-                seek.child(&view).ok_or_else(|| corrupt(page, "inner node has no child"))?;
+            let (place, child) = seek.child_of(page, &view)?;
             (parent, page) = (Some((index, place)), child);
         }
         Err(corrupt(page, "tree is deeper than any tree can be"))
@@ -94,9 +125,7 @@ impl Engine {
         let parent =
             parent.map(|(at, place)| (NodeView::trusted(&self.pool.frame(at).image), place));
         let place = parent.as_ref().map(|(view, place)| (view, *place));
-        if view.tree() != table.id || !has_its_fences(&view, place) {
-            return Err(corrupt(frame.page, "node differs from its parent's separators"));
-        }
+        check_node(table, frame.page, &view, place)?;
         Ok(view)
     }
 

@@ -82,6 +82,9 @@ const COMMIT_LOG_SHARE: usize = 16;
 impl Engine {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
+        if self.quiet > 0 {
+            return Err(Stop::Wait(Wait::Quiet));
+        }
         let (size, growth) = self.demand_of(xid);
         let size = size + self.claim_demand();
         if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {

@@ -55,6 +55,33 @@ impl LeafRows {
         self.end - self.next
     }
 
+    /// Takes the rows of a leaf that lie in `range`; what is left of the range beyond the leaf.
+    pub(crate) fn take_from(
+        &mut self,
+        view: &NodeView<'_>,
+        range: &ScanRange,
+        direction: Direction,
+    ) -> Option<ScanRange> {
+        let part = clip(range, view.low(), view.high());
+        let place = |key: &[u8]| view.search(key).unwrap_or_else(|at| at);
+        self.next = if part.low.is_empty() { 0 } else { place(&part.low) };
+        self.end = part.high.as_deref().map_or(view.count(), place).max(self.next);
+        self.is_backward = direction == Direction::Backward;
+        self.shape = view.shape();
+        self.image.clear();
+        self.image.extend_from_slice(view.bytes());
+        let rest = match (direction, part) {
+            (Direction::Forward, part) => {
+                part.high.map(|low| ScanRange { low, high: range.high.clone() })
+            }
+            (Direction::Backward, part) if part.low.is_empty() => None,
+            (Direction::Backward, part) => {
+                Some(ScanRange { low: range.low.clone(), high: Some(part.low) })
+            }
+        };
+        rest.filter(|rest| !rest.is_empty())
+    }
+
     /// Leaves out all that is left.
     pub(crate) fn clear(&mut self) {
         self.next = self.end;
@@ -174,34 +201,14 @@ impl Engine {
         {
             return None;
         }
-        let seek = match direction {
-            Direction::Forward => Seek::At(&range.low),
-            Direction::Backward => Seek::Below(range.high.as_deref()),
-        };
-        let index = self.leaf_sought(table, seek)?;
+        let index = self.leaf_sought(table, Seek::near(range, direction))?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let part = clip(range, view.low(), view.high());
         if tree.deltas.range(part.as_key_range()).next().is_some() {
             return None;
         }
         self.pool.glanced_at(index);
-        let place = |key: &[u8]| view.search(key).unwrap_or_else(|at| at);
-        out.next = if part.low.is_empty() { 0 } else { place(&part.low) };
-        out.end = part.high.as_deref().map_or(view.count(), place).max(out.next);
-        out.is_backward = direction == Direction::Backward;
-        out.shape = view.shape();
-        out.image.clear();
-        out.image.extend_from_slice(view.bytes());
-        let rest = match (direction, part) {
-            (Direction::Forward, part) => {
-                part.high.map(|low| ScanRange { low, high: range.high.clone() })
-            }
-            (Direction::Backward, part) if part.low.is_empty() => None,
-            (Direction::Backward, part) => {
-                Some(ScanRange { low: range.low.clone(), high: Some(part.low) })
-            }
-        };
-        Some(rest.filter(|rest| !rest.is_empty()))
+        Some(out.take_from(&view, range, direction))
     }
 }
 

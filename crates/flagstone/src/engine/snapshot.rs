@@ -12,7 +12,7 @@ use flagstone_space::{LogicalPage, Lsn, PinId};
 use super::access::value_in;
 use super::scan::{Direction, ScanRange};
 use super::value::Descriptor;
-use super::{Engine, Fetch, Read, Step, Stop, Table, Wait};
+use super::{Engine, Fetch, Read, Step, Stop, Table, Tree, Wait};
 use crate::delta::{DeltaMap, KeyRange, Value, apply};
 use crate::error::EngineError;
 use crate::node::NodeView;
@@ -154,6 +154,28 @@ impl Retained {
 }
 
 impl Engine {
+    /// Commits wait from now on: all that was committed is to reach its pages.
+    pub(crate) fn begin_quiet(&mut self) {
+        self.quiet += 1;
+    }
+
+    pub(crate) fn end_quiet(&mut self) {
+        self.quiet -= 1;
+    }
+
+    /// Whether the pages on flash hold everything that was committed.
+    pub(crate) fn is_all_in_pages(&self) -> bool {
+        let is_still = |tree: &Tree| tree.structure.is_empty() && !tree.is_reshaping;
+        self.committed <= self.durable()
+            && self.claim.is_none()
+            && self.installs.is_empty()
+            && self.runs.is_empty()
+            && !self.trims.has_groups()
+            && !self.has_deltas()
+            && self.trees.iter().all(is_still)
+            && self.pool.ahead_since(Lsn(u64::MAX)).next().is_none()
+    }
+
     /// Begins a snapshot at the durable frontier.
     ///
     /// # Errors

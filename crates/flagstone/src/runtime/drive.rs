@@ -111,6 +111,14 @@ impl<D: Nand> Runtime<D> {
                 drop(engine);
                 return Ok(self.flush_now()? || self.work_now()? || self.await_flush());
             }
+            // Whoever makes the snapshot goes on meanwhile.
+            Wait::Quiet => {
+                drop(engine);
+                if !self.advance()? {
+                    self.await_change();
+                }
+                return Ok(true);
+            }
             _ => {}
         }
         drop(engine);

@@ -1,7 +1,7 @@
 //! Reading and writing large values, chunk by chunk.
 
 use flagstone_nand::Nand;
-use flagstone_space::{Cause, LogicalPage, SpaceError};
+use flagstone_space::{Cause, FrozenId, LogicalPage, SpaceError};
 
 use super::{REGION_VALUES, Runtime, tag_of};
 use crate::engine::{Descriptor, ValuePlan, value_page, value_page_content};
@@ -30,10 +30,19 @@ impl<D: Nand> Runtime<D> {
 
     /// Reads a large value. Its reader holds a lock or a snapshot, so that its pages stay.
     pub(crate) fn load_value(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {
+        self.load_value_of(None, descriptor)
+    }
+
+    /// As [`Runtime::load_value`], as a kept snapshot has it, if one is named.
+    pub(crate) fn load_value_of(
+        &self,
+        kept: Option<FrozenId>,
+        descriptor: &Descriptor,
+    ) -> Result<Vec<u8>, EngineError> {
         let mut value = Vec::with_capacity(descriptor.size().min(LOAD_RESERVE_MAX));
         let mut image = Vec::new();
-        for page in self.chunks_of(descriptor)? {
-            let content = self.value_content(descriptor, page, &mut image)?;
+        for page in self.chunks_in(kept, descriptor)? {
+            let content = self.value_content(kept, descriptor, page, &mut image)?;
             let rest = descriptor.size() - value.len();
             value.extend_from_slice(&content[..content.len().min(rest)]);
         }
@@ -51,6 +60,14 @@ impl<D: Nand> Runtime<D> {
         &self,
         descriptor: &Descriptor,
     ) -> Result<Vec<LogicalPage>, EngineError> {
+        self.chunks_in(None, descriptor)
+    }
+
+    fn chunks_in(
+        &self,
+        kept: Option<FrozenId>,
+        descriptor: &Descriptor,
+    ) -> Result<Vec<LogicalPage>, EngineError> {
         if !descriptor.is_indirect() {
             return Ok(descriptor.pages().to_vec());
         }
@@ -59,7 +76,7 @@ impl<D: Nand> Runtime<D> {
         let mut chunks = Vec::new();
         let mut image = Vec::new();
         for page in descriptor.pages() {
-            let content = self.value_content(descriptor, *page, &mut image)?;
+            let content = self.value_content(kept, descriptor, *page, &mut image)?;
             let (numbers, _) = content.as_chunks::<4>();
             let rest = count.saturating_sub(chunks.len());
             let pages = numbers.iter().take(rest);
@@ -70,14 +87,18 @@ impl<D: Nand> Runtime<D> {
 
     fn value_content<'a>(
         &self,
+        kept: Option<FrozenId>,
         descriptor: &Descriptor,
         page: LogicalPage,
         image: &'a mut Vec<u8>,
     ) -> Result<&'a [u8], EngineError> {
         let mut space = self.space();
-        let info = match space.read_in_group(descriptor.group(), page, image) {
-            Err(SpaceError::NotInGroup(..)) => space.read(page, image)?,
-            other => other?,
+        let info = match kept {
+            Some(id) => space.read_frozen(id, page, image)?,
+            None => match space.read_in_group(descriptor.group(), page, image) {
+                Err(SpaceError::NotInGroup(..)) => space.read(page, image)?,
+                other => other?,
+            },
         };
         let fault = EngineError::Corrupt { page, check: "page of a large value" };
         if info.group != descriptor.group() {

@@ -80,5 +80,5 @@ fn tables_are_those_of_the_snapshot() {
     for (from, to) in [("c", "x"), ("d", "c"), ("x", "d")] {
         database.rename_table(from, to).unwrap();
     }
-    assert_eq!(database.tables_of(&snapshot).unwrap(), made);
+    assert_eq!(snapshot.named_tables().unwrap(), made);
 }

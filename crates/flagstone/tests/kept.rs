@@ -1,0 +1,515 @@
+//! Snapshots that are kept under a name: what they show, whatever happens to the database.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flagstone::{
+    CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
+};
+use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SegmentFile, SimNand, SimStorage};
+
+/// Tables, by their names, with their rows.
+type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+/// Xorshift: a run is its seed.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}
+
+fn rows_of<D: flagstone_nand::Nand>(
+    snapshot: &Snapshot<D>,
+    table: Table,
+) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let rows: Vec<_> = snapshot.range(table, ..).map(Result::unwrap).collect();
+    let back: Vec<_> = snapshot.range(table, ..).rev().map(Result::unwrap).collect();
+    assert!(rows.iter().eq(back.iter().rev()), "both ways");
+    assert_eq!(snapshot.len(table).unwrap(), rows.len() as u64);
+    rows.into_iter().collect()
+}
+
+fn tables_of<D: flagstone_nand::Nand>(snapshot: &Snapshot<D>) -> Tables {
+    let named = |name: String| {
+        let table = snapshot.table(&name).unwrap().unwrap();
+        (name, rows_of(snapshot, table))
+    };
+    snapshot.tables().unwrap().into_iter().map(named).collect()
+}
+
+/// A database, what it holds, and what it held when snapshots were kept.
+struct Life<D: Crashable> {
+    name: String,
+    database: Database<D>,
+    options: Options,
+    draws: Draws,
+    now: Tables,
+    kept: BTreeMap<String, Tables>,
+    /// A commit, or a snapshot, that a cut may have kept from being.
+    perhaps: Option<Tables>,
+    perhaps_kept: Option<(String, Tables)>,
+    number: u64,
+}
+
+const TABLES: u64 = 3;
+
+impl<D: Crashable> Life<D> {
+    fn new(name: &str, device: D, options: &Options, seed: u64) -> Self {
+        let database = Database::create_on(device, options).unwrap();
+        Self {
+            name: format!("{name}, seed {seed}"),
+            database,
+            options: options.clone(),
+            draws: Draws(seed * 0x9E37_79B9 + 1),
+            now: Tables::new(),
+            kept: BTreeMap::new(),
+            perhaps: None,
+            perhaps_kept: None,
+            number: 0,
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), EngineError> {
+        let name = format!("table {}", self.draws.below(TABLES));
+        let table = self.database.table(&name)?;
+        self.now.entry(name.clone()).or_default();
+        let mut after = self.now.clone();
+        let rows = after.entry(name).or_default();
+        let mut transaction = self.database.begin();
+        let count = match self.draws.below(4) {
+            0 => 1 + self.draws.below(200),
+            _ => 1 + self.draws.below(5),
+        };
+        for _ in 0..count {
+            let key = self.draws.below(600).to_be_bytes().to_vec();
+            self.number += 1;
+            match self.draws.below(20) {
+                0..=3 => {
+                    transaction.delete(table, &key)?;
+                    rows.remove(&key);
+                }
+                4 if count < 10 => {
+                    let value = self.number.to_le_bytes().repeat(800);
+                    transaction.put(table, &key, &value)?;
+                    rows.insert(key, value);
+                }
+                _ => {
+                    let value = self.number.to_le_bytes().repeat(1 + self.draws.below(8) as usize);
+                    transaction.put(table, &key, &value)?;
+                    rows.insert(key, value);
+                }
+            }
+        }
+        self.perhaps = Some(after.clone());
+        transaction.commit_with(Durability::Immediate)?;
+        (self.now, self.perhaps) = (after, None);
+        Ok(())
+    }
+
+    fn keep(&mut self) -> Result<(), EngineError> {
+        self.number += 1;
+        let name = format!("snapshot {}", self.number);
+        self.perhaps_kept = Some((name.clone(), self.now.clone()));
+        self.database.keep_snapshot(&name)?;
+        self.perhaps_kept = None;
+        self.kept.insert(name.clone(), self.now.clone());
+        assert_eq!(self.database.keep_snapshot(&name), Err(EngineError::SnapshotExists));
+        Ok(())
+    }
+
+    fn drop_one(&mut self) -> Result<(), EngineError> {
+        let index = self.draws.below(self.kept.len() as u64) as usize;
+        let name = self.kept.keys().nth(index).unwrap().clone();
+        self.perhaps_kept = self.kept.remove(&name).map(|tables| (name.clone(), tables));
+        self.database.drop_snapshot(&name)?;
+        self.perhaps_kept = None;
+        assert_eq!(self.database.drop_snapshot(&name), Err(EngineError::NoSnapshot));
+        Ok(())
+    }
+
+    fn drop_table(&mut self) -> Result<(), EngineError> {
+        let name = format!("table {}", self.draws.below(TABLES));
+        if !self.now.contains_key(&name) {
+            return Ok(());
+        }
+        let mut after = self.now.clone();
+        after.remove(&name);
+        self.perhaps = Some(after.clone());
+        self.database.drop_table(&name)?;
+        (self.now, self.perhaps) = (after, None);
+        Ok(())
+    }
+
+    fn act(&mut self) -> Result<(), EngineError> {
+        match self.draws.below(40) {
+            0 if self.kept.len() < 3 => self.keep(),
+            1 if !self.kept.is_empty() => self.drop_one(),
+            2 => self.drop_table(),
+            3 => self.database.merge(),
+            _ => self.commit(),
+        }
+    }
+
+    /// Compares the database, and each kept snapshot, with the model.
+    fn check(&mut self) {
+        let snapshot = self.database.snapshot().unwrap();
+        let seen = tables_of(&snapshot);
+        if seen != self.now {
+            let is_perhaps = self.perhaps.take().is_some_and(|perhaps| perhaps == seen);
+            // A table is made by a commit of its own.
+            let names = |tables: &Tables| {
+                let full = tables.iter().filter(|(_, rows)| !rows.is_empty());
+                full.map(|(name, rows)| (name.clone(), rows.clone())).collect::<Tables>()
+            };
+            assert!(is_perhaps || names(&seen) == names(&self.now), "{}: rows", self.name);
+            self.now = seen;
+        }
+        self.perhaps = None;
+        let names = self.database.kept_snapshots();
+        if let Some((name, tables)) = self.perhaps_kept.take().filter(|it| names.contains(&it.0)) {
+            self.kept.insert(name, tables);
+        }
+        let expected: Vec<_> = self.kept.keys().collect();
+        let mut sorted: Vec<_> = names.iter().collect();
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected, "{}", self.name);
+        for (name, tables) in &self.kept {
+            let kept = self.database.kept_snapshot(name).unwrap();
+            assert!(tables_of(&kept) == *tables, "{}: {name}", self.name);
+            for (table, rows) in tables {
+                let table = kept.table(table).unwrap().unwrap();
+                for (key, value) in rows.iter().take(5) {
+                    assert_eq!(kept.get(table, key).unwrap().as_ref(), Some(value));
+                }
+                assert_eq!(kept.get(table, b"none").unwrap(), None);
+            }
+        }
+        let report = self.database.check().unwrap();
+        assert!(report.is_sound(), "{}: {:?}", self.name, report.faults);
+    }
+
+    /// A session that ends by a cut, or as that of a process does.
+    fn session(mut self, acts: u64) -> Self {
+        let is_cut = self.draws.below(3) > 0;
+        if is_cut {
+            let space = self.database.runtime().space();
+            let operation = space.device().operation_count() + 1 + self.draws.below(3_000);
+            drop(space);
+            let endings = [
+                Ending::Untouched,
+                Ending::Complete,
+                Ending::Torn { units: 1 },
+                Ending::LooksComplete,
+            ];
+            let ending = endings[self.draws.below(4) as usize];
+            let plan = FaultPlan::power_cut(self.draws.below(1 << 20), operation, ending);
+            self.database.runtime().space().device_mut().set_plan(plan);
+        }
+        let mut failed = None;
+        for _ in 0..acts {
+            if let Err(error) = self.act() {
+                failed = Some(error);
+                break;
+            }
+        }
+        let is_off = self.database.runtime().space().device().is_off();
+        assert!(failed.is_none() || is_off, "{}: {failed:?}", self.name);
+        if !is_off {
+            self.check();
+        }
+        let Self { database, name, .. } = self;
+        let mut device = database.into_device().unwrap();
+        device.power_cycle();
+        let database = Database::open_on(device, &self.options);
+        let database = database.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut next = Self { database, name, ..self };
+        next.check();
+        next
+    }
+}
+
+fn chip(profile: &str, blocks: u32) -> SimNand {
+    let profile = Profile::named(profile).unwrap().with_block_count(blocks).unwrap();
+    SimNand::new(&profile, 1)
+}
+
+fn growing_file() -> SegmentFile<SimStorage> {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = 32;
+    let profile = profile.with_block_count(2_000).unwrap();
+    SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2).unwrap()
+}
+
+fn live<D: Crashable>(name: &str, device: impl Fn() -> D, options: &Options, seeds: u64) {
+    for seed in 1..=seeds {
+        let mut life = Life::new(name, device(), options, seed);
+        for _ in 0..6 {
+            life = life.session(60);
+        }
+    }
+}
+
+/// Goal: kept snapshots show what the database was, whatever happens to it since, power cuts at any moment
+/// included. Method: lives of each preset, with tables that come and go.
+#[test]
+fn kept_snapshots_show_what_was() {
+    for preset in PRESETS {
+        let options = Options::preset(preset.name).unwrap().with_memory(256 << 10);
+        let device = || chip("slc-2k", 160);
+        if Database::create_on(device(), &options).is_ok() {
+            live(preset.name, device, &options, 8);
+        }
+    }
+    let options = Options::default().with_memory(512 << 10);
+    live("file", growing_file, &options, 3);
+}
+
+/// Goal: a snapshot is kept, and dropped, as a whole, with everything else untouched. Method: a cut at each
+/// operation of a session that drops one and keeps another, with every ending; and what a second session makes
+/// of it.
+#[test]
+fn every_cut_while_snapshots_are_kept_and_dropped_recovers() {
+    let options = Options::default().with_memory(128 << 10);
+    for device in [chip("slc-2k", 64), chip("mlc-2k", 96)] {
+        let mut life = Life::new("cuts", device, &options, 7);
+        (0..40).for_each(|_| life.commit().unwrap());
+        life.keep().unwrap();
+        (0..40).for_each(|_| life.commit().unwrap());
+        let Life { database, name, now, kept, number, .. } = life;
+        let chip = database.into_device().unwrap();
+        let begin = |chip: SimNand| Life {
+            database: Database::open_on(chip, &options).unwrap(),
+            options: options.clone(),
+            draws: Draws(5),
+            name: name.clone(),
+            now: now.clone(),
+            kept: kept.clone(),
+            perhaps: None,
+            perhaps_kept: None,
+            number,
+        };
+        let work = |life: &mut Life<SimNand>| -> Result<(), EngineError> {
+            life.drop_one()?;
+            life.commit()?;
+            life.keep()?;
+            life.commit()
+        };
+        let mut calm = begin(chip.clone());
+        let first = calm.database.runtime().space().device().operation_count();
+        calm.database.runtime().space().device_mut().record_operations();
+        work(&mut calm).unwrap();
+        let done = calm.database.into_device().unwrap();
+        let mut states = 0;
+        for operation in first..done.operation_count() {
+            for ending in done.endings_at(operation) {
+                let mut life = begin(chip.clone());
+                let plan = FaultPlan::power_cut(operation, operation, ending);
+                life.database.runtime().space().device_mut().set_plan(plan);
+                assert!(work(&mut life).is_err(), "{operation} {ending:?}");
+                let Life { database, name, .. } = life;
+                let mut device = database.into_device().unwrap();
+                device.power_cycle();
+                let database = Database::open_on(device, &options).unwrap();
+                let name = format!("{name}, {operation} {ending:?}");
+                let mut life = Life { database, name, ..life };
+                life.check();
+                life.commit().unwrap();
+                life.keep().unwrap();
+                life.check();
+                states += 1;
+            }
+        }
+        assert!(states > 100, "{states}");
+    }
+}
+
+/// Goal: a kept snapshot is of one moment between commits. Method: threads that move amounts between rows while
+/// snapshots are kept.
+#[test]
+fn a_kept_snapshot_is_of_one_moment() {
+    let options = Options::default().with_memory(256 << 10);
+    let database = Database::create_on(chip("slc-2k", 256), &options).unwrap();
+    let table = database.table("accounts").unwrap();
+    let mut transaction = database.begin();
+    (0..2_000_u32).for_each(|row| {
+        transaction.put(table, &row.to_be_bytes(), &100_u64.to_le_bytes()).unwrap()
+    });
+    transaction.commit().unwrap();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 1..4 {
+            let (database, ends) = (&database, &ends);
+            scope.spawn(move || {
+                let mut draws = Draws(seed);
+                while !ends.load(Ordering::Relaxed) {
+                    let _ = database_move(database, table, &mut draws);
+                }
+            });
+        }
+        for name in ["one", "two", "three"] {
+            let before = database.stats().engine.commits;
+            while database.stats().engine.commits < before + 200 {
+                std::thread::yield_now();
+            }
+            database.keep_snapshot(name).unwrap();
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    for name in ["one", "two", "three"] {
+        let kept = database.kept_snapshot(name).unwrap();
+        let table = kept.table("accounts").unwrap().unwrap();
+        let rows = rows_of(&kept, table);
+        let sum: u64 = rows.values().map(|it| u64::from_le_bytes(it[..].try_into().unwrap())).sum();
+        assert_eq!((rows.len(), sum), (2_000, 200_000), "{name}");
+    }
+    assert!(database.check().unwrap().is_sound());
+}
+
+fn database_move(
+    database: &Database<SimNand>,
+    table: Table,
+    draws: &mut Draws,
+) -> Result<(), EngineError> {
+    let mut transaction = database.begin();
+    let (from, to) = (draws.below(2_000) as u32, draws.below(2_000) as u32);
+    for (row, change) in [(from, -1_i64), (to, 1)] {
+        let key = row.to_be_bytes();
+        transaction.lock_key(table, &key)?;
+        let value = transaction.get(table, &key)?.unwrap();
+        let amount = u64::from_le_bytes(value[..].try_into().unwrap()).wrapping_add_signed(change);
+        transaction.put(table, &key, &amount.to_le_bytes())?;
+    }
+    transaction.commit_with(Durability::Deferred).map(drop)
+}
+
+/// Goal (rule D7): a device that a kept snapshot has filled goes on once it is dropped. Method: every row is
+/// written anew until there is no room.
+#[test]
+fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
+    let options = Options::default().with_memory(128 << 10);
+    let database = Database::create_on(chip("slc-2k", 48), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let put = |row: u32, fill: u8| {
+        let mut transaction = database.begin();
+        transaction.put(table, &row.to_be_bytes(), &[fill; 700]).unwrap();
+        transaction.commit().map(drop)
+    };
+    let rows = (0..).take_while(|row| put(*row, 1).is_ok()).count() as u32 * 2 / 3;
+    for row in rows..rows * 2 {
+        let mut transaction = database.begin();
+        transaction.delete(table, &row.to_be_bytes()).unwrap();
+        transaction.commit().unwrap();
+    }
+    database.keep_snapshot("before").unwrap();
+    let full = (0..rows).cycle().take(4 * rows as usize).find_map(|row| put(row, 2).err());
+    assert_eq!(full, Some(EngineError::Full));
+    let check = |database: &Database<SimNand>| {
+        let kept = database.kept_snapshot("before").unwrap();
+        let found = rows_of(&kept, kept.table("t").unwrap().unwrap());
+        assert_eq!(found.len(), rows as usize);
+        assert!(found.values().all(|value| *value == [1; 700]));
+        assert!(database.check().unwrap().is_sound());
+    };
+    check(&database);
+    database.drop_snapshot("before").unwrap();
+    (0..rows).for_each(|row| put(row, 3).unwrap());
+    let snapshot = database.snapshot().unwrap();
+    assert!(rows_of(&snapshot, table).values().all(|value| *value == [3; 700]));
+    drop(snapshot);
+    // The same once more, with a restart on the full device.
+    database.keep_snapshot("before").unwrap();
+    let put_on = |database: &Database<SimNand>, row: u32, fill: u8| {
+        let mut transaction = database.begin();
+        transaction.put(table, &row.to_be_bytes(), &[fill; 700]).unwrap();
+        transaction.commit().map(drop)
+    };
+    let _ = (0..rows).cycle().take(4 * rows as usize).find_map(|row| put(row, 4).err());
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options).unwrap();
+    database.drop_snapshot("before").unwrap();
+    (0..rows).for_each(|row| put_on(&database, row, 5).unwrap());
+    assert!(database.check().unwrap().is_sound());
+}
+
+/// Goal: snapshots of both kinds, and readers, do not stand in each other's way. Method: one of each kind, old
+/// and new, over changes.
+#[test]
+fn live_snapshots_and_open_transactions_stay_what_they_are() {
+    let options = Options::default().with_memory(256 << 10);
+    let database = Database::create_on(chip("slc-2k", 128), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let fill = |value: u8| {
+        let mut transaction = database.begin();
+        (0..500_u32)
+            .for_each(|row| transaction.put(table, &row.to_be_bytes(), &[value; 60]).unwrap());
+        transaction.commit().unwrap();
+    };
+    fill(1);
+    let live = database.snapshot().unwrap();
+    let mut open = database.begin();
+    open.put(table, b"open", b"uncommitted").unwrap();
+    open.put(table, b"large", &[9; 20_000]).unwrap();
+    fill(2);
+    database.keep_snapshot("kept").unwrap();
+    fill(3);
+    database.merge().unwrap();
+    let kept = database.kept_snapshot("kept").unwrap();
+    for (snapshot, value) in [(&live, 1), (&kept, 2), (&database.snapshot().unwrap(), 3)] {
+        let rows = rows_of(snapshot, table);
+        assert_eq!(rows.len(), 500);
+        assert!(rows.values().all(|found| *found == [value; 60]), "{value}");
+    }
+    open.commit().unwrap();
+    assert_eq!(kept.get(table, b"open").unwrap(), None);
+    assert_eq!(
+        kept.get(Table::clone(&database.table("later").unwrap()), b"k"),
+        Err(EngineError::NoTable)
+    );
+    let mut cursor = kept.cursor(table);
+    assert!(cursor.seek(&7_u32.to_be_bytes()).is_ok());
+    let name = "n".repeat(256);
+    assert_eq!(
+        database.keep_snapshot(&name),
+        Err(EngineError::KeyTooLong { size: 256, size_max: 255 })
+    );
+    drop(live);
+    assert_eq!(database.kept_snapshots(), ["kept"]);
+}
+
+/// Goal: a compaction does not lose snapshots silently, and who only reads sees them.
+#[test]
+fn compaction_refuses_and_readers_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let options = Options::default();
+    let database = Database::create(&path, &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    transaction.put(table, b"key", b"old").unwrap();
+    transaction.commit().unwrap();
+    database.keep_snapshot("kept").unwrap();
+    let mut transaction = database.begin();
+    transaction.put(table, b"key", b"new").unwrap();
+    transaction.commit().unwrap();
+    database.close().unwrap();
+    let refused = Database::compact(&path, &options);
+    assert!(matches!(refused, Err(CompactError::Snapshots { count: 1 })), "{refused:?}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
+    let database = Database::open_read_only(&path, &options).unwrap();
+    let kept = database.kept_snapshot("kept").unwrap();
+    let found = kept.get(kept.table("t").unwrap().unwrap(), b"key").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"old"[..]));
+    assert_eq!(database.keep_snapshot("other"), Err(EngineError::ReadOnly));
+    assert_eq!(database.drop_snapshot("kept"), Err(EngineError::ReadOnly));
+    drop((kept, database));
+    let database = Database::open(&path, &options).unwrap();
+    database.drop_snapshot("kept").unwrap();
+    database.close().unwrap();
+    Database::compact(&path, &options).unwrap();
+}
