@@ -8,6 +8,7 @@ mod device;
 mod lab;
 mod listings;
 mod rows;
+mod snapshot;
 mod transfer;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub(crate) use lab::{
 };
 pub(crate) use listings::{CompletionsArgs, ManArgs, PresetsArgs, ProfilesArgs};
 pub(crate) use rows::{GetArgs, KeyArgs, PutArgs, RenameArgs, ScanArgs, TableArgs};
+pub(crate) use snapshot::{RawSnapshot, SnapshotArgs};
 pub(crate) use transfer::{BackupArgs, ExportArgs, ImportArgs, RestoreArgs};
 
 /// Storage engine that treats flash as flash: databases, benchmarks and crash tests.
@@ -94,7 +96,7 @@ pub(crate) enum RawCommand {
     /// Print the names of all tables.
     ///
     /// Bytes outside printable ASCII are printed as \xNN; with --json names are as they are.
-    Tables(DatabaseArgs),
+    Tables(ReadArgs),
     /// Give a table another name, and its indexes with it.
     ///
     /// The indexes of `users` are the tables whose names begin with `users@`; those that went along are printed.
@@ -106,6 +108,12 @@ pub(crate) enum RawCommand {
     /// Its pages are free when the command ends. If it is interrupted, the table is there as it was, or it is
     /// gone; what is then left of its pages is freed by the commands that write.
     Drop(TableArgs),
+    /// Keep the database as it is now under a name, list what is kept, drop it.
+    ///
+    /// A snapshot shares its pages with the database: what is written later takes room of its own until the
+    /// snapshot is dropped. `get`, `scan`, `tables`, `export` and `backup` read one with --snapshot NAME.
+    #[command(subcommand)]
+    Snapshot(RawSnapshot),
     /// Write everything to one file, as of one moment.
     ///
     /// The file holds rows, not pages: it can be restored on another kind of device, with pages of another size,
@@ -220,6 +228,16 @@ pub(crate) struct EngineArgs {
     /// Change one option of the preset; may be repeated (see `flagstone presets NAME`).
     #[arg(short, long = "option", value_name = "KEY=VALUE", help_heading = "Engine")]
     pub(crate) options: Vec<String>,
+}
+
+/// A database to read from, as it is or was.
+#[derive(Args, Debug)]
+pub(crate) struct ReadArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Read the snapshot that is kept under this name (see `flagstone snapshot`).
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
 }
 
 /// A database that exists.

@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use flagstone::{BackupError, BackupReport, Database, verify_backup};
+use flagstone::{BackupError, BackupReport, verify_backup};
 use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError, sync_name};
 use serde_json::json;
 use tempfile::TempPath;
@@ -64,7 +64,7 @@ fn write_backup(
     let watch = |report: &BackupReport| {
         progress.report("backing up rows", report.rows, total.max(report.rows));
     };
-    let result = database.backup_watched(BufWriter::new(stream), watch);
+    let result = database.backup_of(&opened.snapshot()?, BufWriter::new(stream), watch);
     result.map_err(|error| match error {
         BackupError::Io(error) => Failure::Output(error),
         BackupError::Engine(source) => opened.failure(source),
@@ -73,8 +73,8 @@ fn write_backup(
 }
 
 fn rows_of(opened: &Opened) -> Result<u64, Failure> {
-    let names = opened.run(Database::tables)?;
-    let rows = names.iter().map(|name| Ok(opened.len_estimate(opened.table(name)?)));
+    let rows = opened.tables()?;
+    let rows = rows.iter().map(|name| Ok(opened.len_estimate(opened.table(name)?)));
     rows.sum()
 }
 
@@ -181,7 +181,8 @@ fn restore_into(
         NewDevice::Image(_) | NewDevice::Segments(_) | NewDevice::Growing(..) => None,
     };
     let path = creation.path.clone();
-    let target = Target { path, profile, options: creation.options.clone() };
+    let options = creation.options.clone();
+    let target = Target { path, profile, options, snapshot: None };
     let restored = open(&target).and_then(|opened| {
         let report = opened.database().restore_watched(stream, watch);
         let report = report.map_err(|error| match error {

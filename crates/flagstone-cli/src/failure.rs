@@ -59,6 +59,16 @@ pub(crate) enum Failure {
         /// Name that was probably meant.
         nearest: Option<String>,
     },
+    /// The snapshot is not there.
+    #[error("{path}: no snapshot `{snapshot}` is kept{}", suggestion(nearest.as_deref()))]
+    NoSnapshot {
+        /// File of the database.
+        path: PathBuf,
+        /// Snapshot asked for.
+        snapshot: String,
+        /// Name that was probably meant.
+        nearest: Option<String>,
+    },
     /// The key is not there.
     #[error("{path}: table `{table}` has no key `{key}`")]
     NoKey {
@@ -259,7 +269,7 @@ impl Failure {
             Self::Compact { source, .. } => compact_exit(source),
             Self::Probe { source: ProbeError::Device(error), .. } => nand_exit(error),
             Self::Probe { .. } => Exit::Usage,
-            Self::NoTable { .. } | Self::NoKey { .. } => Exit::Missing,
+            Self::NoTable { .. } | Self::NoSnapshot { .. } | Self::NoKey { .. } => Exit::Missing,
             Self::Profile { .. } => Exit::ProfileMismatch,
             Self::Occupied { .. } => Exit::Exists,
             Self::File { source, .. } => file_exit(source.kind()),
@@ -363,8 +373,8 @@ fn engine_exit(error: &EngineError) -> Exit {
     match error {
         EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. } => Exit::TooLong,
         EngineError::IndexName => Exit::Usage,
-        EngineError::NoTable => Exit::Missing,
-        EngineError::TableExists => Exit::Exists,
+        EngineError::NoTable | EngineError::NoSnapshot => Exit::Missing,
+        EngineError::TableExists | EngineError::SnapshotExists => Exit::Exists,
         EngineError::Full | EngineError::SnapshotTooOld => Exit::Full,
         EngineError::WornOut => Exit::WornOut,
         EngineError::ReadOnly => Exit::ReadOnly,
@@ -391,7 +401,7 @@ fn backup_exit(error: &BackupError) -> Exit {
 
 fn compact_exit(error: &CompactError) -> Exit {
     match error {
-        CompactError::NotAFile => Exit::Usage,
+        CompactError::NotAFile | CompactError::Snapshots { .. } => Exit::Usage,
         CompactError::Open(error) | CompactError::New { source: error, .. } => open_exit(error),
         CompactError::Engine(error) => engine_exit(error),
         CompactError::Io { source, .. } | CompactError::Unsynced { source, .. } => {

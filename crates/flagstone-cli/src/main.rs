@@ -32,6 +32,7 @@ mod request;
 mod rows;
 mod scratch;
 mod size;
+mod snapshot;
 mod table;
 mod tables;
 mod transfer;
@@ -81,6 +82,7 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Tables(args) => tables::tables(&args.try_into()?, output)?,
         RawCommand::Rename(args) => tables::rename(&args.try_into()?, output)?,
         RawCommand::Drop(args) => tables::drop(&args.try_into()?, output)?,
+        RawCommand::Snapshot(command) => snapshot::snapshot(command, output)?,
         RawCommand::Backup(args) => backup::backup(&args.try_into()?, output)?,
         RawCommand::Restore(args) => backup::restore(args.try_into()?, output)?,
         RawCommand::Export(args) => transfer::export(&args.try_into()?, output)?,

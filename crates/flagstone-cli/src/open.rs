@@ -26,6 +26,8 @@ use crate::request::{Creation, NewDevice, Target};
 pub(crate) struct Opened {
     database: Database,
     path: PathBuf,
+    /// Name of the snapshot that is read in its place.
+    kept: Option<String>,
 }
 
 /// Opens the database that `target` names, to change it.
@@ -39,7 +41,7 @@ pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
     };
     let path = target.path.clone();
     match result {
-        Ok(database) => Ok(Opened { database, path }),
+        Ok(database) => Ok(Opened { database, path, kept: target.snapshot.clone() }),
         Err(source) => Err(Failure::Open { path, source }),
     }
 }
@@ -56,7 +58,7 @@ pub(crate) fn open_to_read(target: &Target) -> Result<Opened, Failure> {
     };
     let path = target.path.clone();
     match result {
-        Ok(database) => Ok(Opened { database, path }),
+        Ok(database) => Ok(Opened { database, path, kept: target.snapshot.clone() }),
         Err(source @ OpenError::NeedsMemory { .. }) => match open(target) {
             Err(Failure::Open { path, source: OpenError::Device(OpenDeviceError::ReadOnly) }) => {
                 Err(Failure::Open { path, source })
@@ -382,12 +384,35 @@ impl Opened {
 
     /// How many rows a table has, roughly.
     pub(crate) fn len_estimate(&self, table: Table) -> u64 {
-        self.database.begin().len_estimate(table)
+        match self.kept {
+            None => self.database.begin().len_estimate(table),
+            Some(_) => 0,
+        }
     }
 
-    /// A snapshot of everything committed.
+    /// A snapshot of everything committed, or the one that was asked for by name.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
-        self.run(Database::snapshot)
+        let Some(name) = &self.kept else { return self.run(Database::snapshot) };
+        self.require_snapshot(name)?;
+        self.run(|database| database.kept_snapshot(name))
+    }
+
+    /// Passes when a snapshot is kept under that name.
+    pub(crate) fn require_snapshot(&self, name: &str) -> Result<(), Failure> {
+        let kept = self.database.kept_snapshots();
+        if kept.iter().any(|it| it == name) {
+            return Ok(());
+        }
+        let nearest = nearest(name, kept.iter().map(String::as_str)).map(str::to_owned);
+        Err(Failure::NoSnapshot { path: self.path.clone(), snapshot: name.to_owned(), nearest })
+    }
+
+    /// Names of all tables that are read, in order.
+    pub(crate) fn tables(&self) -> Result<Vec<String>, Failure> {
+        match self.kept {
+            None => self.run(Database::tables),
+            Some(_) => self.snapshot()?.tables().map_err(|source| self.failure(source)),
+        }
     }
 
     /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again. Gives what
@@ -409,10 +434,14 @@ impl Opened {
 
     /// The table called `name`, which must exist.
     pub(crate) fn table(&self, name: &str) -> Result<Table, Failure> {
-        if let Some(table) = self.run(|database| database.existing_table(name))? {
+        let found = match self.kept {
+            None => self.run(|database| database.existing_table(name))?,
+            Some(_) => self.snapshot()?.table(name).map_err(|source| self.failure(source))?,
+        };
+        if let Some(table) = found {
             return Ok(table);
         }
-        let tables = self.run(Database::tables)?;
+        let tables = self.tables()?;
         let nearest = nearest(name, tables.iter().map(String::as_str)).map(str::to_owned);
         Err(Failure::NoTable { path: self.path.clone(), table: name.to_owned(), nearest })
     }
@@ -442,7 +471,7 @@ impl Opened {
 
     /// Closes the database: the next opening has next to nothing to read.
     pub(crate) fn close(self) -> Result<(), Failure> {
-        let Self { database, path } = self;
+        let Self { database, path, .. } = self;
         database.close().map_err(|source| Failure::Engine { path, source })
     }
 }

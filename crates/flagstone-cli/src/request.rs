@@ -14,8 +14,8 @@ use thiserror::Error;
 
 use crate::args::{
     BackupArgs, CompactArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs,
-    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, RenameArgs, RestoreArgs, ScanArgs, TableArgs,
-    WearArgs,
+    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, ReadArgs, RenameArgs, RestoreArgs, ScanArgs,
+    SnapshotArgs, TableArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::open::is_block_device;
@@ -106,6 +106,8 @@ pub(crate) struct Target {
     pub(crate) profile: Option<Profile>,
     /// Options to open it with.
     pub(crate) options: Options,
+    /// Snapshot that is read in its place.
+    pub(crate) snapshot: Option<String>,
 }
 
 /// Device to create a database on.
@@ -162,6 +164,15 @@ pub(crate) struct TableAt {
     pub(crate) target: Target,
     /// Table.
     pub(crate) table: String,
+}
+
+/// A snapshot of a database.
+#[derive(Debug)]
+pub(crate) struct SnapshotAt {
+    /// Database.
+    pub(crate) target: Target,
+    /// Name of the snapshot.
+    pub(crate) name: String,
 }
 
 /// A table that gets another name.
@@ -384,7 +395,24 @@ impl Target {
             profile: args.profile.as_deref().map(profile).transpose()?,
             options: Options::try_from(&args.engine)?,
             path: args.path,
+            snapshot: None,
         })
+    }
+}
+
+impl TryFrom<ReadArgs> for Target {
+    type Error = UsageError;
+
+    fn try_from(args: ReadArgs) -> Result<Self, UsageError> {
+        Ok(Self { snapshot: args.snapshot, ..args.database.try_into()? })
+    }
+}
+
+impl TryFrom<SnapshotArgs> for SnapshotAt {
+    type Error = UsageError;
+
+    fn try_from(args: SnapshotArgs) -> Result<Self, UsageError> {
+        Ok(Self { target: args.database.try_into()?, name: args.name })
     }
 }
 
@@ -573,7 +601,9 @@ impl TryFrom<GetArgs> for ValueAt {
 
     fn try_from(args: GetArgs) -> Result<Self, UsageError> {
         let notation = if args.raw { Notation::Raw } else { Notation::Escaped };
-        Ok(Self { at: args.at.try_into()?, notation })
+        let mut at = KeyAt::try_from(args.at)?;
+        at.target.snapshot = args.snapshot;
+        Ok(Self { at, notation })
     }
 }
 

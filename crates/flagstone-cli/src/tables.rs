@@ -11,7 +11,7 @@ use crate::request::{Rename, TableAt, Target};
 /// Prints the names of all tables, in order.
 pub(crate) fn tables(target: &Target, output: &mut Output) -> Result<(), Failure> {
     let opened = open_to_read(target)?;
-    let tables = opened.run(flagstone::Database::tables)?;
+    let tables = opened.tables()?;
     opened.close()?;
     let text = || tables.iter().map(|table| escape(table.as_bytes()) + "\n").collect();
     Ok(output.show(&json!({ "tables": tables }), text)?)

@@ -41,7 +41,7 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
     }
     let opened = open_to_read(&export.target)?;
     let names = match export.tables.as_slice() {
-        [] => opened.run(flagstone::Database::tables)?,
+        [] => opened.tables()?,
         named => named.to_vec(),
     };
     let tables = names.into_iter().map(|name| Ok((opened.table(&name)?, name)));
@@ -295,14 +295,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("db");
         Database::create(&path, &Options::default()).unwrap().close().unwrap();
-        let opened = open(&Target { path, profile: None, options: Options::default() }).unwrap();
+        let opened =
+            open(&Target { path, profile: None, options: Options::default(), snapshot: None })
+                .unwrap();
         let mut text = Vec::new();
         for key in [b"a", b"b", b"c"] {
             write_row(&mut text, "t", key, b"").unwrap();
         }
         text.truncate(text.len() - 5);
         let request = |atomicity| {
-            let target = Target { path: "db".into(), profile: None, options: Options::default() };
+            let options = Options::default();
+            let target = Target { path: "db".into(), profile: None, options, snapshot: None };
             Import { target, file: "lines".into(), batch: 1_000, atomicity, first_line: 1 }
         };
         for (atomicity, stored, rows) in [

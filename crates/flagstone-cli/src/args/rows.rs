@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::DatabaseArgs;
+use super::{DatabaseArgs, ReadArgs};
 
 /// Arguments of `put`.
 #[derive(Args, Debug)]
@@ -46,6 +46,9 @@ pub(crate) struct GetArgs {
     /// Print the bytes of the value and nothing else; not with --json.
     #[arg(long)]
     pub(crate) raw: bool,
+    /// Read the snapshot that is kept under this name (see `flagstone snapshot`).
+    #[arg(long, value_name = "NAME")]
+    pub(crate) snapshot: Option<String>,
 }
 
 /// Arguments of `del`, and those that `get` shares.
@@ -95,7 +98,7 @@ Examples:
 A row is its key, a tab and its value, both with bytes outside printable ASCII as \\xNN.")]
 pub(crate) struct ScanArgs {
     #[command(flatten)]
-    pub(crate) database: DatabaseArgs,
+    pub(crate) database: ReadArgs,
     /// Table.
     #[arg(value_name = "TABLE")]
     pub(crate) table: String,

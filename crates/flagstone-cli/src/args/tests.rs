@@ -26,10 +26,10 @@ fn understand(command: RawCommand) -> Result<(), Failure> {
         RawCommand::Restore(args) => drop(Restore::try_from(args)?),
         RawCommand::Export(args) => drop(Export::try_from(args)?),
         RawCommand::Import(args) => drop(Import::try_from(args)?),
-        RawCommand::Tables(args)
-        | RawCommand::Stats(args)
-        | RawCommand::Check(args)
-        | RawCommand::Merge(args) => drop(Target::try_from(args)?),
+        RawCommand::Tables(args) => drop(Target::try_from(args)?),
+        RawCommand::Stats(args) | RawCommand::Check(args) | RawCommand::Merge(args) => {
+            drop(Target::try_from(args)?)
+        }
         RawCommand::Rename(args) => drop(Rename::try_from(args)?),
         RawCommand::Drop(args) => drop(TableAt::try_from(args)?),
         RawCommand::Compact(args) => drop(Compact::try_from(args)?),

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::DatabaseArgs;
 use super::create::NewArgs;
+use super::{DatabaseArgs, ReadArgs};
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
@@ -16,7 +16,7 @@ Examples:
   flagstone export old.db | flagstone import new.db -")]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
-    pub(crate) database: DatabaseArgs,
+    pub(crate) database: ReadArgs,
     /// File to write, which must not exist; `-` is standard output.
     #[arg(value_name = "FILE", default_value = "-")]
     pub(crate) file: PathBuf,
@@ -58,7 +58,7 @@ Examples:
   flagstone backup chip.nand - | ssh attic 'cat > chip.backup'")]
 pub(crate) struct BackupArgs {
     #[command(flatten)]
-    pub(crate) database: DatabaseArgs,
+    pub(crate) database: ReadArgs,
     /// File to write, which must not exist; `-` is standard output.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,

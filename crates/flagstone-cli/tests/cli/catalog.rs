@@ -15,6 +15,7 @@ fn every_command_has_help() {
         "tables",
         "rename",
         "drop",
+        "snapshot",
         "stats",
         "check",
         "merge",

@@ -18,5 +18,6 @@ mod own_ecc;
 mod probe;
 mod rows;
 mod runs;
+mod snapshot;
 mod transfer;
 mod words;

@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
-use super::{Database, Transaction};
+use super::{Database, Snapshot, Transaction};
 use crate::error::EngineError;
 use crate::options::Durability;
 
@@ -143,9 +143,22 @@ impl<D: Nand> Database<D> {
     pub fn backup_watched(
         &self,
         sink: impl Write,
+        watch: impl FnMut(&BackupReport),
+    ) -> Result<BackupReport, BackupError> {
+        self.backup_of(&self.snapshot()?, sink, watch)
+    }
+
+    /// As [`Database::backup_watched`], of what `snapshot` shows: one that is kept under a name, or any other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::backup_to`].
+    pub fn backup_of(
+        &self,
+        snapshot: &Snapshot<D>,
+        sink: impl Write,
         mut watch: impl FnMut(&BackupReport),
     ) -> Result<BackupReport, BackupError> {
-        let snapshot = self.snapshot()?;
         let mut writer = FrameWriter::begin(sink)?;
         let mut report = BackupReport::default();
         for (name, table) in snapshot.named_tables()? {

@@ -65,11 +65,9 @@ impl<D: Nand> Snapshot<D> {
     }
 
     #[cfg(test)]
-    pub(crate) fn id(&self) -> Option<SnapshotId> {
-        match self.reader {
-            Reader::Snapshot(id) => Some(id),
-            Reader::Transaction(_) | Reader::Kept(_) => None,
-        }
+    pub(crate) fn id(&self) -> SnapshotId {
+        let Reader::Snapshot(id) = self.reader else { panic!("it is kept under a name") };
+        id
     }
 
     /// The table of that name, as the snapshot has it: one that was dropped or renamed since is found by the
