@@ -117,6 +117,7 @@ fn space_json(stats: &Stats) -> Value {
         causes.map(|(cause, count)| (cause_name(cause).to_owned(), Value::from(count))).collect();
     json!({
         "live_pages": space.live_pages,
+        "snapshot_pages": space.frozen_pages,
         "capacity_pages": space.capacity_pages,
         "free_blocks": space.free_blocks,
         "bad_blocks": space.bad_blocks,
@@ -220,6 +221,7 @@ pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failur
         "leaf_entries": report.leaf_entries,
         "pending": report.pending,
         "values": report.values,
+        "snapshots": report.snapshots,
         "leaked_pages": report.leaked_pages,
         "faults": faults,
     });
@@ -253,8 +255,12 @@ fn check_text(report: &CheckReport, faults: &[String]) -> String {
     let inner_nodes = counted(report.inner_nodes, "inner node", "inner nodes");
     let pending = counted(report.pending, "change", "changes");
     let leaked = counted(report.leaked_pages, "page", "pages");
+    let kept = match report.snapshots {
+        0 => String::new(),
+        count => format!(", {} kept", counted(count, "snapshot", "snapshots")),
+    };
     format!(
-        "{lines}{verdict}: {tables} with {rows}, {values}\n\
+        "{lines}{verdict}: {tables} with {rows}, {values}{kept}\n\
          \x20 {leaves} with {entries}, {inner_nodes}, {pending} pending, {leaked} leaked\n"
     )
 }

@@ -29,7 +29,7 @@ fn list(target: &Target, output: &mut Output) -> Result<(), Failure> {
     let names = opened.database().kept_snapshots();
     let alone = opened.database().stats().space.frozen_pages;
     opened.close()?;
-    let json = json!({ "snapshots": names, "pages_alone": alone });
+    let json = json!({ "snapshots": names, "snapshot_pages": alone });
     let text = || names.iter().map(|name| escape(name.as_bytes()) + "\n").collect();
     Ok(output.show(&json, text)?)
 }

@@ -163,16 +163,23 @@ impl Engine {
         self.quiet -= 1;
     }
 
-    /// Whether the pages on flash hold everything that was committed.
+    /// Pages of changes that have to be loaded before they reach the leaves.
+    pub(crate) fn run_pages_left(&self) -> usize {
+        self.runs.pages_left()
+    }
+
+    /// Whether the pages on flash hold everything that was committed. What is left of a table that was dropped
+    /// is nobody's.
     pub(crate) fn is_all_in_pages(&self) -> bool {
-        let is_still = |tree: &Tree| tree.structure.is_empty() && !tree.is_reshaping;
+        let is_still =
+            |tree: &Tree| tree.deltas.is_empty() && tree.structure.is_empty() && !tree.is_reshaping;
+        let mut named = self.trees.iter().filter(|tree| tree.dropped.is_none());
         self.committed <= self.durable()
             && self.claim.is_none()
             && self.installs.is_empty()
             && self.runs.is_empty()
             && !self.trims.has_groups()
-            && !self.has_deltas()
-            && self.trees.iter().all(is_still)
+            && named.all(is_still)
             && self.pool.ahead_since(Lsn(u64::MAX)).next().is_none()
     }
 

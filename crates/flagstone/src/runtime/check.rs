@@ -50,6 +50,8 @@ pub struct CheckReport {
     pub pending: u64,
     /// Large values.
     pub values: u64,
+    /// Snapshots that are kept: their rows are read as well.
+    pub snapshots: u64,
     /// Pages that are mapped but that nothing refers to: lost space, never lost data.
     pub leaked_pages: u64,
     /// Contradictions.
@@ -135,6 +137,15 @@ impl<D: Nand> Runtime<D> {
             }
         }
         report.pending = self.engine().stats().deltas;
+        let kept = self.space().frozen();
+        for (id, _) in kept {
+            report.snapshots += 1;
+            self.check_kept(id, |page, error| match error {
+                // It was dropped meanwhile.
+                EngineError::NoSnapshot => Ok(()),
+                error => report.unreadable(page, error),
+            })?;
+        }
         let (values, pages) = self.engine().pending_references();
         for value in values {
             self.reach_value(&value, &mut reached);

@@ -26,8 +26,8 @@ use crate::node::{self, NodeView, ValueRef};
 /// Nodes of kept snapshots that stay in memory: paths to the leaves that are read in turn.
 const NODES_MAX: usize = 32;
 
-/// Times that everything is brought to the pages before a snapshot is given up.
-const ROUNDS_MAX: u32 = 100;
+/// Times that everything is brought to the pages before a snapshot is given up, where no time brings more.
+const ROUNDS_MAX: u32 = 4;
 
 /// A node of a kept snapshot.
 #[derive(Debug)]
@@ -93,9 +93,11 @@ impl<D: Nand> Runtime<D> {
         }
         self.require_no_snapshot(name)?;
         // Most of it while others go on.
+        self.load_runs()?;
         self.merge_now()?;
         self.engine().begin_quiet();
         let _quiet = Quiet(self);
+        self.load_runs()?;
         for _ in 0..ROUNDS_MAX {
             let committed = self.engine().last_commit();
             self.wait_durable(committed)?;
@@ -106,6 +108,21 @@ impl<D: Nand> Runtime<D> {
             self.advance()?;
         }
         Err(EngineError::Full)
+    }
+
+    /// Merges until the changes that left memory before their commit are back in it: as many at a time as fit.
+    fn load_runs(&self) -> Result<(), EngineError> {
+        let (mut least, mut idle) = (usize::MAX, 0);
+        loop {
+            let left = self.engine().run_pages_left();
+            if left == 0 || idle > ROUNDS_MAX {
+                return Ok(());
+            }
+            idle = if left < least { 0 } else { idle + 1 };
+            least = least.min(left);
+            self.merge_now()?;
+            self.advance()?;
+        }
     }
 
     /// Freezes the mapping, if nothing of what was committed is elsewhere than in its pages.
@@ -215,6 +232,42 @@ impl<D: Nand> Runtime<D> {
         }
         let image = self.kept_leaf(id, table, Seek::near(range, direction))?;
         Ok(out.take_from(&NodeView::trusted(&image), range, direction))
+    }
+
+    /// Reads every row of a kept snapshot, its large values too; what does not read is handed to `fault`.
+    ///
+    /// # Errors
+    ///
+    /// Those that `fault` gives back.
+    pub(super) fn check_kept(
+        &self,
+        id: FrozenId,
+        mut fault: impl FnMut(LogicalPage, EngineError) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let roots = match self.kept_roots(id) {
+            Ok(roots) => roots,
+            Err(error) => return fault(CATALOG_ROOT, error),
+        };
+        for (tree, root) in roots.iter() {
+            if let Err(error) = self.read_kept(id, Table { id: *tree }) {
+                fault(*root, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_kept(&self, id: FrozenId, table: Table) -> Result<(), EngineError> {
+        let mut rows = LeafRows::default();
+        let mut rest = Some(ScanRange { low: Vec::new(), high: None });
+        while let Some(range) = rest {
+            rest = self.scan_kept(id, table, &range, Direction::Forward, &mut rows)?;
+            while let Some((_, value)) = rows.take() {
+                if let LeafValue::Large(descriptor) = value {
+                    self.load_value_of(Some(id), &descriptor?)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn kept_leaf(
