@@ -12,6 +12,8 @@
 //!   during the recovery must find the same.
 //! - **M4** A transaction that returned as durable makes durable what it read (rule D8).
 //! - **M5** A snapshot sees one prefix of the commits, the same in all its reads.
+//! - **M6** A kept snapshot holds every commit before it and no other, after every restart, until it is dropped.
+//!   What a restart shows of one that was being kept, or dropped, stays once the session has written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -215,6 +217,12 @@ pub struct Model {
     open: BTreeMap<SlotIndex, Work>,
     /// States each snapshot may show: every read leaves fewer (M5).
     snapshots: BTreeMap<SlotIndex, Vec<Contents>>,
+    /// What kept snapshots hold.
+    kept: BTreeMap<String, Contents>,
+    /// One that a cut may have kept from being there, or from being gone (M6).
+    kept_perhaps: Option<(String, Contents)>,
+    /// The last restart showed it: it is there once the session has written.
+    kept_shown: bool,
 }
 
 /// How a content contradicts the model.
@@ -303,6 +311,7 @@ impl Model {
     /// A clean close returned: everything committed so far is durable.
     pub fn closed(&mut self) {
         self.exists = true;
+        self.settle_written();
         self.all_durable();
     }
 
@@ -454,6 +463,69 @@ impl Model {
         }
     }
 
+    /// A snapshot of all that was committed is about to be kept.
+    pub fn keep_asked(&mut self, name: &str) {
+        self.settle_written();
+        (self.kept_perhaps, self.kept_shown) =
+            (Some((name.to_owned(), self.visible.clone())), false);
+    }
+
+    /// It is kept, and with it every commit durable.
+    pub fn keep_done(&mut self) {
+        self.kept.extend(self.kept_perhaps.take());
+        self.all_durable();
+    }
+
+    /// It is not kept, and nothing of it is there.
+    pub fn keep_refused(&mut self) {
+        self.kept_perhaps = None;
+    }
+
+    /// A kept snapshot is about to be dropped.
+    pub fn drop_asked(&mut self, name: &str) {
+        self.settle_written();
+        (self.kept_perhaps, self.kept_shown) = (self.kept.remove_entry(name), false);
+    }
+
+    /// It is gone.
+    pub fn drop_done(&mut self) {
+        self.kept_perhaps = None;
+    }
+
+    /// Names of kept snapshots that are there for sure.
+    #[must_use]
+    pub fn kept_names(&self) -> Vec<String> {
+        self.kept.keys().cloned().collect()
+    }
+
+    /// The session has written: what a restart showed of kept snapshots stays.
+    pub fn settle_written(&mut self) {
+        let perhaps = self.kept_perhaps.take().filter(|_| self.kept_shown);
+        self.kept.extend(perhaps);
+    }
+
+    /// Compares what a restart shows of kept snapshots (M6); says what is wrong.
+    ///
+    /// # Errors
+    ///
+    /// One is missing, was never kept, or holds something else.
+    pub fn settle_kept(&mut self, found: &BTreeMap<String, Contents>) -> Result<(), String> {
+        let perhaps = self.kept_perhaps.as_ref();
+        self.kept_shown = perhaps.is_some_and(|(name, _)| found.contains_key(name));
+        let shown = perhaps.filter(|_| self.kept_shown).map(|(name, contents)| (name, contents));
+        let expected: BTreeMap<_, _> = self.kept.iter().chain(shown).collect();
+        if !expected.keys().copied().eq(found.keys()) {
+            let (found, expected) = (found.keys(), expected.keys());
+            return Err(format!("kept snapshots {found:?}, not {expected:?}"));
+        }
+        for (name, contents) in expected {
+            if let Some(difference) = found.get(name).and_then(|it| contents.difference(it)) {
+                return Err(format!("the kept snapshot {name}: {difference}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens a snapshot in `slot`: it may see any prefix from the durable state on (M5).
     pub fn snapshot(&mut self, slot: SlotIndex) {
         let mut state = self.durable.clone();
@@ -491,6 +563,14 @@ impl Model {
 pub struct PendingCommit {
     upto: u64,
     writes: bool,
+}
+
+impl PendingCommit {
+    /// Whether it changes anything.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.writes
+    }
 }
 
 #[cfg(test)]

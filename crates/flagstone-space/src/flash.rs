@@ -15,6 +15,7 @@ use flagstone_nand::{
 };
 
 use crate::Cause;
+use crate::append::append_lack;
 use crate::bugs::{Bugs, SpaceBug};
 use crate::checksum::crc32c;
 use crate::error::Check;
@@ -310,6 +311,10 @@ impl<D: Nand> Flash<D> {
         let RawMeta::Found(meta, _) = self.peek(number)? else {
             return Err(ReadFault::Bad(Check::Ecc));
         };
+        // Random bits may say so where there are none (M2): no part of such a page can be read.
+        if append_lack(&self.layout.geometry, &self.layout.capabilities, meta.slots).is_some() {
+            return Err(ReadFault::Bad(Check::Ecc));
+        }
         let slots = usize::from(appends(&meta)) * self.layout.append_slot_size();
         let size = self.layout.chunk_size_of(&meta) + slots;
         match target.split_at_mut_checked(size) {

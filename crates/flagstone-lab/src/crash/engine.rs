@@ -152,6 +152,20 @@ impl<D: Nand> Flagstone<D> {
     }
 }
 
+/// Rows of a table that a snapshot shows.
+fn shown<D: Nand>(
+    snapshot: &Snapshot<D>,
+    index: TableIndex,
+    contents: &mut Contents,
+) -> Result<(), EngineError> {
+    let Some(table) = snapshot.table(&index.name())? else { return Ok(()) };
+    for row in snapshot.range(table, ..) {
+        let (key, value) = row?;
+        contents.insert(index, key, value);
+    }
+    Ok(())
+}
+
 impl<D: Nand> Subject<D> for Flagstone<D> {
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError> {
         let database = Database::create_on(device, &setup.options)?;
@@ -301,6 +315,26 @@ impl<D: Nand> Subject<D> for Flagstone<D> {
             Direction::Forward => scanned(rows),
             Direction::Backward => scanned(rows.rev()),
         }
+    }
+
+    fn keep(&mut self, name: &str) -> Result<(), EngineError> {
+        self.database.keep_snapshot(name)
+    }
+
+    fn drop_kept(&mut self, name: &str) -> Result<(), EngineError> {
+        self.database.drop_snapshot(name)
+    }
+
+    fn kept(&mut self) -> Result<Option<BTreeMap<String, Contents>>, EngineError> {
+        let mut kept = BTreeMap::new();
+        for name in self.database.kept_snapshots() {
+            let snapshot = self.database.kept_snapshot(&name)?;
+            let mut contents = Contents::default();
+            let mut tables = (0..TABLE_COUNT).map(TableIndex);
+            tables.try_for_each(|index| shown(&snapshot, index, &mut contents))?;
+            kept.insert(name, contents);
+        }
+        Ok(Some(kept))
     }
 
     fn snapshot_close(&mut self, slot: SlotIndex) {

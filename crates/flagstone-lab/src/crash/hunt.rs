@@ -18,7 +18,7 @@ use super::faults::{
 use super::histories::{self, HistoryConfig};
 use super::ledger::Ledger;
 use super::run::RunnerRig;
-use super::script::{APPENDS, CLAIMED_APPENDS, CLAIMS, GROWING, Mix, Script};
+use super::script::{APPENDS, CLAIMED_APPENDS, CLAIMS, GROWING, KEEPING, Mix, Script};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
 use super::{CrashError, Flagstone, chip, file, growing_file, small};
@@ -105,7 +105,7 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 31] = [
+const WAYS: [Way; 33] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
@@ -126,6 +126,8 @@ const WAYS: [Way; 31] = [
     ("chip, in use", chip_in_use),
     ("claimed leaves, in use", |target, seed| on_claims(target, seed, &FLAGS_IN_USE)),
     ("claims by appends, in use", |target, seed| on_claimed_appends(target, seed, &Use::Long)),
+    ("kept snapshots, one cut", |target, seed| on_kept(target, seed, &Use::New)),
+    ("kept snapshots, in use", |target, seed| on_kept(target, seed, &Use::Long)),
     ("long use, one cut", long_in_use),
     ("paired cells, one cut", on_pairs),
     ("full chip", when_full),
@@ -155,6 +157,7 @@ const DEFERRED: Mix = Mix {
     hot: 0,
     pieces: 40,
     small: 0,
+    kept: 0,
 };
 
 /// Everybody at the same few keys: readers meet commits that are not durable.
@@ -170,6 +173,7 @@ const HOT: Mix = Mix {
     hot: 230,
     pieces: 6,
     small: 0,
+    kept: 0,
 };
 
 /// Leaves split and merge while checkpoints are under way.
@@ -185,6 +189,7 @@ const RESHAPED: Mix = Mix {
     hot: 0,
     pieces: 90,
     small: 0,
+    kept: 0,
 };
 
 /// Groups stay undecided while blocks are collected and checkpoints are written around them.
@@ -200,6 +205,7 @@ const UNDECIDED: Mix = Mix {
     hot: 0,
     pieces: 30,
     small: 0,
+    kept: 0,
 };
 
 /// Many pages written and thrown away: groups, trims, collection.
@@ -215,6 +221,7 @@ const LARGE: Mix = Mix {
     hot: 0,
     pieces: 10,
     small: 0,
+    kept: 0,
 };
 
 /// States of a run or a recovery that one look samples.
@@ -404,6 +411,12 @@ fn on_hot_keys(target: Target, seed: u64) -> Result<Look, CrashError> {
 fn chip_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
     let device = (chip(profile_of(seed), seed)?, &Use::Long);
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &DEFERRED)))
+}
+
+/// Snapshots that are kept while collection moves what they have.
+fn on_kept(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
+    let device = (chip(profile_of(seed), seed)?, used);
+    Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &KEEPING)))
 }
 
 fn long_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {

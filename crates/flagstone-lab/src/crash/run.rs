@@ -130,6 +130,8 @@ pub struct Trace {
     pub commits: u64,
     /// Changes and upkeep refused for want of room.
     pub full: u64,
+    /// Snapshots kept under a name.
+    pub kept: u64,
 }
 
 /// An engine, its model, and the device below.
@@ -147,6 +149,9 @@ pub struct Runner<S, C> {
 
 /// Commits that the last pages of a worn-out device may still take.
 const WORN_COMMITS_MAX: u32 = 200;
+
+/// Snapshots that are kept at a time: each holds room.
+const KEPT_MAX: usize = 2;
 
 /// Bytes of the largest value a script puts.
 const LARGE_SIZE_MAX: usize = 3000;
@@ -286,6 +291,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             Op::SnapshotScan(slot, table, way) => self.snapshot_scan(op, slot, table, way),
             Op::SnapshotGet(slot, table, key) => self.snapshot_get(op, slot, table, key),
             Op::SnapshotClose(slot) => self.snapshot_close(slot),
+            Op::Keep => self.keep(op),
+            Op::DropKept(index) => self.drop_kept(op, index),
             Op::Checkpoint => self.upkeep(op, S::checkpoint),
             Op::CheckpointBegin => self.upkeep(op, S::checkpoint_begin),
             Op::Work(pieces) => (0..pieces).try_for_each(|_| self.upkeep(op, S::work)),
@@ -312,6 +319,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         {
             return Err(Violation::Differs(difference).into());
         }
+        self.check_kept()?;
         self.check()
     }
 
@@ -618,6 +626,9 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             Some(Ok(())) => {
                 if durability != flagstone::Durability::Deferred {
                     self.model.commit_durable(pending);
+                    if pending.writes() {
+                        self.model.settle_written();
+                    }
                 }
                 self.trace.commits = self.model.commit_count();
             }
@@ -712,6 +723,51 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Err(Violation::Read { doing: format!("{op:?}"), found, expected }.into())
     }
 
+    /// Keeps a snapshot, unless there are enough.
+    fn keep(&mut self, op: Op) -> Result<(), Stop> {
+        if self.model.kept_names().len() >= KEPT_MAX {
+            return Ok(());
+        }
+        let name = format!("kept {}", self.trace.steps);
+        self.model.keep_asked(&name);
+        self.rig.mark(Arc::new(self.model.clone()));
+        let is_kept = self.ask_op(op, |subject| subject.keep(&name))?.is_some();
+        match is_kept && self.keeps_snapshots()? {
+            true => {
+                self.model.keep_done();
+                self.trace.kept += 1;
+            }
+            false => self.model.keep_refused(),
+        }
+        self.rig.mark(Arc::new(self.model.clone()));
+        Ok(())
+    }
+
+    /// Whether the engine keeps snapshots at all.
+    fn keeps_snapshots(&mut self) -> Result<bool, Stop> {
+        Ok(self.read("list kept snapshots", S::kept)?.flatten().is_some())
+    }
+
+    fn drop_kept(&mut self, op: Op, index: u8) -> Result<(), Stop> {
+        let names = self.model.kept_names();
+        let Some(name) = names.get(usize::from(index) % names.len().max(1)) else { return Ok(()) };
+        self.model.drop_asked(name);
+        self.rig.mark(Arc::new(self.model.clone()));
+        if self.ask_op(op, |subject| subject.drop_kept(name))?.is_some() {
+            self.model.drop_done();
+        }
+        self.rig.mark(Arc::new(self.model.clone()));
+        Ok(())
+    }
+
+    /// Compares kept snapshots with the model.
+    fn check_kept(&mut self) -> Result<(), Stop> {
+        let Some(found) = self.read("read kept snapshots", S::kept)?.flatten() else {
+            return Ok(());
+        };
+        self.model.settle_kept(&found).map_err(|what| Violation::Differs(what).into())
+    }
+
     fn upkeep(
         &mut self,
         op: Op,
@@ -760,6 +816,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         if let Some(found) = self.read("read everything", S::contents)? {
             self.model.settle(&found).map_err(Violation::from)?;
         }
+        self.check_kept()?;
         self.rig.mark(Arc::new(self.model.clone()));
         self.check()?;
         self.prepare_tables()

@@ -79,6 +79,10 @@ pub enum Op {
     SnapshotGet(SlotIndex, TableIndex, KeyIndex),
     /// Closes the snapshot.
     SnapshotClose(SlotIndex),
+    /// Keeps a snapshot under a name.
+    Keep,
+    /// Drops the kept snapshot of that number, modulo how many there are.
+    DropKept(u8),
     /// Makes the engine write a checkpoint.
     Checkpoint,
     /// Makes the engine begin a checkpoint: what follows meets it half way.
@@ -131,6 +135,8 @@ pub struct Mix {
     pub pieces: u8,
     /// Of the puts and patches, how many in 256 are patches of a few bytes.
     pub small: u8,
+    /// Snapshots that are kept, and dropped.
+    pub kept: u8,
 }
 
 impl Default for Mix {
@@ -147,6 +153,7 @@ impl Default for Mix {
             hot: 0,
             pieces: 12,
             small: 0,
+            kept: 0,
         }
     }
 }
@@ -164,6 +171,7 @@ pub const CLAIMS: Mix = Mix {
     hot: 0,
     pieces: 16,
     small: 0,
+    kept: 0,
 };
 
 /// More rows and larger ones: what is there is soon too small.
@@ -179,6 +187,7 @@ pub const GROWING: Mix = Mix {
     hot: 0,
     pieces: 14,
     small: 0,
+    kept: 0,
 };
 
 /// Small changes of a few rows, whose pages are written often: they are appended.
@@ -194,11 +203,28 @@ pub const APPENDS: Mix = Mix {
     hot: 160,
     pieces: 10,
     small: 190,
+    kept: 0,
 };
 
 /// Transactions of several small changes: leaves are claimed, and many of them take an append for it.
 pub const CLAIMED_APPENDS: Mix =
     Mix { changes: 140, ends: 36, snapshots: 10, upkeep: 40, ..APPENDS };
+
+/// Snapshots that are kept and dropped among changes that collection moves.
+pub const KEEPING: Mix = Mix {
+    changes: 110,
+    reads: 8,
+    ends: 60,
+    savepoints: 4,
+    large: 6,
+    snapshots: 8,
+    upkeep: 24,
+    deferred: 80,
+    hot: 0,
+    pieces: 12,
+    small: 0,
+    kept: 18,
+};
 
 /// Where the draws come from.
 #[derive(Debug)]
@@ -263,7 +289,7 @@ impl Op {
     pub fn draw(source: &mut Source<'_>, mix: &Mix) -> Option<Self> {
         let slot = SlotIndex(source.below(SLOT_COUNT)?);
         type Family = fn(SlotIndex, &Mix, &mut Source<'_>) -> Option<Op>;
-        let families: [(u8, Family); 8] = [
+        let families: [(u8, Family); 9] = [
             (mix.changes, draw_change),
             (mix.reads, draw_read),
             (mix.ends, draw_end),
@@ -272,6 +298,7 @@ impl Op {
             (mix.snapshots, draw_snapshot),
             (mix.upkeep, draw_upkeep),
             (mix.pieces, draw_piece),
+            (mix.kept, draw_kept),
         ];
         let total: u32 = families.iter().map(|(weight, _)| u32::from(*weight)).sum();
         let mut point = (u32::from(source.byte()?) * total) >> 8;
@@ -371,6 +398,13 @@ fn draw_piece(_: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
     Some(match source.below(2)? {
         0 => Op::CheckpointBegin,
         _ => Op::Work(1 + source.below(WORK_MAX)?),
+    })
+}
+
+fn draw_kept(_: SlotIndex, _: &Mix, source: &mut Source<'_>) -> Option<Op> {
+    Some(match source.below(5)? {
+        0..3 => Op::Keep,
+        _ => Op::DropKept(source.byte()?),
     })
 }
 

@@ -3,6 +3,8 @@
 //! Owns the interface between scripts and engines. Never decides what is right: that is the
 //! model's part.
 
+use std::collections::BTreeMap;
+
 use flagstone::{Durability, EngineError, OpenError, Options, Runtime};
 use flagstone_nand::Nand;
 use flagstone_space::shadow::Restart;
@@ -171,6 +173,21 @@ pub trait Subject<D>: Sized {
 
     /// Closes a snapshot.
     fn snapshot_close(&mut self, slot: SlotIndex);
+
+    /// Keeps a snapshot under a name.
+    fn keep(&mut self, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Drops a kept snapshot.
+    fn drop_kept(&mut self, _: &str) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// What kept snapshots hold, by their names; none of an engine that keeps none.
+    fn kept(&mut self) -> Result<Option<BTreeMap<String, Contents>>, EngineError> {
+        Ok(None)
+    }
 
     /// Whether a transaction of its own could lock the range now; none when nothing is known.
     ///

@@ -124,6 +124,7 @@ impl Draw {
             hot: 0,
             pieces: 0,
             small: 0,
+            kept: 0,
         };
         let limits = Limits { depth: 2, seed, states_max: effort, ..Limits::default() };
         let drawn = Self {

@@ -13,6 +13,8 @@ use super::harness::{
     Draw, Pair, REGION, Sight, file, options, profile, script, sim, spare_profile,
 };
 use crate::frontier::Stream;
+#[cfg(feature = "seeded-bugs")]
+use crate::meta::Placement;
 use crate::place::Claim;
 use crate::{BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
 
@@ -477,6 +479,46 @@ proptest! {
                 let _ = write(&mut space, page, page);
             }
             let _ = space.checkpoint(b"after");
+        }
+    }
+}
+
+/// Goal (M2): a page that does not read is damaged, whatever its metadata say of slots. Method: metadata that fit
+/// the page's bytes, and code words that do not read, each in turn.
+#[cfg(feature = "seeded-bugs")]
+#[test]
+fn a_damaged_page_that_claims_slots_is_reported() {
+    for profile in
+        ["tiny", "tiny-mlc", "tiny-nop1"].map(profile).into_iter().chain([spare_profile()])
+    {
+        let mut space = Space::format(sim(&profile), &options()).unwrap();
+        write(&mut space, 1, 7).unwrap();
+        let at = space.read(LogicalPage(1), &mut Vec::new()).unwrap().at;
+        let (geometry, capabilities) = (profile.geometry, profile.capabilities);
+        let page = geometry.page_from_number(at).unwrap();
+        for word in 0..geometry.page_size / capabilities.code_word.data_size {
+            for slots in 1..8 {
+                let mut space = space.clone();
+                let device = space.device_mut();
+                let mut content = device.peek(page);
+                let meta = match Placement::choose(&geometry, &capabilities) {
+                    Placement::Header => &mut content.data[..],
+                    Placement::RawSpare { offset } | Placement::CoveredSpare { offset } => {
+                        &mut content.spare[offset as usize..]
+                    }
+                };
+                meta[2] |= slots << 5;
+                let (data, spare) = (&mut content.data, &mut content.spare);
+                crate::forge::reseal((&geometry, &capabilities), page, data, spare);
+                device.poke(page, &content);
+                device.flip_bits(page, word, capabilities.code_word.strength + 1);
+                let read = space.read(LogicalPage(1), &mut Vec::new());
+                assert!(
+                    matches!(read, Err(SpaceError::Corrupt { .. })),
+                    "{}, word {word}, {slots} slots: {read:?}",
+                    profile.name
+                );
+            }
         }
     }
 }

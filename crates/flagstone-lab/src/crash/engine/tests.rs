@@ -6,8 +6,8 @@ use flagstone_nand::SimNand;
 use super::*;
 use crate::crash::explore::{self, Limits, Scenario};
 use crate::crash::rig::{Capturing, Rig};
-use crate::crash::run::{Runner, RunnerRig};
-use crate::crash::script::{CLAIMED_APPENDS, CLAIMS, Mix, Op, Script};
+use crate::crash::run::{Runner, RunnerRig, Trace};
+use crate::crash::script::{CLAIMED_APPENDS, CLAIMS, KEEPING, Mix, Op, Script};
 use crate::crash::{chip, small};
 use crate::model::Model;
 use crate::preset;
@@ -113,4 +113,51 @@ fn every_power_cut_of_claims_by_appends_recovers() {
     }
     println!("{pages} leaves by pages, {appends} by appends");
     assert!(pages > 50 && appends > 50, "{pages} leaves by pages, {appends} by appends");
+}
+
+/// Goal (D15, M6): kept snapshots hold what they held, whatever happens at any moment. Method: every state of
+/// scripts that keep and drop them, on new devices and on used ones, where collection moves what they have; and
+/// where recoveries are cut again.
+#[test]
+fn every_power_cut_with_kept_snapshots_recovers() {
+    let ways = [
+        ("flagstone", "tiny", CommitBy::Auto),
+        ("flagstone", "tiny-shared", CommitBy::Claims),
+        ("flagstone-flags", "tiny-flags", CommitBy::Flags),
+        ("traditional", "tiny-mlc", CommitBy::Log),
+    ];
+    let mut kept = 0;
+    for (preset, profile, commit) in ways {
+        for seed in 0..3 {
+            let device = chip(profile, seed).unwrap();
+            let mut options = small(preset::options(preset).unwrap().with_seed(seed), &device);
+            options.commit = commit;
+            let script = Script::seeded(seed, 240, &KEEPING);
+            let new = Scenario { device, model: None, setup: Setup::from(options), script };
+            let before = Script::seeded(!seed, 1_200, &KEEPING);
+            let used = new.clone().in_use::<Engine>(&before).unwrap();
+            kept += traced(&new).kept;
+            for (scenario, depth) in [(&new, 1), (&used, 1), (&used, 2)] {
+                let states_max = if depth == 1 { 600 } else { 60 };
+                let limits = Limits { depth, states_max, ..Limits::default() };
+                let tally = explore::explore::<Engine, _>(scenario, &limits, &|_, _| ());
+                for failure in &tally.failures {
+                    println!("{preset}, seed {seed}, {}: {}", failure.path, failure.violation);
+                }
+                let is_sound = tally.states > 50 && tally.failure_count == 0;
+                assert!(is_sound, "{preset} on {profile}, seed {seed}, depth {depth}");
+            }
+        }
+    }
+    assert!(kept > 20, "{kept} kept");
+}
+
+/// What a script does when the power stays.
+fn traced(scenario: &Scenario<SimNand>) -> Trace {
+    let model = Arc::new(Model::default());
+    let rig: RunnerRig<SimNand> = Rig::new(scenario.device.clone(), model, Capturing::Off);
+    let mut runner = Runner::<Engine, _>::create(rig, &scenario.setup).unwrap();
+    runner.run(&scenario.script).unwrap();
+    runner.verify().unwrap();
+    runner.trace()
 }
