@@ -151,8 +151,8 @@ impl<D: Nand> Space<D> {
         let is_taken = |slot: &u8| self.frozen.maps.values().any(|frozen| frozen.slot == *slot);
         let slot = (0..FROZEN_MAX).find(|slot| !is_taken(slot)).ok_or(SpaceError::Full)?;
         let size = FrozenRecord::size(self.layout().frozen_directory_pages() as usize, label.len());
-        let taken = self.saved_size() + self.frozen_record_size() + size;
-        if taken * RECORD_SHARE > self.record_room() + self.frozen_record_size() {
+        let taken = self.frozen_record_size();
+        if (taken + size) * RECORD_SHARE > self.record_room() + taken {
             return Err(SpaceError::Full);
         }
         let count = self.frozen.maps.len() as u32;

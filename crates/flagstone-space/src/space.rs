@@ -502,7 +502,8 @@ impl<D: Nand> Space<D> {
             (Some(count), _) => count,
             (None, true) => map.appends(meta.page),
             (None, false) => {
-                let held = pins.appends(at).or_else(|| frozen.appends(meta.page, at));
+                // Pins from before an append hold an older version, which moves by itself (N1).
+                let held = frozen.appends(meta.page, at).or_else(|| pins.appends(at));
                 held.unwrap_or(0)
             }
         };

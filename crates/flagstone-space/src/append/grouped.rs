@@ -242,7 +242,8 @@ impl<D: Nand> Space<D> {
         while let Some(count) = self.pins.parted(at) {
             let mut image = Vec::new();
             let old = self.read_unit_with(at, &mut image, Some(count), ReadPurpose::Relocation)?;
-            let copy = PageMeta { standing: Standing::History, ..old };
+            let (standing, origin) = (Standing::History, Origin::Copy);
+            let copy = PageMeta { standing, origin, ..old };
             let to = self.place(Stream::Cold, Claim::Reserve, copy, &image, cause)?;
             self.flash.tally.region(meta.region).moves += 1;
             self.pins.relocate_version(at, count, to);

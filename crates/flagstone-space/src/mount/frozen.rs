@@ -36,7 +36,8 @@ impl Moved {
         let is_moved = match meta.standing {
             Standing::History => meta.origin == Origin::Original,
             Standing::Plain => meta.origin == Origin::Copy && meta.group == GroupId::NONE,
-            Standing::Committed | Standing::Flagged => meta.origin == Origin::Copy,
+            Standing::Committed => meta.origin == Origin::Copy,
+            Standing::Flagged => false,
         };
         if is_moved && self.below.is_some_and(|below| meta.version < below) {
             self.found.entry(meta.page).or_default().push(Found::from(unit));
@@ -52,6 +53,15 @@ impl Moved {
         found.sort_unstable_by_key(|found| (found.version, found.sequence, found.at));
         found
     }
+}
+
+/// What a mount reads of a page of a frozen mapping.
+enum FrozenPage {
+    /// It was never written.
+    Absent,
+    /// It is damaged.
+    Lost,
+    Present(Vec<u8>),
 }
 
 /// A record whose frozen mappings do not fit the device is of another one.
@@ -84,26 +94,50 @@ impl<D: Nand> Mount<D> {
         units.resize(units.len().max(pages.end as usize), UNMAPPED);
         let roots = (directory..pages.end).zip(&frozen.roots);
         roots.for_each(|(index, root)| units[index as usize] = *root);
+        let mut lost: Vec<u32> = Vec::new();
         for (page, first) in (directory..pages.end).zip((pages.start..).step_by(entries as usize)) {
-            let Some(bytes) = self.read_meta_page(page as usize, Structure::Directory)? else {
-                continue;
-            };
             let last = (first + entries).min(directory);
-            let units = self.space.meta_units[first as usize..last as usize].iter_mut();
-            for (target, source) in units.zip(bytes.chunks_exact(4)) {
-                *target = get_uint(source) as u32;
+            match self.read_frozen_page(page, Structure::Directory)? {
+                FrozenPage::Absent => {}
+                FrozenPage::Lost => lost.extend(first..last),
+                FrozenPage::Present(bytes) => {
+                    let units = self.space.meta_units[first as usize..last as usize].iter_mut();
+                    for (target, source) in units.zip(bytes.chunks_exact(4)) {
+                        *target = get_uint(source) as u32;
+                    }
+                }
             }
         }
         self.forget_units(pages.start + layout.map_pages..directory);
         let page_count = layout.geometry.page_count();
         let mut map = Mapping::new(layout.logical_pages, entries, page_count);
         for page in 0..layout.map_pages {
-            let index = (pages.start + page) as usize;
-            if let Some(bytes) = self.read_meta_page(index, Structure::Map)? {
-                map.load(page, &bytes, |_| true);
+            match self.read_frozen_page(pages.start + page, Structure::Map)? {
+                FrozenPage::Absent => {}
+                FrozenPage::Lost => lost.push(pages.start + page),
+                FrozenPage::Present(bytes) => drop(map.load(page, &bytes, |_| true)),
             }
         }
+        for page in lost.into_iter().map(|index| index - pages.start) {
+            let first = page.saturating_mul(entries);
+            let numbers = first..first.saturating_add(entries).min(map.len());
+            numbers.for_each(|number| map.lose(LogicalPage(number)));
+            self.report.lost_pages += 1;
+        }
         Ok(map)
+    }
+
+    /// A page of a frozen mapping. Damage in one costs the frozen mapping its entries, nothing else.
+    fn read_frozen_page(&mut self, index: u32, what: Structure) -> Result<FrozenPage, MountError> {
+        match self.read_meta_page(index as usize, what) {
+            Ok(Some(bytes)) => Ok(FrozenPage::Present(bytes)),
+            Ok(None) => Ok(FrozenPage::Absent),
+            Err(MountError::Damaged { .. }) => {
+                self.space.meta_units[index as usize] = UNMAPPED;
+                Ok(FrozenPage::Lost)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Points the frozen mappings to where their units stand now: where one was moved to last, if it reads
@@ -111,21 +145,14 @@ impl<D: Nand> Mount<D> {
     pub(super) fn settle_frozen(&mut self) -> Result<FrozenLosers, NandError> {
         let ids: Vec<FrozenId> = self.space.frozen.maps.keys().copied().collect();
         let (mut losers, mut from) = (FrozenLosers::new(), Version(0));
-        // What the mapping before had recorded, and where that is found.
+        // What the mapping before had recorded of pages in doubt, and where that is found.
         let mut before: BTreeMap<LogicalPage, (u32, Option<u32>)> = BTreeMap::new();
         for id in ids {
-            let Some(recorded) = self.space.frozen.maps.get(&id).map(|frozen| frozen.map.clone())
-            else {
-                continue;
-            };
             let mut now = BTreeMap::new();
-            for (page, at) in recorded.iter() {
+            for (page, at, appends) in self.frozen_in_doubt(id) {
                 let found = match before.get(&page) {
                     Some((other, found)) if *other == at => *found,
-                    _ => {
-                        let appends = recorded.appends(page);
-                        self.find_frozen(page, (at, appends), &(from..id.0), &mut losers)?
-                    }
+                    _ => self.find_frozen(page, (at, appends), &(from..id.0), &mut losers)?,
                 };
                 now.insert(page, (at, found));
                 self.point_frozen(id, page, at, found);
@@ -135,6 +162,20 @@ impl<D: Nand> Mount<D> {
         let space = &mut self.space;
         space.frozen.count(&space.map);
         Ok(losers)
+    }
+
+    /// Entries of a frozen mapping, with their appends, whose units may stand elsewhere than the record says.
+    fn frozen_in_doubt(&self, id: FrozenId) -> Vec<(LogicalPage, u32, u8)> {
+        let Some(frozen) = self.space.frozen.maps.get(&id) else { return Vec::new() };
+        let layout = self.space.layout();
+        let is_plain = |page: LogicalPage, at: u32| {
+            let block = self.space.blocks.block_of(at).0 as usize;
+            stands(layout, &self.classes, at)
+                && self.classes.get(block) != Some(&Class::Verify)
+                && !self.moved.found.contains_key(&page)
+        };
+        let entries = frozen.map.iter().filter(|(page, at)| !is_plain(*page, *at));
+        entries.map(|(page, at)| (page, at, frozen.map.appends(page))).collect()
     }
 
     fn point_frozen(&mut self, id: FrozenId, page: LogicalPage, at: u32, found: Option<u32>) {

@@ -223,7 +223,7 @@ impl<D: Nand> Mount<D> {
         dropped.iter().for_each(|page| self.space.map.lose(*page));
         let grouped: BTreeSet<_> = self.space.groups.iter().map(|page| page.page).collect();
         let lost = dropped.iter().filter(|page| !grouped.contains(page));
-        self.report.lost_pages = lost.count() as u32;
+        self.report.lost_pages += lost.count() as u32;
     }
 
     pub(super) fn reads_whole(

@@ -179,3 +179,48 @@ fn a_large_frozen_mapping_is_written_once() {
     }
     assert_eq!(space.verify().unwrap(), []);
 }
+
+/// Goal: damage in the pages of a frozen mapping costs that mapping alone. Method: each page of its mapping and
+/// of its directory in turn.
+#[test]
+fn damage_in_a_frozen_mapping_costs_nothing_else() {
+    let profile = profile("tiny").with_block_count(200).unwrap();
+    let mut space = Space::format(sim(&profile), &options()).unwrap();
+    (0..300).for_each(|page| write(&mut space, page, 1).unwrap());
+    let id = space.freeze(b"kept", &mut NoOwner).unwrap();
+    (0..300).for_each(|page| write(&mut space, page, 2).unwrap());
+    space.checkpoint(b"").unwrap();
+    let slot = space.layout().frozen_pages(0);
+    let units: Vec<u32> = slot.map(|index| space.meta_units[index as usize]).collect();
+    let written: Vec<u32> = units.into_iter().filter(|at| *at != u32::MAX).collect();
+    assert!(written.len() > 2, "{written:?}");
+    let device = space.into_device();
+    for at in written {
+        let mut device = device.clone();
+        let page = device.geometry().page_from_number(at).unwrap();
+        device.flip_bits(page, 0, device.capabilities().code_word.strength + 1);
+        let (mut space, report) = Space::mount(device).unwrap();
+        assert!(
+            report.lost_pages > 0,
+            "{page:?} {:?}",
+            space.read_frozen(id, LogicalPage(0), &mut Vec::new())
+        );
+        let (mut bytes, mut lost) = (Vec::new(), 0);
+        for page in (0..300).map(LogicalPage) {
+            space.read(page, &mut bytes).unwrap();
+            assert!(bytes == content(page, 2, bytes.len()), "{page:?}");
+            match space.read_frozen(id, page, &mut bytes) {
+                Ok(_) => assert!(bytes == content(page, 1, bytes.len()), "{page:?}"),
+                Err(SpaceError::Lost(_)) => lost += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(lost > 0);
+        assert_eq!(space.verify().unwrap(), []);
+        space.thaw(id).unwrap();
+        (0..300).for_each(|page| write(&mut space, page, 3).unwrap());
+        assert_eq!(space.verify().unwrap(), []);
+        let (space, report) = Space::mount(space.into_device()).unwrap();
+        assert_eq!((report.lost_pages, space.frozen()), (0, Vec::new()));
+    }
+}

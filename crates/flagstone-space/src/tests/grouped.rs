@@ -636,3 +636,41 @@ fn a_unit_that_is_gone_with_its_append_is_told() {
     }
     assert!(lost > 0, "each was listed");
 }
+
+/// Goal (Y4): what a pin holds is never taken for what a frozen mapping has, although both have one version.
+/// Method: a pin from before an append that the frozen mapping has; every cut while collection moves both.
+#[test]
+fn what_a_pin_holds_is_not_what_a_frozen_mapping_has() {
+    let mut world = appended();
+    world.space.pin(LogicalPage(2)).unwrap();
+    world.act(Act::Commit, 0).unwrap();
+    // What stands beside it is written anew, or collection would leave it alone.
+    (0..24).for_each(|other| world.act(Act::Fill { page: CHANGED + other }, 3).unwrap());
+    let id = world.space.freeze(b"with it", &mut NoOwner).unwrap();
+    let expected = world.images[&2].clone();
+    let at = world.read(2).0.at;
+    let image = content(LogicalPage(2), 9, world.space.payload_size_with(SLOTS));
+    world.space.write(LogicalPage(2), &image, &tag()).unwrap();
+    let is_there = |world: &World| world.space.frozen.maps[&id].map.get(LogicalPage(2)) == Some(at);
+    let (mut draw, mut states, mut left) = (Draw(4), 0, 20);
+    for _ in 0..2_000 {
+        if left == 0 {
+            break;
+        }
+        let page = CHANGED + draw.below(12) as u32;
+        let fill = [(Act::Fill { page }, 3)];
+        let mut after = world.clone();
+        after.act(fill[0].0, 3).unwrap();
+        left -= i32::from(!is_there(&after));
+        let cuts = if is_there(&after) { Vec::new() } else { cuts_of(&world, &fill) };
+        for at in cuts {
+            let mut cut = cut(&world, &fill, at);
+            let mut bytes = Vec::new();
+            cut.space.read_frozen(id, LogicalPage(2), &mut bytes).unwrap();
+            assert!(bytes == expected, "{at:?}");
+            states += 1;
+        }
+        world = after;
+    }
+    assert!(states > 20, "{states}");
+}

@@ -58,7 +58,7 @@ pub enum CompactError {
     #[error(transparent)]
     Open(OpenError),
     /// Snapshots are kept in it, which the new file would lack: drop them first.
-    #[error("it keeps {count} snapshots, which the new file would lack: drop them first")]
+    #[error("snapshots are kept in it ({count}), which the new file would lack: drop them first")]
     Snapshots {
         /// How many.
         count: usize,

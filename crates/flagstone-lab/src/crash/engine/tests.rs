@@ -128,7 +128,7 @@ fn every_power_cut_with_kept_snapshots_recovers() {
     ];
     let mut kept = 0;
     for (preset, profile, commit) in ways {
-        for seed in 0..3 {
+        for seed in 0..2 {
             let device = chip(profile, seed).unwrap();
             let mut options = small(preset::options(preset).unwrap().with_seed(seed), &device);
             options.commit = commit;
@@ -138,7 +138,7 @@ fn every_power_cut_with_kept_snapshots_recovers() {
             let used = new.clone().in_use::<Engine>(&before).unwrap();
             kept += traced(&new).kept;
             for (scenario, depth) in [(&new, 1), (&used, 1), (&used, 2)] {
-                let states_max = if depth == 1 { 600 } else { 60 };
+                let states_max = if depth == 1 { 300 } else { 60 };
                 let limits = Limits { depth, states_max, ..Limits::default() };
                 let tally = explore::explore::<Engine, _>(scenario, &limits, &|_, _| ());
                 for failure in &tally.failures {
@@ -149,7 +149,7 @@ fn every_power_cut_with_kept_snapshots_recovers() {
             }
         }
     }
-    assert!(kept > 20, "{kept} kept");
+    assert!(kept > 15, "{kept} kept");
 }
 
 /// What a script does when the power stays.
