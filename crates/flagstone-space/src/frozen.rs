@@ -173,10 +173,15 @@ impl<D: Nand> Space<D> {
         label: &[u8],
         owner: &mut dyn Owner,
     ) -> Result<FrozenId, SpaceError> {
-        self.ensure_room(0, owner)?;
+        self.grow_for(0)?;
         if self.taken_pages() > self.capacity_pages() {
             return Err(SpaceError::Full);
         }
+        self.ensure_room(0, owner).map_err(|error| match error {
+            // Blocks that failed are not why: without the mapping there is room.
+            SpaceError::WornOut => SpaceError::Full,
+            error => error,
+        })?;
         if let Some(group) = self.groups.on_mapped(&self.map) {
             return Err(SpaceError::GroupOpen(group));
         }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
 
-use flagstone_nand::{Crashable, Nand, Profile};
+use flagstone_nand::{BlockFault, BlockIndex, Crashable, FaultPlan, Nand, Profile};
 
 use super::cuts::{Depth, Exploration, explore_pages};
 use super::harness::{
@@ -223,4 +223,21 @@ fn damage_in_a_frozen_mapping_costs_nothing_else() {
         let (space, report) = Space::mount(space.into_device()).unwrap();
         assert_eq!((report.lost_pages, space.frozen()), (0, Vec::new()));
     }
+}
+
+/// Goal (rule D7): a chip with failed blocks that has no room for a frozen mapping is full, not worn out, and goes on.
+/// Method: pages up to the capacity that is left.
+#[test]
+fn no_room_for_a_frozen_mapping_is_no_wear() {
+    let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
+    let block_faults = (8..12).map(|block| (BlockIndex(block), BlockFault::ProgramFails)).collect();
+    space.device_mut().set_plan(FaultPlan { block_faults, ..FaultPlan::default() });
+    while let Ok(page) = space.allocate(REGION) {
+        write(&mut space, page.0, 1).unwrap();
+    }
+    assert!(space.lost_blocks() > 0, "no block has failed");
+    assert_eq!(space.freeze(b"kept", &mut NoOwner), Err(SpaceError::Full));
+    assert_eq!(space.frozen(), Vec::new());
+    write(&mut space, 0, 2).unwrap();
+    assert_eq!(space.verify().unwrap(), []);
 }

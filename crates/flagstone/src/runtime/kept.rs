@@ -139,7 +139,9 @@ impl<D: Nand> Runtime<D> {
             Ok(id) => Ok(Some(id)),
             Err(SpaceError::GroupOpen(_)) => Ok(None),
             // The record, or the device, has no room for its mapping.
-            Err(SpaceError::Full | SpaceError::TooLong { .. }) => Err(EngineError::Full),
+            Err(SpaceError::Full | SpaceError::NoRoom | SpaceError::TooLong { .. }) => {
+                Err(EngineError::Full)
+            }
             Err(error) => self.poison_for(error.into()),
         }
     }
@@ -159,6 +161,8 @@ impl<D: Nand> Runtime<D> {
         match thawed {
             Ok(()) => Ok(()),
             Err(SpaceError::UnknownFrozen(_)) => Err(EngineError::NoSnapshot),
+            // It is there again when the database is opened again.
+            Err(SpaceError::Full | SpaceError::NoRoom) => Err(EngineError::Full),
             Err(error) => self.poison_for(error.into()),
         }
     }
