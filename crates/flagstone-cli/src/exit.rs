@@ -15,7 +15,7 @@ pub(crate) enum Exit {
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
-    /// The key or the table is not there.
+    /// The key, the table or the snapshot is not there.
     Missing = 3,
     /// The file holds no database, or is not a device of this kind.
     NotADatabase = 4,
@@ -78,7 +78,7 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
         "wrong command line: unknown command, option, preset, profile or key in a profile \
          (the nearest name is given, where one is near), or a value outside its range",
     ),
-    row(Exit::Missing, "missing", "the key or the table is not in the database"),
+    row(Exit::Missing, "missing", "the key, the table or the snapshot is not in the database"),
     row(
         Exit::NotADatabase,
         "not-a-database",
@@ -134,7 +134,8 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
     row(
         Exit::Exists,
         "exists",
-        "the file to be created, or a table of the new name, is there already; nothing was written",
+        "the file to be created, or a table or snapshot of the new name, is there already; nothing was \
+         written",
     ),
     row(Exit::NoFile, "no-file", "there is no such file"),
     row(

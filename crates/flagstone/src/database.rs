@@ -377,7 +377,7 @@ impl<D: Nand> Database<D> {
     /// about each kilobyte. Commits wait for the last of it. Afterwards the database shares the snapshot's pages,
     /// and what is written anew takes room of its own; the device is full the sooner.
     ///
-    /// Backups hold rows of one moment, and no snapshots.
+    /// There may be 32 of them. Backups hold rows of one moment, and no snapshots.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

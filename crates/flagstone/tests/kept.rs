@@ -436,6 +436,45 @@ fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
     assert!(database.check().unwrap().is_sound());
 }
 
+/// Goal: a snapshot costs its mapping, not its pages. Method: programs of a chip on which nothing waits, and what
+/// the same changes cost with a snapshot and without.
+#[test]
+fn a_snapshot_costs_its_mapping() {
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(chip("slc-2k", 256), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let rows = (0..40_000_u32).map(|row| (row.to_be_bytes(), [7; 100]));
+    database.load_sorted(table, rows).unwrap();
+    database.merge().unwrap();
+    let programs =
+        |database: &Database<SimNand>| database.runtime().space().device().counters().page_programs;
+    let pages = database.stats().space.live_pages;
+    let before = programs(&database);
+    database.keep_snapshot("kept").unwrap();
+    let cost = programs(&database) - before;
+    println!("{cost} programs for a snapshot of {pages} pages");
+    assert!(pages > 2_000 && cost < u64::from(pages) / 50, "{cost} programs, {pages} pages");
+    let change = |database: &Database<SimNand>| {
+        let (mut draws, before) = (Draws(3), programs(database));
+        for _ in 0..3_000 {
+            let mut transaction = database.begin();
+            let row = draws.below(40_000) as u32;
+            transaction.put(table, &row.to_be_bytes(), &[8; 100]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        database.merge().unwrap();
+        programs(database) - before
+    };
+    let with = change(&database);
+    let alone = database.stats().space.frozen_pages;
+    assert!(alone > 1_000 && alone <= pages, "{alone} of {pages}");
+    database.drop_snapshot("kept").unwrap();
+    let without = change(&database);
+    println!("{with} programs with it, {without} without");
+    assert_eq!(database.stats().space.frozen_pages, 0);
+    assert!(with < without + without / 4, "{with} programs with it, {without} without");
+}
+
 /// Goal: snapshots of both kinds, and readers, do not stand in each other's way. Method: one of each kind, old
 /// and new, over changes.
 #[test]
