@@ -17,10 +17,11 @@
 //! Y3. Frozen mappings are what the newest record says. Units of one that was given up stay until a record
 //!     without it is durable (rule D4).
 //! Y4. A unit that frozen mappings alone point to moves as history that says it is no copy, other history as a
-//!     copy. So what a mount finds moved, of a version below the frontier of a frozen mapping and not below
-//!     that of the one before it, is the unit that the frozen mapping had.
-//! Y5. When a mapping is frozen no group is open on a page that is mapped: none of its versions is below the
-//!     frontier (Y4).
+//!     copy. So what a mount finds moved, of a version of a page that a frozen mapping has, below its frontier
+//!     and not below that of the one before it which has the page too, is the unit that the frozen mapping had.
+//! Y5. When a mapping is frozen no group is open on a page that is mapped, or lost: no version below the
+//!     frontier comes to be that of a page which the frozen mapping has (Y4). It may be that of one which the
+//!     frozen mapping has not, and then the next one has it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -141,7 +142,7 @@ impl<D: Nand> Space<D> {
     /// # Errors
     ///
     /// `Full` where its mapping has no room, in the record or on the device, or there are [`FROZEN_MAX`];
-    /// `GroupOpen` while a group is open on a page that is mapped (Y5); `TooLong` for a label; those of a
+    /// `GroupOpen` while a group is open on a page that is mapped or lost (Y5); `TooLong` for a label; those of a
     /// checkpoint. Nothing is frozen then.
     pub fn freeze(&mut self, label: &[u8], owner: &mut dyn Owner) -> Result<FrozenId, SpaceError> {
         self.ready()?;
@@ -182,7 +183,7 @@ impl<D: Nand> Space<D> {
             SpaceError::WornOut => SpaceError::Full,
             error => error,
         })?;
-        if let Some(group) = self.groups.on_mapped(&self.map) {
+        if let Some(group) = self.groups.on_known(&self.map) {
             return Err(SpaceError::GroupOpen(group));
         }
         // The checkpoint takes versions: no two have the same frontier.

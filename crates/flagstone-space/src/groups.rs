@@ -204,11 +204,11 @@ impl Groups {
         self.page_count > 0 && self.groups.values().any(is_in) || self.appends.contains_key(&page)
     }
 
-    /// An open group that has a version of a page that is mapped, or an append to one.
-    pub(crate) fn on_mapped(&self, map: &Mapping) -> Option<GroupId> {
+    /// An open group that has a version of a page that is mapped or lost, or an append to one.
+    pub(crate) fn on_known(&self, map: &Mapping) -> Option<GroupId> {
         let appended = self.appends.values().flatten().map(|(group, _)| *group).next();
-        let is_mapped = |it: &OpenGroupPage| map.get(it.page).is_some();
-        appended.or_else(|| self.iter().find(is_mapped).map(|it| it.group))
+        let is_known = |it: &OpenGroupPage| map.get(it.page).is_some() || map.is_lost(it.page);
+        appended.or_else(|| self.iter().find(is_known).map(|it| it.group))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {

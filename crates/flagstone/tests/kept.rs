@@ -636,3 +636,38 @@ fn compaction_refuses_and_readers_read() {
     database.close().unwrap();
     Database::compact(&path, &options).unwrap();
 }
+
+/// Goal: a large value whose transaction was open when one snapshot was kept is in the next. Method: sessions that
+/// end without a checkpoint, while collection moves its pages.
+#[test]
+fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
+    let options = Options::default().with_memory(128 << 10);
+    let mut database = Database::create_on(chip("slc-2k", 40), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let value = vec![9; 20_000];
+    let mut open = database.begin();
+    open.put(table, b"large", &value).unwrap();
+    database.keep_snapshot("before").unwrap();
+    open.commit().unwrap();
+    database.keep_snapshot("after").unwrap();
+    let mut draws = Draws(3);
+    for round in 0..60_u32 {
+        for _ in 0..40 + draws.below(100) {
+            let mut transaction = database.begin();
+            for _ in 0..4 {
+                let row = draws.below(2_500) as u32;
+                transaction.put(table, &row.to_be_bytes(), &[round as u8; 500]).unwrap();
+            }
+            transaction.commit().unwrap();
+        }
+        let device = database.into_device().unwrap();
+        database = Database::open_on(device, &options).unwrap();
+        let found = |name| {
+            let kept = database.kept_snapshot(name).unwrap();
+            kept.get(kept.table("t").unwrap().unwrap(), b"large")
+        };
+        assert_eq!(found("before"), Ok(None));
+        assert!(found("after") == Ok(Some(value.clone())), "round {round}: {:?}", found("after"));
+        assert!(database.check().unwrap().is_sound());
+    }
+}

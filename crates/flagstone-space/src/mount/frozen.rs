@@ -144,24 +144,33 @@ impl<D: Nand> Mount<D> {
     /// whole, as for any page (U2). What is in doubt is told with the places where it stood before (U4).
     pub(super) fn settle_frozen(&mut self) -> Result<FrozenLosers, NandError> {
         let ids: Vec<FrozenId> = self.space.frozen.maps.keys().copied().collect();
-        let (mut losers, mut from) = (FrozenLosers::new(), Version(0));
-        // What the mapping before had recorded of pages in doubt, and where that is found.
+        let mut losers = FrozenLosers::new();
+        // What the mapping before that has the page had recorded of it, and where that is found.
         let mut before: BTreeMap<LogicalPage, (u32, Option<u32>)> = BTreeMap::new();
         for id in ids {
-            let mut now = BTreeMap::new();
             for (page, at, appends) in self.frozen_in_doubt(id) {
                 let found = match before.get(&page) {
                     Some((other, found)) if *other == at => *found,
-                    _ => self.find_frozen(page, (at, appends), &(from..id.0), &mut losers)?,
+                    _ => {
+                        let window = self.frontier_before(id, page)..id.0;
+                        self.find_frozen(page, (at, appends), &window, &mut losers)?
+                    }
                 };
-                now.insert(page, (at, found));
+                before.insert(page, (at, found));
                 self.point_frozen(id, page, at, found);
             }
-            (before, from) = (now, id.0);
         }
         let space = &mut self.space;
         space.frozen.count(&space.map);
         Ok(losers)
+    }
+
+    /// Frontier of the frozen mapping before that has the page, or lost it. One that has none says nothing of
+    /// a version below its own: that may have been of a group which was open (Y5).
+    fn frontier_before(&self, id: FrozenId, page: LogicalPage) -> Version {
+        let has_page = |map: &Mapping| map.get(page).is_some() || map.is_lost(page);
+        let mut older = self.space.frozen.maps.range(..id).rev();
+        older.find(|(_, frozen)| has_page(&frozen.map)).map_or(Version(0), |(id, _)| id.0)
     }
 
     /// Entries of a frozen mapping, with their appends, whose units may stand elsewhere than the record says.

@@ -5,9 +5,9 @@ use std::vec::Vec;
 
 use flagstone_nand::{BlockFault, BlockIndex, Crashable, FaultPlan, Nand, Profile};
 
-use super::cuts::{Depth, Exploration, explore_pages};
+use super::cuts::{Depth, Exploration, explore_from, explore_pages};
 use super::harness::{
-    Pair, REGION, content, file, growing_file, options, profile, sim, spare_profile,
+    Pair, REGION, Step, content, file, growing_file, options, profile, sim, spare_profile,
 };
 use crate::{
     FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceBug, SpaceError, SpaceOptions, WriteTag,
@@ -240,4 +240,28 @@ fn no_room_for_a_frozen_mapping_is_no_wear() {
     assert_eq!(space.frozen(), Vec::new());
     write(&mut space, 0, 2).unwrap();
     assert_eq!(space.verify().unwrap(), []);
+}
+
+/// A space where a group wrote `page`, which was not mapped, before the first mapping was frozen, and was committed
+/// before the second; the rest of it holds pages that are written all the time.
+fn frozen_around_a_commit<D: Crashable>(mut pair: Pair<D>, page: u32) -> Pair<D> {
+    let group = [Step::WriteInGroup { page, slot: 0 }, Step::Freeze, Step::Commit { slot: 0 }];
+    for step in group.into_iter().chain([Step::Freeze]) {
+        pair.apply(step).unwrap();
+    }
+    assert_eq!(pair.space.frozen().len(), 2);
+    pair
+}
+
+/// Goal (Y4, Y5): a page of a group that was open on it when one mapping was frozen is in the next. Method: every cut
+/// while collection moves the page.
+#[test]
+fn every_cut_after_a_group_outlived_a_frozen_mapping_recovers() {
+    for seed in 1..4 {
+        let pair = frozen_around_a_commit(Pair::format(sim(&profile("tiny")), &options()), 40);
+        let what = Exploration { seed, warm_up: 150, steps: 80, depth: Depth::One };
+        let states = explore_from(pair, &what);
+        assert!(states > 300, "{states}");
+    }
+    explore_from(frozen_around_a_commit(Pair::format(file(), &options()), 40), &SHALLOW);
 }

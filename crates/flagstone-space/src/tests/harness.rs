@@ -154,11 +154,19 @@ pub(super) fn script_of_changes(seed: u64, length: usize, pages: u32) -> Vec<Ste
     script(seed, length, pages).into_iter().map(changed).collect()
 }
 
+/// Pages behind the others that groups alone write in a script of freezes, so that they often are not mapped.
+const GROUP_PAGES: u32 = 4;
+
 /// The same with mappings that are frozen and given up.
 pub(super) fn script_of_freezes(seed: u64, length: usize, pages: u32) -> Vec<Step> {
     let mut draw = Draw(seed ^ 0xF2EE);
+    let own = |page| pages + page % GROUP_PAGES;
     let changed = |step| match step {
         Step::Sync | Step::Log { .. } if draw.below(2) > 0 => Step::Freeze,
+        Step::WriteInGroup { page, slot } if draw.below(2) > 0 => {
+            Step::WriteInGroup { page: own(page), slot }
+        }
+        Step::Trim { page } if draw.below(2) > 0 => Step::Trim { page: own(page) },
         step => step,
     };
     script_of_changes(seed, length, pages).into_iter().map(changed).collect()
@@ -466,8 +474,13 @@ impl<D: Crashable> Pair<D> {
             assert!(self.space.thaw(id).is_err(), "given up twice");
             return Ok(());
         }
-        self.commit(0)?;
-        self.commit(1)?;
+        // Groups on pages that are not mapped stay open (Y5).
+        for slot in 0..self.model.groups.len() {
+            let group = self.model.groups[slot].iter().flat_map(|group| group.pages.keys());
+            if group.copied().any(|page| self.space.is_mapped(LogicalPage(page))) {
+                self.commit(slot)?;
+            }
+        }
         let mut pages = BTreeMap::new();
         for page in self.model.allowed.keys() {
             let mut bytes = Vec::new();
