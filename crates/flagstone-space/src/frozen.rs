@@ -299,8 +299,11 @@ impl<D: Nand> Space<D> {
                 let Some(frozen) = self.frozen.maps.get_mut(&id) else { break };
                 if frozen.map.is_dirty(page) {
                     frozen.map.encode(page, buffer);
-                    frozen.map.mark_clean(page);
                     self.write_meta_page(pages.start + page, buffer)?;
+                    // One that found no room is written by the next checkpoint.
+                    if let Some(frozen) = self.frozen.maps.get_mut(&id) {
+                        frozen.map.mark_clean(page);
+                    }
                 }
             }
             let directory = pages.end - self.layout().frozen_directory_pages();

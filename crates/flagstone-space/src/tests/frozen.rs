@@ -7,8 +7,9 @@ use flagstone_nand::{BlockFault, BlockIndex, Crashable, FaultPlan, Nand, Profile
 
 use super::cuts::{Depth, Exploration, explore_from, explore_pages};
 use super::harness::{
-    Pair, REGION, Step, content, file, growing_file, options, profile, sim, spare_profile,
+    Draw, Pair, REGION, Step, content, file, growing_file, options, profile, sim, spare_profile,
 };
+use super::protected::Protectable;
 use crate::{
     FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceBug, SpaceError, SpaceOptions, WriteTag,
 };
@@ -81,7 +82,7 @@ fn filled(pages: u32) -> Space<flagstone_nand::SimNand> {
     space
 }
 
-fn write<D: Crashable>(space: &mut Space<D>, page: u32, stamp: u64) -> Result<(), SpaceError> {
+fn write<D: Nand>(space: &mut Space<D>, page: u32, stamp: u64) -> Result<(), SpaceError> {
     let page = LogicalPage(page);
     let image = content(page, stamp, space.payload_size());
     space.ensure_room(1, &mut NoOwner)?;
@@ -264,4 +265,42 @@ fn every_cut_after_a_group_outlived_a_frozen_mapping_recovers() {
         assert!(states > 300, "{states}");
     }
     explore_from(frozen_around_a_commit(Pair::format(file(), &options()), 40), &SHALLOW);
+}
+
+/// Goal: a page of a frozen mapping that found no room is written by the next checkpoint. Method: a host that has no
+/// room for a block now and then; a mount behind the checkpoint that comes after.
+#[test]
+fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
+    let mut space = Space::format(Protectable::new(false), &options()).unwrap();
+    // What stands beside them is written anew, or collection would leave them alone.
+    for page in 0..PAGES {
+        [page, PAGES, PAGES].into_iter().for_each(|page| write(&mut space, page, 1).unwrap());
+    }
+    let id = space.freeze(b"kept", &mut NoOwner).unwrap();
+    let pages = space.capacity_pages() * 3 / 4 - PAGES;
+    let (mut draw, mut refused, mut dirty) = (Draw(5), 0, 0);
+    for round in 0..600 {
+        (0..8).for_each(|_| write(&mut space, draw.below(pages.into()) as u32, 2).unwrap());
+        let is_dirty = space.frozen.maps[&id].map.is_dirty(0);
+        dirty += u32::from(is_dirty);
+        space.device_mut().is_full = true;
+        let result = space.checkpoint(b"");
+        space.device_mut().is_full = false;
+        match result {
+            Ok(()) => {}
+            Err(SpaceError::NoRoom) => {
+                refused += u32::from(is_dirty);
+                space.checkpoint(b"").unwrap();
+            }
+            // No room for the record.
+            Err(_) => space = Space::mount(space.into_device()).unwrap().0,
+        }
+        let (mut mounted, _) = Space::mount(space.device().clone()).unwrap();
+        let mut bytes = Vec::new();
+        for page in (0..PAGES).map(LogicalPage) {
+            mounted.read_frozen(id, page, &mut bytes).unwrap();
+            assert!(bytes == content(page, 1, bytes.len()), "round {round}, {page:?}");
+        }
+    }
+    assert!(refused > 3, "{refused} of {dirty}");
 }

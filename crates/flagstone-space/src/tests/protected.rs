@@ -11,17 +11,19 @@ use flagstone_nand::{
 use super::harness::{REGION, options, profile, sim};
 use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 
-#[derive(Debug)]
-struct Protectable {
+#[derive(Clone, Debug)]
+pub(super) struct Protectable {
     chip: SimNand,
     is_protected: bool,
+    /// What was given back to the host is gone: no block has room.
+    pub(super) is_full: bool,
     /// Erases and marks that were refused.
     refused: (u32, u32),
 }
 
 impl Protectable {
-    fn new(is_protected: bool) -> Self {
-        Self { chip: sim(&profile("tiny")), is_protected, refused: (0, 0) }
+    pub(super) fn new(is_protected: bool) -> Self {
+        Self { chip: sim(&profile("tiny")), is_protected, is_full: false, refused: (0, 0) }
     }
 }
 
@@ -53,6 +55,9 @@ impl Nand for Protectable {
         if self.is_protected {
             self.refused.0 += 1;
             return Err(NandError::EraseFailed { block });
+        }
+        if self.is_full {
+            return Err(NandError::NoSpace);
         }
         self.chip.erase(block)
     }
