@@ -32,7 +32,7 @@ use crate::error::SpaceError;
 use crate::mapping::{Bits, Mapping, UNMAPPED};
 use crate::record::FrozenRecord;
 use crate::space::{Space, info_of};
-use crate::{FrozenId, LogicalPage, Owner, PageInfo, SpaceBug, Version};
+use crate::{FrozenId, LogicalPage, Owner, PageInfo, SpaceBug};
 
 /// Mappings that may be frozen at a time.
 pub const FROZEN_MAX: u8 = 32;
@@ -186,8 +186,8 @@ impl<D: Nand> Space<D> {
         if let Some(group) = self.groups.on_known(&self.map) {
             return Err(SpaceError::GroupOpen(group));
         }
-        // The checkpoint takes versions: no two have the same frontier.
-        let (mut map, id) = (self.map.clone(), FrozenId(Version(self.numbers.version)));
+        // A version of its own: no two have the same frontier, whatever the checkpoint writes.
+        let (mut map, id) = (self.map.clone(), FrozenId(self.next_version()));
         map.mark_used_dirty();
         let range = self.layout().frozen_pages(slot);
         self.meta_units.resize(self.meta_units.len().max(range.end as usize), UNMAPPED);

@@ -671,3 +671,16 @@ fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
         assert!(database.check().unwrap().is_sound());
     }
 }
+
+/// Goal: two snapshots with nothing between are two.
+#[test]
+fn snapshots_of_nothing_are_kept_each() {
+    let options = Options::default();
+    let database = Database::create_on(chip("slc-2k", 64), &options).unwrap();
+    database.keep_snapshot("one").unwrap();
+    database.keep_snapshot("two").unwrap();
+    assert_eq!(database.kept_snapshots(), ["one", "two"]);
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    database.drop_snapshot("one").unwrap();
+    assert_eq!(database.kept_snapshots(), ["two"]);
+}

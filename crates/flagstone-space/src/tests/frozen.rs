@@ -304,3 +304,18 @@ fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
     }
     assert!(refused > 3, "{refused} of {dirty}");
 }
+
+/// Goal: what is frozen twice with nothing between is there twice.
+#[test]
+fn mappings_that_are_the_same_are_two() {
+    let mut space = filled(0);
+    let one = space.freeze(b"one", &mut NoOwner).unwrap();
+    let two = space.freeze(b"two", &mut NoOwner).unwrap();
+    let both = [(one, b"one".to_vec()), (two, b"two".to_vec())];
+    assert_eq!(space.frozen(), both);
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(space.frozen(), both);
+    space.thaw(one).unwrap();
+    let (space, _) = Space::mount(space.into_device()).unwrap();
+    assert_eq!(space.frozen(), both[1..]);
+}
