@@ -153,7 +153,8 @@ impl<D: Nand> Space<D> {
     }
 
     fn full(&self) -> SpaceError {
-        let worn = self.lost_blocks() > 0 && self.map.mapped_count() > self.capacity_pages();
+        // What frozen mappings take can be had again.
+        let worn = self.lost_blocks() > 0 && self.map.mapped_count() > self.capacity_alone();
         if worn { SpaceError::WornOut } else { SpaceError::Full }
     }
 

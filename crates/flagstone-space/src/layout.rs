@@ -103,7 +103,8 @@ impl LogRoom {
         good_blocks: u32,
     ) -> Result<Self, OptionFault> {
         let layout = Layout::sized(geometry, capabilities, options, geometry.block_count)?;
-        let blocks = good_blocks.saturating_sub(layout.held_blocks() - layout.log_blocks);
+        let held = layout.held_blocks(layout.meta_pages()) - layout.log_blocks;
+        let blocks = good_blocks.saturating_sub(held);
         Ok(Self { pages_per_block: layout.log_pages_per_block(), blocks })
     }
 }
@@ -274,7 +275,7 @@ impl Layout {
         self.logical_pages = data_blocks * self.units_per_block;
         self.map_pages = self.logical_pages.div_ceil(self.entries_per_page());
         self.table_pages = blocks.div_ceil(self.table_entries_per_page());
-        self.meta_reserve = self.meta_pages().div_ceil(self.units_filled) + 1;
+        self.meta_reserve = self.blocks_for(self.meta_pages());
     }
 
     /// Counts what so many frozen mappings take.
@@ -313,24 +314,43 @@ impl Layout {
     /// Pages of the metadata stream that one checkpoint may write.
     pub(crate) const fn meta_pages(&self) -> u32 {
         let entries = self.entries_per_page();
+        self.own_meta_pages() + self.frozen * (self.map_pages + self.map_pages.div_ceil(entries))
+    }
+
+    /// The same without those of frozen mappings.
+    const fn own_meta_pages(&self) -> u32 {
+        let entries = self.entries_per_page();
         // Pages of the mapping stand in front of the directory, those of the block table somewhere in it.
         let reached = self.map_pages.div_ceil(entries) + self.table_pages.div_ceil(entries) + 1;
         let all = self.directory_pages;
-        let own = self.map_pages + self.table_pages + if reached < all { reached } else { all };
-        own + self.frozen * (self.map_pages + self.map_pages.div_ceil(entries))
+        self.map_pages + self.table_pages + if reached < all { reached } else { all }
     }
 
     /// Logical pages that may be live when `good_blocks` blocks work (L3).
     pub(crate) fn capacity(&self, good_blocks: u32) -> u32 {
-        let left = good_blocks.saturating_sub(self.held_blocks());
+        self.capacity_beside(good_blocks, self.meta_pages())
+    }
+
+    /// The same without frozen mappings.
+    pub(crate) fn capacity_alone(&self, good_blocks: u32) -> u32 {
+        self.capacity_beside(good_blocks, self.own_meta_pages())
+    }
+
+    fn capacity_beside(&self, good_blocks: u32, meta_pages: u32) -> u32 {
+        let left = good_blocks.saturating_sub(self.held_blocks(meta_pages));
         (left * self.units_filled).min(self.logical_pages)
     }
 
-    /// Blocks never given to users.
-    fn held_blocks(&self) -> u32 {
-        let meta = (2 * self.meta_pages()).div_ceil(self.units_filled) + 1;
+    /// Blocks never given to users where one checkpoint may write `meta_pages`.
+    fn held_blocks(&self, meta_pages: u32) -> u32 {
+        let meta = self.blocks_for(meta_pages) + self.blocks_for(2 * meta_pages);
         // Two open streams, and one block's worth of dead pages for the collector to find.
-        self.ring_blocks + self.log_blocks + self.meta_reserve + meta + GC_RESERVE + 3
+        self.ring_blocks + self.log_blocks + meta + GC_RESERVE + 3
+    }
+
+    /// Blocks that `meta_pages` may take.
+    const fn blocks_for(&self, meta_pages: u32) -> u32 {
+        meta_pages.div_ceil(self.units_filled) + 1
     }
 
     fn count_filled(&self) -> u32 {

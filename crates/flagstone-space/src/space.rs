@@ -221,6 +221,12 @@ impl<D: Nand> Space<D> {
         self.layout().capacity(self.blocks.len() - self.lost_blocks())
     }
 
+    /// As [`Space::capacity_pages`] without frozen mappings: more than that may not be live because blocks failed.
+    #[must_use]
+    pub fn capacity_alone(&self) -> u32 {
+        self.layout().capacity_alone(self.blocks.len() - self.lost_blocks())
+    }
+
     /// Reads the valid version of `page` into `out`, which gets `payload_size` bytes.
     ///
     /// # Errors

@@ -1,15 +1,19 @@
 //! Snapshots that are kept under a name: what they show, whatever happens to the database.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
+mod hooked;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use flagstone::{
     CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
 };
 use flagstone_nand::{
-    Crashable, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage,
+    Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
 };
+use hooked::{Call, Hook, Hooked};
 
 /// Tables, by their names, with their rows.
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -683,4 +687,47 @@ fn snapshots_of_nothing_are_kept_each() {
     let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
     database.drop_snapshot("one").unwrap();
     assert_eq!(database.kept_snapshots(), ["two"]);
+}
+
+/// Goal (rule D7): a device that is worn out with a snapshot on it is freed by its end. Method: so many programs
+/// fail in a row that a write gives up; later ones do not.
+#[test]
+fn a_snapshot_on_a_worn_device_can_be_dropped() {
+    let options = Options::default().with_memory(128 << 10);
+    let failing = Arc::new(AtomicU32::new(0));
+    let left = Arc::clone(&failing);
+    let hook: Hook = Arc::new(move |call| match call {
+        Call::Program(page) => {
+            let is_failing = |left: u32| left.checked_sub(1);
+            match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_failing) {
+                Ok(_) => Err(NandError::ProgramFailed { page }),
+                Err(_) => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    });
+    let device = Hooked { device: chip("slc-2k", 64), hook };
+    let database = Database::create_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
+    let fill = |database: &Database<Hooked<SimNand>>, value: u8| {
+        let mut transaction = database.begin();
+        for row in 0..300_u32 {
+            transaction.put(table, &row.to_be_bytes(), &[value; 60])?;
+        }
+        transaction.commit_with(Durability::Immediate).map(drop)
+    };
+    fill(&database, 1).unwrap();
+    database.keep_snapshot("kept").unwrap();
+    fill(&database, 2).unwrap();
+    failing.store(12, Ordering::Relaxed);
+    let worn = (0..100).find_map(|_| fill(&database, 3).and_then(|()| database.merge()).err());
+    assert!(worn.is_some(), "no program failed");
+    failing.store(0, Ordering::Relaxed);
+    assert_eq!(fill(&database, 4), Err(EngineError::WornOut));
+    database.drop_snapshot("kept").unwrap();
+    assert_eq!(database.kept_snapshots(), Vec::<String>::new());
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    assert_eq!(database.kept_snapshots(), Vec::<String>::new());
+    fill(&database, 5).unwrap();
+    assert!(database.check().unwrap().is_sound());
 }

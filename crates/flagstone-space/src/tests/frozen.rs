@@ -319,3 +319,31 @@ fn mappings_that_are_the_same_are_two() {
     let (space, _) = Space::mount(space.into_device()).unwrap();
     assert_eq!(space.frozen(), both[1..]);
 }
+
+/// Goal (rule D7): where failed blocks and frozen mappings together leave too little, the device is full, and goes on
+/// without them. Method: as many pages as there may be beside some, half of them as they were frozen; then blocks fail.
+#[test]
+fn blocks_that_fail_beside_frozen_mappings_leave_no_room_but_wear_nothing_out() {
+    let profile = profile("tiny").with_block_count(64).unwrap();
+    let mut space = Space::format(sim(&profile), &options()).unwrap();
+    let half = space.capacity_pages() / 2;
+    (0..half).for_each(|page| write(&mut space, page, 1).unwrap());
+    let ids = [0, 1, 2, 3].map(|label| {
+        write(&mut space, 0, 1).unwrap();
+        space.freeze(&[label], &mut NoOwner).unwrap()
+    });
+    let mut pages = half;
+    while space.taken_pages() < space.capacity_pages() {
+        write(&mut space, pages, 1).unwrap();
+        pages += 1;
+    }
+    let faults = [20, 30].map(|block| (BlockIndex(block), BlockFault::ProgramFails));
+    let plan = FaultPlan { block_faults: faults.into_iter().collect(), ..FaultPlan::default() };
+    space.device_mut().set_plan(plan);
+    let full = (0..pages).cycle().take(9_000).find_map(|page| write(&mut space, page, 2).err());
+    assert!(space.live_pages() > space.capacity_pages(), "nothing has failed");
+    assert_eq!(full, Some(SpaceError::Full));
+    ids.into_iter().for_each(|id| space.thaw(id).unwrap());
+    (0..pages).cycle().take(3_000).for_each(|page| write(&mut space, page, 3).unwrap());
+    assert_eq!(space.verify().unwrap(), []);
+}

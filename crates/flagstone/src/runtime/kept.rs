@@ -146,13 +146,15 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Gives a kept snapshot up, durably.
+    /// Gives a kept snapshot up, durably. On a device that is worn out, too: it may be of use again then.
     ///
     /// # Errors
     ///
     /// `NoSnapshot`; the device failed.
     pub(crate) fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
-        self.engine().sound()?;
+        let sound = self.engine().sound();
+        // The space floor is sound then: what its record says are pages that count, whatever else was given up.
+        sound.or_else(|fault| if fault == EngineError::WornOut { Ok(()) } else { Err(fault) })?;
         let id = self.kept_snapshot(name)?;
         let mut space = self.space();
         let thawed = space.thaw(id);
