@@ -230,7 +230,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `UnknownFrozen`; those of a checkpoint.
+    /// `UnknownFrozen`; those of a checkpoint: it is given up all the same then, durably with the next one.
     pub fn thaw(&mut self, id: FrozenId) -> Result<(), SpaceError> {
         self.ready()?;
         let frozen = self.frozen.maps.remove(&id).ok_or(SpaceError::UnknownFrozen(id))?;

@@ -436,7 +436,8 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// `NoSnapshot`; `ReadOnly`; the device failed.
+    /// `NoSnapshot`; `Full` when the host has no room for what was given back to it: the snapshot is dropped, but
+    /// that is durable only with the next checkpoint; `ReadOnly`; the device failed.
     pub fn drop_snapshot(&self, name: &str) -> Result<(), EngineError> {
         self.runtime.drop_snapshot(name)?;
         info!(name, "snapshot dropped");

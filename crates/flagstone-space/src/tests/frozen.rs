@@ -320,6 +320,45 @@ fn mappings_that_are_the_same_are_two() {
     assert_eq!(space.frozen(), both[1..]);
 }
 
+/// Goal: a frozen mapping whose end found no room is gone, durably with the next checkpoint. Method: a host that has no
+/// room for a block meanwhile.
+#[test]
+fn a_frozen_mapping_whose_end_found_no_room_is_gone() {
+    let mut space = Space::format(Protectable::new(false), &options()).unwrap();
+    let (mut draw, mut refused) = (Draw(6), 0);
+    for _ in 0..100 {
+        let mut write_some = |space: &mut Space<_>| {
+            (0..6).for_each(|_| write(space, draw.below(PAGES.into()) as u32, 2).unwrap());
+        };
+        write_some(&mut space);
+        let id = space.freeze(b"kept", &mut NoOwner).unwrap();
+        write_some(&mut space);
+        space.device_mut().is_full = true;
+        let result = space.thaw(id);
+        space.device_mut().is_full = false;
+        match result {
+            Ok(()) => {}
+            Err(SpaceError::NoRoom) => {
+                refused += 1;
+                assert_eq!(space.frozen(), Vec::new());
+                assert_eq!(space.thaw(id), Err(SpaceError::UnknownFrozen(id)));
+                space.checkpoint(b"").unwrap();
+                assert_eq!(space.verify().unwrap(), []);
+                let (mut mounted, report) = Space::mount(space.device().clone()).unwrap();
+                assert_eq!((report.lost_pages, mounted.frozen()), (0, Vec::new()));
+                assert_eq!(mounted.verify().unwrap(), []);
+            }
+            // No room for the record: it may be there or not.
+            Err(_) => {
+                space = Space::mount(space.into_device()).unwrap().0;
+                let left = space.frozen();
+                left.into_iter().for_each(|(id, _)| space.thaw(id).unwrap());
+            }
+        }
+    }
+    assert!(refused > 3, "{refused}");
+}
+
 /// Goal (rule D7): where failed blocks and frozen mappings together leave too little, the device is full, and goes on
 /// without them. Method: as many pages as there may be beside some, half of them as they were frozen; then blocks fail.
 #[test]

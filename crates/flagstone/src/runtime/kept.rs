@@ -163,7 +163,7 @@ impl<D: Nand> Runtime<D> {
         match thawed {
             Ok(()) => Ok(()),
             Err(SpaceError::UnknownFrozen(_)) => Err(EngineError::NoSnapshot),
-            // It is there again when the database is opened again.
+            // It is gone, durably with the next checkpoint.
             Err(SpaceError::Full | SpaceError::NoRoom) => Err(EngineError::Full),
             Err(error) => self.poison_for(error.into()),
         }
