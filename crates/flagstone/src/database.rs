@@ -407,7 +407,7 @@ impl<D: Nand> Database<D> {
     ///
     /// `SnapshotExists`; `KeyTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
     /// their pages, or the mapping of the snapshot finds none, on the device or among those that a checkpoint
-    /// names; `ReadOnly`; the device failed.
+    /// names; what a page says that is damaged and that changes wait for; `ReadOnly`; the device failed.
     pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {
         self.runtime.keep_snapshot(name)?;
         info!(name, "snapshot kept");

@@ -13,6 +13,7 @@ use flagstone::{
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
 };
+use flagstone_space::SpaceError;
 use hooked::{Call, Hook, Hooked};
 
 /// Tables, by their names, with their rows.
@@ -730,4 +731,42 @@ fn a_snapshot_on_a_worn_device_can_be_dropped() {
     assert_eq!(database.kept_snapshots(), Vec::<String>::new());
     fill(&database, 5).unwrap();
     assert!(database.check().unwrap().is_sound());
+}
+
+/// Goal: a snapshot that cannot be kept because a page does not read says which. Method: damage in every leaf, and a
+/// change that waits for one.
+#[test]
+fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
+    let options = Options::default().with_memory(256 << 10);
+    let database = Database::create_on(chip("slc-2k", 64), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    (0..300_u32).for_each(|row| transaction.put(table, &row.to_be_bytes(), &[1; 60]).unwrap());
+    transaction.commit().unwrap();
+    database.merge().unwrap();
+    database.runtime().checkpoint_now().unwrap();
+    let mut device = database.into_device().unwrap();
+    let (geometry, strength) = (device.geometry(), device.capabilities().code_word.strength);
+    for number in 0..geometry.page_count() {
+        let page = geometry.page_from_number(number).unwrap();
+        if device.peek(page).data.windows(60).any(|bytes| bytes == [1; 60]) {
+            (0..4).for_each(|word| device.flip_bits(page, word, strength + 1));
+        }
+    }
+    let database = Database::open_on(device, &options).unwrap();
+    let mut transaction = database.begin();
+    transaction.put(table, &7_u32.to_be_bytes(), &[2; 60]).unwrap();
+    transaction.commit().unwrap();
+    let refused = database.keep_snapshot("kept").unwrap_err();
+    let is_told = match &refused {
+        EngineError::Corrupt { .. } => true,
+        EngineError::Space(error) => matches!(error, SpaceError::Corrupt { .. }),
+        _ => false,
+    };
+    assert!(is_told, "{refused}");
+    assert_eq!(database.kept_snapshots(), Vec::<String>::new());
+    // The engine goes on.
+    let mut transaction = database.begin();
+    transaction.put(table, &8_u32.to_be_bytes(), &[2; 60]).unwrap();
+    transaction.commit().unwrap();
 }

@@ -17,7 +17,7 @@
 //! nodes it passes, the one whose merge frees most memory for each page written is taken: the
 //! biggest group of a window, without any state a leaf, and bounded work a choice.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 
@@ -31,6 +31,7 @@ use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op};
+use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::log;
 use crate::node::{Built, NodeView};
@@ -249,8 +250,8 @@ pub(crate) struct Hand {
     held: Vec<LogicalPage>,
     /// Leaves that must split and found no page for it.
     stuck: HashSet<LogicalPage>,
-    /// Pages that do not read: nothing below them is merged.
-    unread: HashSet<LogicalPage>,
+    /// Pages that do not read, and why: nothing below them is merged.
+    unread: BTreeMap<LogicalPage, EngineError>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
     /// Only stuck leaves are left to merge.
@@ -330,7 +331,7 @@ impl Hand {
 
     /// Whether the leaf `page` found no pages for its split, or does not read.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
-        self.stuck.contains(&page) || self.unread.contains(&page)
+        self.stuck.contains(&page) || self.unread.contains_key(&page)
     }
 
     /// Something shrank: every leaf may be tried again.
@@ -560,15 +561,21 @@ impl Engine {
 
     /// A page that background work wanted does not read, or is not what it has to be. What is below it stays
     /// in memory and is copied; false when that was known, and somebody needs it all the same.
-    pub(crate) fn goes_without(&mut self, page: LogicalPage) -> bool {
+    pub(crate) fn goes_without(&mut self, page: LogicalPage, error: &EngineError) -> bool {
         if self.claim_cannot_go_on() {
             return true;
         }
-        let is_new = self.hand.unread.insert(page);
+        let is_new = self.hand.unread.insert(page, error.clone()).is_none();
         let target = self.hand.target.take();
         let place = target.map(|target| self.place_of(target.table, &target.key));
         // A neighbour's merge may have wanted it.
-        is_new || place.is_some_and(|place| place.is_ok_and(|at| self.hand.unread.insert(at.page)))
+        let Some(Ok(at)) = place else { return is_new };
+        is_new || self.hand.unread.insert(at.page, error.clone()).is_none()
+    }
+
+    /// Why a page does not read that changes wait for, if there is one.
+    pub(crate) fn unread_error(&self) -> Option<EngineError> {
+        self.hand.unread.values().next().cloned()
     }
 
     /// A page has been read, or has another owner.
@@ -584,7 +591,7 @@ impl Engine {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut high = None;
         for _ in 0..=self.height {
-            if self.hand.unread.contains(&page) {
+            if self.hand.unread.contains_key(&page) {
                 return Some(high);
             }
             let view = NodeView::trusted(&self.pool.frame(self.pool.peek(page)?).image);

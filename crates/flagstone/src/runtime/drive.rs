@@ -206,15 +206,15 @@ impl<D: Nand> Runtime<D> {
                 match (read, fetch) {
                     // Who asks for the page itself learns of it; work for all goes on without it.
                     (
-                        Err(EngineError::Corrupt { .. } | EngineError::Space(_)),
+                        Err(error @ (EngineError::Corrupt { .. } | EngineError::Space(_))),
                         Fetch::Page(page, _),
-                    ) if self.engine().goes_without(page) => {}
+                    ) if self.engine().goes_without(page, &error) => {}
                     (read, _) => read?,
                 }
                 Ok(true)
             }
-            Err(Stop::Error(EngineError::Corrupt { page, .. }))
-                if self.engine().goes_without(page) =>
+            Err(Stop::Error(error @ EngineError::Corrupt { page, .. }))
+                if self.engine().goes_without(page, &error) =>
             {
                 Ok(true)
             }

@@ -84,7 +84,7 @@ impl<D: Nand> Runtime<D> {
     /// # Errors
     ///
     /// `SnapshotExists`; `Full` when the device has no room for its mapping, or for changes that have to reach
-    /// their pages; the device failed.
+    /// their pages; damage in one of those; the device failed.
     pub(crate) fn keep_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
         self.engine().sound()?;
         let (size, size_max) = (name.len(), FROZEN_LABEL_SIZE_MAX);
@@ -107,7 +107,8 @@ impl<D: Nand> Runtime<D> {
             }
             self.advance()?;
         }
-        Err(EngineError::Full)
+        // Changes of a page that does not read never reach it.
+        Err(self.engine().unread_error().unwrap_or(EngineError::Full))
     }
 
     /// Merges until the changes that left memory before their commit are back in it: as many at a time as fit.
