@@ -6,6 +6,7 @@
 //! R2. Numbers at or above the reserved ones were never used before this record (rule D3).
 //! R3. Open groups stand in the record with all their pages (rule D4).
 //! R4. No number of a record is so high that those to come would not fit where pages name them.
+//! R5. A record names no more frozen mappings than there may be: sizes are computed from their number.
 
 use alloc::vec::Vec;
 
@@ -15,7 +16,7 @@ use crate::checksum::crc32c;
 use crate::groups::Rank;
 use crate::meta::{get_uint, put_uint};
 use crate::options::{GcPolicy, SpaceOptions};
-use crate::{GroupId, LogicalPage, Version};
+use crate::{FROZEN_MAX, GroupId, LogicalPage, Version};
 
 const MAGIC: &[u8; 4] = b"FLAG";
 
@@ -240,10 +241,17 @@ impl Record {
             return Err(RecordFault::Damaged);
         }
         match get_uint(&head[4..6]) as u16 {
-            FORMAT_VERSION if !record.leaves_numbers() => Err(RecordFault::Damaged),
+            FORMAT_VERSION if !record.leaves_numbers() || record.has_too_many_frozen() => {
+                Err(RecordFault::Damaged)
+            }
             FORMAT_VERSION => Ok(record),
             other => Err(RecordFault::Version(other)),
         }
+    }
+
+    /// Whether it names more frozen mappings than there may be (R5).
+    fn has_too_many_frozen(&self) -> bool {
+        self.frozen.len() > usize::from(FROZEN_MAX)
     }
 
     /// Whether there are numbers left for this session and many more (R4).
@@ -386,6 +394,20 @@ mod tests {
         sample().encode(&mut bytes);
         bytes.extend_from_slice(&[0xFF; 33]);
         assert_eq!(Record::decode(&bytes), Ok(sample()));
+    }
+
+    #[test]
+    fn more_frozen_mappings_than_there_may_be_are_damage() {
+        let decoded = |count: u8| {
+            let mut record = sample();
+            let frozen = record.frozen.remove(0);
+            let frozen = (0..count).map(|slot| FrozenRecord { slot, ..frozen.clone() });
+            let mut bytes = Vec::new();
+            Record { frozen: frozen.collect(), ..record }.encode(&mut bytes);
+            Record::decode(&bytes).map(|record| record.frozen.len())
+        };
+        assert_eq!(decoded(FROZEN_MAX), Ok(FROZEN_MAX.into()));
+        assert_eq!(decoded(FROZEN_MAX + 1), Err(RecordFault::Damaged));
     }
 
     #[test]
