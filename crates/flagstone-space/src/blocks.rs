@@ -27,6 +27,7 @@
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::ops::Range;
 
 use flagstone_nand::BlockIndex;
@@ -470,18 +471,26 @@ impl BlockTable {
             .map(BlockIndex)
     }
 
-    /// Closed block that has held what it holds for longest, among those taken before `sequence` that
-    /// saw fewer erases than `erases`, but for the blocks of `units`.
-    pub(crate) fn rested(&self, sequence: u32, erases: u32, units: &[u32]) -> Option<BlockIndex> {
-        let mut kept: Vec<BlockIndex> = units.iter().map(|at| self.block_of(*at)).collect();
+    /// Closed block that is most erases behind `erases` for each of its live units, among those taken
+    /// before `sequence`, but for the blocks of `units`.
+    pub(crate) fn rested(
+        &self,
+        sequence: u32,
+        erases: u32,
+        units: impl Iterator<Item = u32>,
+    ) -> Option<BlockIndex> {
+        let mut kept: Vec<BlockIndex> = units.map(|at| self.block_of(at)).collect();
         kept.sort_unstable();
         let is_rested = |(index, block): &(BlockIndex, &Block)| {
             let is_closed = block.state == BlockState::Closed && !block.stuck;
             let is_old = block.sequence < sequence && block.erases < erases;
             is_closed && is_old && kept.binary_search(index).is_err()
         };
+        // In integers; of equals the one that has rested for longest.
+        let gain =
+            |block: &Block| (u64::from(erases - block.erases) << 32) / u64::from(block.live.max(1));
         let rested = self.iter().filter(is_rested);
-        rested.min_by_key(|(_, block)| block.sequence).map(|(index, _)| index)
+        rested.max_by_key(|(_, it)| (gain(it), Reverse(it.sequence))).map(|(index, _)| index)
     }
 
     /// First retired block, to be drained.

@@ -1,5 +1,5 @@
-//! Garbage collection, scrubbing, wear levelling, draining of failed blocks: all the ways in which
-//! live units move.
+//! Garbage collection, scrubbing, draining of failed blocks: the ways in which live units move, and with
+//! them those of levelling wear (`level.rs`).
 //!
 //! Owns which block is emptied and what becomes of each unit in it. Never decides which version of
 //! a page is valid.
@@ -55,9 +55,6 @@ pub struct NewerImage {
     /// Appends that the page is to take: the image leaves room for them ([`crate::WriteTag`]).
     pub append_slots: u8,
 }
-
-/// Turns to level wear that are made up for when they could not be taken.
-const TURNS_KEPT: u64 = 4;
 
 /// Owner that keeps nothing newer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -217,7 +214,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// Moves every live unit of `block` elsewhere (V2); the mapping's own pages by a checkpoint.
-    fn empty_block(
+    pub(crate) fn empty_block(
         &mut self,
         block: BlockIndex,
         owner: &mut dyn Owner,
@@ -411,37 +408,6 @@ impl<D: Nand> Space<D> {
             self.mark_bad(block)?;
         }
         Ok(true)
-    }
-
-    /// Empties a block that has rested while others wore out, if its turn has come. At most one erase
-    /// in `static_wear` is spent on it, whatever the chip holds and however short sessions are.
-    fn level_wear(&mut self, owner: &mut dyn Owner) -> Result<bool, SpaceError> {
-        let Some(every) = self.options.static_wear else { return Ok(false) };
-        let (total, every) = (self.blocks.erases_total(), u64::from(every.max(1)));
-        let before = total.saturating_sub(self.flash.tally.erases) / every;
-        let turn = total / every;
-        let taken = *self.level_turn.get_or_insert(before);
-        let may_move = self.blocks.free_count() > self.reserved_blocks(Claim::User);
-        // Blocks in turn are not worn while one that was emptied lately is among them.
-        let is_worn = self.blocks.erases_next() > Some(self.blocks.worn_limit());
-        if turn <= taken || !may_move || !is_worn {
-            return Ok(false);
-        }
-        let Some(block) = self.rested_block() else {
-            self.level_turn = Some(turn);
-            return Ok(false);
-        };
-        self.level_turn = Some((taken + 1).max(turn.saturating_sub(TURNS_KEPT)));
-        self.empty_block(block, owner, Cause::Wear)?;
-        Ok(true)
-    }
-
-    /// Block that saw fewer erases than the mean and keeps what it holds. Pages of the mapping stay:
-    /// moving them takes a checkpoint.
-    fn rested_block(&self) -> Option<BlockIndex> {
-        // What is as young as the chip's last round may be on its way out by itself.
-        let sequence = self.numbers.sequence.saturating_sub(self.blocks.len());
-        self.blocks.rested(sequence, self.blocks.erases_mean(), &self.meta_units)
     }
 
     /// Compares mapping, live bits and the metadata on flash with each other.

@@ -102,7 +102,7 @@ impl<D: Nand> Space<D> {
             spoilt: BTreeMap::new(),
             copies: Bits::new(unit_count),
             worn: Vec::new(),
-            level_turn: None,
+            level_credit: None,
             growth_refused: false,
             discards: false,
         }

@@ -40,6 +40,7 @@ mod group_ops;
 mod groups;
 mod grow;
 mod layout;
+mod level;
 mod log;
 mod mapping;
 mod meta;

@@ -22,6 +22,7 @@ use crate::frontier::{Frontier, Stream};
 use crate::frozen::FrozenMaps;
 use crate::groups::Groups;
 use crate::layout::Layout;
+use crate::level::LevelCredit;
 use crate::log::LogArea;
 use crate::mapping::{Bits, Mapping, UNMAPPED};
 use crate::meta::{Origin, PageKind, PageMeta, Standing};
@@ -101,8 +102,8 @@ pub struct Space<D> {
     pub(crate) copies: Bits,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
-    /// Erases that had gone by when a turn to level wear was last taken, in turns.
-    pub(crate) level_turn: Option<u64>,
+    /// What levelling wear may spend in this session.
+    pub(crate) level_credit: Option<LevelCredit>,
     /// The host had no room for more blocks when it was asked last.
     pub(crate) growth_refused: bool,
     /// A host is told which blocks hold nothing.

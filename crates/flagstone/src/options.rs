@@ -66,7 +66,7 @@ pub enum Collection {
 pub enum WearLevelling {
     /// What will be rewritten soon takes the least worn of the free blocks, what stays a worn one.
     Dynamic,
-    /// Blocks that rest are emptied as well, for at most one erase in 64.
+    /// Blocks that rest are emptied as well, for at most one page in 64.
     #[default]
     Static,
 }

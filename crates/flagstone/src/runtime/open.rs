@@ -51,7 +51,7 @@ const LOG_MEMORY_RATIO: u64 = 4;
 /// shares with the data.
 const LOG_DEVICE_SHARE: u64 = 4;
 
-/// Levelling the wear of blocks that hold what stays takes at most one erase in so many.
+/// Levelling the wear of blocks that hold what stays moves at most one page in so many.
 const LEVEL_SHARE: u32 = 64;
 
 /// Log pages of the smallest log: a checkpoint's copies beside the commits that go on.
