@@ -10,6 +10,7 @@ chip() {
         512-*) id="first_id_byte=0x20 second_id_byte=0x73" ;;       # 16 MiB, 512 B + 16 B, 32 pages
         mlc-*) id="first_id_byte=0x2c second_id_byte=0xda third_id_byte=0x94 fourth_id_byte=0x95" ;;
         2k-*) id="first_id_byte=0x2c second_id_byte=0xda third_id_byte=0x90 fourth_id_byte=0x95" ;;
+        4k-8G) id="id_bytes=0x2c,0xd3,0x90,0xb6,0x64" ;;             # 4 KiB + 224 B, 128 pages
         4k-*) id="id_bytes=0x2c,0xd3,0x90,0xa6,0x64" ;;             # 1 GiB, 4 KiB + 224 B, 64 pages
         *) echo "no such chip: $1"; return 1 ;;
     esac
@@ -21,6 +22,7 @@ chip() {
         2k-8M | mlc-8M) blocks=parts=64 ;;
         2k-6M) blocks=parts=48 ;;
         4k-16M) blocks=parts=64 ;;                                   # blocks of 256 KiB
+        4k-8G) blocks=overridesize=14 ;;                             # 16,384 of 512 KiB
         *) echo "no such chip: $1"; return 1 ;;
     esac
     shift
