@@ -230,8 +230,9 @@ impl<S: Storage> SegmentFile<S> {
         Ok(Self::assemble(storage, head, bad, found))
     }
 
-    fn assemble(storage: S, head: Head, bad: Vec<u8>, size: u64) -> Self {
+    fn assemble(mut storage: S, head: Head, bad: Vec<u8>, size: u64) -> Self {
         let geometry = head.geometry;
+        storage.expect_segments(head.size(), geometry.block_size());
         let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
         let has_holes = storage.has_holes();
         let shared = storage.shared().map(|storage| Shared::new(storage, geometry, head.size()));

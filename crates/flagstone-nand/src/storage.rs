@@ -9,6 +9,7 @@
 #[cfg(target_os = "linux")]
 mod direct;
 mod file;
+mod fresh;
 mod sim;
 
 use std::fmt;
@@ -253,6 +254,9 @@ pub trait Storage {
     /// `NoSpace` where the storage has a size of its own and fewer bytes: nothing was written. Host errors (a full
     /// file system among them) and power loss.
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError>;
+
+    /// From `origin` on lie segments of `size` bytes, each of which is written from its start on.
+    fn expect_segments(&mut self, _origin: u64, _size: u64) {}
 
     /// Whether the storage can become longer.
     fn can_extend(&self) -> bool {

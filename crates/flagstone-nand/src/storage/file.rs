@@ -2,29 +2,52 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Seek, SeekFrom};
+use std::ops::{Deref, Range};
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::fs::{FileExt, FileTypeExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
+use super::fresh::{Advice, Fresh};
 use super::{Access, EEXIST, EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
 use crate::Completion;
 
 /// A file, locked as long as it is open: against everybody, or against those who write.
 #[derive(Debug)]
 pub struct FileStorage {
-    file: Arc<File>,
+    file: Arc<Synced>,
+    /// Where segments are that were never written, once it is known where they lie.
+    fresh: Option<Fresh>,
     #[cfg(target_os = "linux")]
     direct: Option<Direct>,
     opened: Instant,
 }
 
+/// A file whose syncs are counted, whoever asks for them.
+#[derive(Debug)]
+struct Synced {
+    file: File,
+    sync_count: AtomicU64,
+}
+
+impl Deref for Synced {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
+}
+
 /// Bytes written at a time when a file is filled.
 const FILL_SIZE: usize = 1 << 20;
+
+/// Bytes looked at, and filled, at a time.
+const EMPTY_STEP: usize = 4096;
 
 impl FileStorage {
     /// Makes a new, empty file, or takes a whole block device.
@@ -143,7 +166,8 @@ impl FileStorage {
         Ok(Self {
             #[cfg(target_os = "linux")]
             direct: (access == Access::Write).then(|| Direct::over(&file)).flatten(),
-            file: Arc::new(file),
+            file: Arc::new(Synced { file, sync_count: AtomicU64::new(0) }),
+            fresh: None,
             opened: Instant::now(),
         })
     }
@@ -172,6 +196,35 @@ impl FileStorage {
             let step = (to - from).min(FILL_SIZE as u64);
             self.file.write_all_at(&chunk[..step as usize], from)?;
             from += step;
+        }
+        Ok(())
+    }
+
+    /// Fills the place of a write with zeros where that is cheaper than to leave it to the file system (F1).
+    fn prepare(&mut self, offset: u64, size: usize) {
+        let Some(fresh) = &mut self.fresh else { return };
+        let sync_count = self.file.sync_count.load(Ordering::Relaxed);
+        match fresh.note(offset, size as u64, sync_count) {
+            Advice::Nothing => {}
+            Advice::Look { end } if has_room_alone(&self.file, end - EMPTY_STEP as u64) => {}
+            Advice::Look { .. } => fresh.settle_at(offset),
+            // It was worth a try.
+            Advice::Fill(left) => drop(self.fill_empty(left)),
+        }
+    }
+
+    fn fill_empty(&self, range: Range<u64>) -> std::io::Result<()> {
+        let from = range.start.next_multiple_of(EMPTY_STEP as u64);
+        let to = range.end.min(self.file.metadata()?.len());
+        let (mut found, zeros) = ([0; EMPTY_STEP], [0; EMPTY_STEP]);
+        // What is read ahead into memory would pass for content of the next place.
+        let _alone = ReadAlone::new(&self.file);
+        for at in (from..to).step_by(EMPTY_STEP) {
+            let step = EMPTY_STEP.min((to - at) as usize);
+            self.file.read_exact_at(&mut found[..step], at)?;
+            if found[..step] == zeros[..step] {
+                self.file.write_all_at(&zeros[..step], at)?;
+            }
         }
         Ok(())
     }
@@ -239,16 +292,71 @@ fn is_full(error: &std::io::Error) -> bool {
         || error.raw_os_error() == Some(ENOSPC)
 }
 
-/// Reserves room, so that it is missed here and not by a later sync, after which nothing could be relied on.
+/// Reserves room, so that it is missed here and not by a later sync, after which nothing could be relied on. It
+/// reads as zeros where nothing was. False where the file system reserves none: what is written takes room.
 #[cfg(target_os = "linux")]
-fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<()> {
+fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<bool> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
     match rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, size)) {
-        // Not every file system can; what is written takes room all the same.
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Nothing is read ahead meanwhile, where the system can be asked for that.
+struct ReadAlone<'a>(&'a File);
+
+impl<'a> ReadAlone<'a> {
+    fn new(file: &'a File) -> Self {
+        expect_reads(file, Reads::Alone);
+        Self(file)
+    }
+}
+
+impl Drop for ReadAlone<'_> {
+    fn drop(&mut self) {
+        expect_reads(self.0, Reads::Any);
+    }
+}
+
+/// What reads of a file are expected.
+enum Reads {
+    /// Each by itself.
+    Alone,
+    /// Whatever comes.
+    Any,
+}
+
+#[cfg(target_os = "linux")]
+fn expect_reads(file: &File, reads: Reads) {
+    use rustix::fs::{Advice, fadvise};
+    let advice = match reads {
+        Reads::Alone => Advice::Random,
+        Reads::Any => Advice::Normal,
+    };
+    // It is advice.
+    let _ = fadvise(file, 0, None, advice);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn expect_reads(_: &File, _: Reads) {}
+
+/// Whether a place has room without content, as far as the file system tells.
+#[cfg(target_os = "linux")]
+fn has_room_alone(file: &File, offset: u64) -> bool {
+    use rustix::fs::{SeekFrom, seek};
+    match seek(file, SeekFrom::Data(offset)) {
+        Ok(data) => data > offset,
+        Err(rustix::io::Errno::NXIO) => true,
+        Err(_) => false,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_room_alone(_: &File, _: u64) -> bool {
+    false
 }
 
 /// Makes a hole of bytes, which a block device below discards.
@@ -265,8 +373,8 @@ fn punch(_: &File, _: u64, _: u64) -> std::io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn allocate(_: &File, _: u64, _: u64) -> std::io::Result<()> {
-    Ok(())
+fn allocate(_: &File, _: u64, _: u64) -> std::io::Result<bool> {
+    Ok(false)
 }
 
 fn host(error: std::io::Error) -> StorageError {
@@ -276,12 +384,13 @@ fn host(error: std::io::Error) -> StorageError {
     StorageError::Host { errno: error.raw_os_error().unwrap_or(EIO) }
 }
 
-impl SharedStorage for File {
+impl SharedStorage for Synced {
     fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError> {
         self.read_exact_at(target, offset).map_err(host)
     }
 
     fn sync(&self) -> Result<(), StorageError> {
+        self.sync_count.fetch_add(1, Ordering::Relaxed);
         self.sync_data().map_err(|_| {
             forget_written(self);
             StorageError::SyncFailed
@@ -307,6 +416,7 @@ impl Storage for FileStorage {
     }
 
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
+        self.prepare(offset, source.len());
         #[cfg(target_os = "linux")]
         if let Some(direct) = &mut self.direct
             && direct.takes(offset, source.len())
@@ -333,7 +443,7 @@ impl Storage for FileStorage {
 
     fn size(&self) -> Result<u64, StorageError> {
         // Seeking tells the size of block devices too; the position is not used otherwise.
-        (&*self.file).seek(SeekFrom::End(0)).map_err(host)
+        (&self.file.file).seek(SeekFrom::End(0)).map_err(host)
     }
 
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
@@ -341,6 +451,9 @@ impl Storage for FileStorage {
     }
 
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        if let Some(fresh) = &mut self.fresh {
+            fresh.forget(offset, size);
+        }
         punch(&self.file, offset, size).map_err(host)
     }
 
@@ -357,6 +470,11 @@ impl Storage for FileStorage {
         }
     }
 
+    fn expect_segments(&mut self, origin: u64, size: u64) {
+        self.fresh =
+            (size >= EMPTY_STEP as u64 && self.can_extend()).then(|| Fresh::new(origin, size));
+    }
+
     fn can_extend(&self) -> bool {
         self.file.metadata().is_ok_and(|data| data.is_file())
     }
@@ -365,8 +483,12 @@ impl Storage for FileStorage {
         if !self.can_extend() {
             return Err(StorageError::NoSpace);
         }
-        let written =
-            allocate(&self.file, from, to - from).and_then(|()| self.write_bytes(from, to, 0));
+        // Room that was never written reads as zeros; what stood behind the end is gone with the old end.
+        let written = self.file.set_len(from).and_then(|()| allocate(&self.file, from, to - from));
+        let written = written.and_then(|is_there| match is_there {
+            true => Ok(()),
+            false => self.write_bytes(from, to, 0),
+        });
         written.map_err(|error| {
             let is_full = is_full(&error);
             // What was half written is not there for anybody; whatever stands there is written over.
@@ -423,6 +545,55 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn is_memory(kind: rustix::fs::FsWord) -> bool {
         [0x0102_1994, 0x8584_58F6, 0x794C_7630].contains(&(kind as u64))
+    }
+
+    /// Goal: what a file grows by is written once where much is written at a time, and is ready for small
+    /// writes soon where little is. Method: one segment of each; the file system is asked what was written. One
+    /// that reserves no room has zeros from the start, and shows nothing.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn room_is_filled_where_little_is_written_at_a_time() {
+        const SEGMENT: u64 = 64 * 4096;
+        let beside = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let directory = tempfile::tempdir_in(beside).unwrap();
+        let mut storage = FileStorage::create(&directory.path().join("grown")).unwrap();
+        storage.expect_segments(4096, SEGMENT);
+        storage.extend(0, 4096 + 3 * SEGMENT).unwrap();
+        storage.sync().unwrap();
+        let is_fresh = has_room_alone(&storage.file, 4096);
+        for page in 0..32 {
+            storage.write_at(4096 + page * 4096, &[1; 4096]).unwrap();
+        }
+        storage.sync().unwrap();
+        for sector in 0..8 {
+            storage.write_at(4096 + SEGMENT + sector * 512, &[2; 512]).unwrap();
+            storage.sync().unwrap();
+        }
+        let ends = [1, 2, 3].map(|segments| 4096 + segments * SEGMENT - 4096);
+        let is_left = ends.map(|end| has_room_alone(&storage.file, end));
+        assert_eq!(is_left, [is_fresh, false, is_fresh]);
+        let mut content = vec![0; 3 * SEGMENT as usize];
+        storage.read_at(4096, &mut content).unwrap();
+        let (first, others) = content.split_at(SEGMENT as usize);
+        assert!(first[..32 * 4096].iter().all(|byte| *byte == 1));
+        assert!(others[..8 * 512].iter().all(|byte| *byte == 2));
+        assert!(first[32 * 4096..].iter().chain(&others[8 * 512..]).all(|byte| *byte == 0));
+    }
+
+    /// Goal: nothing but zeros is ever filled, whatever the file system says of a place (F1).
+    #[test]
+    fn content_is_never_filled() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut storage = FileStorage::create(&directory.path().join("file")).unwrap();
+        storage.fill(8 * 4096, 0).unwrap();
+        storage.write_at(3 * 4096, &[3]).unwrap();
+        storage.write_at(6 * 4096 - 1, &[6]).unwrap();
+        storage.fill_empty(100..9 * 4096).unwrap();
+        let mut content = vec![1; 8 * 4096];
+        storage.read_at(0, &mut content).unwrap();
+        let held: Vec<_> = content.iter().enumerate().filter(|(_, byte)| **byte != 0).collect();
+        assert_eq!(held, [(3 * 4096, &3), (6 * 4096 - 1, &6)]);
+        assert_eq!(storage.size(), Ok(8 * 4096));
     }
 
     #[test]
