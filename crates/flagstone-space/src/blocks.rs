@@ -76,6 +76,13 @@ pub(crate) struct Block {
     slot: u32,
 }
 
+impl Block {
+    /// Device time at which what replaced its content is complete; none where it never had a life.
+    pub(crate) fn replaced(&self) -> Option<u64> {
+        (self.sequence > 0).then_some(self.replaced_ns)
+    }
+}
+
 /// A block of which nothing is known.
 const UNKNOWN: Block = Block {
     state: BlockState::Bad,

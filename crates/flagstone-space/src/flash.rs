@@ -490,10 +490,16 @@ impl<D: Nand> Flash<D> {
         Ok(PageRead { meta, worn: read.worn })
     }
 
-    /// Erases a block; whatever replaced its content, by `replaced_ns`, is durable first (rule D10).
-    pub(crate) fn erase(&mut self, block: BlockIndex, replaced_ns: u64) -> Result<(), NandError> {
+    /// Erases a block; whatever replaced its content, by `replaced_ns`, is durable first (rule D10). Where
+    /// nothing was ever written, nothing was replaced: none.
+    pub(crate) fn erase(
+        &mut self,
+        block: BlockIndex,
+        replaced_ns: Option<u64>,
+    ) -> Result<(), NandError> {
+        let (was_used, replaced_ns) = (replaced_ns.is_some(), replaced_ns.unwrap_or(0));
         if self.layout.capabilities.needs_sync {
-            if self.unsynced && !self.bugs.has(SpaceBug::EraseBeforeSync) {
+            if was_used && self.unsynced && !self.bugs.has(SpaceBug::EraseBeforeSync) {
                 self.sync()?;
             }
         } else if self.waits_for_dies() {

@@ -17,8 +17,8 @@ use crate::blocks::BlockState;
 use crate::error::SpaceError;
 use crate::space::{Session, Space};
 
-/// Share of the capacity, in percent, up to which pages are live before the space grows. With a quarter for
-/// the log, a file is less than twice as large as its pages; a collection finds a fifth of a block dead at least.
+/// Share of the capacity, in percent, up to which pages are live before the space grows: beside the log a file is
+/// a little more than a quarter larger than its pages; a collection finds a fifth of a block dead at least.
 const FILL_PERCENT: u64 = 80;
 
 /// A step is one part in this many of what is there: each costs a sync, and leaves that much unused.

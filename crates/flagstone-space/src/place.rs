@@ -183,7 +183,7 @@ impl<D: Nand> Space<D> {
             if self.blocks.get(block).is_reclaimed {
                 self.flash.busy.work = Work::Collection;
             }
-            let erased = self.flash.erase(block, self.blocks.get(block).replaced_ns);
+            let erased = self.flash.erase(block, self.blocks.get(block).replaced());
             self.flash.busy.work = work;
             match erased {
                 Ok(()) => {

@@ -199,7 +199,7 @@ impl<D: Nand> Space<D> {
         ring.current = (ring.current + 1) % ring.blocks.len();
         ring.next_page = 0;
         let block = BlockIndex(ring.blocks[ring.current]);
-        match self.flash.erase(block, 0) {
+        match self.flash.erase(block, Some(0)) {
             Ok(()) => {
                 self.blocks.erased(block);
                 let sequence = self.numbers.next_sequence();

@@ -701,6 +701,14 @@ impl Options {
         self
     }
 
+    /// Bytes of memory that changes may come to take.
+    pub(crate) fn changes_max(&self) -> usize {
+        match self.budget {
+            Budget::Divided => (self.memory as f64 * (1.0 - self.frame_share)) as usize,
+            Budget::Adaptive | Budget::Shared => self.memory,
+        }
+    }
+
     /// The same options with a log of at most so many physical pages; 0 derives it from the memory.
     #[must_use]
     pub fn with_log_pages(mut self, log_pages: u32) -> Self {

@@ -3,7 +3,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use flagstone_nand::{Crashable, FaultPlan, SegmentFile, SimStorage, Storage as _};
+use flagstone_nand::{Crashable, FaultPlan, Nand as _, SegmentFile, SimStorage, Storage as _};
 
 use super::cuts::{Depth, Exploration, explore_pages};
 use super::harness::{Pair, Sight, Step, growing_file, script};
@@ -265,4 +265,21 @@ fn a_file_grows_in_few_steps() {
     // Live pages and what is never given to users take most of it.
     let live = space.live_pages() / space.layout().units_per_block;
     assert!(present * 10 < live * 16 + 10 * 24, "{present} blocks for {live}");
+}
+
+/// Goal: where nothing was ever written nothing was replaced, so that nothing has to be durable before it is
+/// written (D10). Method: the syncs of a file that takes new blocks, and then used ones.
+#[test]
+fn blocks_that_were_never_used_wait_for_no_sync() {
+    let (device, options) = growing_file(200, 200);
+    let mut space = Space::format(device, &options).unwrap();
+    write(&mut space, 0, 0).unwrap();
+    let begun = space.flash.device.counters().syncs;
+    fill(&mut space, 1..500).unwrap();
+    assert_eq!(space.flash.device.counters().syncs, begun, "new blocks");
+    for _ in 0..4 {
+        fill(&mut space, 0..500).unwrap();
+    }
+    assert!(space.flash.device.counters().syncs > begun, "used blocks");
+    reads_back(&mut space, 0..500);
 }

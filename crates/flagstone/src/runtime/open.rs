@@ -259,7 +259,8 @@ pub(crate) fn space_options(
         false => good_blocks(device)?,
     };
     let room = LogRoom::of(geometry, capabilities, &space, blocks).map_err(SpaceError::Options)?;
-    space.log_pages = log_pages(&geometry, room, options);
+    let changes = if space.grows { options.changes_max() } else { options.memory };
+    space.log_pages = log_pages(&geometry, room, options, changes);
     let needed = blocks_needed(geometry, capabilities, &space, PAGES_MIN);
     let needed = needed.map_err(SpaceError::Options)?.unwrap_or(u32::MAX);
     if blocks < needed {
@@ -286,13 +287,13 @@ const fn wears_by_block(capabilities: Capabilities) -> bool {
     !matches!(capabilities.cell_mode, CellMode::File | CellMode::Translated)
 }
 
-/// Log pages that a database with these options gets.
-fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options) -> u32 {
+/// Log pages that a database with these options gets, for `changes` bytes of them in memory.
+fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options, changes: usize) -> u32 {
     let per_block = u64::from(room.pages_per_block);
     let least = LOG_PAGES_MIN.max(LOG_BLOCKS_MIN * per_block);
     let pages = match options.log_pages {
         0 => {
-            let wanted = LOG_MEMORY_RATIO * options.memory as u64 / u64::from(geometry.page_size);
+            let wanted = LOG_MEMORY_RATIO * changes as u64 / u64::from(geometry.page_size);
             wanted.min(u64::from(room.blocks) / LOG_DEVICE_SHARE * per_block)
         }
         pages => u64::from(pages),
