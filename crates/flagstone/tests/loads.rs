@@ -1,7 +1,7 @@
 //! Loads of sorted rows: whole or not at all at every power cut.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
-use flagstone::{CommitBy, Database, Options, Table};
+use flagstone::{CommitBy, Database, Durability, Options, Table};
 use flagstone_nand::{
     Crashable, EccNand, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage,
 };
@@ -223,4 +223,31 @@ fn planted_bugs_are_found_by_cutting_loads() {
         |database: &Database<_>| database.runtime().plant(Some(SeededBug::RecordBeforePages));
     let (_, faults) = explore(file(), ON_A_FILE, planted);
     assert!(!faults.is_empty(), "the record is durable before its pages are");
+}
+
+/// Goal: leaves that have to split do so together, so that a file is not synced for each. Method: rows in
+/// random order, in a memory of which changes fill their share again and again; the syncs of the file.
+#[test]
+fn leaves_split_together() {
+    const ROWS: u64 = 24_000;
+    let profile = Profile::named("segment-file").unwrap();
+    let device = SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap();
+    let options = Options::default().with_memory(4 << 20);
+    let database = Database::create_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
+    for first in (0..ROWS).step_by(500) {
+        let mut transaction = database.begin();
+        for row in first..first + 500 {
+            let key = row.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+            transaction.put(table, &key, &[row as u8; 100]).unwrap();
+        }
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    database.merge().unwrap();
+    let stats = database.stats();
+    let leaves = u64::from(stats.space.live_pages);
+    assert!(leaves > 700, "{leaves} leaves");
+    assert!(stats.engine.reshapes * 2 < leaves, "{} for {leaves} leaves", stats.engine.reshapes);
+    assert_eq!(database.snapshot().unwrap().len(table).unwrap(), ROWS);
+    assert!(database.check().unwrap().faults.is_empty());
 }

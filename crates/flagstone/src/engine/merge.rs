@@ -164,9 +164,7 @@ type InnerRange = (u8, Vec<u8>, Option<Vec<u8>>, Lsn);
 #[derive(Debug)]
 struct Reshape {
     table: Table,
-    /// Key ranges whose deltas up to `upto` are in the new leaves.
-    low: Vec<u8>,
-    high: Option<Vec<u8>>,
+    /// What the bases in `old` lack up to here is in the new leaves.
     upto: Lsn,
     /// Inner nodes written with it: their structure deltas are in their images.
     written: Vec<InnerRange>,
@@ -193,6 +191,12 @@ pub(super) struct OldBase {
     pub(super) low: Vec<u8>,
     pub(super) high: Option<Vec<u8>>,
     pub(super) lsn: Lsn,
+}
+
+impl OldBase {
+    pub(super) fn range(&self) -> KeyRange<'_> {
+        KeyRange { low: &self.low, high: self.high.as_deref() }
+    }
 }
 
 /// A reshape whose pages are written and whose install record is in the log.
@@ -254,6 +258,8 @@ pub(crate) struct Hand {
     unread: BTreeMap<LogicalPage, EngineError>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
+    /// Leaves split one by one: there was no room for several.
+    is_short_of_room: bool,
     /// Only stuck leaves are left to merge.
     is_stuck: bool,
     /// A batch of merges is under way.
@@ -337,7 +343,7 @@ impl Hand {
     /// Something shrank: every leaf may be tried again.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
-        (self.is_stuck, self.has_no_spill) = (false, false);
+        (self.is_stuck, self.has_no_spill, self.is_short_of_room) = (false, false, false);
     }
 
     /// What a transaction has spilled is spilled no more, or committed.
@@ -356,6 +362,14 @@ struct Target {
     table: Table,
     key: Vec<u8>,
     reason: Reason,
+    /// Keys of leaves below the same node that free as much: where both have to split, they do so together.
+    beside: Vec<Vec<u8>>,
+}
+
+impl Target {
+    const fn new(table: Table, key: Vec<u8>, reason: Reason) -> Self {
+        Self { table, key, reason, beside: Vec::new() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,6 +387,12 @@ const FRUITLESS_MAX: u32 = 64;
 
 /// Leaves with nothing in them that are remembered, at most.
 const EMPTIED_MAX: usize = 64;
+
+/// Leaves that split together have images in one part in this many of the memory, at most.
+const TOGETHER_SHARE: usize = 16;
+
+/// Leaves that split together, at most: the engine's latch is held while their images are made.
+const TOGETHER_MAX: usize = 16;
 
 /// Leaves of memory that a batch of merges frees at least.
 const BATCH_LEAVES_MIN: usize = 4;
@@ -619,7 +639,7 @@ impl Engine {
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.
     pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
         if self.hand.target.is_none() {
-            self.hand.target = Some(Target { table, key: key.to_vec(), reason: Reason::Eager });
+            self.hand.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Choosing: the leaf whose merge frees most memory for each page that it writes.
 
+use std::cmp::Reverse;
+
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::ledger::{GroupKey, Ledger, Place, growth_by};
@@ -111,7 +113,7 @@ impl Engine {
         if self.hand.emptied.len() < EMPTIED_MAX
             && !known.any(|target| target.table.id == table.id && target.key == key)
         {
-            let target = Target { table, key: key.to_vec(), reason: Reason::Emptied };
+            let target = Target::new(table, key.to_vec(), Reason::Emptied);
             self.hand.emptied.push_back(target);
         }
     }
@@ -130,11 +132,8 @@ impl Engine {
 
     /// Notes that what belongs with the group at `at` is to be merged after it.
     fn join(&mut self, at: &GroupKey) {
-        let joined = self.hand.ledger.joined(at).into_iter().map(|(id, key)| Target {
-            table: Table { id },
-            key,
-            reason: Reason::Joined,
-        });
+        let joined = self.hand.ledger.joined(at).into_iter();
+        let joined = joined.map(|(id, key)| Target::new(Table { id }, key, Reason::Joined));
         self.hand.joined = joined.collect();
     }
 
@@ -155,7 +154,7 @@ impl Engine {
                 self.hand.ledger.forget(at.0, range);
             } else if !is_busy && self.tree(table)?.deltas.range_totals(range, durable).count > 0 {
                 self.join(&at);
-                return Ok(Some(Target { table, key: at.1, reason: Reason::Memory }));
+                return Ok(Some(Target::new(table, at.1, Reason::Memory)));
             }
         }
         Ok(None)
@@ -196,7 +195,7 @@ impl Engine {
             } else if self.hand.ledger.wants_leaf(&group) {
                 self.measure_leaf(&at)?;
             } else {
-                return Ok(Some(Target { table, key: at.1, reason: Reason::Memory }));
+                return Ok(Some(Target::new(table, at.1, Reason::Memory)));
             }
         }
         Ok(None)
@@ -288,10 +287,14 @@ impl Engine {
         self.hand.held.clear();
         let search = &mut self.hand.search;
         search.window_count += 1;
-        if let Some((score, key)) = found
+        let mut found = found.into_iter();
+        if let Some((score, key)) = found.next()
             && search.best.as_ref().is_none_or(|(best, _)| score > *best)
         {
-            search.best = Some((score, Target { table, key, reason: Reason::Memory }));
+            let is_near = |other: &usize| other * 100 >= score * TOGETHER_PERCENT;
+            let beside = found.filter(|(other, _)| is_near(other)).map(|(_, key)| key);
+            let target = Target::new(table, key, Reason::Memory);
+            search.best = Some((score, Target { beside: beside.collect(), ..target }));
         }
         match next {
             Some(key) => self.hand.key = key,
@@ -331,12 +334,13 @@ impl Engine {
         false
     }
 
-    /// Best leaf below the lowest inner node at the hand, and where the next node begins.
-    #[expect(clippy::type_complexity, reason = "score and key of the best, start of the next node")]
-    fn best_below(&mut self, table: Table) -> Step<(Option<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
+    /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and where
+    /// the next node begins.
+    #[expect(clippy::type_complexity, reason = "scores and keys, start of the next node")]
+    fn best_below(&mut self, table: Table) -> Step<(Vec<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
         let durable = self.merge_lsn();
         if let Some(next) = self.behind_unread(table, &self.hand.key) {
-            return Ok((None, next));
+            return Ok((Vec::new(), next));
         }
         let key = std::mem::take(&mut self.hand.key);
         let index = self.node_for(table, Seek::At(&key), 1);
@@ -347,11 +351,11 @@ impl Engine {
         let next = view.high().map(<[u8]>::to_vec);
         if view.is_leaf() {
             if self.hand.passes_over(frame.page) {
-                return Ok((None, next));
+                return Ok((Vec::new(), next));
             }
             let totals = deltas.range_totals(KeyRange::ALL, durable);
             let score = self.score(totals.bytes);
-            return Ok(((score > 0).then(|| (score, Vec::new())), next));
+            return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
         let range = KeyRange { low: view.low(), high: view.high() };
         let mut tally = Tally::new(&view);
@@ -365,9 +369,10 @@ impl Engine {
             tally.add(child, size);
         }
         let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.passes_over(*page);
-        let best = tally.best(|child| view.child(child).as_ref().is_some_and(busy));
+        let is_busy = |child| view.child(child).as_ref().is_some_and(busy);
+        let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
-        Ok((best.filter(|(score, _)| *score > 0), next))
+        Ok((best.filter(|(score, _)| *score > 0).collect(), next))
     }
 
     /// Bytes freed for each page that the merge is likely to write.
@@ -385,6 +390,9 @@ pub(in crate::engine) fn grown_by(entry: &Entry<'_>) -> i64 {
 
 /// Groups of higher rank that are passed over for one that can be merged now, at most.
 const PASSED_MAX: usize = 64;
+
+/// Leaves that split together with one free at least this share, in percent, of what it frees.
+const TOGETHER_PERCENT: usize = 75;
 
 /// Memory of a delta beside its key and operation, roughly: enough to compare groups.
 const DELTA_OVERHEAD: usize = 16;
@@ -422,8 +430,16 @@ impl<'a> Tally<'a> {
         self.bytes[child] += bytes;
     }
 
-    fn best(&self, is_busy: impl Fn(usize) -> bool) -> Option<(usize, usize)> {
-        let free = self.bytes.iter().enumerate().filter(|(child, _)| !is_busy(*child));
-        free.max_by_key(|(child, bytes)| (**bytes, usize::MAX - child)).map(|(c, b)| (c, *b))
+    /// The children with most bytes that are not busy, with these bytes.
+    fn best(&self, count: usize, is_busy: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
+        let all = self.bytes.iter().copied().enumerate();
+        let mut free: Vec<_> = all.filter(|(child, _)| !is_busy(*child)).collect();
+        let by_rank = |(child, bytes): &(usize, usize)| (Reverse(*bytes), *child);
+        if free.len() > count {
+            free.select_nth_unstable_by_key(count - 1, by_rank);
+            free.truncate(count);
+        }
+        free.sort_unstable_by_key(by_rank);
+        free
     }
 }

@@ -90,6 +90,7 @@ impl Engine {
                 self.busy.remove(page);
             }
             self.unused_pages.extend(&reshape.taken);
+            self.hand.is_short_of_room |= reshape.old.len() > 1;
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
             tree.is_reshaping = false;
@@ -115,12 +116,11 @@ impl Engine {
         self.cycle.count_grouped(job.page_count());
         let InstallJob { lsn, pages, reshape, .. } = job;
         let table = reshape.table;
-        let range = KeyRange { low: &reshape.low, high: reshape.high.as_deref() };
         let until = if reshape.claim.is_some() { lsn } else { reshape.upto };
         if self.buries(until) {
             let pins = pins.iter().copied().chain(std::iter::repeat(None));
             for (old, pin) in reshape.old.iter().zip(pins) {
-                let range = KeyRange { low: &old.low, high: old.high.as_deref() };
+                let range = old.range();
                 let pin = pin.map(|pin| (pin, old.page));
                 match reshape.claim {
                     Some(_) => self.retain_copy(table, range, pin, old.lsn, until),
@@ -128,7 +128,9 @@ impl Engine {
                 }
             }
         }
-        self.remove_deltas(table, range, reshape.upto);
+        for old in &reshape.old {
+            self.remove_deltas(table, old.range(), reshape.upto);
+        }
         self.count_entries(table, reshape.grown);
         for page in &reshape.trims {
             self.busy.remove(page);
@@ -161,7 +163,7 @@ impl Engine {
         written.into_iter().for_each(|page| self.absorb(page));
         if self.hand.ledger.tells() {
             // What was placed when the deltas went was placed by the old leaves.
-            self.regroup(table, range);
+            reshape.old.iter().for_each(|old| self.regroup(table, old.range()));
         }
         for descriptor in reshape.dropped {
             self.trims.add(reshape.upto, descriptor);

@@ -16,7 +16,7 @@ use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
 impl Engine {
     /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
     pub(crate) fn merge_at(&mut self, table: Table, key: Vec<u8>) -> Step<Option<WriteJob>> {
-        self.prepare_merge(&Target { table, key, reason: Reason::Memory })
+        self.prepare_merge(&Target::new(table, key, Reason::Memory))
     }
 
     /// Builds the new images of the leaf that holds `target`'s key.
@@ -74,10 +74,30 @@ impl Engine {
         if is_ahead {
             return self.catch_up(page);
         }
-        let view = NodeView::trusted(&self.pool.frame(index).image);
+        let plan = self.plan_of(table, index, upto)?;
+        let is_single = plan.pages.len() == 1 && plan.dropped.is_empty();
+        if is_single && !self.is_underfull(table, page, &plan.pages[0])? {
+            return Ok(is_due.then(|| self.single_job(index, plan)));
+        }
+        let beside = self.plans_beside(&plan, &target.beside)?;
+        let merged: Vec<u64> =
+            beside.iter().chain([&plan]).map(|plan| self.delta_count(plan)).collect();
+        let job = self.reshape(plan, beside)?;
+        if job.is_some() {
+            merged.into_iter().for_each(|count| self.count_merge(count));
+        }
+        Ok(job)
+    }
+
+    /// What the durable deltas of a leaf in memory make of it.
+    pub(super) fn plan_of(&self, table: Table, index: FrameIndex, upto: Lsn) -> Step<ReshapePlan> {
+        let frame = self.pool.frame(index);
+        let (page, lsn) = (frame.page, frame.lsn);
+        let view = NodeView::trusted(&frame.image);
+        let range = KeyRange { low: view.low(), high: view.high() };
         let deltas = &self.tree(table)?.deltas;
+        let is_due = deltas.range_totals(range, upto).count > 0;
         let request = MergeRequest { tree: table.id, range, upto, page_size: self.payload_size };
-        let before = view.count() as i64;
         let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
             .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
         if merged.pages.len() > 1
@@ -85,50 +105,39 @@ impl Engine {
         {
             merged = roomy;
         }
-        let grown = merged.entry_count as i64 - before;
-        let delta_count = deltas.range_totals(range, upto).count as u64;
-        let is_single = merged.pages.len() == 1 && merged.dropped_refs.is_empty();
-        if is_single && !self.is_underfull(table, page, &merged.pages[0])? {
-            if !is_due {
-                return Ok(None);
-            }
-            let pin = self.buries(upto).then_some(page);
-            let image = merged.pages.into_iter().next().map(|built| built.image);
-            let image = image.unwrap_or_default();
-            let append = match pin {
-                Some(_) if !self.bugs.has(SeededBug::AppendBuries) => None,
-                _ => self.append_onto(table, index, &image, Whose::All),
-            };
-            let pin = pin.filter(|_| append.is_none());
-            self.busy.insert(page);
-            let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
-                true => Lsn(upto.0 + 8),
-                false => upto,
-            };
-            let pages = vec![PageWrite { append, ..PageWrite::new(page, image, lsn) }];
-            let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
-            let cause = Cause::Data;
-            self.count_merge(delta_count);
-            return Ok(Some(WriteJob { group: GroupId::NONE, pages, cause, pin, outcome }));
-        }
-        let old = OldBase { page, low: low.clone(), high: high.clone(), lsn: base_lsn };
-        let plan = ReshapePlan {
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        Ok(ReshapePlan {
             table,
             page,
+            old: vec![OldBase { page, low: low.clone(), high: high.clone(), lsn }],
             low,
             high,
             upto,
             pages: merged.pages,
             dropped: merged.dropped_refs,
-            old: vec![old],
-            grown,
+            grown: merged.entry_count as i64 - view.count() as i64,
             is_due,
+        })
+    }
+
+    /// The job of a leaf that keeps to its page, by an append where that carries it.
+    fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
+        let is_buried = self.buries(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
+        let append = match plan.pages.first() {
+            Some(built) if !is_buried => {
+                self.append_onto(plan.table, index, &built.image, Whose::All)
+            }
+            _ => None,
         };
-        let job = self.reshape(plan)?;
-        if job.is_some() {
-            self.count_merge(delta_count);
-        }
-        Ok(job)
+        let count = self.delta_count(&plan);
+        self.count_merge(count);
+        self.write_alone(plan, append)
+    }
+
+    fn delta_count(&self, plan: &ReshapePlan) -> u64 {
+        let range = KeyRange { low: &plan.low, high: plan.high.as_deref() };
+        let tree = self.trees.get(plan.table.id as usize);
+        tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64)
     }
 
     fn count_merge(&mut self, delta_count: u64) {

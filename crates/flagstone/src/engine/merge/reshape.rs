@@ -4,11 +4,14 @@
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn};
 
 use super::{
-    InnerRange, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape, ReshapePlan, WriteJob,
+    InnerRange, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape, ReshapePlan, TOGETHER_MAX,
+    TOGETHER_SHARE, WriteJob,
 };
+use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
+use crate::engine::append::Append;
 use crate::engine::descent::{Seek, corrupt};
-use crate::engine::{Engine, Step, Stop, Table, Wait};
+use crate::engine::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
 
@@ -32,8 +35,13 @@ impl ReshapePlan {
 }
 
 impl Engine {
-    /// Several pages at once: the leaves, and the inner nodes that become too small.
-    pub(super) fn reshape(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
+    /// Several pages at once: the leaves, with those `beside` that split as well, and the inner nodes that
+    /// become too small.
+    pub(super) fn reshape(
+        &mut self,
+        plan: ReshapePlan,
+        beside: Vec<ReshapePlan>,
+    ) -> Step<Option<WriteJob>> {
         let table = plan.table;
         if self.tree(table)?.is_reshaping {
             if !plan.is_due {
@@ -53,21 +61,99 @@ impl Engine {
                 gone.push(merged);
             }
             if gone.is_empty() && plan.dropped.is_empty() {
-                return if plan.is_due { self.write_alone(plan) } else { Ok(None) };
+                return Ok(plan.is_due.then(|| self.write_alone(plan, None)));
             }
         }
-        self.plan_reshape(plan, gone, own_page)
+        self.plan_reshape(plan, beside, gone, own_page)
     }
 
-    fn write_alone(&mut self, plan: ReshapePlan) -> Step<Option<WriteJob>> {
+    /// The job of a merge that ends in the page it began with; the page on flash takes `append`, if any.
+    pub(super) fn write_alone(&mut self, plan: ReshapePlan, append: Option<Append>) -> WriteJob {
         let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
         let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
-        let pin = self.buries(upto).then_some(page);
+        let pin = (self.buries(upto) && append.is_none()).then_some(page);
         self.busy.insert(page);
         let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
+        let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
+            true => Lsn(upto.0 + 8),
+            false => upto,
+        };
         let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
-        let pages = vec![PageWrite::new(page, image, upto)];
-        Ok(Some(WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }))
+        let pages = vec![PageWrite { append, ..PageWrite::new(page, image, lsn) }];
+        WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }
+    }
+
+    /// Of the leaves of `keys` those that have to split as well as `plan`'s, below the same node. One record
+    /// installs them all, so that a device that has to be synced before is synced once for all.
+    pub(super) fn plans_beside(
+        &mut self,
+        plan: &ReshapePlan,
+        keys: &[Vec<u8>],
+    ) -> Step<Vec<ReshapePlan>> {
+        let mut plans: Vec<ReshapePlan> = Vec::new();
+        if keys.is_empty() || plan.pages.len() < 2 || !self.may_split_several(plan.table)? {
+            return Ok(plans);
+        }
+        let mut page_count = plan.pages.len();
+        for key in keys {
+            let Some(page) = self.sibling_of(plan, key)? else { continue };
+            let is_taken = page == plan.page || plans.iter().any(|other| other.page == page);
+            if is_taken || self.reads_enough(page) {
+                continue;
+            }
+            let Some(other) = self.split_of(plan.table, key, plan.upto)? else { continue };
+            page_count += other.pages.len();
+            if page_count > self.together_max() || !self.has_pages_for(page_count as u64) {
+                break;
+            }
+            plans.push(other);
+        }
+        Ok(plans)
+    }
+
+    fn may_split_several(&self, table: Table) -> Step<bool> {
+        let is_free = !self.hand.is_short_of_room && !self.growth.is_settling();
+        Ok(is_free && !self.merges_to_frames() && !self.tree(table)?.is_reshaping)
+    }
+
+    /// Pages that leaves which split together become, at most: two leaves' where memory is small.
+    fn together_max(&self) -> usize {
+        (self.options.memory / TOGETHER_SHARE / self.payload_size).max(MERGE_PAGES)
+    }
+
+    /// Leaves that may split together with one, at most.
+    pub(super) fn beside_max(&self) -> usize {
+        (self.together_max() / 2).min(TOGETHER_MAX) - 1
+    }
+
+    /// The leaf of `key`, if it lies below the same node as `plan`'s and may be merged.
+    fn sibling_of(&mut self, plan: &ReshapePlan, key: &[u8]) -> Step<Option<LogicalPage>> {
+        let parent = self.node_for(plan.table, Seek::At(&plan.low), 1)?;
+        let view = NodeView::trusted(&self.pool.frame(parent).image);
+        let range = KeyRange { low: view.low(), high: view.high() };
+        if view.is_leaf() || !range.contains(key) {
+            return Ok(None);
+        }
+        let page = view.child_for(key).map(|(_, page)| page);
+        Ok(page.filter(|page| !self.busy.contains(page) && !self.hand.passes_over(*page)))
+    }
+
+    /// What a merge makes of the leaf of `key`, if that takes several pages.
+    fn split_of(&mut self, table: Table, key: &[u8], upto: Lsn) -> Step<Option<ReshapePlan>> {
+        let index = self.leaf_for(table, Seek::At(key))?;
+        let frame = self.pool.frame(index);
+        if frame.ahead.is_some() || frame.lsn > upto {
+            // Restart has not put back yet what a newer image holds already (rule D2).
+            return Ok(None);
+        }
+        let (page, lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let range = KeyRange { low: &low, high: high.as_deref() };
+        self.load_runs_until(table, range, upto)?;
+        self.drop_held(table, range, lsn);
+        let Some(index) = self.pool.peek(page) else { return Ok(None) };
+        let plan = self.plan_of(table, index, upto)?;
+        Ok((plan.is_due && plan.pages.len() > 1).then_some(plan))
     }
 
     /// Widens a plan to a neighbour of the leaf under the same parent, when both fit one page.
@@ -190,11 +276,12 @@ impl Engine {
     fn plan_reshape(
         &mut self,
         plan: ReshapePlan,
+        beside: Vec<ReshapePlan>,
         gone: Vec<(Vec<u8>, LogicalPage)>,
         own_page: LogicalPage,
     ) -> Step<Option<WriteJob>> {
         let mut climb = Climb::default();
-        let stop = match self.climb(plan, gone, &mut climb) {
+        let stop = match self.climb(plan, beside, gone, &mut climb) {
             Ok((group, reshape)) => {
                 self.hand.short = None;
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
@@ -216,7 +303,7 @@ impl Engine {
         plan: ReshapePlan,
     ) -> Step<WriteJob> {
         let mut climb = Climb::default();
-        match self.climb(plan, Vec::new(), &mut climb) {
+        match self.climb(plan, Vec::new(), Vec::new(), &mut climb) {
             Ok((group, mut reshape)) => {
                 reshape.claim = Some(xid);
                 Ok(self.reshape_job(group, reshape, climb.writes))
@@ -238,38 +325,39 @@ impl Engine {
         WriteJob { group, pages, cause: Cause::Data, pin: None, outcome }
     }
 
-    /// Climbs from the leaf to the first node that takes its new separators.
+    /// Climbs from leaves below one node to the first node that takes their new separators.
     fn climb(
         &mut self,
         plan: ReshapePlan,
+        beside: Vec<ReshapePlan>,
         gone: Vec<(Vec<u8>, LogicalPage)>,
         climb: &mut Climb,
     ) -> Step<(GroupId, Reshape)> {
-        let table = plan.table;
+        let ReshapePlan { table, upto, low: key, mut dropped, mut old, mut grown, .. } = plan;
         let root = self.root_of(table)?;
         let (mut deletes, mut trims): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
         let mut level = 0;
-        let mut page = plan.page;
-        let mut built = plan.pages;
+        let mut built = vec![(plan.page, plan.pages)];
+        for other in beside {
+            built.push((other.page, other.pages));
+            dropped.extend(other.dropped);
+            old.extend(other.old);
+            grown += other.grown;
+        }
         // Every structure change up to the durable LSN is installed: one reshape a tree at a time. Where
         // restart merges, a node may hold more than that.
-        let mut lsn = plan.upto;
+        let mut lsn = upto;
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
         let parent = loop {
-            if built.len() == 1 || page != root {
-                puts = self.place_siblings(page, built, lsn, climb)?;
-                trims.extend(climb.right.take());
-            } else {
-                self.grow_root(table, level, built, lsn, root, climb)?;
-                puts = Vec::new();
-            }
+            puts = self.place_nodes((table, level), built, lsn, root, climb)?;
+            trims.extend(climb.right.take());
             if puts.is_empty() && deletes.is_empty() {
                 break None;
             }
             level += 1;
-            let index = self.node_for(table, Seek::At(&plan.low), level)?;
+            let index = self.node_for(table, Seek::At(&key), level)?;
             let frame = self.pool.frame(index);
-            lsn = plan.upto.max(frame.lsn);
+            lsn = upto.max(frame.lsn);
             let view = NodeView::trusted(&frame.image);
             let put_refs: Vec<_> =
                 puts.iter().map(|(key, child)| (key.as_slice(), *child)).collect();
@@ -277,19 +365,20 @@ impl Engine {
             let next = node::inner_with(&view, &put_refs, &delete_refs, self.payload_size)
                 .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-            (page, built) = (frame.page, next);
-            if built.len() > 1 {
+            let page = frame.page;
+            if next.len() > 1 {
                 climb.written.push((level, low, high, lsn));
                 deletes.clear();
+                built = vec![(page, next)];
                 continue;
             }
-            if deletes.is_empty() || page == root || !self.is_small(&built[0]) {
+            if deletes.is_empty() || page == root || !self.is_small(&next[0]) {
                 break Some(page);
             }
-            let Some(joined) = self.join_neighbour(table, level, &built[0], plan.upto)? else {
+            let Some(joined) = self.join_neighbour(table, level, &next[0], upto)? else {
                 break Some(page);
             };
-            (page, built, lsn) = (joined.left, joined.built, plan.upto);
+            (built, lsn) = (vec![(joined.left, joined.built)], upto);
             climb.right = Some(joined.right);
             climb.written.push((level, joined.low, joined.high, lsn));
             deletes = vec![joined.separator];
@@ -297,9 +386,7 @@ impl Engine {
         let group = self.take_group()?;
         let reshape = Reshape {
             table,
-            low: plan.low,
-            high: plan.high,
-            upto: plan.upto,
+            upto,
             written: std::mem::take(&mut climb.written),
             parent,
             level,
@@ -307,12 +394,35 @@ impl Engine {
             deletes,
             trims,
             taken: std::mem::take(&mut climb.taken),
-            dropped: plan.dropped,
-            old: plan.old,
-            grown: plan.grown,
+            dropped,
+            old,
+            grown,
             claim: None,
         };
         Ok((group, reshape))
+    }
+
+    /// Pages for what became of nodes of one level; the separators that their parent lacks, in order.
+    fn place_nodes(
+        &mut self,
+        (table, level): (Table, u8),
+        nodes: Vec<(LogicalPage, Vec<Built>)>,
+        lsn: Lsn,
+        root: LogicalPage,
+        climb: &mut Climb,
+    ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
+        let more: usize = nodes.iter().map(|(_, built)| built.len().saturating_sub(1)).sum();
+        self.require_pages(more.saturating_sub(usize::from(climb.right.is_some())), climb)?;
+        let mut puts = Vec::new();
+        for (page, built) in nodes {
+            if built.len() == 1 || page != root {
+                puts.extend(self.place_siblings(page, built, lsn, climb)?);
+            } else {
+                self.grow_root(table, level, built, lsn, root, climb)?;
+            }
+        }
+        puts.sort_unstable();
+        Ok(puts)
     }
 
     /// An inner node that became too small, with what its neighbour under the same parent holds: one node,
@@ -389,8 +499,6 @@ impl Engine {
         climb: &mut Climb,
     ) -> Step<Vec<(Vec<u8>, LogicalPage)>> {
         let mut puts = Vec::new();
-        let at_hand = 1 + usize::from(climb.right.is_some());
-        self.require_pages(built.len().saturating_sub(at_hand), climb)?;
         for (index, built) in built.into_iter().enumerate() {
             let at = match (index, climb.right) {
                 (0, _) => page,

@@ -246,7 +246,7 @@ impl Engine {
         self.tell_units();
         let is_free =
             !self.busy.contains(&group.place.page) && !self.hand.passes_over(group.place.page);
-        let target = Target { table, key: at.1.clone(), reason: Reason::Memory };
+        let target = Target::new(table, at.1.clone(), Reason::Memory);
         Ok((is_durable && is_free).then_some(target))
     }
 }
