@@ -11,6 +11,7 @@ use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::engine::append::Append;
 use crate::engine::descent::{Seek, corrupt};
+use crate::engine::pool::frame_size;
 use crate::engine::{Engine, MERGE_PAGES, Step, Stop, Table, Wait};
 use crate::lock::Xid;
 use crate::node::{self, Built, FillPolicy, MergeRequest, NoOutline, NodeView};
@@ -22,6 +23,9 @@ const NEIGHBOURS_MAX: usize = 2;
 /// Pages that were read for one merge, beyond which it reads none that it can do without: memory may not
 /// hold them all.
 const READS_MAX: usize = 8;
+
+/// Frames of memory for each page that is read so that its leaf may split with another one.
+const FRAMES_A_READ: usize = 16;
 
 /// Pages that a join takes at most, where nodes above it have to split.
 const JOIN_PAGES: u64 = 8;
@@ -98,7 +102,7 @@ impl Engine {
         for key in keys {
             let Some(page) = self.sibling_of(plan, key)? else { continue };
             let is_taken = page == plan.page || plans.iter().any(|other| other.page == page);
-            if is_taken || self.reads_enough(page) {
+            if is_taken || !self.may_read_beside(page) {
                 continue;
             }
             let Some(other) = self.split_of(plan.table, key, plan.upto)? else { continue };
@@ -468,6 +472,14 @@ impl Engine {
             .map_err(|_| corrupt(other.page, "inner node does not join its neighbour"))?;
         let (low, high) = (first.low().to_vec(), second.high().map(<[u8]>::to_vec));
         Ok(Some(Joined { left, right, separator, low, high, built }))
+    }
+
+    /// Whether a leaf that may split with another one is in memory, or can be read without taking the place of
+    /// what was read for the same job: it is what was used last of many frames.
+    fn may_read_beside(&self, page: LogicalPage) -> bool {
+        let frames = (self.hand.held_count() + 1) * FRAMES_A_READ;
+        let is_roomy = frames * frame_size(self.payload_size) <= self.frames_max();
+        self.pool.peek(page).is_some() || is_roomy && !self.reads_enough(page)
     }
 
     /// Whether a page would have to be read beside too many others.
