@@ -10,11 +10,13 @@
 //! E4. What lies behind the blocks that a record knows is looked at by every mount; a device that ends
 //!     before them was cut short.
 //! E5. Room that a record gives back is not asked of the host.
+//! E6. The log takes more of what is there only where it fills what it has, and what is live is left its room.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use crate::blocks::BlockState;
 use crate::error::SpaceError;
+use crate::layout::Layout;
 use crate::space::{Session, Space};
 
 /// Share of the capacity, in percent, up to which pages are live before the space grows: beside the log a file is
@@ -82,8 +84,11 @@ impl<D: Nand> Space<D> {
         if is_roomy(self, self.limbo.len()) {
             return Ok(false);
         }
-        let wanted = taken + self.limbo.len() as u64;
-        let mut layout = self.layout().clone();
+        self.grow_until_roomy(self.layout().clone(), taken + self.limbo.len() as u64)
+    }
+
+    /// Grows by the steps that give `wanted` pages room in a space of this layout.
+    fn grow_until_roomy(&mut self, mut layout: Layout, wanted: u64) -> Result<bool, SpaceError> {
         let (step, limit, lost) = (self.step(), layout.geometry.block_count, self.lost_blocks());
         loop {
             let blocks = layout.blocks.saturating_add(step).min(limit);
@@ -92,6 +97,33 @@ impl<D: Nand> Space<D> {
                 return self.extend(blocks);
             }
         }
+    }
+
+    /// The log is about to take one more block: it gets a larger share once it fills half of what it has (E6).
+    pub(crate) fn make_room_for_log(&mut self) -> Result<(), SpaceError> {
+        let is_filling = self.log.block_count() * 2 > self.layout().log_blocks;
+        if is_filling && self.can_grow() { self.widen_log().map(drop) } else { Ok(()) }
+    }
+
+    fn widen_log(&mut self) -> Result<bool, SpaceError> {
+        let taken = u64::from(self.taken_pages()) + self.limbo.len() as u64;
+        let is_roomy = |space: &Self, layout: &Layout| {
+            space.is_roomy(layout.capacity(layout.blocks - space.lost_blocks()), taken)
+        };
+        let mut layout = self.layout().clone();
+        if !layout.widen_log(0) {
+            return Ok(false);
+        }
+        if !is_roomy(self, &layout) {
+            self.grow_until_roomy(layout, taken)?;
+            layout = self.layout().clone();
+            layout.widen_log(0);
+        }
+        let is_wider = is_roomy(self, &layout);
+        if is_wider {
+            self.flash.layout = layout;
+        }
+        Ok(is_wider)
     }
 
     /// Grows by a step because a log of `budget` pages is too small, unless it is larger by now.

@@ -206,6 +206,7 @@ impl<D: Nand> Space<D> {
             return Ok(());
         }
         self.log.is_open = false;
+        self.make_room_for_log()?;
         // Restarts leave half-used blocks behind: beyond its reserve the log may use what a
         // collection and a checkpoint do not need, so that a restart never finds it full.
         let within = self.log.block_count() < self.layout().log_blocks;

@@ -663,6 +663,10 @@ impl<D: Nand> Mount<D> {
         for index in core::mem::take(&mut self.worn) {
             self.space.move_meta_page(index);
         }
+        let log_blocks = self.space.log.block_count();
+        if log_blocks > self.space.layout().log_blocks {
+            self.space.flash.layout.widen_log(log_blocks);
+        }
         let sequence = self.space.numbers.sequence;
         self.space.first_sequence = sequence;
         self.space.blocks.end_lives(sequence);

@@ -534,10 +534,11 @@ impl<D: Nand> Runtime<D> {
                 Ok(Done::Written(job, pin))
             }
             Err(error) => {
-                let mut engine = self.engine();
-                engine.write_failed(&job);
-                drop(engine);
-                self.fail(error.into())
+                let goes_on = self.engine().write_failed(&job);
+                match EngineError::from(error) {
+                    EngineError::Full if goes_on => Ok(Done::Nothing),
+                    error => self.fail(error),
+                }
             }
         }
     }

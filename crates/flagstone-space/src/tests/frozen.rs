@@ -10,9 +10,7 @@ use super::harness::{
     Draw, Pair, REGION, Step, content, file, growing_file, options, profile, sim, spare_profile,
 };
 use super::protected::Protectable;
-use crate::{
-    FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceBug, SpaceError, SpaceOptions, WriteTag,
-};
+use crate::{FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
 
 /// Pages that are written: with what frozen mappings keep they leave room.
 const PAGES: u32 = 16;
@@ -64,7 +62,7 @@ fn every_second_cut_with_frozen_mappings_recovers() {
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn planted_bugs_of_frozen_mappings_are_found() {
-    for bug in [SpaceBug::FrozenIgnored, SpaceBug::FrozenNotFollowed] {
+    for bug in [crate::SpaceBug::FrozenIgnored, crate::SpaceBug::FrozenNotFollowed] {
         let is_found = |seed| {
             let mut pair = Pair::format(sim(&profile("tiny")), &options());
             pair.space.plant(bug);

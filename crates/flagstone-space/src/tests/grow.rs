@@ -53,7 +53,7 @@ fn every_cut_while_a_file_grows_recovers() {
             grown.apply(step).unwrap();
         }
         assert!(grown.space.present_blocks() >= BLOCKS + 8, "{}", grown.space.present_blocks());
-        let what = Exploration { seed, warm_up: 10, steps: 150, depth: Depth::One };
+        let what = Exploration { seed, warm_up: 10, steps: 180, depth: Depth::One };
         let states = explore_pages(pair(120), &what, 90);
         assert!(states > 2_000, "{states}");
     }
@@ -282,4 +282,29 @@ fn blocks_that_were_never_used_wait_for_no_sync() {
     }
     assert!(space.flash.device.counters().syncs > begun, "used blocks");
     reads_back(&mut space, 0..500);
+}
+
+/// Goal (E6): the log takes more of what is there where it fills what it has, and not beside data alone; what is
+/// live keeps its room, and a mount keeps the log. Method: a file that holds pages, then log.
+#[test]
+fn the_log_takes_more_where_it_fills_what_it_has() {
+    let (device, options) = growing_file(BLOCKS, 800);
+    let options = crate::SpaceOptions { log_pages: 2_000, ..options };
+    let mut space = Space::format(device, &options).unwrap();
+    let share = |space: &Space<File>| 100 * space.layout().log_blocks / space.present_blocks();
+    fill(&mut space, 0..1_000).unwrap();
+    assert!(share(&space) <= 25, "beside data alone: {} %", share(&space));
+    let entry = vec![7; space.log_slot_size()];
+    let mut appended = 0;
+    while space.log_used_pages() + 2 * space.log_block_pages() < space.log_budget_pages() {
+        space.log_append(&entry).unwrap();
+        appended += 1;
+        assert!(appended < 4_000, "the log goes up to its share");
+    }
+    assert!((45..=50).contains(&share(&space)), "filled: {} %", share(&space));
+    fill(&mut space, 0..1_000).unwrap();
+    space.sync().unwrap();
+    let (mut space, _) = Space::mount(space.into_device()).unwrap();
+    assert!(space.layout().log_blocks >= space.log.block_count());
+    reads_back(&mut space, 0..1_000);
 }

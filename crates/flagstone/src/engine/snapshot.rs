@@ -80,6 +80,10 @@ impl Snapshots {
         std::mem::take(&mut self.unpins)
     }
 
+    pub(crate) fn unpin(&mut self, pin: Option<PinId>) {
+        self.unpins.extend(pin);
+    }
+
     pub(crate) fn has_unpins(&self) -> bool {
         !self.unpins.is_empty()
     }

@@ -75,11 +75,13 @@ impl Engine {
         }
     }
 
-    /// A job's pages could not be written: everything is as before.
-    pub(crate) fn write_failed(&mut self, job: &WriteJob) {
+    /// A job's pages could not be written: everything is as before. Whether its leaves split one by one from now
+    /// on, which takes fewer pages at a time.
+    pub(crate) fn write_failed(&mut self, job: &WriteJob) -> bool {
         for write in &job.pages {
             self.busy.remove(&write.page);
         }
+        let mut is_split = false;
         let table = match &job.outcome {
             Outcome::Reshaped(reshape) => Some(reshape.table),
             Outcome::InnerWritten { table, .. } => Some(*table),
@@ -90,7 +92,8 @@ impl Engine {
                 self.busy.remove(page);
             }
             self.unused_pages.extend(&reshape.taken);
-            self.hand.is_short_of_room |= reshape.old.len() > 1;
+            is_split = reshape.old.len() > 1 && reshape.taken.len() >= reshape.old.len();
+            self.hand.is_short_of_room |= is_split;
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
             tree.is_reshaping = false;
@@ -98,6 +101,7 @@ impl Engine {
         if job.group != GroupId::NONE {
             self.trims.discard_group(job.group);
         }
+        is_split
     }
 
     /// Whether snapshots need what an install replaces.
@@ -121,6 +125,11 @@ impl Engine {
             let pins = pins.iter().copied().chain(std::iter::repeat(None));
             for (old, pin) in reshape.old.iter().zip(pins) {
                 let range = old.range();
+                if !self.buries(until) {
+                    // The changes of a leaf before took the memory of the last snapshot that needed them.
+                    self.snapshots.unpin(pin);
+                    continue;
+                }
                 let pin = pin.map(|pin| (pin, old.page));
                 match reshape.claim {
                     Some(_) => self.retain_copy(table, range, pin, old.lsn, until),

@@ -27,6 +27,9 @@ const READS_MAX: usize = 8;
 /// Frames of memory for each page that is read so that its leaf may split with another one.
 const FRAMES_A_READ: usize = 16;
 
+/// Leaves that split together have one part in this many of the pages that a checkpoint can name.
+const NAMED_SHARE: usize = 8;
+
 /// Pages that a join takes at most, where nodes above it have to split.
 const JOIN_PAGES: u64 = 8;
 
@@ -120,9 +123,11 @@ impl Engine {
         Ok(is_free && !self.merges_to_frames() && !self.tree(table)?.is_reshaping)
     }
 
-    /// Pages that leaves which split together become, at most: two leaves' where memory is small.
+    /// Pages that leaves which split together become, at most: two leaves' where memory is small. A checkpoint
+    /// names them beside what transactions have open, until they are installed.
     fn together_max(&self) -> usize {
-        (self.options.memory / TOGETHER_SHARE / self.payload_size).max(MERGE_PAGES)
+        let in_memory = self.options.memory / TOGETHER_SHARE / self.payload_size;
+        in_memory.min(self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
     }
 
     /// Leaves that may split together with one, at most.
@@ -587,4 +592,32 @@ struct Joined {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
     built: Vec<Built>,
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+    use flagstone_space::OPEN_GROUP_PAGE_SIZE;
+
+    use crate::{Database, Options};
+
+    /// Goal: a checkpoint that comes before leaves are installed that split together can name them all, beside what
+    /// other rules leave to transactions; else the device could not be opened after a cut. Method: blocks so small
+    /// that their record is the tighter bound.
+    #[test]
+    fn leaves_that_split_together_can_be_named() {
+        for (name, pages_per_block) in [("slc-512", 32), ("slc-2k", 8), ("slc-2k", 64)] {
+            let mut profile = Profile::named(name).unwrap();
+            profile.geometry.pages_per_block = pages_per_block;
+            let profile = profile.with_block_count(4_096).unwrap();
+            let options = Options::default().with_memory(16 << 20);
+            let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+            let room = database.runtime().space().record_room();
+            let most = database.runtime().engine().together_max() * OPEN_GROUP_PAGE_SIZE;
+            assert!(
+                most <= room / 4,
+                "{name}, {pages_per_block} pages a block: {most} of {room} bytes"
+            );
+        }
+    }
 }
