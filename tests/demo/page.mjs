@@ -272,7 +272,8 @@ async function seenEnding(act) {
   // A browser takes the focus from what is disabled when it draws the next picture.
   await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
   await act();
-  await page.unroute("**/api/state");
+  // What it was asked meanwhile is answered first.
+  await page.unrouteAll({ behavior: "wait" });
   await phase.filter({ hasNotText: "Ending" }).waitFor();
 }
 
