@@ -9,8 +9,8 @@
 //! - **G2** Nothing since the last sync is durable; a failed sync ends all writing (rule D10).
 //! - **G3** Pages that this session has neither programmed nor erased may be programmed once.
 //! - **G4** A sector that was programmed keeps its bytes until its segment is erased.
-//! - **G5** A file that grows has segments as far as it reaches: those that are whole. They are zeros on the
-//!   medium before they are there, and what is behind them counts for nothing and is written over.
+//! - **G5** A file that grows has segments as far as it reaches: those that are whole. They read as zeros,
+//!   after a cut too, before they are there, and what is behind them counts for nothing and is written over.
 //! - **G6** Where the host has no room for more segments nothing has changed.
 //! - **G7** What was discarded reads as zeros or as it did, page by page. An erase gets back from the host the
 //!   room that a discard gave it.
