@@ -80,7 +80,8 @@ pub(crate) struct Layout {
     pub(crate) meta_reserve: u32,
     /// Blocks of the log that the options ask for.
     log_blocks_wanted: u32,
-    /// Blocks that it would fill.
+    /// Blocks that it got beyond its share because it filled half of what it had; forgotten by a mount that finds
+    /// it shorter.
     log_blocks_filled: u32,
     /// Whether the log follows the blocks that are there.
     grows: bool,

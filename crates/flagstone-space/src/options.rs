@@ -29,7 +29,7 @@ pub struct SpaceOptions {
     /// that blocks were erased for; none turns it off.
     pub static_wear: Option<u32>,
     /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes a quarter of the blocks that are
-    /// there, half where it fills that, up to `log_pages`.
+    /// there, up to half where it fills half of what it has, up to `log_pages`.
     pub grows: bool,
 }
 
