@@ -241,6 +241,8 @@ pub struct Engine {
     replaying: Option<Lsn>,
     /// Numbers that no page gets while restart puts commits back.
     held_numbers: Vec<LogicalPage>,
+    /// The last record that frees page numbers, of those that a restart would find in the log.
+    freed_lsn: Lsn,
     /// Deltas up to here were put back by restart and may be older than their base.
     recovered: Lsn,
     floors: Vec<Lsn>,
@@ -344,6 +346,7 @@ impl Engine {
             replay_cutoff: None,
             replaying: None,
             held_numbers: Vec::new(),
+            freed_lsn: Lsn::ZERO,
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],
             deltas_size: 0,

@@ -44,7 +44,7 @@ mod view;
 
 use flagstone_space::LogicalPage;
 
-pub(crate) use build::{build_inner, build_leaves, empty_leaf};
+pub(crate) use build::{build_inner, build_leaves, empty_leaf, separator_of};
 pub(crate) use inner::{inner_with, join_inner};
 #[cfg(feature = "parts")]
 pub(crate) use insert::with_inserted;

@@ -25,7 +25,7 @@ use std::ops::Bound;
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
 
-use super::merge::{Job, Next};
+use super::merge::{Job, Next, WriteJob};
 use super::spill::{CommittedRun, Run};
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
@@ -330,6 +330,12 @@ impl Engine {
         self.want_flush();
     }
 
+    /// Asks for a checkpoint without which a leaf cannot be merged, and for merges as the one under way does them.
+    pub(super) fn want_checkpoint_before_merges(&mut self) {
+        self.cycle.merges_all |= matches!(self.cycle.phase, Phase::Merging { .. });
+        self.want_checkpoint();
+    }
+
     /// Asks for a checkpoint after which nothing is written.
     pub(crate) fn want_last_checkpoint(&mut self) {
         self.cycle.is_last = true;
@@ -471,9 +477,12 @@ impl Engine {
                         self.want_flush();
                         return Ok(Next::Idle);
                     }
+                    let end = job.as_ref().and_then(WriteJob::end).map(<[u8]>::to_vec);
                     next = job.map_or(Next::Stepped, |job| Next::Job(Job::Write(Box::new(job))));
+                    end.or(place.high)
+                } else {
+                    place.high
                 }
-                place.high
             }
         };
         let (tree, from) = high.map_or((number + 1, Vec::new()), |high| (number, high));
@@ -621,6 +630,9 @@ impl Engine {
         self.cycle.grouped_pages -= std::mem::take(&mut self.cycle.grouped_saved);
         self.cycle.end_page = Some(self.log_page);
         self.drops_saved();
+        if self.freed_lsn <= self.cycle.cutoff {
+            self.freed_lsn = Lsn::ZERO;
+        }
         for run in std::mem::take(&mut self.cycle.loaded) {
             let pages = run.run.pages.into_iter().map(|(_, page)| page).collect();
             self.trims.add_pages(run.lsn, run.run.group, pages);

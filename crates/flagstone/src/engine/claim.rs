@@ -531,6 +531,7 @@ impl Engine {
                 pages,
                 dropped,
                 old,
+                rest: None,
                 grown,
                 is_due: true,
             };

@@ -159,7 +159,8 @@ impl Engine {
     /// Bytes by which leaves may grow for changes that are not merged, as far as is known.
     pub(crate) fn growth_waiting(&self) -> usize {
         let entries = self.trees.iter().flat_map(|tree| tree.deltas.range(KeyRange::ALL));
-        let grown: usize = entries.map(|entry| grown_by(&entry).max(0) as usize).sum();
+        let grown: usize =
+            entries.map(|entry| grown_by(&entry, Lsn(u64::MAX)).max(0) as usize).sum();
         grown + self.runs.pages_left() * self.payload_size
     }
 

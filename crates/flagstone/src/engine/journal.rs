@@ -95,7 +95,15 @@ impl Engine {
             dropped: dropped.items(),
         }));
         self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
+        self.note_freed(parts.trims, lsn);
         lsn
+    }
+
+    /// A record of the log frees page numbers.
+    pub(crate) fn note_freed(&mut self, trims: &[LogicalPage], lsn: Lsn) {
+        if !trims.is_empty() {
+            self.freed_lsn = self.freed_lsn.max(lsn);
+        }
     }
 }
 

@@ -128,6 +128,12 @@ impl WriteJob {
         Some((before, upto))
     }
 
+    /// Where the rest of a leaf begins that merges in parts.
+    pub(super) fn end(&self) -> Option<&[u8]> {
+        let Outcome::Reshaped(reshape) = &self.outcome else { return None };
+        reshape.rest.as_ref().map(|rest| rest.low.as_slice())
+    }
+
     /// Pages that had a version before.
     fn pages_again(&self) -> usize {
         match &self.outcome {
@@ -179,6 +185,7 @@ struct Reshape {
     taken: Vec<LogicalPage>,
     dropped: Vec<Vec<u8>>,
     old: Vec<OldBase>,
+    rest: Option<OldBase>,
     grown: i64,
     /// The transaction that it commits.
     claim: Option<Xid>,
@@ -654,6 +661,8 @@ pub(super) struct ReshapePlan {
     pub(super) pages: Vec<Built>,
     pub(super) dropped: Vec<Vec<u8>>,
     pub(super) old: Vec<OldBase>,
+    /// What did not merge of the leaf: its last pages hold that as it was, for keys from its low fence on.
+    pub(super) rest: Option<OldBase>,
     pub(super) grown: i64,
     /// Whether the leaf is written even if no neighbour joins it.
     pub(super) is_due: bool,

@@ -194,6 +194,7 @@ impl Engine {
         for page in install.trims.iter() {
             effects.trims.push(page.map_err(|_| DAMAGED)?);
         }
+        self.note_freed(&effects.trims, lsn);
         for descriptor in install.dropped.iter() {
             self.trims.add(lsn, descriptor.map_err(|_| DAMAGED)?.0.to_vec());
         }

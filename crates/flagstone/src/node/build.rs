@@ -121,8 +121,12 @@ fn payload_size(payload: &Payload<'_>) -> usize {
 fn fence<'a>(items: &[Item<'a>], at: usize) -> &'a [u8] {
     let Some((right, payload)) = items.get(at) else { return &[] };
     let left = at.checked_sub(1).and_then(|before| items.get(before)).map_or(&[][..], |it| it.0);
-    let is_short = left.len() == right.len() && right.len() <= WHOLE_SEPARATOR_SIZE_MAX;
-    if is_short || matches!(payload, Payload::Child(_)) {
+    if matches!(payload, Payload::Child(_)) { right } else { separator_of(left, right) }
+}
+
+/// What parts two neighbouring keys of leaves: the shortest key above the left one, or the right one.
+pub(crate) fn separator_of<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
+    if left.len() == right.len() && right.len() <= WHOLE_SEPARATOR_SIZE_MAX {
         return right;
     }
     right.get(..=common_size(left, right)).unwrap_or(right)

@@ -232,7 +232,7 @@ impl Engine {
         let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
             let range = KeyRange { low: &low, high: high.as_deref() };
             let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
-            let growth = deltas.range(range).map(|entry| grown_by(&entry)).sum();
+            let growth = deltas.range(range).map(|entry| grown_by(&entry, Lsn(u64::MAX))).sum();
             let gross = gross_of(deltas, range);
             ledger.place(
                 (table.id, low.clone()),
@@ -381,10 +381,11 @@ impl Engine {
     }
 }
 
-/// Bytes by which a leaf may grow for what waits for one of its keys: patches change what is put below
-/// them, not its size.
-pub(in crate::engine) fn grown_by(entry: &Entry<'_>) -> i64 {
-    let whole = entry.versions().filter(|(_, op)| !matches!(op, Op::Patch(_)));
+/// Bytes by which a leaf may grow for what waits up to an LSN for one of its keys: patches change what is put
+/// below them, not its size.
+pub(in crate::engine) fn grown_by(entry: &Entry<'_>, upto: Lsn) -> i64 {
+    let versions = entry.versions().take_while(|(lsn, _)| *lsn <= upto);
+    let whole = versions.filter(|(_, op)| !matches!(op, Op::Patch(_)));
     whole.last().map_or(0, |(_, op)| growth_by(entry.key(), op))
 }
 

@@ -174,6 +174,9 @@ impl Engine {
             // What was placed when the deltas went was placed by the old leaves.
             reshape.old.iter().for_each(|old| self.regroup(table, old.range()));
         }
+        if let Some(rest) = &reshape.rest {
+            self.regroup(table, rest.range());
+        }
         for descriptor in reshape.dropped {
             self.trims.add(reshape.upto, descriptor);
         }

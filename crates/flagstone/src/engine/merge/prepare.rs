@@ -3,10 +3,10 @@
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn};
 
 use super::{
-    OldBase, Outcome, PageWrite, Reason, ReshapePlan, Target, UNDERFULL_PERCENT, WriteJob,
+    OldBase, Outcome, PageWrite, Reason, ReshapePlan, Target, UNDERFULL_PERCENT, WriteJob, grown_by,
 };
 use crate::bugs::SeededBug;
-use crate::delta::KeyRange;
+use crate::delta::{DeltaMap, KeyRange};
 use crate::engine::append::Whose;
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
@@ -96,8 +96,11 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let range = KeyRange { low: view.low(), high: view.high() };
         let deltas = &self.tree(table)?.deltas;
-        let is_due = deltas.range_totals(range, upto).count > 0;
-        let request = MergeRequest { tree: table.id, range, upto, page_size: self.payload_size };
+        let end = self.end_of_merge(table, range, upto);
+        let taken = KeyRange { high: end.as_deref().or(range.high), ..range };
+        let is_due = deltas.range_totals(taken, upto).count > 0;
+        let request =
+            MergeRequest { tree: table.id, range: taken, upto, page_size: self.payload_size };
         let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)
             .map_err(|_| corrupt(page, "leaf does not merge with its deltas"))?;
         if merged.pages.len() > 1
@@ -105,19 +108,53 @@ impl Engine {
         {
             merged = roomy;
         }
-        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        let mut entry_count = merged.entry_count;
+        if let Some(end) = &end {
+            let request = MergeRequest { range: KeyRange { low: end, ..range }, ..request };
+            let rest = node::merge_leaf(Some(view), &DeltaMap::new(), request, &mut NoOutline)
+                .map_err(|_| corrupt(page, "leaf does not part"))?;
+            merged.pages.extend(rest.pages);
+            entry_count += rest.entry_count;
+        }
+        let base = |low: &[u8], high: Option<&[u8]>| OldBase {
+            page,
+            low: low.to_vec(),
+            high: high.map(<[u8]>::to_vec),
+            lsn,
+        };
         Ok(ReshapePlan {
             table,
             page,
-            old: vec![OldBase { page, low: low.clone(), high: high.clone(), lsn }],
-            low,
-            high,
+            old: vec![base(taken.low, taken.high)],
+            rest: end.as_ref().map(|end| base(end, range.high)),
+            low: taken.low.to_vec(),
+            high: taken.high.map(<[u8]>::to_vec),
             upto,
             pages: merged.pages,
             dropped: merged.dropped_refs,
-            grown: merged.entry_count as i64 - view.count() as i64,
+            grown: entry_count as i64 - view.count() as i64,
             is_due,
         })
+    }
+
+    /// Where a merge of a leaf ends whose deltas become more pages than a checkpoint could name, should it come
+    /// before the install (rule D4). What lies behind keeps its deltas.
+    fn end_of_merge(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> Option<Vec<u8>> {
+        let deltas = &self.trees.get(table.id as usize)?.deltas;
+        // Each page but the last is half full at least.
+        let most = self.split_max() * (self.payload_size - self.reserve_of(table)) / 2;
+        if deltas.bytes() <= most {
+            return None;
+        }
+        let (mut bytes, mut last) = (0, range.low);
+        for entry in deltas.range(range) {
+            if bytes > most {
+                return Some(node::separator_of(last, entry.key()).to_vec());
+            }
+            bytes += usize::try_from(grown_by(&entry, upto)).unwrap_or(0);
+            last = entry.key();
+        }
+        None
     }
 
     /// The job of a leaf that keeps to its page, by an append where that carries it.

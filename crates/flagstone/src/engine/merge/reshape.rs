@@ -4,8 +4,8 @@
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn};
 
 use super::{
-    InnerRange, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape, ReshapePlan, TOGETHER_MAX,
-    TOGETHER_SHARE, WriteJob,
+    InnerRange, InstallJob, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape, ReshapePlan,
+    TOGETHER_MAX, TOGETHER_SHARE, WriteJob,
 };
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
@@ -27,7 +27,8 @@ const READS_MAX: usize = 8;
 /// Frames of memory for each page that is read so that its leaf may split with another one.
 const FRAMES_A_READ: usize = 16;
 
-/// Leaves that split together have one part in this many of the pages that a checkpoint can name.
+/// What leaves split into at once has one part in this many of the pages that a checkpoint can name, and what all
+/// trees split into before an install half of them.
 const NAMED_SHARE: usize = 8;
 
 /// Pages that a join takes at most, where nodes above it have to split.
@@ -50,11 +51,15 @@ impl Engine {
         beside: Vec<ReshapePlan>,
     ) -> Step<Option<WriteJob>> {
         let table = plan.table;
-        if self.tree(table)?.is_reshaping {
+        if self.tree(table)?.is_reshaping || self.are_many_open(&plan) {
             if !plan.is_due {
                 self.note_emptied(table, &plan.low);
             }
             self.want_flush();
+            return Ok(None);
+        }
+        if plan.rest.as_ref().is_some_and(|rest| !self.may_keep_lsn(rest.lsn)) {
+            self.want_checkpoint_before_merges();
             return Ok(None);
         }
         let own_page = plan.page;
@@ -72,6 +77,18 @@ impl Engine {
             }
         }
         self.plan_reshape(plan, beside, gone, own_page)
+    }
+
+    /// Whether a checkpoint has to name so many pages of other trees that this plan waits for their install.
+    fn are_many_open(&self, plan: &ReshapePlan) -> bool {
+        let open: usize = self.installs.iter().map(InstallJob::page_count).sum();
+        open > 0 && open + plan.pages.len() > self.nameable_pages() / 2
+    }
+
+    /// Whether a page number may be given to a page that is complete to no more than `lsn`. A restart frees it
+    /// again if the tail of the log has a younger record that freed it, and had another owner for it before.
+    fn may_keep_lsn(&self, lsn: Lsn) -> bool {
+        self.freed_lsn <= lsn || self.is_replaying()
     }
 
     /// The job of a merge that ends in the page it began with; the page on flash takes `append`, if any.
@@ -98,7 +115,8 @@ impl Engine {
         keys: &[Vec<u8>],
     ) -> Step<Vec<ReshapePlan>> {
         let mut plans: Vec<ReshapePlan> = Vec::new();
-        if keys.is_empty() || plan.pages.len() < 2 || !self.may_split_several(plan.table)? {
+        let is_alone = keys.is_empty() || plan.pages.len() < 2 || plan.rest.is_some();
+        if is_alone || !self.may_split_several(plan.table)? {
             return Ok(plans);
         }
         let mut page_count = plan.pages.len();
@@ -128,6 +146,11 @@ impl Engine {
     fn together_max(&self) -> usize {
         let in_memory = self.options.memory / TOGETHER_SHARE / self.payload_size;
         in_memory.min(self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
+    }
+
+    /// Pages that the deltas of one leaf become at once, at most.
+    pub(super) fn split_max(&self) -> usize {
+        (self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
     }
 
     /// Leaves that may split together with one, at most.
@@ -162,7 +185,7 @@ impl Engine {
         self.drop_held(table, range, lsn);
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         let plan = self.plan_of(table, index, upto)?;
-        Ok((plan.is_due && plan.pages.len() > 1).then_some(plan))
+        Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
     }
 
     /// Widens a plan to a neighbour of the leaf under the same parent, when both fit one page.
@@ -342,7 +365,8 @@ impl Engine {
         gone: Vec<(Vec<u8>, LogicalPage)>,
         climb: &mut Climb,
     ) -> Step<(GroupId, Reshape)> {
-        let ReshapePlan { table, upto, low: key, mut dropped, mut old, mut grown, .. } = plan;
+        let ReshapePlan { table, upto, low: key, mut dropped, mut old, mut grown, rest, .. } = plan;
+        climb.rest = rest;
         let root = self.root_of(table)?;
         let (mut deletes, mut trims): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
         let mut level = 0;
@@ -405,6 +429,7 @@ impl Engine {
             taken: std::mem::take(&mut climb.taken),
             dropped,
             old,
+            rest: climb.rest.take(),
             grown,
             claim: None,
         };
@@ -528,7 +553,7 @@ impl Engine {
             if index > 0 {
                 puts.push((built.low_key, at));
             }
-            climb.writes.push(PageWrite::new(at, built.image, lsn));
+            climb.write(at, built.image, lsn);
         }
         Ok(puts)
     }
@@ -548,7 +573,7 @@ impl Engine {
         for built in built {
             let at = self.take_page_for(climb)?;
             children.push((built.low_key, at));
-            climb.writes.push(PageWrite::new(at, built.image, lsn));
+            climb.write(at, built.image, lsn);
         }
         let range = KeyRange::ALL;
         let rows = children.iter().map(|(key, child)| (key.as_slice(), *child));
@@ -559,7 +584,7 @@ impl Engine {
             return self.grow_root(table, level + 1, images, lsn, root, climb);
         }
         let image = images.into_iter().next().map(|built| built.image).unwrap_or_default();
-        climb.writes.push(PageWrite::new(root, image, lsn));
+        climb.write(root, image, lsn);
         Ok(())
     }
 }
@@ -573,6 +598,18 @@ struct Climb {
     written: Vec<InnerRange>,
     /// Page of the right one of two inner nodes that joined, until it is known what becomes of it.
     right: Option<LogicalPage>,
+    /// What did not merge of the leaf.
+    rest: Option<OldBase>,
+}
+
+impl Climb {
+    /// A page that is complete to `lsn`, or as old as it was where it did not merge.
+    fn write(&mut self, page: LogicalPage, image: Vec<u8>, lsn: Lsn) {
+        let view = NodeView::trusted(&image);
+        let rest = self.rest.as_ref().filter(|rest| view.is_leaf() && view.low() >= &rest.low[..]);
+        let lsn = rest.map_or(lsn, |rest| rest.lsn);
+        self.writes.push(PageWrite::new(page, image, lsn));
+    }
 }
 
 /// A leaf beside the one of a plan, under the same parent.
@@ -599,17 +636,23 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
     use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 
-    use crate::{Database, Options};
+    use super::InstallJob;
+    use crate::options::Durability;
+    use crate::{Database, Options, Snapshot, Table};
+
+    /// Blocks so small that their record is the tighter bound.
+    fn small_blocks(name: &str, pages_per_block: u32) -> Profile {
+        let mut profile = Profile::named(name).unwrap();
+        profile.geometry.pages_per_block = pages_per_block;
+        profile.with_block_count(4_096).unwrap()
+    }
 
     /// Goal: a checkpoint that comes before leaves are installed that split together can name them all, beside what
-    /// other rules leave to transactions; else the device could not be opened after a cut. Method: blocks so small
-    /// that their record is the tighter bound.
+    /// other rules leave to transactions; else the device could not be opened after a cut.
     #[test]
     fn leaves_that_split_together_can_be_named() {
         for (name, pages_per_block) in [("slc-512", 32), ("slc-2k", 8), ("slc-2k", 64)] {
-            let mut profile = Profile::named(name).unwrap();
-            profile.geometry.pages_per_block = pages_per_block;
-            let profile = profile.with_block_count(4_096).unwrap();
+            let profile = small_blocks(name, pages_per_block);
             let options = Options::default().with_memory(16 << 20);
             let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
             let room = database.runtime().space().record_room();
@@ -618,6 +661,146 @@ mod tests {
                 most <= room / 4,
                 "{name}, {pages_per_block} pages a block: {most} of {room} bytes"
             );
+        }
+    }
+
+    /// Goal: the same for one leaf with all that memory holds back: it merges in parts, nothing is lost of what is
+    /// left, and that keeps its page, also under a number that a record of the log's tail freed before. Method:
+    /// cuts before one of the parts is installed, with and without tables that were dropped before.
+    #[test]
+    fn a_leaf_of_many_deltas_merges_in_parts() {
+        for (number, has_dropped) in [(1, false), (6, false), (1, true), (6, true)] {
+            let mut load = Load::new();
+            if has_dropped {
+                let old = load.database.table("old").unwrap();
+                for row in 0..3_000_u32 {
+                    let mut transaction = load.database.begin();
+                    transaction.put(old, &row.to_be_bytes(), &[1; 200]).unwrap();
+                    transaction.commit_with(Durability::Deferred).unwrap();
+                }
+                load.database.merge().unwrap();
+                load.database.drop_table("old").unwrap();
+                // Numbers are given out from the first one on again.
+                load = load.reopen();
+            }
+            load.commit(3_000);
+            load.merge_until(number);
+            load = load.cut();
+            load.commit(1_000);
+            assert!(load.cut().database.check().unwrap().is_sound());
+        }
+    }
+
+    /// Goal: a full merge leaves nothing of such a leaf behind. Method: its last key has a row already, so that
+    /// no part of the leaf is ever empty.
+    #[test]
+    fn a_full_merge_takes_all_parts() {
+        let mut load = Load::new();
+        let mut transaction = load.database.begin();
+        transaction.put(load.table, &[0xff; 4], &[0; 200]).unwrap();
+        transaction.commit().unwrap();
+        load.database.merge().unwrap();
+        load.commit(3_000);
+        load.database.merge().unwrap();
+        assert!(load.database.runtime().engine().trees.iter().all(|tree| tree.deltas.is_empty()));
+    }
+
+    /// Goal: who reads through a snapshot finds what was there, on both sides of where a merge ended.
+    #[test]
+    fn snapshots_read_leaves_that_merged_in_parts() {
+        let mut load = Load::new();
+        load.commit(1_000);
+        let snapshot = load.database.snapshot().unwrap();
+        for row in (0..load.row).step_by(100) {
+            let mut transaction = load.database.begin();
+            transaction.put(load.table, &row.to_be_bytes(), &[0xee; 200]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        load.database.merge().unwrap();
+        assert!(load.database.runtime().engine().counts.splits > 3, "in parts");
+        load.check(&snapshot);
+    }
+
+    /// Rows that come in the order of their keys, far more than a checkpoint can name pages of.
+    struct Load {
+        database: Database<SimNand>,
+        table: Table,
+        row: u32,
+    }
+
+    impl Load {
+        fn options() -> Options {
+            Options::default().with_memory(4 << 20)
+        }
+
+        fn new() -> Self {
+            let device = SimNand::new(&small_blocks("slc-2k", 8), 1);
+            let database = Database::create_on(device, &Self::options()).unwrap();
+            let table = database.table("t").unwrap();
+            Self { database, table, row: 0 }
+        }
+
+        /// Commits rows one by one, so that none of them is claimed.
+        fn commit(&mut self, rows: u32) {
+            for row in self.row..self.row + rows {
+                let mut transaction = self.database.begin();
+                transaction.put(self.table, &row.to_be_bytes(), &[row as u8; 200]).unwrap();
+                transaction.commit_with(Durability::Deferred).unwrap();
+            }
+            self.database.flush().unwrap();
+            self.row += rows;
+        }
+
+        /// Merges until the group of this number waits for its install.
+        fn merge_until(&self, number: usize) {
+            let runtime = self.database.runtime();
+            runtime.engine().want_full_merge();
+            let (mut count, mut was_open) = (0, false);
+            while count < number && runtime.advance().unwrap() {
+                let engine = runtime.engine();
+                let open: usize = engine.installs.iter().map(InstallJob::page_count).sum();
+                let most = 2 * engine.split_max();
+                assert!(open <= most, "{open} of {most} pages wait for their install");
+                for install in &engine.installs {
+                    let rest = install.reshape.rest.as_ref();
+                    let is_young = rest.is_none_or(|rest| engine.freed_lsn <= rest.lsn);
+                    assert!(
+                        is_young,
+                        "the tail of the log has a record that would free the rest's page"
+                    );
+                }
+                count += usize::from(open > 0 && !was_open);
+                was_open = open > 0;
+            }
+            assert_eq!(count, number);
+        }
+
+        /// Cuts the power, so that the next session begins where this one was.
+        fn reopen(self) -> Self {
+            let device = self.database.into_device().unwrap();
+            let database = Database::open_on(device, &Self::options()).unwrap();
+            let table = database.existing_table("t").unwrap().unwrap();
+            Self { database, table, row: self.row }
+        }
+
+        /// Cuts the power twice; the last session can be written to and has all rows.
+        fn cut(self) -> Self {
+            let mut load = self.reopen();
+            load.commit(1);
+            let load = load.reopen();
+            load.database.runtime().checkpoint_now().unwrap();
+            load.check(&load.database.snapshot().unwrap());
+            load
+        }
+
+        fn check(&self, snapshot: &Snapshot<SimNand>) {
+            let mut found = snapshot.range(self.table, ..);
+            for row in 0..self.row {
+                let (key, value) = found.next().unwrap().unwrap();
+                assert_eq!(key, row.to_be_bytes());
+                assert!(value == [row as u8; 200], "row {row}");
+            }
+            assert!(found.next().is_none());
         }
     }
 }

@@ -69,7 +69,7 @@ impl Engine {
         let range = KeyRange { low: &low, high: high.as_deref() };
         let deltas = &self.tree(table).ok()?.deltas;
         let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
-        let growth = deltas.range(range).map(|entry| grown_by(&entry)).sum();
+        let growth = deltas.range(range).map(|entry| grown_by(&entry, Lsn(u64::MAX))).sum();
         let gross = gross_of(deltas, range);
         let page = place.page;
         self.hand.ledger.place((table.id, low.clone()), place, size, growth);
