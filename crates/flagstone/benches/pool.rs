@@ -21,6 +21,8 @@ const KEYS: u64 = 1_000_000;
 const ROUNDS: u32 = 200_000;
 /// Changes between two flushes of the log.
 const BATCH: u32 = 1_000;
+/// Changes of a transaction of many.
+const MANY: u32 = 100;
 
 /// Keys of an order that has nothing to do with theirs.
 struct Keys {
@@ -83,7 +85,41 @@ fn main() {
     measure("update, a million deltas", rounds, &database, |engine, rounds| {
         update(engine, table, &mut keys, rounds);
     });
+    measure_many(rounds, &database, table, &mut keys);
     database.close().unwrap();
+}
+
+/// Updates in transactions of many: what of them are the puts and the commit, and what locks alone.
+fn measure_many(rounds: u32, database: &Database<SimNand>, table: Table, keys: &mut Keys) {
+    let [mut lock_ns, mut release_ns, mut put_ns, mut commit_ns] = [0; 4];
+    let transactions = rounds / MANY;
+    for _ in 0..transactions {
+        let mut engine = database.runtime().engine();
+        let start = Instant::now();
+        let xid = lock_many(&mut engine, table, keys);
+        lock_ns += end(&mut engine, xid, start, &mut release_ns);
+        let start = Instant::now();
+        let xid = put_many(&mut engine, table, keys);
+        put_ns += end(&mut engine, xid, start, &mut commit_ns);
+        drop(engine);
+        database.flush().unwrap();
+    }
+    let each = |total: u128| total as f64 / f64::from(transactions * MANY);
+    println!("update in a transaction of {MANY}: {:.0} ns", each(put_ns + commit_ns));
+    println!("  its put {:.0} ns, of that the lock {:.0} ns", each(put_ns), each(lock_ns));
+    println!(
+        "  its commit {:.0} ns, of that the release {:.0} ns",
+        each(commit_ns),
+        each(release_ns)
+    );
+}
+
+/// Commits; gives the nanoseconds from `start` until then, and adds what the commit took.
+fn end(engine: &mut Engine, xid: Xid, start: Instant, commit_ns: &mut u128) -> u128 {
+    let middle = Instant::now();
+    commit(engine, xid);
+    *commit_ns += middle.elapsed().as_nanos();
+    (middle - start).as_nanos()
 }
 
 /// Runs `rounds` of something in batches, and flushes the log and makes room between them, untimed.
@@ -154,6 +190,26 @@ fn update(engine: &mut Engine, table: Table, keys: &mut Keys, rounds: u32) {
     }
 }
 
+#[inline(never)]
+fn lock_many(engine: &mut Engine, table: Table, keys: &mut Keys) -> Xid {
+    let xid = engine.begin();
+    for _ in 0..MANY {
+        engine.lock_key(xid, table, &keys.draw()).unwrap();
+    }
+    xid
+}
+
+#[inline(never)]
+fn put_many(engine: &mut Engine, table: Table, keys: &mut Keys) -> Xid {
+    let xid = engine.begin();
+    for round in 0..MANY {
+        let value = u64::from(round).to_le_bytes();
+        engine.put(xid, table, &keys.draw(), &value).unwrap();
+    }
+    xid
+}
+
+#[inline(never)]
 fn commit(engine: &mut Engine, xid: Xid) {
     if let Err(stop) = engine.commit(xid, Durability::Deferred) {
         panic!("no room for a commit: {stop:?}");

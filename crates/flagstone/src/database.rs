@@ -540,6 +540,7 @@ impl<D: Nand> Database<D> {
     /// The device failed, or has no room; commits are as durable as they were.
     pub fn merge(&self) -> Result<(), EngineError> {
         self.flush()?;
+        self.runtime.load_runs()?;
         self.runtime.merge_now()
     }
 

@@ -32,6 +32,7 @@ mod cursor;
 mod index;
 mod map;
 mod op;
+mod packed;
 mod patch;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,9 @@ mod value;
 pub(crate) use chunk::key_head;
 pub(crate) use cursor::{Entry, Versions};
 pub(crate) use map::{DeltaMap, DroppedRefs, KeyRange};
-pub(crate) use op::{Op, decode_delta, encode_delta, put_varint, take_varint, varint_size};
+#[cfg(test)]
+pub(crate) use op::encode_delta;
+pub(crate) use op::{Op, decode_delta, put_varint, take_varint, varint_size};
+pub(crate) use packed::{Unpacker, pack};
 pub(crate) use patch::{Patch, PatchBuf};
 pub(crate) use value::{OutOfLine, Value, apply};

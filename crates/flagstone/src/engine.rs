@@ -25,7 +25,7 @@ use crate::bugs::Bugs;
 use crate::delta::DroppedRefs;
 use crate::error::EngineError;
 use crate::lock::{LockTable, Xid};
-use crate::log::{ChainPoint, Flush, ItemBuf, LogGeometry, LogWriter};
+use crate::log::{ChainPoint, Flush, LogGeometry, LogWriter};
 use crate::node;
 use crate::options::{Budget, FrameKind, MergeTo, Options};
 
@@ -275,7 +275,6 @@ pub struct Engine {
     fault: Option<EngineError>,
     counts: Counts,
     scratch: Vec<u8>,
-    items: ItemBuf,
     pub(crate) bugs: Bugs,
 }
 
@@ -362,7 +361,6 @@ impl Engine {
             hand: merge::Hand::new(&options, payload_size),
             folding: None,
             append_room: AppendRoom::default(),
-            items: ItemBuf::new(),
             installs: VecDeque::new(),
             trims: value::Trims::default(),
             drops: dropped::Drops::default(),

@@ -226,7 +226,7 @@ fn a_block_that_takes_no_mark_is_left_out() {
         let mut transaction = database.begin();
         for step in 0..50 {
             let row = (round * 37 + step * 11) % 4_000;
-            let value = [key(round).as_slice(), &[7; 100]].concat();
+            let value = [key(round).as_slice(), &[round as u8; 100]].concat();
             transaction.put(table, &key(row), &value).unwrap();
         }
         transaction.commit_with(Durability::Immediate).unwrap();

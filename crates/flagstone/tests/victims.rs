@@ -149,7 +149,7 @@ fn merges_to_frames_write_less() {
         // Frames that are ahead take no claims: without any, both runs begin with the same leaves.
         let commit = CommitBy::Log;
         let options = Options { merge_to, commit, frame_share: 0.5, ..Options::default() };
-        options.with_memory(64 << 10)
+        options.with_memory(80 << 10)
     };
     let [flash, frame] = [MergeTo::Flash, MergeTo::Frame].map(|to| pages_written(&options(to)));
     assert!(frame * 100 < flash * 95, "{frame} and {flash} pages");

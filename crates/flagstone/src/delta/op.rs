@@ -1,6 +1,6 @@
 //! One change of one value, and its one encoding.
 //!
-//! The same bytes serve the log record, the map in memory and the append on flash:
+//! The same bytes of an operation serve the log record, the map in memory and the run on flash:
 //!
 //! ```text
 //! op    = 0                      delete
@@ -8,7 +8,7 @@
 //!       | 2 bytes                put of an out-of-line value, opaque descriptor
 //!       | 3 value_size run*      patch
 //! run   = gap size bytes         gap: distance from the end of the run before
-//! delta = key_size key op_size op
+//! delta = key_size key op_size op    in logs of before: see `packed`
 //! ```
 //!
 //! All sizes and gaps are varints (LEB128, at most 5 bytes).
@@ -58,6 +58,9 @@ pub(crate) enum DeltaFault {
     /// A delete carries bytes after its tag.
     #[error("delete carries bytes")]
     Trailing,
+    /// A key shares more with the one before than that one has.
+    #[error("a key begins like the one before, beyond its end")]
+    Prefix,
     /// The runs break O1.
     #[error(transparent)]
     Patch(#[from] PatchFault),
@@ -66,18 +69,26 @@ pub(crate) enum DeltaFault {
 impl<'a> Op<'a> {
     /// Appends the encoding to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.tag());
+        self.encode_body(out);
+    }
+
+    /// What the encoding begins with.
+    pub(super) const fn tag(&self) -> u8 {
         match self {
-            Op::Delete => out.push(TAG_DELETE),
-            Op::Put(value) => {
-                out.push(TAG_PUT);
-                out.extend_from_slice(value);
-            }
-            Op::PutRef(descriptor) => {
-                out.push(TAG_PUT_REF);
-                out.extend_from_slice(descriptor);
-            }
+            Op::Delete => TAG_DELETE,
+            Op::Put(_) => TAG_PUT,
+            Op::PutRef(_) => TAG_PUT_REF,
+            Op::Patch(_) => TAG_PATCH,
+        }
+    }
+
+    /// Appends the encoding behind its tag.
+    pub(super) fn encode_body(&self, out: &mut Vec<u8>) {
+        match self {
+            Op::Delete => {}
+            Op::Put(bytes) | Op::PutRef(bytes) => out.extend_from_slice(bytes),
             Op::Patch(patch) => {
-                out.push(TAG_PATCH);
                 put_varint(out, patch.value_size());
                 out.extend_from_slice(patch.packed_runs());
             }
@@ -86,7 +97,12 @@ impl<'a> Op<'a> {
 
     /// Size of the encoding in bytes.
     pub(crate) fn encoded_size(&self) -> usize {
-        1 + match self {
+        1 + self.body_size()
+    }
+
+    /// Size of the encoding behind its tag.
+    pub(super) fn body_size(&self) -> usize {
+        match self {
             Op::Delete => 0,
             Op::Put(bytes) | Op::PutRef(bytes) => bytes.len(),
             Op::Patch(patch) => varint_size(patch.value_size()) + patch.packed_runs().len(),
@@ -99,7 +115,17 @@ impl<'a> Op<'a> {
     ///
     /// The first check that failed; `body` may be any bytes (O3).
     pub(crate) fn decode(body: &'a [u8]) -> Result<Self, DeltaFault> {
-        let op = Self::decode_trusted(body)?;
+        let (&tag, rest) = body.split_first().ok_or(DeltaFault::Truncated)?;
+        Self::decode_body(tag, rest)
+    }
+
+    /// Reads an operation whose tag stands elsewhere; `rest` is what follows it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Op::decode`].
+    pub(super) fn decode_body(tag: u8, rest: &'a [u8]) -> Result<Self, DeltaFault> {
+        let op = Self::of_body(tag, rest)?;
         if let Op::Patch(patch) = op {
             patch.check()?;
         }
@@ -109,6 +135,11 @@ impl<'a> Op<'a> {
     /// Reads an operation that `encode` wrote: the runs are not walked.
     pub(super) fn decode_trusted(body: &'a [u8]) -> Result<Self, DeltaFault> {
         let (&tag, rest) = body.split_first().ok_or(DeltaFault::Truncated)?;
+        Self::of_body(tag, rest)
+    }
+
+    #[inline]
+    fn of_body(tag: u8, rest: &'a [u8]) -> Result<Self, DeltaFault> {
         match tag {
             TAG_DELETE if rest.is_empty() => Ok(Op::Delete),
             TAG_DELETE => Err(DeltaFault::Trailing),
@@ -123,7 +154,8 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Appends one self-delimiting delta to `out`.
+/// Appends one self-delimiting delta to `out`: no record is written with it any more.
+#[cfg(test)]
 pub(crate) fn encode_delta(key: &[u8], op: Op<'_>, out: &mut Vec<u8>) {
     put_varint(out, size_of_slice(key));
     out.extend_from_slice(key);

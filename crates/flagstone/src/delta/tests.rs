@@ -58,6 +58,14 @@ fn key_strategy() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Keys with little and much in common.
+fn long_key_strategy() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        2 => key_strategy(),
+        1 => (0..40_usize, any::<u8>()).prop_map(|(size, last)| [&vec![7; size][..], &[last]].concat()),
+    ]
+}
+
 /// Every version ever inserted, unfolded.
 type Model = BTreeMap<(Vec<u8>, Lsn), OwnedOp>;
 
@@ -233,6 +241,35 @@ proptest! {
         }
     }
 
+    /// Goal: what is packed is unpacked to the same, and damaged bytes give changes or a fault (K1).
+    #[test]
+    fn unpacking_is_total_and_inverts_packing(
+        changes in prop::collection::vec((any::<u64>(), long_key_strategy(), op_strategy()), 0..12),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let (mut bytes, mut before) = (Vec::new(), &[][..]);
+        for (number, key, op) in &changes {
+            pack(before, *number, key, op.as_op(), &mut bytes);
+            before = key;
+        }
+        let mut unpacker = Unpacker::new(&bytes);
+        for (number, key, op) in &changes {
+            let change = unpacker.next().expect("as many as were packed").expect("they decode");
+            prop_assert_eq!((change.number, change.key, change.op), (*number, &key[..], op.as_op()));
+        }
+        prop_assert!(unpacker.next().is_none());
+        for (index, byte) in damage {
+            if !bytes.is_empty() {
+                let index = index.index(bytes.len());
+                bytes[index] = byte;
+            }
+        }
+        let mut unpacker = Unpacker::new(&bytes);
+        while let Some(change) = unpacker.next() {
+            prop_assert!(change.is_err() || change.is_ok_and(|change| change.key.len() <= bytes.len()));
+        }
+    }
+
     /// Goal: the patch between two values turns one into the other.
     #[test]
     fn patch_between_values_gives_the_second(
@@ -244,6 +281,20 @@ proptest! {
         patch.as_patch().apply(&mut value);
         prop_assert_eq!(value, new);
     }
+}
+
+/// Goal: a record says little beside the changes. Method: small rows of ascending keys, as a checkpoint
+/// copies them, and the first of them alone, as a commit holds it.
+#[test]
+fn small_changes_are_packed_tightly() {
+    let (mut bytes, mut before) = (Vec::new(), [0; 0].to_vec());
+    for index in 0..100_u32 {
+        let key = (0x7000_0000 + 3 * index).to_be_bytes();
+        pack(&before, u64::from(index) * 100, &key, Op::Put(b"1234"), &mut bytes);
+        before = key.to_vec();
+        assert!(index > 0 || bytes.len() == 11, "{} bytes for the first", bytes.len());
+    }
+    assert!(bytes.len() <= 950, "{} bytes for 100 changes", bytes.len());
 }
 
 #[test]

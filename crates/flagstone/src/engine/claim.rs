@@ -709,7 +709,7 @@ impl Engine {
             own.appends = std::mem::take(&mut claim.appends);
         }
         self.append_marker(claim.group);
-        let lsn = self.append_commit(claim.xid, &own);
+        let lsn = self.append_commit(&own);
         own.group = None;
         self.cycle.count_committed(own.writes.bytes());
         self.apply_commit(&own, lsn);

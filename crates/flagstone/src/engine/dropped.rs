@@ -410,9 +410,7 @@ impl Engine {
         let mut key = Vec::new();
         private_key(CATALOG, &tombstone(table), &mut key);
         transaction.writes.insert(&key, Op::Delete, Lsn(1), &[]);
-        let xid = Xid(self.xid_next);
-        self.xid_next += 1;
-        let lsn = self.append_commit(xid, &transaction);
+        let lsn = self.append_commit(&transaction);
         self.apply_commit(&transaction, lsn);
         self.committed = lsn;
         if let Some(freed) = self.drops.freed.back_mut() {

@@ -8,9 +8,8 @@ use super::Engine;
 use super::catalog::Tree;
 use super::checkpoint::MasterRun;
 use super::transaction::{Transaction, split_private_key};
-use crate::delta::{KeyRange, encode_delta};
-use crate::lock::Xid;
-use crate::log::{Blob, CopiedDelta, Install, ItemBuf, LogWriter, LoggedDelta, Record, Separator};
+use crate::delta::{KeyRange, pack};
+use crate::log::{Blob, Changes, Copies, Install, ItemBuf, LogWriter, Record, Separator};
 
 /// What an install record says.
 pub(crate) struct InstallParts<'a> {
@@ -25,39 +24,30 @@ pub(crate) struct InstallParts<'a> {
 
 impl Engine {
     /// Appends a transaction's commit record: the point at which it is committed (rule D5).
-    pub(crate) fn append_commit(&mut self, xid: Xid, transaction: &Transaction) -> Lsn {
+    pub(crate) fn append_commit(&mut self, transaction: &Transaction) -> Lsn {
         let before = self.log.pending_bytes();
-        let mut items = std::mem::take(&mut self.items);
-        let mut scratch = std::mem::take(&mut self.scratch);
-        items.clear();
-        for entry in transaction.writes.range(KeyRange::ALL) {
-            let (table, key) = split_private_key(entry.key());
-            for (_, op) in entry.versions() {
-                scratch.clear();
-                encode_delta(key, op, &mut scratch);
-                items.push(LoggedDelta { tree: table.id, delta: &scratch });
-            }
-        }
         let [mut appends, mut runs, mut dropped] = [const { ItemBuf::EMPTY }; 3];
         transaction.appends.iter().for_each(|append| appends.push(*append));
         for run in &transaction.runs {
-            scratch.clear();
+            let mut bytes = Vec::new();
             let rolled_back = transaction.rolled_back.clone();
-            MasterRun { lsn: Lsn::ZERO, run: run.clone(), rolled_back }.encode(&mut scratch);
-            runs.push(Blob(&scratch));
+            MasterRun { lsn: Lsn::ZERO, run: run.clone(), rolled_back }.encode(&mut bytes);
+            runs.push(Blob(&bytes));
         }
         transaction.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
         self.log.open();
         self.log.skip(transaction.runs.len() as u64);
-        let lsn = self.log.append(&Record::Commit {
-            xid,
+        let head = Record::Commit {
             group: transaction.group.unwrap_or(GroupId::NONE),
             appends: appends.items(),
             runs: runs.items(),
             dropped: dropped.items(),
-            deltas: items.items(),
+            changes: Changes::Packed(&[]),
+        };
+        let lsn = self.log.append_with(|out| {
+            head.encode(out);
+            pack_writes(transaction, out);
         });
-        (self.items, self.scratch) = (items, scratch);
         let bytes = self.log.pending_bytes() - before;
         self.counts.log_bytes += bytes as u64;
         self.prices.logged(bytes, self.options.memory);
@@ -107,6 +97,18 @@ impl Engine {
     }
 }
 
+/// Appends the changes of a commit record, which end it.
+fn pack_writes(transaction: &Transaction, out: &mut Vec<u8>) {
+    let mut before: &[u8] = &[];
+    for entry in transaction.writes.range(KeyRange::ALL) {
+        let (table, key) = split_private_key(entry.key());
+        for (_, op) in entry.versions() {
+            pack(before, u64::from(table.id), key, op, out);
+            before = key;
+        }
+    }
+}
+
 /// Appends copies of a tree's deltas below `below` that follow the key `after`, until they take
 /// `room` bytes.
 ///
@@ -119,29 +121,26 @@ pub(crate) fn append_copies(
     after: Option<Vec<u8>>,
     room: usize,
 ) -> (usize, Option<Vec<u8>>) {
-    let mut items = ItemBuf::new();
-    let mut scratch = Vec::new();
+    let mut changes = Vec::new();
+    let newest = Lsn(below.0.saturating_sub(1));
     let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-    let mut last: Option<Vec<u8>> = None;
+    let mut last: Option<&[u8]> = None;
     let mut more = false;
     let mut count = 0;
     for (key, lsn, op) in tree.deltas.older_than(below, from) {
         // The versions of one key stay together: the cursor goes by keys.
-        if items.size() >= room && last.as_deref() != Some(key) {
+        if changes.len() >= room && last != Some(key) {
             more = true;
             break;
         }
-        scratch.clear();
-        encode_delta(key, op, &mut scratch);
-        items.push(CopiedDelta { lsn, delta: &scratch });
+        pack(last.unwrap_or(&[]), newest.0.saturating_sub(lsn.0), key, op, &mut changes);
         count += 1;
-        if last.as_deref() != Some(key) {
-            last = Some(key.to_vec());
-        }
+        last = Some(key);
     }
     if count > 0 {
         log.open();
-        log.append(&Record::Copy { cycle, tree: tree.id, deltas: items.items() });
+        let copies = Copies::Packed { newest, changes: &changes };
+        log.append(&Record::Copy { cycle, tree: tree.id, copies });
     }
-    (count, last.filter(|_| more))
+    (count, last.filter(|_| more).map(<[u8]>::to_vec))
 }

@@ -16,9 +16,9 @@ use super::checkpoint::{Input, Master, MasterRun};
 use super::spill::Run;
 use super::{Engine, MERGE_PAGES, Table};
 use crate::bugs::SeededBug;
-use crate::delta::decode_delta;
+use crate::delta::{Op, Unpacker, decode_delta};
 use crate::error::Corruption;
-use crate::log::{Cursor, Install, Items, LogWriter, LoggedDelta, Record};
+use crate::log::{Changes, Copies, Cursor, Install, Items, LogWriter, Record};
 use crate::options::Compaction;
 
 /// How far restart has come.
@@ -97,7 +97,7 @@ impl Engine {
         let mut effects = ReplayEffects::default();
         let is_first = phase != Replay::CommitsOnly;
         match record {
-            Record::Commit { group, appends, runs, dropped, deltas, .. } if lsn > master.cutoff => {
+            Record::Commit { group, appends, runs, dropped, changes } if lsn > master.cutoff => {
                 if phase != Replay::WithoutCommits {
                     self.replaying = Some(lsn);
                 }
@@ -111,18 +111,15 @@ impl Engine {
                         self.trims.add(lsn, descriptor.map_err(|_| DAMAGED)?.0.to_vec());
                     }
                 }
-                self.replay_deltas(phase, lsn, deltas)?;
+                self.replay_changes(phase, lsn, changes)?;
             }
             Record::Install(install) if is_first && !self.bugs.has(SeededBug::SkipInstalls) => {
                 self.replay_install(lsn, install, &mut effects)?;
             }
             // The cut may have taken the marker of a commit that a flag made: no later one tells.
             Record::Claimed { .. } | Record::Open { .. } if is_first => self.keep_apart(lsn),
-            Record::Copy { cycle, tree, deltas } if is_first && *cycle == master.cycle => {
-                for copied in deltas.iter() {
-                    let copied = copied.map_err(|_| DAMAGED)?;
-                    self.put_back(Table { id: *tree }, copied.delta, copied.lsn)?;
-                }
+            Record::Copy { cycle, tree, copies } if is_first && *cycle == master.cycle => {
+                self.replay_copies(Table { id: *tree }, copies)?;
             }
             _ => {}
         }
@@ -138,28 +135,76 @@ impl Engine {
         }
     }
 
-    fn replay_deltas(
+    fn replay_changes(
         &mut self,
         phase: Replay,
         lsn: Lsn,
-        deltas: &Items<'_, LoggedDelta<'_>>,
+        changes: &Changes<'_>,
     ) -> Result<(), Corruption> {
-        for delta in deltas.iter() {
-            let delta = delta.map_err(|_| DAMAGED)?;
-            let is_wanted = match phase {
-                Replay::All => true,
-                Replay::WithoutCommits => delta.tree == CATALOG.id,
-                Replay::CommitsOnly => delta.tree != CATALOG.id,
-            };
-            if is_wanted {
-                self.put_back(Table { id: delta.tree }, delta.delta, lsn)?;
+        let is_wanted = |table: Table| match phase {
+            Replay::All => true,
+            Replay::WithoutCommits => table == CATALOG,
+            Replay::CommitsOnly => table != CATALOG,
+        };
+        match changes {
+            Changes::Packed(bytes) => {
+                let mut changes = Unpacker::new(bytes);
+                while let Some(change) = changes.next() {
+                    let change = change.map_err(|_| DAMAGED)?;
+                    let table = Table { id: u32::try_from(change.number).map_err(|_| DAMAGED)? };
+                    if is_wanted(table) {
+                        self.put_back(table, change.key, change.op, lsn)?;
+                    }
+                }
+            }
+            Changes::Listed(items) => {
+                for delta in items.iter() {
+                    let delta = delta.map_err(|_| DAMAGED)?;
+                    if is_wanted(Table { id: delta.tree }) {
+                        self.put_listed_back(Table { id: delta.tree }, delta.delta, lsn)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    fn put_back(&mut self, table: Table, bytes: &[u8], lsn: Lsn) -> Result<(), Corruption> {
-        let (key, op, _) = decode_delta(bytes).map_err(|_| DAMAGED)?;
+    fn replay_copies(&mut self, table: Table, copies: &Copies<'_>) -> Result<(), Corruption> {
+        match copies {
+            Copies::Packed { newest, changes } => {
+                let mut changes = Unpacker::new(changes);
+                while let Some(change) = changes.next() {
+                    let change = change.map_err(|_| DAMAGED)?;
+                    let lsn = newest.0.checked_sub(change.number).ok_or(DAMAGED)?;
+                    self.put_back(table, change.key, change.op, Lsn(lsn))?;
+                }
+            }
+            Copies::Listed(items) => {
+                for copied in items.iter() {
+                    let copied = copied.map_err(|_| DAMAGED)?;
+                    self.put_listed_back(table, copied.delta, copied.lsn)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put_listed_back(&mut self, table: Table, delta: &[u8], lsn: Lsn) -> Result<(), Corruption> {
+        let (key, op, _) = decode_delta(delta).map_err(|_| DAMAGED)?;
+        self.put_back(table, key, op, lsn)
+    }
+
+    fn put_back(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        op: Op<'_>,
+        lsn: Lsn,
+    ) -> Result<(), Corruption> {
+        if key.len() > self.key_size_max() {
+            // Changes that share so long a key would take far more memory than log.
+            return Err(DAMAGED);
+        }
         self.tree_slot(table.id).ok_or(DAMAGED)?.is_logged = true;
         self.add_delta(table, key, op, lsn);
         Ok(())
@@ -288,5 +333,43 @@ impl Engine {
         self.cycle.count_replayed(self.deltas_size);
         self.refresh_floors();
         std::mem::take(&mut self.held_numbers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+    use flagstone_space::GroupId;
+
+    use super::{Engine, Lsn, Master, Replay};
+    use crate::delta::{Op, pack};
+    use crate::log::{Changes, ItemBuf, Record};
+    use crate::{Database, Options};
+
+    /// Goal: changes that share a long key with the one before take no more memory than keys may. Method: a
+    /// record that no session writes, and one that it does.
+    #[test]
+    fn keys_that_are_too_long_are_damage() {
+        let profile = Profile::named("slc-2k").unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        let table = database.table("t").unwrap();
+        let mut engine = database.runtime().engine();
+        let longest = vec![b'x'; engine.key_size_max()];
+        let mut replay = |engine: &mut Engine, key: &[u8]| {
+            let mut changes = Vec::new();
+            pack(&[], u64::from(table.id), key, Op::Delete, &mut changes);
+            let [appends, runs, dropped] = [const { ItemBuf::EMPTY }; 3];
+            let record = Record::Commit {
+                group: GroupId::NONE,
+                appends: appends.items(),
+                runs: runs.items(),
+                dropped: dropped.items(),
+                changes: Changes::Packed(&changes),
+            };
+            let lsn = Lsn(engine.durable().0 + 1);
+            engine.replay(&Master::default(), Replay::All, lsn, &record).is_ok()
+        };
+        assert!(replay(&mut engine, &longest));
+        assert!(!replay(&mut engine, &[&longest[..], b"x"].concat()));
     }
 }

@@ -214,7 +214,7 @@ impl Engine {
         if !transaction.savepoints.is_empty() {
             transaction.writes = without_versions(&transaction.writes, &mut transaction.dropped);
         }
-        let lsn = self.append_commit(xid, &transaction);
+        let lsn = self.append_commit(&transaction);
         self.cycle.count_committed(transaction.size);
         self.apply_commit(&transaction, lsn);
         self.note_drops(&transaction.drops, lsn);

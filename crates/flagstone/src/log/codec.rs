@@ -21,7 +21,7 @@ pub(crate) enum RecordFault {
 }
 
 /// Appends a number, seven bits a byte, low bits first.
-pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -111,6 +111,11 @@ impl<'a> Cursor<'a> {
         let (taken, rest) = self.rest.split_at_checked(size).ok_or(RecordFault::Truncated)?;
         self.rest = rest;
         Ok(taken)
+    }
+
+    /// All that has not been read.
+    pub(crate) fn take_rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
     }
 
     /// A byte string behind its length.
@@ -225,7 +230,7 @@ impl<'a, T: Item<'a>> Iterator for ItemsIter<'a, T> {
     }
 }
 
-/// A list under construction: encoded as it grows, reusable.
+/// A list under construction: encoded as it grows.
 ///
 /// All elements of one list have one type, the one that [`ItemBuf::items`] names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -238,12 +243,6 @@ impl ItemBuf {
     /// A list without elements or memory.
     pub(crate) const EMPTY: Self = Self { count: 0, bytes: Vec::new() };
 
-    /// An empty list.
-    #[must_use]
-    pub(crate) fn new() -> Self {
-        Self::default()
-    }
-
     /// Appends an element.
     pub(crate) fn push<'a, T: Item<'a>>(&mut self, item: T) {
         item.encode(&mut self.bytes);
@@ -254,17 +253,5 @@ impl ItemBuf {
     #[must_use]
     pub(crate) fn items<'a, T: Item<'a>>(&'a self) -> Items<'a, T> {
         Items { count: self.count, bytes: &self.bytes, marker: PhantomData }
-    }
-
-    /// Bytes of all elements.
-    #[must_use]
-    pub(crate) fn size(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Drops the elements, keeps the memory.
-    pub(crate) fn clear(&mut self) {
-        self.count = 0;
-        self.bytes.clear();
     }
 }

@@ -5,13 +5,20 @@
 //! list     count (varint) | size (varint, absent when count is 0) | elements
 //! last     count (varint) | elements to the end of the frame
 //!
-//! 1 Commit      xid | group | runs: list | dropped: list | deltas: last
 //! 2 Install     group | tree | level (1) | deletes: list | trims: list | dropped: list | puts: last
-//! 3 Copy        cycle | tree | deltas: last
 //! 4 Claimed     group
-//! 5 Commit      xid | group | appends: list | the rest as 1
 //! 7 Open        epoch
+//! 8 Commit      changes to the end, with their trees
+//! 9 Commit      group | appends: list | runs: list | dropped: list | the rest as 8
+//! 10 Copy       cycle | tree | newest LSN | changes to the end, with how far below it each is
+//!
+//! of before, read alone:
+//! 1 Commit      xid | group | runs: list | dropped: list | deltas: last
+//! 3 Copy        cycle | tree | deltas: last
+//! 5 Commit      xid | group | appends: list | the rest as 1
 //! ```
+//!
+//! Changes are packed as the delta module says, opaque here. Most commits are small, and have nothing else.
 //!
 //! The LSN of a record is the epoch of the fragment in which it starts, and its counter.
 
@@ -19,9 +26,8 @@ use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, Version};
 
 use super::codec::{Cursor, Item, Items, RecordFault, put_bytes, put_varint};
 use super::{COUNTER_BITS, COUNTER_MASK, EPOCH_MAX, lsn};
-use crate::lock::Xid;
 
-/// A change of one key, as the delta module encodes it.
+/// A change of one key in a log of before, as the delta module decodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoggedDelta<'a> {
     /// Tree of the key.
@@ -43,13 +49,36 @@ pub(crate) struct Separator<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blob<'a>(pub &'a [u8]);
 
-/// A delta copied to the tail of the log, with the LSN of its commit.
+/// A delta copied to the tail of a log of before, with the LSN of its commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopiedDelta<'a> {
     /// LSN of the commit that made it.
     pub lsn: Lsn,
     /// Key and operation, opaque here.
     pub delta: &'a [u8],
+}
+
+/// Changes of a commit, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Changes<'a> {
+    /// Packed; the number of each is its tree.
+    Packed(&'a [u8]),
+    /// Each for itself.
+    Listed(Items<'a, LoggedDelta<'a>>),
+}
+
+/// Changes of older commits, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies<'a> {
+    /// Packed; the number of each says how far below `newest` its commit is.
+    Packed {
+        /// No LSN of them is above it.
+        newest: Lsn,
+        /// The changes.
+        changes: &'a [u8],
+    },
+    /// Each for itself.
+    Listed(Items<'a, CopiedDelta<'a>>),
 }
 
 /// A structure change, idempotent by (tree, level, key).
@@ -76,14 +105,12 @@ pub(crate) struct Install<'a> {
 pub(crate) enum Record<'a> {
     /// A transaction is committed.
     Commit {
-        /// The transaction.
-        xid: Xid,
         /// Group of pages that become valid with it; `GroupId::NONE` when there is none.
         group: GroupId,
         /// Appends of that group: no mount finds them by itself.
         appends: Items<'a, GroupAppend>,
-        /// Its changes, in order.
-        deltas: Items<'a, LoggedDelta<'a>>,
+        /// Its changes.
+        changes: Changes<'a>,
         /// Its spilled changes.
         runs: Items<'a, Blob<'a>>,
         /// Descriptors of large values that it stored and no longer needs.
@@ -98,7 +125,7 @@ pub(crate) enum Record<'a> {
         /// Tree of the deltas.
         tree: u32,
         /// The deltas.
-        deltas: Items<'a, CopiedDelta<'a>>,
+        copies: Copies<'a>,
     },
     /// A group of claimed leaves was committed by a flag before this record, or is by the next one;
     /// nothing rests on it but the order of what was changed before and after.
@@ -113,39 +140,42 @@ pub(crate) enum Record<'a> {
     },
 }
 
-const KIND_COMMIT: u8 = 1;
+const KIND_COMMIT_LISTED: u8 = 1;
 const KIND_INSTALL: u8 = 2;
-const KIND_COPY: u8 = 3;
+const KIND_COPY_LISTED: u8 = 3;
 const KIND_CLAIMED: u8 = 4;
-const KIND_COMMIT_APPENDED: u8 = 5;
+const KIND_COMMIT_LISTED_APPENDED: u8 = 5;
 const KIND_OPEN: u8 = 7;
+const KIND_COMMIT: u8 = 8;
+const KIND_COMMIT_GROUP: u8 = 9;
+const KIND_COPY: u8 = 10;
 
 impl<'a> Record<'a> {
     /// Appends kind and body.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Commit { xid, group, appends, deltas, runs, dropped } => {
-                // Most have no appends, and are not to pay for saying so.
-                let has_appends = !appends.is_empty();
-                out.push(if has_appends { KIND_COMMIT_APPENDED } else { KIND_COMMIT });
-                put_varint(out, xid.0);
-                put_varint(out, group.0);
-                if has_appends {
+            Self::Commit { group, appends, changes, runs, dropped } => {
+                let has_lists = !(appends.is_empty() && runs.is_empty() && dropped.is_empty());
+                if *group == GroupId::NONE && !has_lists {
+                    out.push(KIND_COMMIT);
+                } else {
+                    out.push(KIND_COMMIT_GROUP);
+                    put_varint(out, group.0);
                     appends.put(out);
+                    runs.put(out);
+                    dropped.put(out);
                 }
-                runs.put(out);
-                dropped.put(out);
-                deltas.put_last(out);
+                changes.encode(out);
             }
             Self::Install(install) => {
                 out.push(KIND_INSTALL);
                 install.encode(out);
             }
-            Self::Copy { cycle, tree, deltas } => {
+            Self::Copy { cycle, tree, copies } => {
                 out.push(KIND_COPY);
                 put_varint(out, u64::from(*cycle));
                 put_varint(out, u64::from(*tree));
-                deltas.put_last(out);
+                copies.encode(out);
             }
             Self::Claimed { group } => {
                 out.push(KIND_CLAIMED);
@@ -174,25 +204,67 @@ impl<'a> Record<'a> {
 
     fn decode_body(kind: u8, input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
         Ok(match kind {
-            KIND_COMMIT | KIND_COMMIT_APPENDED => {
-                let (xid, group) = (Xid(input.varint()?), GroupId(input.varint()?));
+            KIND_COMMIT => Self::Commit {
+                group: GroupId::NONE,
+                appends: Items::default(),
+                runs: Items::default(),
+                dropped: Items::default(),
+                changes: Changes::Packed(input.take_rest()),
+            },
+            KIND_COMMIT_GROUP => Self::Commit {
+                group: GroupId(input.varint()?),
+                appends: Items::take(input)?,
+                runs: Items::take(input)?,
+                dropped: Items::take(input)?,
+                changes: Changes::Packed(input.take_rest()),
+            },
+            KIND_COMMIT_LISTED | KIND_COMMIT_LISTED_APPENDED => {
+                let _xid = input.varint()?;
+                let group = GroupId(input.varint()?);
                 let appends = match kind {
-                    KIND_COMMIT => Items::default(),
+                    KIND_COMMIT_LISTED => Items::default(),
                     _ => Items::take(input)?,
                 };
                 let (runs, dropped) = (Items::take(input)?, Items::take(input)?);
-                let deltas = Items::take_last(input)?;
-                Self::Commit { xid, group, appends, runs, dropped, deltas }
+                let changes = Changes::Listed(Items::take_last(input)?);
+                Self::Commit { group, appends, runs, dropped, changes }
             }
             KIND_INSTALL => Self::Install(Install::decode(input)?),
             KIND_COPY => {
                 let (cycle, tree) = (input.varint32()?, input.varint32()?);
-                Self::Copy { cycle, tree, deltas: Items::take_last(input)? }
+                let newest = take_lsn(input)?;
+                let copies = Copies::Packed { newest, changes: input.take_rest() };
+                Self::Copy { cycle, tree, copies }
+            }
+            KIND_COPY_LISTED => {
+                let (cycle, tree) = (input.varint32()?, input.varint32()?);
+                Self::Copy { cycle, tree, copies: Copies::Listed(Items::take_last(input)?) }
             }
             KIND_CLAIMED => Self::Claimed { group: GroupId(input.varint()?) },
             KIND_OPEN => Self::Open { epoch: input.varint32()? },
             unknown => return Err(RecordFault::UnknownKind(unknown)),
         })
+    }
+}
+
+impl Changes<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Packed(changes) => out.extend_from_slice(changes),
+            Self::Listed(_) => debug_assert!(false, "changes are written packed"),
+        }
+    }
+}
+
+impl Copies<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Packed { newest, changes } => {
+                put_lsn(out, *newest);
+                out.extend_from_slice(changes);
+            }
+            Self::Listed(_) => debug_assert!(false, "copies are written packed"),
+        }
     }
 }
 

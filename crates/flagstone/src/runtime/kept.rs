@@ -112,7 +112,7 @@ impl<D: Nand> Runtime<D> {
     }
 
     /// Merges until the changes that left memory before their commit are back in it: as many at a time as fit.
-    fn load_runs(&self) -> Result<(), EngineError> {
+    pub(crate) fn load_runs(&self) -> Result<(), EngineError> {
         let (mut least, mut idle) = (usize::MAX, 0);
         loop {
             let left = self.engine().run_pages_left();

@@ -143,8 +143,8 @@ proptest! {
         for (number, page) in written.pages.pages.iter().enumerate() {
             reader.feed(log_page(number, page));
             while let Some(next) = reader.next_record() {
-                if let Ok((_, Record::Commit { deltas, runs, .. })) = next {
-                    let _ = (walk(deltas), walk(runs));
+                if let Ok((_, Record::Commit { runs, .. })) = next {
+                    let _ = walk(runs);
                 }
             }
         }
@@ -152,14 +152,14 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
+    fn any_bytes_are_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..12) {
         let bytes = [&[kind], bytes.as_slice()].concat();
         match Record::decode(&bytes) {
             Ok(Record::Install(i)) => {
                 let _ = (walk(i.puts), walk(i.deletes), walk(i.trims));
             }
-            Ok(Record::Copy { deltas, .. }) => {
-                let _ = walk(deltas);
+            Ok(Record::Copy { copies: Copies::Listed(copies), .. }) => {
+                let _ = walk(copies);
             }
             _ => {}
         }
@@ -167,31 +167,23 @@ proptest! {
 
     #[test]
     fn commits_round_trip(
-        xid in any::<u64>(),
-        group in any::<u64>(),
-        deltas in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u8>(), 0..40)), 0..9),
+        group in prop_oneof![Just(0), any::<u64>()],
+        changes in prop::collection::vec(any::<u8>(), 0..90),
         runs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..4),
         appends in prop::collection::vec(any::<(u32, u32, u64, u8)>(), 0..4),
     ) {
-        let [mut delta_buf, mut run_buf, mut append_buf] = [const { ItemBuf::EMPTY }; 3];
+        let [mut run_buf, mut append_buf] = [const { ItemBuf::EMPTY }; 2];
         for (page, at, version, count) in &appends {
             let (page, version, count) = (LogicalPage(*page), Version(*version), *count);
             append_buf.push(GroupAppend { page, at: *at, sequence: *at ^ 1, count, version });
         }
         prop_assert_eq!(walk(append_buf.items::<GroupAppend>()).expect("decodes").len(), appends.len());
-        for (tree, delta) in &deltas {
-            delta_buf.push(LoggedDelta { tree: *tree, delta });
-        }
         runs.iter().for_each(|run| run_buf.push(Blob(run)));
-        let walked = walk(delta_buf.items::<LoggedDelta<'_>>()).expect("decodes");
-        let walked: Vec<(u32, Vec<u8>)> = walked.iter().map(|d| (d.tree, d.delta.to_vec())).collect();
-        prop_assert_eq!(walked, deltas);
         prop_assert_eq!(walk(run_buf.items::<Blob<'_>>()).expect("decodes").len(), runs.len());
         round_trip(Record::Commit {
-            xid: Xid(xid),
             group: GroupId(group),
             appends: append_buf.items(),
-            deltas: delta_buf.items(),
+            changes: Changes::Packed(&changes),
             runs: run_buf.items(),
             dropped: run_buf.items(),
         })?;
@@ -202,7 +194,7 @@ proptest! {
         numbers in any::<(u64, u32, u8, u32)>(),
         keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..6),
     ) {
-        let (mut puts, mut deletes, mut trims) = (ItemBuf::new(), ItemBuf::new(), ItemBuf::new());
+        let (mut puts, mut deletes, mut trims) = (ItemBuf::default(), ItemBuf::default(), ItemBuf::default());
         for key in &keys {
             puts.push(Separator { key, child: LogicalPage(numbers.3) });
             deletes.push(Blob(key));
@@ -228,10 +220,9 @@ proptest! {
         at in (0..=EPOCH_MAX, any::<u32>()),
     ) {
         let (cycle, tree) = numbers;
-        let lsn = lsn(at.0, u64::from(at.1));
-        let mut copies = ItemBuf::new();
-        copies.push(CopiedDelta { lsn, delta: b"delta" });
-        round_trip(Record::Copy { cycle, tree, deltas: copies.items() })?;
+        let newest = lsn(at.0, u64::from(at.1));
+        let copies = Copies::Packed { newest, changes: b"changes" };
+        round_trip(Record::Copy { cycle, tree, copies })?;
         round_trip(Record::Open { epoch: cycle })?;
     }
 }
