@@ -160,7 +160,7 @@ enum Outcome {
     /// An inner node's base moved up.
     InnerWritten { table: Table, level: u8, low: Vec<u8>, high: Option<Vec<u8>>, upto: Lsn },
     /// The tree changed its shape.
-    Reshaped(Reshape),
+    Reshaped(Box<Reshape>),
 }
 
 /// An inner node that was written: level, fences, and what its image is complete to.

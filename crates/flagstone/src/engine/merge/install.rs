@@ -62,7 +62,7 @@ impl Engine {
                     dropped: &reshape.dropped,
                 });
                 let is_claimed = reshape.claim.is_some();
-                let install = InstallJob { group, lsn, pages, reshape };
+                let install = InstallJob { group, lsn, pages, reshape: *reshape };
                 if is_claimed {
                     return self.claim_reshaped(install);
                 }

@@ -353,7 +353,7 @@ impl Engine {
         if let Some(tree) = self.trees.get_mut(reshape.table.id as usize) {
             tree.is_reshaping = true;
         }
-        let outcome = Outcome::Reshaped(reshape);
+        let outcome = Outcome::Reshaped(Box::new(reshape));
         WriteJob { group, pages, cause: Cause::Data, pin: None, outcome }
     }
 
