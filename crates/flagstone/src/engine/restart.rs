@@ -355,7 +355,7 @@ mod tests {
         let table = database.table("t").unwrap();
         let mut engine = database.runtime().engine();
         let longest = vec![b'x'; engine.key_size_max()];
-        let mut replay = |engine: &mut Engine, key: &[u8]| {
+        let replay = |engine: &mut Engine, key: &[u8]| {
             let mut changes = Vec::new();
             pack(&[], u64::from(table.id), key, Op::Delete, &mut changes);
             let [appends, runs, dropped] = [const { ItemBuf::EMPTY }; 3];
