@@ -268,6 +268,7 @@ impl Journey {
             recovery: self.recovery,
             steadiness,
             observed: self.machine.observe(job, 0, &steadiness),
+            regions: crate::store::Store::regions(&self.machine.database)?,
         };
         let space = self.machine.database.runtime().space();
         Ok(compose(job, &self.machine.options, space.device(), measured))

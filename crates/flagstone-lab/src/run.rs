@@ -212,10 +212,16 @@ pub struct TranslationRun {
 }
 
 /// Counters of one region: logical pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionRun {
+    /// Tables that stand there at the end.
+    #[serde(default)]
+    pub tables: Vec<String>,
     /// Pages written.
     pub writes: u64,
+    /// Appends made instead.
+    #[serde(default)]
+    pub appends: u64,
     /// Pages moved by collection, scrubbing and wear levelling.
     pub moves: u64,
     /// Pages read.

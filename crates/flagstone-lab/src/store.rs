@@ -19,7 +19,7 @@ use flagstone::{
 };
 use flagstone::{Flush, Runtime, Stop, Transaction, Work};
 use flagstone_nand::Nand;
-use flagstone_space::{BlockReport, Lsn, SpaceStats};
+use flagstone_space::{BlockReport, Lsn, RegionId, SpaceStats};
 
 use crate::run::Scan;
 use crate::timed::Timed;
@@ -91,6 +91,16 @@ pub trait Store: Sized {
 
     /// What the space floor counted since it was mounted.
     fn space_stats(&self) -> SpaceStats;
+
+    /// Tables by name, with the regions in which their pages are written at present; none where the engine
+    /// has no regions.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    fn regions(&self) -> Result<Vec<(String, RegionId)>, EngineError> {
+        Ok(Vec::new())
+    }
 
     /// Every block of the device, as the store uses it.
     fn block_report(&self) -> Vec<BlockReport>;

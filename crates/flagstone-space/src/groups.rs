@@ -47,6 +47,8 @@ pub struct GroupAppend {
     /// Version that the append becomes if its unit has to move before: younger than the unit's, older than
     /// those that were written since.
     pub version: Version,
+    /// Version of the unit: whatever is older is not what was valid last. 0 where that is not known.
+    pub onto: Version,
 }
 
 /// All open groups.
@@ -80,9 +82,10 @@ impl Groups {
         self.append_count += 1;
     }
 
-    /// The first append of an open group to the unit at `at`, which holds `page`.
-    pub(crate) fn append_to(&self, page: LogicalPage, at: u32) -> Option<(GroupId, GroupAppend)> {
-        self.appends.get(&page)?.iter().find(|(_, append)| append.at == at).copied()
+    /// Appends of open groups to the unit at `at`, which holds `page`, in their order.
+    pub(crate) fn appends_to(&self, page: LogicalPage, at: u32) -> Vec<(GroupId, GroupAppend)> {
+        let all = self.appends.get(&page).into_iter().flatten();
+        all.filter(|(_, append)| append.at == at).copied().collect()
     }
 
     /// Takes out the group's append to `page`.

@@ -133,8 +133,13 @@ impl Appends {
     /// Scheme of the table called `name`.
     #[must_use]
     pub fn of(&self, name: &str) -> AppendScheme {
-        let own = self.tables.iter().find(|(table, _)| table == name);
-        own.map_or(self.scheme, |(_, scheme)| *scheme)
+        self.own(name.as_bytes()).unwrap_or(self.scheme)
+    }
+
+    /// Scheme that a table has for itself.
+    pub(crate) fn own(&self, name: &[u8]) -> Option<AppendScheme> {
+        let own = self.tables.iter().find(|(table, _)| table.as_bytes() == name);
+        own.map(|(_, scheme)| *scheme)
     }
 
     /// Slots that any page is written with, at most.
@@ -149,7 +154,7 @@ impl Appends {
         self.each().map(AppendScheme::records_min).max().unwrap_or_default()
     }
 
-    fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
+    pub(crate) fn each(&self) -> impl Iterator<Item = AppendScheme> + '_ {
         self.tables.iter().map(|(_, scheme)| *scheme).chain([self.scheme])
     }
 }

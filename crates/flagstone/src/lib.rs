@@ -92,8 +92,8 @@ pub use options::{
     VerifyOnOpen, Victim, WearLevelling, WriteCount,
 };
 pub use runtime::{
-    CheckFault, CheckReport, Flush, REGION_SYSTEM, REGION_TABLES, REGION_VALUES, RecoveryReport,
-    Runtime, SpaceGuard, Work,
+    CheckFault, CheckReport, Flush, REGION_APPENDS, REGION_SYSTEM, REGION_TABLES, REGION_VALUES,
+    RecoveryReport, Runtime, SpaceGuard, Work,
 };
 pub use typed::{
     AnyIndex, DecodeError, EncodeKey, Finds, Found, FoundRows, Index, IndexFault, IndexReport,

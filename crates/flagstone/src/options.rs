@@ -326,7 +326,8 @@ pub struct Options {
     pub checkpoint_commits: u64,
     /// What commits transactions that change much.
     pub commit: CommitBy,
-    /// Which small changes are appended to the page that they belong to.
+    /// Which small changes are appended to the page that they belong to: with `auto` those of tables that
+    /// stand in a region for it, as their merges were seen to be. `auto,TABLE=0x0` places a table by hand.
     pub append_scheme: Appends,
     /// Default durability of a commit.
     pub durability: Durability,
@@ -820,11 +821,9 @@ impl Options {
         }
     }
 
-    /// Checks that all tables take appends alike, in byte runs: pairs, and tables that differ, are for the
-    /// lab's classic engine.
+    /// Checks that appends are byte runs: pairs are for the lab's classic engine.
     pub(crate) fn require_own_appends(&self) -> Result<(), OptionsError> {
-        let Appends { scheme, tables } = &self.append_scheme;
-        if tables.is_empty() && !matches!(scheme, AppendScheme::Pairs { .. }) {
+        if !self.append_scheme.each().any(|it| matches!(it, AppendScheme::Pairs { .. })) {
             return Ok(());
         }
         let (option, value) = ("append_scheme", self.append_scheme.to_string());

@@ -50,10 +50,12 @@ pub(crate) use open::space_options;
 
 /// Counters of system pages: the catalog, and spilled changes.
 pub const REGION_SYSTEM: RegionId = RegionId(0);
-/// Counters of tables.
+/// Inner nodes of tables, and leaves that are written as whole pages.
 pub const REGION_TABLES: RegionId = RegionId(1);
-/// Counters of large values.
+/// Large values.
 pub const REGION_VALUES: RegionId = RegionId(2);
+/// Leaves of tables whose small changes are appended.
+pub const REGION_APPENDS: RegionId = RegionId(3);
 
 /// Unused logical pages that the engine gets at a time, when the device has that many.
 const PAGES_AT_HAND: usize = 16;
@@ -561,8 +563,8 @@ impl<D: Nand> Runtime<D> {
         space.ensure_room(count, &mut Folding(&self.engine))?;
         let pin = job.pin.and_then(|page| space.pin(page).ok());
         for write in &mut job.pages {
-            let append_slots = self.engine().slots_behind(&write.image);
-            let tag = WriteTag { append_slots, ..tag_of(write.lsn, REGION_TABLES, job.cause) };
+            let (append_slots, region) = self.engine().placing_of(&write.image);
+            let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, job.cause) };
             let body = write.image.get(..space.payload_size_with(append_slots));
             let body = body.unwrap_or(&write.image);
             let info = if job.group == GroupId::NONE {
@@ -660,8 +662,8 @@ impl<D: Nand> Runtime<D> {
                 return Ok(());
             }
         }
-        let append_slots = self.engine().slots_behind(&write.image);
-        let tag = WriteTag { append_slots, ..tag_of(write.lsn, REGION_TABLES, Cause::Data) };
+        let (append_slots, region) = self.engine().placing_of(&write.image);
+        let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, Cause::Data) };
         let body = write.image.get(..space.payload_size_with(append_slots));
         space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
         let cost_ns = space.busy_ns() - begun_ns;

@@ -2,6 +2,7 @@
 
 use flagstone::Options;
 use flagstone_nand::Nand;
+use flagstone_space::RegionId;
 
 use super::{BenchDevice, Job, Warmup};
 use crate::run::{
@@ -22,6 +23,8 @@ pub(crate) struct Measured {
     pub(crate) recovery: Option<Recovery>,
     pub(crate) steadiness: Steadiness,
     pub(crate) observed: Observed,
+    /// Tables and the regions that they stand in at the end.
+    pub(crate) regions: Vec<(String, RegionId)>,
 }
 
 /// The run object of a window measured on `device`.
@@ -71,7 +74,7 @@ pub(crate) fn compose(
         programs_by_cause: causes,
         translation: totals.translation_run(),
         steady: measured.steadiness.steady,
-        by_region: totals.by_region(),
+        by_region: totals.by_region(&measured.regions),
         by_class: tally.by_class(),
         config: run_config(job, options, measured.observed),
     }

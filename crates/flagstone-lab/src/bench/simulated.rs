@@ -193,6 +193,7 @@ fn measure<S: Drivable + Store<Device = Chip>, W: Workload>(
         recovery: None,
         steadiness,
         observed,
+        regions: machine.database.regions()?,
     })
 }
 

@@ -271,6 +271,7 @@ fn run_on<D: Nand + Send, W: Workload>(
         recovery: None,
         steadiness,
         observed: machine.observe(job, warmup_txns, &steadiness),
+        regions: machine.database.regions()?,
     };
     if machine.options.durability == Durability::Deferred {
         // No commit was promised before.

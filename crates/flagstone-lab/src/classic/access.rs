@@ -274,7 +274,7 @@ impl Engine {
         if !self.get(xid, catalog, name.as_bytes(), &mut entry)? {
             return Ok(None);
         }
-        let tree = self.learn(&entry);
+        let tree = self.learn(name.as_bytes(), &entry);
         let tree = tree.ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
         Ok(Some(parts::table(tree)))
     }
@@ -299,7 +299,7 @@ impl Engine {
         entry.extend_from_slice(&encode_scheme(self.config.options.append_scheme.of(name)));
         self.put(xid, parts::table(CATALOG), name.as_bytes(), &entry)?;
         let root = self.take_this(root)?;
-        self.learn(&entry);
+        self.learn(name.as_bytes(), &entry);
         let image = parts::empty_leaf(tree, self.node_size(tree));
         let part = Part::Image { page: root, image: page::trimmed(&image) };
         self.install(vec![(part, image)]);
@@ -311,8 +311,8 @@ impl Engine {
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {
             let (found, rest, leaf) = self.look(CATALOG, &part, Direction::Forward, usize::MAX)?;
-            for (_, cell) in found {
-                let tree = self.learn(&cell.bytes);
+            for (name, cell) in found {
+                let tree = self.learn(&name, &cell.bytes);
                 tree.ok_or_else(|| corrupt(leaf, "catalog does not decode"))?;
             }
             range = rest;
@@ -320,13 +320,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps root and scheme of a tree, whose entry of the catalog this is; the tree.
-    fn learn(&mut self, entry: &[u8]) -> Option<u32> {
+    /// Keeps name, root and scheme of a tree, whose entry of the catalog this is; the tree.
+    fn learn(&mut self, name: &[u8], entry: &[u8]) -> Option<u32> {
         let (place, scheme) = entry.split_at_checked(8)?;
         let (tree, root) = decode_entry(place)?;
         let scheme = decode_scheme(scheme)?;
         self.trees.insert(tree, root);
         self.schemes.insert(tree, scheme);
+        self.names.insert(tree, String::from_utf8_lossy(name).into_owned());
         Some(tree)
     }
 }

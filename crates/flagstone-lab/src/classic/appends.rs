@@ -21,9 +21,9 @@ use super::Mistake;
 use super::engine::Engine;
 use super::pool::Frame;
 
-/// Region of tables whose pages take appends, and of their inner nodes.
+/// Region of tables whose pages take appends, and of their inner nodes; of all tables where none do.
 pub(super) const REGION_TABLES: RegionId = RegionId(1);
-/// Region of tables whose pages never do, beside others that do.
+/// Region of tables whose pages take none, beside others that do.
 pub(super) const REGION_WHOLE: RegionId = RegionId(2);
 
 /// What differs between a frame and the version on flash that it was read from or written to.
@@ -37,37 +37,44 @@ pub(crate) struct Changes {
     /// Bytes in them, and how many are noted at most.
     bytes: usize,
     bytes_max: usize,
+    /// Bytes of the version that are used.
+    used: usize,
+    /// Too much has changed: the out-of-place flag of the paper.
+    is_flagged: bool,
 }
 
-/// Learns how many slots a table's pages are worth ([`AppendScheme::Auto`]): from the share of its
-/// writes whose changes fit one record.
+/// Learns how many slots a table's pages are worth ([`AppendScheme::Auto`]), and whether it appends: from the
+/// share of its writes whose changes fit one record. Rows that are added do not count: the page that takes them
+/// fills, and nothing changes it any more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Learned {
     /// Share of the latest writes that were small.
     small: f64,
     seen: u32,
+    /// Slots that pages are written with: two, as the paper's scheme has, until more is known.
     records: u8,
+    /// Whether they are used: not before a write was seen to be small.
+    appends: bool,
 }
 
-/// Weight of a write in the share of small ones.
-const WEIGHT: f64 = 1.0 / 128.0;
-
-/// Writes between two choices.
-const WRITES_PER_CHOICE: u32 = 128;
+/// Writes after which an earlier one counts no more; as many lie between two choices of the slots.
+const WRITES_KNOWN: u32 = 128;
 
 impl Default for Learned {
-    /// Two slots, as the paper's scheme has, until more is known.
     fn default() -> Self {
-        Self { small: 0.5, seen: 0, records: 2 }
+        Self { small: 0.0, seen: 0, records: 2, appends: false }
     }
 }
 
 impl Learned {
     fn note(&mut self, is_small: bool, room: &Room) {
-        self.small += WEIGHT * (f64::from(u8::from(is_small)) - self.small);
-        self.seen += 1;
-        if self.seen.is_multiple_of(WRITES_PER_CHOICE) {
-            self.records = self.best(room);
+        self.seen = self.seen.wrapping_add(1);
+        let weight = 1.0 / f64::from(self.seen.clamp(1, WRITES_KNOWN));
+        self.small += weight * (f64::from(u8::from(is_small)) - self.small);
+        let best = self.best(room);
+        self.appends = best > 0;
+        if self.seen.is_multiple_of(WRITES_KNOWN) {
+            self.records = best;
         }
     }
 
@@ -86,10 +93,10 @@ impl Learned {
 }
 
 impl Changes {
-    /// No changes since `info`, which takes `bytes_max` changed bytes more.
-    pub(crate) fn since(info: PageInfo, bytes_max: usize) -> Self {
+    /// No changes since `info`, which uses so many bytes and takes `bytes_max` changed bytes more.
+    pub(crate) fn since(info: PageInfo, used: usize, bytes_max: usize) -> Self {
         let since = (bytes_max > 0).then_some(info);
-        Self { since, ranges: Vec::new(), bytes: 0, bytes_max }
+        Self { since, bytes_max, used, ..Self::default() }
     }
 
     /// The bytes `old` at `offset` become `new`, as many.
@@ -124,15 +131,15 @@ impl Changes {
         self.bytes = self.bytes - replaced + joined.len();
         self.ranges.splice(first..last, [joined]);
         if self.bytes > self.bytes_max {
-            // The out-of-place flag of the paper: nothing is noted any more.
-            *self = Self::default();
+            // Nothing is noted any more.
+            *self = Self { is_flagged: true, ..Self::default() };
         }
     }
 
     /// These changes since `info`, in ascending order, no two of them in touch.
     pub(crate) fn known(info: PageInfo, ranges: Vec<Range<usize>>) -> Self {
         let bytes = ranges.iter().map(Range::len).sum();
-        Self { since: Some(info), ranges, bytes, bytes_max: bytes }
+        Self { since: Some(info), ranges, bytes, bytes_max: bytes, ..Self::default() }
     }
 
     /// The changed ranges; none when the page has to be written as a whole.
@@ -140,11 +147,13 @@ impl Changes {
         self.since.map(|_| self.ranges.as_slice())
     }
 
-    /// Whether the changes fit one record of byte runs.
-    fn is_small(&self, image: &[u8], size_max: usize) -> bool {
+    /// Whether the changes fit one record of byte runs, and add nothing; none for a page that is new.
+    fn is_small(&self, image: &[u8], size_max: usize) -> Option<bool> {
         let changed = self.ranges.iter().cloned();
-        self.since.is_some()
-            && runs::encode_ranges(changed, image, ChangeForm::Runs, 1, size_max).is_some()
+        let is_small = self.since.is_some()
+            && Node::trusted(image).used_bytes() <= self.used
+            && runs::encode_ranges(changed, image, ChangeForm::Runs, 1, size_max).is_some();
+        (self.since.is_some() || self.is_flagged).then_some(is_small)
     }
 
     /// The version to append to, and records that lead to `image`; none when it is to be written as
@@ -209,8 +218,9 @@ impl Room {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placing {
     scheme: AppendScheme,
-    /// Slots of a page that is written as a whole.
+    /// Slots of a page that is written as a whole, and whether they are used.
     records: u8,
+    appends: bool,
     region: RegionId,
     /// The last record of an append is left out ([`Mistake::ChangeForgotten`]).
     forgets: bool,
@@ -219,7 +229,7 @@ pub(crate) struct Placing {
 impl Placing {
     /// Pages under `scheme`, with its slots or with fewer.
     pub(crate) const fn under(scheme: AppendScheme, records: u8) -> Self {
-        Self { scheme, records, region: REGION_TABLES, forgets: false }
+        Self { scheme, records, appends: true, region: REGION_TABLES, forgets: false }
     }
 }
 
@@ -260,22 +270,40 @@ impl Engine {
     pub(super) fn learn_from(&mut self, page: LogicalPage) {
         let Some(frame) = self.pool.peek(page) else { return };
         let tree = Node::trusted(&frame.image).tree();
-        if self.scheme_of(tree) == AppendScheme::Auto {
-            let is_small = frame.changes.is_small(&frame.image, self.room.append);
+        if self.scheme_of(tree) == AppendScheme::Auto
+            && let Some(is_small) = frame.changes.is_small(&frame.image, self.room.append)
+        {
             self.learned.entry(tree).or_default().note(is_small, &self.room);
         }
+    }
+
+    /// Whether a tree's pages take appends at present.
+    fn appends(&self, tree: u32) -> bool {
+        match self.scheme_of(tree) {
+            AppendScheme::Auto => self.learned.get(&tree).is_some_and(|learned| learned.appends),
+            scheme => scheme != AppendScheme::None,
+        }
+    }
+
+    /// Region in which a tree's pages are written at present.
+    pub(super) fn region_of(&self, tree: u32) -> RegionId {
+        let some_append = self.config.options.append_scheme.records_max() > 0;
+        if some_append && !self.appends(tree) { REGION_WHOLE } else { REGION_TABLES }
+    }
+
+    /// Tables by name with their regions.
+    pub(crate) fn regions(&self) -> Vec<(String, RegionId)> {
+        self.names.iter().map(|(tree, name)| (name.clone(), self.region_of(*tree))).collect()
     }
 
     /// How the page with this image is written.
     pub(super) fn placing_of(&self, image: &[u8]) -> Placing {
         let tree = Node::trusted(image).tree();
-        let (scheme, records) = (self.scheme_of(tree), self.records_of(tree));
-        let is_whole =
-            scheme == AppendScheme::None && self.config.options.append_scheme.records_max() > 0;
         Placing {
-            scheme,
-            records,
-            region: if is_whole { REGION_WHOLE } else { REGION_TABLES },
+            scheme: self.scheme_of(tree),
+            records: self.records_of(tree),
+            appends: self.appends(tree),
+            region: self.region_of(tree),
             forgets: self.config.makes(Mistake::ChangeForgotten),
         }
     }
@@ -318,16 +346,19 @@ pub(crate) fn write_content<D: Nand>(
     placing: Placing,
 ) -> Result<PageInfo, SpaceError> {
     let (image, lsn, scheme) = (content.image, content.lsn, placing.scheme);
-    let mut plan = content.changes.records(image, scheme.form(), space.append_size_max());
+    let plan = content.changes.records(image, scheme.form(), space.append_size_max());
+    let mut plan = plan.filter(|_| placing.appends);
     if let Some(last) =
         plan.as_mut().and_then(|plan| plan.records.last_mut()).filter(|_| placing.forgets)
     {
         last.clear();
     }
-    if let Some(plan) = plan
-        && let Some(info) = space.append(page, &plan.since, lsn, plan.form, &plan.records)?
-    {
-        return Ok(info);
+    if let Some(mut plan) = plan {
+        // The unit may have been written before the table stood there.
+        plan.since.region = placing.region;
+        if let Some(info) = space.append(page, &plan.since, lsn, plan.form, &plan.records)? {
+            return Ok(info);
+        }
     }
     space.ensure_room(1, &mut NoOwner)?;
     let fits = |slots: &u8| content.used <= space.payload_size_with(*slots);

@@ -134,6 +134,7 @@ pub struct Engine {
     pub(super) schemes: BTreeMap<u32, AppendScheme>,
     /// What those with an automatic one have shown.
     pub(super) learned: BTreeMap<u32, Learned>,
+    pub(super) names: BTreeMap<u32, String>,
     pub(super) transactions: BTreeMap<Xid, Transaction>,
     pub(super) debts: Debts,
     pub(super) xid_next: u64,
@@ -192,6 +193,7 @@ impl Engine {
             locks: Locks::default(),
             trees: BTreeMap::from(roots),
             schemes: BTreeMap::new(),
+            names: BTreeMap::new(),
             learned: BTreeMap::new(),
             transactions: BTreeMap::new(),
             debts: Debts::default(),

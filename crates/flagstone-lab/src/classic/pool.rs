@@ -11,6 +11,8 @@
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use std::collections::HashMap;
 
+use flagstone::parts::Node;
+
 use super::appends::Changes;
 
 /// One page in memory.
@@ -128,7 +130,9 @@ impl Pool {
     /// The image of a page is the version `info` on flash, which takes `bytes_max` changed bytes more.
     pub(crate) fn track(&mut self, page: LogicalPage, info: PageInfo, bytes_max: usize) {
         if let Some(index) = self.index.get(&page) {
-            self.frames[*index as usize].changes = Changes::since(info, bytes_max);
+            let frame = &mut self.frames[*index as usize];
+            let used = Node::trusted(&frame.image).used_bytes();
+            frame.changes = Changes::since(info, used, bytes_max);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use flagstone::EngineStats;
 use flagstone_nand::{Counters, Nand, SsdCounters};
-use flagstone_space::{Cause, SpaceStats};
+use flagstone_space::{Cause, RegionId, RegionStats, SpaceStats};
 use std::collections::BTreeMap;
 
 use super::{EraseCount, Memory, ProgramsByCause, RegionRun, TranslationRun};
@@ -32,15 +32,16 @@ pub struct Totals {
     pub pool_misses: u64,
     /// Leaves that operations asked for, and those of them that had to be read.
     pub leaf_references: [u64; 2],
-    /// Writes, moves and reads of each region.
-    pub regions: Vec<[u64; 3]>,
+    /// Writes, moves, reads and appends of each region.
+    pub regions: Vec<[u64; 4]>,
 }
 
 impl Totals {
     /// Counters as they stand.
     #[must_use]
     pub fn of(device: &impl Nand, space: &SpaceStats, engine: &EngineStats) -> Self {
-        let regions = space.by_region.iter().map(|one| [one.writes, one.moves, one.reads]);
+        let of_region = |one: &RegionStats| [one.writes, one.moves, one.reads, one.appends];
+        let regions = space.by_region.iter().map(of_region);
         Self {
             device: device.counters(),
             translation: device.translation(),
@@ -108,17 +109,21 @@ impl Totals {
         })
     }
 
-    /// Regions, as reported: by number.
+    /// Regions, as reported: by number, with the tables that stand there.
     #[must_use]
-    pub fn by_region(&self) -> BTreeMap<String, RegionRun> {
-        let report = |[writes, moves, reads]: [u64; 3]| RegionRun { writes, moves, reads };
+    pub fn by_region(&self, tables: &[(String, RegionId)]) -> BTreeMap<String, RegionRun> {
         let regions = self.regions.iter().copied().enumerate();
-        regions.map(|(number, counts)| (number.to_string(), report(counts))).collect()
+        let report = |(number, [writes, moves, reads, appends]): (usize, [u64; 4])| {
+            let there = tables.iter().filter(|(_, region)| usize::from(region.0) == number);
+            let tables = there.map(|(name, _)| name.clone()).collect();
+            (number.to_string(), RegionRun { tables, writes, appends, moves, reads })
+        };
+        regions.map(report).collect()
     }
 
     fn combine(&self, other: &Self, with: impl Fn(u64, u64) -> u64) -> Self {
         let mut regions = self.regions.clone();
-        regions.resize(regions.len().max(other.regions.len()), [0; 3]);
+        regions.resize(regions.len().max(other.regions.len()), [0; 4]);
         for (one, two) in regions.iter_mut().zip(&other.regions) {
             *one = zip(*one, *two, &with);
         }
@@ -200,14 +205,14 @@ mod tests {
 
     #[test]
     fn a_stretch_is_the_difference_of_its_ends() {
-        let earlier = Totals { gc_migrations: 3, regions: vec![[1, 1, 1]], ..Totals::default() };
+        let earlier = Totals { gc_migrations: 3, regions: vec![[1, 1, 1, 0]], ..Totals::default() };
         let mut later = earlier.clone();
         later.gc_migrations = 10;
-        later.regions = vec![[5, 2, 1], [7, 0, 0]];
+        later.regions = vec![[5, 2, 1, 4], [7, 0, 0, 0]];
         later.device.page_programs = 4;
         let stretch = later.since(&earlier);
         assert_eq!(stretch.gc_migrations, 7);
-        assert_eq!(stretch.regions, [[4, 1, 0], [7, 0, 0]]);
+        assert_eq!(stretch.regions, [[4, 1, 0, 4], [7, 0, 0, 0]]);
         assert_eq!(stretch.programs(), 4);
         assert_eq!(earlier.plus(&stretch), later);
     }

@@ -4,8 +4,8 @@ use flagstone::{Direction, Row, RowValue, ScanRange};
 
 use super::{
     BlockReport, Database, Drivable, Durability, EngineError, EngineStats, Nand, OnRow, OpenError,
-    Operations, Options, RecoveryReport, Runtime, SpaceStats, Store, Table, Timed, Transaction,
-    cold,
+    Operations, Options, RecoveryReport, RegionId, Runtime, SpaceStats, Store, Table, Timed,
+    Transaction, cold,
 };
 use crate::workload::{Intent, Part, Scan};
 
@@ -39,6 +39,16 @@ impl<D: Nand> Store for Database<D> {
 
     fn space_stats(&self) -> SpaceStats {
         self.runtime().space().stats()
+    }
+
+    fn regions(&self) -> Result<Vec<(String, RegionId)>, EngineError> {
+        let mut regions = Vec::new();
+        for name in self.tables()? {
+            if let Some(table) = self.existing_table(&name)? {
+                regions.push((name, self.runtime().engine().region_of(table)));
+            }
+        }
+        Ok(regions)
     }
 
     fn block_report(&self) -> Vec<BlockReport> {

@@ -7,8 +7,8 @@ use flagstone::{Direction, Row, ScanRange};
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{
     BlockReport, Drivable, Driven, Durability, Duration, EngineError, EngineStats, Fetch, Fetched,
-    Lsn, Nand, OnRow, OpenError, Options, RecoveryReport, SpaceStats, Step, Store, Table, Timed,
-    Wait, Xid, cold,
+    Lsn, Nand, OnRow, OpenError, Options, RecoveryReport, RegionId, SpaceStats, Step, Store, Table,
+    Timed, Wait, Xid, cold,
 };
 use crate::classic::{Config, Engine, Flush, Machine, Work};
 use crate::workload::Part;
@@ -79,6 +79,10 @@ impl<D: Nand> Store for ClassicStore<D> {
 
     fn space_stats(&self) -> SpaceStats {
         self.0.space().stats()
+    }
+
+    fn regions(&self) -> Result<Vec<(String, RegionId)>, EngineError> {
+        Ok(self.0.engine().regions())
     }
 
     fn block_report(&self) -> Vec<BlockReport> {

@@ -14,8 +14,8 @@
 //!
 //! X1. The mapping counts an append of a group when the group is committed and not before, so that every
 //!     checkpoint shows all of the group or nothing (rule D6).
-//! X2. A record names an append by unit and life of its block. One that stands elsewhere by now needs no
-//!     name: a copy has it folded in, or a page of the group took its place, which a mount finds.
+//! X2. A record names an append by unit, its version, and life of its block. One that stands elsewhere by now
+//!     needs no name: a copy has it folded in, or a page of the group took its place, which a mount finds.
 //! X3. Where the unit moves first, the group's page is durable before the unit's copy is programmed: a
 //!     mount that finds the copy finds the page. It has the version that the append was given, and ranks
 //!     among others as if it had been written then.
@@ -24,8 +24,8 @@
 //!     when power went.
 //! X6. A copy of a unit takes no append of a group: where damage takes the copy, a mount finds the original,
 //!     and the record does not look for the append there.
-//! X7. Where a mount finds neither the append nor a page in its place, and nothing newer, damage took the unit
-//!     with the append: the page is lost, not what it was before the group (U5).
+//! X7. Where a mount finds neither the unit nor a copy of it, and nothing newer, damage took the unit with the
+//!     append: the page is lost, not what it was before the group (U5).
 
 use alloc::vec::Vec;
 
@@ -70,8 +70,8 @@ impl<D: Nand> Space<D> {
             return Ok(None);
         }
         let count = expected.appends + records.len() as u8;
-        let &PageInfo { at, sequence, .. } = expected;
-        let append = GroupAppend { page, at, sequence, count, version: self.next_version() };
+        let &PageInfo { at, sequence, version: onto, .. } = expected;
+        let append = GroupAppend { page, at, sequence, count, version: self.next_version(), onto };
         self.groups.add_append(group, append);
         if self.flash.bugs.has(SpaceBug::OpenAppendsCount) {
             self.map.append(page, records.len() as u8);
@@ -112,22 +112,20 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Whether what is mapped is older than the append although its unit never moved: no group has a page of
-    /// this version or a later one, and the block still lives the life in which it took the append (X7). What
-    /// was moved is a copy with the append folded in.
+    /// Whether what is mapped is older than the unit that took the append, and no group has a page of its
+    /// version or a later one (X7). A copy of the unit has its version.
     fn is_gone(&mut self, append: &GroupAppend) -> Result<bool, SpaceError> {
         let Some(at) = self.map.get(append.page).filter(|at| *at != append.at) else {
             return Ok(false);
         };
         let is_newer =
-            |it: OpenGroupPage| (it.page, true) == (append.page, it.version >= append.version);
-        let in_range = append.at < self.layout().geometry.page_count();
-        if !in_range || !self.is_of_this_life(append) || self.groups.iter().any(is_newer) {
+            |it: OpenGroupPage| (it.page, true) == (append.page, it.version >= append.onto);
+        if self.groups.iter().any(is_newer) {
             return Ok(false);
         }
         let mut image = Vec::new();
         match self.read_unit_twice(at, &mut image, ReadPurpose::Metadata) {
-            Ok(found) => Ok(found.origin == Origin::Original && found.version < append.version),
+            Ok(found) => Ok(found.version < append.onto),
             // Whoever reads it learns of it.
             Err(SpaceError::Corrupt { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -200,23 +198,28 @@ impl<D: Nand> Space<D> {
     }
 
     /// The unit at `at` is about to move: an append of an open group on it becomes a page of the group (X3).
+    /// Either all of them do or, where one does not read, none: the later one counts on top of the earlier.
     pub(crate) fn move_append_out(
         &mut self,
         at: u32,
         meta: &PageMeta,
         cause: Cause,
     ) -> Result<(), SpaceError> {
-        if meta.kind != PageKind::Data
-            || self.groups.append_to(meta.page, at).is_none()
-            || self.flash.bugs.has(SpaceBug::OpenAppendsLeft)
-        {
+        let appends = match meta.kind {
+            PageKind::Data => self.groups.appends_to(meta.page, at),
+            _ => return Ok(()),
+        };
+        if appends.is_empty() || self.flash.bugs.has(SpaceBug::OpenAppendsLeft) {
             return Ok(());
         }
+        let mut images = Vec::with_capacity(appends.len());
+        for (_, append) in &appends {
+            let (mut image, count) = (Vec::new(), Some(append.count));
+            let whole = self.read_unit_with(at, &mut image, count, ReadPurpose::Relocation)?;
+            images.push((whole, image));
+        }
         self.spoil(at);
-        while let Some((group, append)) = self.groups.append_to(meta.page, at) {
-            let mut image = Vec::new();
-            let whole =
-                self.read_unit_with(at, &mut image, Some(append.count), ReadPurpose::Relocation)?;
+        for ((group, append), (whole, image)) in appends.into_iter().zip(images) {
             let version = append.version;
             let origin = Origin::Original;
             let copy = PageMeta { standing: Standing::Plain, origin, group, version, ..whole };

@@ -605,19 +605,34 @@ fn damage_and_wrong_names_are_told() {
 /// a unit that no record knows, anywhere in a block; the version before it still reads.
 #[test]
 fn a_unit_that_is_gone_with_its_append_is_told() {
+    damage_below_appends(&World::new(&fine_profile(), &options()));
+}
+
+/// Goal (X7): the same where the version before it is a copy: it is not one of the unit that is gone.
+#[test]
+fn an_older_copy_is_not_taken_for_the_unit_that_is_gone() {
+    let mut world = World::new(&fine_profile(), &options());
+    let at = world.read(2).0.at;
+    churn(&mut world, |world| world.read(2).0.at != at);
+    damage_below_appends(&world);
+}
+
+fn damage_below_appends(fresh: &World) {
     let mut lost = 0;
     for ahead in 0..8 {
-        let mut world = World::new(&fine_profile(), &options());
+        let mut world = fresh.clone();
         world.act(Act::Checkpoint, 0).unwrap();
         (0..ahead).for_each(|_| world.act(Act::Fill { page: CHANGED }, 1).unwrap());
         let image = content(LogicalPage(2), 8, world.space.payload_size_with(SLOTS));
+        world.space.ensure_room(1, &mut NoOwner).unwrap();
         world.space.write(LogicalPage(2), &image, &tag()).unwrap();
         world.images.insert(2, image);
         world.act(Act::Fill { page: CHANGED }, 2).unwrap();
         for page in [2, 5] {
             world.act(Act::Change { page }, 7).unwrap();
         }
-        assert_eq!(world.appended, 2);
+        let took = |page| world.open.iter().flat_map(|it| &it.appends).any(|it| it.page.0 == page);
+        assert!(took(2), "page 5 may be a copy, which takes none (X6)");
         world.act(Act::Record, 0).unwrap();
         let at = world.read(2).0.at;
         let device = world.space.device_mut();
@@ -635,6 +650,42 @@ fn a_unit_that_is_gone_with_its_append_is_told() {
         assert_eq!(world.read(5).1, world.images[&5]);
     }
     assert!(lost > 0, "each was listed");
+}
+
+/// Goal (X3): of two appends that a unit took, the earlier one does not move without the later one, or the page
+/// would read as without it. Method: two groups that a record names each; damage in the later one's slot;
+/// restart collects the block before the log is read to its end, for twice as many erases as it takes to move
+/// the unit where nothing is damaged.
+#[test]
+fn appends_of_one_unit_move_together() {
+    let mut world = appended();
+    world.act(Act::Commit, 0).unwrap();
+    world.act(Act::Change { page: 2 }, 9).unwrap();
+    assert_eq!(world.appended, 3);
+    world.act(Act::Record, 0).unwrap();
+    let groups = [world.named[0].id, world.named[1].id];
+    let moved = |world: &World| {
+        groups.map(|group| world.space.group_pages(group).contains(&LogicalPage(2)))
+    };
+    let erases = |world: &World| world.space.device().counters().block_erases;
+    let before = erases(&world);
+    let mut sound = world.clone();
+    sound.remount();
+    churn(&mut sound, |world| moved(world) != [false; 2]);
+    assert_eq!(moved(&sound), [true; 2]);
+    let enough = before + 2 * (erases(&sound) - before);
+    let at = world.read(2).0.at;
+    let device = world.space.device_mut();
+    let page = device.geometry().page_from_number(at).unwrap();
+    let strength = device.capabilities().code_word.strength;
+    device.flip_bits(page, 2, strength + 1);
+    world.remount();
+    churn(&mut world, |world| erases(world) > enough);
+    assert_eq!(moved(&world), [false; 2]);
+    world.decide();
+    let damaged = world.space.read(LogicalPage(2), &mut Vec::new());
+    assert!(matches!(damaged, Err(SpaceError::Corrupt { .. })), "{damaged:?}");
+    assert_eq!(world.read(5).1, world.images[&5]);
 }
 
 /// Goal (Y4): what a pin holds is never taken for what a frozen mapping has, although both have one version.

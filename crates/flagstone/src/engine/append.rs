@@ -14,6 +14,7 @@
 //!   measured.
 //! - **A5** A split leaves room in the leaves that it fills for as many slots as the table's merges are
 //!   worth by the same measure; a leaf that one page still holds is never split for that.
+//! - **A6** Only leaves of tables that stand in a region for it are appended to (`placing`).
 
 use flagstone_space::runs::{self, ChangeForm};
 use flagstone_space::{AppendRoom, LogicalPage, PageInfo};
@@ -22,10 +23,13 @@ use super::pool::FrameIndex;
 use super::{Engine, Table};
 use crate::appends::AppendScheme;
 use crate::node::NodeView;
+use crate::runtime::REGION_APPENDS;
 use reserve::Prices;
 
+mod placing;
 mod reserve;
 
+pub(crate) use placing::{Growth, Rows};
 pub(crate) use reserve::Habit;
 
 /// Changes that make another image of a version on flash.
@@ -52,7 +56,7 @@ impl Append {
 impl Engine {
     /// Leaves take appends from now on, as far as the options want it.
     pub(crate) fn carry_appends(&mut self, room: AppendRoom) {
-        if self.options.append_scheme.scheme != AppendScheme::None {
+        if self.options.append_scheme.records_max() > 0 {
             self.append_room = room;
         }
     }
@@ -119,11 +123,14 @@ impl Engine {
             let is_small = records.is_some_and(|records| records.len() <= 1);
             tree.habit.note(is_small, append.is_some());
         }
-        let (onto, mut records) = append.filter(|_| self.pool.costs.favour_appends())?;
+        let is_wanted = self.region_of(table) == REGION_APPENDS && self.pool.costs.favour_appends();
+        let (mut onto, mut records) = append.filter(|_| is_wanted)?;
         if records.is_empty() {
             // What the leaf is complete to moves on all the same.
             records.push(Vec::new());
         }
+        // The unit may have been written before the table stood there.
+        onto.region = REGION_APPENDS;
         Some(Append { onto, records })
     }
 
@@ -136,6 +143,9 @@ impl Engine {
 
     /// Share of a page that writing a leaf of this table costs, as far as its latest merges tell.
     pub(crate) fn share_expected(&self, table: Table) -> f64 {
+        if self.region_of(table) != REGION_APPENDS {
+            return 1.0;
+        }
         let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
         let fitting = habit.map_or(0.0, Habit::fitting);
         1.0 - fitting * (1.0 - self.append_share())
@@ -144,8 +154,10 @@ impl Engine {
     /// Bytes of a page that a leaf of this table leaves free when it is split: those of the options, or as
     /// many as appends are worth by what is measured (A5).
     pub(crate) fn reserve_of(&self, table: Table) -> usize {
-        if let AppendScheme::Runs { records } = self.options.append_scheme.scheme {
-            return self.append_room.size_of(records);
+        match self.scheme_of(table) {
+            AppendScheme::None => return 0,
+            AppendScheme::Runs { records } => return self.append_room.size_of(records),
+            AppendScheme::Auto | AppendScheme::Pairs { .. } => {}
         }
         let costs = &self.pool.costs;
         let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);

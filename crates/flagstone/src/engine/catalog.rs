@@ -7,10 +7,11 @@
 
 use flagstone_space::{LogicalPage, Lsn};
 
-use super::append::Habit;
+use super::append::{Habit, Rows};
 use super::dropped::Dropped;
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
+use crate::appends::AppendScheme;
 use crate::delta::{DeltaMap, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
@@ -45,6 +46,10 @@ pub(crate) struct Tree {
     pub(crate) entry_count: i64,
     /// What its merges say of appends.
     pub(crate) habit: Habit,
+    /// What its merges say of how it grows.
+    pub(crate) rows: Rows,
+    /// Scheme of appends that the options have for its name, if one of its own.
+    pub(crate) declared: Option<AppendScheme>,
     /// Restart read a record that concerns it.
     pub(crate) is_logged: bool,
     /// It was dropped, and something of it is left.
@@ -62,6 +67,8 @@ impl Tree {
             retained: snapshot::Retained::default(),
             entry_count: 0,
             habit: Habit::default(),
+            rows: Rows::default(),
+            declared: None,
             is_logged: false,
             dropped: None,
         }
@@ -168,8 +175,9 @@ impl Engine {
         }
         self.transaction(xid)?.created.push(table);
         self.drops.take_vacant(id);
+        let declared = self.options.append_scheme.own(name.as_bytes());
         if let Some(slot) = self.tree_slot(id) {
-            *slot = Tree::new(id, Some(root));
+            *slot = Tree { declared, ..Tree::new(id, Some(root)) };
         }
         Ok(table)
     }
@@ -187,7 +195,9 @@ impl Engine {
     /// Registers a tree that the catalog names; restart calls it once for each entry.
     pub(crate) fn register_tree(&mut self, key: &[u8], entry: &[u8]) -> Option<LogicalPage> {
         let (table, root) = decode_entry(entry)?;
-        self.tree_slot(table.id)?.root = Some(root);
+        let declared = self.options.append_scheme.own(key);
+        let tree = self.tree_slot(table.id)?;
+        (tree.root, tree.declared) = (Some(root), declared);
         if !is_name(key) {
             self.mark_dropped(table, Lsn::ZERO);
         }

@@ -39,7 +39,7 @@
 
 use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, PinId};
 
-use super::append::{Append, Whose};
+use super::append::{Append, Growth, Whose};
 use super::descent::{Seek, corrupt};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
 use super::price::LeafBytes;
@@ -57,7 +57,7 @@ use crate::options::CommitBy;
 const INNER_PAGES: usize = 4;
 
 /// Bytes of log that the name of an append takes, at most.
-const APPEND_NAME_SIZE_MAX: usize = 24;
+const APPEND_NAME_SIZE_MAX: usize = 30;
 
 /// How far a claim has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -514,9 +514,11 @@ impl Engine {
         };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
+        let growth = Growth::of(view, &changes, range, grown);
         if !merged.dropped_refs.is_empty() {
             return Ok(Claimed::Nothing);
         }
+        self.note_rows(table, growth);
         let (low, high) = (place.low.clone(), place.high.clone());
         let page = place.page;
         if merged.pages.len() > 1 {
@@ -533,6 +535,7 @@ impl Engine {
                 old,
                 rest: None,
                 grown,
+                growth,
                 is_due: true,
             };
             return self.claimed_pages(xid, plan, inside);

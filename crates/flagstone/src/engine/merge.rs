@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use flagstone_space::{Cause, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 
-use super::append::Append;
+use super::append::{Append, Growth};
 use super::checkpoint::CheckpointJob;
 use super::claim::ClaimJob;
 use super::dropped::Freed;
@@ -664,6 +664,7 @@ pub(super) struct ReshapePlan {
     /// What did not merge of the leaf: its last pages hold that as it was, for keys from its low fence on.
     pub(super) rest: Option<OldBase>,
     pub(super) grown: i64,
+    pub(super) growth: Growth,
     /// Whether the leaf is written even if no neighbour joins it.
     pub(super) is_due: bool,
 }

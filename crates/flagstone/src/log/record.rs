@@ -330,20 +330,30 @@ impl<'a> Item<'a> for CopiedDelta<'a> {
     }
 }
 
+/// Beside the count of an append: the record says what it stands on. Those of before do not.
+const ONTO_FOLLOWS: u8 = 0x80;
+
 impl Item<'_> for GroupAppend {
     fn encode(&self, out: &mut Vec<u8>) {
         self.page.encode(out);
         put_varint(out, u64::from(self.at));
         put_varint(out, u64::from(self.sequence));
         put_varint(out, self.version.0);
-        out.push(self.count);
+        out.push(self.count | ONTO_FOLLOWS);
+        put_varint(out, self.version.0.saturating_sub(self.onto.0));
     }
 
     fn decode(input: &mut Cursor<'_>) -> Result<Self, RecordFault> {
         let page = LogicalPage::decode(input)?;
         let (at, sequence) = (input.varint32()?, input.varint32()?);
         let version = Version(input.varint()?);
-        Ok(Self { page, at, sequence, count: input.byte()?, version })
+        let count = input.byte()?;
+        let onto = match count & ONTO_FOLLOWS {
+            0 => 0,
+            _ => version.0.checked_sub(input.varint()?).ok_or(RecordFault::NumberRange)?,
+        };
+        let (count, onto) = (count & !ONTO_FOLLOWS, Version(onto));
+        Ok(Self { page, at, sequence, count, version, onto })
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
-use crate::engine::append::Whose;
+use crate::engine::append::{Growth, Whose};
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table};
@@ -75,11 +75,13 @@ impl Engine {
             return self.catch_up(page);
         }
         let plan = self.plan_of(table, index, upto)?;
+        self.note_growth(&plan);
         let is_single = plan.pages.len() == 1 && plan.dropped.is_empty();
         if is_single && !self.is_underfull(table, page, &plan.pages[0])? {
             return Ok(is_due.then(|| self.single_job(index, plan)));
         }
         let beside = self.plans_beside(&plan, &target.beside)?;
+        beside.iter().for_each(|plan| self.note_growth(plan));
         let merged: Vec<u64> =
             beside.iter().chain([&plan]).map(|plan| self.delta_count(plan)).collect();
         let job = self.reshape(plan, beside)?;
@@ -122,7 +124,9 @@ impl Engine {
             high: high.map(<[u8]>::to_vec),
             lsn,
         };
+        let grown = entry_count as i64 - view.count() as i64;
         Ok(ReshapePlan {
+            growth: Growth::of(view, deltas, taken, grown),
             table,
             page,
             old: vec![base(taken.low, taken.high)],
@@ -132,7 +136,7 @@ impl Engine {
             upto,
             pages: merged.pages,
             dropped: merged.dropped_refs,
-            grown: entry_count as i64 - view.count() as i64,
+            grown,
             is_due,
         })
     }
@@ -155,6 +159,12 @@ impl Engine {
             last = entry.key();
         }
         None
+    }
+
+    fn note_growth(&mut self, plan: &ReshapePlan) {
+        if plan.is_due {
+            self.note_rows(plan.table, plan.growth);
+        }
     }
 
     /// The job of a leaf that keeps to its page, by an append where that carries it.

@@ -175,7 +175,8 @@ proptest! {
         let [mut run_buf, mut append_buf] = [const { ItemBuf::EMPTY }; 2];
         for (page, at, version, count) in &appends {
             let (page, version, count) = (LogicalPage(*page), Version(*version), *count);
-            append_buf.push(GroupAppend { page, at: *at, sequence: *at ^ 1, count, version });
+            let onto = Version(version.0 / 3);
+            append_buf.push(GroupAppend { page, at: *at, sequence: *at ^ 1, count, version, onto });
         }
         prop_assert_eq!(walk(append_buf.items::<GroupAppend>()).expect("decodes").len(), appends.len());
         runs.iter().for_each(|run| run_buf.push(Blob(run)));
