@@ -24,8 +24,8 @@
 //!     when power went.
 //! X6. A copy of a unit takes no append of a group: where damage takes the copy, a mount finds the original,
 //!     and the record does not look for the append there.
-//! X7. Where a mount finds neither the unit nor a copy of it, and nothing newer, damage took the unit with the
-//!     append: the page is lost, not what it was before the group (U5).
+//! X7. Where a mount maps what is older than the unit, damage took the unit with the append: the page is lost, not
+//!     what it was before the group (U5), until a page that is newer is committed.
 
 use alloc::vec::Vec;
 
@@ -82,7 +82,7 @@ impl<D: Nand> Space<D> {
     /// Finds the appends of a group that a record of the caller's log names: they count with
     /// [`Space::commit_group`]. Restart hands them in before anything is written, or a collection would
     /// move their pages without them. Those that stand elsewhere by now are passed over (X2); where one is gone
-    /// so is its page (X7).
+    /// so is its page (X7), but for those that `is_freed` says a later record frees.
     ///
     /// # Errors
     ///
@@ -91,10 +91,11 @@ impl<D: Nand> Space<D> {
         &mut self,
         group: GroupId,
         appends: &[GroupAppend],
+        is_freed: impl Fn(LogicalPage) -> bool,
     ) -> Result<(), SpaceError> {
         for append in appends {
             if !self.may_count(append) && !self.may_come_to_count(append) {
-                if self.is_gone(append)? {
+                if !is_freed(append.page) && self.is_gone(append)? {
                     self.lose(append.page);
                 }
                 continue;
@@ -112,17 +113,12 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Whether what is mapped is older than the unit that took the append, and no group has a page of its
-    /// version or a later one (X7). A copy of the unit has its version.
+    /// Whether what is mapped is older than the unit that took the append (X7). A copy of the unit has its version. A
+    /// group may have a page that is newer: if it is committed, it takes the place of what is lost.
     fn is_gone(&mut self, append: &GroupAppend) -> Result<bool, SpaceError> {
         let Some(at) = self.map.get(append.page).filter(|at| *at != append.at) else {
             return Ok(false);
         };
-        let is_newer =
-            |it: OpenGroupPage| (it.page, true) == (append.page, it.version >= append.onto);
-        if self.groups.iter().any(is_newer) {
-            return Ok(false);
-        }
         let mut image = Vec::new();
         match self.read_unit_twice(at, &mut image, ReadPurpose::Metadata) {
             Ok(found) => Ok(found.version < append.onto),
@@ -219,14 +215,22 @@ impl<D: Nand> Space<D> {
             images.push((whole, image));
         }
         self.spoil(at);
-        for ((group, append), (whole, image)) in appends.into_iter().zip(images) {
-            let version = append.version;
-            let origin = Origin::Original;
-            let copy = PageMeta { standing: Standing::Plain, origin, group, version, ..whole };
-            let to = self.place(Stream::Cold, Claim::Reserve, copy, &image, cause)?;
+        let mut placed = Vec::with_capacity(appends.len());
+        for (&(group, append), (whole, image)) in appends.iter().zip(images) {
+            let (standing, origin, version) = (Standing::Plain, Origin::Original, append.version);
+            let copy = PageMeta { standing, origin, group, version, ..whole };
+            match self.place(Stream::Cold, Claim::Reserve, copy, &image, cause) {
+                Ok(to) => placed.push(to),
+                Err(error) => {
+                    placed.into_iter().for_each(|to| self.blocks.drop_live(to));
+                    return Err(error);
+                }
+            }
+        }
+        for ((group, append), to) in appends.into_iter().zip(placed) {
             self.copies.put(to, true);
             self.groups.remove_append(group, meta.page);
-            let entry = GroupPage { at: to, version, rank: Rank::Newest };
+            let entry = GroupPage { at: to, version: append.version, rank: Rank::Newest };
             self.groups.insert(group, meta.page, entry);
             self.flash.tally.region(meta.region).moves += 1;
         }

@@ -201,7 +201,7 @@ impl World {
         self.space = space;
         (self.open, self.is_recorded) = (None, false);
         for batch in &self.named {
-            self.space.find_appends(batch.id, &batch.appends).unwrap();
+            self.space.find_appends(batch.id, &batch.appends, |_| false).unwrap();
         }
     }
 
@@ -605,7 +605,7 @@ fn damage_and_wrong_names_are_told() {
 /// a unit that no record knows, anywhere in a block; the version before it still reads.
 #[test]
 fn a_unit_that_is_gone_with_its_append_is_told() {
-    damage_below_appends(&World::new(&fine_profile(), &options()));
+    damage_below_appends(&World::new(&fine_profile(), &options()), false);
 }
 
 /// Goal (X7): the same where the version before it is a copy: it is not one of the unit that is gone.
@@ -614,10 +614,16 @@ fn an_older_copy_is_not_taken_for_the_unit_that_is_gone() {
     let mut world = World::new(&fine_profile(), &options());
     let at = world.read(2).0.at;
     churn(&mut world, |world| world.read(2).0.at != at);
-    damage_below_appends(&world);
+    damage_below_appends(&world, false);
 }
 
-fn damage_below_appends(fresh: &World) {
+/// Goal (X7): the same where a group that was given up left a page that is newer than the unit.
+#[test]
+fn a_page_of_a_group_that_was_given_up_does_not_stand_for_the_unit_that_is_gone() {
+    damage_below_appends(&World::new(&fine_profile(), &options()), true);
+}
+
+fn damage_below_appends(fresh: &World, gives_up: bool) {
     let mut lost = 0;
     for ahead in 0..8 {
         let mut world = fresh.clone();
@@ -626,6 +632,11 @@ fn damage_below_appends(fresh: &World) {
         let image = content(LogicalPage(2), 8, world.space.payload_size_with(SLOTS));
         world.space.ensure_room(1, &mut NoOwner).unwrap();
         world.space.write(LogicalPage(2), &image, &tag()).unwrap();
+        if gives_up {
+            let group = world.space.new_group().unwrap();
+            world.space.write_in_group(group, LogicalPage(2), b"given up", &tag()).unwrap();
+            world.space.discard_group(group);
+        }
         world.images.insert(2, image);
         world.act(Act::Fill { page: CHANGED }, 2).unwrap();
         for page in [2, 5] {

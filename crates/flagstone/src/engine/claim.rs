@@ -93,6 +93,7 @@ struct ClaimedLeaf {
     base_lsn: Lsn,
     /// Entries more than before.
     grown: i64,
+    growth: Growth,
 }
 
 impl ClaimedLeaf {
@@ -384,6 +385,9 @@ impl Engine {
             Claimed::Leaf(_) => Some(self.group_of_claim()?),
             _ => None,
         };
+        if let Claimed::Leaf(claimed) = &claimed {
+            self.note_rows(claimed.0.table, claimed.0.growth);
+        }
         let Some(claim) = &mut self.claim else { return Ok(Next::Idle) };
         match (claimed, group) {
             (Claimed::Leaf(claimed), Some(group)) => {
@@ -518,7 +522,6 @@ impl Engine {
         if !merged.dropped_refs.is_empty() {
             return Ok(Claimed::Nothing);
         }
-        self.note_rows(table, growth);
         let (low, high) = (place.low.clone(), place.high.clone());
         let page = place.page;
         if merged.pages.len() > 1 {
@@ -551,7 +554,7 @@ impl Engine {
         if self.gain_of(xid, table, place, inside, share)? <= 0.0 {
             return Ok(Claimed::Nothing);
         }
-        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown };
+        let leaf = ClaimedLeaf { table, page, low, high, upto, base_lsn, grown, growth };
         let lsn = match self.bugs.has(SeededBug::ClaimOverwritesNewer) {
             true => Lsn(upto.0 + 8),
             false => upto,
@@ -593,7 +596,10 @@ impl Engine {
         if self.tree(plan.table)?.is_reshaping {
             return Ok(Claimed::Later);
         }
-        Ok(Claimed::Several(Box::new(self.claim_reshape(xid, plan)?)))
+        let (table, growth) = (plan.table, plan.growth);
+        let job = self.claim_reshape(xid, plan)?;
+        self.note_rows(table, growth);
+        Ok(Claimed::Several(Box::new(job)))
     }
 
     /// Durable deltas of a leaf with the claiming transaction's changes on top.

@@ -1,5 +1,7 @@
 //! Creating and opening: format or mount, then restart.
 
+use std::collections::HashMap;
+
 use flagstone_nand::{Capabilities, CellMode, Geometry};
 use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
 
@@ -493,9 +495,16 @@ impl<D: Nand> Restart<'_, D> {
     /// moves takes its appends along.
     fn find_appends(&self) -> Result<(), SpaceError> {
         let mut space = self.runtime.space();
-        for (_, effects) in &self.effects {
+        let freed = self
+            .effects
+            .iter()
+            .flat_map(|(lsn, effects)| effects.trims.iter().map(|page| (*page, *lsn)));
+        // The last record that frees a page.
+        let freed: HashMap<_, _> = freed.collect();
+        for (lsn, effects) in &self.effects {
             if let Some(group) = effects.group {
-                space.find_appends(group, &effects.appends)?;
+                let is_freed = |page| freed.get(&page).is_some_and(|freed| freed >= lsn);
+                space.find_appends(group, &effects.appends, is_freed)?;
             }
         }
         Ok(())

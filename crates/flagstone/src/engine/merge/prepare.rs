@@ -13,6 +13,14 @@ use crate::engine::pool::{Class, FrameIndex};
 use crate::engine::{Engine, MERGE_PAGES, Step, Table};
 use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
 
+/// What a merge is counted as, once it is made.
+struct Merge {
+    table: Table,
+    deltas: u64,
+    /// What it does to the leaf's rows, where it changes any.
+    growth: Option<Growth>,
+}
+
 impl Engine {
     /// Merges the leaf that holds `key`, whatever that frees; none when it cannot be done now.
     pub(crate) fn merge_at(&mut self, table: Table, key: Vec<u8>) -> Step<Option<WriteJob>> {
@@ -75,18 +83,15 @@ impl Engine {
             return self.catch_up(page);
         }
         let plan = self.plan_of(table, index, upto)?;
-        self.note_growth(&plan);
         let is_single = plan.pages.len() == 1 && plan.dropped.is_empty();
         if is_single && !self.is_underfull(table, page, &plan.pages[0])? {
             return Ok(is_due.then(|| self.single_job(index, plan)));
         }
         let beside = self.plans_beside(&plan, &target.beside)?;
-        beside.iter().for_each(|plan| self.note_growth(plan));
-        let merged: Vec<u64> =
-            beside.iter().chain([&plan]).map(|plan| self.delta_count(plan)).collect();
+        let merged: Vec<_> = beside.iter().chain([&plan]).map(|plan| self.merge_of(plan)).collect();
         let job = self.reshape(plan, beside)?;
         if job.is_some() {
-            merged.into_iter().for_each(|count| self.count_merge(count));
+            merged.into_iter().for_each(|merge| self.count_merge(merge));
         }
         Ok(job)
     }
@@ -161,14 +166,10 @@ impl Engine {
         None
     }
 
-    fn note_growth(&mut self, plan: &ReshapePlan) {
-        if plan.is_due {
-            self.note_rows(plan.table, plan.growth);
-        }
-    }
-
     /// The job of a leaf that keeps to its page, by an append where that carries it.
     fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
+        let merge = self.merge_of(&plan);
+        self.count_merge(merge);
         let is_buried = self.buries(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
         let append = match plan.pages.first() {
             Some(built) if !is_buried => {
@@ -176,20 +177,25 @@ impl Engine {
             }
             _ => None,
         };
-        let count = self.delta_count(&plan);
-        self.count_merge(count);
         self.write_alone(plan, append)
     }
 
-    fn delta_count(&self, plan: &ReshapePlan) -> u64 {
+    fn merge_of(&self, plan: &ReshapePlan) -> Merge {
         let range = KeyRange { low: &plan.low, high: plan.high.as_deref() };
         let tree = self.trees.get(plan.table.id as usize);
-        tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64)
+        Merge {
+            table: plan.table,
+            deltas: tree.map_or(0, |tree| tree.deltas.range_totals(range, plan.upto).count as u64),
+            growth: plan.is_due.then_some(plan.growth),
+        }
     }
 
-    fn count_merge(&mut self, delta_count: u64) {
+    fn count_merge(&mut self, merge: Merge) {
         self.counts.merges += 1;
-        self.counts.merged_deltas += delta_count;
+        self.counts.merged_deltas += merge.deltas;
+        if let Some(growth) = merge.growth {
+            self.note_rows(merge.table, growth);
+        }
     }
 
     /// A merge that a leaf has to split for, with room for appends left in what the split fills; none
