@@ -10,7 +10,8 @@
 //! E4. What lies behind the blocks that a record knows is looked at by every mount; a device that ends
 //!     before them was cut short.
 //! E5. Room that a record gives back is not asked of the host.
-//! E6. The log takes more of what is there only where it fills what it has, and what is live is left its room.
+//! E6. The log takes more of what is there only where it fills what it has or a longer one was asked for, and what
+//!     is live is left its room.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -99,10 +100,22 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    /// The log is about to take one more block: it gets a larger share once it fills half of what it has (E6).
+    /// Asks for a longer log, however much of it is filled (E6): it gets a larger share with the next block that it
+    /// takes, if there is room.
+    pub fn want_log(&mut self) {
+        self.log.is_wanted = true;
+    }
+
+    /// The log is about to take one more block: it gets a larger share where that was asked for, or once it fills half
+    /// of what it has (E6).
     pub(crate) fn make_room_for_log(&mut self) -> Result<(), SpaceError> {
         let is_filling = self.log.block_count() * 2 > self.layout().log_blocks;
-        if is_filling && self.can_grow() { self.widen_log().map(drop) } else { Ok(()) }
+        let is_wanted = core::mem::take(&mut self.log.is_wanted);
+        if (is_filling || is_wanted) && self.can_grow() {
+            self.widen_log().map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     fn widen_log(&mut self) -> Result<bool, SpaceError> {

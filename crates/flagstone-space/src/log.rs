@@ -73,6 +73,8 @@ pub(crate) struct LogArea {
     pub(crate) next_slot: u32,
     /// Whether the last block takes appends of this session.
     pub(crate) is_open: bool,
+    /// Whether a longer log was asked for.
+    pub(crate) is_wanted: bool,
 }
 
 impl LogArea {

@@ -205,6 +205,8 @@ struct Limits {
     deltas_hard: usize,
     /// Above this, the largest transaction spills.
     uncommitted: usize,
+    /// With a longer log deltas might take more.
+    is_log_short: bool,
 }
 
 /// All state above the space floor. See the module's head.
@@ -703,6 +705,7 @@ impl Limits {
             deltas_soft: deltas - deltas / 16,
             deltas_hard: deltas,
             uncommitted: share(options.uncommitted_share).min(deltas / 2),
+            is_log_short: false,
         }
     }
 }
@@ -714,6 +717,7 @@ impl Limits {
         let log_size = usize::try_from(view.log_budget).unwrap_or(usize::MAX) * view.log_page_size;
         if log_size > 0 {
             let deltas_max = (log_size / 100 * DELTAS_LOG_PERCENT).max(self.uncommitted.min(1024));
+            self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;
             self.deltas_hard = self.deltas_hard.min(deltas_max);
             self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);
             self.uncommitted = self.uncommitted.min(self.deltas_hard / 2);

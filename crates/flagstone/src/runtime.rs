@@ -258,6 +258,9 @@ impl<D: Nand> Runtime<D> {
         let collected_ns = space.busy_ns() - begun_ns;
         let slots_left = u16::try_from(space.log_slots_left()).unwrap_or(u16::MAX);
         let Some(flush) = self.engine().seal(self.geometry, slots_left) else { return Ok(None) };
+        if self.engine().take_log_wish() {
+            space.want_log();
+        }
         let mut log_page = 0;
         for fragment in &flush.fragments {
             match space.log_append(&fragment.bytes) {

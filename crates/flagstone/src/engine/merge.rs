@@ -271,6 +271,8 @@ pub(crate) struct Hand {
     is_stuck: bool,
     /// A batch of merges is under way.
     is_in_batch: bool,
+    /// One began that a longer log would have put off.
+    wants_log: bool,
     /// Searches in a row that found nothing to merge although nothing was under way.
     fruitless: u32,
     /// There are no pages that transactions could spill to.
@@ -556,7 +558,13 @@ impl Engine {
         let batch = (soft as f64 * self.options.merge_batch) as usize;
         let is_worth = batch >= BATCH_LEAVES_MIN * self.payload_size && self.hand.stuck.is_empty();
         let goes_on = is_worth && self.hand.is_in_batch && total > soft - batch;
+        self.hand.wants_log |= total > soft && self.limits.is_log_short;
         self.hand.is_in_batch = total > soft || goes_on;
+    }
+
+    /// Whether leaves were merged lately only because the log is short.
+    pub(crate) fn take_log_wish(&mut self) -> bool {
+        std::mem::take(&mut self.hand.wants_log)
     }
 
     /// A search looks at a part of the tree: a batch ends when many of them in a row found nothing
