@@ -111,14 +111,21 @@ impl<D: Nand> Space<D> {
     pub(crate) fn make_room_for_log(&mut self) -> Result<(), SpaceError> {
         let is_filling = self.log.block_count() * 2 > self.layout().log_blocks;
         let is_wanted = core::mem::take(&mut self.log.is_wanted);
-        if (is_filling || is_wanted) && self.can_grow() {
-            self.widen_log().map(drop)
-        } else {
-            Ok(())
+        if is_filling || is_wanted {
+            self.widen_log()?;
         }
+        Ok(())
     }
 
-    fn widen_log(&mut self) -> Result<bool, SpaceError> {
+    /// Gives the log a larger share, if there is room (E6); whether it has one then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::grow_for`].
+    pub fn widen_log(&mut self) -> Result<bool, SpaceError> {
+        if !self.can_grow() {
+            return Ok(false);
+        }
         let taken = u64::from(self.taken_pages()) + self.limbo.len() as u64;
         let is_roomy = |space: &Self, layout: &Layout| {
             space.is_roomy(layout.capacity(layout.blocks - space.lost_blocks()), taken)

@@ -69,7 +69,7 @@ pub(crate) use merge::{InstallJob, Job, PageWrite, WriteJob};
 use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
-pub(crate) use restart::{Replay, ReplayEffects};
+pub(crate) use restart::{MeetPoint, Replay, ReplayEffects};
 pub(crate) use scan::successor;
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
@@ -714,15 +714,26 @@ impl Limits {
     /// A checkpoint copies every live delta to the log's tail, beside the copies before it: deltas
     /// never take more than a share of the log, or it could not be freed (rule D7).
     fn within_log(mut self, view: &SpaceView) -> Self {
-        let log_size = usize::try_from(view.log_budget).unwrap_or(usize::MAX) * view.log_page_size;
-        if log_size > 0 {
-            let deltas_max = (log_size / 100 * DELTAS_LOG_PERCENT).max(self.uncommitted.min(1024));
+        let copies_max = view.copies_max();
+        if copies_max < usize::MAX {
+            let deltas_max = copies_max.max(self.uncommitted.min(1024));
             self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;
             self.deltas_hard = self.deltas_hard.min(deltas_max);
             self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);
             self.uncommitted = self.uncommitted.min(self.deltas_hard / 2);
         }
         self
+    }
+}
+
+impl SpaceView {
+    /// Bytes of deltas that a checkpoint has room to copy; without bound where nothing is known of a log.
+    fn copies_max(&self) -> usize {
+        let pages = usize::try_from(self.log_budget).unwrap_or(usize::MAX);
+        match pages.saturating_mul(self.log_page_size) {
+            0 => usize::MAX,
+            log_size => log_size / 100 * DELTAS_LOG_PERCENT,
+        }
     }
 }
 

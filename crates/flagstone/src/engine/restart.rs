@@ -7,16 +7,18 @@
 //! 2. If the changes of later commits do not fit the memory budget, they are forgotten again, the
 //!    catalog is loaded, and the log is read a second time with merges on the way (rule D11).
 //!
-//! A delta put back may be older than its base; it is dropped when the two meet (rule D2).
+//! A delta put back may be older than its base; it is dropped when the two meet (rule D2). Most are where memory was
+//! full before: restart lets them meet, which reads, before it merges, which writes.
 
 use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
 
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
+use super::descent::Seek;
 use super::spill::Run;
-use super::{Engine, MERGE_PAGES, Table};
+use super::{Engine, MERGE_PAGES, Step, Table};
 use crate::bugs::SeededBug;
-use crate::delta::{Op, Unpacker, decode_delta};
+use crate::delta::{KeyRange, Op, Unpacker, decode_delta};
 use crate::error::Corruption;
 use crate::log::{Changes, Copies, Cursor, Install, Items, LogWriter, Record};
 use crate::options::Compaction;
@@ -49,6 +51,13 @@ impl ReplayEffects {
     pub(crate) fn is_empty(&self) -> bool {
         self.group.is_none() && self.trims.is_empty()
     }
+}
+
+/// How far changes that were put back have met their leaves: table and key.
+#[derive(Debug, Default)]
+pub(crate) struct MeetPoint {
+    tree: usize,
+    from: Vec<u8>,
 }
 
 const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
@@ -283,16 +292,37 @@ impl Engine {
         self.deltas_size > self.replay_size_max()
     }
 
-    /// Memory that restart may fill: no frame needs its share yet. What a checkpoint would have to
-    /// copy is held to the share of deltas all the same, since the log has no room for more.
-    pub(super) fn replay_size_max(&self) -> usize {
-        match self.options.compaction {
-            Compaction::Copy => self.limits.deltas_soft,
-            Compaction::Merge => {
-                let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
-                self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
-            }
-        }
+    /// Lets the changes behind `at` meet the next leaf that they belong to: what it holds is dropped (rule D2). False
+    /// at the end.
+    pub(crate) fn meet_next(&mut self, at: &mut MeetPoint) -> Step<bool> {
+        let Some(tree) = self.trees.get(at.tree) else { return Ok(false) };
+        let (table, from) = (Table { id: at.tree as u32 }, &at.from);
+        let rest = KeyRange { low: from, high: None };
+        let next = tree.deltas.range(rest).next().map(|entry| entry.key().to_vec());
+        let Some(key) = next.filter(|_| tree.root.is_some()) else {
+            *at = MeetPoint { tree: at.tree + 1, from: Vec::new() };
+            return Ok(true);
+        };
+        let place = self.place_of(table, &key)?;
+        let index = self.leaf_for(table, Seek::At(&key))?;
+        let lsn = self.pool.frame(index).lsn;
+        self.drop_held(table, KeyRange { low: &place.low, high: place.high.as_deref() }, lsn);
+        *at = match place.high {
+            Some(high) => MeetPoint { from: high, ..*at },
+            None => MeetPoint { tree: at.tree + 1, from: Vec::new() },
+        };
+        Ok(true)
+    }
+
+    /// Memory that restart may fill: no frame needs its share yet.
+    pub(crate) fn replay_size_max(&self) -> usize {
+        let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
+        self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
+    }
+
+    /// Whether more is left at the end than a checkpoint may have to copy: the log has no room for more (rule D7).
+    pub(crate) fn exceeds_copies(&self) -> bool {
+        self.options.compaction == Compaction::Copy && self.deltas_size > self.view.copies_max()
     }
 
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::bugs::Bugs;
 use crate::engine::{
-    CATALOG, CATALOG_ROOT, Direction, Engine, Master, Replay, ReplayEffects, RowValue, ScanRange,
-    is_name,
+    CATALOG, CATALOG_ROOT, Direction, Engine, Master, MeetPoint, Replay, ReplayEffects, RowValue,
+    ScanRange, is_name,
 };
 use crate::error::Corruption;
 use crate::log::{ChainPoint, LogEnd, LogPage, LogReader, LogWriter, ReadStart, Record, Survivors};
@@ -178,6 +178,7 @@ impl<D: Nand> Runtime<D> {
             geometry,
             report: RecoveryReport::default(),
             effects: Vec::new(),
+            met_at: 0,
         };
         restart.run()?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
@@ -303,6 +304,10 @@ fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options, changes: usi
     u32::try_from(pages.max(least)).unwrap_or(LOG_PAGES_MAX).min(LOG_PAGES_MAX)
 }
 
+/// One part in so many of the memory that restart may fill has to come from the log before changes meet their leaves
+/// again, each of which is read for it.
+const MEET_SHARE: usize = 4;
+
 /// One restart: see the module `engine::restart` for its steps.
 struct Restart<'a, D: Nand> {
     runtime: &'a Runtime<D>,
@@ -316,6 +321,8 @@ struct Restart<'a, D: Nand> {
     /// What replayed records ask of the space floor, with their LSNs: what the log's tail asks for is
     /// not done before the tail is safe (rule D11).
     effects: Vec<(Lsn, ReplayEffects)>,
+    /// Log pages that had been read when changes met their leaves last.
+    met_at: u64,
 }
 
 impl<D: Nand> Restart<'_, D> {
@@ -364,6 +371,9 @@ impl<D: Nand> Restart<'_, D> {
             if again.fault.is_some() || again.last_lsn < end.last_lsn {
                 return Err(LOG_HOLE.into());
             }
+        }
+        if self.access == Access::Write {
+            self.fit_copies()?;
         }
         let freed = self.runtime.engine().end_replay();
         let mut space = self.runtime.space();
@@ -475,7 +485,7 @@ impl<D: Nand> Restart<'_, D> {
                     self.runtime.engine().forget_replayed(self.master.cutoff);
                     *phase = Replay::WithoutCommits;
                 }
-                Replay::CommitsOnly if overflows => self.merge_some()?,
+                Replay::CommitsOnly if overflows => self.make_room()?,
                 _ => {}
             }
         }
@@ -562,8 +572,43 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Merges until what was put back fits the budget again.
-    fn merge_some(&self) -> Result<(), OpenError> {
+    /// Drops what leaves hold already. Whatever does not read is for the merges to go without.
+    fn meet_leaves(&self) {
+        let mut at = MeetPoint::default();
+        while let Ok(true) = self.runtime.run(|engine| engine.meet_next(&mut at)) {}
+    }
+
+    /// Leaves no more in memory than a checkpoint has room for. How long a log that grows was before is not known:
+    /// it becomes long enough first.
+    fn fit_copies(&self) -> Result<(), OpenError> {
+        let exceeds = || self.runtime.engine().exceeds_copies();
+        if exceeds() {
+            self.meet_leaves();
+        }
+        while exceeds() && self.widen_log()? {}
+        while exceeds() && self.runtime.advance()? {}
+        Ok(())
+    }
+
+    fn widen_log(&self) -> Result<bool, OpenError> {
+        let mut space = self.runtime.space();
+        let is_wider = space.widen_log()?;
+        self.runtime.observe(&space);
+        Ok(is_wider)
+    }
+
+    /// Makes what was put back fit the budget again: drops what leaves hold already, and merges if that is not enough.
+    fn make_room(&mut self) -> Result<(), OpenError> {
+        let read = self.report.log_pages_read;
+        let is_much = {
+            let engine = self.runtime.engine();
+            let bytes = (read - self.met_at) as usize * self.runtime.log_page_size();
+            bytes >= engine.replay_size_max() / MEET_SHARE
+        };
+        if is_much {
+            self.met_at = read;
+            self.meet_leaves();
+        }
         while self.runtime.engine().replay_overflows() {
             if !self.runtime.advance()? {
                 break;
