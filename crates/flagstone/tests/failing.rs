@@ -124,7 +124,7 @@ fn rows<D: Nand>(database: &Database<D>, table: Table) -> Vec<(u32, u32)> {
 #[test]
 fn a_log_page_that_is_lost_between_two_readings_is_an_error() {
     let (device, expected, last) = full_log();
-    let little = options(96 << 10);
+    let little = options(64 << 10);
     let reads = Arc::new(Mutex::new(BTreeMap::<PhysicalPage, u32>::new()));
     let counted = Arc::clone(&reads);
     let hook: Hook = Arc::new(move |call| {
