@@ -192,6 +192,15 @@ impl World {
         Ok(())
     }
 
+    /// More bits of a code word of the unit that holds `page` are wrong than can be corrected.
+    fn damage(&mut self, page: u32, code_word: u32) {
+        let at = self.read(page).0.at;
+        let device = self.space.device_mut();
+        let page = device.geometry().page_from_number(at).unwrap();
+        let strength = device.capabilities().code_word.strength;
+        device.flip_bits(page, code_word, strength + 1);
+    }
+
     /// Power comes back, and the log is read: nothing is written yet, and nothing counted.
     fn remount(&mut self) {
         let mut device = self.space.device().clone();
@@ -579,12 +588,8 @@ fn without_a_record_the_last_append_of_a_group_waits_for_the_log() {
 #[test]
 fn damage_and_wrong_names_are_told() {
     let mut world = appended();
-    let at = world.read(2).0.at;
     world.act(Act::Record, 0).unwrap();
-    let device = world.space.device_mut();
-    let page = device.geometry().page_from_number(at).unwrap();
-    let strength = device.capabilities().code_word.strength;
-    device.flip_bits(page, 1, strength + 1);
+    world.damage(2, 1);
     let names = world.named[0].appends.clone();
     for name in names {
         let batch = &mut world.named[0];
@@ -645,11 +650,7 @@ fn damage_below_appends(fresh: &World, gives_up: bool) {
         let took = |page| world.open.iter().flat_map(|it| &it.appends).any(|it| it.page.0 == page);
         assert!(took(2), "page 5 may be a copy, which takes none (X6)");
         world.act(Act::Record, 0).unwrap();
-        let at = world.read(2).0.at;
-        let device = world.space.device_mut();
-        let page = device.geometry().page_from_number(at).unwrap();
-        let strength = device.capabilities().code_word.strength;
-        device.flip_bits(page, 0, strength + 1);
+        world.damage(2, 0);
         world.remount();
         world.decide();
         match world.space.read(LogicalPage(2), &mut Vec::new()) {
@@ -685,11 +686,7 @@ fn appends_of_one_unit_move_together() {
     churn(&mut sound, |world| moved(world) != [false; 2]);
     assert_eq!(moved(&sound), [true; 2]);
     let enough = before + 2 * (erases(&sound) - before);
-    let at = world.read(2).0.at;
-    let device = world.space.device_mut();
-    let page = device.geometry().page_from_number(at).unwrap();
-    let strength = device.capabilities().code_word.strength;
-    device.flip_bits(page, 2, strength + 1);
+    world.damage(2, 2);
     world.remount();
     churn(&mut world, |world| erases(world) > enough);
     assert_eq!(moved(&world), [false; 2]);
