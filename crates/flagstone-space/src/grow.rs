@@ -135,9 +135,8 @@ impl<D: Nand> Space<D> {
             return Ok(false);
         }
         if !is_roomy(self, &layout) {
-            self.grow_until_roomy(layout, taken)?;
-            layout = self.layout().clone();
-            layout.widen_log(0);
+            self.grow_until_roomy(layout.clone(), taken)?;
+            layout.set_blocks(self.layout().blocks);
         }
         let is_wider = is_roomy(self, &layout);
         if is_wider {
