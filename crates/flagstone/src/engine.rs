@@ -250,6 +250,8 @@ pub struct Engine {
     floors: Vec<Lsn>,
     deltas_size: usize,
     deltas_size_peak: usize,
+    /// Most that frames and changes took together.
+    memory_peak: usize,
     uncommitted_size: usize,
     growth: full::Growth,
     snapshots: snapshot::Snapshots,
@@ -352,6 +354,7 @@ impl Engine {
             floors: vec![Lsn::ZERO],
             deltas_size: 0,
             deltas_size_peak: 0,
+            memory_peak: 0,
             uncommitted_size: 0,
             growth: full::Growth::default(),
             snapshots: snapshot::Snapshots::default(),
@@ -633,13 +636,14 @@ impl Engine {
         self.note_memory();
     }
 
-    /// Changes take more or less memory than before: frames give way where the budget is shared.
+    /// Changes or frames take more or less memory than before: frames give way where the budget is shared.
     fn note_memory(&mut self) {
         let total = self.deltas_size + self.uncommitted_size;
         self.deltas_size_peak = self.deltas_size_peak.max(total);
         if self.options.budget == Budget::Shared {
             self.pool.shrink(self.frames_max());
         }
+        self.memory_peak = self.memory_peak.max(total + self.pool.bytes());
     }
 
     /// What frames may take now.

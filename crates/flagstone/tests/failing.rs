@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{CommitBy, Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone::{Budget, CommitBy, Database, Durability, EngineError, OpenError, Options, Table};
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
@@ -359,6 +359,53 @@ fn losing() -> (Hook, Pages, Pages) {
         _ => Ok(()),
     });
     (hook, last, lost)
+}
+
+/// Goal: a restart leaves no more in memory than was there before, whatever the log holds beside; a leaf that does
+/// not read keeps no others from dropping what they hold. Method: changes of all rows, many times what memory takes,
+/// no clean end, and the first leaf lost; how many changes wait before and after, where restart runs out of memory and
+/// where it has that of the frames.
+#[test]
+fn changes_meet_their_leaves_beside_one_that_does_not_read() {
+    const ROWS: u32 = 8_000;
+    let little = options(256 << 10);
+    let roomy =
+        Options { budget: Budget::Divided, frame_share: 0.75, log_pages: 512, ..options(1 << 20) };
+    for (is_lost, options) in [(false, &little), (true, &little), (false, &roomy), (true, &roomy)] {
+        let (hook, last, lost) = losing();
+        let database = Database::create_on(Hooked { device: chip(128), hook }, options).unwrap();
+        let table = database.table("t").unwrap();
+        database.load_sorted(table, (0..ROWS).map(|row| (key(row), [1; 100]))).unwrap();
+        database.merge().unwrap();
+        let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
+        database.begin().get(table, &key(0)).unwrap();
+        if is_lost {
+            let page = last.lock().unwrap()[0];
+            lost.lock().unwrap().push(page);
+        }
+        let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
+        let is_log_full = || {
+            let space = database.runtime().space();
+            space.log_used_pages() * 100 > space.log_budget_pages() * 57
+        };
+        for number in 0.. {
+            let mut transaction = database.begin();
+            for row in number * 10..number * 10 + 10 {
+                transaction.put(table, &key(row * 4_099 % ROWS), &[2; 100]).unwrap();
+            }
+            transaction.commit_with(Durability::Immediate).unwrap();
+            // The next checkpoint is near.
+            if number * 10 > ROWS && is_log_full() {
+                break;
+            }
+        }
+        let before = database.stats().engine.deltas;
+        let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
+        let (after, commits) = (database.stats().engine.deltas, database.recovery().commits);
+        assert!(commits * 8 > before, "{commits} commits, {before} changes waited");
+        assert!(after <= before + before / 10, "{before} changes, {after} afterwards");
+        assert_eq!(database.begin().get(table, &key(ROWS / 2)), Ok(Some(vec![2; 100])));
+    }
 }
 
 /// Goal: a leaf that does not read costs its own rows, and keeps nobody from changing others: nor checkpoints

@@ -824,6 +824,7 @@ impl Engine {
                 bases: self.pool.bytes_peak(),
                 groups: 0,
                 deltas: self.undo_peak,
+                both: self.pool.bytes_peak() + self.undo_peak,
                 mapping: self.view.mapping_bytes,
             },
             ..EngineStats::default()

@@ -508,6 +508,7 @@ impl Engine {
     /// What was counted so far; `mapping` is the memory of the store's tables.
     #[must_use]
     pub fn stats(&self, mapping: usize) -> EngineStats {
+        let bases = self.pool.bytes_peak();
         let counts = &self.counts;
         EngineStats {
             commits: counts.commits,
@@ -522,7 +523,7 @@ impl Engine {
             reshapes: counts.splits,
             checkpoints: counts.checkpoints,
             spilled_pages: counts.stolen,
-            memory: Memory { bases: self.pool.bytes_peak(), groups: 0, deltas: 0, mapping },
+            memory: Memory { bases, groups: 0, deltas: 0, both: bases, mapping },
             ..EngineStats::default()
         }
     }

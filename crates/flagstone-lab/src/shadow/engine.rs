@@ -461,6 +461,7 @@ impl Engine {
     /// What was counted so far; `mapping` is the memory of the store's tables.
     #[must_use]
     pub fn stats(&self, mapping: usize) -> EngineStats {
+        let bases = self.pool.bytes_peak();
         let counts = &self.counts;
         EngineStats {
             commits: counts.commits,
@@ -472,7 +473,7 @@ impl Engine {
             leaf_references: 0,
             leaf_misses: 0,
             reshapes: counts.splits,
-            memory: Memory { bases: self.pool.bytes_peak(), groups: 0, deltas: 0, mapping },
+            memory: Memory { bases, groups: 0, deltas: 0, both: bases, mapping },
             ..EngineStats::default()
         }
     }

@@ -263,6 +263,7 @@ impl Engine {
             self.measure_unit(index);
         }
         self.pool.shrink(self.frames_max());
+        self.note_memory();
     }
 
     /// Restart put deltas back without knowing what their bases hold: now it is known (rule D2).

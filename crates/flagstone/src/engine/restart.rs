@@ -21,6 +21,7 @@ use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op, Unpacker, decode_delta};
 use crate::error::Corruption;
 use crate::log::{Changes, Copies, Cursor, Install, Items, LogWriter, Record};
+use crate::node::NodeView;
 use crate::options::Compaction;
 
 /// How far restart has come.
@@ -58,6 +59,12 @@ impl ReplayEffects {
 pub(crate) struct MeetPoint {
     tree: usize,
     from: Vec<u8>,
+}
+
+impl MeetPoint {
+    pub(crate) fn pass_table(&mut self) {
+        *self = Self { tree: self.tree + 1, from: Vec::new() };
+    }
 }
 
 const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
@@ -292,32 +299,49 @@ impl Engine {
         self.deltas_size > self.replay_size_max()
     }
 
-    /// Lets the changes behind `at` meet the next leaf that they belong to: what it holds is dropped (rule D2). False
-    /// at the end.
-    pub(crate) fn meet_next(&mut self, at: &mut MeetPoint) -> Step<bool> {
-        let Some(tree) = self.trees.get(at.tree) else { return Ok(false) };
-        let (table, from) = (Table { id: at.tree as u32 }, &at.from);
-        let rest = KeyRange { low: from, high: None };
-        let next = tree.deltas.range(rest).next().map(|entry| entry.key().to_vec());
-        let Some(key) = next.filter(|_| tree.root.is_some()) else {
-            *at = MeetPoint { tree: at.tree + 1, from: Vec::new() };
-            return Ok(true);
-        };
-        let place = self.place_of(table, &key)?;
-        let index = self.leaf_for(table, Seek::At(&key))?;
-        let lsn = self.pool.frame(index).lsn;
-        self.drop_held(table, KeyRange { low: &place.low, high: place.high.as_deref() }, lsn);
-        *at = match place.high {
-            Some(high) => MeetPoint { from: high, ..*at },
-            None => MeetPoint { tree: at.tree + 1, from: Vec::new() },
-        };
-        Ok(true)
+    /// The next leaf behind `at` that something was put back for, by its table and a key; none at the end.
+    pub(crate) fn next_to_meet(&mut self, at: &mut MeetPoint) -> Step<Option<(Table, Vec<u8>)>> {
+        while let Some(tree) = self.trees.get(at.tree) {
+            let rest = KeyRange { low: &at.from, high: None };
+            let next = tree.deltas.range(rest).next().map(|entry| entry.key().to_vec());
+            let Some(key) = next.filter(|_| tree.root.is_some()) else {
+                at.pass_table();
+                continue;
+            };
+            let table = Table { id: at.tree as u32 };
+            match self.place_of(table, &key)?.high {
+                Some(high) => at.from = high,
+                None => at.pass_table(),
+            }
+            return Ok(Some((table, key)));
+        }
+        Ok(None)
+    }
+
+    /// Changes meet the leaf of `key`: what it holds is dropped (rule D2).
+    pub(crate) fn meet_leaf(&mut self, table: Table, key: &[u8]) -> Step<()> {
+        let index = self.leaf_for(table, Seek::At(key))?;
+        let frame = self.pool.frame(index);
+        let (view, lsn) = (NodeView::trusted(&frame.image), frame.lsn);
+        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
+        self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
+        Ok(())
     }
 
     /// Memory that restart may fill: no frame needs its share yet.
     pub(crate) fn replay_size_max(&self) -> usize {
         let frames = self.frames_min() + MERGE_PAGES * self.payload_size;
         self.options.memory.saturating_sub(frames).max(self.limits.deltas_soft)
+    }
+
+    /// Bytes that are put back.
+    pub(crate) fn put_back_size(&self) -> usize {
+        self.deltas_size
+    }
+
+    /// Whether more is put back than changes may take of memory and of the log.
+    pub(crate) fn exceeds_share(&self) -> bool {
+        self.deltas_size > self.limits.deltas_soft
     }
 
     /// Whether more is left at the end than a checkpoint may have to copy: the log has no room for more (rule D7).

@@ -14,6 +14,8 @@ pub struct Memory {
     pub bases: usize,
     /// Changes, committed and not, with their index.
     pub deltas: usize,
+    /// Frames and changes at the moment when they took most together: what the budget bounds.
+    pub both: usize,
     /// What victim policies know of each leaf's changes: beside the budget, as their papers count.
     pub groups: usize,
     /// Logical to physical pages, and the block table: beside the budget.
@@ -99,6 +101,7 @@ impl Engine {
             memory: Memory {
                 bases: self.pool.bytes_peak(),
                 deltas: self.deltas_size_peak,
+                both: self.memory_peak,
                 groups: self.hand.groups_bytes_peak() + self.pool.units_bytes_peak(),
                 mapping: self.view.mapping_bytes,
             },

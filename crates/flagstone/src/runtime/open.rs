@@ -178,7 +178,8 @@ impl<D: Nand> Runtime<D> {
             geometry,
             report: RecoveryReport::default(),
             effects: Vec::new(),
-            met_at: 0,
+            meets_at: 0,
+            meet_step: 0,
         };
         restart.run()?;
         // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
@@ -304,8 +305,8 @@ fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options, changes: usi
     u32::try_from(pages.max(least)).unwrap_or(LOG_PAGES_MAX).min(LOG_PAGES_MAX)
 }
 
-/// One part in so many of the memory that restart may fill has to come from the log before changes meet their leaves
-/// again, each of which is read for it.
+/// One part in so many of the memory that restart may fill comes from the log before changes meet their leaves again,
+/// each of which is read for it; twice as much each time that they dropped less than that.
 const MEET_SHARE: usize = 4;
 
 /// One restart: see the module `engine::restart` for its steps.
@@ -321,8 +322,10 @@ struct Restart<'a, D: Nand> {
     /// What replayed records ask of the space floor, with their LSNs: what the log's tail asks for is
     /// not done before the tail is safe (rule D11).
     effects: Vec<(Lsn, ReplayEffects)>,
-    /// Log pages that had been read when changes met their leaves last.
-    met_at: u64,
+    /// Log pages that have been read when changes meet their leaves again, at the earliest.
+    meets_at: u64,
+    /// Bytes of log in between: more each time that little was dropped.
+    meet_step: usize,
 }
 
 impl<D: Nand> Restart<'_, D> {
@@ -372,7 +375,7 @@ impl<D: Nand> Restart<'_, D> {
                 return Err(LOG_HOLE.into());
             }
         }
-        if self.access == Access::Write {
+        if self.access == Access::Write && !self.runtime.engine().is_poisoned() {
             self.fit_copies()?;
         }
         let freed = self.runtime.engine().end_replay();
@@ -572,21 +575,48 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Drops what leaves hold already. Whatever does not read is for the merges to go without.
-    fn meet_leaves(&self) {
+    /// Drops what leaves hold already. What does not read is for the merges to go without.
+    fn meet_leaves(&self) -> Result<(), OpenError> {
+        let readable = |error| match error {
+            EngineError::Corrupt { .. } | EngineError::Space(_) => Ok(()),
+            other => Err(other),
+        };
         let mut at = MeetPoint::default();
-        while let Ok(true) = self.runtime.run(|engine| engine.meet_next(&mut at)) {}
+        loop {
+            match self.runtime.run(|engine| engine.next_to_meet(&mut at)) {
+                Ok(None) => return Ok(()),
+                Ok(Some((table, key))) => {
+                    self.runtime.run(|engine| engine.meet_leaf(table, &key)).or_else(readable)?;
+                }
+                Err(error) => {
+                    readable(error)?;
+                    at.pass_table();
+                }
+            }
+        }
     }
 
-    /// Leaves no more in memory than a checkpoint has room for. How long a log that grows was before is not known:
-    /// it becomes long enough first.
+    /// Leaves no more in memory than a checkpoint has room for, and nothing that leaves hold where there is much. How
+    /// long a log that grows was before is not known: it becomes long enough first. What the device has no room to
+    /// merge stays.
     fn fit_copies(&self) -> Result<(), OpenError> {
         let exceeds = || self.runtime.engine().exceeds_copies();
-        if exceeds() {
-            self.meet_leaves();
+        // A session that was closed copied only what no leaf had.
+        if !self.mount.closed && self.runtime.engine().exceeds_share() {
+            self.meet_leaves()?;
         }
         while exceeds() && self.widen_log()? {}
-        while exceeds() && self.runtime.advance()? {}
+        while exceeds() {
+            match self.runtime.advance() {
+                Ok(true) => {}
+                Ok(false) | Err(EngineError::Full) => break,
+                Err(EngineError::WornOut) => {
+                    self.runtime.engine().poison(EngineError::WornOut);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 
@@ -599,15 +629,15 @@ impl<D: Nand> Restart<'_, D> {
 
     /// Makes what was put back fit the budget again: drops what leaves hold already, and merges if that is not enough.
     fn make_room(&mut self) -> Result<(), OpenError> {
-        let read = self.report.log_pages_read;
-        let is_much = {
+        if self.report.log_pages_read >= self.meets_at {
+            let before = self.runtime.engine().put_back_size();
+            self.meet_leaves()?;
             let engine = self.runtime.engine();
-            let bytes = (read - self.met_at) as usize * self.runtime.log_page_size();
-            bytes >= engine.replay_size_max() / MEET_SHARE
-        };
-        if is_much {
-            self.met_at = read;
-            self.meet_leaves();
+            let enough = engine.replay_size_max() / MEET_SHARE;
+            let is_worth = before.saturating_sub(engine.put_back_size()) >= enough;
+            self.meet_step = if is_worth { enough } else { enough.max(self.meet_step) * 2 };
+            let pages = self.meet_step.div_ceil(self.runtime.log_page_size());
+            self.meets_at = self.report.log_pages_read + pages as u64;
         }
         while self.runtime.engine().replay_overflows() {
             if !self.runtime.advance()? {
