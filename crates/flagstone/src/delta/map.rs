@@ -227,6 +227,29 @@ impl DeltaMap {
         totals
     }
 
+    /// Packed size of all versions inside `range`, in bytes. Looks at the chunks, not at what is in them.
+    pub(crate) fn range_bytes(&self, range: KeyRange<'_>) -> usize {
+        let first = self.index.locate(range.low);
+        let last = range.high.map_or_else(|| self.index.last(), |high| self.index.locate(high));
+        let (Some(first), Some(last)) = (first, last) else { return 0 };
+        if last < first {
+            return 0;
+        }
+        let begin_of = |at, key| self.index.chunk(at).map_or(0, |it| it.find(key).bytes.start);
+        let before = begin_of(first, range.low);
+        let end = range.high.map(|high| begin_of(last, high));
+        let whole = std::iter::successors(Some(first), |at| self.index.next(*at));
+        let whole = whole.take_while(|at| *at < last || *at == last && end.is_none());
+        let sizes = whole.filter_map(|at| self.index.chunk(at)).map(|chunk| chunk.bytes().len());
+        (sizes.sum::<usize>() + end.unwrap_or(0)).saturating_sub(before)
+    }
+
+    /// Whether any version inside `range` is not newer than `upto`.
+    pub(crate) fn has_upto(&self, range: KeyRange<'_>, upto: Lsn) -> bool {
+        let mut oldest = self.range(range).filter_map(|entry| entry.records().next());
+        oldest.any(|record| record.lsn <= upto)
+    }
+
     /// Removes the versions up to `upto` inside `range`: a base holds them now (rule D2).
     pub(crate) fn remove_range(&mut self, range: KeyRange<'_>, upto: Lsn) -> RangeTotals {
         let mut totals = RangeTotals::default();

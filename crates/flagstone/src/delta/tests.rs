@@ -176,6 +176,8 @@ proptest! {
         let range = KeyRange { low: &bounds.0, high: bounds.1.as_deref() };
         let goes = |key: &[u8], lsn: Lsn| range.contains(key) && lsn.0 <= upto;
         let totals = map.range_totals(range, Lsn(upto));
+        prop_assert_eq!(map.range_bytes(range), map.range_totals(range, Lsn(u64::MAX)).bytes);
+        prop_assert_eq!(map.has_upto(range, Lsn(upto)), totals.count > 0);
         let mut other = map.clone();
         let extracted = other.extract_range(range, Lsn(upto));
         prop_assert_eq!(map.remove_range(range, Lsn(upto)), totals);

@@ -281,8 +281,7 @@ impl Engine {
                 let fills_a_page =
                     |bytes| self.prices.log_pages(bytes, self.view.log_page_size) >= 1.0;
                 // Its memory is more than its changes, and known.
-                fills_a_page(own.size)
-                    && fills_a_page(own.writes.range_totals(KeyRange::ALL, Lsn(u64::MAX)).bytes)
+                fills_a_page(own.size) && fills_a_page(own.writes.range_bytes(KeyRange::ALL))
             }
         }
     }
@@ -453,7 +452,7 @@ impl Engine {
         let Some(writes) = self.transactions.get(&xid).map(|own| &own.writes) else {
             return Ok(0.0);
         };
-        let own = writes.range_totals(inside, Lsn(u64::MAX)).bytes;
+        let own = writes.range_bytes(inside);
         let pages = 1 + own / self.payload_size;
         let is_possible = table != CATALOG
             && !self.busy.contains(&place.page)
@@ -469,7 +468,7 @@ impl Engine {
             return Ok(if is_all(writes, inside) { saved } else { 0.0 });
         }
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
-        let others = self.tree(table)?.deltas.range_totals(range, self.merge_lsn()).bytes;
+        let others = self.tree(table)?.deltas.range_bytes(range);
         let leaf = LeafBytes { own, others, share };
         Ok(self.prices.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
     }
@@ -572,7 +571,7 @@ impl Engine {
         inside: KeyRange<'_>,
     ) -> Option<Append> {
         let own = &self.transactions.get(&xid)?.writes;
-        let logged = own.range_totals(inside, Lsn(u64::MAX)).bytes;
+        let logged = own.range_bytes(inside);
         // A flag says nothing of appends (Q6), and to name one takes log, too.
         if self.options.commit == CommitBy::Flags || logged < APPEND_NAME_SIZE_MAX {
             return None;

@@ -152,7 +152,7 @@ impl Engine {
             let is_busy = self.busy.contains(&page) || self.hand.passes_over(page);
             if self.tree(table)?.deltas.range(range).next().is_none() {
                 self.hand.ledger.forget(at.0, range);
-            } else if !is_busy && self.tree(table)?.deltas.range_totals(range, durable).count > 0 {
+            } else if !is_busy && self.tree(table)?.deltas.has_upto(range, durable) {
                 self.join(&at);
                 return Ok(Some(Target::new(table, at.1, Reason::Memory)));
             }
@@ -178,8 +178,8 @@ impl Engine {
             let table = Table { id: at.0 };
             let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
             let deltas = &self.tree(table)?.deltas;
-            let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
-            let is_durable = deltas.range_totals(range, self.merge_lsn()).count > 0;
+            let size = deltas.range_bytes(range);
+            let is_durable = deltas.has_upto(range, self.merge_lsn());
             if size == 0 {
                 self.hand.ledger.forget(at.0, range);
             } else if size != group.size {
@@ -231,7 +231,7 @@ impl Engine {
         let parent = frame.page;
         let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
             let range = KeyRange { low: &low, high: high.as_deref() };
-            let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
+            let size = deltas.range_bytes(range);
             let growth = deltas.range(range).map(|entry| grown_by(&entry, Lsn(u64::MAX))).sum();
             let gross = gross_of(deltas, range);
             ledger.place(

@@ -62,14 +62,12 @@ impl Engine {
         debug_assert_eq!(self.pool.peek(page), Some(index), "frames stay while a merge uses them");
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
-        let is_due = deltas.range_totals(range, upto).count > 0;
+        let is_due = deltas.has_upto(range, upto);
         // At restart, what the image holds already is not put back yet (rule D2).
         let is_reached = !is_ahead && base_lsn <= upto;
         let may_join = target.reason == Reason::Emptied && is_reached && view.count() == 0;
         if !is_due && !may_join {
-            if target.reason == Reason::Eager
-                && deltas.range_totals(range, self.committed).count > 0
-            {
+            if target.reason == Reason::Eager && deltas.has_upto(range, self.committed) {
                 // What did not fit is not durable yet.
                 self.want_flush();
                 self.hand.target = Some(target.clone());
@@ -105,7 +103,7 @@ impl Engine {
         let deltas = &self.tree(table)?.deltas;
         let end = self.end_of_merge(table, range, upto);
         let taken = KeyRange { high: end.as_deref().or(range.high), ..range };
-        let is_due = deltas.range_totals(taken, upto).count > 0;
+        let is_due = deltas.has_upto(taken, upto);
         let request =
             MergeRequest { tree: table.id, range: taken, upto, page_size: self.payload_size };
         let mut merged = node::merge_leaf(Some(view), deltas, request, &mut NoOutline)

@@ -68,7 +68,7 @@ impl Engine {
         let high = place.high.clone();
         let range = KeyRange { low: &low, high: high.as_deref() };
         let deltas = &self.tree(table).ok()?.deltas;
-        let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
+        let size = deltas.range_bytes(range);
         let growth = deltas.range(range).map(|entry| grown_by(&entry, Lsn(u64::MAX))).sum();
         let gross = gross_of(deltas, range);
         let page = place.page;
@@ -236,8 +236,8 @@ impl Engine {
         let table = Table { id: at.0 };
         let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
         let deltas = &self.tree(table)?.deltas;
-        let size = deltas.range_totals(range, Lsn(u64::MAX)).bytes;
-        let is_durable = deltas.range_totals(range, self.merge_lsn()).count > 0;
+        let size = deltas.range_bytes(range);
+        let is_durable = deltas.has_upto(range, self.merge_lsn());
         if size == 0 {
             self.hand.ledger.forget(at.0, range);
         } else if size != group.size {
