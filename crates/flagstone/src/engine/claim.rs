@@ -156,6 +156,8 @@ pub(crate) enum ClaimJob {
 pub(crate) struct Prospect {
     /// Private key up to which they were.
     looked: Vec<u8>,
+    /// Bytes of its changes up to there.
+    looked_bytes: usize,
     /// First private key of a leaf that is worth its page.
     first: Option<Vec<u8>>,
     /// Programs saved.
@@ -288,11 +290,17 @@ impl Engine {
 
     /// The first private key whose leaf is worth its page, where all of them together save a program at
     /// least, as far as can be told without reading them: a claim that would come to nothing is not
-    /// begun. Goes on where it stopped for a node.
+    /// begun. Ends where what is left cannot save that much; goes on where it stopped for a node.
     fn first_worth(&mut self, xid: Xid) -> Step<Option<Vec<u8>>> {
+        let changes = self.transaction(xid)?.writes.range_bytes(KeyRange::ALL);
         loop {
             let own = self.transaction(xid)?;
             let Some(key) = first_from(&own.writes, &own.prospect.looked) else { return Ok(None) };
+            let (gain, keys) = (own.prospect.gain, own.writes.len());
+            let left = changes.saturating_sub(own.prospect.looked_bytes);
+            if self.options.commit == CommitBy::Auto && gain + self.gain_max(left, keys) < 1.0 {
+                return Ok(None);
+            }
             let (table, user_key) = split_private_key(&key);
             let place = self.place_of(table, user_key)?;
             let range = KeyRange { low: &place.low, high: place.high.as_deref() };
@@ -300,7 +308,10 @@ impl Engine {
             let inside = KeyRange { low: &low, high: Some(&high) };
             let share = self.share_expected(table);
             let gain = self.gain_of(xid, table, &place, inside, share)?;
-            let prospect = &mut self.transaction(xid)?.prospect;
+            let own = self.transaction(xid)?;
+            let looked_bytes = own.writes.range_bytes(inside);
+            let prospect = &mut own.prospect;
+            prospect.looked_bytes += looked_bytes;
             prospect.looked = high;
             if gain > 0.0 {
                 prospect.gain += gain;
@@ -310,6 +321,13 @@ impl Engine {
                 return Ok(prospect.first.take());
             }
         }
+    }
+
+    /// Programs that claims of at most so many leaves with changes of `bytes` may save.
+    fn gain_max(&self, bytes: usize, leaves: usize) -> f64 {
+        let cheapest = LeafBytes { own: bytes, others: 0, share: self.append_share() };
+        let moves = self.view.moves_per_write;
+        self.prices.gain_max(cheapest, leaves, self.view.log_page_size, moves)
     }
 
     fn begin_claim(&mut self, xid: Xid, next: Vec<u8>) {

@@ -65,6 +65,19 @@ impl Prices {
         let merges = ((leaf.own + leaf.others) as f64 * each).min(1.0);
         self.log_pages(leaf.own, log_page_size) + (merges - leaf.share) * (1.0 + moves)
     }
+
+    /// The most that claiming `leaves` may save, if all of them together were `all`: each would have been
+    /// merged for itself.
+    pub(crate) fn gain_max(
+        &self,
+        all: LeafBytes,
+        leaves: usize,
+        log_page_size: usize,
+        moves: f64,
+    ) -> f64 {
+        let merges = leaves as f64 * (1.0 - all.share) * (1.0 + moves);
+        self.log_pages(all.own, log_page_size) + merges
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +116,18 @@ mod tests {
         let prices = prices(1_000);
         assert!(prices.gain(page, 2_048, 0.5) < 0.0, "two commits share a merge");
         assert!(prices.gain(append, 2_048, 0.5) > 0.0, "its log is more than the append");
+    }
+
+    #[test]
+    fn no_leaves_save_more_than_the_most() {
+        for (bytes_a_merge, share, moves) in [(1, 1.0, 0.0), (500, 0.4, 0.5), (15_000, 0.9, 2.0)] {
+            let prices = prices(bytes_a_merge);
+            let leaf = |own| LeafBytes { own, others: own * 7, share };
+            let owns = [20, 300, 1_500];
+            let gains: f64 = owns.map(|own| prices.gain(leaf(own), 2_048, moves)).iter().sum();
+            let most = prices.gain_max(leaf(owns.iter().sum()), owns.len(), 2_048, moves);
+            assert!(gains <= most + 1e-9, "{gains} of {most}");
+        }
     }
 
     #[test]
