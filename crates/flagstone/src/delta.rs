@@ -40,7 +40,7 @@ mod value;
 
 pub(crate) use chunk::key_head;
 pub(crate) use cursor::{Entry, Versions};
-pub(crate) use map::{DeltaMap, DroppedRefs, KeyRange};
+pub(crate) use map::{DeltaMap, DeltaSize, DroppedRefs, KeyRange};
 #[cfg(test)]
 pub(crate) use op::encode_delta;
 pub(crate) use op::{Op, decode_delta, put_varint, take_varint, varint_size};

@@ -22,7 +22,7 @@ use flagstone_space::{AppendRoom, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 use hashbrown::{HashMap, HashSet};
 
 use crate::bugs::Bugs;
-use crate::delta::DroppedRefs;
+use crate::delta::{DeltaSize, DroppedRefs};
 use crate::error::EngineError;
 use crate::lock::{LockTable, Xid};
 use crate::log::{ChainPoint, Flush, LogGeometry, LogWriter};
@@ -183,6 +183,8 @@ pub(crate) struct SpaceView {
     pub(crate) mapping_bytes: usize,
     /// A flag in the spare area can commit a group.
     pub(crate) carries_flags: bool,
+    /// Nothing written is durable before a sync, which takes longer than a few pages.
+    pub(crate) needs_sync: bool,
     /// Relocations that a page write has brought with it, on average.
     pub(crate) moves_per_write: f64,
 }
@@ -241,6 +243,8 @@ pub struct Engine {
     /// Restart is putting commits back, up to this one so far: no image may claim to be complete
     /// beyond it, although later commits are durable (rule D2).
     replaying: Option<Lsn>,
+    /// The log is read, and nobody was let in yet.
+    is_opening: bool,
     /// Numbers that no page gets while restart puts commits back.
     held_numbers: Vec<LogicalPage>,
     /// The last record that frees page numbers, of those that a restart would find in the log.
@@ -249,6 +253,10 @@ pub struct Engine {
     recovered: Lsn,
     floors: Vec<Lsn>,
     deltas_size: usize,
+    /// Bytes of committed changes as records.
+    packed_size: usize,
+    /// Memory that a byte of them takes, as it was when a copy of them took much of the log.
+    unpacked: f64,
     deltas_size_peak: usize,
     /// Most that frames and changes took together.
     memory_peak: usize,
@@ -348,11 +356,14 @@ impl Engine {
             flush_in_flight: None,
             replay_cutoff: None,
             replaying: None,
+            is_opening: false,
             held_numbers: Vec::new(),
             freed_lsn: Lsn::ZERO,
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],
             deltas_size: 0,
+            packed_size: 0,
+            unpacked: 1.0,
             deltas_size_peak: 0,
             memory_peak: 0,
             uncommitted_size: 0,
@@ -537,6 +548,10 @@ impl Engine {
             self.hand.forget_stuck();
         }
         self.view = view;
+        if self.packed_size > self.view.copies_max() / 2 {
+            let unpacked = self.deltas_size as f64 / self.packed_size as f64;
+            self.unpacked = unpacked.min(UNPACKED_MAX);
+        }
         if self.learns_split() {
             self.learn_split();
         }
@@ -561,7 +576,7 @@ impl Engine {
     fn refresh_limits(&mut self) {
         let share = if self.learns_split() { self.split.share() } else { self.options.frame_share };
         let limits = Limits::of(&self.options, share, self.payload_size, self.height);
-        self.limits = limits.within_log(&self.view);
+        self.limits = limits.within_log(&self.view, self.unpacked);
         if self.options.budget != Budget::Shared {
             // What the log keeps deltas from taking is of use to frames.
             let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
@@ -630,9 +645,10 @@ impl Engine {
         self.floors.sort_unstable();
     }
 
-    fn note_deltas_size(&mut self, before: usize, after: usize) {
-        self.deltas_size = self.deltas_size + after - before;
-        self.split.freed(before.saturating_sub(after));
+    fn note_deltas_size(&mut self, before: DeltaSize, after: DeltaSize) {
+        self.deltas_size = self.deltas_size + after.memory - before.memory;
+        self.packed_size = self.packed_size + after.packed - before.packed;
+        self.split.freed(before.memory.saturating_sub(after.memory));
         self.note_memory();
     }
 
@@ -716,11 +732,13 @@ impl Limits {
 
 impl Limits {
     /// A checkpoint copies every live delta to the log's tail, beside the copies before it: deltas
-    /// never take more than a share of the log, or it could not be freed (rule D7).
-    fn within_log(mut self, view: &SpaceView) -> Self {
+    /// never take more than a share of the log, or it could not be freed (rule D7). A byte of a copy takes
+    /// `unpacked` of memory.
+    fn within_log(mut self, view: &SpaceView, unpacked: f64) -> Self {
         let copies_max = view.copies_max();
         if copies_max < usize::MAX {
-            let deltas_max = copies_max.max(self.uncommitted.min(1024));
+            let deltas_max = (copies_max as f64 * unpacked) as usize;
+            let deltas_max = deltas_max.max(self.uncommitted.min(1024));
             self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;
             self.deltas_hard = self.deltas_hard.min(deltas_max);
             self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);
@@ -743,6 +761,10 @@ impl SpaceView {
 
 /// Share of the log's budget, in percent, that live deltas may take.
 const DELTAS_LOG_PERCENT: usize = 30;
+
+/// Memory for a byte of records that is believed: what is counted when many records are gone need not hold
+/// for those that come.
+const UNPACKED_MAX: f64 = 1.5;
 
 /// Levels of the lowest tree that memory is planned for.
 const HEIGHT_MIN: usize = 4;

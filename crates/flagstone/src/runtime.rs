@@ -763,6 +763,7 @@ impl<D: Nand> Runtime<D> {
             has_lost_blocks: space.lost_blocks() > 0,
             mapping_bytes: space.mapping_bytes(),
             carries_flags: space.carries_flags(),
+            needs_sync: self.needs_sync,
             moves_per_write: space.moves_per_write(),
         });
     }

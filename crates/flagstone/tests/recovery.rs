@@ -888,3 +888,50 @@ fn a_close_merges_nothing_ahead() {
         assert!(merges <= 2, "{rows} rows: {before} merges before the close, {merges} in it");
     }
 }
+
+/// Goal: who waits for a checkpoint of a file does not wait for a sync a page. Method: syncs of one that copies.
+#[test]
+fn a_checkpoint_that_is_waited_for_takes_few_syncs() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().with_memory(4 << 20);
+    let database = Database::create(directory.path().join("db"), &options).unwrap();
+    let table = database.table("t").unwrap();
+    for first in (0..8_000_u32).step_by(100) {
+        let mut transaction = database.begin();
+        for row in first..first + 100 {
+            let key = row.wrapping_mul(2_654_435_761).to_be_bytes();
+            transaction.put(table, &key, &[7; 80]).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    let syncs = || database.runtime().space().device().counters().syncs;
+    let (copied, before) = (database.stats().engine.copied_deltas, syncs());
+    database.runtime().checkpoint_now().unwrap();
+    let copied = database.stats().engine.copied_deltas - copied;
+    let syncs = syncs() - before;
+    assert!(copied > 6_000 && syncs < 20, "{copied} changes copied with {syncs} syncs");
+}
+
+/// Goal: a log lets as many changes wait as it can copy. Method: small rows, of which memory could hold many more,
+/// and how many wait at most, as records of 27 bytes.
+#[test]
+fn records_count_against_the_log_not_their_memory() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
+    let options = Options { log_pages: 512, ..Options::default().with_memory(8 << 20) };
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut most = 0;
+    for row in 0..40_000_u32 {
+        let key = u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let mut transaction = database.begin();
+        transaction.put(table, &key, &[7; 8]).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+        most = most.max(database.stats().engine.deltas);
+    }
+    let log_size = {
+        let space = database.runtime().space();
+        space.log_budget_pages() * u64::from(space.device().geometry().page_size)
+    };
+    let share = (most * 27) as f64 / log_size as f64;
+    assert!((0.25..0.31).contains(&share), "{most} changes, {share:.3} of {log_size} bytes of log");
+}

@@ -22,8 +22,6 @@ use super::op::{Op, put_varint, size_of_slice, take_varint, varint_size};
 
 /// Size past which a chunk with more than one key splits, in bytes.
 pub(super) const CHUNK_SIZE_MAX: usize = 1024;
-/// Size below which a chunk joins its neighbour, in bytes.
-pub(super) const CHUNK_SIZE_MIN: usize = 256;
 /// Step in which the allocation grows, in bytes: the waste is half of it on average.
 const GROWTH_STEP: usize = 64;
 /// Places in a chunk where a search may begin.

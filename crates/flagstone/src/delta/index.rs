@@ -6,11 +6,12 @@
 //! Invariants:
 //! - X1: a key belongs to the last slot whose `low` is at or below it, or to the first slot.
 //! - X2: no group and no chunk is empty.
-//! - X3: `memory_size` is what the allocations of groups, keys and chunks add up to.
+//! - X3: `memory_size` is what the allocations of groups, keys and chunks add up to, `packed_size` what is
+//!   in the chunks.
 //! - X4: `firsts` has the head of each group's first key: a search looks at them, side by side in
 //!   memory, before it looks into a group.
 
-use super::chunk::{CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, Chunk, key_head};
+use super::chunk::{CHUNK_SIZE_MAX, Chunk, key_head};
 
 /// Slots a group holds at most.
 const GROUP_SLOTS_MAX: usize = 64;
@@ -94,6 +95,7 @@ pub(super) struct Index {
     groups: Vec<Vec<Slot>>,
     firsts: Vec<u64>,
     memory_size: usize,
+    packed_size: usize,
 }
 
 impl Clone for Index {
@@ -101,7 +103,7 @@ impl Clone for Index {
     fn clone(&self) -> Self {
         let (groups, firsts) = (self.groups.clone(), self.firsts.clone());
         let memory_size = groups.iter().map(size_of_group).sum();
-        Self { groups, firsts, memory_size }
+        Self { groups, firsts, memory_size, packed_size: self.packed_size }
     }
 }
 
@@ -116,6 +118,11 @@ impl Index {
         self.memory_size
             + self.groups.capacity() * size_of::<Vec<Slot>>()
             + self.firsts.capacity() * size_of::<u64>()
+    }
+
+    /// Bytes of all records (X3).
+    pub(super) fn packed_size(&self) -> usize {
+        self.packed_size
     }
 
     /// The slot to which `key` belongs (X1).
@@ -182,9 +189,10 @@ impl Index {
         change: impl FnOnce(&mut Chunk) -> T,
     ) -> Option<T> {
         let slot = self.groups.get_mut(position.group)?.get_mut(position.slot)?;
-        let before = slot.chunk.capacity();
+        let (capacity, packed) = (slot.chunk.capacity(), slot.chunk.bytes().len());
         let result = change(&mut slot.chunk);
-        self.memory_size = self.memory_size + slot.chunk.capacity() - before;
+        self.memory_size = self.memory_size + slot.chunk.capacity() - capacity;
+        self.packed_size = self.packed_size + slot.chunk.bytes().len() - packed;
         Some(result)
     }
 
@@ -210,6 +218,7 @@ impl Index {
             }
             None => {
                 self.memory_size += slot.heap_size();
+                self.packed_size += slot.chunk.bytes().len();
                 let mut group = Vec::new();
                 push_slot(&mut group, 0, slot, &mut self.memory_size);
                 self.groups.push(group);
@@ -221,6 +230,7 @@ impl Index {
     fn insert_after(&mut self, position: Position, slot: Slot) -> Position {
         let mut target = Position { slot: position.slot + 1, ..position };
         self.memory_size += slot.heap_size();
+        self.packed_size += slot.chunk.bytes().len();
         if self.groups[target.group].len() >= GROUP_SLOTS_MAX {
             target = self.split_group(target);
         }
@@ -267,6 +277,7 @@ impl Index {
         }
         let slot = slots.remove(position.slot);
         self.memory_size -= slot.heap_size();
+        self.packed_size -= slot.chunk.bytes().len();
         if slots.is_empty() {
             self.memory_size -= slots.capacity() * size_of::<Slot>();
             self.groups.remove(position.group);
@@ -305,16 +316,17 @@ impl Index {
     #[cfg(test)]
     pub(super) fn is_sound(&self) -> bool {
         let first = |group: &Vec<Slot>| group.first().map(|slot| key_head(slot.low.as_slice()));
+        let packed = self.groups.iter().flatten().map(|slot| slot.chunk.bytes().len());
         self.memory_size == self.groups.iter().map(size_of_group).sum::<usize>()
+            && self.packed_size == packed.sum::<usize>()
             && self.firsts.iter().copied().map(Some).eq(self.groups.iter().map(first))
             && self.groups.iter().flatten().all(|slot| slot.chunk.is_sound())
     }
 
-    /// Whether one of the two is small and both together leave room to grow.
+    /// Whether both together leave room to grow.
     fn is_sparse_pair(&self, left: Position, right: Position) -> bool {
         let size = |position| self.chunk(position).map_or(CHUNK_SIZE_MAX, |it| it.bytes().len());
-        let (left, right) = (size(left), size(right));
-        left.min(right) < CHUNK_SIZE_MIN && left + right <= CHUNK_SIZE_MAX * 3 / 4
+        size(left) + size(right) <= CHUNK_SIZE_MAX * 3 / 4
     }
 }
 

@@ -34,6 +34,15 @@ impl RangeTotals {
     }
 }
 
+/// What a map takes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeltaSize {
+    /// Of memory, index and all.
+    pub(crate) memory: usize,
+    /// Of that, the records: a copy of them in the log takes no more.
+    pub(crate) packed: usize,
+}
+
 /// Keys from `low` (inclusive) to `high` (exclusive; `None` is infinity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange<'a> {
@@ -87,6 +96,11 @@ impl DeltaMap {
     /// All memory it takes, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>() + self.index.memory_size() + self.scratch.capacity()
+    }
+
+    /// Memory and records.
+    pub(crate) fn size(&self) -> DeltaSize {
+        DeltaSize { memory: self.bytes(), packed: self.index.packed_size() }
     }
 
     /// Whether the index keeps its books.

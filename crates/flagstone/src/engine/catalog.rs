@@ -12,7 +12,7 @@ use super::dropped::Dropped;
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
 use crate::appends::AppendScheme;
-use crate::delta::{DeltaMap, Op};
+use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 
@@ -57,6 +57,12 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    /// What its changes take, and the old leaves that snapshots read.
+    pub(super) fn size(&self) -> DeltaSize {
+        let deltas = self.deltas.size();
+        DeltaSize { memory: deltas.memory + self.retained.bytes(), ..deltas }
+    }
+
     pub(crate) fn new(id: u32, root: Option<LogicalPage>) -> Self {
         Self {
             id,
@@ -231,9 +237,9 @@ impl Engine {
         let growth = self.growth_at_hand(table, key, op);
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         self.hand.note_delta(table, key, op, growth);
-        let before = tree.deltas.bytes();
+        let before = tree.deltas.size();
         let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
-        let after = tree.deltas.bytes();
+        let after = tree.deltas.size();
         self.note_deltas_size(before, after);
         if !dropped.is_empty() {
             self.drop_refs(dropped, lsn);

@@ -27,6 +27,7 @@ use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use super::merge::{Job, Next, WriteJob};
 use super::spill::{CommittedRun, Run};
+use super::transaction::PENDING_SHARE;
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
 use crate::bugs::SeededBug;
@@ -35,6 +36,12 @@ use crate::options::Compaction;
 
 /// Share of the log budget, in percent, at which a cycle begins.
 const BEGIN_PERCENT: u64 = 60;
+
+/// Copies that wait for one sync, in bytes: written in a few milliseconds, about what the sync takes.
+const COPY_BATCH_MAX: usize = 256 << 10;
+
+/// They take at most one part in this many of the log.
+const COPY_LOG_SHARE: usize = 64;
 
 /// Log blocks that must be left when a cycle begins, for logs of few blocks.
 const BEGIN_BLOCKS: u64 = 3;
@@ -68,6 +75,8 @@ pub(crate) struct Cycle {
     /// Log page at which the last cycle ended: without a later one another cycle frees nothing.
     end_page: Option<u64>,
     is_wanted: bool,
+    /// Somebody waits for its end.
+    is_awaited: bool,
     /// The one that is wanted is the last of the session.
     is_last: bool,
     /// The next cycle merges whatever it can, also where cycles copy.
@@ -327,6 +336,17 @@ impl Engine {
     /// the cycle goes on, and who asks may be the only one who waits (rule D1).
     pub fn want_checkpoint(&mut self) {
         self.cycle.is_wanted = true;
+        self.await_cycle();
+    }
+
+    /// A commit waits for room in the log: the cycle under way frees some, or else the next one.
+    pub(crate) fn want_log_room(&mut self) {
+        self.cycle.is_wanted |= self.cycle.phase == Phase::Idle;
+        self.await_cycle();
+    }
+
+    fn await_cycle(&mut self) {
+        self.cycle.is_awaited = true;
         self.want_flush();
     }
 
@@ -404,9 +424,22 @@ impl Engine {
             && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
     }
 
-    /// Copies gather until they fill this much: dense pages, small bursts.
-    fn copy_batch_size(&self) -> usize {
+    /// Bytes of copies in one record.
+    fn copy_record_size(&self) -> usize {
         2 * self.payload_size
+    }
+
+    /// Copies gather until they fill this much: dense pages, small bursts, and what is merged meanwhile need not
+    /// be copied. Where each burst takes a sync there are fewer of them for those who wait, as far as memory
+    /// and log have room for it.
+    fn copy_batch_size(&self) -> usize {
+        let least = self.copy_record_size();
+        if !self.cycle.is_awaited || !self.view.needs_sync {
+            return least;
+        }
+        let log_size = self.view.log_budget as usize * self.view.log_page_size;
+        let most = (self.options.memory / (2 * PENDING_SHARE)).min(log_size / COPY_LOG_SHARE);
+        most.min(COPY_BATCH_MAX).max(least)
     }
 
     pub(crate) fn checkpoint_step(&mut self) -> Step<Next> {
@@ -501,10 +534,10 @@ impl Engine {
         })
     }
 
-    /// Copies live deltas at or below the cutoff until a batch is full.
+    /// Copies live deltas at or below the cutoff until a record is full.
     fn copy_step(&mut self, mut number: usize, mut after: Option<Vec<u8>>) {
         let below = Lsn(self.cycle.cutoff.0 + 1);
-        let room = self.copy_batch_size();
+        let room = self.copy_record_size();
         if self.bugs.has(SeededBug::SkipCopies) {
             number = self.trees.len();
         }
@@ -520,7 +553,9 @@ impl Engine {
             after = last;
             if after.is_some() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
-                self.want_full_pages();
+                if self.log.pending_bytes() >= self.copy_batch_size() {
+                    self.want_full_pages();
+                }
                 return;
             }
             number += 1;
@@ -625,7 +660,7 @@ impl Engine {
 
     /// The checkpoint is durable: the log's head has moved.
     pub(crate) fn checkpoint_done(&mut self) {
-        self.cycle.phase = Phase::Idle;
+        self.end_cycle();
         self.counts.checkpoints += 1;
         self.cycle.grouped_pages -= std::mem::take(&mut self.cycle.grouped_saved);
         self.cycle.end_page = Some(self.log_page);
@@ -642,13 +677,18 @@ impl Engine {
 
     /// The checkpoint could not be written; the next one starts anew.
     pub(crate) fn checkpoint_failed(&mut self) {
-        self.cycle.phase = Phase::Idle;
+        self.end_cycle();
         self.cycle.grouped_saved = 0;
         self.drops_uncovered();
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }
         self.refresh_floors();
+    }
+
+    fn end_cycle(&mut self) {
+        self.cycle.phase = Phase::Idle;
+        self.cycle.is_awaited = self.cycle.is_wanted;
     }
 
     /// Live deltas of a table: for estimates.

@@ -294,9 +294,9 @@ impl Engine {
 
     fn drop_deltas(&mut self, table: Table, range: KeyRange<'_>, upto: Lsn) -> usize {
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return 0 };
-        let before = tree.deltas.bytes();
+        let before = tree.deltas.size();
         let totals = tree.deltas.remove_range(range, upto);
-        let after = tree.deltas.bytes();
+        let after = tree.deltas.size();
         self.growth.merged(totals.bytes, self.deltas_size);
         self.note_deltas_size(before, after);
         totals.count

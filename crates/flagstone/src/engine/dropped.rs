@@ -427,9 +427,9 @@ impl Engine {
         // A snapshot from before the drop would have kept all of it.
         let lsn = tree.dropped.as_ref().map_or(Lsn::ZERO, |dropped| dropped.lsn);
         if is_last {
-            let before = tree.deltas.bytes();
+            let before = tree.deltas.size();
             *tree = Tree::new(table.id, None);
-            let after = tree.deltas.bytes();
+            let after = tree.deltas.size();
             self.note_deltas_size(before, after);
             self.drops.tables.retain(|id| *id != table.id);
         }

@@ -116,16 +116,15 @@ pub(crate) struct WriteJob {
 }
 
 impl WriteJob {
-    /// The time that its merge ends since the leaf was written before; none for other jobs.
-    fn waited(&self) -> Option<(Lsn, Lsn)> {
-        let (upto, before) = match &self.outcome {
-            Outcome::Merged { upto, base_lsn, .. } => (*upto, *base_lsn),
+    /// The time that its merge ends for each leaf, since that was written before; none for other jobs.
+    fn waited(&self) -> Vec<(Lsn, Lsn)> {
+        match &self.outcome {
+            Outcome::Merged { upto, base_lsn, .. } => vec![(*base_lsn, *upto)],
             Outcome::Reshaped(reshape) => {
-                (reshape.upto, reshape.old.iter().map(|old| old.lsn).min()?)
+                reshape.old.iter().map(|old| (old.lsn, reshape.upto)).collect()
             }
-            _ => return None,
-        };
-        Some((before, upto))
+            _ => Vec::new(),
+        }
     }
 
     /// Where the rest of a leaf begins that merges in parts.
@@ -495,12 +494,15 @@ impl Engine {
             || self.has_emptied();
         if is_merging && let Some(job) = self.merge_job()? {
             self.prices.merged(job.pages.len());
-            if self.must_merge()
-                && let Some((before, upto)) = job.waited()
-            {
-                let age = log::distance(before, upto);
-                let (pages_again, pages_read) = (job.pages_again(), self.hand.held_count());
-                self.split.merged(MergeCost { pages_again, pages_read, age });
+            if self.must_merge() {
+                let waited = job.waited();
+                let each = |pages: usize| pages as f64 / waited.len() as f64;
+                let pages_again = each(job.pages_again());
+                let pages_read = each(self.hand.held_count());
+                for (before, upto) in &waited {
+                    let age = log::distance(*before, *upto);
+                    self.split.merged(MergeCost { pages_again, pages_read, age });
+                }
             }
             return Ok(Next::Job(Job::Write(Box::new(job))));
         }
@@ -542,7 +544,7 @@ impl Engine {
     /// Whether deltas have to meet their pages for want of memory.
     fn is_short(&self) -> bool {
         let total = self.deltas_size + self.uncommitted_size;
-        total > self.limits.deltas_soft
+        total > self.merges_above()
             || self.hand.is_in_batch && !self.is_closing()
             || self.growth.is_settling()
             || !self.hand.cover.is_empty()
@@ -554,7 +556,7 @@ impl Engine {
     /// batches where that share is less than a few leaves, nor while a leaf finds no page to split: what
     /// can still be merged is kept for when memory needs it (rule D7).
     fn note_batch(&mut self) {
-        let (total, soft) = (self.deltas_size + self.uncommitted_size, self.limits.deltas_soft);
+        let (total, soft) = (self.deltas_size + self.uncommitted_size, self.merges_above());
         let batch = (soft as f64 * self.options.merge_batch) as usize;
         let is_worth = batch >= BATCH_LEAVES_MIN * self.payload_size && self.hand.stuck.is_empty();
         let goes_on = is_worth && self.hand.is_in_batch && total > soft - batch;

@@ -346,7 +346,7 @@ impl Engine {
 
     /// Whether more is left at the end than a checkpoint may have to copy: the log has no room for more (rule D7).
     pub(crate) fn exceeds_copies(&self) -> bool {
-        self.options.compaction == Compaction::Copy && self.deltas_size > self.view.copies_max()
+        self.options.compaction == Compaction::Copy && self.packed_size > self.view.copies_max()
     }
 
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
@@ -358,9 +358,9 @@ impl Engine {
     pub(crate) fn forget_replayed(&mut self, cutoff: Lsn) {
         self.replaying = Some(cutoff);
         for id in 1..self.trees.len() {
-            let before = self.trees[id].deltas.bytes();
+            let before = self.trees[id].deltas.size();
             self.trees[id].deltas.remove_newer(cutoff);
-            let after = self.trees[id].deltas.bytes();
+            let after = self.trees[id].deltas.size();
             self.note_deltas_size(before, after);
         }
     }
@@ -377,9 +377,23 @@ impl Engine {
         self.held_numbers.push(page);
     }
 
+    /// Above this, changes are merged to make room. Until users come, no frames need theirs: what a checkpoint
+    /// has room to copy need not be merged for it.
+    pub(super) fn merges_above(&self) -> usize {
+        match self.is_opening && !self.exceeds_copies() {
+            true => self.replay_size_max(),
+            false => self.limits.deltas_soft,
+        }
+    }
+
+    /// Users may come.
+    pub(crate) fn end_opening(&mut self) {
+        self.is_opening = false;
+    }
+
     /// Restart is complete; the numbers that were held until now.
     pub(crate) fn end_replay(&mut self) -> Vec<LogicalPage> {
-        self.replaying = None;
+        (self.replaying, self.is_opening) = (None, true);
         if self.has_deltas() {
             // What merging them gives back is not known either.
             self.growth.committed(self.growth_waiting());
@@ -395,10 +409,55 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
     use flagstone_space::GroupId;
 
-    use super::{Engine, Lsn, Master, Replay};
+    use super::{Engine, Lsn, Master, Replay, Table};
     use crate::delta::{Op, pack};
     use crate::log::{Changes, ItemBuf, Record};
-    use crate::{Database, Options};
+    use crate::{Budget, Database, Options};
+
+    /// A commit of these changes was found in the log; false when it is damage.
+    fn replayed<'a>(
+        engine: &mut Engine,
+        table: Table,
+        all: impl IntoIterator<Item = (&'a [u8], Op<'a>)>,
+    ) -> bool {
+        let (mut changes, mut before) = (Vec::new(), &[][..]);
+        for (key, op) in all {
+            pack(before, u64::from(table.id), key, op, &mut changes);
+            before = key;
+        }
+        let [appends, runs, dropped] = [const { ItemBuf::EMPTY }; 3];
+        let record = Record::Commit {
+            group: GroupId::NONE,
+            appends: appends.items(),
+            runs: runs.items(),
+            dropped: dropped.items(),
+            changes: Changes::Packed(&changes),
+        };
+        let lsn = Lsn(engine.durable().0 + 1);
+        engine.replay(&Master::default(), Replay::All, lsn, &record).is_ok()
+    }
+
+    /// Goal: what restart put back is merged for want of memory when users come, not before: its checkpoint,
+    /// where that cannot wait, copies. Method: more changes than their share, in memory that has room.
+    #[test]
+    fn nothing_is_merged_for_memory_before_users_come() {
+        let profile = Profile::named("slc-2k").unwrap();
+        let options = Options {
+            budget: Budget::Divided,
+            frame_share: 0.8,
+            ..Options::default().with_memory(512 << 10)
+        };
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let mut engine = database.runtime().engine();
+        let keys: Vec<_> = (0..2_000_u32).map(u32::to_be_bytes).collect();
+        assert!(replayed(&mut engine, table, keys.iter().map(|key| (&key[..], Op::Put(&[7; 80])))));
+        engine.end_replay();
+        let (share, waiting) = (engine.limits.deltas_soft, engine.deltas_size);
+        assert!(share < waiting && waiting < engine.merges_above(), "{waiting}, of them {share}");
+        engine.end_opening();
+        assert_eq!(engine.merges_above(), share);
+    }
 
     /// Goal: changes that share a long key with the one before take no more memory than keys may. Method: a
     /// record that no session writes, and one that it does.
@@ -409,20 +468,7 @@ mod tests {
         let table = database.table("t").unwrap();
         let mut engine = database.runtime().engine();
         let longest = vec![b'x'; engine.key_size_max()];
-        let replay = |engine: &mut Engine, key: &[u8]| {
-            let mut changes = Vec::new();
-            pack(&[], u64::from(table.id), key, Op::Delete, &mut changes);
-            let [appends, runs, dropped] = [const { ItemBuf::EMPTY }; 3];
-            let record = Record::Commit {
-                group: GroupId::NONE,
-                appends: appends.items(),
-                runs: runs.items(),
-                dropped: dropped.items(),
-                changes: Changes::Packed(&changes),
-            };
-            let lsn = Lsn(engine.durable().0 + 1);
-            engine.replay(&Master::default(), Replay::All, lsn, &record).is_ok()
-        };
+        let replay = |engine: &mut Engine, key: &[u8]| replayed(engine, table, [(key, Op::Delete)]);
         assert!(replay(&mut engine, &longest));
         assert!(!replay(&mut engine, &[&longest[..], b"x"].concat()));
     }

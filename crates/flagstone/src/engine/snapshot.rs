@@ -13,7 +13,7 @@ use super::access::value_in;
 use super::scan::{Direction, ScanRange};
 use super::value::Descriptor;
 use super::{Engine, Fetch, Read, Step, Stop, Table, Tree, Wait};
-use crate::delta::{DeltaMap, KeyRange, Value, apply};
+use crate::delta::{DeltaMap, DeltaSize, KeyRange, Value, apply};
 use crate::error::EngineError;
 use crate::node::NodeView;
 
@@ -353,7 +353,7 @@ impl Engine {
         until: Lsn,
     ) {
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        let before = tree.deltas.bytes() + tree.retained.bytes();
+        let before = tree.size();
         let deltas = tree.deltas.extract_range(range, until);
         let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
         tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
@@ -370,7 +370,7 @@ impl Engine {
         until: Lsn,
     ) {
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        let before = tree.deltas.bytes() + tree.retained.bytes();
+        let before = tree.size();
         let deltas = tree.deltas.copy_range(range, until);
         let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
         tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
@@ -379,10 +379,9 @@ impl Engine {
 
     /// Kept leaves take no more than their share of memory. `before` is what deltas and old leaves of
     /// the table took.
-    fn bound_retained(&mut self, table: Table, before: usize) {
+    fn bound_retained(&mut self, table: Table, before: DeltaSize) {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
-        let retained = tree.retained.bytes();
-        let after = tree.deltas.bytes() + retained;
+        let (retained, after) = (tree.retained.bytes(), tree.size());
         self.note_deltas_size(before, after);
         if retained > self.limits.deltas_hard / RETAINED_SHARE {
             self.end_oldest_snapshot();

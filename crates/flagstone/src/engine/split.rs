@@ -181,12 +181,12 @@ impl Gain {
     }
 }
 
-/// A merge for want of memory.
+/// The merge of a leaf for want of memory; what several cost together is divided among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeCost {
     /// Pages written that had a version before: those that are new would have been written later.
-    pub(crate) pages_again: usize,
-    pub(crate) pages_read: usize,
+    pub(crate) pages_again: f64,
+    pub(crate) pages_read: f64,
     /// Log written since the leaf was written before, as LSNs count it; none if that was before a
     /// restart.
     pub(crate) age: Option<u64>,
@@ -252,8 +252,8 @@ impl Split {
             None => SAVED_EVENLY,
         });
         self.merges += 1;
-        self.paid.written += saved * cost.pages_again as f64;
-        self.paid.read += saved * cost.pages_read as f64;
+        self.paid.written += saved * cost.pages_again;
+        self.paid.read += saved * cost.pages_read;
     }
 
     /// Deltas of so many bytes met their page.
@@ -401,7 +401,7 @@ mod tests {
                 ghosts.came(page(1));
             }
             split.freed(1_000);
-            split.merged(MergeCost { pages_again: 1, pages_read: 1, age: Some(age) });
+            split.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: Some(age) });
             split.copied(copied);
         });
         split.share()
@@ -435,7 +435,7 @@ mod tests {
         for lsn in [crate::log::lsn(1, 500), crate::log::lsn(2, 100), crate::log::lsn(2, 200)] {
             for _ in 0..PERIOD_EVENTS {
                 split.freed(1_000);
-                split.merged(MergeCost { pages_again: 1, pages_read: 1, age: None });
+                split.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: None });
             }
             split.learn(&ghosts, costs(), SIZES, lsn);
         }
@@ -504,7 +504,7 @@ mod tests {
                     self.ghosts.left(page(1), Class::Leaf, sizes.frame_count);
                     self.ghosts.came(page(1));
                 } else {
-                    self.split.merged(MergeCost { pages_again: 1, pages_read: 1, age: None });
+                    self.split.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: None });
                 }
             }
             self.lsn += 1_000;
@@ -554,7 +554,7 @@ mod tests {
         ghosts.hits = 2;
         periods(&mut split, &mut ghosts, |split, _| {
             split.freed(1_000);
-            split.merged(MergeCost { pages_again: 0, pages_read: 0, age: Some(1_000) });
+            split.merged(MergeCost { pages_again: 0.0, pages_read: 0.0, age: Some(1_000) });
         });
         assert_eq!(split.share(), 0.2, "two pages that came back beside merges that cost nothing");
     }

@@ -135,7 +135,7 @@ pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
 
 /// Log that waits for a flush takes one part in this many of the memory budget before it is flushed
 /// unasked.
-const PENDING_SHARE: usize = 16;
+pub(super) const PENDING_SHARE: usize = 16;
 
 impl Engine {
     /// Begins a read-write transaction.

@@ -103,7 +103,7 @@ impl<D: Nand> Runtime<D> {
             engine.sound()?;
         }
         match wait {
-            Wait::Log => engine.want_checkpoint(),
+            Wait::Log => engine.want_log_room(),
             Wait::Memory => engine.want_memory(),
             Wait::Durable(_) => engine.want_flush(),
             // No more than the claim needs: other work would come sooner than it pays.

@@ -190,6 +190,7 @@ impl<D: Nand> Runtime<D> {
                 Err(error) => return Err(error.into()),
             }
         }
+        runtime.engine().end_opening();
         let mut report = restart.report;
         let space = runtime.space();
         let now = space.device().counters();
