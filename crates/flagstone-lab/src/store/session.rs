@@ -61,7 +61,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
 
     fn want(&self, wait: Wait) {
         match wait {
-            Wait::Log => self.engine().want_checkpoint(),
+            Wait::Log => self.engine().want_log_room(),
             Wait::Claim => {}
             Wait::Memory => self.engine().want_memory(),
             _ => self.engine().want_flush(),

@@ -77,6 +77,8 @@ pub(crate) struct Cycle {
     is_wanted: bool,
     /// Somebody waits for its end.
     is_awaited: bool,
+    /// Bytes that may have to be copied before it ends.
+    owed: usize,
     /// The one that is wanted is the last of the session.
     is_last: bool,
     /// The next cycle merges whatever it can, also where cycles copy.
@@ -103,6 +105,14 @@ impl Cycle {
 
     pub(crate) fn resume(&mut self, number: u32) {
         self.number = number;
+    }
+
+    /// Bytes that are to be copied yet, at most, where changes take `packed`.
+    pub(super) fn copies_owed(&self, packed: usize) -> usize {
+        match self.phase {
+            Phase::Copying { .. } => self.owed.min(packed),
+            _ => 0,
+        }
     }
 
     /// A commit put changes of `size` bytes into the log's tail.
@@ -340,9 +350,11 @@ impl Engine {
     }
 
     /// A commit waits for room in the log: the cycle under way frees some, or else the next one.
-    pub(crate) fn want_log_room(&mut self) {
+    pub fn want_log_room(&mut self) {
         self.cycle.is_wanted |= self.cycle.phase == Phase::Idle;
-        self.await_cycle();
+        if !self.cycle.is_awaited || !self.must_checkpoint() {
+            self.await_cycle();
+        }
     }
 
     fn await_cycle(&mut self) {
@@ -469,11 +481,13 @@ impl Engine {
         self.cycle.cutoff = self.durable();
         self.cycle.begin = LogPosition { page: self.log_page, chain: self.durable_chain };
         self.cycle.begin_commits = self.counts.commits;
+        self.cycle.owed = self.packed_size;
         self.cycle.tail_size = 0;
         // Copies that have to be made where the log is full leave no room for the record that lets it go: the
         // fewer there are, the sooner it is there (D7).
         let merges = std::mem::take(&mut self.cycle.merges_all)
             || self.is_log_full()
+            || self.lacks_room_for_copies()
             || self.are_many_apart()
             || self.options.compaction == Compaction::Merge;
         self.cycle.phase = match merges {
@@ -534,7 +548,7 @@ impl Engine {
         })
     }
 
-    /// Copies live deltas at or below the cutoff until a record is full.
+    /// Copies live deltas at or below the cutoff until a batch is full.
     fn copy_step(&mut self, mut number: usize, mut after: Option<Vec<u8>>) {
         let below = Lsn(self.cycle.cutoff.0 + 1);
         let room = self.copy_record_size();
@@ -548,17 +562,18 @@ impl Engine {
                 journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
             let bytes = self.log.pending_bytes() - before;
+            self.cycle.owed = self.cycle.owed.saturating_sub(bytes);
             self.prices.copied(bytes);
             self.split.copied(bytes as f64 / self.view.log_page_size.max(1) as f64);
             after = last;
-            if after.is_some() {
+            if after.is_none() {
+                number += 1;
+            }
+            if self.log.pending_bytes() >= self.copy_batch_size() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
-                if self.log.pending_bytes() >= self.copy_batch_size() {
-                    self.want_full_pages();
-                }
+                self.want_full_pages();
                 return;
             }
-            number += 1;
         }
         self.cycle.phase = Phase::Settling { copied: self.log.appended() };
         self.want_flush();
@@ -703,8 +718,9 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
 
     use super::super::spill::Runs;
+    use super::super::{Stop, Wait};
     use super::*;
-    use crate::{Database, Options};
+    use crate::{Database, Durability, Options};
 
     /// Goal (rule D7): a cycle of a full log copies as little as it can. Method: the same cycle with room in
     /// the log and without.
@@ -719,6 +735,43 @@ mod tests {
         engine.view.log_used = engine.view.log_budget;
         engine.begin_cycle();
         assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies come first");
+    }
+
+    /// Goal (rule D7): commits leave the log what a cycle has yet to copy, and a cycle copies only what there is room
+    /// for, on a device that has none beside the log. Method: changes of a few log pages in a log of 100, a
+    /// cycle from its begin until they are copied, and one that begins later.
+    #[test]
+    fn commits_leave_room_for_copies() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        let table = database.table("t").unwrap();
+        for row in 0..1_000_u32 {
+            let mut transaction = database.begin();
+            transaction.put(table, &row.wrapping_mul(0x9E37_79B9).to_be_bytes(), &[7; 12]).unwrap();
+            transaction.commit_with(Durability::Deferred).unwrap();
+        }
+        database.flush().unwrap();
+        let mut engine = database.runtime().engine();
+        let xid = engine.begin();
+        let copies = (engine.packed_size / engine.view.log_page_size) as u64;
+        assert!((10..20).contains(&copies), "{copies} pages of changes");
+        (engine.view.log_budget, engine.view.log_block_pages) = (100, 1);
+        engine.view.capacity_pages = 0;
+        engine.view.log_used = 85 - copies;
+        engine.begin_cycle();
+        assert!(matches!(engine.cycle.phase, Phase::Copying { .. }), "there is room for copies");
+        assert!(engine.admit_commit(xid).is_ok(), "and for commits beside");
+        engine.view.log_used = 99 - copies;
+        assert!(matches!(engine.admit_commit(xid), Err(Stop::Wait(Wait::Log))), "room of copies");
+        while let Phase::Copying { tree, after } = engine.cycle.phase.clone() {
+            engine.copy_step(tree, after);
+        }
+        engine.view.log_used = 80;
+        assert!(engine.admit_commit(xid).is_ok(), "all that is owed is copied");
+        engine.cycle.phase = Phase::Idle;
+        engine.view.log_used = 103 - copies;
+        engine.begin_cycle();
+        assert!(matches!(engine.cycle.phase, Phase::Merging { .. }), "copies find no room");
     }
 
     /// Goal (rule D7): what bounds a master record is what it takes. Method: one of each list.

@@ -90,7 +90,8 @@ impl Engine {
         if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
-        if self.is_log_full() && !self.bugs.has(SeededBug::LogRoomGiven) {
+        let is_full = self.is_log_full() || self.takes_room_of_copies(size);
+        if is_full && !self.bugs.has(SeededBug::LogRoomGiven) {
             return Err(Stop::Wait(Wait::Log));
         }
         self.admit_growth(growth)
@@ -98,9 +99,31 @@ impl Engine {
 
     /// Whether the log has no room for users before a checkpoint frees some.
     pub(crate) fn is_log_full(&self) -> bool {
-        let pending = self.log.pending_bytes() + self.claim_demand();
-        let pending = pending.div_ceil(self.view.log_page_size.max(1)) as u64;
-        self.view.log_used + pending > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
+        self.log_use(0) > self.log_pages_below(LOG_USE_PERCENT, LOG_BLOCKS_RESERVED)
+    }
+
+    /// Whether a commit of `size` bytes would leave too little room for what the checkpoint under way has yet to
+    /// copy.
+    fn takes_room_of_copies(&self, size: usize) -> bool {
+        let owed = self.cycle.copies_owed(self.packed_size);
+        owed > 0 && self.lacks_log(size + owed, self.log_pages_below(RESTART_USE_PERCENT, 1))
+    }
+
+    /// Whether there is no room for copies of all that waits.
+    pub(super) fn lacks_room_for_copies(&self) -> bool {
+        self.lacks_log(self.packed_size, self.view.log_budget)
+    }
+
+    /// Whether `more` bytes do not fit below `pages` of log, nor in what is free on the device beside it.
+    fn lacks_log(&self, more: usize, pages: u64) -> bool {
+        let excess = self.log_use(more).saturating_sub(pages);
+        excess > 0 && !self.has_pages_for(excess)
+    }
+
+    /// Pages of the log when what is pending, and `more` bytes, are in it.
+    fn log_use(&self, more: usize) -> u64 {
+        let pending = self.log.pending_bytes() + self.claim_demand() + more;
+        self.view.log_used + pending.div_ceil(self.view.log_page_size.max(1)) as u64
     }
 
     /// Whether the checkpoint that is due cannot wait until the database is open: another restart

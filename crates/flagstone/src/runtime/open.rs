@@ -641,8 +641,11 @@ impl<D: Nand> Restart<'_, D> {
             self.meets_at = self.report.log_pages_read + pages as u64;
         }
         while self.runtime.engine().replay_overflows() {
-            if !self.runtime.advance()? {
-                break;
+            match self.runtime.advance() {
+                Ok(true) => {}
+                // What the device has no room to merge stays in memory.
+                Ok(false) | Err(EngineError::Full) => break,
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())

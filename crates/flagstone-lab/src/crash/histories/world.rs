@@ -241,7 +241,7 @@ impl<'c> World<'c> {
                 Err(error) => return self.give_up(&client, error).map(|()| None),
             },
             Stop::Wait(Wait::Log) => {
-                runtime.engine().want_checkpoint();
+                runtime.engine().want_log_room();
                 Waiting::Room
             }
             Stop::Wait(Wait::Claim) => Waiting::Room,
