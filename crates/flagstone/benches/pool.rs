@@ -1,9 +1,9 @@
 //! CPU time of changes and look-ups that memory serves: `cargo bench -p flagstone --bench pool`.
 //!
 //! Fixed seed, one thread, the engine called as its runtime calls it, without a latch. A million keys of
-//! 8 bytes with values of 8 bytes are loaded, then as many changes wait as deltas (arguments: keys, and
-//! rounds of each measurement). Each measurement is a function of its own, so that callgrind counts its
-//! instructions:
+//! 8 bytes with values of 8 bytes are loaded, then as many changes wait as deltas. Arguments: keys, and rounds of
+//! each measurement; `no-appends` for a chip without. Each measurement is a function of its own, so that
+//! callgrind counts its instructions:
 //!
 //! ```sh
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*query_deltas*' \
@@ -14,7 +14,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use flagstone::{Budget, Database, Durability, Engine, Options, Table, Xid};
+use flagstone::{Appends, Budget, Database, Durability, Engine, Options, Table, Xid};
 use flagstone_nand::{Profile, SimNand};
 
 const KEYS: u64 = 1_000_000;
@@ -42,7 +42,9 @@ fn main() {
     let count = arguments.next().unwrap_or(KEYS);
     let rounds = arguments.next().map_or(ROUNDS, |rounds| rounds as u32);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(12_288).unwrap();
+    let no_appends = std::env::args().any(|argument| argument == "no-appends");
     let options = Options {
+        append_scheme: if no_appends { Appends::default() } else { Appends::auto() },
         budget: Budget::Divided,
         frame_share: 0.3,
         log_pages: 262_144,

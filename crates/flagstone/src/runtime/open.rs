@@ -578,7 +578,7 @@ impl<D: Nand> Restart<'_, D> {
 
     /// Drops what leaves hold already. What does not read is for the merges to go without.
     fn meet_leaves(&self) -> Result<(), OpenError> {
-        let readable = |error| match error {
+        let go_without = |error| match error {
             EngineError::Corrupt { .. } | EngineError::Space(_) => Ok(()),
             other => Err(other),
         };
@@ -587,10 +587,10 @@ impl<D: Nand> Restart<'_, D> {
             match self.runtime.run(|engine| engine.next_to_meet(&mut at)) {
                 Ok(None) => return Ok(()),
                 Ok(Some((table, key))) => {
-                    self.runtime.run(|engine| engine.meet_leaf(table, &key)).or_else(readable)?;
+                    self.runtime.run(|engine| engine.meet_leaf(table, &key)).or_else(go_without)?;
                 }
                 Err(error) => {
-                    readable(error)?;
+                    go_without(error)?;
                     at.pass_table();
                 }
             }
