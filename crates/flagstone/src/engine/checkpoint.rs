@@ -110,7 +110,8 @@ impl Cycle {
     /// Bytes that are to be copied yet, at most, where changes take `packed`.
     pub(super) fn copies_owed(&self, packed: usize) -> usize {
         match self.phase {
-            Phase::Copying { .. } => self.owed.min(packed),
+            // What does not merge is copied.
+            Phase::Merging { .. } | Phase::Copying { .. } => self.owed.min(packed),
             _ => 0,
         }
     }
@@ -508,6 +509,7 @@ impl Engine {
             // naming what keeps the copies apart.
             self.forget_met_runs();
             self.refresh_floors();
+            self.cycle.owed = self.cycle.owed.min(self.packed_size);
             self.cycle.phase = Phase::Copying { tree: 0, after: None };
             return Ok(Next::Stepped);
         };
@@ -569,7 +571,8 @@ impl Engine {
             if after.is_none() {
                 number += 1;
             }
-            if self.log.pending_bytes() >= self.copy_batch_size() {
+            let is_more = bytes > 0 && number < self.trees.len();
+            if is_more && self.log.pending_bytes() >= self.copy_batch_size() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
                 self.want_full_pages();
                 return;

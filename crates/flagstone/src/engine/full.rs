@@ -114,10 +114,11 @@ impl Engine {
         self.lacks_log(self.packed_size, self.view.log_budget)
     }
 
-    /// Whether `more` bytes do not fit below `pages` of log, nor in what is free on the device beside it.
+    /// Whether `more` bytes do not fit below `pages` of log, nor in what is free on the device beside it and what
+    /// was committed.
     fn lacks_log(&self, more: usize, pages: u64) -> bool {
         let excess = self.log_use(more).saturating_sub(pages);
-        excess > 0 && !self.has_pages_for(excess)
+        excess > 0 && !self.has_pages_for(excess + self.pages_for(self.growth.bytes))
     }
 
     /// Pages of the log when what is pending, and `more` bytes, are in it.
