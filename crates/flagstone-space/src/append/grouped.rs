@@ -24,8 +24,8 @@
 //!     when power went.
 //! X6. A copy of a unit takes no append of a group: where damage takes the copy, a mount finds the original,
 //!     and the record does not look for the append there.
-//! X7. Where a mount maps what is older than the unit, damage took the unit with the append: the page is lost, not
-//!     what it was before the group (U5), until a page that is newer is committed.
+//! X7. Where a mount maps what is older than the unit, or nothing, damage took the unit with the append: the page is
+//!     lost, not what it was before the group (U5), until a page that is newer is committed.
 
 use alloc::vec::Vec;
 
@@ -113,11 +113,13 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Whether what is mapped is older than the unit that took the append (X7). A copy of the unit has its version. A
-    /// group may have a page that is newer: if it is committed, it takes the place of what is lost.
+    /// Whether what is mapped is older than the unit that took the append, or nothing is (X7). A copy of the unit has
+    /// its version. A group may have a page that is newer: if it is committed, it takes the place of what is lost.
     fn is_gone(&mut self, append: &GroupAppend) -> Result<bool, SpaceError> {
-        let Some(at) = self.map.get(append.page).filter(|at| *at != append.at) else {
-            return Ok(false);
+        let at = match self.map.get(append.page) {
+            Some(at) if at == append.at => return Ok(false),
+            Some(at) => at,
+            None => return Ok(append.page.0 < self.map.len()),
         };
         let mut image = Vec::new();
         match self.read_unit_twice(at, &mut image, ReadPurpose::Metadata) {

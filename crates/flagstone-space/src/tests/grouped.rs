@@ -613,6 +613,15 @@ fn a_unit_that_is_gone_with_its_append_is_told() {
     damage_below_appends(&World::new(&fine_profile(), &options()), false);
 }
 
+/// Goal (X7): the same where there is no version before it: the page is not one that was never written.
+#[test]
+fn a_first_version_that_is_gone_with_its_append_is_told() {
+    let mut world = World::new(&fine_profile(), &options());
+    world.space.trim(LogicalPage(2), None).unwrap();
+    world.images.remove(&2);
+    damage_below_appends(&world, false);
+}
+
 /// Goal (X7): the same where the version before it is a copy: it is not one of the unit that is gone.
 #[test]
 fn an_older_copy_is_not_taken_for_the_unit_that_is_gone() {
