@@ -198,7 +198,7 @@ pub const ROWS: &[Row] = &[
         "E1",
         "named isolation anomalies",
         "10/10 prevented",
-        Way::Command("cargo test --release -p flagstone --test isolation", anomalies),
+        Way::Command("cargo test --release -p flagstone --test engine isolation", anomalies),
     ),
     row(
         "E2",
@@ -258,7 +258,7 @@ const ANOMALIES: [&str; 10] =
 /// Anomalies whose test passed.
 fn anomalies(printed: &str) -> Outcome {
     let passed = |name: &&&str| {
-        let test = format!("test {name}");
+        let test = format!("test isolation::{name}");
         printed.lines().any(|line| line.starts_with(&test) && line.ends_with("... ok"))
     };
     let cases = ANOMALIES.iter().filter(passed).count() as u64;

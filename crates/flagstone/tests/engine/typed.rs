@@ -1,5 +1,4 @@
 //! Typed tables against a map, and next to the byte interface.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 

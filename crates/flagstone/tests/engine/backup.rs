@@ -1,5 +1,4 @@
 //! Backups: what comes back is what one moment saw, and a backup that is not whole is refused.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 

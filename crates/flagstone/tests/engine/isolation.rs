@@ -7,8 +7,6 @@
 //! names its transaction. What the sessions that committed have read and left must be what some
 //! serial order of them reads and leaves. Nothing is sampled for the default preset; the others
 //! share its locks, and run every ninth interleaving.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
-#![expect(clippy::panic, reason = "a test that cannot go on fails here")]
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

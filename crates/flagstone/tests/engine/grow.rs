@@ -1,5 +1,4 @@
 //! Files that grow, through the public interface: what they cost, where they end, and restarts.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
 //! Loads of sorted rows: whole or not at all at every power cut.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use flagstone::{CommitBy, Database, Durability, Options, Table};
 use flagstone_nand::{

@@ -1,5 +1,4 @@
 //! Secondary indexes and tables with several values for a key, against maps.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,4 @@
 //! What a restart gives back, and what it must not leave behind.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 use flagstone::{
     Budget, Compaction, Database, Durability, EngineError, Options, Table, Transaction,

@@ -1,5 +1,4 @@
 //! The library on a simulated chip, end to end.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use flagstone::{Database, Durability, Options};
 use flagstone_nand::{Profile, SimNand};

@@ -1,5 +1,4 @@
 //! Tables that are renamed and dropped.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,5 @@
 //! Which leaf's deltas leave memory, by policy: all keep what was committed, and each saves the page
 //! writes that it is made to save.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,10 @@
 //! Snapshots that are kept under a name: what they show, whatever happens to the database.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
-
-mod hooked;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::hooked::{Call, Hook, Hooked};
 use flagstone::{
     CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
 };
@@ -14,7 +12,6 @@ use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
 };
 use flagstone_space::SpaceError;
-use hooked::{Call, Hook, Hooked};
 
 /// Tables, by their names, with their rows.
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;

@@ -1,6 +1,5 @@
 //! On-the-fly redo as presets have it: what leaves memory, what a checkpoint writes, what restart
 //! does not.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use flagstone::{Database, Options, Table};
 use flagstone_nand::{Crashable as _, Profile, SimNand};

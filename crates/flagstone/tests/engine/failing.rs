@@ -1,7 +1,4 @@
 //! Devices that are slow, wear out or lose a page at the worst moment.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
-
-mod hooked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,11 +7,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use crate::hooked::{Call, Hook, Hooked};
 use flagstone::{Budget, CommitBy, Database, Durability, EngineError, OpenError, Options, Table};
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
-use hooked::{Call, Hook, Hooked};
 
 fn options(memory: usize) -> Options {
     Options::default().with_memory(memory)

@@ -1,5 +1,4 @@
 //! Entries, updates in place, cursors and `retain`, against a map.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 

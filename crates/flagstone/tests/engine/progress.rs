@@ -1,5 +1,4 @@
 //! Rule D7: whatever waits comes to its end, with as little memory and log as there may be.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 use flagstone::{Database, Durability, Options, Stop, Table};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, Profile, SimNand};

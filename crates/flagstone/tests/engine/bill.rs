@@ -1,5 +1,4 @@
 //! What transactions cost the flash: bills add up to what the device did.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use flagstone::{Bill, Cause, Database, Options, Table};
 use flagstone_nand::{Nand as _, Profile, SimNand};

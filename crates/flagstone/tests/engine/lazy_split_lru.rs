@@ -1,6 +1,5 @@
 //! Base copies and changes in one order of use: nothing that was committed is lost, whatever the
 //! window, and it saves what it is made to save.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use flagstone::{AbsentLeaf, Budget, Database, FrameKind, MergeTo, Options, Replacement, Victim};
 use flagstone_nand::{Crashable as _, Profile, SimNand};

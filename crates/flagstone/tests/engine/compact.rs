@@ -1,5 +1,4 @@
 //! Compaction: the same rows in a denser file, under the same name.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::collections::BTreeMap;
 use std::fs;

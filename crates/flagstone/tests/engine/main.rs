@@ -1,0 +1,27 @@
+//! The engine through its public interface, one module a subject: one program, so that the engine is
+//! compiled once for all of them.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
+
+mod backup;
+mod bill;
+mod compact;
+mod failing;
+mod files;
+mod full_device;
+mod grow;
+mod hooked;
+mod indexes;
+mod isolation;
+mod kept;
+mod lazy_split_lru;
+mod loads;
+mod on_the_fly_redo;
+mod own_ecc;
+mod progress;
+mod read_only;
+mod recovery;
+mod rows;
+mod smoke;
+mod tables;
+mod typed;
+mod victims;
