@@ -480,4 +480,22 @@ mod tests {
             assert!(pool.peek(LogicalPage(8)).is_some(), "{replacement:?}");
         }
     }
+
+    /// Goal: two that read a page each in turns both come to use it, although all others are used again and again.
+    /// Method: every policy; what was read before the last page is there when the last one has come.
+    #[test]
+    fn a_page_just_read_outlives_frames_that_are_used_again() {
+        for replacement in Replacement::ALL {
+            let mut pool = Pool::new(&Options { replacement, ..Options::default() });
+            (0..8).for_each(|number| page_of(&mut pool, number, Class::Leaf));
+            let bytes_max = pool.bytes() + pool.slack;
+            (0..8).for_each(|number| assert!(pool.get(LogicalPage(number)).is_some()));
+            for number in [8, 9] {
+                page_of(&mut pool, number, Class::Leaf);
+                assert_eq!(pool.shrink(bytes_max), None);
+            }
+            let is_there = |number| pool.peek(LogicalPage(number)).is_some();
+            assert!(is_there(8) && is_there(9), "{replacement:?}");
+        }
+    }
 }

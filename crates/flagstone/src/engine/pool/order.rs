@@ -18,7 +18,7 @@
 //! - **O1** Every frame is in exactly one place; `count` frames in all.
 //! - **O2** Within hot list and window the order is that of last use, whatever changed in between.
 //! - **O3** The few frames that were used last are never in the window, however wide it is: a page that
-//!   was just read is clean, and would leave before it is used (P3).
+//!   was just read is clean, and would leave before it is used (P3). CLOCK's hand comes by it once for the same reason.
 //! - **O4** A choice looks at no frame that it does not move: the cost of `victim` is amortised by
 //!   what entered the window or was used since the last one.
 
@@ -294,7 +294,8 @@ impl Places for Order {
         if self.spots.len() <= at {
             self.spots.resize(at + 1, NOWHERE);
         }
-        self.spots[at] = Spot { page, ..NOWHERE };
+        // Whoever reads a page is about to use it: CLOCK's hand spares it once (O3).
+        self.spots[at] = Spot { page, is_used: true, ..NOWHERE };
         self.count += 1;
         self.share.period.reads += 1;
         self.enter(index);
@@ -519,12 +520,13 @@ mod tests {
     #[test]
     fn second_chances_go_to_what_was_used() {
         let mut buffer = Buffer::new(Replacement::Clock, 0.0, 3);
-        for page in [1, 2, 3, 1] {
+        for page in [1, 2, 3] {
             assert_eq!(buffer.refer(page, false), None);
         }
-        assert_eq!(buffer.refer(4, false), Some(2), "1 came first, but was used since");
-        assert_eq!(buffer.refer(5, false), Some(3));
-        assert_eq!(buffer.refer(6, false), Some(1), "its second chance is gone");
+        assert_eq!(buffer.refer(4, false), Some(1), "all were used when they came");
+        assert_eq!(buffer.refer(2, false), None);
+        assert_eq!(buffer.refer(5, false), Some(3), "2 came first, but was used since");
+        assert_eq!(buffer.refer(6, false), Some(2), "its second chance is gone");
     }
 
     /// Clean-first policies save writes; a learned window costs less than none.
