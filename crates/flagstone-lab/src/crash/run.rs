@@ -10,17 +10,19 @@
 //!   flight counted as possible: what a cut in that call must find.
 //! - **U3** Equal scripts on equal devices give equal traces.
 
+mod rows;
+mod snapshots;
+
 use std::sync::Arc;
 
 use flagstone::{EngineError, OpenError};
 use flagstone_nand::{Crashable, NandError};
 
 use super::rig::Rig;
-use super::script::{
-    Direction, KEY_COUNT, KeyIndex, Op, Part, SLOT_COUNT, Script, Size, key_bytes, value_bytes,
-};
-use super::subject::{Pairs, Setup, Subject};
-use crate::model::{Access, Contents, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
+use super::script::{KeyIndex, Op, SLOT_COUNT, Script, Size};
+use super::subject::{Setup, Subject};
+use crate::model::{Access, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
+use rows::{key_range, row_size};
 
 /// What no engine may do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -389,205 +391,6 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Ok(true)
     }
 
-    /// Puts a value of `size` bytes, whatever the table's rows usually are.
-    ///
-    /// # Errors
-    ///
-    /// Why the run ends here.
-    pub fn put_value(
-        &mut self,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-        size: usize,
-    ) -> Result<(), Stop> {
-        self.trace.steps += 1;
-        self.put(Op::Put(slot, table, key, Size(u8::MAX)), slot, table, key, size)?;
-        self.device_is_sound()
-    }
-
-    /// Where the model sees a conflict the engine must see one (rule D13). The step is skipped.
-    fn must_be_locked(&mut self, op: Op, range: &KeyRange, access: Access) -> Result<bool, Stop> {
-        let key = KeyRange::of(range.table, &range.low);
-        let asked = if access == Access::Write { &key } else { range };
-        if self.model.is_free(asked, access) {
-            return Ok(false);
-        }
-        let could_lock = |subject: &mut S| subject.could_lock(asked, access);
-        let answer = match access {
-            Access::Read => self.read_op(op, could_lock)?,
-            Access::Write => self.ask_op(op, could_lock)?,
-        };
-        match answer {
-            Some(Some(true)) => Err(Violation::Locked { doing: format!("{op:?}") }.into()),
-            _ => Ok(false),
-        }
-    }
-
-    fn put(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-        size: usize,
-    ) -> Result<(), Stop> {
-        let key = key_bytes(table, key);
-        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Write)? {
-            return Ok(());
-        }
-        let value = value_bytes(self.trace.steps, size);
-        let put = |subject: &mut S| subject.put(slot, table, &key, &value);
-        if self.change(op, slot, put)? {
-            self.model.set(slot, (table, key), Some(value));
-        }
-        Ok(())
-    }
-
-    fn put_large(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-        size: Size,
-    ) -> Result<(), Stop> {
-        let size = 200 + usize::from(size.0) * (LARGE_SIZE_MAX - 200) / 255;
-        self.put(op, slot, table, KeyIndex(key.0 % LARGE_KEY_COUNT), size)
-    }
-
-    fn fill(&mut self, op: Op, slot: SlotIndex, table: TableIndex, size: Size) -> Result<(), Stop> {
-        // It locks the keys it puts and not the table: the model may claim no more of the engine.
-        let all = KeyRange { table, low: Vec::new(), high: None };
-        if !self.model.may_lock(slot, &all, Access::Write) || !self.ensure_open(slot, op)? {
-            return Ok(());
-        }
-        for key in (0..KEY_COUNT).map(KeyIndex) {
-            if !self.model.is_open(slot) {
-                break;
-            }
-            self.put(op, slot, table, key, row_size(table, size))?;
-        }
-        Ok(())
-    }
-
-    fn patch(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-        part: Part,
-    ) -> Result<(), Stop> {
-        let key = key_bytes(table, key);
-        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Write)? {
-            return Ok(());
-        }
-        let address = (table, key);
-        let old = self.model.get(slot, &address).map(<[u8]>::to_vec);
-        let (offset, size) = old.as_ref().map_or((0, 1), |value| part_of(value.len(), part));
-        let bytes = value_bytes(self.trace.steps, size);
-        let patch = |subject: &mut S| subject.patch(slot, table, &address.1, offset, &bytes);
-        let Some(mut value) = old else {
-            return self.must_refuse_patch(op, slot, patch);
-        };
-        if self.change(op, slot, patch)? {
-            value.splice(offset..offset + size, bytes);
-            self.model.set(slot, address, Some(value));
-        }
-        Ok(())
-    }
-
-    /// A patch of a key that is not there is refused and changes nothing. Where there was no room for
-    /// the question, the transaction is given up, as after any change.
-    fn must_refuse_patch(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        patch: impl FnOnce(&mut S) -> Result<(), EngineError>,
-    ) -> Result<(), Stop> {
-        let answer = self.subject.as_mut().map(patch);
-        match answer {
-            None | Some(Err(EngineError::PatchOutOfRange { .. })) => Ok(()),
-            Some(Ok(())) => Err(Violation::Accepted { doing: format!("{op:?}") }.into()),
-            Some(Err(error)) => {
-                self.refused(&format!("{op:?}"), &error)?;
-                self.abort(slot)
-            }
-        }
-    }
-
-    fn delete(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-    ) -> Result<(), Stop> {
-        let key = key_bytes(table, key);
-        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Write)? {
-            return Ok(());
-        }
-        if self.change(op, slot, |subject| subject.delete(slot, table, &key))? {
-            self.model.set(slot, (table, key), None);
-        }
-        Ok(())
-    }
-
-    fn get(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-    ) -> Result<(), Stop> {
-        let key = key_bytes(table, key);
-        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Read)? {
-            return Ok(());
-        }
-        let found = self.read_op(op, |subject| subject.get(slot, table, &key))?;
-        let expected = self.model.get(slot, &(table, key)).map(<[u8]>::to_vec);
-        self.compare(op, slot, found, &expected)
-    }
-
-    fn get_part(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-        part: Part,
-    ) -> Result<(), Stop> {
-        let key = key_bytes(table, key);
-        if !self.may_touch(op, slot, KeyRange::of(table, &key), Access::Read)? {
-            return Ok(());
-        }
-        let address = (table, key);
-        let whole = self.model.get(slot, &address);
-        let (offset, size) = whole.map_or((0, 1), |value| part_of(value.len(), part));
-        let expected = whole.map(|value| value[offset..offset + size].to_vec());
-        let get = |subject: &mut S| subject.get_part(slot, table, &address.1, offset, size);
-        let found = self.read_op(op, get)?;
-        self.compare(op, slot, found, &expected)
-    }
-
-    fn scan(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        range: KeyRange,
-        direction: Direction,
-    ) -> Result<(), Stop> {
-        if !self.may_touch(op, slot, range.clone(), Access::Read)? {
-            return Ok(());
-        }
-        let found = self.read_op(op, |subject| subject.scan(slot, &range, direction))?;
-        let view = self.model.view(slot);
-        let expected =
-            in_direction(view.range(range.table, &range.low, range.high.as_deref()), direction);
-        self.compare(op, slot, found, &expected)
-    }
-
     fn savepoint(&mut self, op: Op, slot: SlotIndex) -> Result<(), Stop> {
         if self.ensure_open(slot, op)?
             && self.ask_op(op, |subject| subject.savepoint(slot))?.is_some()
@@ -651,121 +454,6 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
             self.model.abort(slot);
         }
         Ok(())
-    }
-
-    fn snapshot_open(&mut self, op: Op, slot: SlotIndex) -> Result<(), Stop> {
-        if !self.model.has_snapshot(slot)
-            && self.read_op(op, |subject| subject.snapshot(slot))?.is_some()
-        {
-            self.model.snapshot(slot);
-        }
-        Ok(())
-    }
-
-    fn snapshot_scan(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        direction: Direction,
-    ) -> Result<(), Stop> {
-        if !self.model.has_snapshot(slot) {
-            return Ok(());
-        }
-        let scan = |subject: &mut S| subject.snapshot_scan(slot, table, direction);
-        let Some(found) = self.ask_snapshot(op, slot, scan)? else {
-            return Ok(());
-        };
-        let agrees =
-            |state: &Contents| in_direction(state.range(table, b"", None), direction) == found;
-        self.must_agree(op, slot, agrees)
-    }
-
-    fn snapshot_get(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        table: TableIndex,
-        key: KeyIndex,
-    ) -> Result<(), Stop> {
-        if !self.model.has_snapshot(slot) {
-            return Ok(());
-        }
-        let address = (table, key_bytes(table, key));
-        let get = |subject: &mut S| subject.snapshot_get(slot, table, &address.1);
-        let Some(found) = self.ask_snapshot(op, slot, get)? else {
-            return Ok(());
-        };
-        self.must_agree(op, slot, |state| state.get(&address) == found.as_deref())
-    }
-
-    fn snapshot_close(&mut self, slot: SlotIndex) -> Result<(), Stop> {
-        if self.model.has_snapshot(slot) {
-            if let Some(subject) = &mut self.subject {
-                subject.snapshot_close(slot);
-            }
-            self.model.snapshot_closed(slot);
-        }
-        Ok(())
-    }
-
-    fn must_agree(
-        &mut self,
-        op: Op,
-        slot: SlotIndex,
-        agrees: impl Fn(&Contents) -> bool,
-    ) -> Result<(), Stop> {
-        if self.model.snapshot_agrees(slot, agrees) {
-            return Ok(());
-        }
-        let found = String::from("a mixture of states");
-        let expected = String::from("one state from the durable one on");
-        Err(Violation::Read { doing: format!("{op:?}"), found, expected }.into())
-    }
-
-    /// Keeps a snapshot, unless there are enough.
-    fn keep(&mut self, op: Op) -> Result<(), Stop> {
-        if self.model.kept_names().len() >= KEPT_MAX {
-            return Ok(());
-        }
-        let name = format!("kept {}", self.trace.steps);
-        self.model.keep_asked(&name);
-        self.rig.mark(Arc::new(self.model.clone()));
-        let is_kept = self.ask_op(op, |subject| subject.keep(&name))?.is_some();
-        match is_kept && self.keeps_snapshots()? {
-            true => {
-                self.model.keep_done();
-                self.trace.kept += 1;
-            }
-            false => self.model.keep_refused(),
-        }
-        self.rig.mark(Arc::new(self.model.clone()));
-        Ok(())
-    }
-
-    /// Whether the engine keeps snapshots at all.
-    fn keeps_snapshots(&mut self) -> Result<bool, Stop> {
-        Ok(self.read("list kept snapshots", S::kept)?.flatten().is_some())
-    }
-
-    fn drop_kept(&mut self, op: Op, index: u8) -> Result<(), Stop> {
-        let names = self.model.kept_names();
-        let Some(name) = names.get(usize::from(index) % names.len().max(1)) else { return Ok(()) };
-        self.model.drop_asked(name);
-        self.rig.mark(Arc::new(self.model.clone()));
-        if self.ask_op(op, |subject| subject.drop_kept(name))?.is_some() {
-            self.model.drop_done();
-        }
-        self.rig.mark(Arc::new(self.model.clone()));
-        Ok(())
-    }
-
-    /// Compares kept snapshots with the model.
-    fn check_kept(&mut self) -> Result<(), Stop> {
-        let Some(found) = self.read("read kept snapshots", S::kept)?.flatten() else {
-            return Ok(());
-        };
-        self.model.settle_kept(&found).map_err(|what| Violation::Differs(what).into())
     }
 
     fn upkeep(
@@ -995,33 +683,4 @@ fn is_refused_whole(error: &EngineError) -> bool {
         error,
         EngineError::Full | EngineError::Deadlock | EngineError::ReadOnly | EngineError::WornOut
     )
-}
-
-/// Bytes of a row: one size in the first table, any size up to a quarter page in the others.
-fn row_size(table: TableIndex, size: Size) -> usize {
-    match table.0 {
-        0 => 24,
-        1 => usize::from(size.0) / 2,
-        _ => usize::from(size.0) / 8,
-    }
-}
-
-fn part_of(size: usize, part: Part) -> (usize, usize) {
-    let offset = size * usize::from(part.offset) / 256;
-    let rest = size - offset;
-    (offset, rest.min(1 + rest * usize::from(part.size) / 256))
-}
-
-fn key_range(table: TableIndex, one: KeyIndex, other: KeyIndex) -> KeyRange {
-    let (one, other) = (key_bytes(table, one), key_bytes(table, other));
-    let (low, high) = if one <= other { (one, other) } else { (other, one) };
-    KeyRange { table, low, high: Some(high) }
-}
-
-fn in_direction(pairs: Vec<(&[u8], &[u8])>, direction: Direction) -> Pairs {
-    let owned = pairs.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec()));
-    match direction {
-        Direction::Forward => owned.collect(),
-        Direction::Backward => owned.rev().collect(),
-    }
 }
