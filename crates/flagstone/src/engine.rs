@@ -152,6 +152,8 @@ pub struct Fetched {
     pub fetch: Fetch,
     /// Metadata and payload.
     pub found: Option<(PageInfo, Vec<u8>)>,
+    /// Device time of the read; 0 where nobody learns from it.
+    pub cost_ns: u64,
 }
 
 /// What the engine knows of the space floor; refreshed by the runtime.
@@ -312,11 +314,6 @@ struct Counts {
 }
 
 impl Engine {
-    /// A page was read in `ns` of device time.
-    pub(crate) fn note_read_cost(&mut self, ns: u64) {
-        self.pool.costs.note_read(ns);
-    }
-
     /// So many pages were written in `ns` of device time, with the collection that they waited for;
     /// none where there was nothing but collection.
     pub(crate) fn note_write_cost(&mut self, pages: usize, ns: u64) {

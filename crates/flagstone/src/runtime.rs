@@ -202,12 +202,9 @@ impl<D: Nand> Runtime<D> {
         let cost_ns = space.busy_ns() - begun_ns;
         drop(space);
         match read {
-            Ok(info) => {
-                self.engine().note_read_cost(cost_ns);
-                Ok(Fetched { fetch, found: Some((info, image)) })
-            }
+            Ok(info) => Ok(Fetched { fetch, found: Some((info, image)), cost_ns }),
             Err(SpaceError::Unmapped(_) | SpaceError::UnknownPin(_)) => {
-                Ok(Fetched { fetch, found: None })
+                Ok(Fetched { fetch, found: None, cost_ns: 0 })
             }
             Err(error) => {
                 self.engine().fetch_failed(fetch);
@@ -226,9 +223,7 @@ impl<D: Nand> Runtime<D> {
         let begun_ns = space.busy_ns();
         let info = space.end_read(ticket, &mut image)?;
         let cost_ns = space.busy_ns() - begun_ns;
-        drop(space);
-        self.engine().note_read_cost(cost_ns);
-        Some(Fetched { fetch, found: Some((info, image)) })
+        Some(Fetched { fetch, found: Some((info, image)), cost_ns })
     }
 
     /// Makes everything programmed so far durable, without keeping the space where the device syncs

@@ -111,7 +111,9 @@ fn what_a_restore_left_is_replaced() {
     flagstone(&["restore", &new, &out]).fails(9);
     drop(held);
     fs::write(place.file("new.restoring.toml"), "stale").expect("written");
-    flagstone(&["restore", &new, &out]).ok();
+    // A child that another test makes holds what this process held, until it runs its own program.
+    let mut tries = (0..1_000).map(|_| flagstone(&["restore", &new, &out]));
+    tries.find(|ran| ran.code != 9).expect("nobody holds it for long").ok();
     assert!(names(&place).iter().all(|name| !name.contains("restoring")));
     assert_eq!(flagstone(&["get", &new, "users", "ada"]).ok().stdout, "countess\n");
 }

@@ -133,15 +133,17 @@ impl<D: Nand> Machine<D> {
     ///
     /// Those of the space floor; the engine has been told that nothing comes.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
-        let Fetch::Page(page, _) = fetch else { return Ok(Fetched { fetch, found: None }) };
+        let Fetch::Page(page, _) = fetch else {
+            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+        };
         let mut image = Vec::new();
         let read = self.space().read(page, &mut image);
         match read {
             Ok(info) => {
                 self.engine().note_read(page);
-                Ok(Fetched { fetch, found: Some((info, image)) })
+                Ok(Fetched { fetch, found: Some((info, image)), cost_ns: 0 })
             }
-            Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None }),
+            Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None, cost_ns: 0 }),
             Err(error) => {
                 self.engine().fetch_failed(fetch);
                 Err(error.into())

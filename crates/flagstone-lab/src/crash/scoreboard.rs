@@ -921,9 +921,10 @@ mod tests {
         assert_eq!(kills_of("x\n1020 kills, 5 commits survived\n"), (1_020, true));
         assert_eq!(kills_of("30 kills, 5 commits survived"), (30, false));
         assert_eq!(kills_of("test result: ok. 0 passed"), (0, false));
-        let passed: String = ANOMALIES.iter().map(|it| format!("test {it}x ... ok\n")).collect();
+        let line = |it: &&str| format!("test isolation::{it}x ... ok\n");
+        let passed: String = ANOMALIES.iter().map(line).collect();
         assert_eq!(anomalies(&passed).value, "10/10 prevented");
-        let one_less = anomalies(&passed.replace("test otv_x ... ok", ""));
+        let one_less = anomalies(&passed.replace("test isolation::otv_x ... ok", ""));
         assert_eq!((one_less.value.as_str(), one_less.is_met), ("9/10 prevented", false));
     }
 

@@ -247,7 +247,9 @@ impl<D: Nand> PageMachine for Machine<D> {
     }
 
     fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
-        let Fetch::Page(page, _) = fetch else { return Ok(Fetched { fetch, found: None }) };
+        let Fetch::Page(page, _) = fetch else {
+            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+        };
         let mut store = self.store();
         self.forget_aborted(&mut store);
         let is_there = self.engine().wants_committed(page);
@@ -259,7 +261,9 @@ impl<D: Nand> PageMachine for Machine<D> {
                 return Err(error);
             }
         };
-        let Some(resolved) = resolved else { return Ok(Fetched { fetch, found: None }) };
+        let Some(resolved) = resolved else {
+            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+        };
         self.engine().merged(resolved.version_count);
         let bytes = match wanted {
             Wanted::Committed => Some(resolved.node),
@@ -267,7 +271,7 @@ impl<D: Nand> PageMachine for Machine<D> {
         };
         let check = "its pending records need more room than there is";
         let bytes = bytes.ok_or(EngineError::Corrupt { page, check })?;
-        Ok(Fetched { fetch, found: Some((info(resolved.lsn), bytes)) })
+        Ok(Fetched { fetch, found: Some((info(resolved.lsn), bytes)), cost_ns: 0 })
     }
 
     fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {

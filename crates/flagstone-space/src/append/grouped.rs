@@ -97,6 +97,8 @@ impl<D: Nand> Space<D> {
             if !self.may_count(append) && !self.may_come_to_count(append) {
                 if !is_freed(append.page) && self.is_gone(append)? {
                     self.lose(append.page);
+                    // What a group wrote before the unit is no more valid than what was mapped.
+                    self.groups.overtake(append.page, append.onto);
                 }
                 continue;
             }

@@ -610,7 +610,7 @@ fn damage_and_wrong_names_are_told() {
 /// a unit that no record knows, anywhere in a block; the version before it still reads.
 #[test]
 fn a_unit_that_is_gone_with_its_append_is_told() {
-    damage_below_appends(&World::new(&fine_profile(), &options()), false);
+    damage_below_appends(&World::new(&fine_profile(), &options()), Beside::Nothing);
 }
 
 /// Goal (X7): the same where there is no version before it: the page is not one that was never written.
@@ -619,7 +619,7 @@ fn a_first_version_that_is_gone_with_its_append_is_told() {
     let mut world = World::new(&fine_profile(), &options());
     world.space.trim(LogicalPage(2), None).unwrap();
     world.images.remove(&2);
-    damage_below_appends(&world, false);
+    damage_below_appends(&world, Beside::Nothing);
 }
 
 /// Goal (X7): the same where the version before it is a copy: it is not one of the unit that is gone.
@@ -628,26 +628,48 @@ fn an_older_copy_is_not_taken_for_the_unit_that_is_gone() {
     let mut world = World::new(&fine_profile(), &options());
     let at = world.read(2).0.at;
     churn(&mut world, |world| world.read(2).0.at != at);
-    damage_below_appends(&world, false);
+    damage_below_appends(&world, Beside::Nothing);
 }
 
 /// Goal (X7): the same where a group that was given up left a page that is newer than the unit.
 #[test]
 fn a_page_of_a_group_that_was_given_up_does_not_stand_for_the_unit_that_is_gone() {
-    damage_below_appends(&World::new(&fine_profile(), &options()), true);
+    damage_below_appends(&World::new(&fine_profile(), &options()), Beside::GivenUp);
 }
 
-fn damage_below_appends(fresh: &World, gives_up: bool) {
+/// Goal (X7): the same where a group that is committed once more at the mount had written the page before.
+#[test]
+fn an_older_page_of_a_group_does_not_stand_for_the_unit_that_is_gone() {
+    let mut world = World::new(&fine_profile(), &options());
+    damage_below_appends(&world, Beside::Older);
+    world.space.trim(LogicalPage(2), None).unwrap();
+    world.images.remove(&2);
+    damage_below_appends(&world, Beside::Older);
+}
+
+/// What a group has of the page beside the unit that is gone.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    GivenUp,
+    Older,
+}
+
+fn damage_below_appends(fresh: &World, beside: Beside) {
     let mut lost = 0;
     for ahead in 0..8 {
         let mut world = fresh.clone();
         world.act(Act::Checkpoint, 0).unwrap();
         (0..ahead).for_each(|_| world.act(Act::Fill { page: CHANGED }, 1).unwrap());
         let image = content(LogicalPage(2), 8, world.space.payload_size_with(SLOTS));
-        world.space.ensure_room(1, &mut NoOwner).unwrap();
+        world.space.ensure_room(2, &mut NoOwner).unwrap();
+        let group = world.space.new_group().unwrap();
+        if beside == Beside::Older {
+            world.space.write_in_group(group, LogicalPage(2), b"older", &tag()).unwrap();
+            world.space.commit_group(group).unwrap();
+        }
         world.space.write(LogicalPage(2), &image, &tag()).unwrap();
-        if gives_up {
-            let group = world.space.new_group().unwrap();
+        if beside == Beside::GivenUp {
             world.space.write_in_group(group, LogicalPage(2), b"given up", &tag()).unwrap();
             world.space.discard_group(group);
         }
@@ -661,6 +683,10 @@ fn damage_below_appends(fresh: &World, gives_up: bool) {
         world.act(Act::Record, 0).unwrap();
         world.damage(2, 0);
         world.remount();
+        if beside == Beside::Older {
+            let moved = world.space.commit_group(group);
+            assert_eq!(moved, Ok(Vec::new()), "{ahead}: the log commits it again");
+        }
         world.decide();
         match world.space.read(LogicalPage(2), &mut Vec::new()) {
             Err(SpaceError::Lost(LogicalPage(2))) => lost += 1,

@@ -170,6 +170,9 @@ impl Engine {
     ///
     /// `Corrupt` when the page is not what its address says.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        if fetched.cost_ns > 0 {
+            self.pool.costs.note_read(fetched.cost_ns);
+        }
         match fetched.fetch {
             Fetch::Page(page, number) => {
                 let is_stale = self.reads.end(page, number);

@@ -50,8 +50,13 @@ impl<D: Nand> Runtime<D> {
     ) -> Result<T, EngineError> {
         let mut idle_count = 0;
         let mut patience = Patience::default();
+        let mut fetched = None;
         loop {
             let mut engine = self.engine();
+            // What was read is used before anybody else takes the engine.
+            if let Some(fetched) = fetched.take() {
+                engine.fill(fetched)?;
+            }
             let mut step = operation(&mut engine);
             let mut poll = LOCK_POLL;
             if matches!(step, Err(Stop::Wait(Wait::Lock))) {
@@ -76,10 +81,7 @@ impl<D: Nand> Runtime<D> {
             match step {
                 Ok(value) => return Ok(value),
                 Err(Stop::Error(error)) => return Err(error),
-                Err(Stop::Miss(fetch)) => {
-                    let fetched = self.read(fetch)?;
-                    self.engine().fill(fetched)?;
-                }
+                Err(Stop::Miss(fetch)) => fetched = Some(self.read(fetch)?),
                 Err(Stop::Wait(wait)) if wait.is_at_hand() => self.supply(wait)?,
                 Err(Stop::Wait(wait)) => {
                     if self.make_way(wait)? {
