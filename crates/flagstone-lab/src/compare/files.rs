@@ -4,46 +4,43 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{CompareError, Comparison, Cost};
+use super::{CompareError, Comparison, Cost, Line};
 use crate::reproduce::figure::{Axis, Panel, Report, Series};
 use crate::reproduce::{self, Effort, ReproduceError};
 
-/// Policies in the chart: the papers' own with one order of frames, and the default.
-const CHARTED: [&str; 9] = [
-    "flagstone",
-    "traditional, lru",
-    "fifo, lru",
-    "lru, lru",
-    "biggest, lru",
-    "cost, lru",
-    "lazy-cost",
-    "window, lru",
-    "bftl",
+/// Policies in the charts, each with its name there: the default, one of each paper, whole pages and BFTL.
+const CHARTED: [(&str, &str); 5] = [
+    ("flagstone", "flagstone"),
+    ("lazy-cost", "lazy-cost"),
+    ("cover, ls-lru", "ls-lru"),
+    ("traditional, lru", "traditional"),
+    ("bftl", "bftl"),
 ];
 
 const TITLE: &str = "Index policies side by side";
 
 impl Comparison {
-    /// Flash time of a request, by workload.
-    fn panel(&self) -> Panel {
-        let mut workloads: Vec<String> = Vec::new();
-        for line in &self.lines {
-            if workloads.last() != Some(&line.workload) {
-                workloads.push(line.workload.clone());
+    /// Flash time of a request: a panel for each workload, a bar for each policy that ran.
+    fn panels(&self) -> Vec<Panel> {
+        let mut workloads: Vec<&str> = self.lines.iter().map(|line| &line.workload[..]).collect();
+        workloads.dedup();
+        let panel = |workload: &str| {
+            let of = |policy: &str| {
+                let line = |line: &&Line| line.workload == workload && line.policy == policy;
+                self.lines.iter().find(line)
+            };
+            let bars = CHARTED.iter().filter_map(|(policy, name)| Some((*name, of(policy)?)));
+            let (names, values) =
+                bars.map(|(name, line)| (name.to_owned(), line.cost.flash_us)).unzip();
+            Panel {
+                title: workload.to_owned(),
+                y: String::from("flash time a request, us"),
+                x: String::from("policy"),
+                axis: Axis::Names(names),
+                series: vec![Series { name: String::from("flash time"), values }],
             }
-        }
-        let series = CHARTED.iter().map(|policy| {
-            let lines = self.lines.iter().filter(|line| line.policy == *policy);
-            let values = lines.map(|line| line.cost.flash_us).collect();
-            Series { name: (*policy).to_owned(), values }
-        });
-        Panel {
-            title: TITLE.to_owned(),
-            y: String::from("flash time a request, us"),
-            x: String::from("workload"),
-            axis: Axis::Names(workloads),
-            series: series.collect(),
-        }
+        };
+        workloads.into_iter().map(panel).collect()
     }
 
     fn csv(&self) -> String {
@@ -125,7 +122,7 @@ impl Comparison {
         let chart = reproduce::draw(&Report {
             figure: "compare-index",
             title: TITLE,
-            panels: vec![self.panel()],
+            panels: self.panels(),
             rows: Vec::new(),
             runs: BTreeMap::new(),
         })?;
