@@ -156,6 +156,14 @@ pub struct Fetched {
     pub cost_ns: u64,
 }
 
+impl Fetched {
+    /// What was asked for was never written.
+    #[must_use]
+    pub const fn absent(fetch: Fetch) -> Self {
+        Self { fetch, found: None, cost_ns: 0 }
+    }
+}
+
 /// What the engine knows of the space floor; refreshed by the runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SpaceView {

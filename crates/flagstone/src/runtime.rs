@@ -203,9 +203,7 @@ impl<D: Nand> Runtime<D> {
         drop(space);
         match read {
             Ok(info) => Ok(Fetched { fetch, found: Some((info, image)), cost_ns }),
-            Err(SpaceError::Unmapped(_) | SpaceError::UnknownPin(_)) => {
-                Ok(Fetched { fetch, found: None, cost_ns: 0 })
-            }
+            Err(SpaceError::Unmapped(_) | SpaceError::UnknownPin(_)) => Ok(Fetched::absent(fetch)),
             Err(error) => {
                 self.engine().fetch_failed(fetch);
                 Err(error.into())

@@ -134,7 +134,7 @@ impl<D: Nand> Machine<D> {
     /// Those of the space floor; the engine has been told that nothing comes.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         let Fetch::Page(page, _) = fetch else {
-            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+            return Ok(Fetched::absent(fetch));
         };
         let mut image = Vec::new();
         let read = self.space().read(page, &mut image);
@@ -143,7 +143,7 @@ impl<D: Nand> Machine<D> {
                 self.engine().note_read(page);
                 Ok(Fetched { fetch, found: Some((info, image)), cost_ns: 0 })
             }
-            Err(SpaceError::Unmapped(_)) => Ok(Fetched { fetch, found: None, cost_ns: 0 }),
+            Err(SpaceError::Unmapped(_)) => Ok(Fetched::absent(fetch)),
             Err(error) => {
                 self.engine().fetch_failed(fetch);
                 Err(error.into())

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use flagstone::{EngineError, OpenError};
 use flagstone_nand::{Crashable, NandError};
 
+use self::rows::{key_range, row_size};
 use super::rig::Rig;
 use super::script::{KeyIndex, Op, SLOT_COUNT, Script, Size};
 use super::subject::{Setup, Subject};
 use crate::model::{Access, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
-use rows::{key_range, row_size};
 
 /// What no engine may do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

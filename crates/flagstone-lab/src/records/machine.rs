@@ -248,7 +248,7 @@ impl<D: Nand> PageMachine for Machine<D> {
 
     fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         let Fetch::Page(page, _) = fetch else {
-            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+            return Ok(Fetched::absent(fetch));
         };
         let mut store = self.store();
         self.forget_aborted(&mut store);
@@ -262,7 +262,7 @@ impl<D: Nand> PageMachine for Machine<D> {
             }
         };
         let Some(resolved) = resolved else {
-            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+            return Ok(Fetched::absent(fetch));
         };
         self.engine().merged(resolved.version_count);
         let bytes = match wanted {

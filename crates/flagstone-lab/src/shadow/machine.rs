@@ -132,14 +132,14 @@ impl<D: Nand> PageMachine for Machine<D> {
 
     fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         let Fetch::Page(page, _) = fetch else {
-            return Ok(Fetched { fetch, found: None, cost_ns: 0 });
+            return Ok(Fetched::absent(fetch));
         };
         let mut store = self.store();
         let group = self.engine().owner(page).and_then(|(_, group)| group);
         let mut image = vec![0; store.page_size()];
         match store.read(group, page, &mut image) {
             Ok(true) => Ok(Fetched { fetch, found: Some((info(), image)), cost_ns: 0 }),
-            Ok(false) => Ok(Fetched { fetch, found: None, cost_ns: 0 }),
+            Ok(false) => Ok(Fetched::absent(fetch)),
             Err(error) => {
                 self.engine().fetch_failed(fetch);
                 Err(of_store(error))

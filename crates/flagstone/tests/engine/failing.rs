@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use crate::hooked::{Call, Hook, Hooked};
 use flagstone::{Budget, CommitBy, Database, Durability, EngineError, OpenError, Options, Table};
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
+
+use crate::hooked::{Call, Hook, Hooked};
 
 fn options(memory: usize) -> Options {
     Options::default().with_memory(memory)

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::hooked::{Call, Hook, Hooked};
 use flagstone::{
     CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
 };
@@ -12,6 +11,8 @@ use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
 };
 use flagstone_space::SpaceError;
+
+use crate::hooked::{Call, Hook, Hooked};
 
 /// Tables, by their names, with their rows.
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
