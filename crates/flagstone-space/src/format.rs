@@ -87,7 +87,7 @@ impl<D: Nand> Space<D> {
             blocks,
             frontiers: [None, None, None],
             log: LogArea::default(),
-            groups: Groups::default(),
+            groups: Groups::new(options.parts),
             pins: Pins::default(),
             frozen: FrozenMaps::default(),
             ring,

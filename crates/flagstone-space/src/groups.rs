@@ -8,9 +8,11 @@
 //! G3. What a mount would find open now fits a record: another one comes before it does not.
 //! G4. An append of an open group stands on a unit that the mapping points to, in slots that it does not
 //!     count. Only memory knows of it: a mount has it from the record that commits the group.
+//! G5. `stretch_count` is how many entries of a record list the pages: those that follow each other share one.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use crate::mapping::Mapping;
 use crate::record::OpenGroupPage;
@@ -51,19 +53,56 @@ pub struct GroupAppend {
     pub onto: Version,
 }
 
+type Pages = BTreeMap<LogicalPage, GroupPage>;
+
 /// All open groups.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Groups {
-    groups: BTreeMap<GroupId, BTreeMap<LogicalPage, GroupPage>>,
+    groups: BTreeMap<GroupId, Pages>,
     page_count: usize,
+    /// Entries of a record that list them (G5).
+    stretch_count: usize,
+    /// Physical pages of a unit.
+    parts: u8,
     /// Appends of open groups, of each page in their order (G4): more than one after a mount alone.
     appends: BTreeMap<LogicalPage, Vec<(GroupId, GroupAppend)>>,
     append_count: usize,
-    /// Pages of groups that were closed since the last record: a mount finds those open again (G3).
+    /// Entries for groups that were closed since the last record: a mount finds those open again (G3).
     closed_count: usize,
 }
 
 impl Groups {
+    pub(crate) const fn new(parts: u8) -> Self {
+        Self {
+            groups: BTreeMap::new(),
+            page_count: 0,
+            stretch_count: 0,
+            parts,
+            appends: BTreeMap::new(),
+            append_count: 0,
+            closed_count: 0,
+        }
+    }
+
+    /// Changes a group's pages near `page`, and counts anew what stands around it (G5).
+    fn change<T>(
+        &mut self,
+        group: GroupId,
+        page: LogicalPage,
+        act: impl FnOnce(&mut Pages) -> T,
+    ) -> T {
+        let parts = self.parts;
+        let pages = self.groups.entry(group).or_default();
+        let before = stretches_around(group, pages, page, parts);
+        let result = act(pages);
+        let after = stretches_around(group, pages, page, parts);
+        self.stretch_count = self.stretch_count + after - before;
+        if pages.is_empty() {
+            self.groups.remove(&group);
+        }
+        result
+    }
+
     pub(crate) fn ids(&self) -> Vec<GroupId> {
         let appended = self.appends.values().flatten().map(|(group, _)| group);
         let ids: BTreeSet<_> = self.groups.keys().chain(appended).copied().collect();
@@ -111,12 +150,8 @@ impl Groups {
         page: LogicalPage,
         version: Version,
     ) -> Option<GroupPage> {
-        let pages = self.groups.get_mut(&group)?;
-        let entry = *pages.get(&page).filter(|entry| entry.version == version)?;
-        pages.remove(&page);
-        if pages.is_empty() {
-            self.groups.remove(&group);
-        }
+        let entry = self.get(group, page).filter(|entry| entry.version == version)?;
+        self.change(group, page, |pages| pages.remove(&page));
         self.page_count -= 1;
         self.closed_count += 1;
         Some(entry)
@@ -147,13 +182,16 @@ impl Groups {
         for (page, entry) in self.groups.values_mut().flatten() {
             entry.rank = decide(*page, entry);
         }
+        let counts = self.groups.iter().map(|(group, pages)| stretches(*group, pages, self.parts));
+        self.stretch_count = counts.sum();
     }
 
     /// The group's version of `page` was copied to `to`.
     pub(crate) fn relocate(&mut self, group: GroupId, page: LogicalPage, to: u32) {
-        let pages = self.groups.get_mut(&group);
-        if let Some(entry) = pages.and_then(|pages| pages.get_mut(&page)) {
-            entry.at = to;
+        if self.get(group, page).is_some() {
+            self.change(group, page, |pages| {
+                pages.entry(page).and_modify(|entry| entry.at = to);
+            });
         }
     }
 
@@ -164,24 +202,31 @@ impl Groups {
         page: LogicalPage,
         entry: GroupPage,
     ) -> Option<GroupPage> {
-        let old = self.groups.entry(group).or_default().insert(page, entry);
+        let old = self.change(group, page, |pages| pages.insert(page, entry));
         self.page_count += usize::from(old.is_none());
         old
     }
 
     /// Takes the group out with all its pages.
-    pub(crate) fn remove(&mut self, group: GroupId) -> Option<BTreeMap<LogicalPage, GroupPage>> {
+    pub(crate) fn remove(&mut self, group: GroupId) -> Option<Pages> {
         let pages = self.groups.remove(&group)?;
+        let listed = stretches(group, &pages, self.parts);
         self.page_count -= pages.len();
-        self.closed_count += pages.len();
+        self.stretch_count -= listed;
+        self.closed_count += listed;
         Some(pages)
     }
 
-    /// Pages that the first record after a mount may have to list, and those of them that no record lists
+    /// Entries that the first record after a mount may have to have, and those of them that no record has
     /// once another one is written.
     pub(crate) const fn listed(&self) -> (usize, usize) {
         // What is appended becomes a page where its unit has to move.
-        (self.page_count + self.append_count + self.closed_count, self.closed_count)
+        (self.stretch_count + self.append_count + self.closed_count, self.closed_count)
+    }
+
+    /// Entries that a record has now, at most.
+    pub(crate) const fn listed_open(&self) -> usize {
+        self.stretch_count + self.append_count
     }
 
     /// A record stands that lists the open groups alone.
@@ -194,10 +239,15 @@ impl Groups {
         if self.page_count == 0 {
             return;
         }
-        for pages in self.groups.values_mut() {
-            if let Some(entry) = pages.get_mut(&page).filter(|entry| entry.version < version) {
-                entry.rank = Rank::Overtaken;
-            }
+        let is_older = |pages: &Pages| {
+            let entry = pages.get(&page);
+            entry.is_some_and(|it| it.version < version && it.rank == Rank::Newest)
+        };
+        let older = self.groups.iter().filter(|(_, pages)| is_older(pages));
+        for group in older.map(|(group, _)| *group).collect::<Vec<_>>() {
+            self.change(group, page, |pages| {
+                pages.entry(page).and_modify(|entry| entry.rank = Rank::Overtaken);
+            });
         }
     }
 
@@ -215,14 +265,122 @@ impl Groups {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = OpenGroupPage> + '_ {
-        self.groups.iter().flat_map(|(group, pages)| {
-            pages.iter().map(|(page, entry)| OpenGroupPage {
-                group: *group,
-                page: *page,
-                at: entry.at,
-                version: entry.version,
-                rank: entry.rank,
-            })
-        })
+        self.groups.iter().flat_map(|(group, pages)| listed(*group, pages.iter()))
+    }
+
+    /// Whether the counts are what the pages say (G5).
+    #[cfg(test)]
+    pub(crate) fn is_counted(&self) -> bool {
+        let of_group = |(group, pages): (&GroupId, &Pages)| stretches(*group, pages, self.parts);
+        self.stretch_count == self.groups.iter().map(of_group).sum::<usize>()
+            && self.page_count == self.groups.values().map(BTreeMap::len).sum::<usize>()
+    }
+}
+
+/// Pages of a group as a record lists them.
+fn listed<'a>(
+    group: GroupId,
+    pages: impl Iterator<Item = (&'a LogicalPage, &'a GroupPage)>,
+) -> impl Iterator<Item = OpenGroupPage> {
+    pages.map(move |(page, entry)| OpenGroupPage {
+        group,
+        page: *page,
+        at: entry.at,
+        version: entry.version,
+        rank: entry.rank,
+    })
+}
+
+/// Entries that list pages in this order.
+fn count_stretches(pages: impl Iterator<Item = OpenGroupPage>, parts: u8) -> usize {
+    let mut before: Option<OpenGroupPage> = None;
+    let mut count = 0;
+    for page in pages {
+        let is_next = before.is_some_and(|before| before.is_followed_by(&page, parts));
+        count += usize::from(!is_next);
+        before = Some(page);
+    }
+    count
+}
+
+/// Entries that list a group's pages (G5). A stretch longer than an entry may be takes another one: those are few,
+/// and left out.
+fn stretches(group: GroupId, pages: &Pages, parts: u8) -> usize {
+    count_stretches(listed(group, pages.iter()), parts)
+}
+
+/// The same of `page` and its neighbours.
+fn stretches_around(group: GroupId, pages: &Pages, page: LogicalPage, parts: u8) -> usize {
+    let before = pages.range(..page).next_back().into_iter();
+    let behind = pages.range((Bound::Excluded(page), Bound::Unbounded)).next();
+    let around = before.chain(pages.get_key_value(&page)).chain(behind);
+    count_stretches(listed(group, around), parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Act {
+        Insert(u64, u32, u32, u64),
+        RemovePage(u64, u32),
+        Remove(u64),
+        Relocate(u64, u32, u32),
+        Overtake(u32, u64),
+        Rank(u64),
+    }
+
+    /// Few numbers, so that pages often follow each other.
+    fn act() -> impl Strategy<Value = Act> {
+        let (group, page, at, version) = (1_u64..3, 0_u32..8, 0_u32..4, 0_u64..4);
+        prop_oneof![
+            8 => (group.clone(), page.clone(), at.clone(), version.clone())
+                .prop_map(|(group, page, at, version)| Act::Insert(group, page, at, version)),
+            2 => (group.clone(), page.clone()).prop_map(|(group, page)| Act::RemovePage(group, page)),
+            1 => group.clone().prop_map(Act::Remove),
+            2 => (group, page.clone(), at)
+                .prop_map(|(group, page, at)| Act::Relocate(group, page, at)),
+            2 => (page, version.clone()).prop_map(|(page, version)| Act::Overtake(page, version)),
+            1 => version.prop_map(Act::Rank),
+        ]
+    }
+
+    proptest! {
+        /// Goal (G5): the count is that of the pages after every change. Places and versions are those of the
+        /// page number and a little more, in units of two pages.
+        #[test]
+        fn entries_are_counted(acts in prop::collection::vec(act(), 0..60)) {
+            let mut groups = Groups::new(2);
+            for act in acts {
+                match act.clone() {
+                    Act::Insert(group, page, at, version) => {
+                        let (at, version) = (2 * (page + at), Version(u64::from(page) + version));
+                        let entry = GroupPage { at, version, rank: Rank::Newest };
+                        groups.insert(GroupId(group), LogicalPage(page), entry);
+                    }
+                    Act::RemovePage(group, page) => {
+                        let (group, page) = (GroupId(group), LogicalPage(page));
+                        if let Some(entry) = groups.get(group, page) {
+                            groups.remove_page(group, page, entry.version);
+                        }
+                    }
+                    Act::Remove(group) => drop(groups.remove(GroupId(group))),
+                    Act::Relocate(group, page, to) => {
+                        groups.relocate(GroupId(group), LogicalPage(page), 2 * (page + to));
+                    }
+                    Act::Overtake(page, version) => {
+                        groups.overtake(LogicalPage(page), Version(u64::from(page) + version));
+                    }
+                    Act::Rank(least) => groups.rank(|page, entry| {
+                        let is_newest = entry.version.0 >= u64::from(page.0) + least;
+                        if is_newest { Rank::Newest } else { Rank::Overtaken }
+                    }),
+                }
+                prop_assert!(groups.is_counted(), "{act:?}");
+            }
+        }
     }
 }

@@ -7,6 +7,8 @@
 //! R3. Open groups stand in the record with all their pages (rule D4).
 //! R4. No number of a record is so high that those to come would not fit where pages name them.
 //! R5. A record names no more frozen mappings than there may be: sizes are computed from their number.
+//! R6. Pages of open groups that follow each other in number, place and version stand as one entry; damaged counts
+//!     cannot make a mount take more memory than a device's pages do.
 
 use alloc::vec::Vec;
 
@@ -23,8 +25,17 @@ const MAGIC: &[u8; 4] = b"FLAG";
 /// Version of everything this floor writes.
 pub(crate) const FORMAT_VERSION: u16 = 1;
 
-/// Bytes of an open group's page in the record.
+/// Bytes in the record of pages of an open group that follow each other, or of a single one.
 pub const OPEN_GROUP_PAGE_SIZE: usize = 24;
+
+/// Pages that one entry of the record stands for, at most.
+const STRETCH_MAX: usize = 1 << STRETCH_BITS;
+
+/// Bits of an entry's version that say how many pages follow the first one.
+const STRETCH_BITS: u32 = 15;
+
+/// Pages of open groups that a record lists, at most (R6).
+const OPEN_PAGES_MAX: usize = 1 << 20;
 
 /// Bits of a version in a page's metadata; a log block's first page number stands there too.
 const VERSION_BITS: u32 = 48;
@@ -54,6 +65,23 @@ pub(crate) struct OpenGroupPage {
     pub(crate) version: Version,
     /// Whether a newer version of the page was valid when the record was made.
     pub(crate) rank: Rank,
+}
+
+impl OpenGroupPage {
+    /// Whether `next` is of the same group and follows in number, place and version, where a unit takes `parts` pages.
+    pub(crate) fn is_followed_by(&self, next: &Self, parts: u8) -> bool {
+        *next == self.behind(1, parts)
+    }
+
+    /// The page that is `distance` behind this one in a stretch.
+    fn behind(&self, distance: u32, parts: u8) -> Self {
+        Self {
+            page: LogicalPage(self.page.0.wrapping_add(distance)),
+            at: self.at.wrapping_add(distance.wrapping_mul(parts.into())),
+            version: Version(self.version.0 + u64::from(distance)),
+            ..*self
+        }
+    }
 }
 
 /// Everything a mount needs besides the pages themselves.
@@ -152,12 +180,14 @@ impl Record {
         for root in &self.roots {
             target.extend_from_slice(&root.to_le_bytes());
         }
-        for page in &self.groups {
-            target.extend_from_slice(&page.group.0.to_le_bytes());
-            target.extend_from_slice(&page.page.0.to_le_bytes());
-            target.extend_from_slice(&page.at.to_le_bytes());
-            let overtaken = u64::from(page.rank == Rank::Overtaken) << 63;
-            target.extend_from_slice(&(page.version.0 | overtaken).to_le_bytes());
+        for stretch in self.stretches() {
+            let first = stretch[0];
+            target.extend_from_slice(&first.group.0.to_le_bytes());
+            target.extend_from_slice(&first.page.0.to_le_bytes());
+            target.extend_from_slice(&first.at.to_le_bytes());
+            let overtaken = u64::from(first.rank == Rank::Overtaken) << 63;
+            let more = (stretch.len() as u64 - 1) << VERSION_BITS;
+            target.extend_from_slice(&(first.version.0 | more | overtaken).to_le_bytes());
         }
         if !self.frozen.is_empty() {
             target.extend_from_slice(&(self.frozen.len() as u32).to_le_bytes());
@@ -166,6 +196,13 @@ impl Record {
         target.extend_from_slice(&self.user);
         let crc = crc32c(target);
         target.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Pages of open groups, those that follow each other together (R6).
+    fn stretches(&self) -> impl Iterator<Item = &[OpenGroupPage]> {
+        let parts = self.options.parts;
+        let follow = self.groups.chunk_by(move |page, next| page.is_followed_by(next, parts));
+        follow.flat_map(|stretch| stretch.chunks(STRETCH_MAX))
     }
 
     fn encode_head(&self, head: &mut [u8]) {
@@ -198,7 +235,7 @@ impl Record {
         put_uint(&mut head[80..84], self.ring.len() as u64);
         put_uint(&mut head[84..88], self.open.len() as u64);
         put_uint(&mut head[88..92], self.roots.len() as u64);
-        put_uint(&mut head[92..96], self.groups.len() as u64);
+        put_uint(&mut head[92..96], self.stretches().count() as u64);
         put_uint(&mut head[96..100], self.user.len() as u64);
         put_uint(&mut head[100..104], self.geometry.die_count.into());
     }
@@ -225,10 +262,15 @@ impl Record {
         }
         for _ in 0..count(92) {
             let (group, page) = (GroupId(reader.u64()?), LogicalPage(reader.u32()?));
-            let (at, version) = (reader.u32()?, reader.u64()?);
-            let rank = if version >> 63 == 1 { Rank::Overtaken } else { Rank::Newest };
-            let version = Version(version & !(1 << 63));
-            record.groups.push(OpenGroupPage { group, page, at, version, rank });
+            let (at, packed) = (reader.u32()?, reader.u64()?);
+            let rank = if packed >> 63 == 1 { Rank::Overtaken } else { Rank::Newest };
+            let version = Version(packed & ((1 << VERSION_BITS) - 1));
+            let more = (packed >> VERSION_BITS) as u32 & (STRETCH_MAX as u32 - 1);
+            if record.groups.len() + more as usize >= OPEN_PAGES_MAX {
+                return Err(RecordFault::Damaged);
+            }
+            let first = OpenGroupPage { group, page, at, version, rank };
+            record.groups.extend((0..=more).map(|it| first.behind(it, record.options.parts)));
         }
         if head[11] & HAS_FROZEN != 0 {
             for _ in 0..reader.u32()? {
@@ -371,13 +413,7 @@ mod tests {
             ring: vec![0, 1, 2, 3],
             open: vec![OpenBlock { block: 5, sequence: 6, erases: 7, next_page: 8 }],
             roots: vec![40, 41],
-            groups: vec![OpenGroupPage {
-                group: GroupId(9),
-                page: LogicalPage(2),
-                at: 43,
-                version: Version(11),
-                rank: Rank::Overtaken,
-            }],
+            groups: open_pages(),
             frozen: vec![FrozenRecord {
                 slot: 3,
                 frontier: Version(12),
@@ -386,6 +422,56 @@ mod tests {
             }],
             user: b"user".to_vec(),
         }
+    }
+
+    /// A single page, three that follow each other, and one that would but for its rank.
+    fn open_pages() -> Vec<OpenGroupPage> {
+        let page = |page, at, version, rank| OpenGroupPage {
+            group: GroupId(9),
+            page: LogicalPage(page),
+            at,
+            version: Version(version),
+            rank,
+        };
+        vec![
+            page(2, 43, 11, Rank::Overtaken),
+            page(3, 80, 20, Rank::Newest),
+            page(4, 81, 21, Rank::Newest),
+            page(5, 82, 22, Rank::Newest),
+            page(6, 83, 23, Rank::Overtaken),
+        ]
+    }
+
+    #[test]
+    fn pages_that_follow_each_other_take_the_room_of_one() {
+        let size = |groups: Vec<OpenGroupPage>| {
+            let mut bytes = Vec::new();
+            Record { groups, ..sample() }.encode(&mut bytes);
+            bytes.len()
+        };
+        let single = size(vec![open_pages()[0]]);
+        assert_eq!(size(open_pages()), single + 2 * OPEN_GROUP_PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_stretch_longer_than_an_entry_survives() {
+        let first = open_pages()[1];
+        let groups = (0..STRETCH_MAX as u32 + 3).map(|it| first.behind(it, 1)).collect();
+        let (record, mut bytes) = (Record { groups, ..sample() }, Vec::new());
+        record.encode(&mut bytes);
+        assert_eq!(Record::decode(&bytes), Ok(record));
+    }
+
+    /// Goal: a damaged count takes no memory that a record cannot mean.
+    #[test]
+    fn more_open_pages_than_a_record_may_list_are_damage() {
+        let mut bytes = Vec::new();
+        let far = open_pages()[1].behind(1 << 20, 1);
+        let groups = (0..STRETCH_MAX as u32).map(|it| far.behind(it, 1));
+        // Each stretch but the first is the same again.
+        let groups = groups.cycle().take(OPEN_PAGES_MAX + 1).collect();
+        Record { groups, ..sample() }.encode(&mut bytes);
+        assert_eq!(Record::decode(&bytes), Err(RecordFault::Damaged));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
 use crate::meta::{PageKind, PageMeta};
 use crate::place::Claim;
-use crate::record::{HEAD_SIZE, Record};
+use crate::record::{HEAD_SIZE, OPEN_GROUP_PAGE_SIZE, Record};
 use crate::space::{Session, Space};
 use crate::{Cause, LogicalPage, SpaceBug, Version};
 
@@ -86,6 +86,12 @@ impl<D: Nand> Space<D> {
         let limit = layout.chunk_size * layout.geometry.pages_per_block as usize;
         let frozen = self.frozen_record_size() + size_of::<u32>();
         limit.saturating_sub(HEAD_SIZE + lists + frozen + size_of::<u32>())
+    }
+
+    /// Bytes of a record that list the pages of the groups that are open now.
+    #[must_use]
+    pub fn listed_size(&self) -> usize {
+        self.groups.listed_open() * OPEN_GROUP_PAGE_SIZE
     }
 
     /// Bytes of the caller's blob in the last record.

@@ -47,6 +47,7 @@ pub(crate) mod reads;
 mod restart;
 mod scan;
 mod snapshot;
+mod spans;
 mod spill;
 mod split;
 mod stats;
@@ -169,6 +170,8 @@ impl Fetched {
 pub(crate) struct SpaceView {
     /// Bytes of the master record that the last checkpoint saved.
     pub(crate) record_said: usize,
+    /// Bytes of a record that list the pages of open groups on flash.
+    pub(crate) record_listed: usize,
     /// Log pages in use.
     pub(crate) log_used: u64,
     /// Log pages the budget allows.

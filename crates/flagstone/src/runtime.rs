@@ -712,7 +712,7 @@ impl<D: Nand> Runtime<D> {
                 self.space().discard_group(group);
                 Ok(())
             }
-            Release::Pages(group, pages) => self.trim_all(&pages, group),
+            Release::Pages(group, pages) => self.trim_all(pages.iter(), group),
             Release::Value(descriptor) => {
                 let descriptor = Descriptor::decode(&descriptor)?;
                 let group = descriptor.group();
@@ -722,18 +722,22 @@ impl<D: Nand> Runtime<D> {
                     Err(EngineError::Corrupt { .. } | EngineError::Space(_)) => Vec::new(),
                     Err(error) => return Err(error),
                 };
-                self.trim_all(&chunks, group)?;
-                self.trim_all(descriptor.pages(), group)
+                self.trim_all(chunks.into_iter(), group)?;
+                self.trim_all(descriptor.pages().iter().copied(), group)
             }
         }
     }
 
-    fn trim_all(&self, pages: &[LogicalPage], group: GroupId) -> Result<(), EngineError> {
+    fn trim_all(
+        &self,
+        pages: impl Iterator<Item = LogicalPage>,
+        group: GroupId,
+    ) -> Result<(), EngineError> {
         let mut space = self.space();
         let guard = (!self.engine().bugs.has(SeededBug::TrimAnyGroup)).then_some(group);
         for page in pages {
-            if space.is_mapped(*page) && space.trim(*page, guard)? {
-                hold_number(&mut space, &mut self.engine(), *page);
+            if space.is_mapped(page) && space.trim(page, guard)? {
+                hold_number(&mut space, &mut self.engine(), page);
             }
         }
         Ok(())
@@ -749,6 +753,7 @@ impl<D: Nand> Runtime<D> {
             log_page_size: self.log_page_size(),
             record_room: space.record_room(),
             record_said: space.saved_size(),
+            record_listed: space.listed_size(),
             taken_pages: u64::from(space.taken_pages()),
             capacity_pages: u64::from(space.capacity_pages()),
             can_grow: space.can_grow(),

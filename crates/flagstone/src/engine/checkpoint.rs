@@ -23,10 +23,11 @@
 
 use std::ops::Bound;
 
-use flagstone_space::{GroupId, LogicalPage, Lsn, OPEN_GROUP_PAGE_SIZE};
+use flagstone_space::{GroupId, Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use super::merge::{Job, Next, WriteJob};
-use super::spill::{CommittedRun, Run};
+use super::spans::PageSpans;
+use super::spill::{CommittedRun, Run, RunPart};
 use super::transaction::PENDING_SHARE;
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
@@ -163,7 +164,7 @@ pub(crate) struct Master {
     pub(crate) runs: Vec<MasterRun>,
     pub(crate) values: Vec<(Lsn, Vec<u8>)>,
     /// Pages of runs that nobody needs any more, once this record is durable.
-    pub(crate) pages: Vec<(Lsn, GroupId, Vec<LogicalPage>)>,
+    pub(crate) pages: Vec<(Lsn, GroupId, PageSpans)>,
 }
 
 /// A run as the master record names it.
@@ -174,7 +175,7 @@ pub(crate) struct MasterRun {
     pub(crate) rolled_back: Vec<(u64, u64)>,
 }
 
-const MASTER_VERSION: u8 = 2;
+const MASTER_VERSION: u8 = 3;
 
 /// Bytes of a master record without the elements of its lists.
 pub(crate) const MASTER_HEAD_SIZE: usize = 65;
@@ -184,7 +185,7 @@ const RELEASE_SIZE: usize = 20;
 
 impl Master {
     /// ```text
-    /// 2 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
+    /// 3 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
     ///   | epoch u32 | durable u64 | counts | runs | values | pages        lists: count u32, then elements
     /// ```
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -214,8 +215,7 @@ impl Master {
         for (lsn, group, pages) in &self.pages {
             out.extend(lsn.0.to_le_bytes());
             out.extend(group.0.to_le_bytes());
-            out.extend((pages.len() as u32).to_le_bytes());
-            pages.iter().for_each(|page| out.extend(page.0.to_le_bytes()));
+            pages.encode(&mut out);
         }
         out
     }
@@ -245,11 +245,7 @@ impl Master {
         }
         for _ in 0..input.u32()? {
             let (lsn, group) = (Lsn(input.u64()?), GroupId(input.u64()?));
-            let mut pages = Vec::new();
-            for _ in 0..input.u32()? {
-                pages.push(LogicalPage(input.u32()?));
-            }
-            master.pages.push((lsn, group, pages));
+            master.pages.push((lsn, group, PageSpans::decode(&mut input)?));
         }
         // What was copied was durable, whatever came of the rest (C1).
         let is_sound = master.cutoff <= master.durable && input.0.is_empty();
@@ -260,7 +256,7 @@ impl Master {
 impl MasterRun {
     /// A run that has no pages any more, but whose changes stay apart from later ones.
     pub(crate) fn bare(lsn: Lsn) -> Self {
-        let run = Run { group: GroupId::NONE, pages: Vec::new(), last: Vec::new() };
+        let run = Run { group: GroupId::NONE, parts: Vec::new(), last: Vec::new() };
         Self { lsn, run, rolled_back: Vec::new() }
     }
 
@@ -286,32 +282,32 @@ impl MasterRun {
 }
 
 impl Run {
-    /// Group, last key, then pages with their first keys.
+    /// Group, last key, then parts: first key and pages of each.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.group.0.to_le_bytes());
         put_sized(out, &self.last);
-        out.extend((self.pages.len() as u32).to_le_bytes());
-        for (first, page) in &self.pages {
-            put_sized(out, first);
-            out.extend(page.0.to_le_bytes());
+        out.extend((self.parts.len() as u32).to_le_bytes());
+        for part in &self.parts {
+            put_sized(out, &part.first);
+            part.pages.encode(out);
         }
     }
 
     /// Bytes that the run takes in a master record, with so many ranges rolled back.
     pub(crate) fn encoded_size(&self, rolled_back: usize) -> usize {
-        let pages: usize = self.pages.iter().map(|(first, _)| 8 + first.len()).sum();
-        28 + self.last.len() + pages + 16 * rolled_back
+        let part = |part: &RunPart| 4 + part.first.len() + part.pages.encoded_size();
+        28 + self.last.len() + self.parts.iter().map(part).sum::<usize>() + 16 * rolled_back
     }
 
     pub(crate) fn decode(input: &mut Input<'_>) -> Option<Self> {
         let group = GroupId(input.u64()?);
         let last = input.sized()?.to_vec();
-        let mut pages = Vec::new();
+        let mut parts = Vec::new();
         for _ in 0..input.u32()? {
             let first = input.sized()?.to_vec();
-            pages.push((first, LogicalPage(input.u32()?)));
+            parts.push(RunPart { first, pages: PageSpans::decode(input)? });
         }
-        Some(Self { group, pages, last })
+        Some(Self { group, parts, last })
     }
 }
 
@@ -636,12 +632,12 @@ impl Engine {
         self.run_record_size() + ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>()
     }
 
-    /// Bytes of it that list pages of open groups.
+    /// Bytes of it that list pages of open groups: what stands on flash as it was seen last, and what may have come since.
     pub(crate) fn open_pages_size(&self) -> usize {
         let installs = self.installs.iter().map(|job| job.page_count());
-        let open = self.transactions.values().map(|transaction| transaction.pages.len());
+        let open = self.transactions.values().map(|transaction| transaction.unwritten);
         let pages = installs.chain(open).sum::<usize>() + self.claimed_page_count();
-        pages * OPEN_GROUP_PAGE_SIZE
+        self.view.record_listed + pages * OPEN_GROUP_PAGE_SIZE
     }
 
     pub(crate) fn master(&self) -> Master {
@@ -653,10 +649,11 @@ impl Engine {
             Release::Pages(group, pages) => Some((lsn, *group, pages.clone())),
             _ => None,
         };
-        let covered = self.cycle.loaded.iter().map(|covered| {
-            let pages = covered.run.pages.iter().map(|(_, page)| *page).collect();
-            (covered.lsn, covered.run.group, pages)
-        });
+        let covered = self
+            .cycle
+            .loaded
+            .iter()
+            .map(|covered| (covered.lsn, covered.run.group, covered.run.pages().collect()));
         let run = |run: &CommittedRun| MasterRun {
             lsn: run.lsn,
             run: run.run.clone(),
@@ -687,8 +684,7 @@ impl Engine {
             self.freed_lsn = Lsn::ZERO;
         }
         for run in std::mem::take(&mut self.cycle.loaded) {
-            let pages = run.run.pages.into_iter().map(|(_, page)| page).collect();
-            self.trims.add_pages(run.lsn, run.run.group, pages);
+            self.trims.add_pages(run.lsn, run.run.group, run.run.pages().collect());
         }
         self.refresh_floors();
     }
@@ -719,6 +715,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use flagstone_nand::{Profile, SimNand};
+    use flagstone_space::LogicalPage;
 
     use super::super::spill::Runs;
     use super::super::{Stop, Wait};
@@ -780,17 +777,24 @@ mod tests {
     /// Goal (rule D7): what bounds a master record is what it takes. Method: one of each list.
     #[test]
     fn sizes_are_those_of_the_encoding() {
-        let pages = vec![(b"first".to_vec(), LogicalPage(7)), (b"next".to_vec(), LogicalPage(8))];
-        let run = Run { group: GroupId(3), pages, last: b"the last".to_vec() };
+        let part = |first: &[u8], pages: &[u32]| RunPart {
+            first: first.to_vec(),
+            pages: pages.iter().copied().map(LogicalPage).collect(),
+        };
+        let parts = vec![part(b"first", &[7, 8, 9]), part(b"next", &[4, 12])];
+        let run = Run { group: GroupId(3), parts, last: b"the last".to_vec() };
         let named = MasterRun { lsn: Lsn(9), run: run.clone(), rolled_back: vec![(1, 2), (4, 6)] };
         let mut bytes = Vec::new();
         named.encode(&mut bytes);
         assert_eq!(bytes.len(), run.encoded_size(2));
+        assert_eq!(MasterRun::decode(&mut Input(Cursor::new(&bytes))), Some(named));
         assert_eq!(Master::default().encode().len(), MASTER_HEAD_SIZE);
         let values = vec![(Lsn(1), vec![0; 17])];
-        let pages = vec![(Lsn(1), GroupId(2), vec![LogicalPage(1); 3])];
+        let apart: PageSpans = [1, 3, 5].map(LogicalPage).into_iter().collect();
+        let pages = vec![(Lsn(1), GroupId(2), apart.clone())];
         let master = Master { values, pages, ..Master::default() };
-        assert!(master.encode().len() <= MASTER_HEAD_SIZE + 2 * RELEASE_SIZE + 17 + 4 * 3);
+        let sizes = 2 * RELEASE_SIZE + 17 + apart.encoded_size();
+        assert!(master.encode().len() <= MASTER_HEAD_SIZE + sizes);
         assert_eq!(Master::decode(&master.encode()), Some(master));
     }
 
@@ -807,8 +811,9 @@ mod tests {
     /// Goal (R3): a run that both the master record and the log name is loaded and freed once.
     #[test]
     fn a_run_that_is_named_twice_is_taken_once() {
-        let pages = vec![(b"first".to_vec(), LogicalPage(7))];
-        let run = Run { group: GroupId(3), pages, last: b"the last".to_vec() };
+        let pages = PageSpans::from_iter([LogicalPage(7)]);
+        let parts = vec![RunPart { first: b"first".to_vec(), pages }];
+        let run = Run { group: GroupId(3), parts, last: b"the last".to_vec() };
         let mut runs = Runs::default();
         runs.restore(CommittedRun::new(Lsn(8), run.clone(), Vec::new()));
         runs.commit(Lsn(9), &[run], &[]);

@@ -86,8 +86,8 @@ impl Engine {
             return Err(Stop::Wait(Wait::Quiet));
         }
         let (size, growth) = self.demand_of(xid);
-        let size = size + self.claim_demand();
-        if self.deltas_size + size > self.deltas_limit(growth) && self.has_deltas() {
+        let deltas_size = self.deltas_size + size + self.claim_demand();
+        if deltas_size > self.deltas_limit(growth) && self.has_deltas() {
             return Err(Stop::Wait(Wait::Memory));
         }
         let is_full = self.is_log_full() || self.takes_room_of_copies(size);

@@ -2,8 +2,9 @@
 //!
 //! While the transaction runs, its own reads look into them. Its commit record names them, and from
 //! then on they are nothing but deltas that happen to lie on flash: whoever needs a key range loads
-//! the pages that overlap it into the tree's deltas, and background work loads the rest. When all
-//! is loaded and a checkpoint has covered it, the pages are trimmed.
+//! the parts that overlap it into the tree's deltas, and background work loads the rest. When all
+//! is loaded and a checkpoint has covered it, the pages are trimmed. A part is some pages that are named by
+//! their first key alone: names take a thousandth of what they name.
 //!
 //! ```text
 //! page:   'R' | 1 | count u16 | entry ...
@@ -11,7 +12,7 @@
 //! ```
 //!
 //! Invariants:
-//! - **R1** A base claims completeness beyond a run's commit only after every page of the run that
+//! - **R1** A base claims completeness beyond a run's commit only after every part of the run that
 //!   overlaps the base was loaded (rule D2).
 //! - **R2** Versions of a key on both sides of a run that is not loaded are never folded: the run's
 //!   own change comes between them.
@@ -19,9 +20,10 @@
 //! - **R4** A base that restart finds may hold a run that is loaded only later, and what was committed
 //!   after it: the run's change, older than the base, is not folded into a newer one. A checkpoint
 //!   copies such a change, so its master record names the run, without pages, while any is unmerged.
-//! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: only pages
-//!   that begin with the same key share it, they are loaded in order, and the last one adds the sum.
+//! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: they lie in one
+//!   part, and a part becomes deltas as a whole, once all its pages are read.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
@@ -29,6 +31,7 @@ use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
 use super::descent::missing;
 use super::pool::Class;
 use super::scan::{Direction, ScanRange};
+use super::spans::PageSpans;
 use super::transaction::{Transaction, private_key, split_private_key};
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
@@ -40,18 +43,61 @@ const RUN_MAGIC: u8 = b'R';
 const RUN_VERSION: u8 = 1;
 const RUN_HEADER_SIZE: usize = 4;
 
-/// Pages that one job writes, unless a single key takes more: bounds the memory a spill takes beside
-/// the changes themselves.
-const SPILL_PAGES: usize = 8;
+/// Pages that one job writes at least, unless there is less to write.
+const SPILL_PAGES_MIN: usize = 8;
+
+/// Images of one job take at most one part in this many of the memory, beside the changes themselves, unless
+/// a single key takes more.
+const SPILL_SHARE: usize = 64;
+
+/// Pages of a part, unless a key takes more: whoever needs a key loads that many of each run.
+const PART_PAGES: usize = 8;
 
 /// Sorted pages of changes, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) group: GroupId,
-    /// First private key of each page, and the page.
-    pub(crate) pages: Vec<(Vec<u8>, LogicalPage)>,
+    pub(crate) parts: Vec<RunPart>,
     /// Last private key of the run.
     pub(crate) last: Vec<u8>,
+}
+
+/// Pages of a run that are loaded together. No key has changes in two parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunPart {
+    /// First private key.
+    pub(crate) first: Vec<u8>,
+    pub(crate) pages: PageSpans,
+}
+
+impl Run {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = LogicalPage> + '_ {
+        self.parts.iter().flat_map(|part| part.pages.iter())
+    }
+
+    pub(crate) fn page_count(&self) -> usize {
+        self.parts.iter().map(|part| part.pages.len()).sum()
+    }
+
+    /// Adds the next page, whose first private key is `first`: to the last part, unless it has its pages and no
+    /// key goes on.
+    fn push(&mut self, first: Vec<u8>, goes_on: bool, page: LogicalPage) {
+        match self.parts.last_mut() {
+            Some(part) if goes_on || part.pages.len() < PART_PAGES => part.pages.push(page),
+            _ => self.parts.push(RunPart { first, pages: PageSpans::from_iter([page]) }),
+        }
+    }
+
+    /// The parts that may hold private keys from `low` on, up to `high` (exclusive) if there is one.
+    fn parts_in(&self, range: KeyRange<'_>) -> std::ops::Range<usize> {
+        if self.last.as_slice() < range.low {
+            return 0..0;
+        }
+        let above = self.parts.partition_point(|part| part.first.as_slice() <= range.low);
+        let below = |high: &[u8]| self.parts.partition_point(|part| part.first.as_slice() < high);
+        let first = above.saturating_sub(1);
+        first..range.high.map_or(self.parts.len(), below).max(first)
+    }
 }
 
 /// One change of a transaction, apart from where it was kept.
@@ -182,32 +228,55 @@ fn build_page(versions: &[Version<'_>], size: usize) -> (Vec<u8>, usize) {
     (image, count)
 }
 
+/// A page of changes, not written yet.
+struct BuiltPage {
+    first: Vec<u8>,
+    /// Whether it begins with the key that the page before ended with.
+    goes_on: bool,
+    image: Vec<u8>,
+}
+
 /// The first pages' worth of a transaction's changes.
 struct BuiltPages {
-    /// First key and image of each.
-    pages: Vec<(Vec<u8>, Vec<u8>)>,
+    pages: Vec<BuiltPage>,
     last: Vec<u8>,
     /// First key that stays.
     rest: Option<Vec<u8>>,
 }
 
-/// Fills [`SPILL_PAGES`] pages, and as many more as the last key goes on.
-fn build_pages(writes: &DeltaMap, size: usize) -> Option<BuiltPages> {
-    let all = writes.range(KeyRange::ALL);
-    let versions: Vec<Version<'_>> = all
-        .flat_map(|entry| entry.versions().map(move |(lsn, op)| (entry.key(), lsn, op)))
-        .collect();
+/// Fills `page_count` pages, and as many more as the last key goes on.
+fn build_pages(writes: &DeltaMap, page_count: usize, size: usize) -> Option<BuiltPages> {
+    let versions = first_versions(writes, page_count * size);
     let mut pages = Vec::new();
     let mut count = 0;
     let goes_on = |count: usize| count > 0 && versions[count - 1].0 == versions[count].0;
-    while count < versions.len() && (pages.len() < SPILL_PAGES || goes_on(count)) {
+    while count < versions.len() && (pages.len() < page_count || goes_on(count)) {
         let (image, taken) = build_page(&versions[count..], size);
-        pages.push((versions[count].0.to_vec(), image));
+        let first = versions[count].0.to_vec();
+        pages.push(BuiltPage { first, goes_on: goes_on(count), image });
         count += taken;
     }
     let last = versions[..count].last()?.0.to_vec();
     let rest = versions.get(count).map(|(key, ..)| key.to_vec());
     Some(BuiltPages { pages, last, rest })
+}
+
+/// The versions of the first keys, which together take more than `bytes` and with them one key beyond; all of
+/// them where they take less.
+fn first_versions(writes: &DeltaMap, bytes: usize) -> Vec<Version<'_>> {
+    let mut versions = Vec::new();
+    let mut taken = 0;
+    for entry in writes.range(KeyRange::ALL) {
+        let is_enough = taken > bytes;
+        for (number, op) in entry.versions() {
+            taken += entry.key().len() + op.encoded_size();
+            versions.push((entry.key(), number, op));
+        }
+        if is_enough {
+            break;
+        }
+    }
+    versions
 }
 
 fn put_entry(image: &mut Vec<u8>, (key, number, op): &Version<'_>) {
@@ -233,60 +302,39 @@ pub(crate) struct CommittedRun {
     pub(crate) lsn: Lsn,
     pub(crate) run: Run,
     pub(crate) rolled_back: Vec<(u64, u64)>,
+    /// Of each part.
     is_loaded: Vec<bool>,
-    /// Changes to keys that go on beyond their first page, from the pages loaded so far (R5).
-    carried: DeltaMap,
+    /// Parts that are being read.
+    loading: BTreeMap<usize, Loading>,
+}
+
+/// What was read so far of a part.
+#[derive(Clone, Debug, Default)]
+struct Loading {
+    page_count: usize,
+    changes: DeltaMap,
 }
 
 impl CommittedRun {
     pub(crate) fn new(lsn: Lsn, run: Run, rolled_back: Vec<(u64, u64)>) -> Self {
-        let is_loaded = vec![false; run.pages.len()];
-        Self { lsn, run, rolled_back, is_loaded, carried: DeltaMap::new() }
+        let is_loaded = vec![false; run.parts.len()];
+        Self { lsn, run, rolled_back, is_loaded, loading: BTreeMap::new() }
     }
 
-    /// The key that the pages before and after `index` share, if it goes on behind the page.
-    fn key_beyond(&self, index: usize) -> Option<&[u8]> {
-        let pages = &self.run.pages;
-        let next = pages.get(index + 1)?;
-        (next.0 == pages[index].0).then_some(next.0.as_slice())
+    /// First part in `range` that is not loaded.
+    fn next_in(&self, range: KeyRange<'_>) -> Option<usize> {
+        self.run.parts_in(range).find(|part| !self.is_loaded[*part])
     }
 
-    /// What the page at `index` adds to the pages loaded before it, to be added to the trees: a
-    /// change that goes on behind the page is kept for the next one.
-    fn take_page(&mut self, index: usize, mut changes: DeltaMap) -> DeltaMap {
-        let Some(key) = self.key_beyond(index).map(<[u8]>::to_vec) else { return changes };
-        for (number, op) in changes.versions(&key) {
-            self.carried.insert(&key, op, number, &[]);
-        }
-        let end = [key.as_slice(), &[0]].concat();
-        changes.remove_range(KeyRange { low: &key, high: Some(&end) }, Lsn(u64::MAX));
-        changes
+    /// The next page of a part that is being loaded; none when all are read.
+    fn next_page(&self, part: usize) -> Option<LogicalPage> {
+        let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
+        self.run.parts[part].pages.iter().nth(read)
     }
 
-    /// What the pages before `index` hold of the key that it begins with.
-    fn carried_to(&self, index: usize) -> DeltaMap {
-        let key = &self.run.pages[index].0;
-        let mut changes = DeltaMap::new();
-        for (number, op) in self.carried.versions(key) {
-            changes.insert(key, op, number, &[]);
-        }
-        changes
-    }
-
-    /// First page not loaded that may hold private keys in `[low, high]`, or a page before it that
-    /// has older versions of its first key (R5).
-    fn next_in(&self, low: &[u8], high: Option<&[u8]>) -> Option<usize> {
-        let pages = &self.run.pages;
-        let mut found = (0..pages.len()).find(|index| {
-            let end = pages.get(index + 1).map_or(self.run.last.as_slice(), |next| &next.0);
-            !self.is_loaded[*index]
-                && end >= low
-                && high.is_none_or(|high| pages[*index].0.as_slice() <= high)
-        })?;
-        while found > 0 && pages[found - 1].0 == pages[found].0 && !self.is_loaded[found - 1] {
-            found -= 1;
-        }
-        Some(found)
+    fn left(&self) -> impl Iterator<Item = &RunPart> {
+        let parts = self.run.parts.iter().zip(&self.is_loaded);
+        parts.filter(|(_, is_loaded)| !**is_loaded).map(|(part, _)| part)
     }
 }
 
@@ -309,8 +357,7 @@ impl Runs {
 
     /// Pages of changes that are not in memory.
     pub(crate) fn pages_left(&self) -> usize {
-        let left = |run: &CommittedRun| run.is_loaded.iter().filter(|loaded| !**loaded).count();
-        self.open.iter().map(left).sum()
+        self.open.iter().flat_map(CommittedRun::left).map(|part| part.pages.len()).sum()
     }
 
     /// The runs of a commit at `lsn`, oldest first: each gets an LSN of its own just below, which
@@ -352,9 +399,9 @@ impl Runs {
 
     /// Takes a run that the master record names: without pages it is but an LSN to keep apart (R4).
     pub(crate) fn restore(&mut self, run: CommittedRun) {
-        if run.run.pages.is_empty() {
+        if run.run.parts.is_empty() {
             self.recovered.push(run.lsn);
-        } else if !self.open.iter().any(|open| open.run.pages == run.run.pages) {
+        } else if !self.open.iter().any(|open| open.run.parts == run.run.parts) {
             self.open.push(run);
         }
     }
@@ -399,7 +446,7 @@ impl Engine {
         self.runs.recovered.retain(|lsn| !is_gone(lsn));
     }
 
-    /// Loads the run pages that may change `[low, high)` into the tree's deltas.
+    /// Loads the parts of runs that may change `[low, high)` into the tree's deltas.
     pub(crate) fn load_runs(&mut self, table: Table, range: KeyRange<'_>) -> Step<()> {
         self.load_runs_until(table, range, Lsn(u64::MAX))
     }
@@ -416,49 +463,77 @@ impl Engine {
             return Ok(());
         }
         let (low, high) = private_bounds(table, range);
-        while let Some((run, index)) = self.next_run_page(&low, &high, upto) {
-            self.load_run_page(run, index)?;
-        }
-        Ok(())
+        self.load_parts(KeyRange { low: &low, high: Some(&high) }, upto)
     }
 
-    /// Loads the run pages that may change `key` into the tree's deltas.
+    /// Loads the parts of runs that may change `key` into the tree's deltas.
     pub(crate) fn load_runs_at(&mut self, table: Table, key: &[u8]) -> Step<()> {
         if self.runs.is_empty() {
             return Ok(());
         }
-        let mut key_of_run = Vec::new();
-        private_key(table, key, &mut key_of_run);
-        while let Some((run, index)) = self.next_run_page(&key_of_run, &key_of_run, Lsn(u64::MAX)) {
-            self.load_run_page(run, index)?;
+        let mut low = Vec::new();
+        private_key(table, key, &mut low);
+        let high = [low.as_slice(), &[0]].concat();
+        self.load_parts(KeyRange { low: &low, high: Some(&high) }, Lsn(u64::MAX))
+    }
+
+    fn load_parts(&mut self, range: KeyRange<'_>, upto: Lsn) -> Step<()> {
+        let mut number = 0;
+        while let Some(run) = self.runs.open.get(number) {
+            match run.next_in(range).filter(|_| run.lsn <= upto) {
+                // With its last part the run leaves the list.
+                Some(part) => self.load_part(number, part)?,
+                None => number += 1,
+            }
         }
         Ok(())
     }
 
-    fn next_run_page(&self, low: &[u8], high: &[u8], upto: Lsn) -> Option<(usize, usize)> {
-        let mut runs = self.runs.open.iter().enumerate().filter(|(_, run)| run.lsn <= upto);
-        runs.find_map(|(number, run)| run.next_in(low, Some(high)).map(|index| (number, index)))
-    }
-
-    /// Loads one more page of the oldest run; false when there is none.
+    /// Loads one more part of the oldest run; false when there is none.
     pub(crate) fn load_next_run(&mut self) -> Step<bool> {
         let Some(run) = self.runs.open.first() else { return Ok(false) };
-        let Some(index) = run.next_in(&[], None) else { return Ok(false) };
-        self.load_run_page(0, index)?;
+        let Some(part) = run.next_in(KeyRange::ALL) else { return Ok(false) };
+        self.load_part(0, part)?;
         Ok(true)
     }
 
-    fn load_run_page(&mut self, number: usize, index: usize) -> Step<()> {
+    fn load_part(&mut self, number: usize, part: usize) -> Step<()> {
+        while let Some(page) = self.runs.open[number].next_page(part) {
+            self.load_run_page(number, part, page)?;
+        }
+        let run = &mut self.runs.open[number];
+        let (lsn, page) = (run.lsn, run.run.parts[part].pages.iter().next());
+        let changes = run.loading.remove(&part).unwrap_or_default().changes;
+        for entry in changes.range(KeyRange::ALL) {
+            // The catalog itself may lie in this part, beside changes of a tree that it names: then the
+            // tree is not registered yet.
+            let (table, _) = split_private_key(entry.key());
+            let tree = self.tree_slot(table.id);
+            tree.ok_or(fault(page.unwrap_or(LogicalPage(u32::MAX))))?.is_logged = true;
+            self.add_entry(&entry, lsn);
+        }
+        let run = &mut self.runs.open[number];
+        run.is_loaded[part] = true;
+        if run.is_loaded.iter().all(|loaded| *loaded) {
+            let run = self.runs.open.remove(number);
+            self.runs.loaded.push(run);
+            self.refresh_floors();
+        }
+        Ok(())
+    }
+
+    /// Reads the next page of a part. Savepoints kept versions of a key apart; under the run's one LSN only their
+    /// sum counts (R5).
+    fn load_run_page(&mut self, number: usize, part: usize, page: LogicalPage) -> Step<()> {
         let run = &self.runs.open[number];
-        let (group, page, lsn) = (run.run.group, run.run.pages[index].1, run.lsn);
+        let (group, lsn) = (run.run.group, run.lsn);
         let mut rolled_back = run.rolled_back.clone();
         if self.bugs.has(SeededBug::KeepRolledBack) {
             rolled_back.clear();
         }
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
-        // Savepoints kept versions of a key apart; under the run's one LSN only their sum counts.
-        let mut changes = self.runs.open[number].carried_to(index);
+        let loading = self.runs.open[number].loading.entry(part).or_default();
         let mut dropped = DroppedRefs::new();
         for entry in entries(&frame).ok_or(fault(page))? {
             let entry = entry.ok_or(fault(page))?;
@@ -467,25 +542,11 @@ impl Engine {
                     dropped.push(descriptor.to_vec());
                 }
                 _ if is_rolled_back(&rolled_back, entry.number) => {}
-                op => dropped.extend(changes.insert(entry.key, op, Lsn(entry.number), &[])),
+                op => dropped.extend(loading.changes.insert(entry.key, op, Lsn(entry.number), &[])),
             }
         }
-        let changes = self.runs.open[number].take_page(index, changes);
-        for entry in changes.range(KeyRange::ALL) {
-            // The catalog itself may lie in this page, beside changes of a tree that it names: then the
-            // tree is not registered yet.
-            let (table, _) = split_private_key(entry.key());
-            self.tree_slot(table.id).ok_or(fault(page))?.is_logged = true;
-            self.add_entry(&entry, lsn);
-        }
+        loading.page_count += 1;
         self.drop_refs(dropped, lsn);
-        let run = &mut self.runs.open[number];
-        run.is_loaded[index] = true;
-        if run.is_loaded.iter().all(|loaded| *loaded) {
-            let run = self.runs.open.remove(number);
-            self.runs.loaded.push(run);
-            self.refresh_floors();
-        }
         Ok(())
     }
 
@@ -520,20 +581,19 @@ impl Engine {
 
     /// Whether somebody still has to read a page of a run.
     fn wants_run_page(&self, group: GroupId, page: LogicalPage) -> bool {
-        let place = |run: &Run| {
-            let index = run.pages.iter().position(|(_, other)| *other == page);
-            index.filter(|_| run.group == group)
+        let has_page = |part: &RunPart| part.pages.contains(page);
+        let is_open = |run: &CommittedRun| run.run.group == group && run.left().any(has_page);
+        let is_own = |own: &Transaction| {
+            own.group == Some(group) && own.runs.iter().any(|run| run.parts.iter().any(has_page))
         };
-        let is_open =
-            |run: &CommittedRun| place(&run.run).is_some_and(|index| !run.is_loaded[index]);
-        let is_own = |own: &Transaction| own.runs.iter().any(|run| place(run).is_some());
         self.runs.open.iter().any(is_open) || self.transactions.values().any(is_own)
     }
 
     /// Takes the first pages' worth of changes of `xid` out of memory.
     pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
         let size = self.payload_size;
-        let Some(built) = build_pages(&self.transaction(xid)?.writes, size) else {
+        let page_count = (self.options.memory / SPILL_SHARE / size).max(SPILL_PAGES_MIN);
+        let Some(built) = build_pages(&self.transaction(xid)?.writes, page_count, size) else {
             return Ok(None);
         };
         let count = built.pages.len();
@@ -559,12 +619,13 @@ impl Engine {
         let range = KeyRange { low: &[], high: built.rest.as_deref() };
         self.transaction(xid)?.writes.remove_range(range, Lsn(u64::MAX));
         self.recount(xid);
-        let mut run = Run { group, pages: Vec::new(), last: built.last };
+        let mut run = Run { group, parts: Vec::new(), last: built.last };
         let mut images = Vec::new();
-        for (first, image) in built.pages {
-            let page = self.take_page()?;
-            run.pages.push((first, page));
-            images.push((page, image));
+        let mut numbers = self.unused_pages.split_off(self.unused_pages.len() - count);
+        numbers.sort_unstable();
+        for (built, page) in built.pages.into_iter().zip(numbers) {
+            run.push(built.first, built.goes_on, page);
+            images.push((page, built.image));
         }
         self.counts.spilled_pages += images.len() as u64;
         let run_of = run.clone();
@@ -572,6 +633,7 @@ impl Engine {
             transaction.runs.push(run_of);
             transaction.spilled_to = transaction.sequence;
             transaction.pages.extend(images.iter().map(|(page, _)| *page));
+            transaction.unwritten += images.len();
             transaction.is_spilling = true;
         }
         Ok(Some(SpillJob { xid, group, images, run }))
@@ -579,14 +641,16 @@ impl Engine {
 
     /// A spill failed to reach flash: its transaction cannot go on.
     pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
-        debug_assert!(!job.run.pages.is_empty(), "a spill writes at least one page");
+        debug_assert!(!job.run.parts.is_empty(), "a spill writes at least one page");
         self.doom(job.xid, EngineError::Full);
     }
 
     /// A spill has reached flash: its transaction may go on.
     pub(crate) fn spilled(&mut self, xid: Xid, group: GroupId) {
         match self.transactions.get_mut(&xid) {
-            Some(transaction) if transaction.doom.is_none() => transaction.is_spilling = false,
+            Some(transaction) if transaction.doom.is_none() => {
+                (transaction.is_spilling, transaction.unwritten) = (false, 0);
+            }
             _ => self.trims.discard_group(group),
         }
     }
@@ -609,9 +673,11 @@ impl Engine {
         let stamp = transaction.stamp();
         let known = transaction.gathering.take().filter(|known| known.is_of(range, stamp));
         let mut gathering = known.unwrap_or_else(|| Gathering::begin(range, stamp));
-        let pages = transaction.runs.iter().flat_map(|run| pages_in(run, range));
-        let pages: Vec<(GroupId, LogicalPage)> =
-            pages.map(|(group, page, _)| (group, page)).collect();
+        let pages_of = |run: &Run| -> Vec<(GroupId, LogicalPage)> {
+            let parts = &run.parts[run.parts_in(range)];
+            parts.iter().flat_map(|part| part.pages.iter()).map(|page| (run.group, page)).collect()
+        };
+        let pages: Vec<_> = transaction.runs.iter().flat_map(pages_of).collect();
         let rolled_back = transaction.rolled_back.clone();
         let gathered = self.gather(&mut gathering, &pages, range, &rolled_back);
         let changes = gathered.map(|()| gathering.changes.clone());
@@ -641,7 +707,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Shortens a part of a scan so that few own changes lie in it, at most a page of each run.
+    /// Shortens a part of a scan so that few own changes lie in it, at most a part of each run.
     pub(crate) fn clip_to_own(
         &mut self,
         xid: Xid,
@@ -665,8 +731,8 @@ impl Engine {
                     take(entry.key());
                 }
                 for run in &transaction.runs {
-                    if let Some((_, _, next)) = pages_in(run, inside).nth(1) {
-                        take(next);
+                    if let Some(next) = run.parts[run.parts_in(inside)].get(1) {
+                        take(&next.first);
                     }
                 }
             }
@@ -681,8 +747,8 @@ impl Engine {
                     take(entry.key());
                 }
                 for run in &transaction.runs {
-                    if let Some((_, _, first)) = pages_in(run, inside).last() {
-                        take(first);
+                    if let Some(last) = run.parts[run.parts_in(inside)].last() {
+                        take(&last.first);
                     }
                 }
             }
@@ -733,17 +799,4 @@ pub(super) fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec
 
 fn is_rolled_back(ranges: &[(u64, u64)], number: u64) -> bool {
     ranges.iter().any(|(above, upto)| number > *above && number <= *upto)
-}
-
-/// The pages of `run` that may hold keys of `range`.
-fn pages_in<'a>(
-    run: &'a Run,
-    range: KeyRange<'a>,
-) -> impl Iterator<Item = (GroupId, LogicalPage, &'a [u8])> + 'a {
-    let pages = &run.pages;
-    (0..pages.len()).filter_map(move |index| {
-        let end = pages.get(index + 1).map_or(run.last.as_slice(), |next| &next.0);
-        let overlaps = end >= range.low && range.is_below_high(&pages[index].0);
-        overlaps.then_some((run.group, pages[index].1, pages[index].0.as_slice()))
-    })
 }

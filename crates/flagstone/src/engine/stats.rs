@@ -174,12 +174,12 @@ impl Engine {
         }
         let mut pages: Vec<LogicalPage> = Vec::new();
         for run in self.runs.unfinished() {
-            pages.extend(run.run.pages.iter().map(|(_, page)| *page));
+            pages.extend(run.run.pages());
         }
         for (_, release) in self.trims.deferred() {
             match release {
                 super::Release::Value(descriptor) => values.push(descriptor.clone()),
-                super::Release::Pages(_, freed) => pages.extend(freed),
+                super::Release::Pages(_, freed) => pages.extend(freed.iter()),
                 _ => {}
             }
         }

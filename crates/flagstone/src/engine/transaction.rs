@@ -58,6 +58,8 @@ pub(crate) struct Transaction {
     pub(crate) dropped: DroppedRefs,
     /// Page numbers it took for its group.
     pub(crate) pages: Vec<LogicalPage>,
+    /// How many of them may not be on flash yet.
+    pub(super) unwritten: usize,
     /// Tables that it has made.
     pub(crate) created: Vec<Table>,
     /// What a scan or a read has gathered of the changes that left memory.
@@ -96,7 +98,7 @@ impl Transaction {
     /// Bytes by which it may make leaves grow: changes that were rolled back, or replaced each other, were
     /// counted each.
     fn growth_at_most(&self, payload_size: usize) -> usize {
-        let pages: usize = self.runs.iter().map(|run| run.pages.len()).sum();
+        let pages: usize = self.runs.iter().map(Run::page_count).sum();
         self.growth.min(2 * self.size + pages * payload_size)
     }
 

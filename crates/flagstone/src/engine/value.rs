@@ -14,6 +14,7 @@
 
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
+use super::spans::PageSpans;
 use super::{Engine, Step};
 use crate::error::EngineError;
 use crate::lock::Xid;
@@ -159,7 +160,9 @@ impl Engine {
         let group = self.group_of(xid)?;
         let taken = self.unused_pages.len() - chunk_count - list_count;
         let numbers = self.unused_pages[taken..].to_vec();
-        self.transaction(xid)?.pages.extend(numbers);
+        let own = self.transaction(xid)?;
+        own.pages.extend(numbers);
+        own.unwritten += page_count;
         let chunks = self.unused_pages.split_off(self.unused_pages.len() - chunk_count);
         let lists = self.unused_pages.split_off(self.unused_pages.len() - list_count);
         let is_indirect = list_count > 0;
@@ -175,7 +178,8 @@ impl Engine {
         plan: &ValuePlan,
         result: Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let is_live = self.transactions.get(&xid).is_some_and(|own| own.doom.is_none());
+        let own = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none());
+        let is_live = own.map(|own| own.unwritten = 0).is_some();
         match &result {
             // It was ended while they were written: its group was given up without them.
             _ if !is_live => self.trims.discard_group(plan.descriptor.group),
@@ -218,7 +222,7 @@ pub(crate) enum Release {
     /// A large value that nothing refers to any more.
     Value(Vec<u8>),
     /// Spilled pages whose content has reached the leaves.
-    Pages(GroupId, Vec<LogicalPage>),
+    Pages(GroupId, PageSpans),
 }
 
 impl Release {
@@ -226,7 +230,7 @@ impl Release {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Value(descriptor) => descriptor.len(),
-            Self::Pages(_, pages) => 4 * pages.len(),
+            Self::Pages(_, pages) => pages.encoded_size(),
             Self::CommitGroup(_) | Self::DiscardGroup(_) => 0,
         }
     }
@@ -245,7 +249,7 @@ impl Trims {
     }
 
     /// Spilled pages are not needed once the log has passed `lsn`.
-    pub(crate) fn add_pages(&mut self, lsn: Lsn, group: GroupId, pages: Vec<LogicalPage>) {
+    pub(crate) fn add_pages(&mut self, lsn: Lsn, group: GroupId, pages: PageSpans) {
         self.waiting.push((lsn, Release::Pages(group, pages)));
     }
 

@@ -25,7 +25,9 @@ impl<D: Nand> Runtime<D> {
                 self.write_group(group, [(*list, &image)].into_iter(), tag)?;
             }
         }
-        self.seal_group()
+        let sealed = self.seal_group();
+        self.observe(&self.space());
+        sealed
     }
 
     /// Reads a large value. Its reader holds a lock or a snapshot, so that its pages stay.

@@ -830,8 +830,9 @@ fn a_savepoint_that_was_rolled_back_is_gone() {
     assert_eq!(transaction.get(table, b"b").unwrap(), None);
 }
 
-/// Goal: a large transaction behind another one has the same room. Method: on small blocks, whose records
-/// hold little, as many changes as one transaction may have, several times in a row.
+/// Goal: a large transaction behind another one has the same room, but for how its pages lie: those that follow each
+/// other are named together. Method: on small blocks, whose records hold little, four fifths of the changes that one
+/// transaction may have, several times in a row.
 #[test]
 fn a_large_transaction_may_follow_another() {
     let profile = Profile::named("tiny").unwrap().with_block_count(400).unwrap();
@@ -856,10 +857,58 @@ fn a_large_transaction_may_follow_another() {
     };
     let most = (1..60).map(|step| step * 50).take_while(fits).last().unwrap();
     let (database, table) = created();
-    for round in 0..6 {
-        assert_eq!(put(&database, table, most, round), Ok(()), "{most} rows, round {round}");
+    for round in 0..12 {
+        let rows = most * 4 / 5;
+        assert_eq!(put(&database, table, rows, round), Ok(()), "{rows} rows, round {round}");
     }
     assert!(database.stats().engine.spilled_pages > 0, "{most} rows fit in memory");
+}
+
+/// Goal: a transaction may be many times larger than memory, whatever the order of its keys, and is there as a whole
+/// after a cut; changes of keys that it changed before are found on flash. Method: twelve times the memory in rows of
+/// random order, each tenth of them changed again, a cut before and one after the commit.
+#[test]
+fn a_transaction_of_many_times_the_memory_commits() {
+    const ROWS: u32 = 40_000;
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(512).unwrap();
+    let options = Options::default().with_memory(512 << 10);
+    let key = |row: u32| row.wrapping_mul(0x9E37_79B1).to_be_bytes();
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let put_all = |database: &Database<SimNand>, table| {
+        let mut transaction = database.begin();
+        for row in 0..ROWS {
+            transaction.put(table, &key(row), &[row as u8; 150]).unwrap();
+        }
+        for row in (0..ROWS).step_by(10) {
+            transaction.put(table, &key(row), b"again").unwrap();
+        }
+        assert_eq!(transaction.get(table, &key(11)).unwrap(), Some(vec![11; 150]));
+        transaction
+    };
+    drop(put_all(&database, table));
+    let transaction = put_all(&database, table);
+    let mut device = database.runtime().space().device().clone();
+    device.power_cycle();
+    transaction.commit().unwrap();
+    let before = Database::open_on(device, &options).unwrap();
+    let rows = before
+        .existing_table("t")
+        .unwrap()
+        .map(|table| before.snapshot().unwrap().range(table, ..).count());
+    assert_eq!(rows, Some(0), "nothing is there before the commit");
+    let mut device = database.runtime().space().device().clone();
+    device.power_cycle();
+    let after = Database::open_on(device, &options).unwrap();
+    let table = after.existing_table("t").unwrap().unwrap();
+    let snapshot = after.snapshot().unwrap();
+    for row in (0..ROWS).step_by(7) {
+        let expected = if row % 10 == 0 { b"again".to_vec() } else { vec![row as u8; 150] };
+        assert_eq!(snapshot.get(table, &key(row)).unwrap(), Some(expected), "row {row}");
+    }
+    assert_eq!(snapshot.range(table, ..).count(), ROWS as usize);
+    drop(snapshot);
+    assert!(after.check().unwrap().is_sound());
 }
 
 /// Goal: a clean close merges nothing that the next session has room for. Method: sessions that end at any point
