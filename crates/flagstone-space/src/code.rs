@@ -52,12 +52,24 @@ const fn low_syndrome(byte: u8) -> u16 {
     odd | pairs << 1 | nibble << 2
 }
 
+/// Of each byte: its low syndrome, and whether it has an odd number of ones.
+static SYNDROMES: [(u16, u16); 256] = {
+    let mut syndromes = [(0, 0); 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let odd = ((byte as u8).count_ones() & 1) as u16;
+        syndromes[byte] = (low_syndrome(byte as u8), odd);
+        byte += 1;
+    }
+    syndromes
+};
+
 fn syndrome(data: &[u8]) -> (u16, u16) {
     let mut positions = 0;
     let mut ones = 0;
     for (byte, lane) in data.iter().zip(LANES) {
-        let odd = (byte.count_ones() & 1) as u16;
-        positions ^= low_syndrome(*byte) ^ (odd * (lane << 3));
+        let (low, odd) = SYNDROMES[usize::from(*byte)];
+        positions ^= low ^ (odd * (lane << 3));
         ones ^= odd;
     }
     (positions, ones)

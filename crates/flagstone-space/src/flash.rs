@@ -349,12 +349,12 @@ impl<D: Nand> Flash<D> {
         let strength = self.layout.capabilities.code_word.strength;
         let corrected = completion.corrected_bits_max;
         let worn = corrected > 0 && corrected >= scrub_threshold(strength);
-        let read = self.judge_read(page, &bytes, target)?;
+        let read = self.judge(page, &bytes, target)?;
         Ok(PageRead { worn, ..read })
     }
 
     /// What a page that was read says of itself, if its bytes are those that were programmed (F1).
-    pub(crate) fn judge_read(
+    fn judge(
         &self,
         page: PhysicalPage,
         bytes: &[u8; META_SIZE],

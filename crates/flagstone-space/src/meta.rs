@@ -250,6 +250,16 @@ impl PageMeta {
 
     /// Byte form for `page`, whose payload has checksum `payload_crc` (M1).
     pub(crate) fn encode(&self, page: PhysicalPage, payload_crc: u32) -> [u8; META_SIZE] {
+        let mut bytes = self.fields();
+        let crc = seal(&bytes, page, payload_crc);
+        put_uint(&mut bytes[CRC_OFFSET..CODE_OFFSET], crc.into());
+        let code = code::encode(&bytes[..CODE_OFFSET]);
+        put_uint(&mut bytes[CODE_OFFSET..], code.into());
+        bytes
+    }
+
+    /// Byte form without checksum and code.
+    fn fields(&self) -> [u8; META_SIZE] {
         debug_assert!(self.part < self.parts && self.parts <= 8, "parts are counted in three bits");
         let mut bytes = [0; META_SIZE];
         let copy = if self.origin == Origin::Copy { COPY_BIT } else { 0 };
@@ -261,10 +271,6 @@ impl PageMeta {
         put_uint(&mut bytes[13..20], self.lsn.0);
         put_uint(&mut bytes[20..25], self.group.0);
         put_uint(&mut bytes[25..29], self.sequence.into());
-        let crc = seal(&bytes, page, payload_crc);
-        put_uint(&mut bytes[CRC_OFFSET..CODE_OFFSET], crc.into());
-        let code = code::encode(&bytes[..CODE_OFFSET]);
-        put_uint(&mut bytes[CODE_OFFSET..], code.into());
         bytes
     }
 
@@ -274,7 +280,8 @@ impl PageMeta {
             return RawMeta::Damaged;
         };
         // Raw spare bytes may have a flipped bit even where nothing was programmed.
-        if bytes.iter().map(|byte| byte.count_zeros()).sum::<u32>() <= 1 {
+        let mut zeros = bytes.iter().filter(|byte| **byte != 0xFF).map(|byte| byte.count_zeros());
+        if zeros.next().is_none_or(|count| count == 1) && zeros.next().is_none() {
             return RawMeta::Erased;
         }
         let code = get_uint(&bytes[CODE_OFFSET..]) as u16;
@@ -327,8 +334,7 @@ impl PageMeta {
 
     /// Whether `crc`, read beside these metadata, fits them, the page and the payload (M1).
     pub(crate) fn matches(&self, page: PhysicalPage, payload_crc: u32, crc: u32) -> bool {
-        let bytes = self.encode(page, payload_crc);
-        get_uint(&bytes[CRC_OFFSET..CODE_OFFSET]) as u32 == crc
+        seal(&self.fields(), page, payload_crc) == crc
     }
 }
 

@@ -216,12 +216,11 @@ impl<D: Nand> Runtime<D> {
         let Fetch::Page(page, _) = fetch else { return None };
         let mut ticket = self.space().begin_read(page)?;
         ticket.run();
-        let mut image = Vec::new();
         let mut space = self.space();
         let begun_ns = space.busy_ns();
-        let info = space.end_read(ticket, &mut image)?;
+        let found = Some(space.end_read(ticket)?);
         let cost_ns = space.busy_ns() - begun_ns;
-        Some(Fetched { fetch, found: Some((info, image)), cost_ns })
+        Some(Fetched { fetch, found, cost_ns })
     }
 
     /// Makes everything programmed so far durable, without keeping the space where the device syncs
