@@ -130,10 +130,11 @@ impl<D: Nand> Snapshot<D> {
             Reader::Transaction(_) => return Err(EngineError::NoSnapshot),
         };
         let glance = self.runtime.glance().glance(id, table, key, value);
-        if let Some(read) = glance {
-            return Ok(read);
-        }
-        self.runtime.run(|engine| engine.get_snapshot(id, table, key, value))
+        let missed = match glance {
+            Ok(read) => return Ok(read),
+            Err(missed) => missed,
+        };
+        self.runtime.run_after(missed, None, |engine| engine.get_snapshot(id, table, key, value))
     }
 
     fn load(&self, descriptor: &Descriptor) -> Result<Vec<u8>, EngineError> {

@@ -131,23 +131,28 @@ impl Engine {
 
     /// The leaf's frame if the whole path to it is in memory.
     pub(crate) fn leaf_at_hand(&self, table: Table, key: &[u8]) -> Option<FrameIndex> {
-        self.leaf_sought(table, Seek::At(key))
+        self.leaf_sought(table, Seek::At(key)).ok()
     }
 
-    /// As [`Engine::leaf_at_hand`], whatever is sought.
-    pub(super) fn leaf_sought(&self, table: Table, seek: Seek<'_>) -> Option<FrameIndex> {
-        let mut page = self.trees.get(table.id as usize)?.root?;
+    /// The frame of the leaf that `seek` names, or the page on the way that is not in memory; neither
+    /// where the way is damaged.
+    pub(super) fn leaf_sought(
+        &self,
+        table: Table,
+        seek: Seek<'_>,
+    ) -> Result<FrameIndex, Option<LogicalPage>> {
+        let mut page = self.root_of(table).map_err(|_| None)?;
         let mut parent = None;
         for _ in 0..DEPTH_MAX {
-            let index = self.pool.peek(page)?;
-            let view = self.node_at(table, index, parent).ok()?;
+            let index = self.pool.peek(page).ok_or(Some(page))?;
+            let view = self.node_at(table, index, parent).map_err(|_| None)?;
             if view.level() == 0 {
-                return Some(index);
+                return Ok(index);
             }
-            let (place, child) = seek.child(&view)?;
+            let (place, child) = seek.child(&view).ok_or(None)?;
             (parent, page) = (Some((index, place)), child);
         }
-        None
+        Err(None)
     }
 
     pub(crate) fn root_of(&self, table: Table) -> Step<LogicalPage> {
@@ -170,6 +175,7 @@ impl Engine {
     ///
     /// `Corrupt` when the page is not what its address says.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
+        self.pool.note_glances();
         if fetched.cost_ns > 0 {
             self.pool.costs.note_read(fetched.cost_ns);
         }

@@ -1,21 +1,24 @@
 //! Reads that change nothing of the engine, so that several threads do them at a time.
 //!
 //! Owns the short way for snapshots: everything is in memory, the rows have no changes waiting or few.
-//! Never decides anything: where something is missing, or an order of frames has to learn of each use,
-//! it gives nothing, and the caller asks the engine in the ordinary way.
+//! Never decides anything: where a page is missing it names it, and where an order of frames has to learn
+//! of each use it gives nothing; the caller then asks the engine in the ordinary way.
 //!
 //! - **V1** What a glance gives is what [`Engine::get_snapshot`] or [`Engine::scan_snapshot`] would give
 //!   at the same moment.
 //! - **V2** A frame that was glanced at is as recently used as any: it is marked, and moves when the
 //!   pool looks for one to evict.
+//! - **V3** A page that is missing was noted as being read in the same glance: a change of it after that
+//!   makes the read worthless, as for any other (rule D15).
 
 use flagstone_space::Lsn;
 
 use super::access::value_in;
 use super::descent::Seek;
+use super::pool::FrameIndex;
 use super::scan::{Direction, ScanRange, clip};
 use super::value::Descriptor;
-use super::{Engine, Read, SnapshotId, Table};
+use super::{Engine, Fetch, Read, SnapshotId, Table};
 use crate::delta::{Op, Value, apply};
 use crate::error::EngineError;
 use crate::node::{NodeView, Shape, ValueRef};
@@ -123,19 +126,23 @@ impl Engine {
         self.pool.allows_glances() && self.runs.is_empty()
     }
 
-    /// Reads `key` as the snapshot sees it, into `out`; none when that takes more than a glance.
+    /// Reads `key` as the snapshot sees it, into `out`.
+    ///
+    /// # Errors
+    ///
+    /// The page to read first (V3); none when it takes more than a glance.
     pub(crate) fn glance(
         &self,
         snapshot: SnapshotId,
         table: Table,
         key: &[u8],
         out: &mut Vec<u8>,
-    ) -> Option<Read> {
-        self.check_key(key).ok()?;
-        let upto = self.snapshots.lsn(snapshot).ok()?;
-        let tree = self.tree(table).ok()?;
+    ) -> Result<Read, Option<Fetch>> {
+        self.check_key(key).map_err(|_| None)?;
+        let upto = self.snapshots.lsn(snapshot).map_err(|_| None)?;
+        let tree = self.tree(table).map_err(|_| None)?;
         if !self.allows_glances() || tree.dropped.is_some() || !tree.retained.is_empty() {
-            return None;
+            return Err(None);
         }
         let versions = tree.deltas.versions(key);
         let is_whole = |(lsn, op): (Lsn, Op<'_>)| {
@@ -149,37 +156,52 @@ impl Engine {
         let (base_lsn, mut value) = if versions.clone().any(is_whole) {
             (Lsn::ZERO, None)
         } else {
-            let index = self.leaf_at_hand(table, key)?;
-            self.pool.glanced_at(index);
-            let frame = self.pool.frame(index);
+            let frame = self.pool.frame(self.leaf_glanced_at(table, key)?);
             (frame.lsn, value_in(&NodeView::trusted(&frame.image), key))
         };
         for (_, op) in versions.filter(|(lsn, _)| *lsn > base_lsn && *lsn <= upto) {
             let _ = apply(op, &mut value);
         }
         match value {
-            None => Some(Read::Absent),
+            None => Ok(Read::Absent),
             Some(Value::Inline(bytes)) => {
                 out.extend_from_slice(&bytes);
-                Some(Read::Inline)
+                Ok(Read::Inline)
             }
-            Some(Value::Ref(descriptor)) => Descriptor::decode(&descriptor).ok().map(Read::Large),
+            Some(Value::Ref(descriptor)) => large(&descriptor),
         }
     }
 
     /// The value of a key that no change waits for.
-    fn glance_at_base(&self, table: Table, key: &[u8], out: &mut Vec<u8>) -> Option<Read> {
-        let index = self.leaf_at_hand(table, key)?;
-        self.pool.glanced_at(index);
+    fn glance_at_base(
+        &self,
+        table: Table,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Read, Option<Fetch>> {
+        let index = self.leaf_glanced_at(table, key)?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
-        let Ok(place) = view.search(key) else { return Some(Read::Absent) };
-        match view.entry(place)?.value {
+        let Ok(place) = view.search(key) else { return Ok(Read::Absent) };
+        match view.entry(place).ok_or(None)?.value {
             ValueRef::Inline(bytes) => {
                 out.extend_from_slice(bytes);
-                Some(Read::Inline)
+                Ok(Read::Inline)
             }
-            ValueRef::Ref(descriptor) => Descriptor::decode(descriptor).ok().map(Read::Large),
+            ValueRef::Ref(descriptor) => large(descriptor),
         }
+    }
+
+    /// The frame of the leaf of `key`, which is marked (V2); else as [`Engine::glance`].
+    fn leaf_glanced_at(&self, table: Table, key: &[u8]) -> Result<FrameIndex, Option<Fetch>> {
+        let sought = self.leaf_sought(table, Seek::At(key));
+        let index = sought.map_err(|missing| {
+            missing.map(|page| {
+                self.pool.glance_missed();
+                Fetch::Page(page, self.reads.begin(page))
+            })
+        })?;
+        self.pool.glanced_at(index);
+        Ok(index)
     }
 
     /// The rows of the leaf at the near end of `range`, as the snapshot sees them, and what is left of
@@ -201,7 +223,7 @@ impl Engine {
         {
             return None;
         }
-        let index = self.leaf_sought(table, Seek::near(range, direction))?;
+        let index = self.leaf_sought(table, Seek::near(range, direction)).ok()?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let part = clip(range, view.low(), view.high());
         if tree.deltas.range(part.as_key_range()).next().is_some() {
@@ -210,6 +232,10 @@ impl Engine {
         self.pool.glanced_at(index);
         Some(out.take_from(&view, range, direction))
     }
+}
+
+fn large(descriptor: &[u8]) -> Result<Read, Option<Fetch>> {
+    Descriptor::decode(descriptor).map(Read::Large).map_err(|_| None)
 }
 
 #[cfg(test)]
@@ -332,9 +358,40 @@ mod tests {
             engine.glance(snapshot.id(), table, &key(number), &mut out)
         };
         assert_eq!(snapshot.get(table, &key(7)).unwrap().as_deref(), Some(&b"value"[..]));
-        assert_eq!(glance(7), Some(Read::Inline), "its leaf was read just now");
-        assert_eq!(glance(100), Some(Read::Absent));
+        assert_eq!(glance(7), Ok(Read::Inline), "its leaf was read just now");
+        assert_eq!(glance(100), Ok(Read::Absent));
         database.runtime().engine().pool.shrink(0);
-        assert_eq!(glance(7), None, "its leaf left memory");
+        let missed = glance(7);
+        assert!(matches!(missed, Err(Some(Fetch::Page(..)))), "its leaf left memory: {missed:?}");
+    }
+
+    /// Goal (V3): what changes after a glance missed it is not read by it. Method: a merge between the
+    /// glance and what it brings.
+    #[test]
+    fn a_page_that_changes_after_a_glance_missed_it_is_read_again() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
+        let options = Options::default().with_memory(1 << 20);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let put = |value: &[u8]| {
+            let mut txn = database.begin();
+            txn.put(table, &key(7), value).unwrap();
+            txn.commit().unwrap();
+            database.merge().unwrap();
+        };
+        put(b"old");
+        let snapshot = database.snapshot().unwrap();
+        let (id, runtime) = (snapshot.id(), database.runtime());
+        runtime.engine().pool.shrink(0);
+        let missed = runtime.glance().glance(id, table, &key(7), &mut Vec::new());
+        let Err(Some(fetch)) = missed else { panic!("{missed:?}") };
+        let fetched = runtime.read(fetch).unwrap();
+        drop(snapshot);
+        put(b"new");
+        runtime.engine().pool.shrink(0);
+        runtime.engine().fill(fetched).unwrap();
+        assert_eq!(runtime.engine().pool.count(), 0, "it is thrown away");
+        let snapshot = database.snapshot().unwrap();
+        assert_eq!(snapshot.get(table, &key(7)).unwrap().as_deref(), Some(&b"new"[..]));
     }
 }

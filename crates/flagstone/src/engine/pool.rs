@@ -130,6 +130,8 @@ pub(crate) struct Pool {
     is_background: bool,
     /// Leaves found by readers that change nothing, in steps of [`GLANCES`].
     glances: AtomicU64,
+    /// Pages that such readers have to wait for.
+    glances_missed: AtomicU64,
     allows_glances: bool,
 }
 
@@ -167,6 +169,7 @@ impl Pool {
             references: References::default(),
             is_background: false,
             glances: AtomicU64::new(0),
+            glances_missed: AtomicU64::new(0),
             allows_glances: options.replacement == Replacement::Lru,
         }
     }
@@ -214,6 +217,21 @@ impl Pool {
         if count == GLANCES {
             self.glances.fetch_add(u64::from(GLANCES), Ordering::Relaxed);
         }
+    }
+
+    /// A reader that changes nothing has to wait for a page on its way to a leaf.
+    pub(crate) fn glance_missed(&self) {
+        self.glances_missed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts what readers that change nothing have found and missed.
+    pub(crate) fn note_glances(&mut self) {
+        let found = std::mem::take(self.glances.get_mut());
+        let missed = std::mem::take(self.glances_missed.get_mut());
+        self.references.found += found;
+        self.hits += found;
+        self.references.missed += missed;
+        self.misses += missed;
     }
 
     /// A frame by its place.
@@ -316,9 +334,7 @@ impl Pool {
 
     /// An operation has to wait for a page on its way to a leaf.
     pub(crate) fn note_missed(&mut self) {
-        let glances = std::mem::take(self.glances.get_mut());
-        self.references.found += glances;
-        self.hits += glances;
+        self.note_glances();
         self.references.missed += u64::from(!self.is_background);
     }
 

@@ -1,10 +1,12 @@
 //! Reads of pages that are under way.
 //!
 //! Owns who asked when. A page that changes makes what was asked for before worthless; what is
-//! asked for later is not held up by it, however many reads of the page overlap (rule D15).
+//! asked for later is not held up by it, however many reads of the page overlap (rule D15). Reads begin
+//! under a shared latch too; pages change under the exclusive one.
 
 use flagstone_space::LogicalPage;
 use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 /// Order in which reads of pages were asked for: what was asked for before a page changed brings
 /// nothing (rule D15), and what was asked for later is not held up by it.
@@ -21,35 +23,41 @@ struct Outstanding {
 
 /// Reads under way.
 #[derive(Debug, Default)]
-pub(crate) struct Reads {
+pub(crate) struct Reads(Mutex<UnderWay>);
+
+#[derive(Debug, Default)]
+struct UnderWay {
     pages: HashMap<LogicalPage, Outstanding>,
     next: ReadNumber,
 }
 
 impl Reads {
     /// Notes a read of `page`.
-    pub(crate) fn begin(&mut self, page: LogicalPage) -> ReadNumber {
-        self.pages.entry(page).or_default().count += 1;
-        let number = self.next;
-        self.next = ReadNumber(number.0 + 1);
+    pub(crate) fn begin(&self, page: LogicalPage) -> ReadNumber {
+        let mut reads = self.0.lock();
+        reads.pages.entry(page).or_default().count += 1;
+        let number = reads.next;
+        reads.next = ReadNumber(number.0 + 1);
         number
     }
 
     /// Ends a read of `page`; true when what it brought is stale.
     pub(crate) fn end(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
-        let Some(read) = self.pages.get_mut(&page) else { return false };
+        let pages = &mut self.0.get_mut().pages;
+        let Some(read) = pages.get_mut(&page) else { return false };
         let is_stale = number < read.fresh;
         read.count = read.count.saturating_sub(1);
         if read.count == 0 {
-            self.pages.remove(&page);
+            pages.remove(&page);
         }
         is_stale
     }
 
     /// The page changes: reads of it that are under way bring an old version.
     pub(crate) fn mark_stale(&mut self, page: LogicalPage) {
-        if let Some(read) = self.pages.get_mut(&page) {
-            read.fresh = self.next;
+        let UnderWay { pages, next } = self.0.get_mut();
+        if let Some(read) = pages.get_mut(&page) {
+            read.fresh = *next;
         }
     }
 }
@@ -59,12 +67,12 @@ impl Reads {
 impl Reads {
     /// Whether the page is being read.
     pub(crate) fn contains(&self, page: LogicalPage) -> bool {
-        self.pages.contains_key(&page)
+        self.0.lock().pages.contains_key(&page)
     }
 
     /// Pages being read.
     pub(crate) fn page_count(&self) -> usize {
-        self.pages.len()
+        self.0.lock().pages.len()
     }
 }
 
@@ -80,6 +88,6 @@ mod tests {
         let new = reads.begin(page);
         assert!(reads.end(page, old));
         assert!(!reads.end(page, new));
-        assert!(reads.pages.is_empty());
+        assert!(reads.0.get_mut().pages.is_empty());
     }
 }

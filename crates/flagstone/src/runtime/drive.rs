@@ -36,7 +36,21 @@ impl<D: Nand> Runtime<D> {
         xid: Option<Xid>,
         operation: impl FnMut(&mut Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
-        let result = self.run_to_its_end(xid, operation);
+        self.run_after(None, xid, operation)
+    }
+
+    /// As [`Runtime::run_for`], after a read that a glance has missed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation.
+    pub(crate) fn run_after<T>(
+        &self,
+        missed: Option<Fetch>,
+        xid: Option<Xid>,
+        operation: impl FnMut(&mut Engine) -> Step<T>,
+    ) -> Result<T, EngineError> {
+        let result = self.run_to_its_end(missed, xid, operation);
         if matches!(result, Err(EngineError::Full)) {
             self.ask_host_again();
         }
@@ -45,12 +59,13 @@ impl<D: Nand> Runtime<D> {
 
     fn run_to_its_end<T>(
         &self,
+        missed: Option<Fetch>,
         xid: Option<Xid>,
         mut operation: impl FnMut(&mut Engine) -> Step<T>,
     ) -> Result<T, EngineError> {
         let mut idle_count = 0;
         let mut patience = Patience::default();
-        let mut fetched = None;
+        let mut fetched = missed.map(|fetch| self.read(fetch)).transpose()?;
         loop {
             let mut engine = self.engine();
             // What was read is used before anybody else takes the engine.
