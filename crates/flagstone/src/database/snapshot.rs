@@ -12,7 +12,7 @@ use super::rows::{KeyValue, Range, Reader};
 use super::transaction::scan_range;
 #[cfg(test)]
 use crate::engine::SnapshotId;
-use crate::engine::{CATALOG, Descriptor, Read, ScanRange, Table, named_table};
+use crate::engine::{CATALOG, Descriptor, Engine, Read, ScanRange, Table, named_table};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
@@ -55,7 +55,8 @@ impl<D: Nand> fmt::Debug for Snapshot<D> {
 
 impl<D: Nand> Snapshot<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Result<Self, EngineError> {
-        let id = runtime.run(|engine| engine.begin_snapshot())?;
+        let at_hand = runtime.glance().snapshot_at_hand();
+        let id = at_hand.or_else(|_| runtime.run(Engine::begin_snapshot))?;
         Ok(Self { runtime, reader: Reader::Snapshot(id) })
     }
 
@@ -191,7 +192,10 @@ impl<D: Nand> Snapshot<D> {
 impl<D: Nand> Drop for Snapshot<D> {
     fn drop(&mut self) {
         if let Reader::Snapshot(id) = self.reader {
-            self.runtime.engine().end_snapshot(id);
+            let has_ended = self.runtime.glance().ends_snapshot(id);
+            if !has_ended {
+                self.runtime.engine().end_snapshot(id);
+            }
         }
     }
 }

@@ -235,6 +235,9 @@ impl Engine {
         lsn: flagstone_space::Lsn,
     ) {
         let growth = self.growth_at_hand(table, key, op);
+        if self.snapshots.take_changed() {
+            self.refresh_floors();
+        }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         self.hand.note_delta(table, key, op, growth);
         let before = tree.deltas.size();

@@ -5,9 +5,10 @@
 //! leaf that is young enough, else reads the current one. When kept leaves take more than their
 //! share of memory, or the device needs their pages, the oldest snapshot ends with a typed error.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use flagstone_space::{LogicalPage, Lsn, PinId};
+use parking_lot::Mutex;
 
 use super::access::value_in;
 use super::scan::{Direction, ScanRange};
@@ -17,9 +18,13 @@ use crate::delta::{DeltaMap, DeltaSize, KeyRange, Value, apply};
 use crate::error::EngineError;
 use crate::node::NodeView;
 
-/// Names a snapshot.
+/// Names a snapshot; the younger, the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SnapshotId(u64);
+pub struct SnapshotId {
+    number: u64,
+    /// The commit that it reads at.
+    lsn: Lsn,
+}
 
 /// Images of old leaves kept in memory, so that a scan does not read one leaf once a row.
 const OLD_IMAGES_MAX: usize = 4;
@@ -33,30 +38,75 @@ struct OldImage {
     image: Vec<u8>,
 }
 
-/// Snapshots that are being read.
+/// Snapshots that are being read. They begin and end under a shared latch too.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
-    next: u64,
-    live: BTreeMap<SnapshotId, Lsn>,
+    live: Mutex<Live>,
+    /// Those with smaller numbers that are asked for were ended to free what they hold.
+    ended_before: u64,
     images: VecDeque<OldImage>,
     unpins: Vec<PinId>,
 }
 
+#[derive(Debug, Default)]
+struct Live {
+    next: u64,
+    /// Oldest first, by number and by LSN: the durable frontier only rises.
+    ids: Vec<SnapshotId>,
+    /// Some came or went since the floors were taken.
+    has_changed: bool,
+}
+
+impl Live {
+    fn remove(&mut self, snapshot: SnapshotId) {
+        if let Ok(at) = self.ids.binary_search(&snapshot) {
+            self.ids.remove(at);
+            self.has_changed = true;
+        }
+    }
+}
+
 impl Snapshots {
+    fn begin(&self, lsn: Lsn) -> SnapshotId {
+        let mut live = self.live.lock();
+        let id = SnapshotId { number: live.next, lsn };
+        debug_assert!(live.ids.last().is_none_or(|last| *last < id && last.lsn <= lsn), "in order");
+        live.next += 1;
+        live.ids.push(id);
+        live.has_changed = true;
+        id
+    }
+
+    /// The oldest one.
+    fn first(&self) -> Option<SnapshotId> {
+        self.live.lock().ids.first().copied()
+    }
+
     pub(crate) fn oldest(&self) -> Option<Lsn> {
-        self.live.values().min().copied()
+        self.first().map(|id| id.lsn)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.live.is_empty()
+        self.first().is_none()
     }
 
-    pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
-        floors.extend(self.live.values());
+    /// Whether floors that were taken before the call may be others now.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.live.get_mut().has_changed)
     }
 
+    pub(crate) fn floors(&mut self, floors: &mut Vec<Lsn>) {
+        let live = self.live.get_mut();
+        live.has_changed = false;
+        floors.extend(live.ids.iter().map(|id| id.lsn));
+    }
+
+    /// The commit that a snapshot reads at, unless it was ended to free what it holds.
     pub(crate) fn lsn(&self, snapshot: SnapshotId) -> Result<Lsn, EngineError> {
-        self.live.get(&snapshot).copied().ok_or(EngineError::SnapshotTooOld)
+        match snapshot.number < self.ended_before {
+            true => Err(EngineError::SnapshotTooOld),
+            false => Ok(snapshot.lsn),
+        }
     }
 
     pub(crate) fn keep_old(&mut self, pin: PinId, _lsn: Lsn, image: Vec<u8>) {
@@ -194,22 +244,27 @@ impl Engine {
     /// `Wait::Durable` when frames hold commits that are not durable yet, or older snapshots need what
     /// a flag has buried.
     pub fn begin_snapshot(&mut self) -> Step<SnapshotId> {
+        self.snapshot_at_hand().map_err(|upto| {
+            self.flush_to = self.flush_to.max(upto);
+            Stop::Wait(Wait::Durable(upto))
+        })
+    }
+
+    /// Begins a snapshot at the durable frontier, by a glance.
+    ///
+    /// # Errors
+    ///
+    /// The commit that has to be durable first.
+    pub(crate) fn snapshot_at_hand(&self) -> Result<SnapshotId, Lsn> {
         if self.holds_images_ahead() && self.durable() < self.committed {
-            self.want_flush();
-            return Err(Stop::Wait(Wait::Durable(self.committed)));
+            return Err(self.committed);
         }
+        // A flag committed what the snapshot has to see: old leaves are kept up to its marker.
         let until = self.trees.iter().filter_map(|tree| tree.retained.until_max()).max();
-        if let Some(until) = until.filter(|until| *until > self.durable()) {
-            // A flag committed what the snapshot has to see: old leaves are kept up to its marker.
-            self.flush_to = self.flush_to.max(until);
-            return Err(Stop::Wait(Wait::Durable(until)));
+        match until.filter(|until| *until > self.durable()) {
+            Some(until) => Err(until),
+            None => Ok(self.snapshots.begin(self.durable())),
         }
-        let id = SnapshotId(self.snapshots.next);
-        self.snapshots.next += 1;
-        let lsn = self.durable();
-        self.snapshots.live.insert(id, lsn);
-        self.refresh_floors();
-        Ok(id)
     }
 
     /// Passes while `snapshot` lives.
@@ -217,10 +272,18 @@ impl Engine {
         self.snapshots.lsn(snapshot).map(drop)
     }
 
+    /// Ends a snapshot, by a glance; false when something may become free by its end.
+    pub(crate) fn ends_snapshot(&self, snapshot: SnapshotId) -> bool {
+        let is_all_current = self.trees.iter().all(|tree| tree.retained.is_empty());
+        if is_all_current {
+            self.snapshots.live.lock().remove(snapshot);
+        }
+        is_all_current
+    }
+
     /// Ends a snapshot; what only it needed becomes free.
     pub fn end_snapshot(&mut self, snapshot: SnapshotId) {
-        self.snapshots.live.remove(&snapshot);
-        self.refresh_floors();
+        self.snapshots.live.get_mut().remove(snapshot);
         let oldest = self.snapshots.oldest();
         for tree in &mut self.trees {
             let before = tree.retained.bytes();
@@ -240,8 +303,10 @@ impl Engine {
 
     /// Ends the oldest snapshot to free what it holds; false when there is none.
     pub(crate) fn end_oldest_snapshot(&mut self) -> bool {
-        let oldest = self.snapshots.live.iter().min_by_key(|(_, lsn)| **lsn).map(|(id, _)| *id);
-        oldest.inspect(|id| self.end_snapshot(*id)).is_some()
+        let Some(id) = self.snapshots.first() else { return false };
+        self.snapshots.ended_before = id.number + 1;
+        self.end_snapshot(id);
+        true
     }
 
     /// Reads `key` as the snapshot sees it.
