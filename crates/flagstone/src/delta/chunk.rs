@@ -140,12 +140,18 @@ fn write_head(key: &[u8], lsn: Lsn, body_size: usize, out: &mut Vec<u8>) {
 /// calls to compare slices.
 #[inline]
 pub(crate) fn key_head(key: &[u8]) -> u64 {
-    if let Some(head) = key.first_chunk::<8>() {
+    if let Some(head) = key.first_chunk() {
         return u64::from_be_bytes(*head);
     }
-    let mut padded = [0; 8];
-    padded[..key.len()].copy_from_slice(key);
-    u64::from_be_bytes(padded)
+    let shift = 8 * (8 - key.len());
+    match (key.first_chunk(), key.last_chunk()) {
+        // Both halves have the bytes in the middle.
+        (Some(front), Some(back)) => {
+            u64::from(u32::from_be_bytes(*front)) << 32
+                | u64::from(u32::from_be_bytes(*back)) << shift
+        }
+        _ => key.iter().rev().fold(0, |head, byte| head >> 8 | u64::from(*byte) << 56),
+    }
 }
 
 /// What C2 keeps of records.

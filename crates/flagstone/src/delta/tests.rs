@@ -9,6 +9,16 @@ use proptest::prelude::*;
 use super::op::encoded_delta_size;
 use super::*;
 
+#[test]
+fn the_head_of_a_key_is_the_key_padded_with_zeros() {
+    let key: Vec<u8> = (1..=10).map(|byte| byte * 23).collect();
+    for size in 0..=key.len() {
+        let mut padded = [0; 8];
+        padded[..size.min(8)].copy_from_slice(&key[..size.min(8)]);
+        assert_eq!(key_head(&key[..size]), u64::from_be_bytes(padded), "{size} bytes");
+    }
+}
+
 /// An operation that owns its bytes.
 #[derive(Clone, Debug)]
 enum OwnedOp {

@@ -103,7 +103,8 @@ impl Engine {
         let mut parent: Option<(FrameIndex, usize)> = None;
         for _ in 0..DEPTH_MAX {
             let index = self.frame_of(page)?;
-            let view = self.node_at(table, index, parent)?;
+            let view_of = |(at, place)| (NodeView::trusted(&self.pool.frame(at).image), place);
+            let view = self.node_at(table, index, parent.map(view_of))?;
             if view.level() <= level {
                 return Ok(index);
             }
@@ -118,12 +119,10 @@ impl Engine {
         &self,
         table: Table,
         index: FrameIndex,
-        parent: Option<(FrameIndex, usize)>,
+        parent: Option<(NodeView<'_>, usize)>,
     ) -> Step<NodeView<'_>> {
         let frame = self.pool.frame(index);
         let view = NodeView::trusted(&frame.image);
-        let parent =
-            parent.map(|(at, place)| (NodeView::trusted(&self.pool.frame(at).image), place));
         let place = parent.as_ref().map(|(view, place)| (view, *place));
         check_node(table, frame.page, &view, place)?;
         Ok(view)
@@ -150,7 +149,7 @@ impl Engine {
                 return Ok(index);
             }
             let (place, child) = seek.child(&view).ok_or(None)?;
-            (parent, page) = (Some((index, place)), child);
+            (parent, page) = (Some((view, place)), child);
         }
         Err(None)
     }

@@ -178,7 +178,26 @@ impl<'a> NodeView<'a> {
         if self.header.is_inner && index == 0 {
             return self.low().get(self.prefix().len()..).unwrap_or(&[]);
         }
-        self.bytes.get(self.parts(index).suffix).unwrap_or(&[])
+        self.stored_suffix(index)
+    }
+
+    /// What stands in the page of the key of entry `index`: nothing of the first child's.
+    #[inline]
+    fn stored_suffix(&self, index: usize) -> &'a [u8] {
+        match self.header.layout {
+            Layout::Fixed { suffix_size, value_size } => {
+                let (suffix, value) = (usize::from(suffix_size), usize::from(value_size));
+                self.slice(self.header.entries_start() + index * (suffix + value), suffix)
+            }
+            Layout::Slotted { end } => {
+                let record = self.bytes.get(self.record_range(index, end)).unwrap_or(&[]);
+                let suffix = match self.header.is_inner {
+                    true => record.get(CHILD_SIZE..),
+                    false => leaf_suffix(record),
+                };
+                suffix.unwrap_or(&[])
+            }
+        }
     }
 
     /// Entry `index` of a leaf.
@@ -238,7 +257,7 @@ impl<'a> NodeView<'a> {
         };
         let head = key_head(suffix);
         let compare = |index: usize| {
-            let found = self.bytes.get(self.parts(index).suffix).unwrap_or(&[]);
+            let found = self.stored_suffix(index);
             key_head(found).cmp(&head).then_with(|| found.cmp(suffix))
         };
         let (mut low, mut high) = (first, self.count());
@@ -333,6 +352,13 @@ fn inner_parts(record: &Range<usize>) -> Option<Parts> {
         value: record.start..middle,
         is_ref: false,
     })
+}
+
+#[inline]
+fn leaf_suffix(record: &[u8]) -> Option<&[u8]> {
+    let (size, rest) = take_varint(record)?;
+    let (_, rest) = take_varint(rest)?;
+    rest.get(..size as usize)
 }
 
 /// Takes a leaf's record apart; `None` unless its parts fill it.
