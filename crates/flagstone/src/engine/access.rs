@@ -2,7 +2,8 @@
 
 use flagstone_space::Lsn;
 
-use super::descent::Seek;
+use super::descent::{DEPTH_MAX, Seek};
+use super::spill::OwnVersion;
 use super::value::Descriptor;
 use super::{Engine, Step, Stop, Table};
 use crate::bugs::SeededBug;
@@ -301,7 +302,8 @@ impl Engine {
         Ok(newest)
     }
 
-    /// The byte runs by which `value` differs from the one at hand, when they are few.
+    /// The byte runs by which `value` differs from the one at hand, when they are few. Where no patch is
+    /// short enough, what is at hand counts as used all the same.
     fn patch_instead(
         &mut self,
         xid: Xid,
@@ -309,9 +311,8 @@ impl Engine {
         key: &[u8],
         value: &[u8],
     ) -> Option<PatchBuf> {
-        let is_short = value.len() < PATCH_SHARE * PATCH_SIZE_MIN;
-        if is_short && self.is_set_by_delta(table, key) && !self.has_own(xid, table, key) {
-            self.note_query(table, key);
+        if value.len() < PATCH_SHARE * PATCH_SIZE_MIN {
+            self.use_at_hand(xid, table, key);
             return None;
         }
         if self.leaf_at_hand(table, key).is_none() && !self.holds_delta(table, key) {
@@ -321,7 +322,7 @@ impl Engine {
         let old = self.value_without_reading(xid, table, key);
         (self.pool.misses, self.pool.hits, self.pool.references) = (misses, hits, references);
         let Some(Value::Inline(old)) = old else { return None };
-        if old.len() != value.len() || is_short {
+        if old.len() != value.len() {
             return None;
         }
         let patch = PatchBuf::between(&old, value).ok()?;
@@ -336,8 +337,25 @@ impl Engine {
             && self.tree(table).is_ok_and(|tree| tree.deltas.versions(key).any(sets))
     }
 
-    fn has_own(&mut self, xid: Xid, table: Table, key: &[u8]) -> bool {
-        !matches!(self.own_versions(xid, table, key), Ok(own) if own.is_empty())
+    /// What makes up the value counts as used, as far as it is in memory: changes, or the leaf.
+    fn use_at_hand(&mut self, xid: Xid, table: Table, key: &[u8]) {
+        let Ok(own) = self.own_versions(xid, table, key) else { return };
+        if own.iter().any(OwnVersion::is_whole) {
+            return;
+        }
+        let is_set = self.is_set_by_delta(table, key);
+        let (mut path, mut depth) = ([None; DEPTH_MAX as usize], 0);
+        let see = |index| {
+            path[depth] = Some(index);
+            depth += 1;
+        };
+        let is_there = is_set
+            || self.leaf_sought(table, Seek::At(key), see).is_ok()
+            || self.holds_delta(table, key);
+        if is_there {
+            self.note_query(table, key);
+            path.into_iter().flatten().for_each(|index| self.pool.touch(index));
+        }
     }
 
     fn holds_delta(&self, table: Table, key: &[u8]) -> bool {

@@ -130,20 +130,22 @@ impl Engine {
 
     /// The leaf's frame if the whole path to it is in memory.
     pub(crate) fn leaf_at_hand(&self, table: Table, key: &[u8]) -> Option<FrameIndex> {
-        self.leaf_sought(table, Seek::At(key)).ok()
+        self.leaf_sought(table, Seek::At(key), |_| {}).ok()
     }
 
     /// The frame of the leaf that `seek` names, or the page on the way that is not in memory; neither
-    /// where the way is damaged.
+    /// where the way is damaged. Each frame on the way is shown to `see`.
     pub(super) fn leaf_sought(
         &self,
         table: Table,
         seek: Seek<'_>,
+        mut see: impl FnMut(FrameIndex),
     ) -> Result<FrameIndex, Option<LogicalPage>> {
         let mut page = self.root_of(table).map_err(|_| None)?;
         let mut parent = None;
         for _ in 0..DEPTH_MAX {
             let index = self.pool.peek(page).ok_or(Some(page))?;
+            see(index);
             let view = self.node_at(table, index, parent).map_err(|_| None)?;
             if view.level() == 0 {
                 return Ok(index);

@@ -193,7 +193,7 @@ impl Engine {
 
     /// The frame of the leaf of `key`, which is marked (V2); else as [`Engine::glance`].
     fn leaf_glanced_at(&self, table: Table, key: &[u8]) -> Result<FrameIndex, Option<Fetch>> {
-        let sought = self.leaf_sought(table, Seek::At(key));
+        let sought = self.leaf_sought(table, Seek::At(key), |_| {});
         let index = sought.map_err(|missing| {
             missing.map(|page| {
                 self.pool.glance_missed();
@@ -223,7 +223,7 @@ impl Engine {
         {
             return None;
         }
-        let index = self.leaf_sought(table, Seek::near(range, direction)).ok()?;
+        let index = self.leaf_sought(table, Seek::near(range, direction), |_| {}).ok()?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let part = clip(range, view.low(), view.high());
         if tree.deltas.range(part.as_key_range()).next().is_some() {

@@ -191,9 +191,14 @@ impl Pool {
 
     /// The frame of `page`, which becomes the most recently used.
     pub(crate) fn get(&mut self, page: LogicalPage) -> Option<FrameIndex> {
-        let index = *self.index.get(&page)?;
-        self.order(index).touch(index);
-        Some(FrameIndex(index))
+        let index = self.peek(page)?;
+        self.touch(index);
+        Some(index)
+    }
+
+    /// A frame becomes the most recently used.
+    pub(crate) fn touch(&mut self, index: FrameIndex) {
+        self.order(index.0).touch(index.0);
     }
 
     /// The frame of `page`, its place in the order unchanged.

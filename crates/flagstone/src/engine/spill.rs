@@ -657,6 +657,9 @@ impl Engine {
 
     /// Changes of `xid` to the private key `key` that left memory, oldest first.
     pub(crate) fn spilled_versions(&mut self, xid: Xid, key: &[u8]) -> Step<Vec<OwnVersion>> {
+        if self.settled_transaction(xid)?.runs.is_empty() {
+            return Ok(Vec::new());
+        }
         let high = [key, &[0]].concat();
         let mut changes = self.spilled_changes(xid, KeyRange { low: key, high: Some(&high) })?;
         changes.sort_by_key(|change| change.number);
