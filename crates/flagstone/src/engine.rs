@@ -316,6 +316,8 @@ struct Counts {
     folds: u64,
     folded_deltas: u64,
     splits: u64,
+    split_together: u64,
+    merges_in_parts: u64,
     checkpoints: u64,
     copied_deltas: u64,
     spilled_pages: u64,

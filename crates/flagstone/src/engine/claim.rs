@@ -822,10 +822,9 @@ impl Engine {
             Some(install) => self.install(install, pins),
             None => self.cycle.count_grouped(page_count),
         }
-        let until = self.buries(lsn).then_some(lsn);
         let pins = pins.iter().copied().chain(std::iter::repeat(None));
         for (leaf, pin) in claim.leaves.into_iter().zip(pins) {
-            self.install_leaf(leaf, pin, until);
+            self.install_leaf(leaf, pin, lsn);
         }
         if let Some(own) = self.transactions.remove(&claim.xid) {
             self.uncommitted_size -= own.size;
@@ -844,12 +843,10 @@ impl Engine {
     }
 
     /// Snapshots below `until` need the old leaf.
-    fn install_leaf(&mut self, leaf: ClaimedLeaf, pin: Option<PinId>, until: Option<Lsn>) {
+    fn install_leaf(&mut self, leaf: ClaimedLeaf, pin: Option<PinId>, until: Lsn) {
         self.busy.remove(&leaf.page);
-        if let Some(until) = until {
-            let pin = pin.map(|pin| (pin, leaf.page));
-            self.retain_copy(leaf.table, leaf.range(), pin, leaf.base_lsn, until);
-        }
+        let pin = pin.map(|pin| (pin, leaf.page));
+        self.retain_copy(leaf.table, leaf.range(), pin, leaf.base_lsn, until);
         self.remove_deltas(leaf.table, leaf.range(), leaf.upto);
         if let Some(tree) = self.trees.get_mut(leaf.table.id as usize) {
             tree.entry_count += leaf.grown;

@@ -190,6 +190,13 @@ struct Reshape {
     claim: Option<Xid>,
 }
 
+impl Reshape {
+    /// Leaves that split under it; none where leaves join.
+    fn leaves_split(&self) -> usize {
+        if self.taken.len() >= self.old.len() { self.old.len() } else { 0 }
+    }
+}
+
 /// A base that a reshape replaces.
 #[derive(Debug)]
 pub(super) struct OldBase {

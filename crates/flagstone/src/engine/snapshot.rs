@@ -130,10 +130,6 @@ impl Snapshots {
         std::mem::take(&mut self.unpins)
     }
 
-    pub(crate) fn unpin(&mut self, pin: Option<PinId>) {
-        self.unpins.extend(pin);
-    }
-
     pub(crate) fn has_unpins(&self) -> bool {
         !self.unpins.is_empty()
     }
@@ -408,7 +404,7 @@ impl Engine {
         self.snapshots.oldest().is_some_and(|oldest| oldest < upto)
     }
 
-    /// Sets an old leaf aside with the deltas that a merge up to `until` folds in.
+    /// Sets an old leaf aside with the deltas that a merge up to `until` folds in, if a snapshot needs it still.
     pub(crate) fn retain_leaf(
         &mut self,
         table: Table,
@@ -417,6 +413,9 @@ impl Engine {
         base_lsn: Lsn,
         until: Lsn,
     ) {
+        if self.lets_go_of(pin, until) {
+            return;
+        }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         let before = tree.size();
         let deltas = tree.deltas.extract_range(range, until);
@@ -434,12 +433,25 @@ impl Engine {
         base_lsn: Lsn,
         until: Lsn,
     ) {
+        if self.lets_go_of(pin, until) {
+            return;
+        }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         let before = tree.size();
         let deltas = tree.deltas.copy_range(range, until);
         let (low, high) = (range.low.to_vec(), range.high.map(<[u8]>::to_vec));
         tree.retained.leaves.push(RetainedLeaf { low, high, pin, base_lsn, until, deltas });
         self.bound_retained(table, before);
+    }
+
+    /// Whether no snapshot below `until` is left, so that the version that was pinned for it goes. The last one
+    /// may have ended since: while the new leaf was written, or for what others of the same install took.
+    fn lets_go_of(&mut self, pin: Option<(PinId, LogicalPage)>, until: Lsn) -> bool {
+        let is_free = !self.buries(until);
+        if is_free {
+            self.snapshots.unpins.extend(pin.map(|(pin, _)| pin));
+        }
+        is_free
     }
 
     /// Kept leaves take no more than their share of memory. `before` is what deltas and old leaves of

@@ -53,6 +53,10 @@ pub struct EngineStats {
     pub folded_deltas: u64,
     /// Changes of a tree's shape.
     pub reshapes: u64,
+    /// Most leaves that split at once, under one group.
+    pub split_together: u64,
+    /// Merges that left the rest of a leaf, with what waits for it, to later ones.
+    pub merges_in_parts: u64,
     /// Checkpoints finished.
     pub checkpoints: u64,
     /// Live deltas they copied to the log's tail.
@@ -91,6 +95,8 @@ impl Engine {
             folds: counts.folds,
             folded_deltas: counts.folded_deltas,
             reshapes: counts.splits,
+            split_together: counts.split_together,
+            merges_in_parts: counts.merges_in_parts,
             checkpoints: counts.checkpoints,
             copied_deltas: counts.copied_deltas,
             spilled_pages: counts.spilled_pages,

@@ -92,7 +92,7 @@ impl Engine {
                 self.busy.remove(page);
             }
             self.unused_pages.extend(&reshape.taken);
-            is_split = reshape.old.len() > 1 && reshape.taken.len() >= reshape.old.len();
+            is_split = reshape.leaves_split() > 1;
             self.hand.is_short_of_room |= is_split;
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
@@ -121,20 +121,12 @@ impl Engine {
         let InstallJob { lsn, pages, reshape, .. } = job;
         let table = reshape.table;
         let until = if reshape.claim.is_some() { lsn } else { reshape.upto };
-        if self.buries(until) {
-            let pins = pins.iter().copied().chain(std::iter::repeat(None));
-            for (old, pin) in reshape.old.iter().zip(pins) {
-                let range = old.range();
-                if !self.buries(until) {
-                    // The changes of a leaf before took the memory of the last snapshot that needed them.
-                    self.snapshots.unpin(pin);
-                    continue;
-                }
-                let pin = pin.map(|pin| (pin, old.page));
-                match reshape.claim {
-                    Some(_) => self.retain_copy(table, range, pin, old.lsn, until),
-                    None => self.retain_leaf(table, range, pin, old.lsn, until),
-                }
+        let pins = pins.iter().copied().chain(std::iter::repeat(None));
+        for (old, pin) in reshape.old.iter().zip(pins) {
+            let (range, pin) = (old.range(), pin.map(|pin| (pin, old.page)));
+            match reshape.claim {
+                Some(_) => self.retain_copy(table, range, pin, old.lsn, until),
+                None => self.retain_leaf(table, range, pin, old.lsn, until),
             }
         }
         for old in &reshape.old {
@@ -177,6 +169,8 @@ impl Engine {
         if let Some(rest) = &reshape.rest {
             self.regroup(table, rest.range());
         }
+        self.counts.split_together = self.counts.split_together.max(reshape.leaves_split() as u64);
+        self.counts.merges_in_parts += u64::from(reshape.rest.is_some());
         for descriptor in reshape.dropped {
             self.trims.add(reshape.upto, descriptor);
         }
@@ -223,3 +217,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
