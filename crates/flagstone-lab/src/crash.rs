@@ -52,6 +52,8 @@ pub mod subject;
 pub mod swarm;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, feature = "seeded-bugs"))]
+mod together;
 #[cfg(test)]
 mod toy;
 pub mod wear;

@@ -11,6 +11,10 @@ pub enum SeededBug {
     InstallBeforeDurable,
     /// D1: a group's record is written before the group's pages are durable.
     RecordBeforePages,
+    /// D1: the record of a group that split three leaves or more leaves out the last new one.
+    SplitsUnnamed,
+    /// D1: the record of a merge in parts leaves out the page that holds the end of the rest.
+    RestUnnamed,
     /// D2: a delta put back by restart stays although its base holds it.
     KeepStaleDeltas,
     /// D2: a base claims to be complete beyond the deltas it holds.
@@ -61,10 +65,12 @@ pub enum SeededBug {
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
+        Self::SplitsUnnamed,
+        Self::RestUnnamed,
         Self::KeepStaleDeltas,
         Self::ClaimTooMuch,
         Self::ClaimFolded,
@@ -94,7 +100,11 @@ impl SeededBug {
     #[must_use]
     pub const fn rule(self) -> u8 {
         match self {
-            Self::MergeBeforeDurable | Self::InstallBeforeDurable | Self::RecordBeforePages => 1,
+            Self::MergeBeforeDurable
+            | Self::InstallBeforeDurable
+            | Self::RecordBeforePages
+            | Self::SplitsUnnamed
+            | Self::RestUnnamed => 1,
             Self::KeepStaleDeltas
             | Self::ClaimTooMuch
             | Self::ClaimFolded

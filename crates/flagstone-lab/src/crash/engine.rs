@@ -150,6 +150,11 @@ impl<D: Nand> Flagstone<D> {
     pub(super) fn stats(&self) -> flagstone_space::SpaceStats {
         self.database.runtime().space().stats()
     }
+
+    /// Counters of the engine.
+    pub(super) fn engine_stats(&self) -> flagstone::EngineStats {
+        self.database.stats().engine
+    }
 }
 
 /// Rows of a table that a snapshot shows.

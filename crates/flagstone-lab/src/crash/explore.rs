@@ -286,10 +286,32 @@ impl<C: Crashable> Scenario<C> {
     where
         S: Subject<RunnerRig<C>>,
     {
+        self.after::<S>(|runner| runner.run(before))
+    }
+
+    /// The same where all that `before` left was merged before the power went.
+    #[cfg(any(test, feature = "seeded-bugs"))]
+    pub(super) fn merged<S>(self, before: &Script) -> Result<Self, Violation>
+    where
+        S: Subject<RunnerRig<C>>,
+    {
+        self.after::<S>(|runner| {
+            runner.run(before)?;
+            runner.merge_all()
+        })
+    }
+
+    fn after<S>(
+        self,
+        before: impl FnOnce(&mut Runner<S, C>) -> Result<(), Stop>,
+    ) -> Result<Self, Violation>
+    where
+        S: Subject<RunnerRig<C>>,
+    {
         let rig = Rig::new(self.device, Arc::new(Model::default()), Capturing::Off);
         let model = guarded(|| {
             let mut runner: Runner<S, C> = Runner::create(rig.clone(), &self.setup)?;
-            runner.run(before)?;
+            before(&mut runner)?;
             runner.step(Op::PowerLoss)?;
             Ok(runner.model().clone())
         });

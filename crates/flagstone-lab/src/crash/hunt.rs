@@ -21,6 +21,7 @@ use super::run::RunnerRig;
 use super::script::{APPENDS, CLAIMED_APPENDS, CLAIMS, GROWING, KEEPING, Mix, Script};
 use super::subject::{Setup, Subject};
 use super::swarm::{CHIP_PROFILES, Draw};
+use super::together::Together;
 use super::{CrashError, Flagstone, chip, file, growing_file, small};
 
 /// A bug to be found.
@@ -105,15 +106,20 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 33] = [
+const WAYS: [Way; 38] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
     ("dies side by side, one cut", on_dies),
     ("hot keys, one cut", on_hot_keys),
     ("reshaped leaves, one cut", |target, seed| on_chip(target, seed, 400, &RESHAPED, 1)),
+    ("leaves that split together", |target, seed| on_together(target, seed, Together::Split)),
+    ("a leaf that merges in parts", |target, seed| on_together(target, seed, Together::Parts)),
     ("histories with little work", |target, seed| in_histories(target, seed, Pace::LittleWork)),
     ("claimed leaves, one cut", |target, seed| on_claims(target, seed, &FLAGS)),
+    ("many leaves by a record", |target, seed| on_together(target, seed, Together::ClaimedPages)),
+    ("many leaves by a flag", |target, seed| on_together(target, seed, Together::Flagged)),
+    ("many leaves by appends", |target, seed| on_together(target, seed, Together::ClaimedAppends)),
     ("claims among logged commits", on_claims_among_logged),
     ("appended changes, one cut", on_appends),
     ("claims by appends, one cut", |target, seed| on_claimed_appends(target, seed, &Use::New)),
@@ -377,6 +383,16 @@ fn on_claims_among_logged(target: Target, seed: u64) -> Result<Look, CrashError>
     let options = Options::preset("flagstone-flags")?;
     let ops = (400, &CLAIMS_AMONG_LOGGED);
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, 1), ops))
+}
+
+/// Groups of several leaves in every run.
+fn on_together(target: Target, seed: u64, together: Together) -> Result<Look, CrashError> {
+    let (mut scenario, before) = together.scenario(chip(together.profile(), seed)?, seed);
+    scenario.setup = target.setup(scenario.setup.options);
+    Ok(match scenario.merged::<Flagstone<_>>(&before) {
+        Ok(scenario) => look(explore::<Flagstone<_>, _>(&scenario, &limits(seed, 1), &|_, _| {})),
+        Err(violation) => (0, Some(violation.to_string())),
+    })
 }
 
 /// The same, and snapshots that read what was there before.

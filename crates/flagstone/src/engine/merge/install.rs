@@ -3,6 +3,7 @@
 use flagstone_space::{GroupId, LogicalPage, PinId};
 
 use super::{InstallJob, Outcome, PageWrite, Reshape, WriteJob};
+use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::engine::journal::InstallParts;
 use crate::engine::pool::Class;
@@ -52,11 +53,12 @@ impl Engine {
                 if reshape.claim.is_some() {
                     self.append_marker(Some(group));
                 }
+                let puts = self.named_of(&reshape);
                 let lsn = self.append_install_record(&InstallParts {
                     group,
                     tree: reshape.table.id,
                     level: reshape.level,
-                    puts: &reshape.puts,
+                    puts,
                     deletes: &reshape.deletes,
                     trims: &reshape.trims,
                     dropped: &reshape.dropped,
@@ -73,6 +75,14 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// The separators that a reshape's record names.
+    fn named_of<'a>(&self, reshape: &'a Reshape) -> &'a [(Vec<u8>, LogicalPage)] {
+        let is_short = reshape.leaves_split() > 2 && self.bugs.has(SeededBug::SplitsUnnamed)
+            || reshape.rest.is_some() && self.bugs.has(SeededBug::RestUnnamed);
+        let count = reshape.puts.len();
+        reshape.puts.get(..count.saturating_sub(is_short.into())).unwrap_or_default()
     }
 
     /// A job's pages could not be written: everything is as before. Whether its leaves split one by one from now

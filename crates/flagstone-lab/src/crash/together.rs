@@ -1,0 +1,146 @@
+//! Leaves that change together: groups of three leaves and more, and a leaf that merges in parts.
+//!
+//! Owns scenarios in which that happens in every run: what is in the leaves before, and the script. Never
+//! explores: the tests do, and the hunt.
+
+use flagstone::{CommitBy, Durability, Options};
+use flagstone_nand::Crashable;
+
+use super::explore::Scenario;
+use super::script::{KEY_COUNT, KeyIndex, Op, Part, Script, Size};
+use super::{CLAIM_SHARES, small};
+use crate::model::{SlotIndex, TableIndex};
+
+/// What leaves do together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Together {
+    /// Several split, with one record.
+    Split,
+    /// What one leaf becomes is installed in parts.
+    Parts,
+    /// A transaction commits with several, as pages that a record names.
+    ClaimedPages,
+    /// The same by a flag.
+    Flagged,
+    /// A transaction commits with several, as appends that its record names.
+    ClaimedAppends,
+}
+
+/// The table whose rows have any size.
+const ROWS: TableIndex = TableIndex(1);
+
+const SLOT: SlotIndex = SlotIndex(0);
+
+/// A number without a common divisor with that of the keys: rows come in no order, all over the leaves.
+const STRIDE: u16 = 11;
+
+/// Memory beside that of other scenarios: leaves split together where it has room for their images.
+const MEMORY_TIMES: usize = 6;
+
+/// Log pages where changes have to gather in memory before they are merged.
+const LOG_PAGES: u32 = 32;
+
+impl Together {
+    /// A chip on which it happens.
+    pub(super) const fn profile(self) -> &'static str {
+        match self {
+            Self::Split | Self::Parts | Self::ClaimedPages => "tiny",
+            Self::Flagged => "tiny-flags",
+            Self::ClaimedAppends => "tiny-shared",
+        }
+    }
+
+    /// The scenario on a device, and the script whose changes have to be in their leaves before.
+    pub(super) fn scenario<C: Crashable>(self, device: C, seed: u64) -> (Scenario<C>, Script) {
+        let options = self.options(small(Options::default().with_seed(seed), &device));
+        let (before, ops) = self.scripts();
+        let scenario = Scenario { device, model: None, setup: options.into(), script: Script(ops) };
+        (scenario, Script(before))
+    }
+
+    fn options(self, options: Options) -> Options {
+        let commit = match self {
+            Self::Split | Self::Parts => CommitBy::Log,
+            Self::ClaimedPages | Self::ClaimedAppends => CommitBy::Claims,
+            Self::Flagged => CommitBy::Flags,
+        };
+        let log_pages = if self == Self::Split { options.log_pages } else { LOG_PAGES };
+        let options = Options { commit, log_pages, ..options };
+        if commit == CommitBy::Log {
+            let memory = MEMORY_TIMES * options.memory;
+            return options.with_memory(memory);
+        }
+        // What spills is not claimed.
+        let (frame_share, uncommitted_share) = CLAIM_SHARES;
+        Options { frame_share, uncommitted_share, ..options }
+    }
+
+    /// What comes before, and what is explored.
+    fn scripts(self) -> (Vec<Op>, Vec<Op>) {
+        let all = || 0..KEY_COUNT;
+        match self {
+            // Rows all over the tree grow.
+            Self::Split => {
+                let grown = [120, 180, 255].map(|size| commits(all(), 5, put(size)));
+                (commits(all(), 5, put(40)), grown.concat())
+            }
+            // Many rows come to a leaf, beside changes of those that it has.
+            Self::Parts => {
+                let few = 0..KEY_COUNT / 3;
+                let ops = [
+                    commits(0..KEY_COUNT / 6, 8, patch(0)),
+                    commits(KEY_COUNT / 3..KEY_COUNT, 4, put(255)),
+                    commits(few.clone(), 4, put(255)),
+                    commits(all(), 4, patch(100)),
+                ];
+                (commits(few, 8, put(16)), ops.concat())
+            }
+            // A row in each of many leaves.
+            Self::ClaimedPages | Self::Flagged => {
+                let ops = commits(all().chain(all()), 12, put(120));
+                (commits(all(), 8, put(120)), ops)
+            }
+            // Half of the rows go first, so that pages have room for appends.
+            Self::ClaimedAppends => {
+                let odd = || (1..KEY_COUNT).step_by(2);
+                let patched = [0, 60, 120, 180].map(|at| commits(odd(), 12, patch(at)));
+                let deleted =
+                    commits((0..KEY_COUNT).step_by(2), 12, |key| Op::Delete(SLOT, ROWS, key));
+                (commits(all(), 8, put(120)), [deleted, patched.concat()].concat())
+            }
+        }
+    }
+}
+
+fn put(size: u8) -> impl Fn(KeyIndex) -> Op {
+    move |key| Op::Put(SLOT, ROWS, key, Size(size))
+}
+
+fn patch(offset: u8) -> impl Fn(KeyIndex) -> Op {
+    move |key| Op::Patch(SLOT, ROWS, key, Part { offset, size: 8 })
+}
+
+/// Transactions of so many rows, with these numbers, and a piece of work behind each; every third one waits
+/// for the log, and the last one.
+fn commits(
+    numbers: impl Iterator<Item = u8>,
+    rows: usize,
+    change: impl Fn(KeyIndex) -> Op,
+) -> Vec<Op> {
+    let numbers: Vec<u8> = numbers.collect();
+    let key = |number: u8| KeyIndex((u16::from(number) * STRIDE % u16::from(KEY_COUNT)) as u8);
+    let mut ops = Vec::new();
+    let last = numbers.len().div_ceil(rows);
+    for (numbers, count) in numbers.chunks(rows).zip(1..) {
+        ops.extend(numbers.iter().map(|number| change(key(*number))));
+        let durability = match count % 3 == 0 || count == last {
+            true => Durability::Immediate,
+            false => Durability::Deferred,
+        };
+        ops.extend([Op::Commit(SLOT, durability), Op::Work(1)]);
+    }
+    ops
+}
+
+#[cfg(test)]
+mod tests;
