@@ -19,7 +19,9 @@ use tempfile::TempPath;
 
 use crate::failure::Failure;
 use crate::files::{at, is_standard, open_input, taken, write_new};
-use crate::open::{Opened, create_database, is_block_device, open, open_to_read, remove_files};
+use crate::open::{
+    Opened, create_database, half_made, is_block_device, open, open_to_read, remove_files,
+};
 use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
 use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
@@ -117,6 +119,7 @@ fn restore_new(
     }
     let creation = Creation { path: unfinished(&path), ..creation };
     remove_stale(&creation.path)?;
+    let _half_made = half_made(&creation);
     let report = restore_into(&creation, backup, watch)?;
     appear(&creation, &path).inspect_err(|_| remove_files(&creation))?;
     Ok(report)

@@ -9,7 +9,7 @@ use flagstone_lab::bench::{
     BenchConfig, BenchDevice, ChipUse, MemoryBudget, Warmup, WorkloadKind, run_all,
 };
 use flagstone_lab::preset;
-use flagstone_lab::run::{Run, Runs};
+use flagstone_lab::run::Run;
 use flagstone_lab::workload::{index, linkbench, tatp, tpcb, tpcc, ycsb};
 use flagstone_nand::Profile;
 
@@ -18,6 +18,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::open::{mtd_profile, require_no_database};
 use crate::output::Output;
+use crate::overrides;
 use crate::progress::Progress;
 use crate::request::{self, CHIP_PROFILE, DRIVE_PROFILE, SEGMENT_PROFILE, UsageError};
 use crate::scratch::Scratch;
@@ -62,12 +63,27 @@ pub(crate) fn bench(args: &BenchArgs, output: &mut Output) -> Result<Exit, Failu
         [run] => output.show(run, || run_table(&runs.runs))?,
         _ => output.show(&runs, || run_table(&runs.runs))?,
     }
-    Ok(verdict(&runs, request.unsteady))
+    verdict(&runs.runs, request.unsteady)
 }
 
-fn verdict(runs: &Runs, unsteady: Unsteady) -> Exit {
-    let is_steady = runs.runs.iter().all(|run| run.steady);
-    if is_steady || unsteady == Unsteady::Accepted { Exit::Ok } else { Exit::NotSteady }
+fn verdict(runs: &[Run], unsteady: Unsteady) -> Result<Exit, Failure> {
+    let why = |run: &Run| format!("{}: {}", run.config.preset, why_unsteady(run));
+    match runs.iter().find(|run| !run.steady) {
+        Some(run) if unsteady == Unsteady::Fails => Err(Failure::NotSteady { why: why(run) }),
+        _ => Ok(Exit::Ok),
+    }
+}
+
+/// Which rule of steadiness a run broke.
+fn why_unsteady(run: &Run) -> String {
+    let seen = &run.config.observed;
+    if seen.drift <= seen.drift_max {
+        return String::from("a quarter of the window or more went without garbage collection");
+    }
+    let (drift, chance) = (100.0 * seen.drift, 100.0 * seen.drift_max);
+    format!(
+        "the halves of the window are {drift:.1} % apart in erases a commit, {chance:.1} % may be chance"
+    )
 }
 
 /// Name of a phase, for people.
@@ -112,6 +128,9 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     config.time_max = args.seconds.map(seconds).transpose()?;
     config.memory = match &args.memory {
         Some(text) => MemoryBudget::Bytes(request::size("--memory", text)?),
+        None if names(&args.options, "memory") => {
+            return Err(UsageError::Conflict("the memory of a run is set by --memory").into());
+        }
         None => MemoryBudget::Share(0.1),
     };
     let held_back = args.held_back.as_deref();
@@ -122,6 +141,11 @@ fn validate(args: &BenchArgs) -> Result<BenchRequest, Failure> {
     let is_accepted = config.warmup == Warmup::None || !config.workload.overwrites();
     let unsteady = if is_accepted { Unsteady::Accepted } else { Unsteady::Fails };
     Ok(BenchRequest { config, unsteady, _scratch: scratch })
+}
+
+/// Whether one of the `KEY=VALUE` changes the option called `name`.
+fn names(changes: &[String], name: &str) -> bool {
+    changes.iter().any(|change| overrides::name_of(change).as_deref() == Some(name))
 }
 
 /// Scale of the workload, by the option that is its own; none where it was not given.
@@ -315,6 +339,12 @@ pub(crate) fn run_table(runs: &[Run]) -> String {
         format!("{} / {}", grouped(run.pool_hits), grouped(run.pool_misses))
     });
     line("steady", &|run| (if run.steady { "yes" } else { "no" }).to_owned());
+    line("  erases of the halves apart, %", &|run| {
+        format!("{:.1}", 100.0 * run.config.observed.drift)
+    });
+    line("  of these by chance, at most", &|run| {
+        format!("{:.1}", 100.0 * run.config.observed.drift_max)
+    });
     line("wall time, s", &|run| format!("{:.3}", run.wall_s));
     let heads = runs.iter().map(|run| run.config.preset.as_str());
     Table::with_rows(std::iter::once("").chain(heads), rows).to_string()

@@ -18,9 +18,10 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-use std::sync::mpsc;
-
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 use crate::args::DemoArgs;
 use crate::exit::Exit;
@@ -32,22 +33,19 @@ use server::Server;
 /// Runs `demo` until the process is interrupted.
 pub(crate) fn demo(args: &DemoArgs, output: &mut Output) -> Result<Exit, Failure> {
     let server = Server::start(args.port, Runs::default()).map_err(Failure::Listen)?;
-    let (sender, interrupted) = mpsc::channel();
-    // Without a handler an interrupt ends the process all the same, only less politely.
-    let _ = ctrlc::set_handler(move || {
-        let _ = sender.send(());
-    });
+    // Without a handler a signal ends the process all the same, only less politely.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
     let address = format!("http://{}/", server.address());
     let text = || format!("flagstone demo: {address}\nCtrl-C ends it.\n");
     output.show(&json!({ "address": address }), text)?;
     output.finish()?;
-    // A sender that is gone means that there is no handler: then nothing comes, and the process
-    // ends with the signal.
-    if interrupted.recv().is_err() {
+    let Some(signal) = signals.ok().and_then(|mut signals| signals.forever().next()) else {
         loop {
             std::thread::park();
         }
-    }
+    };
     server.runs().give_up_all();
+    // Whoever started it sees which signal ended it.
+    let _ = emulate_default_handler(signal);
     Ok(Exit::Ok)
 }

@@ -59,6 +59,12 @@ pub(crate) enum Failure {
         /// Name that was probably meant.
         nearest: Option<String>,
     },
+    /// A run that was to be steady was not.
+    #[error("the run is not steady: {why}; its figures must not be compared")]
+    NotSteady {
+        /// Run, and what it did.
+        why: String,
+    },
     /// The snapshot is not there.
     #[error("{path}: no snapshot `{snapshot}` is kept{}", suggestion(nearest.as_deref()))]
     NoSnapshot {
@@ -271,6 +277,7 @@ impl Failure {
             Self::Probe { .. } => Exit::Usage,
             Self::NoTable { .. } | Self::NoSnapshot { .. } | Self::NoKey { .. } => Exit::Missing,
             Self::Profile { .. } => Exit::ProfileMismatch,
+            Self::NotSteady { .. } => Exit::NotSteady,
             Self::Occupied { .. } => Exit::Exists,
             Self::File { source, .. } => file_exit(source.kind()),
             Self::ValueTooLong { .. } => Exit::TooLong,
@@ -416,6 +423,8 @@ fn bench_exit(error: &BenchError) -> Exit {
         BenchError::Config { .. } => Exit::Usage,
         BenchError::Open(error) => open_exit(error),
         BenchError::Engine(error) => engine_exit(error),
+        BenchError::Device { source, .. } => device_exit(source),
+        BenchError::Profile(_) => Exit::Usage,
         BenchError::Sums(_)
         | BenchError::Conditions(_)
         | BenchError::Index(_)

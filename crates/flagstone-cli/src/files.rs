@@ -14,6 +14,7 @@ use flagstone_nand::sync_name;
 use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
+use crate::interrupt::HalfMade;
 
 /// Whether a path stands for a standard stream.
 pub(crate) fn is_standard(path: &Path) -> bool {
@@ -60,6 +61,7 @@ pub(crate) fn write_new<T>(
     fs::metadata(parent).map_err(at(path))?;
     // Its own message names the temporary file.
     let file = file.tempfile_in(parent).map_err(|error| at(path)(error.kind().into()))?;
+    let _half_made = HalfMade::new(file.path());
     let mut stream = BufWriter::new(file);
     let result = write(&mut stream).map_err(|failure| match failure {
         Failure::Output(source) => at(path)(source),

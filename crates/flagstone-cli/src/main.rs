@@ -19,6 +19,7 @@ mod failure;
 mod files;
 mod generate;
 mod inspect;
+mod interrupt;
 mod lab;
 mod lines;
 mod open;

@@ -19,6 +19,7 @@ use flagstone_space::{MountError, Space};
 
 use crate::failure::{Failure, warn};
 use crate::files::{EEXIST, taken};
+use crate::interrupt::HalfMade;
 use crate::output::Form;
 use crate::request::{Creation, NewDevice, Target};
 
@@ -137,6 +138,7 @@ pub(crate) struct Created {
 /// Creates an empty database; when that fails, no file of it stays behind.
 pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
     let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
+    let _half_made = half_made(creation);
     let (device, profile) = vacant_device(creation)?;
     let data_size_max = device.geometry().data_size();
     match Database::create_on(device, &creation.options) {
@@ -153,6 +155,18 @@ pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
             Err(failure(source))
         }
     }
+}
+
+/// The files of a database that is being created. What was there before is none of them.
+pub(crate) fn half_made(creation: &Creation) -> Vec<HalfMade> {
+    let side = ImageNand::side_path(&creation.path);
+    let files = match creation.device {
+        NewDevice::Image(_) => vec![creation.path.as_path(), side.as_path()],
+        NewDevice::Segments(_) | NewDevice::Growing(..) => vec![creation.path.as_path()],
+        NewDevice::Mtd(..) => Vec::new(),
+    };
+    let is_there = files.iter().any(|path| path.symlink_metadata().is_ok());
+    files.into_iter().filter(|_| !is_there).map(HalfMade::new).collect()
 }
 
 /// The device of a database to be created, and the name of its profile. One that holds a database is refused,

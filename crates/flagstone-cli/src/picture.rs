@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 
 use flagstone_space::{BlockReport, BlockState};
 
+use crate::output::counted;
+
 /// What the picture shows beside the blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Caption {
@@ -24,7 +26,9 @@ type ColorOf<'a> = &'a dyn Fn(&BlockReport) -> String;
 /// Side of a square, and the distance from one to the next.
 const SIDE: usize = 12;
 const STEP: usize = 14;
-const MARGIN: usize = 24;
+const MARGIN: usize = 44;
+/// One row in so many has the number of its first block.
+const ROWS_NUMBERED: usize = 4;
 /// Lines of text above a map of blocks.
 const HEAD: usize = 40;
 
@@ -39,8 +43,12 @@ pub(crate) fn svg(blocks: &[BlockReport], caption: &Caption) -> String {
     let most = blocks.iter().map(|block| block.erases).max().unwrap_or(0);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-         width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+         width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\" \
+         role=\"img\" aria-labelledby=\"title about\">\n\
+         <title id=\"title\">{}</title>\n<desc id=\"about\">{}</desc>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
+        escaped(&caption.title),
+        escaped(&about(blocks, caption))
     );
     line(&mut text, MARGIN, MARGIN + 8, "font-weight=\"bold\"", &caption.title);
     let holds = format!("Live pages, of {} in a block", caption.units);
@@ -52,6 +60,11 @@ pub(crate) fn svg(blocks: &[BlockReport], caption: &Caption) -> String {
     for (index, (head, color)) in maps.into_iter().enumerate() {
         let top = MARGIN + 20 + index * map_height;
         line(&mut text, MARGIN, top + HEAD - 12, "", head);
+        for row in (0..rows).step_by(ROWS_NUMBERED) {
+            let y = top + HEAD + row * STEP + SIDE - 2;
+            let first = format!("{}", row * columns);
+            line(&mut text, MARGIN - 6, y, "text-anchor=\"end\" font-size=\"9\"", &first);
+        }
         for (number, block) in blocks.iter().enumerate() {
             let (x, y) = (MARGIN + number % columns * STEP, top + HEAD + number / columns * STEP);
             square(&mut text, x, y, &color(block), &words(block));
@@ -62,16 +75,40 @@ pub(crate) fn svg(blocks: &[BlockReport], caption: &Caption) -> String {
     text
 }
 
+/// The picture in words: how many blocks are in which state, and their erases.
+fn about(blocks: &[BlockReport], caption: &Caption) -> String {
+    let mut counts: Vec<(BlockState, usize)> = Vec::new();
+    for block in blocks {
+        match counts.iter_mut().find(|(state, _)| *state == block.state) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((block.state, 1)),
+        }
+    }
+    let count = |(state, count): (BlockState, usize)| format!("{count} {}", name_of(state));
+    let counts: Vec<String> = counts.into_iter().map(count).collect();
+    format!(
+        "{} blocks: {}. Erases of a block: {}.",
+        blocks.len(),
+        counts.join(", "),
+        caption.erases
+    )
+}
+
 /// Columns of a map that is about twice as wide as high; powers of two show pages' patterns best.
 fn columns_of(count: usize) -> usize {
     (1..=7).map(|power| 1 << power).find(|columns| columns * columns >= 2 * count).unwrap_or(128)
 }
 
 fn words(block: &BlockReport) -> String {
-    let in_legend = LEGEND.iter().find(|(state, _)| *state == block.state);
-    let state = in_legend.map_or(crate::inspect::state_name(block.state), |(_, name)| *name);
-    let number = block.block.0;
-    format!("block {number}: {state}, {} live, {} erases", block.live, block.erases)
+    let (number, state) = (block.block.0, name_of(block.state));
+    let erases = counted(block.erases, "erase", "erases");
+    format!("block {number}: {state}, {} live, {erases}", block.live)
+}
+
+/// The state's name, that of the legend if it is there.
+fn name_of(state: BlockState) -> &'static str {
+    let in_legend = LEGEND.iter().find(|(other, _)| *other == state);
+    in_legend.map_or(crate::inspect::state_name(state), |(_, name)| *name)
 }
 
 fn line(text: &mut String, x: usize, y: usize, attributes: &str, words: &str) {

@@ -5,20 +5,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use tempfile::TempDir;
 
 use crate::failure::Failure;
-
-/// Exit code of an interrupted command: 128 and the number of `SIGINT`, as shells have it.
-const INTERRUPTED: i32 = 130;
+use crate::interrupt::HalfMade;
 
 /// A directory, removed with this value where it is a temporary one.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
-    _temporary: Option<TempDir>,
+    _temporary: Option<(TempDir, HalfMade)>,
 }
 
 impl Scratch {
@@ -30,8 +27,9 @@ impl Scratch {
             return Ok(Self { path: path.into(), _temporary: None });
         }
         let temporary = TempDir::with_prefix("flagstone-").map_err(Failure::Temporary)?;
-        remove_when_interrupted(temporary.path().to_owned());
-        Ok(Self { path: temporary.path().to_owned(), _temporary: Some(temporary) })
+        let path = temporary.path().to_owned();
+        let half_made = HalfMade::new(&path);
+        Ok(Self { path, _temporary: Some((temporary, half_made)) })
     }
 
     /// Path of the directory.
@@ -39,13 +37,4 @@ impl Scratch {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-}
-
-fn remove_when_interrupted(path: PathBuf) {
-    let remove = move || {
-        let _ = fs::remove_dir_all(&path);
-        process::exit(INTERRUPTED);
-    };
-    // Without a handler an interrupt leaves the directory to the system's own cleaning.
-    let _ = ctrlc::set_handler(remove);
 }

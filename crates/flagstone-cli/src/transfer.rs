@@ -138,7 +138,8 @@ struct Importer<'a> {
     /// Tables that were met; none is that of an index.
     tables: BTreeMap<String, Option<Table>>,
     transaction: Option<Transaction>,
-    batch_rows: u64,
+    /// Rows of the transaction with their lines: it may have to be made in parts.
+    batch: Vec<(u64, LineRow)>,
     batch_bytes: usize,
     /// Line up to which everything is stored.
     stored: u64,
@@ -156,7 +157,7 @@ impl<'a> Importer<'a> {
             request,
             tables: BTreeMap::new(),
             transaction: None,
-            batch_rows: 0,
+            batch: Vec::new(),
             batch_bytes: 0,
             stored: request.first_line.saturating_sub(1),
             rows: 0,
@@ -180,21 +181,25 @@ impl<'a> Importer<'a> {
                 Ok(None) => break,
                 Err(error) => return Err(self.give_up(lines.number() + 1, LineFault::Read(error))),
             };
-            if let Err(fault) = row.and_then(|row| self.put(&row)) {
-                return Err(self.give_up(lines.number(), fault));
+            if let Err(fault) = row.and_then(|row| self.put(lines.number(), row)) {
+                // Without room it is the first row that is not stored.
+                let is_full = matches!(fault, LineFault::Engine(EngineError::Full));
+                let line = if is_full { self.stored + 1 } else { lines.number() };
+                return Err(self.give_up(line, fault));
             }
-            let whole = self.batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
+            let batch_rows = self.batch.len() as u64;
+            let whole = batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
             if whole && self.request.atomicity == Atomicity::Batches {
                 self.commit(lines.number())?;
             }
-            if (self.rows + self.batch_rows).is_multiple_of(PROGRESS_ROWS) {
+            if (self.rows + batch_rows).is_multiple_of(PROGRESS_ROWS) {
                 progress.report("importing, bytes", lines.bytes(), size);
             }
         }
         self.commit(lines.number())
     }
 
-    fn put(&mut self, row: &LineRow) -> Result<(), LineFault> {
+    fn put(&mut self, line: u64, row: LineRow) -> Result<(), LineFault> {
         let table = match self.tables.get(&row.table) {
             Some(table) => *table,
             None => {
@@ -207,11 +212,52 @@ impl<'a> Importer<'a> {
             self.left_out += 1;
             return Ok(());
         };
+        self.batch_bytes += row.key.len() + row.value.len();
+        self.batch.push((line, row));
+        let Some((_, row)) = self.batch.last() else { return Ok(()) };
         let begin = || self.opened.database().begin();
         let transaction = self.transaction.get_or_insert_with(begin);
-        transaction.put(table, &row.key, &row.value)?;
-        self.batch_rows += 1;
-        self.batch_bytes += row.key.len() + row.value.len();
+        match transaction.put(table, &row.key, &row.value) {
+            // What does not fit with all the others may fit with few.
+            Err(EngineError::Full) if self.is_divisible() => self.store_in_parts(),
+            put => Ok(put?),
+        }
+    }
+
+    /// Whether the rows of the transaction may come in several.
+    fn is_divisible(&self) -> bool {
+        self.request.atomicity == Atomicity::Batches && self.batch.len() > 1
+    }
+
+    /// Stores the rows of the transaction in as many as it takes: each needs room for its changes beside what is
+    /// there, and gives back what it does not need in the end.
+    fn store_in_parts(&mut self) -> Result<(), LineFault> {
+        self.transaction = None;
+        self.batch_bytes = 0;
+        let mut parts = vec![std::mem::take(&mut self.batch)];
+        while let Some(mut part) = parts.pop() {
+            match self.store(&part) {
+                Err(LineFault::Engine(EngineError::Full)) if part.len() > 1 => {
+                    let rest = part.split_off(part.len() / 2);
+                    parts.extend([rest, part]);
+                }
+                stored => stored?,
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, rows: &[(u64, LineRow)]) -> Result<(), LineFault> {
+        let mut transaction = self.opened.database().begin();
+        for (_, row) in rows {
+            if let Some(Some(table)) = self.tables.get(&row.table) {
+                transaction.put(*table, &row.key, &row.value)?;
+            }
+        }
+        self.bill += transaction.commit()?.bill;
+        self.commits += 1;
+        self.rows += rows.len() as u64;
+        self.stored = rows.last().map_or(self.stored, |(line, _)| *line);
         Ok(())
     }
 
@@ -231,13 +277,22 @@ impl<'a> Importer<'a> {
     /// Makes everything up to `line` durable.
     fn commit(&mut self, line: u64) -> Result<(), Failure> {
         if let Some(transaction) = self.transaction.take() {
-            let committed = transaction.commit();
-            self.bill += committed.map_err(|error| self.failure(line, error.into()))?.bill;
-            self.commits += 1;
+            match transaction.commit() {
+                Ok(committed) => {
+                    self.bill += committed.bill;
+                    self.commits += 1;
+                    self.rows += self.batch.len() as u64;
+                }
+                Err(EngineError::Full) if self.is_divisible() => {
+                    let stored = self.store_in_parts();
+                    stored.map_err(|fault| self.failure(self.stored + 1, fault))?;
+                }
+                Err(error) => return Err(self.failure(line, error.into())),
+            }
         }
-        self.rows += self.batch_rows;
         self.stored = line;
-        (self.batch_rows, self.batch_bytes) = (0, 0);
+        self.batch_bytes = 0;
+        self.batch.clear();
         Ok(())
     }
 

@@ -18,12 +18,12 @@ pub(crate) mod report;
 pub(crate) mod simulated;
 pub(crate) mod threaded;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use flagstone::{EngineError, OpenError, Options};
-use flagstone_nand::Profile;
+use flagstone_nand::{OpenDeviceError, Profile};
 use thiserror::Error;
 
 use crate::medium::Medium;
@@ -270,9 +270,14 @@ pub enum BenchError {
     /// The profile cannot carry a chip of the size needed.
     #[error(transparent)]
     Profile(#[from] flagstone_nand::ProfileError),
-    /// The image or the file could not be created.
-    #[error(transparent)]
-    Device(#[from] flagstone_nand::OpenDeviceError),
+    /// The image, the file or the node could not be made a device.
+    #[error("{}: {source}", path.display())]
+    Device {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: OpenDeviceError,
+    },
     /// A page trace could not be replayed.
     #[error("the replay failed: {0}")]
     Replay(String),
@@ -290,6 +295,13 @@ pub enum BenchError {
         /// What they wait for.
         waits: String,
     },
+}
+
+impl BenchError {
+    /// The error of a device at `path`.
+    pub(crate) fn at(path: &Path) -> impl FnOnce(OpenDeviceError) -> Self {
+        |source| Self::Device { path: path.into(), source }
+    }
 }
 
 /// Runs the benchmark with each of its options in turn.

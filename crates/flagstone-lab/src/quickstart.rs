@@ -164,7 +164,7 @@ impl Journey {
         let clients = job.config.clients;
         let options = job.engine_options(options);
         let (profile, size) = job.chip(&options, &Estimate::for_clients(clients))?;
-        let device = ImageNand::create(image, &profile)?;
+        let device = ImageNand::create(image, &profile).map_err(BenchError::at(image))?;
         let mut on_progress = |progress: crate::bench::Progress| {
             debug_assert_eq!(progress.phase, Phase::Load);
             tell(Stage::Load, progress.done, progress.total);
@@ -222,7 +222,7 @@ impl Journey {
         let earlier = machine.totals().since(&base);
         let Machine { database, tables: _, options, size } = machine;
         drop(database);
-        let device = ImageNand::open(image)?;
+        let device = ImageNand::open(image).map_err(BenchError::at(image))?;
         let base = Totals { device: device.counters(), ..Totals::default() };
         let (recovery, database) = restart::<Database<_>>(device, &options)?;
         let tpcb = job.workload;

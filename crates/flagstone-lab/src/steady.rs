@@ -7,8 +7,10 @@
 //!   sampling error where that is larger.
 //! - **S3** The sampling error is two standard errors of the difference of the two halves' means,
 //!   taken from the scatter of the slices within each half, so that a drift between the halves
-//!   does not excuse itself. It excuses at most 10 %: where the slices scatter more, the window cannot
-//!   tell whether it drifts, and is not steady.
+//!   does not excuse itself.
+//!
+//! Where the slices scatter much, the window cannot tell whether it drifts: it passes the rule and says little.
+//! The papers' figures take it for steady only below [`Steadiness::ALLOWED_MAX`].
 
 use serde::{Deserialize, Serialize};
 
@@ -18,9 +20,6 @@ const _: () = assert!(SLICE_COUNT.is_multiple_of(8));
 
 /// Largest difference that needs no excuse (rule S2).
 const DRIFT_MAX: f64 = 0.03;
-
-/// Largest sampling error with which a window can be judged (rule S3).
-const SAMPLING_MAX: f64 = 0.10;
 
 /// What one slice of the window did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,13 +37,13 @@ pub struct Steadiness {
     pub steady: bool,
     /// Difference of the halves' erases per commit, as a share of their mean.
     pub drift: f64,
-    /// Difference that is allowed; beyond [`Steadiness::ALLOWED_MAX`] nothing can be told.
+    /// Difference that is allowed; beyond [`Steadiness::ALLOWED_MAX`] little can be told.
     pub drift_max: f64,
 }
 
 impl Steadiness {
-    /// Largest difference that is ever allowed (rule S3).
-    pub const ALLOWED_MAX: f64 = SAMPLING_MAX;
+    /// Largest sampling error with which a window tells whether it drifts.
+    pub const ALLOWED_MAX: f64 = 0.10;
 
     /// Judges a window by its slices, in order.
     #[must_use]
@@ -58,9 +57,7 @@ impl Steadiness {
         let drift = (early.mean - late.mean).abs() / mean;
         let sampling = 2.0 * (early.mean_variance + late.mean_variance).sqrt() / mean;
         let drift_max = sampling.max(DRIFT_MAX);
-        let is_steady =
-            collects_throughout(slices) && drift <= drift_max && drift_max <= SAMPLING_MAX;
-        Self { steady: is_steady, drift, drift_max }
+        Self { steady: collects_throughout(slices) && drift <= drift_max, drift, drift_max }
     }
 }
 
@@ -127,10 +124,10 @@ mod tests {
         assert!(!steadiness.steady, "rule S2");
     }
 
-    /// Goal: bursts are no excuse for whatever drift there is. Method: collection that comes all at once,
-    /// in two slices of each half, and twice as much of it in the second half.
+    /// Goal: a window whose bursts would hide any drift is known by what it allows. Method: collection that comes
+    /// all at once, in two slices of each half, and twice as much of it in the second half.
     #[test]
-    fn bursts_that_hide_any_drift_are_not_steady() {
+    fn bursts_that_hide_any_drift_are_told() {
         let mut erases = [1; SLICE_COUNT];
         for (slice, count) in [(1, 100), (6, 100), (9, 200), (14, 200)] {
             erases[slice] = count;
@@ -138,9 +135,8 @@ mod tests {
         let steadiness = window(erases);
         assert!(steadiness.drift > 0.6 && steadiness.drift <= steadiness.drift_max);
         assert!(steadiness.drift_max > Steadiness::ALLOWED_MAX);
-        assert!(!steadiness.steady, "rule S3");
         let even = window(std::array::from_fn(|index| if index % 8 == 3 { 100 } else { 1 }));
-        assert!(even.drift == 0.0 && !even.steady, "a drift of nothing by chance: {even:?}");
+        assert!(even.drift == 0.0 && even.drift_max > Steadiness::ALLOWED_MAX, "{even:?}");
     }
 
     #[test]

@@ -179,6 +179,9 @@ pub enum SideFault {
     /// The profile in it.
     #[error(transparent)]
     Profile(#[from] crate::ProfileError),
+    /// It is no text.
+    #[error("it is no text")]
+    Text,
     /// What it says of the blocks of the image.
     #[error("its table `image` is damaged")]
     Blocks,

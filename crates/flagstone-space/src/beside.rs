@@ -75,7 +75,8 @@ impl ReadTicket {
         let Some((head, body)) = self.image.split_at_checked(HEADER_SIZE) else { return };
         if let RawMeta::Found(meta, crc) = PageMeta::decode(head) {
             self.found = Some((meta, meta.matches(self.place, crc32c(body), crc)));
-            self.image.drain(..HEADER_SIZE);
+            // What is kept takes no more memory than it is counted for.
+            self.image = body.to_vec();
         }
     }
 

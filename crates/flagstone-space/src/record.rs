@@ -7,8 +7,8 @@
 //! R3. Open groups stand in the record with all their pages (rule D4).
 //! R4. No number of a record is so high that those to come would not fit where pages name them.
 //! R5. A record names no more frozen mappings than there may be: sizes are computed from their number.
-//! R6. Pages of open groups that follow each other in number, place and version stand as one entry; damaged counts
-//!     cannot make a mount take more memory than a device's pages do.
+//! R6. Pages of open groups that follow each other in number, place and version stand as one entry. There are no
+//!     more of them than pages of the device: nothing is unfolded of a record that is not whole.
 
 use alloc::vec::Vec;
 
@@ -33,9 +33,6 @@ const STRETCH_MAX: usize = 1 << STRETCH_BITS;
 
 /// Bits of an entry's version that say how many pages follow the first one.
 const STRETCH_BITS: u32 = 15;
-
-/// Pages of open groups that a record lists, at most (R6).
-const OPEN_PAGES_MAX: usize = 1 << 20;
 
 /// Bits of a version in a page's metadata; a log block's first page number stands there too.
 const VERSION_BITS: u32 = 48;
@@ -249,6 +246,7 @@ impl Record {
         }
         let count = |from: usize| get_uint(&head[from..from + 4]) as usize;
         let mut record = Self::decode_head(head);
+        let mut stretches = Vec::new();
         for _ in 0..count(80) {
             record.ring.push(reader.u32()?);
         }
@@ -266,11 +264,7 @@ impl Record {
             let rank = if packed >> 63 == 1 { Rank::Overtaken } else { Rank::Newest };
             let version = Version(packed & ((1 << VERSION_BITS) - 1));
             let more = (packed >> VERSION_BITS) as u32 & (STRETCH_MAX as u32 - 1);
-            if record.groups.len() + more as usize >= OPEN_PAGES_MAX {
-                return Err(RecordFault::Damaged);
-            }
-            let first = OpenGroupPage { group, page, at, version, rank };
-            record.groups.extend((0..=more).map(|it| first.behind(it, record.options.parts)));
+            stretches.push((OpenGroupPage { group, page, at, version, rank }, more));
         }
         if head[11] & HAS_FROZEN != 0 {
             for _ in 0..reader.u32()? {
@@ -282,6 +276,7 @@ impl Record {
         if reader.u32()? != crc32c(&source[..size]) {
             return Err(RecordFault::Damaged);
         }
+        record.unfold(&stretches)?;
         match get_uint(&head[4..6]) as u16 {
             FORMAT_VERSION if !record.leaves_numbers() || record.has_too_many_frozen() => {
                 Err(RecordFault::Damaged)
@@ -289,6 +284,19 @@ impl Record {
             FORMAT_VERSION => Ok(record),
             other => Err(RecordFault::Version(other)),
         }
+    }
+
+    /// Lists the pages of these stretches (R6).
+    fn unfold(&mut self, stretches: &[(OpenGroupPage, u32)]) -> Result<(), RecordFault> {
+        let count = stretches.iter().map(|(_, more)| u64::from(*more) + 1).sum::<u64>();
+        let Geometry { pages_per_block, block_count, .. } = self.geometry;
+        if count > u64::from(pages_per_block) * u64::from(block_count) {
+            return Err(RecordFault::Damaged);
+        }
+        for (first, more) in stretches {
+            self.groups.extend((0..=*more).map(|it| first.behind(it, self.options.parts)));
+        }
+        Ok(())
     }
 
     /// Whether it names more frozen mappings than there may be (R5).
@@ -457,7 +465,8 @@ mod tests {
     fn a_stretch_longer_than_an_entry_survives() {
         let first = open_pages()[1];
         let groups = (0..STRETCH_MAX as u32 + 3).map(|it| first.behind(it, 1)).collect();
-        let (record, mut bytes) = (Record { groups, ..sample() }, Vec::new());
+        let (mut record, mut bytes) = (Record { groups, ..sample() }, Vec::new());
+        record.geometry.block_count = 8_192;
         record.encode(&mut bytes);
         assert_eq!(Record::decode(&bytes), Ok(record));
     }
@@ -465,13 +474,15 @@ mod tests {
     /// Goal: a damaged count takes no memory that a record cannot mean.
     #[test]
     fn more_open_pages_than_a_record_may_list_are_damage() {
-        let mut bytes = Vec::new();
-        let far = open_pages()[1].behind(1 << 20, 1);
-        let groups = (0..STRETCH_MAX as u32).map(|it| far.behind(it, 1));
-        // Each stretch but the first is the same again.
-        let groups = groups.cycle().take(OPEN_PAGES_MAX + 1).collect();
-        Record { groups, ..sample() }.encode(&mut bytes);
-        assert_eq!(Record::decode(&bytes), Err(RecordFault::Damaged));
+        let first = open_pages()[1];
+        let decoded = |count: u32| {
+            let (mut bytes, groups) = (Vec::new(), (0..count).map(|it| first.behind(it, 1)));
+            Record { groups: groups.collect(), ..sample() }.encode(&mut bytes);
+            Record::decode(&bytes).map(|record| record.groups.len())
+        };
+        // 24 blocks of 8 pages.
+        assert_eq!(decoded(192), Ok(192));
+        assert_eq!(decoded(193), Err(RecordFault::Damaged));
     }
 
     #[test]

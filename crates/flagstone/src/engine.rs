@@ -74,6 +74,7 @@ pub(crate) use restart::{MeetPoint, Replay, ReplayEffects};
 pub(crate) use scan::successor;
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
+pub(crate) use spill::SpillJob;
 use split::{Sizes, Split};
 pub(crate) use stats::NodeOutline;
 pub use stats::{EngineStats, Memory};

@@ -26,7 +26,7 @@ use crate::bugs::SeededBug;
 use crate::database::WearAccount;
 use crate::engine::{
     Append, CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, Freed, InstallJob, Job,
-    PageWrite, Release, SpaceView, Step, Stop, Table, Wait, WriteJob,
+    PageWrite, Release, SpaceView, SpillJob, Step, Stop, Table, Wait, WriteJob,
 };
 use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
@@ -115,7 +115,7 @@ impl Work {
 #[derive(Debug)]
 enum Done {
     Written(Box<WriteJob>, Option<PinId>),
-    Spilled(Xid, GroupId),
+    Spilled(SpillJob),
     Checkpoint,
     /// The pages of a claim are durable.
     Sealed,
@@ -362,7 +362,7 @@ impl<D: Nand> Runtime<D> {
         let mut engine = self.engine();
         match work.done {
             Done::Written(job, pin) => engine.written(*job, pin),
-            Done::Spilled(xid, group) => engine.spilled(xid, group),
+            Done::Spilled(job) => engine.spilled(&job),
             Done::Checkpoint => engine.checkpoint_done(),
             Done::Sealed => engine.claim_sealed(),
             Done::Flagged | Done::Nothing => {}
@@ -457,7 +457,7 @@ impl<D: Nand> Runtime<D> {
                 let written = self.write_group(job.group, images, tag);
                 let written = written.and_then(|()| self.seal_group());
                 match written {
-                    Ok(()) => Ok(Done::Spilled(job.xid, job.group)),
+                    Ok(()) => Ok(Done::Spilled(job)),
                     Err(EngineError::Full) => {
                         self.engine().spill_failed(&job);
                         Ok(Done::Nothing)

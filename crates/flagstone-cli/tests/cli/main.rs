@@ -13,6 +13,7 @@ mod compact;
 mod documents;
 mod generate;
 mod grow;
+mod interrupt;
 mod names;
 mod own_ecc;
 mod probe;

@@ -45,7 +45,10 @@ impl<W: Workload> Job<'_, W> {
         }
         let mut size = ChipSize::of(*self, &shape, fixed, estimate);
         loop {
-            let blocks = real_block_count(&self.config.profile, size.block_count());
+            let profile = &self.config.profile;
+            let blocks = real_block_count(profile, size.block_count());
+            // Every die of the device is there, however little the workload needs.
+            let blocks = blocks.max(profile.geometry.die_count);
             let profile = self.config.profile.clone().with_block_count(blocks)?;
             if self.has_room(&profile, &shape, &size, options)? {
                 return Ok((profile, size));

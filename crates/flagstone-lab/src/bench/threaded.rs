@@ -218,20 +218,22 @@ pub(super) fn run<W: Workload>(
     match &job.config.device {
         BenchDevice::File(directory) => {
             let path = directory.join(name).with_extension("flagstone");
-            let storage = FileStorage::create(&path)?;
-            let device = SegmentFile::create(storage, &profile)?;
+            let storage = FileStorage::create(&path);
+            let device = storage.and_then(|storage| SegmentFile::create(storage, &profile));
+            let device = device.map_err(BenchError::at(&path))?;
             let machine = Machine::load(job, options, size, device, observer)?;
             run_on(machine, job, observer)
         }
         BenchDevice::Image(directory) => {
             let path = directory.join(name).with_extension("nand");
-            let device = EccNand::create_image(&path, &profile)?;
+            let device = EccNand::create_image(&path, &profile).map_err(BenchError::at(&path))?;
             let machine = Machine::load(job, options, size, device, observer)?;
             run_on(machine, job, observer)
         }
         #[cfg(target_os = "linux")]
         BenchDevice::Mtd(node) => {
-            let device = EccNand::create_mtd(node, Some(&profile), profile.ecc)?;
+            let device = EccNand::create_mtd(node, Some(&profile), profile.ecc);
+            let device = device.map_err(BenchError::at(node))?;
             let machine = Machine::load(job, options, size, device, observer)?;
             run_on(machine, job, observer)
         }

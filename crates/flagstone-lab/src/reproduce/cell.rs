@@ -100,11 +100,12 @@ impl Outcome {
             .with("leaf_references", run.leaf_references as f64)
             .with("leaf_misses", run.leaf_misses as f64)
             .with("gc_victims", run.gc_victims as f64)
+            .judged()
     }
 
-    /// The same outcome, judged by the rule of steadiness as it is now: a run on file may be older.
+    /// The same outcome, not steady where its window cannot tell whether it drifts.
     #[must_use]
-    pub(super) fn judged_anew(mut self) -> Self {
+    pub(super) fn judged(mut self) -> Self {
         let allowed = self.config["observed"]["drift_max"].as_f64();
         if allowed.is_some_and(|allowed| allowed > Steadiness::ALLOWED_MAX) {
             self.steady = self.steady.map(|_| false);

@@ -103,7 +103,7 @@ pub(super) fn runs_on_file(
         let parts = if is_journal { text.lines().collect() } else { vec![text.as_str()] };
         for runs in parts.into_iter().filter_map(|part| serde_json::from_str::<Runs>(part).ok()) {
             if (runs.effort, runs.seed) == (effort, seed) {
-                known.extend(runs.runs.into_iter().map(|(name, run)| (name, run.judged_anew())));
+                known.extend(runs.runs.into_iter().map(|(name, run)| (name, run.judged())));
             }
         }
     }
@@ -138,8 +138,13 @@ pub fn write(reproduction: &Reproduction, dir: &Path) -> Result<PathBuf, Reprodu
 
 /// The command that repeats a reproduction.
 pub(super) fn command(reproduction: &Reproduction) -> String {
-    let quick = if reproduction.effort == Effort::Quick { " --quick" } else { "" };
-    format!("flagstone lab reproduce {}{quick} --seed {}", reproduction.paper, reproduction.seed)
+    let Reproduction { paper, effort, seed, figures, .. } = reproduction;
+    let figure = match figures.as_slice() {
+        [report] => format!(" {}", report.figure),
+        _ => String::new(),
+    };
+    let quick = if *effort == Effort::Quick { " --quick" } else { "" };
+    format!("flagstone lab reproduce {paper}{figure}{quick} --seed {seed}")
 }
 
 fn json(reproduction: &Reproduction, report: &Report) -> Result<String, ReproduceError> {

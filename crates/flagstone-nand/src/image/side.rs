@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -62,7 +62,13 @@ pub(super) fn remove(path: &Path) {
 
 /// Reads a side file: the profile, and the table of the blocks if there is one.
 pub(super) fn load(path: &Path) -> Result<(Profile, Option<Value>), OpenDeviceError> {
-    let text = fs::read_to_string(path).map_err(|error| io(&error))?;
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(found) if found.kind() == ErrorKind::InvalidData => {
+            return Err(error(path, SideFault::Text));
+        }
+        Err(found) => return Err(io(&found)),
+    };
     parse(&text).map_err(|fault| error(path, fault))
 }
 

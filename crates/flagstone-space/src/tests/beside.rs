@@ -34,7 +34,9 @@ fn a_read_beside_the_space_brings_what_any_read_does() {
     let info = space.read(page, &mut image).unwrap();
     let mut ticket = space.begin_read(page).unwrap();
     ticket.run();
-    assert_eq!(space.end_read(ticket), Some((info, image)));
+    let read = space.end_read(ticket);
+    assert!(read.iter().all(|(_, image)| image.capacity() == image.len()), "room for a header");
+    assert_eq!(read, Some((info, image)));
 }
 
 #[test]

@@ -318,6 +318,8 @@ impl Engine {
         if self.leaf_at_hand(table, key).is_none() && !self.holds_delta(table, key) {
             return None;
         }
+        // What glances counted is no part of what is put back.
+        self.pool.note_glances();
         let (misses, hits, references) = (self.pool.misses, self.pool.hits, self.pool.references);
         let old = self.value_without_reading(xid, table, key);
         (self.pool.misses, self.pool.hits, self.pool.references) = (misses, hits, references);

@@ -629,7 +629,10 @@ impl Engine {
     /// Bytes of it that go when background work has loaded every run and released what it may.
     pub(crate) fn passing_record_size(&self) -> usize {
         let ready = self.trims.ready(self.durable(), self.snapshots.oldest());
-        self.run_record_size() + ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>()
+        let released = ready.map(|release| RELEASE_SIZE + release.size()).sum::<usize>();
+        // Which of the pages belong to groups that are about to be closed is for the space floor to say.
+        let listed = if self.trims.has_groups() { self.view.record_listed } else { 0 };
+        self.run_record_size() + released + listed
     }
 
     /// Bytes of it that list pages of open groups: what stands on flash as it was seen last, and what may have come since.

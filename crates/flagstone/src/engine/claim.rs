@@ -496,7 +496,7 @@ impl Engine {
     /// what spills meanwhile, which may have as much room as `can_name_more` gives to all.
     fn may_claim(&self, xid: Xid, pages: usize) -> bool {
         let more = pages - self.claimed_page_count() + self.cycle.grouped_pages();
-        self.has_room_to_claim(pages as u64) && self.can_name_more(xid, 2 * more)
+        self.has_room_to_claim(pages as u64) && self.can_name_more(xid, 2 * more, 0)
     }
 
     /// The leaf's new image; none when its changes are left to the log.

@@ -258,36 +258,37 @@ impl Engine {
         usable.saturating_sub(idle_size) / OPEN_GROUP_PAGE_SIZE
     }
 
-    /// Whether `xid` may write `pages` more before its commit: the record of a checkpoint has to
-    /// name them all, and one record in the log the runs.
-    pub(crate) fn can_name_more(&self, xid: Xid, pages: usize) -> bool {
+    /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: the record of a
+    /// checkpoint has to name them all, and one record in the log the runs.
+    pub(crate) fn can_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
         // A record that the space floor makes for itself repeats what the last one said.
         let listed = self.open_pages_size();
         let said = (self.record_size() - listed).max(self.view.record_said);
-        self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
+        self.fits_record(said + listed + pages * OPEN_GROUP_PAGE_SIZE + names)
+            && self.log_names(xid, names)
     }
 
     /// Whether it could once what others have committed is loaded, and a checkpoint says less than the last
     /// one.
-    pub(crate) fn may_name_more(&self, xid: Xid, pages: usize) -> bool {
+    pub(crate) fn may_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
         let stays = self.record_size() - self.passing_record_size();
-        self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE) && self.log_names(xid)
+        self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE + names) && self.log_names(xid, names)
     }
 
     fn fits_record(&self, size: usize) -> bool {
         size * 100 <= self.view.record_room * RECORD_USE_PERCENT
     }
 
-    /// Whether one record in the log names the runs of `xid`.
-    fn log_names(&self, xid: Xid) -> bool {
+    /// Whether one record in the log names the runs of `xid`, and one more in `names` bytes.
+    fn log_names(&self, xid: Xid, names: usize) -> bool {
         let log_size = self.view.log_budget as usize * self.view.log_page_size;
         let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
-        commit_size <= log_size / COMMIT_LOG_SHARE
+        commit_size + names <= log_size / COMMIT_LOG_SHARE
     }
 
     /// Waits until a log that grows with its device is large enough for the commit of `xid`.
-    pub(crate) fn demand_log(&self, xid: Xid) -> Step<()> {
-        let is_short = self.view.log_grows && !self.log_names(xid);
+    pub(crate) fn demand_log(&self, xid: Xid, names: usize) -> Step<()> {
+        let is_short = self.view.log_grows && !self.log_names(xid, names);
         if is_short { Err(Stop::Wait(Wait::LargerLog(self.view.log_budget))) } else { Ok(()) }
     }
 

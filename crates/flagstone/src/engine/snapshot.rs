@@ -101,7 +101,8 @@ impl Snapshots {
         floors.extend(live.ids.iter().map(|id| id.lsn));
     }
 
-    /// The commit that a snapshot reads at, unless it was ended to free what it holds.
+    /// The commit that a snapshot reads at, unless it was ended to free what it holds. One that its owner has ended is
+    /// not looked for: nothing may be read with it.
     pub(crate) fn lsn(&self, snapshot: SnapshotId) -> Result<Lsn, EngineError> {
         match snapshot.number < self.ended_before {
             true => Err(EngineError::SnapshotTooOld),

@@ -50,8 +50,15 @@ const SPILL_PAGES_MIN: usize = 8;
 /// a single key takes more.
 const SPILL_SHARE: usize = 64;
 
-/// Pages of a part, unless a key takes more: whoever needs a key loads that many of each run.
-const PART_PAGES: usize = 8;
+/// Pages of one job, at most, whatever the memory.
+const SPILL_PAGES_MAX: usize = 256;
+
+/// Pages of a part, at most, unless a key takes more: whoever needs a key loads that many of each run.
+const PART_PAGES_MAX: usize = 8;
+
+/// Parts that a run has at least, if it has as many pages: a key's part is a small share of the run, as the run is of
+/// all keys.
+const PARTS_MIN: usize = 2;
 
 /// Sorted pages of changes, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +86,22 @@ impl Run {
         self.parts.iter().map(|part| part.pages.len()).sum()
     }
 
-    /// Adds the next page, whose first private key is `first`: to the last part, unless it has its pages and no
-    /// key goes on.
-    fn push(&mut self, first: Vec<u8>, goes_on: bool, page: LogicalPage) {
-        match self.parts.last_mut() {
-            Some(part) if goes_on || part.pages.len() < PART_PAGES => part.pages.push(page),
-            _ => self.parts.push(RunPart { first, pages: PageSpans::from_iter([page]) }),
+    /// A run of these pages, in order.
+    fn of(group: GroupId, pages: &[(BuiltPage, LogicalPage)], last: Vec<u8>) -> Self {
+        let part_pages = (pages.len() / PARTS_MIN).clamp(1, PART_PAGES_MAX);
+        let mut parts: Vec<RunPart> = Vec::new();
+        for (built, page) in pages {
+            match parts.last_mut() {
+                Some(part) if built.goes_on || part.pages.len() < part_pages => {
+                    part.pages.push(*page);
+                }
+                _ => {
+                    let (first, pages) = (built.first.clone(), PageSpans::from_iter([*page]));
+                    parts.push(RunPart { first, pages });
+                }
+            }
         }
+        Self { group, parts, last }
     }
 
     /// The parts that may hold private keys from `low` on, up to `high` (exclusive) if there is one.
@@ -122,6 +138,9 @@ impl OwnVersion {
         !matches!(self.op(), Ok(Op::Patch(_)) | Err(_))
     }
 }
+
+/// Bytes of a name beside keys, at most: those of a run, or of one of its parts.
+const NAME_SIZE: usize = 28;
 
 /// Tells one state of a transaction from the next.
 pub(crate) type Stamp = (u64, usize);
@@ -229,6 +248,7 @@ fn build_page(versions: &[Version<'_>], size: usize) -> (Vec<u8>, usize) {
 }
 
 /// A page of changes, not written yet.
+#[derive(Debug)]
 struct BuiltPage {
     first: Vec<u8>,
     /// Whether it begins with the key that the page before ended with.
@@ -236,17 +256,30 @@ struct BuiltPage {
     image: Vec<u8>,
 }
 
-/// The first pages' worth of a transaction's changes.
+/// Some pages' worth of a transaction's changes.
 struct BuiltPages {
     pages: Vec<BuiltPage>,
     last: Vec<u8>,
-    /// First key that stays.
+    /// First key behind them that stays.
     rest: Option<Vec<u8>>,
 }
 
-/// Fills `page_count` pages, and as many more as the last key goes on.
-fn build_pages(writes: &DeltaMap, page_count: usize, size: usize) -> Option<BuiltPages> {
-    let versions = first_versions(writes, page_count * size);
+impl BuiltPages {
+    /// Bytes that name them in a record, at most.
+    fn named_size(&self) -> usize {
+        let page = |page: &BuiltPage| NAME_SIZE + page.first.len();
+        NAME_SIZE + self.last.len() + self.pages.iter().map(page).sum::<usize>()
+    }
+}
+
+/// Fills `page_count` pages with changes of keys from `from` on, and as many more as the last key goes on.
+fn build_pages(
+    writes: &DeltaMap,
+    from: &[u8],
+    page_count: usize,
+    size: usize,
+) -> Option<BuiltPages> {
+    let versions = first_versions(writes, from, page_count * size);
     let mut pages = Vec::new();
     let mut count = 0;
     let goes_on = |count: usize| count > 0 && versions[count - 1].0 == versions[count].0;
@@ -261,12 +294,12 @@ fn build_pages(writes: &DeltaMap, page_count: usize, size: usize) -> Option<Buil
     Some(BuiltPages { pages, last, rest })
 }
 
-/// The versions of the first keys, which together take more than `bytes` and with them one key beyond; all of
-/// them where they take less.
-fn first_versions(writes: &DeltaMap, bytes: usize) -> Vec<Version<'_>> {
+/// The versions of the first keys from `from` on, which together take more than `bytes` and with them one key
+/// beyond; all of them where they take less.
+fn first_versions<'a>(writes: &'a DeltaMap, from: &'a [u8], bytes: usize) -> Vec<Version<'a>> {
     let mut versions = Vec::new();
     let mut taken = 0;
-    for entry in writes.range(KeyRange::ALL) {
+    for entry in writes.range(KeyRange { low: from, high: None }) {
         let is_enough = taken > bytes;
         for (number, op) in entry.versions() {
             taken += entry.key().len() + op.encoded_size();
@@ -330,6 +363,15 @@ impl CommittedRun {
     fn next_page(&self, part: usize) -> Option<LogicalPage> {
         let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
         self.run.parts[part].pages.iter().nth(read)
+    }
+
+    /// Whether the page was not read yet.
+    fn wants(&self, page: LogicalPage) -> bool {
+        let holder = self.run.parts.iter().position(|part| part.pages.contains(page));
+        holder.filter(|part| !self.is_loaded[*part]).is_some_and(|part| {
+            let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
+            !self.run.parts[part].pages.iter().take(read).any(|other| other == page)
+        })
     }
 
     fn left(&self) -> impl Iterator<Item = &RunPart> {
@@ -582,7 +624,7 @@ impl Engine {
     /// Whether somebody still has to read a page of a run.
     fn wants_run_page(&self, group: GroupId, page: LogicalPage) -> bool {
         let has_page = |part: &RunPart| part.pages.contains(page);
-        let is_open = |run: &CommittedRun| run.run.group == group && run.left().any(has_page);
+        let is_open = |run: &CommittedRun| run.run.group == group && run.wants(page);
         let is_own = |own: &Transaction| {
             own.group == Some(group) && own.runs.iter().any(|run| run.parts.iter().any(has_page))
         };
@@ -592,22 +634,31 @@ impl Engine {
     /// Takes the first pages' worth of changes of `xid` out of memory.
     pub(crate) fn plan_spill(&mut self, xid: Xid) -> Step<Option<SpillJob>> {
         let size = self.payload_size;
-        let page_count = (self.options.memory / SPILL_SHARE / size).max(SPILL_PAGES_MIN);
-        let Some(built) = build_pages(&self.transaction(xid)?.writes, page_count, size) else {
-            return Ok(None);
-        };
+        let page_count = self.options.memory / SPILL_SHARE / size;
+        let page_count = page_count.clamp(SPILL_PAGES_MIN, SPILL_PAGES_MAX);
+        let own = self.transaction(xid)?;
+        // Runs go on where the one before ended: each has a small share of the keys.
+        let mut from = std::mem::take(&mut own.spill_next);
+        let built = build_pages(&own.writes, &from, page_count, size).or_else(|| {
+            from.clear();
+            build_pages(&own.writes, &from, page_count, size)
+        });
+        own.spill_next.clone_from(&from);
+        let Some(built) = built else { return Ok(None) };
         let count = built.pages.len();
+        let names = built.named_size();
         self.demand_room(count as u64)?;
-        self.demand_log(xid)?;
+        self.demand_log(xid, names)?;
         let has_pages = self.has_pages_for(count as u64);
-        if has_pages && !self.can_name_more(xid, 0) && self.may_name_more(xid, 0) {
+        let can_name = self.can_name_more(xid, count, names);
+        if has_pages && !can_name && self.may_name_more(xid, count, names) {
             // The next checkpoint says less than the last one.
             if !self.is_checkpointing() {
                 self.want_checkpoint();
             }
             return Ok(None);
         }
-        if !has_pages || !self.can_name_more(xid, 0) {
+        if !has_pages || !can_name {
             self.hand.stop_spilling();
             return Ok(None);
         }
@@ -616,17 +667,18 @@ impl Engine {
         }
         // Everything that may stop comes before the first change.
         let group = self.group_of(xid)?;
-        let range = KeyRange { low: &[], high: built.rest.as_deref() };
-        self.transaction(xid)?.writes.remove_range(range, Lsn(u64::MAX));
+        let range = KeyRange { low: &from, high: built.rest.as_deref() };
+        let own = self.transaction(xid)?;
+        own.writes.remove_range(range, Lsn(u64::MAX));
+        own.spill_next = built.rest.unwrap_or_default();
         self.recount(xid);
-        let mut run = Run { group, parts: Vec::new(), last: built.last };
-        let mut images = Vec::new();
         let mut numbers = self.unused_pages.split_off(self.unused_pages.len() - count);
         numbers.sort_unstable();
-        for (built, page) in built.pages.into_iter().zip(numbers) {
-            run.push(built.first, built.goes_on, page);
-            images.push((page, built.image));
-        }
+        // The number may have had another owner: nothing of him may be found under it.
+        numbers.iter().for_each(|page| self.forget_page(*page));
+        let pages: Vec<(BuiltPage, LogicalPage)> = built.pages.into_iter().zip(numbers).collect();
+        let run = Run::of(group, &pages, built.last);
+        let images: Vec<_> = pages.into_iter().map(|(built, page)| (page, built.image)).collect();
         self.counts.spilled_pages += images.len() as u64;
         let run_of = run.clone();
         if let Ok(transaction) = self.transaction(xid) {
@@ -646,12 +698,13 @@ impl Engine {
     }
 
     /// A spill has reached flash: its transaction may go on.
-    pub(crate) fn spilled(&mut self, xid: Xid, group: GroupId) {
-        match self.transactions.get_mut(&xid) {
+    pub(crate) fn spilled(&mut self, job: &SpillJob) {
+        match self.transactions.get_mut(&job.xid) {
             Some(transaction) if transaction.doom.is_none() => {
-                (transaction.is_spilling, transaction.unwritten) = (false, 0);
+                transaction.is_spilling = false;
+                transaction.unwritten -= job.images.len();
             }
-            _ => self.trims.discard_group(group),
+            _ => self.trims.discard_group(job.group),
         }
     }
 
@@ -803,3 +856,6 @@ pub(super) fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec
 fn is_rolled_back(ranges: &[(u64, u64)], number: u64) -> bool {
     ranges.iter().any(|(above, upto)| number > *above && number <= *upto)
 }
+
+#[cfg(test)]
+mod tests;

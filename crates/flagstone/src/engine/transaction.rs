@@ -60,6 +60,8 @@ pub(crate) struct Transaction {
     pub(crate) pages: Vec<LogicalPage>,
     /// How many of them may not be on flash yet.
     pub(super) unwritten: usize,
+    /// Where the changes begin that leave memory next.
+    pub(super) spill_next: Vec<u8>,
     /// Tables that it has made.
     pub(crate) created: Vec<Table>,
     /// What a scan or a read has gathered of the changes that left memory.

@@ -116,6 +116,14 @@ pub(crate) struct ValuePlan {
     pub(crate) chunk_size: usize,
 }
 
+impl ValuePlan {
+    /// Pages of the value and of the lists that lead to them.
+    fn page_count(&self) -> usize {
+        let lists = if self.descriptor.is_indirect { self.descriptor.pages.len() } else { 0 };
+        self.chunks.len() + lists
+    }
+}
+
 impl Engine {
     /// Bytes of the largest value: its descriptor can name its pages, and so can the record of a
     /// checkpoint while the transaction that stores it is open.
@@ -144,10 +152,10 @@ impl Engine {
         let list_count =
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
         let page_count = chunk_count + list_count;
-        self.demand_log(xid)?;
-        if !self.can_name_more(xid, page_count) {
+        self.demand_log(xid, 0)?;
+        if !self.can_name_more(xid, page_count, 0) {
             // What waits to be released is still listed, and so is what the last checkpoint said.
-            return Err(match self.may_name_more(xid, page_count) {
+            return Err(match self.may_name_more(xid, page_count, 0) {
                 _ if self.has_release() => super::Stop::Wait(super::Wait::Memory),
                 true => super::Stop::Wait(super::Wait::Log),
                 false => EngineError::Full.into(),
@@ -179,7 +187,7 @@ impl Engine {
         result: Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let own = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none());
-        let is_live = own.map(|own| own.unwritten = 0).is_some();
+        let is_live = own.map(|own| own.unwritten -= plan.page_count()).is_some();
         match &result {
             // It was ended while they were written: its group was given up without them.
             _ if !is_live => self.trims.discard_group(plan.descriptor.group),

@@ -10,6 +10,12 @@ use crate::error::EngineError;
 impl<D: Nand> Runtime<D> {
     /// Writes a large value under its transaction's group; the descriptor is then put in its leaf.
     pub(crate) fn store_value(&self, plan: &ValuePlan, value: &[u8]) -> Result<(), EngineError> {
+        let stored = self.write_value(plan, value).and_then(|()| self.seal_group());
+        self.observe(&self.space());
+        stored
+    }
+
+    fn write_value(&self, plan: &ValuePlan, value: &[u8]) -> Result<(), EngineError> {
         let lsn = self.engine().durable();
         let tag = tag_of(lsn, REGION_VALUES, Cause::Data);
         let group = plan.descriptor.group();
@@ -25,9 +31,7 @@ impl<D: Nand> Runtime<D> {
                 self.write_group(group, [(*list, &image)].into_iter(), tag)?;
             }
         }
-        let sealed = self.seal_group();
-        self.observe(&self.space());
-        sealed
+        Ok(())
     }
 
     /// Reads a large value. Its reader holds a lock or a snapshot, so that its pages stay.

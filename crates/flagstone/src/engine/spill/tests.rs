@@ -1,0 +1,78 @@
+use flagstone_nand::{Profile, SimNand};
+
+use super::*;
+use crate::{Database, Durability, Options};
+
+/// A database with a transaction just committed that left memory, in runs of several parts.
+fn spilled() -> Database<SimNand> {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
+    let options = Options::default().with_memory(4 << 20);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    for row in 0..40_000_u32 {
+        let key = row.wrapping_mul(0x9E37_79B1).to_be_bytes();
+        transaction.put(table, &key, &[row as u8; 100]).unwrap();
+    }
+    transaction.commit_with(Durability::Immediate).unwrap();
+    database
+}
+
+/// A part of more pages than one that nobody has begun to load: the number of its run, its own, and its pages.
+fn untouched(engine: &Engine) -> (usize, usize, Vec<LogicalPage>) {
+    let runs = engine.runs.open.iter().enumerate();
+    let parts = runs.flat_map(|(number, run)| (0..run.run.parts.len()).map(move |at| (number, at)));
+    let is_fresh = |(number, part): &(usize, usize)| {
+        let run = &engine.runs.open[*number];
+        !run.is_loaded[*part]
+            && !run.loading.contains_key(part)
+            && run.run.parts[*part].pages.len() > 1
+    };
+    let (number, part) = parts.filter(is_fresh).last().unwrap();
+    (number, part, engine.runs.open[number].run.parts[part].pages.iter().collect())
+}
+
+fn missed(step: Step<()>) -> Fetch {
+    let Err(Stop::Miss(fetch)) = step else { panic!("nothing is missing: {step:?}") };
+    fetch
+}
+
+/// Goal: a page of a run that somebody read late, when its changes had been taken already, is not kept: its number will
+/// have another owner. Method: two that miss the same page, of whom one is done with it before the other is back.
+#[test]
+fn a_page_that_was_taken_already_is_not_kept() {
+    let database = spilled();
+    let runtime = database.runtime();
+    let (number, part, pages) = untouched(&runtime.engine());
+    let fetch = missed(runtime.engine().load_part(number, part));
+    let [first, late] = [(); 2].map(|()| runtime.read(fetch).unwrap());
+    runtime.engine().fill(first).unwrap();
+    let next = missed(runtime.engine().load_part(number, part));
+    assert_ne!(next, fetch);
+    runtime.engine().fill(late).unwrap();
+    assert!(runtime.engine().pool.peek(pages[0]).is_none(), "nobody reads it any more");
+    let next = runtime.read(next).unwrap();
+    runtime.engine().fill(next).unwrap();
+    assert!(runtime.engine().pool.peek(pages[1]).is_some(), "somebody reads it next");
+}
+
+/// Goal: what a key needs is a small share of a transaction that left memory, whatever the order of its keys. Method:
+/// parts that hold one key, and their pages.
+#[test]
+fn a_key_needs_a_small_share_of_the_runs() {
+    let database = spilled();
+    let engine = database.runtime().engine();
+    let table = Table { id: 1 };
+    let all: usize = engine.runs.open.iter().map(|run| run.run.page_count()).sum();
+    for draw in 0..50_u32 {
+        let key = draw.wrapping_mul(0x2545_F491).to_be_bytes();
+        let (low, high) =
+            private_bounds(table, KeyRange { low: &key, high: Some(&[&key[..], &[0]].concat()) });
+        let inside = KeyRange { low: &low, high: Some(&high) };
+        let of_run = |run: &CommittedRun| -> usize {
+            run.run.parts[run.run.parts_in(inside)].iter().map(|part| part.pages.len()).sum()
+        };
+        let needed: usize = engine.runs.open.iter().map(of_run).sum();
+        assert!(needed * 20 <= all, "{needed} of {all} pages");
+    }
+}
