@@ -28,6 +28,9 @@ pub(crate) enum UsageError {
     /// A key or a value is no notation of bytes.
     #[error(transparent)]
     Escape(#[from] BadEscape),
+    /// The bytes of a name are no text.
+    #[error("`{0}` is no name: its bytes are not UTF-8")]
+    Name(String),
     /// A size or a duration cannot be read.
     #[error(transparent)]
     Quantity(#[from] BadQuantity),
@@ -571,12 +574,17 @@ impl TryFrom<CompactArgs> for Compact {
     }
 }
 
+/// A name as names are printed.
+fn name(text: &str) -> Result<String, UsageError> {
+    String::from_utf8(unescape(text)?).map_err(|_| UsageError::Name(text.to_owned()))
+}
+
 impl TryFrom<KeyArgs> for KeyAt {
     type Error = UsageError;
 
     fn try_from(args: KeyArgs) -> Result<Self, UsageError> {
         let key = unescape(args.key.as_encoded_bytes())?;
-        Ok(Self { target: args.database.try_into()?, table: args.table, key })
+        Ok(Self { target: args.database.try_into()?, table: name(&args.table)?, key })
     }
 }
 
@@ -584,7 +592,7 @@ impl TryFrom<TableArgs> for TableAt {
     type Error = UsageError;
 
     fn try_from(args: TableArgs) -> Result<Self, UsageError> {
-        Ok(Self { target: args.database.try_into()?, table: args.table })
+        Ok(Self { target: args.database.try_into()?, table: name(&args.table)? })
     }
 }
 
@@ -592,7 +600,7 @@ impl TryFrom<RenameArgs> for Rename {
     type Error = UsageError;
 
     fn try_from(args: RenameArgs) -> Result<Self, UsageError> {
-        Ok(Self { at: args.at.try_into()?, to: args.to })
+        Ok(Self { at: args.at.try_into()?, to: name(&args.to)? })
     }
 }
 
@@ -633,7 +641,7 @@ impl TryFrom<ScanArgs> for Scan {
             limit: args.limit.unwrap_or(usize::MAX),
             direction: if args.reverse { Direction::Backward } else { Direction::Forward },
             target: args.database.try_into()?,
-            table: args.table,
+            table: name(&args.table)?,
         })
     }
 }
@@ -669,7 +677,8 @@ impl TryFrom<ExportArgs> for Export {
     type Error = UsageError;
 
     fn try_from(args: ExportArgs) -> Result<Self, UsageError> {
-        Ok(Self { target: args.database.try_into()?, file: args.file, tables: args.tables })
+        let tables = args.tables.iter().map(|table| name(table)).collect::<Result<_, _>>()?;
+        Ok(Self { target: args.database.try_into()?, file: args.file, tables })
     }
 }
 

@@ -59,3 +59,20 @@ fn names_of_files_are_durable() {
         }
     }
 }
+
+/// Goal: a table is found under its name as it is printed, whatever characters it has. Method: a control character, a
+/// letter beyond ASCII and a backslash, in each command that takes a name.
+#[test]
+fn names_of_tables_are_taken_as_they_are_printed() {
+    let place = Place::with_database(DEVICES[0]);
+    let printed = "t\\x0a\\xc3\\xa9\\\\";
+    place.run("put", &["t\\x0aé\\\\", "k", "v"]).ok();
+    assert!(place.run("tables", &[]).ok().stdout.lines().any(|line| line == printed));
+    assert_eq!(place.run("get", &[printed, "k"]).ok().stdout, "v\n");
+    assert_eq!(place.run("scan", &[printed]).ok().stdout, "k\tv\n");
+    place.run("export", &["-", "--table", printed]).ok();
+    place.run("rename", &[printed, "\\x41b"]).ok();
+    assert_eq!(place.run("get", &["Ab", "k"]).ok().stdout, "v\n");
+    place.run("get", &["\\xff", "k"]).fails(2);
+    place.run("drop", &["\\x41b"]).ok();
+}

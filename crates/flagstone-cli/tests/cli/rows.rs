@@ -343,7 +343,7 @@ fn indexes_of_a_table_are_named() {
 #[test]
 fn names_of_tables_break_no_line() {
     let place = Place::with_database(DEVICES[0]);
-    place.run("put", &["a\nb\\", "k", "v"]).ok();
+    place.run("put", &["a\nb\\\\", "k", "v"]).ok();
     assert_eq!(place.run("tables", &[]).ok().stdout, "a\\x0ab\\\\\n");
     assert_eq!(place.run("tables", &["--json"]).ok().json()["tables"][0], "a\nb\\");
 }
