@@ -231,7 +231,7 @@ mod tests {
             assert_eq!(text.matches("<title>block ").count(), 2 * count as usize, "{count}");
             assert!(!text.contains("NaN"), "{count}");
         }
-        assert!(svg(&blocks(2), &caption("chip")).contains("block 1: closed, 1 live, 1 erases"));
+        assert!(svg(&blocks(2), &caption("chip")).contains("block 1: closed, 1 live, 1 erase<"));
     }
 
     #[test]
