@@ -138,8 +138,9 @@ struct Importer<'a> {
     /// Tables that were met; none is that of an index.
     tables: BTreeMap<String, Option<Table>>,
     transaction: Option<Transaction>,
-    /// Rows of the transaction with their lines: it may have to be made in parts.
+    /// Rows of the transaction with their lines, where it may have to be made in parts.
     batch: Vec<(u64, LineRow)>,
+    batch_rows: u64,
     batch_bytes: usize,
     /// Line up to which everything is stored.
     stored: u64,
@@ -158,6 +159,7 @@ impl<'a> Importer<'a> {
             tables: BTreeMap::new(),
             transaction: None,
             batch: Vec::new(),
+            batch_rows: 0,
             batch_bytes: 0,
             stored: request.first_line.saturating_sub(1),
             rows: 0,
@@ -187,12 +189,11 @@ impl<'a> Importer<'a> {
                 let line = if is_full { self.stored + 1 } else { lines.number() };
                 return Err(self.give_up(line, fault));
             }
-            let batch_rows = self.batch.len() as u64;
-            let whole = batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
+            let whole = self.batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
             if whole && self.request.atomicity == Atomicity::Batches {
                 self.commit(lines.number())?;
             }
-            if (self.rows + batch_rows).is_multiple_of(PROGRESS_ROWS) {
+            if (self.rows + self.batch_rows).is_multiple_of(PROGRESS_ROWS) {
                 progress.report("importing, bytes", lines.bytes(), size);
             }
         }
@@ -212,12 +213,15 @@ impl<'a> Importer<'a> {
             self.left_out += 1;
             return Ok(());
         };
-        self.batch_bytes += row.key.len() + row.value.len();
-        self.batch.push((line, row));
-        let Some((_, row)) = self.batch.last() else { return Ok(()) };
         let begin = || self.opened.database().begin();
         let transaction = self.transaction.get_or_insert_with(begin);
-        match transaction.put(table, &row.key, &row.value) {
+        let put = transaction.put(table, &row.key, &row.value);
+        self.batch_rows += 1;
+        self.batch_bytes += row.key.len() + row.value.len();
+        if self.request.atomicity == Atomicity::Batches {
+            self.batch.push((line, row));
+        }
+        match put {
             // What does not fit with all the others may fit with few.
             Err(EngineError::Full) if self.is_divisible() => self.store_in_parts(),
             put => Ok(put?),
@@ -226,14 +230,14 @@ impl<'a> Importer<'a> {
 
     /// Whether the rows of the transaction may come in several.
     fn is_divisible(&self) -> bool {
-        self.request.atomicity == Atomicity::Batches && self.batch.len() > 1
+        self.batch.len() > 1
     }
 
     /// Stores the rows of the transaction in as many as it takes: each needs room for its changes beside what is
     /// there, and gives back what it does not need in the end.
     fn store_in_parts(&mut self) -> Result<(), LineFault> {
         self.transaction = None;
-        self.batch_bytes = 0;
+        (self.batch_rows, self.batch_bytes) = (0, 0);
         let mut parts = vec![std::mem::take(&mut self.batch)];
         while let Some(mut part) = parts.pop() {
             match self.store(&part) {
@@ -281,7 +285,7 @@ impl<'a> Importer<'a> {
                 Ok(committed) => {
                     self.bill += committed.bill;
                     self.commits += 1;
-                    self.rows += self.batch.len() as u64;
+                    self.rows += self.batch_rows;
                 }
                 Err(EngineError::Full) if self.is_divisible() => {
                     let stored = self.store_in_parts();
@@ -291,7 +295,7 @@ impl<'a> Importer<'a> {
             }
         }
         self.stored = line;
-        self.batch_bytes = 0;
+        (self.batch_rows, self.batch_bytes) = (0, 0);
         self.batch.clear();
         Ok(())
     }
