@@ -167,9 +167,7 @@ impl<D: Nand> Flash<D> {
         let now_ns = self.device.now_ns();
         self.busy.count(begun_ns, now_ns);
         self.end_ns = self.end_ns.max(now_ns);
-        if self.changes == changes {
-            self.unsynced = false;
-        }
+        self.synced = self.synced.max(changes);
     }
 
     fn note_read(&mut self, purpose: ReadPurpose, begun_ns: u64) {

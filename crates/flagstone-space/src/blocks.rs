@@ -66,8 +66,8 @@ pub(crate) struct Block {
     pub(crate) closed_at: u64,
     /// Holds a live unit that cannot be read: never a victim.
     pub(crate) stuck: bool,
-    /// Device time at which what replaced its units is complete.
-    pub(crate) replaced_ns: u64,
+    /// Moment at which what replaced its units is complete ([`Flash::moment`](crate::flash::Flash)).
+    pub(crate) replaced_at: u64,
     /// It is free because its units were moved or replaced: its erase is due to collection.
     pub(crate) is_reclaimed: bool,
     /// What it was taken for in this session.
@@ -77,9 +77,9 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Device time at which what replaced its content is complete; none where it never had a life.
+    /// Moment at which what replaced its content is complete; none where it never had a life.
     pub(crate) fn replaced(&self) -> Option<u64> {
-        (self.sequence > 0).then_some(self.replaced_ns)
+        (self.sequence > 0).then_some(self.replaced_at)
     }
 }
 
@@ -91,7 +91,7 @@ const UNKNOWN: Block = Block {
     live: 0,
     closed_at: 0,
     stuck: false,
-    replaced_ns: 0,
+    replaced_at: 0,
     is_reclaimed: false,
     purpose: None,
     slot: 0,
@@ -126,8 +126,8 @@ pub(crate) struct BlockTable {
     pages_per_block: u32,
     /// Counts closings: the clock of cost-benefit.
     clock: u64,
-    /// Device time at which every unit placed so far is complete.
-    pub(crate) placed_ns: u64,
+    /// Moment at which every unit placed so far is complete.
+    pub(crate) placed_at: u64,
     changed: Bits,
     /// Blocks in each state.
     counts: [u32; 7],
@@ -150,7 +150,7 @@ impl BlockTable {
             buckets: vec![Vec::new(); units_per_block as usize + 1],
             pages_per_block,
             clock: 0,
-            placed_ns: 0,
+            placed_at: 0,
             changed: Bits::new(block_count as usize),
             counts: [0, 0, 0, 0, 0, 0, block_count],
             erases_total: 0,
@@ -247,9 +247,9 @@ impl BlockTable {
     }
 
     /// Free block to take next: one that may be erased at once, if there is any.
-    pub(crate) fn choose_free(&self, purpose: Purpose, now_ns: u64) -> Option<BlockIndex> {
+    pub(crate) fn choose_free(&self, purpose: Purpose, safe_until: u64) -> Option<BlockIndex> {
         let is_ready =
-            |(_, block): &&(u32, u32)| self.get(BlockIndex(*block)).replaced_ns <= now_ns;
+            |(_, block): &&(u32, u32)| self.get(BlockIndex(*block)).replaced_at <= safe_until;
         let least_worn = || self.free.iter().find(is_ready).or(self.free.first());
         let found = match self.rests(purpose) {
             true => {
@@ -329,7 +329,7 @@ impl BlockTable {
         self.unlink(block);
         let entry = &mut self.blocks[block.0 as usize];
         entry.state = BlockState::Free;
-        entry.replaced_ns = entry.replaced_ns.max(self.placed_ns);
+        entry.replaced_at = entry.replaced_at.max(self.placed_at);
         self.note_life(block);
         self.link(block);
         self.report_block(block);
@@ -385,7 +385,7 @@ impl BlockTable {
         let entry = &mut self.blocks[block.0 as usize];
         entry.live -= 1;
         entry.stuck = false;
-        entry.replaced_ns = entry.replaced_ns.max(self.placed_ns);
+        entry.replaced_at = entry.replaced_at.max(self.placed_at);
         let was_closed = entry.state == BlockState::Closed;
         if entry.live == 0 && was_closed {
             entry.state = BlockState::Free;

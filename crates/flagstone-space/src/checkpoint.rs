@@ -86,7 +86,7 @@ impl<D: Nand> Space<D> {
         let record = self.make_record(user, log_head);
         self.write_record(record)?;
         // What the record frees waits for it, whosever time it is.
-        self.blocks.placed_ns = self.blocks.placed_ns.max(self.flash.end_ns);
+        self.blocks.placed_at = self.blocks.placed_at.max(self.flash.moment_of_all());
         for at in core::mem::take(&mut self.meta_old) {
             self.blocks.drop_live(at);
         }

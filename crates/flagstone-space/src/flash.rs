@@ -126,10 +126,10 @@ pub(crate) struct Flash<D> {
     pub(crate) last_end_ns: u64,
     /// Device time that everything so far took, reads included.
     pub(crate) busy: Busy,
-    /// Something was programmed or erased since the last sync (rule D10).
-    pub(crate) unsynced: bool,
-    /// Programs and erases so far.
+    /// Programs and erases so far, counted from one: what a process that died left may not be durable.
     pub(crate) changes: u64,
+    /// How many of them the last sync made durable (rule D10).
+    pub(crate) synced: u64,
     scratch: Vec<u8>,
 }
 
@@ -145,8 +145,8 @@ impl<D: Nand> Flash<D> {
             end_ns: 0,
             last_end_ns: 0,
             busy,
-            unsynced: true,
-            changes: 0,
+            changes: 1,
+            synced: 0,
             scratch,
         }
     }
@@ -163,7 +163,6 @@ impl<D: Nand> Flash<D> {
     pub(crate) fn done(&mut self, completion: Completion) {
         self.end_ns = self.end_ns.max(completion.end_ns);
         self.last_end_ns = completion.end_ns;
-        self.unsynced = true;
         self.changes += 1;
     }
 
@@ -490,23 +489,23 @@ impl<D: Nand> Flash<D> {
         Ok(PageRead { meta, worn: read.worn })
     }
 
-    /// Erases a block; whatever replaced its content, by `replaced_ns`, is durable first (rule D10). Where
+    /// Erases a block; whatever replaced its content, at this moment, is durable first (rule D10). Where
     /// nothing was ever written, nothing was replaced: none.
     pub(crate) fn erase(
         &mut self,
         block: BlockIndex,
-        replaced_ns: Option<u64>,
+        replaced: Option<u64>,
     ) -> Result<(), NandError> {
-        let (was_used, replaced_ns) = (replaced_ns.is_some(), replaced_ns.unwrap_or(0));
         if self.layout.capabilities.needs_sync {
-            if was_used && self.unsynced && !self.bugs.has(SpaceBug::EraseBeforeSync) {
+            let is_safe = replaced.is_none_or(|moment| self.synced > 0 && moment <= self.synced);
+            if !is_safe && !self.bugs.has(SpaceBug::EraseBeforeSync) {
                 self.sync()?;
             }
         } else if self.waits_for_dies() {
             // The second page of a pair, on its way, may still take the first one along.
             let mode = self.layout.capabilities.cell_mode;
             let is_paired = matches!(mode, CellMode::Mlc { .. } | CellMode::OddMlc { .. });
-            self.device.advance_to(if is_paired { self.end_ns } else { replaced_ns });
+            self.device.advance_to(if is_paired { self.end_ns } else { replaced.unwrap_or(0) });
         }
         let die = self.layout.geometry.die_of(block);
         let completion = self.busy.during(&mut self.device, die, |device| device.erase(block))?;
@@ -515,14 +514,30 @@ impl<D: Nand> Flash<D> {
         Ok(())
     }
 
-    /// Time by which whatever replaced a block's content has to be complete for its erase not to wait.
-    pub(crate) fn erase_wait_over_ns(&self) -> u64 {
-        if self.waits_for_dies() { self.device.now_ns() } else { u64::MAX }
+    /// The moment of the last program or erase: the count of them where the device is synced, else the time at
+    /// which it is complete.
+    pub(crate) fn moment(&self) -> u64 {
+        if self.layout.capabilities.needs_sync { self.changes } else { self.last_end_ns }
+    }
+
+    /// The moment at which everything so far has happened.
+    pub(crate) fn moment_of_all(&self) -> u64 {
+        if self.layout.capabilities.needs_sync { self.changes } else { self.end_ns }
+    }
+
+    /// Moment up to which a block's content has to be replaced for its erase not to wait.
+    pub(crate) fn safe_until(&self) -> u64 {
+        let waits_for_sync = !self.bugs.has(SpaceBug::EraseBeforeSync);
+        match self.layout.capabilities.needs_sync {
+            true if waits_for_sync => self.synced,
+            false if self.waits_for_dies() => self.device.now_ns(),
+            _ => u64::MAX,
+        }
     }
 
     /// Whether nothing waits for a sync.
     pub(crate) fn is_settled(&self) -> bool {
-        !self.layout.capabilities.needs_sync || !self.unsynced
+        !self.layout.capabilities.needs_sync || self.synced == self.changes
     }
 
     /// What was programmed and erased so far is complete before anything that follows: a device that
@@ -530,7 +545,7 @@ impl<D: Nand> Flash<D> {
     /// are waited for.
     pub(crate) fn fence(&mut self) -> Result<(), NandError> {
         if self.layout.capabilities.needs_sync {
-            return if self.unsynced { self.sync() } else { Ok(()) };
+            return if self.is_settled() { Ok(()) } else { self.sync() };
         }
         self.await_dies();
         Ok(())
@@ -553,7 +568,7 @@ impl<D: Nand> Flash<D> {
         let completion = self.device.sync()?;
         self.busy.count(begin_ns, completion.end_ns);
         self.end_ns = self.end_ns.max(completion.end_ns);
-        self.unsynced = false;
+        self.synced = self.changes;
         Ok(())
     }
 }

@@ -85,7 +85,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn placed(&mut self, stream: Stream, at: u32, meta: PageMeta) -> Result<(), SpaceError> {
-        self.blocks.placed_ns = self.blocks.placed_ns.max(self.flash.last_end_ns);
+        self.blocks.placed_at = self.blocks.placed_at.max(self.flash.moment());
         self.blocks.add_live(at);
         self.copies.put(at, false);
         let Some(frontier) = &mut self.frontiers[stream as usize] else { return Ok(()) };
@@ -170,8 +170,8 @@ impl<D: Nand> Space<D> {
         self.tell_dead();
         let mut claim = claim;
         while self.blocks.free_count() > self.reserved_blocks(claim) {
-            let now_ns = self.flash.erase_wait_over_ns();
-            let Some(block) = self.blocks.choose_free(purpose, now_ns) else { break };
+            let safe_until = self.flash.safe_until();
+            let Some(block) = self.blocks.choose_free(purpose, safe_until) else { break };
             if self.flash.bugs.has(SpaceBug::FreeBlockNotErased)
                 && self.blocks.get(block).erases == 0
             {

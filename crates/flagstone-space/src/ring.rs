@@ -205,7 +205,10 @@ impl<D: Nand> Space<D> {
         ring.current = (ring.current + 1) % ring.blocks.len();
         ring.next_page = 0;
         let block = BlockIndex(ring.blocks[ring.current]);
-        match self.flash.erase(block, Some(0)) {
+        // At a second attempt, what the first one wrote may not be durable.
+        let is_synced = self.flash.layout.capabilities.needs_sync;
+        let replaced = if is_synced { self.flash.moment() } else { 0 };
+        match self.flash.erase(block, Some(replaced)) {
             Ok(()) => {
                 self.blocks.erased(block);
                 let sequence = self.numbers.next_sequence();

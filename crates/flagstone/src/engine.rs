@@ -66,7 +66,7 @@ pub(crate) use claim::ClaimJob;
 pub(crate) use descent::{DEPTH_MAX, Seek, check_node};
 pub(crate) use dropped::Freed;
 pub(crate) use glance::{LeafRows, LeafValue};
-pub(crate) use merge::{InstallJob, Job, PageWrite, WriteJob};
+pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
 use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
@@ -208,6 +208,8 @@ pub(crate) struct SpaceView {
 struct FlushPoint {
     upto: Lsn,
     chain: ChainPoint,
+    /// The last group whose pages were written before.
+    group: Option<GroupId>,
 }
 
 /// Limits that follow from the memory budget.
@@ -288,6 +290,8 @@ pub struct Engine {
     /// What leaves take of appends.
     append_room: AppendRoom,
     installs: VecDeque<InstallJob>,
+    /// Groups whose pages are written and not durable, in the order in which they were.
+    unsynced: VecDeque<Grouped>,
     trims: value::Trims,
     drops: dropped::Drops,
     runs: spill::Runs,
@@ -318,6 +322,7 @@ struct Counts {
     folded_deltas: u64,
     splits: u64,
     split_together: u64,
+    reshapes_at_once: u64,
     merges_in_parts: u64,
     checkpoints: u64,
     copied_deltas: u64,
@@ -389,6 +394,7 @@ impl Engine {
             folding: None,
             append_room: AppendRoom::default(),
             installs: VecDeque::new(),
+            unsynced: VecDeque::new(),
             trims: value::Trims::default(),
             drops: dropped::Drops::default(),
             runs: spill::Runs::default(),
@@ -491,7 +497,9 @@ impl Engine {
             true => self.log.seal_full_pages(geometry, slots_left)?,
             false => self.log.seal(geometry, slots_left)?,
         };
-        self.flush_in_flight = Some(FlushPoint { upto: flush.upto, chain: self.log.chain() });
+        let (upto, chain) = (flush.upto, self.log.chain());
+        let group = self.unsynced.back().map(|last| last.group);
+        self.flush_in_flight = Some(FlushPoint { upto, chain, group });
         self.refresh_floors();
         Some(flush)
     }
@@ -501,6 +509,8 @@ impl Engine {
         self.log.completed(flush);
         if let Some(point) = self.flush_in_flight.take() {
             self.durable_chain = point.chain;
+            // Only what has to be synced waits here, and a flush syncs all that was written before.
+            point.group.into_iter().for_each(|last| self.synced(last));
         }
         self.refresh_floors();
     }

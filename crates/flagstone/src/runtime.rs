@@ -115,6 +115,8 @@ impl Work {
 #[derive(Debug)]
 enum Done {
     Written(Box<WriteJob>, Option<PinId>),
+    /// The pages of every group up to this one are durable.
+    Synced(GroupId),
     Spilled(SpillJob),
     Checkpoint,
     /// The pages of a claim are durable.
@@ -362,6 +364,7 @@ impl<D: Nand> Runtime<D> {
         let mut engine = self.engine();
         match work.done {
             Done::Written(job, pin) => engine.written(*job, pin),
+            Done::Synced(last) => engine.synced(last),
             Done::Spilled(job) => engine.spilled(&job),
             Done::Checkpoint => engine.checkpoint_done(),
             Done::Sealed => engine.claim_sealed(),
@@ -448,6 +451,7 @@ impl<D: Nand> Runtime<D> {
     fn carry_out(&self, job: Job) -> Step<Done> {
         match job {
             Job::Write(job) => Ok(self.write(job)?),
+            Job::Sync(last) => Ok(self.sync_groups(last)?),
             Job::Install(job) => Ok(self.install(*job)?),
             Job::Checkpoint(job) => Ok(self.checkpoint(&job)?),
             Job::Spill(job) => {
@@ -570,10 +574,23 @@ impl<D: Nand> Runtime<D> {
             write.version = Some(info);
         }
         let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
-        if job.group != GroupId::NONE && (self.needs_sync || self.has_pairs) && !skips_sync {
-            space.sync()?;
+        // Where pages of a block come in pairs, what is beside them has to be safe from what is written next.
+        let may_wait = job.may_wait && self.needs_sync && !self.has_pairs && !skips_sync;
+        if job.group != GroupId::NONE && !may_wait {
+            if (self.needs_sync || self.has_pairs) && !skips_sync {
+                space.sync()?;
+            }
+            job.is_durable = true;
         }
         Ok(pin)
+    }
+
+    /// Makes the pages of groups durable, `last`'s and those before, while others read and write.
+    fn sync_groups(&self, last: GroupId) -> Result<Done, EngineError> {
+        match self.sync(self.space()) {
+            Ok(_) => Ok(Done::Synced(last)),
+            Err(error) => self.fail(error.into()),
+        }
     }
 
     /// Writes pages under a transaction's group; they count only after [`Runtime::seal_group`].
@@ -670,12 +687,13 @@ impl<D: Nand> Runtime<D> {
     fn install(&self, job: InstallJob) -> Result<Done, EngineError> {
         let mut space = self.space();
         let mut engine = self.engine();
-        let pins: Vec<Option<PinId>> = match engine.must_pin(&job) {
-            true => job.pins().map(|page| space.pin(page).ok()).collect(),
+        let grouped = &job.grouped;
+        let pins: Vec<Option<PinId>> = match engine.must_pin(grouped) {
+            true => grouped.pins().map(|page| space.pin(page).ok()).collect(),
             false => Vec::new(),
         };
-        space.commit_group(job.group)?;
-        for page in job.trims() {
+        space.commit_group(grouped.group)?;
+        for page in grouped.trims() {
             space.trim(*page, None)?;
             hold_number(&mut space, &mut engine, *page);
         }

@@ -412,11 +412,11 @@ fn a_block_is_taken_that_need_not_wait_for_other_dies() {
         space.await_dies();
         space.write(LogicalPage(page), b"new", &tag(2)).unwrap();
     }
-    let now_ns = space.flash.erase_wait_over_ns();
-    assert!(space.blocks.get(block).replaced_ns > now_ns, "the last page is on its way");
+    let now_ns = space.flash.safe_until();
+    assert!(space.blocks.get(block).replaced_at > now_ns, "the last page is on its way");
     let chosen = space.blocks.choose_free(Purpose::Hot, now_ns).unwrap();
     assert_ne!(chosen, block);
-    assert!(space.blocks.get(chosen).replaced_ns <= now_ns);
+    assert!(space.blocks.get(chosen).replaced_at <= now_ns);
 }
 
 /// Goal: a commit by the flag of a single page stays when that page was moved, and a record written,

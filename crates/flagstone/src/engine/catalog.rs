@@ -9,6 +9,7 @@ use flagstone_space::{LogicalPage, Lsn};
 
 use super::append::{Habit, Rows};
 use super::dropped::Dropped;
+use super::merge::Reshaping;
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
 use crate::appends::AppendScheme;
@@ -38,8 +39,8 @@ pub(crate) struct Tree {
     pub(crate) deltas: DeltaMap,
     /// Structure changes that inner nodes on flash lack.
     pub(crate) structure: Structure,
-    /// A merge that changes the tree's shape is under way.
-    pub(crate) is_reshaping: bool,
+    /// Merges under way that change the tree's shape.
+    pub(crate) reshaping: Reshaping,
     /// Old leaves that snapshots read.
     pub(crate) retained: snapshot::Retained,
     /// Entries of all leaves on flash, as far as counted.
@@ -69,7 +70,7 @@ impl Tree {
             root,
             deltas: DeltaMap::new(),
             structure: Structure::default(),
-            is_reshaping: false,
+            reshaping: Reshaping::None,
             retained: snapshot::Retained::default(),
             entry_count: 0,
             habit: Habit::default(),

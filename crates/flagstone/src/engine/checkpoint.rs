@@ -519,7 +519,7 @@ impl Engine {
                     let job = self.merge_at(table, key)?;
                     if job.is_none() && self.has_installs() {
                         // A split of this tree comes first, as soon as its record is durable.
-                        self.want_flush();
+                        self.await_installs();
                         return Ok(Next::Idle);
                     }
                     let end = job.as_ref().and_then(WriteJob::end).map(<[u8]>::to_vec);
@@ -579,7 +579,11 @@ impl Engine {
     }
 
     fn settle_cycle(&mut self, copied: Lsn) -> Step<Option<Job>> {
-        if copied > self.durable() || self.has_installs() {
+        if self.has_installs() {
+            self.await_installs();
+            return Ok(None);
+        }
+        if copied > self.durable() {
             self.want_flush();
             return Ok(None);
         }
@@ -637,7 +641,7 @@ impl Engine {
 
     /// Bytes of it that list pages of open groups: what stands on flash as it was seen last, and what may have come since.
     pub(crate) fn open_pages_size(&self) -> usize {
-        let installs = self.installs.iter().map(|job| job.page_count());
+        let installs = self.open_groups().map(|job| job.page_count());
         let open = self.transactions.values().map(|transaction| transaction.unwritten);
         let pages = installs.chain(open).sum::<usize>() + self.claimed_page_count();
         self.view.record_listed + pages * OPEN_GROUP_PAGE_SIZE

@@ -133,7 +133,7 @@ impl Claim {
 
     /// Pages of its group.
     pub(crate) fn page_count(&self) -> usize {
-        self.leaves.len() + self.reshaped.as_ref().map_or(0, InstallJob::page_count)
+        self.leaves.len() + self.reshaped.as_ref().map_or(0, |job| job.grouped.page_count())
     }
 }
 
@@ -419,7 +419,7 @@ impl Engine {
                 Ok(Next::Job(Job::Claim(ClaimJob::Reshape(job))))
             }
             (Claimed::Later, _) => {
-                self.want_flush();
+                self.await_installs();
                 Ok(Next::Idle)
             }
             _ => {
@@ -516,7 +516,9 @@ impl Engine {
         let index = self.leaf_for(table, Seek::At(&place.low))?;
         let base_lsn = self.pool.frame(index).lsn;
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
-        self.load_runs(table, range)?;
+        if self.load_some_runs(table, range, Lsn(u64::MAX))?.is_some() {
+            return Ok(Claimed::Nothing);
+        }
         self.drop_held(table, range, base_lsn);
         let Some(index) = self.pool.peek(place.page) else { return Ok(Claimed::Nothing) };
         let upto = match self.bugs.has(SeededBug::ClaimBeforeDurable) {
@@ -555,6 +557,7 @@ impl Engine {
                 old,
                 rest: None,
                 grown,
+                frees: 0,
                 growth,
                 is_due: true,
             };
@@ -610,11 +613,8 @@ impl Engine {
         if !is_all || !self.may_claim(xid, plan.pages.len() + INNER_PAGES) {
             return Ok(Claimed::Nothing);
         }
-        if self.tree(plan.table)?.is_reshaping {
-            return Ok(Claimed::Later);
-        }
         let (table, growth) = (plan.table, plan.growth);
-        let job = self.claim_reshape(xid, plan)?;
+        let Some(job) = self.claim_reshape(xid, plan)? else { return Ok(Claimed::Later) };
         self.note_rows(table, growth);
         Ok(Claimed::Several(Box::new(job)))
     }
@@ -751,7 +751,7 @@ impl Engine {
     pub(super) fn claim_reshaped(&mut self, install: InstallJob) {
         let Some(claim) = &mut self.claim else { return };
         let lsn = install.lsn;
-        (claim.group, claim.phase) = (Some(install.group), Phase::Recorded(lsn));
+        (claim.group, claim.phase) = (Some(install.grouped.group), Phase::Recorded(lsn));
         claim.reshaped = Some(install);
         let placeholder = Transaction { is_refused: true, ..Transaction::default() };
         if let Some(own) = self.transactions.insert(claim.xid, placeholder) {
@@ -760,9 +760,9 @@ impl Engine {
         (self.committed, self.flush_to) = (lsn, self.flush_to.max(lsn));
     }
 
-    /// Whether a change of some tree's shape has its record in the log and is not installed.
+    /// Whether a change of some tree's shape is written and not installed.
     pub(super) fn has_installs(&self) -> bool {
-        !self.installs.is_empty()
+        self.open_groups().next().is_some()
             || self.drops.has_freed()
             || self.claim.as_ref().is_some_and(|claim| claim.reshaped.is_some())
     }
@@ -798,7 +798,7 @@ impl Engine {
     /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
     pub(crate) fn claim_pins(&self) -> Vec<LogicalPage> {
         let pages = |claim: &Claim| match &claim.reshaped {
-            Some(install) => install.pins().collect(),
+            Some(install) => install.grouped.pins().collect(),
             None => claim.leaves.iter().map(|leaf| leaf.page).collect(),
         };
         let pinned = self.claim.as_ref().filter(|_| !self.snapshots.is_empty());

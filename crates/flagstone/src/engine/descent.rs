@@ -217,7 +217,7 @@ impl Engine {
 
     /// Whether a page is to be replaced by a group whose record is not durable: until then it reads as before.
     fn awaits_install(&self, page: LogicalPage) -> bool {
-        self.installs.iter().any(|install| install.replaces(page))
+        self.open_groups().any(|job| job.replaces(page))
     }
 
     fn fill_page(

@@ -250,12 +250,17 @@ impl Engine {
         dropped.lsn <= self.durable()
             && !self.buries(dropped.lsn)
             && self.runs.is_empty()
-            && !tree.is_reshaping
+            && tree.reshaping.is_none()
     }
 
     /// The next step for a table that was dropped.
     pub(super) fn drop_step(&mut self) -> Step<Next> {
-        let Some(id) = self.next_dropped() else { return Ok(Next::Idle) };
+        let Some(id) = self.next_dropped() else {
+            if self.drops.tables.iter().any(|id| !self.trees[*id as usize].reshaping.is_none()) {
+                self.await_installs();
+            }
+            return Ok(Next::Idle);
+        };
         let table = Table { id };
         let payload_size = self.payload_size;
         let Some(dropped) = self.trees[id as usize].dropped.as_mut() else { return Ok(Next::Idle) };

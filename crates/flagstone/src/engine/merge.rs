@@ -13,6 +13,11 @@
 //! | written | `written` | pages are on flash; a group's are not current yet |
 //! | installed | `install` | mapping moved, merged deltas gone, what arrived meanwhile stays |
 //!
+//! On a device that has to be synced, groups wait for a sync together, a commit's where one comes soon enough; their
+//! records go into the log, and they are installed, in the order in which they were written. Splits of one tree go on
+//! beside each other as long as no node that one writes is one that another changes: that compares what is written with
+//! what is prepared, so that one job is in flight at a time.
+//!
 //! Victims, unless the options name a policy of the papers (`ledger`): a hand walks over the trees, one lowest inner node at a time. Of the leaves below the
 //! nodes it passes, the one whose merge frees most memory for each page written is taken: the
 //! biggest group of a window, without any state a leaf, and bounded work a choice.
@@ -53,6 +58,8 @@ mod units;
 pub(crate) enum Job {
     /// Program pages, then [`Engine::written`].
     Write(Box<WriteJob>),
+    /// Make the pages of groups durable, this one's the last, then [`Engine::synced`].
+    Sync(GroupId),
     /// Move the mapping to a group's pages, then [`Engine::install`], both at once.
     Install(Box<InstallJob>),
     /// Program a transaction's changes.
@@ -112,10 +119,20 @@ pub(crate) struct WriteJob {
     pub(crate) cause: Cause,
     /// The old version of this page must stay readable: pin it first.
     pub(crate) pin: Option<LogicalPage>,
+    /// Whether the group's pages may become durable later, with those of other groups.
+    pub(crate) may_wait: bool,
+    /// Whether they are durable, once they are written.
+    pub(crate) is_durable: bool,
     outcome: Outcome,
 }
 
 impl WriteJob {
+    /// Pages that are current as soon as they are written, or a group whose pages become durable at once.
+    const fn new(group: GroupId, pages: Vec<PageWrite>, outcome: Outcome) -> Self {
+        let (pin, may_wait, is_durable) = (None, false, false);
+        Self { group, pages, cause: Cause::Data, pin, may_wait, is_durable, outcome }
+    }
+
     /// The time that its merge ends for each leaf, since that was written before; none for other jobs.
     fn waited(&self) -> Vec<(Lsn, Lsn)> {
         match &self.outcome {
@@ -186,11 +203,19 @@ struct Reshape {
     old: Vec<OldBase>,
     rest: Option<OldBase>,
     grown: i64,
+    /// Bytes of deltas that go with it.
+    frees: usize,
     /// The transaction that it commits.
     claim: Option<Xid>,
 }
 
 impl Reshape {
+    /// Whether other splits of the tree may go on beside it: it adds nodes below one that stays.
+    fn is_shared(&self) -> bool {
+        let adds = self.parent.is_some() && self.deletes.is_empty() && self.trims.is_empty();
+        adds && self.rest.is_none() && self.claim.is_none()
+    }
+
     /// Leaves that split under it; none where leaves join.
     fn leaves_split(&self) -> usize {
         if self.taken.len() >= self.old.len() { self.old.len() } else { 0 }
@@ -215,14 +240,20 @@ impl OldBase {
 /// A reshape whose pages are written and whose install record is in the log.
 #[derive(Debug)]
 pub(crate) struct InstallJob {
-    pub(crate) group: GroupId,
     /// LSN of the install record.
     pub(crate) lsn: Lsn,
+    pub(crate) grouped: Grouped,
+}
+
+/// A reshape whose pages are written.
+#[derive(Debug)]
+pub(crate) struct Grouped {
+    pub(crate) group: GroupId,
     pages: Vec<PageWrite>,
     reshape: Reshape,
 }
 
-impl InstallJob {
+impl Grouped {
     /// Pages of its group.
     pub(crate) fn page_count(&self) -> usize {
         self.pages.len()
@@ -241,6 +272,40 @@ impl InstallJob {
     /// Pages whose old versions snapshots need: to be pinned before the mapping moves.
     pub(crate) fn pins(&self) -> impl Iterator<Item = LogicalPage> + '_ {
         self.reshape.old.iter().map(|old| old.page)
+    }
+}
+
+/// Merges of one tree under way that change its shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reshaping {
+    #[default]
+    None,
+    /// So many that add nodes, below other nodes each or below one that has room for all.
+    Splits(u32),
+    /// One that does more, or writes what an inner node lacks.
+    Alone,
+}
+
+impl Reshaping {
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::None
+    }
+
+    /// One more began.
+    fn begin(&mut self, is_shared: bool) {
+        *self = match (*self, is_shared) {
+            (Self::None, true) => Self::Splits(1),
+            (Self::Splits(count), true) => Self::Splits(count + 1),
+            _ => Self::Alone,
+        };
+    }
+
+    /// One is installed, or given up.
+    fn end(&mut self) {
+        *self = match *self {
+            Self::Splits(count) if count > 1 => Self::Splits(count - 1),
+            _ => Self::None,
+        };
     }
 }
 
@@ -283,6 +348,8 @@ pub(crate) struct Hand {
     fruitless: u32,
     /// There are no pages that transactions could spill to.
     has_no_spill: bool,
+    /// A merge waits for the reshapes under way.
+    awaits_installs: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
     ledger: Ledger,
     /// Groups that are to be merged together: what is left of the set that was chosen last.
@@ -403,8 +470,9 @@ const FRUITLESS_MAX: u32 = 64;
 /// Leaves with nothing in them that are remembered, at most.
 const EMPTIED_MAX: usize = 64;
 
-/// Leaves that split together have images in one part in this many of the memory, at most.
-const TOGETHER_SHARE: usize = 16;
+/// Leaves that split together have images in one part in this many of the memory, at most, and other groups that are not
+/// installed another one.
+const IMAGES_SHARE: usize = 16;
 
 /// Leaves that split together, at most: the engine's latch is held while their images are made.
 const TOGETHER_MAX: usize = 16;
@@ -427,6 +495,7 @@ impl Engine {
     pub fn has_work(&self) -> bool {
         !self.is_poisoned()
             && (self.installs.front().is_some_and(|install| self.may_install(install))
+                || !self.unsynced.is_empty()
                 || self.has_release()
                 || self.has_drop_work()
                 || self.has_claim_work()
@@ -460,13 +529,51 @@ impl Engine {
             if self.is_poisoned() {
                 break;
             }
+            if self.must_sync()
+                && let Some(job) = self.sync_job()
+            {
+                return Ok(Some(job));
+            }
             match self.next_step()? {
                 Next::Job(job) => return Ok(Some(job)),
                 Next::Stepped => {}
                 Next::Idle => break,
             }
         }
-        Ok(None)
+        // Nothing else is to be done before.
+        Ok(self.sync_job())
+    }
+
+    /// Whether groups have to become durable before other work goes on.
+    fn must_sync(&self) -> bool {
+        self.hand.awaits_installs || self.are_images_many()
+    }
+
+    /// Groups that are not installed, where they wait for syncs; elsewhere an install follows at once.
+    fn waiting_groups(&self) -> impl Iterator<Item = &Grouped> {
+        self.open_groups().filter(|_| self.view.needs_sync)
+    }
+
+    /// Whether the images of groups that are not installed take what memory has for them.
+    fn are_images_many(&self) -> bool {
+        let pages: usize = self.waiting_groups().map(Grouped::page_count).sum();
+        pages * self.payload_size > self.options.memory / IMAGES_SHARE
+    }
+
+    /// Memory of deltas, but for those that go when what is written is installed.
+    fn deltas_staying(&self) -> usize {
+        let leaving = self.waiting_groups().map(|job| job.reshape.frees).sum();
+        (self.deltas_size + self.uncommitted_size).saturating_sub(leaving)
+    }
+
+    fn sync_job(&self) -> Option<Job> {
+        self.unsynced.back().map(|last| Job::Sync(last.group))
+    }
+
+    /// A merge waits until the reshapes under way are installed.
+    pub(super) fn await_installs(&mut self) {
+        self.hand.awaits_installs = !self.unsynced.is_empty();
+        self.want_flush();
     }
 
     fn next_step(&mut self) -> Step<Next> {
@@ -548,10 +655,14 @@ impl Engine {
         is_wanted && self.has_deltas() && !self.is_stuck()
     }
 
+    /// Whether deltas take more memory than they may, and merges can help.
+    pub(crate) fn is_full_of_changes(&self) -> bool {
+        self.deltas_size > self.limits.deltas_hard && self.must_merge() && !self.is_poisoned()
+    }
+
     /// Whether deltas have to meet their pages for want of memory.
     fn is_short(&self) -> bool {
-        let total = self.deltas_size + self.uncommitted_size;
-        total > self.merges_above()
+        self.deltas_staying() > self.merges_above()
             || self.hand.is_in_batch && !self.is_closing()
             || self.growth.is_settling()
             || !self.hand.cover.is_empty()
@@ -563,7 +674,7 @@ impl Engine {
     /// batches where that share is less than a few leaves, nor while a leaf finds no page to split: what
     /// can still be merged is kept for when memory needs it (rule D7).
     fn note_batch(&mut self) {
-        let (total, soft) = (self.deltas_size + self.uncommitted_size, self.merges_above());
+        let (total, soft) = (self.deltas_staying(), self.merges_above());
         let batch = (soft as f64 * self.options.merge_batch) as usize;
         let is_worth = batch >= BATCH_LEAVES_MIN * self.payload_size && self.hand.stuck.is_empty();
         let goes_on = is_worth && self.hand.is_in_batch && total > soft - batch;
@@ -681,6 +792,8 @@ pub(super) struct ReshapePlan {
     /// What did not merge of the leaf: its last pages hold that as it was, for keys from its low fence on.
     pub(super) rest: Option<OldBase>,
     pub(super) grown: i64,
+    /// Bytes of deltas that go with it.
+    pub(super) frees: usize,
     pub(super) growth: Growth,
     /// Whether the leaf is written even if no neighbour joins it.
     pub(super) is_due: bool,

@@ -197,7 +197,13 @@ impl Engine {
         let index = self.leaf_for(table, seek)?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let mut part = clip(range, view.low(), view.high());
-        self.load_runs(table, part.as_key_range())?;
+        match direction {
+            Direction::Forward => {
+                let end = self.load_some_runs(table, part.as_key_range(), Lsn(u64::MAX))?;
+                part.high = end.or(part.high);
+            }
+            Direction::Backward => self.load_runs(table, part.as_key_range())?,
+        }
         clip_to_changes(&self.tree(table)?.deltas, &mut part, direction);
         let Some(upto) = snapshot else {
             return Ok(Part { base: Base::Frame(index), range: part });

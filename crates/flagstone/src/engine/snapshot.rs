@@ -222,12 +222,13 @@ impl Engine {
     /// Whether the pages on flash hold everything that was committed. What is left of a table that was dropped
     /// is nobody's.
     pub(crate) fn is_all_in_pages(&self) -> bool {
-        let is_still =
-            |tree: &Tree| tree.deltas.is_empty() && tree.structure.is_empty() && !tree.is_reshaping;
+        let is_still = |tree: &Tree| {
+            tree.deltas.is_empty() && tree.structure.is_empty() && tree.reshaping.is_none()
+        };
         let mut named = self.trees.iter().filter(|tree| tree.dropped.is_none());
         self.committed <= self.durable()
             && self.claim.is_none()
-            && self.installs.is_empty()
+            && self.open_groups().next().is_none()
             && self.runs.is_empty()
             && !self.trims.has_groups()
             && named.all(is_still)

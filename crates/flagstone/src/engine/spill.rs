@@ -13,7 +13,8 @@
 //!
 //! Invariants:
 //! - **R1** A base claims completeness beyond a run's commit only after every part of the run that
-//!   overlaps the base was loaded (rule D2).
+//!   overlaps the base was loaded (rule D2). Where that is much, a merge takes the keys below the first part that is
+//!   not loaded, and leaves the rest of its leaf to later ones.
 //! - **R2** Versions of a key on both sides of a run that is not loaded are never folded: the run's
 //!   own change comes between them.
 //! - **R3** A run stays in the master record until a checkpoint that began after it was loaded.
@@ -52,6 +53,10 @@ const SPILL_SHARE: usize = 64;
 
 /// Pages of one job, at most, whatever the memory.
 const SPILL_PAGES_MAX: usize = 256;
+
+/// What is loaded for one merge, or for one part of a scan, takes one part in this many of the memory for deltas, with
+/// what is there already, unless a single part takes more.
+const LOAD_SHARE: usize = 8;
 
 /// Pages of a part, at most, unless a key takes more: whoever needs a key loads that many of each run.
 const PART_PAGES_MAX: usize = 8;
@@ -414,6 +419,13 @@ impl Runs {
         }
     }
 
+    /// The part with the lowest keys of those in `range` that are not loaded, of commits up to `upto`, and its run.
+    fn first_left(&self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
+        let runs = self.open.iter().enumerate().filter(|(_, run)| run.lsn <= upto);
+        let parts = runs.filter_map(|(number, run)| Some((number, run.next_in(range)?)));
+        parts.min_by_key(|(number, part)| &self.open[*number].run.parts[*part].first)
+    }
+
     /// LSNs at which changes will still arrive, or must stay apart from later ones.
     pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
         floors.extend(self.open.iter().map(|run| run.lsn));
@@ -506,6 +518,35 @@ impl Engine {
         }
         let (low, high) = private_bounds(table, range);
         self.load_parts(KeyRange { low: &low, high: Some(&high) }, upto)
+    }
+
+    /// As [`Engine::load_runs_until`] in key order, until what was loaded and the changes that were there take as much
+    /// memory as they may at once: where the first part begins that is not loaded, if there is one.
+    pub(crate) fn load_some_runs(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+        upto: Lsn,
+    ) -> Step<Option<Vec<u8>>> {
+        if self.runs.is_empty() {
+            return Ok(None);
+        }
+        let (low, high) = private_bounds(table, range);
+        let inside = KeyRange { low: &low, high: Some(&high) };
+        let most = self.limits.deltas_hard / LOAD_SHARE;
+        while let Some((number, part)) = self.runs.first_left(inside, upto) {
+            let left = &self.runs.open[number].run.parts[part];
+            if left.first > low {
+                let begin = split_private_key(&left.first).1;
+                let below = KeyRange { high: Some(begin), ..range };
+                let there = self.tree(table)?.deltas.range_bytes(below);
+                if there > 0 && there + left.pages.len() * self.payload_size > most {
+                    return Ok(Some(begin.to_vec()));
+                }
+            }
+            self.load_part(number, part)?;
+        }
+        Ok(None)
     }
 
     /// Loads the parts of runs that may change `key` into the tree's deltas.

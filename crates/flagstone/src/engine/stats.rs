@@ -55,6 +55,8 @@ pub struct EngineStats {
     pub reshapes: u64,
     /// Most leaves that split at once, under one group.
     pub split_together: u64,
+    /// Most changes of trees' shapes that were under way at once.
+    pub reshapes_at_once: u64,
     /// Merges that left the rest of a leaf, with what waits for it, to later ones.
     pub merges_in_parts: u64,
     /// Checkpoints finished.
@@ -96,6 +98,7 @@ impl Engine {
             folded_deltas: counts.folded_deltas,
             reshapes: counts.splits,
             split_together: counts.split_together,
+            reshapes_at_once: counts.reshapes_at_once,
             merges_in_parts: counts.merges_in_parts,
             checkpoints: counts.checkpoints,
             copied_deltas: counts.copied_deltas,

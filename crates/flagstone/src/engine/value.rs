@@ -166,13 +166,12 @@ impl Engine {
             return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
         }
         let group = self.group_of(xid)?;
-        let taken = self.unused_pages.len() - chunk_count - list_count;
-        let numbers = self.unused_pages[taken..].to_vec();
+        // In the order in which they came: where neighbours follow each other, one entry of a record names many.
+        let chunks: Vec<LogicalPage> = self.unused_pages.drain(..chunk_count).collect();
+        let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
         let own = self.transaction(xid)?;
-        own.pages.extend(numbers);
+        own.pages.extend(chunks.iter().chain(&lists));
         own.unwritten += page_count;
-        let chunks = self.unused_pages.split_off(self.unused_pages.len() - chunk_count);
-        let lists = self.unused_pages.split_off(self.unused_pages.len() - list_count);
         let is_indirect = list_count > 0;
         let pages = if is_indirect { lists } else { chunks.clone() };
         let descriptor = Descriptor { size: size as u32, group, is_indirect, pages };

@@ -316,6 +316,17 @@ impl<D: Nand> Runtime<D> {
         Ok(())
     }
 
+    /// Merges what reads have loaded of changes that had left memory, as long as that takes more than changes may. What
+    /// comes of it is not the reader's business.
+    pub(crate) fn relieve(&self) {
+        for _ in 0..RELIEF_MAX {
+            let is_full = self.glance().is_full_of_changes();
+            if !is_full || !self.advance().is_ok_and(|has_work| has_work) {
+                break;
+            }
+        }
+    }
+
     /// Brings everything to rest: flushes, merges what must be, writes a checkpoint.
     ///
     /// # Errors
@@ -392,6 +403,9 @@ impl Patience {
 
 /// Pieces of background work that a commit does on behalf of all, at most.
 const WORK_AFTER_COMMIT: u32 = 4;
+
+/// Pieces of background work that a reader does, at most, for what it loaded.
+const RELIEF_MAX: u32 = 64;
 
 /// Fruitless rounds after which a wait is given up: the device has no way left to make room.
 const IDLE_COUNT_MAX: u32 = 1_000;

@@ -2,7 +2,8 @@
 
 use flagstone::{CommitBy, Database, Durability, Options, Table};
 use flagstone_nand::{
-    Crashable, EccNand, Ending, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage,
+    Crashable, EccNand, Ending, FaultPlan, Nand, OperationKind, Profile, SegmentFile, SimNand,
+    SimStorage,
 };
 
 /// Rows of a commit: many leaves.
@@ -249,4 +250,40 @@ fn leaves_split_together() {
     assert!(stats.engine.reshapes * 2 < leaves, "{} for {leaves} leaves", stats.engine.reshapes);
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), ROWS);
     assert!(database.check().unwrap().faults.is_empty());
+}
+
+/// Goal: groups of leaves wait for the syncs of commits, instead of having each its own. Method: rows in random order,
+/// all of whose commits are durable, in a memory of which changes fill their share again and again; the syncs of the
+/// file.
+#[test]
+fn splits_share_the_syncs_of_commits() {
+    const COMMITS: u64 = 60;
+    const ROWS: u64 = 500;
+    let profile = Profile::named("segment-file").unwrap();
+    let mut storage = SimStorage::new(profile.timing);
+    storage.record_operations();
+    let device = SegmentFile::create(storage, &profile).unwrap();
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
+    for first in (0..COMMITS * ROWS).step_by(ROWS as usize) {
+        let mut transaction = database.begin();
+        for row in first..first + ROWS {
+            let key = row.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+            transaction.put(table, &key, &[row as u8; 100]).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    let stats = database.stats().engine;
+    let device = database.into_device().unwrap();
+    let storage = device.storage();
+    let is_sync = |number: &u64| storage.operation_kind(*number) == Some(OperationKind::Sync);
+    let syncs = (0..storage.operation_count()).filter(is_sync).count() as u64;
+    println!("{syncs} syncs, {stats:?}");
+    assert!(stats.reshapes > COMMITS, "{stats:?}");
+    assert!(stats.reshapes_at_once > 4, "{stats:?}");
+    assert!(syncs < COMMITS + stats.reshapes, "{syncs} syncs, {stats:?}");
+    let database = Database::open_on(device, &options).unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table).unwrap(), COMMITS * ROWS);
+    assert!(database.check().unwrap().is_sound());
 }

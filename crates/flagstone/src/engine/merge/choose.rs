@@ -31,7 +31,7 @@ impl Engine {
                     }
                     self.hand.is_stuck =
                         self.is_short() && !self.hand.stuck.is_empty() && self.is_at_rest();
-                    self.want_flush();
+                    self.await_installs();
                     return Ok(None);
                 }
             },
@@ -87,7 +87,7 @@ impl Engine {
     }
 
     fn may_reshape(&self, target: &Target) -> bool {
-        self.trees.get(target.table.id as usize).is_some_and(|tree| !tree.is_reshaping)
+        self.trees.get(target.table.id as usize).is_some_and(|tree| tree.reshaping.is_none())
     }
 
     /// The next leaf of a super group: one reshape of a tree follows the other.

@@ -1,8 +1,8 @@
 //! Installing: what a written job means for the engine; no I/O, one short latch.
 
-use flagstone_space::{GroupId, LogicalPage, PinId};
+use flagstone_space::{GroupId, LogicalPage, Lsn, PinId};
 
-use super::{InstallJob, Outcome, PageWrite, Reshape, WriteJob};
+use super::{Grouped, InstallJob, Outcome, PageWrite, Reshape, WriteJob};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
 use crate::engine::journal::InstallParts;
@@ -20,7 +20,7 @@ impl Engine {
 
     fn install_written(&mut self, job: WriteJob, pin: Option<PinId>) {
         let is_buried = job.pin.is_some();
-        let WriteJob { group, mut pages, outcome, .. } = job;
+        let WriteJob { group, mut pages, outcome, is_durable, .. } = job;
         for write in &pages {
             self.busy.remove(&write.page);
         }
@@ -44,37 +44,61 @@ impl Engine {
             Outcome::InnerWritten { table, level, low, high, upto } => {
                 let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
                 tree.structure.forget(level, &low, high.as_deref(), upto);
-                tree.is_reshaping = false;
+                tree.reshaping.end();
             }
             Outcome::Reshaped(reshape) => {
                 for write in &pages {
                     self.busy.insert(write.page);
                 }
-                if reshape.claim.is_some() {
-                    self.append_marker(Some(group));
+                let grouped = Grouped { group, pages, reshape: *reshape };
+                let at_once = self.open_groups().count() as u64 + 1;
+                self.counts.reshapes_at_once = self.counts.reshapes_at_once.max(at_once);
+                if !is_durable {
+                    return self.unsynced.push_back(grouped);
                 }
-                let puts = self.named_of(&reshape);
-                let lsn = self.append_install_record(&InstallParts {
-                    group,
-                    tree: reshape.table.id,
-                    level: reshape.level,
-                    puts,
-                    deletes: &reshape.deletes,
-                    trims: &reshape.trims,
-                    dropped: &reshape.dropped,
-                });
-                let is_claimed = reshape.claim.is_some();
-                let install = InstallJob { group, lsn, pages, reshape: *reshape };
-                if is_claimed {
-                    return self.claim_reshaped(install);
-                }
-                self.installs.push_back(install);
+                self.record(grouped);
                 if self.must_merge() || self.is_checkpointing() {
                     // Memory or the checkpoint waits for the install, nobody else may ever flush.
                     self.want_flush();
                 }
             }
         }
+    }
+
+    /// The pages of every group up to this one are durable.
+    pub(crate) fn synced(&mut self, last: GroupId) {
+        let Some(place) = self.unsynced.iter().position(|job| job.group == last) else { return };
+        let durable: Vec<Grouped> = self.unsynced.drain(..=place).collect();
+        durable.into_iter().for_each(|job| self.record(job));
+        // Else the next commit takes the records along.
+        let is_awaited = std::mem::take(&mut self.hand.awaits_installs);
+        if is_awaited || self.are_images_many() || self.is_checkpointing() {
+            self.want_flush();
+        }
+    }
+
+    /// The log names a group whose pages are durable.
+    fn record(&mut self, grouped: Grouped) {
+        let (group, reshape) = (grouped.group, &grouped.reshape);
+        let is_claimed = reshape.claim.is_some();
+        if is_claimed {
+            self.append_marker(Some(group));
+        }
+        let puts = self.named_of(reshape);
+        let lsn = self.append_install_record(&InstallParts {
+            group,
+            tree: reshape.table.id,
+            level: reshape.level,
+            puts,
+            deletes: &reshape.deletes,
+            trims: &reshape.trims,
+            dropped: &reshape.dropped,
+        });
+        let install = InstallJob { lsn, grouped };
+        if is_claimed {
+            return self.claim_reshaped(install);
+        }
+        self.installs.push_back(install);
     }
 
     /// The separators that a reshape's record names.
@@ -86,7 +110,7 @@ impl Engine {
     }
 
     /// A job's pages could not be written: everything is as before. Whether its leaves split one by one from now
-    /// on, which takes fewer pages at a time.
+    /// on, which takes fewer pages at a time, or others give their old pages back before.
     pub(crate) fn write_failed(&mut self, job: &WriteJob) -> bool {
         for write in &job.pages {
             self.busy.remove(&write.page);
@@ -106,16 +130,20 @@ impl Engine {
             self.hand.is_short_of_room |= is_split;
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
-            tree.is_reshaping = false;
+            tree.reshaping.end();
         }
         if job.group != GroupId::NONE {
             self.trims.discard_group(job.group);
         }
-        is_split
+        let gives_back = self.open_groups().next().is_some();
+        if gives_back {
+            self.await_installs();
+        }
+        is_split || gives_back
     }
 
     /// Whether snapshots need what an install replaces.
-    pub(crate) fn must_pin(&self, job: &InstallJob) -> bool {
+    pub(crate) fn must_pin(&self, job: &Grouped) -> bool {
         self.buries(job.reshape.upto)
     }
 
@@ -127,8 +155,9 @@ impl Engine {
     }
 
     fn install_group(&mut self, job: InstallJob, pins: &[Option<PinId>]) {
-        self.cycle.count_grouped(job.page_count());
-        let InstallJob { lsn, pages, reshape, .. } = job;
+        let InstallJob { lsn, grouped } = job;
+        self.cycle.count_grouped(grouped.page_count());
+        let Grouped { pages, reshape, .. } = grouped;
         let table = reshape.table;
         let until = if reshape.claim.is_some() { lsn } else { reshape.upto };
         let pins = pins.iter().copied().chain(std::iter::repeat(None));
@@ -167,9 +196,9 @@ impl Engine {
             for (key, child) in &reshape.puts {
                 tree.structure.note(reshape.level, key, lsn, Some(*child));
             }
-            tree.is_reshaping = false;
+            tree.reshaping.end();
         }
-        self.refresh_parent(table, &reshape);
+        self.refresh_parent(table, &reshape, lsn);
         // What was committed while the leaves were being written goes to their frames, where it may.
         written.into_iter().for_each(|page| self.absorb(page));
         if self.hand.ledger.tells() {
@@ -189,12 +218,17 @@ impl Engine {
 
     /// Brings the frame of the node that a reshape changed up to date, if it is in memory: it may be
     /// there without its ancestors. Else its next reader applies the structure deltas.
-    fn refresh_parent(&mut self, table: Table, reshape: &Reshape) {
+    fn refresh_parent(&mut self, table: Table, reshape: &Reshape, lsn: Lsn) {
         let Some(page) = reshape.parent else { return };
         let Some(index) = self.pool.peek(page) else { return };
         let frame = self.pool.frame(index);
         let structure = &self.trees[table.id as usize].structure;
-        if let Some((image, lsn)) = structure.apply(&frame.image, frame.lsn) {
+        let applied = structure.apply(&frame.image, frame.lsn);
+        debug_assert!(
+            applied.is_some() || frame.lsn >= lsn,
+            "a node has room for what was put into it"
+        );
+        if let Some((image, lsn)) = applied {
             self.place(page, lsn, image, Class::Inner);
         }
     }

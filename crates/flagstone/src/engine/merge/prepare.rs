@@ -1,9 +1,10 @@
 //! Preparing: the images of a merge, of a frame that flash lags behind, and of an inner node.
 
-use flagstone_space::{Cause, GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::{
-    OldBase, Outcome, PageWrite, Reason, ReshapePlan, Target, UNDERFULL_PERCENT, WriteJob, grown_by,
+    OldBase, Outcome, PageWrite, Reason, ReshapePlan, Reshaping, Target, UNDERFULL_PERCENT,
+    WriteJob, grown_by,
 };
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, KeyRange};
@@ -55,7 +56,10 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        self.load_runs_until(table, range, upto)?;
+        let end = match self.merges_to_frames() {
+            true => self.load_runs_until(table, range, upto).map(|()| None)?,
+            false => self.load_some_runs(table, range, upto)?,
+        };
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         // Put back after the frame was read.
         self.drop_held(table, range, base_lsn);
@@ -64,7 +68,7 @@ impl Engine {
         let deltas = &self.tree(table)?.deltas;
         let is_due = deltas.has_upto(range, upto);
         // At restart, what the image holds already is not put back yet (rule D2).
-        let is_reached = !is_ahead && base_lsn <= upto;
+        let is_reached = !is_ahead && base_lsn <= upto && end.is_none();
         let may_join = target.reason == Reason::Emptied && is_reached && view.count() == 0;
         if !is_due && !may_join {
             if target.reason == Reason::Eager && deltas.has_upto(range, self.committed) {
@@ -80,7 +84,7 @@ impl Engine {
         if is_ahead {
             return self.catch_up(page);
         }
-        let plan = self.plan_of(table, index, upto)?;
+        let plan = self.plan_of(table, index, upto, end)?;
         let is_single = plan.pages.len() == 1 && plan.dropped.is_empty();
         if is_single && !self.is_underfull(table, page, &plan.pages[0])? {
             return Ok(is_due.then(|| self.single_job(index, plan)));
@@ -94,14 +98,23 @@ impl Engine {
         Ok(job)
     }
 
-    /// What the durable deltas of a leaf in memory make of it.
-    pub(super) fn plan_of(&self, table: Table, index: FrameIndex, upto: Lsn) -> Step<ReshapePlan> {
+    /// What the durable deltas of a leaf in memory make of it, or of what lies below `loaded_to`.
+    pub(super) fn plan_of(
+        &self,
+        table: Table,
+        index: FrameIndex,
+        upto: Lsn,
+        loaded_to: Option<Vec<u8>>,
+    ) -> Step<ReshapePlan> {
         let frame = self.pool.frame(index);
         let (page, lsn) = (frame.page, frame.lsn);
         let view = NodeView::trusted(&frame.image);
         let range = KeyRange { low: view.low(), high: view.high() };
         let deltas = &self.tree(table)?.deltas;
-        let end = self.end_of_merge(table, range, upto);
+        let end = match (self.end_of_merge(table, range, upto), loaded_to) {
+            (Some(end), Some(loaded_to)) => Some(end.min(loaded_to)),
+            (end, loaded_to) => end.or(loaded_to),
+        };
         let taken = KeyRange { high: end.as_deref().or(range.high), ..range };
         let is_due = deltas.has_upto(taken, upto);
         let request =
@@ -140,6 +153,7 @@ impl Engine {
             pages: merged.pages,
             dropped: merged.dropped_refs,
             grown,
+            frees: deltas.range_bytes(taken),
             is_due,
         })
     }
@@ -237,7 +251,7 @@ impl Engine {
     ) -> Step<bool> {
         // Short of room, and where nothing is left of it, the leaf waits for its turn to be merged away.
         let must_wait = self.growth.is_settling() || NodeView::trusted(&built.image).count() == 0;
-        let may_reshape = must_wait || !self.tree(table)?.is_reshaping;
+        let may_reshape = must_wait || self.tree(table)?.reshaping.is_none();
         Ok(self.is_small(built) && self.root_of(table)? != page && may_reshape)
     }
 
@@ -263,13 +277,7 @@ impl Engine {
         }
         let write = PageWrite::new(page, frame.image.clone(), frame.lsn);
         self.busy.insert(page);
-        Ok(Some(WriteJob {
-            group: GroupId::NONE,
-            pages: vec![write],
-            cause: Cause::Data,
-            pin: None,
-            outcome: Outcome::CaughtUp,
-        }))
+        Ok(Some(WriteJob::new(GroupId::NONE, vec![write], Outcome::CaughtUp)))
     }
 
     /// A page whose frame is ahead and has to leave memory, or holds back the log.
@@ -314,8 +322,8 @@ impl Engine {
                 continue;
             }
             let Some((level, key)) = tree.structure.first_until(cutoff) else { continue };
-            if tree.is_reshaping {
-                self.want_flush();
+            if !tree.reshaping.is_none() {
+                self.await_installs();
                 return Ok(None);
             }
             let table = Table { id: number as u32 };
@@ -334,9 +342,8 @@ impl Engine {
             let (page, upto) = (frame.page, frame.lsn);
             let write = PageWrite::new(page, frame.image.clone(), upto);
             let outcome = Outcome::InnerWritten { table, level, low, high, upto };
-            self.trees[number].is_reshaping = true;
-            let (group, cause, pages) = (GroupId::NONE, Cause::Data, vec![write]);
-            return Ok(Some(WriteJob { group, pages, cause, pin: None, outcome }));
+            self.trees[number].reshaping = Reshaping::Alone;
+            return Ok(Some(WriteJob::new(GroupId::NONE, vec![write], outcome)));
         }
         Ok(None)
     }

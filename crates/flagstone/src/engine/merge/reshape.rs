@@ -1,11 +1,11 @@
 //! Reshaping: merges that take several pages, leaves that join a neighbour, and the inner nodes that
 //! become too small.
 
-use flagstone_space::{Cause, GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::{
-    InnerRange, InstallJob, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape, ReshapePlan,
-    TOGETHER_MAX, TOGETHER_SHARE, WriteJob,
+    Grouped, IMAGES_SHARE, InnerRange, MERGED_PERCENT, OldBase, Outcome, PageWrite, Reshape,
+    ReshapePlan, Reshaping, TOGETHER_MAX, WriteJob,
 };
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
@@ -51,11 +51,12 @@ impl Engine {
         beside: Vec<ReshapePlan>,
     ) -> Step<Option<WriteJob>> {
         let table = plan.table;
-        if self.tree(table)?.is_reshaping || self.are_many_open(&plan) {
+        let is_crowded = self.are_images_many() || self.are_many_open(&plan);
+        if is_crowded || !self.may_begin(&plan)? {
             if !plan.is_due {
                 self.note_emptied(table, &plan.low);
             }
-            self.want_flush();
+            self.await_installs();
             return Ok(None);
         }
         if plan.rest.as_ref().is_some_and(|rest| !self.may_keep_lsn(rest.lsn)) {
@@ -79,9 +80,24 @@ impl Engine {
         self.plan_reshape(plan, beside, gone, own_page)
     }
 
+    /// Whether a merge may begin beside the reshapes of its tree that are under way: splits go on beside each other
+    /// as long as their nodes are others.
+    fn may_begin(&self, plan: &ReshapePlan) -> Step<bool> {
+        Ok(match self.tree(plan.table)?.reshaping {
+            Reshaping::None => true,
+            Reshaping::Splits(_) => plan.pages.len() > 1 && plan.rest.is_none(),
+            Reshaping::Alone => false,
+        })
+    }
+
+    /// Reshapes whose pages are written and that are not installed, but for a claim's.
+    pub(in crate::engine) fn open_groups(&self) -> impl Iterator<Item = &Grouped> {
+        self.installs.iter().map(|install| &install.grouped).chain(&self.unsynced)
+    }
+
     /// Whether a checkpoint has to name so many pages of other trees that this plan waits for their install.
     fn are_many_open(&self, plan: &ReshapePlan) -> bool {
-        let open: usize = self.installs.iter().map(InstallJob::page_count).sum();
+        let open: usize = self.open_groups().map(Grouped::page_count).sum();
         open > 0 && open + plan.pages.len() > self.nameable_pages() / 2
     }
 
@@ -104,7 +120,7 @@ impl Engine {
         };
         let outcome = Outcome::Merged { table, low, high, upto, grown, base_lsn };
         let pages = vec![PageWrite { append, ..PageWrite::new(page, image, lsn) }];
-        WriteJob { group: GroupId::NONE, pages, cause: Cause::Data, pin, outcome }
+        WriteJob { pin, ..WriteJob::new(GroupId::NONE, pages, outcome) }
     }
 
     /// Of the leaves of `keys` those that have to split as well as `plan`'s, below the same node. One record
@@ -138,13 +154,14 @@ impl Engine {
 
     fn may_split_several(&self, table: Table) -> Step<bool> {
         let is_free = !self.hand.is_short_of_room && !self.growth.is_settling();
-        Ok(is_free && !self.merges_to_frames() && !self.tree(table)?.is_reshaping)
+        let may_split = self.tree(table)?.reshaping != Reshaping::Alone;
+        Ok(is_free && !self.merges_to_frames() && may_split)
     }
 
     /// Pages that leaves which split together become, at most: two leaves' where memory is small. A checkpoint
     /// names them beside what transactions have open, until they are installed.
     fn together_max(&self) -> usize {
-        let in_memory = self.options.memory / TOGETHER_SHARE / self.payload_size;
+        let in_memory = self.options.memory / IMAGES_SHARE / self.payload_size;
         in_memory.min(self.nameable_pages() / NAMED_SHARE).max(MERGE_PAGES)
     }
 
@@ -181,10 +198,10 @@ impl Engine {
         let (page, lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        self.load_runs_until(table, range, upto)?;
+        let end = self.load_some_runs(table, range, upto)?;
         self.drop_held(table, range, lsn);
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
-        let plan = self.plan_of(table, index, upto)?;
+        let plan = self.plan_of(table, index, upto, end)?;
         Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
     }
 
@@ -234,7 +251,9 @@ impl Engine {
         if self.pool.frame(index).ahead.is_some() {
             return Ok(None);
         }
-        self.load_neighbour_runs(table, other)?;
+        if !self.loads_neighbour_runs(table, other)? {
+            return Ok(None);
+        }
         self.meet_neighbour(table, other);
         let (Some(own), Some(index)) = (self.pool.peek(plan.page), self.pool.peek(other)) else {
             return Ok(None);
@@ -296,12 +315,13 @@ impl Engine {
         self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
     }
 
-    fn load_neighbour_runs(&mut self, table: Table, page: LogicalPage) -> Step<()> {
-        let Some(index) = self.pool.peek(page) else { return Ok(()) };
+    /// Whether memory takes what runs have for a neighbour, which is loaded.
+    fn loads_neighbour_runs(&mut self, table: Table, page: LogicalPage) -> Step<bool> {
+        let Some(index) = self.pool.peek(page) else { return Ok(false) };
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        self.load_runs_until(table, range, self.merge_lsn())
+        Ok(self.load_some_runs(table, range, self.merge_lsn())?.is_none())
     }
 
     /// Assigns pages, climbs as far as inner nodes overflow, and makes the job.
@@ -314,9 +334,14 @@ impl Engine {
     ) -> Step<Option<WriteJob>> {
         let mut climb = Climb::default();
         let stop = match self.climb(plan, beside, gone, &mut climb) {
-            Ok((group, reshape)) => {
+            Ok(Some((group, reshape))) => {
                 self.hand.short = None;
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
+            }
+            Ok(None) => {
+                self.unused_pages.append(&mut climb.taken);
+                self.await_installs();
+                return Ok(None);
             }
             Err(stop @ Stop::Wait(Wait::Pages(_))) => {
                 self.hand.short = Some(own_page);
@@ -328,44 +353,48 @@ impl Engine {
         Err(stop)
     }
 
-    /// The job that writes what a transaction makes of a leaf.
+    /// The job that writes what a transaction makes of a leaf; none while the tree changes its shape.
     pub(in crate::engine) fn claim_reshape(
         &mut self,
         xid: Xid,
         plan: ReshapePlan,
-    ) -> Step<WriteJob> {
-        let mut climb = Climb::default();
-        match self.climb(plan, Vec::new(), Vec::new(), &mut climb) {
-            Ok((group, mut reshape)) => {
-                reshape.claim = Some(xid);
-                Ok(self.reshape_job(group, reshape, climb.writes))
-            }
-            Err(stop) => {
-                self.unused_pages.append(&mut climb.taken);
-                Err(stop)
-            }
+    ) -> Step<Option<WriteJob>> {
+        if !self.tree(plan.table)?.reshaping.is_none() {
+            return Ok(None);
         }
+        let mut climb = Climb::default();
+        let climbed = self.climb(plan, Vec::new(), Vec::new(), &mut climb);
+        if let Ok(Some((group, mut reshape))) = climbed {
+            reshape.claim = Some(xid);
+            return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
+        }
+        self.unused_pages.append(&mut climb.taken);
+        climbed.map(|_| None)
     }
 
     fn reshape_job(&mut self, group: GroupId, reshape: Reshape, pages: Vec<PageWrite>) -> WriteJob {
         self.busy.extend(pages.iter().map(|write| write.page));
         self.busy.extend(reshape.trims.iter().copied());
         if let Some(tree) = self.trees.get_mut(reshape.table.id as usize) {
-            tree.is_reshaping = true;
+            tree.reshaping.begin(reshape.is_shared());
         }
+        // Whoever claims waits for the record, and so does whoever restarts.
+        let may_wait = reshape.claim.is_none() && !self.is_replaying();
         let outcome = Outcome::Reshaped(Box::new(reshape));
-        WriteJob { group, pages, cause: Cause::Data, pin: None, outcome }
+        WriteJob { may_wait, ..WriteJob::new(group, pages, outcome) }
     }
 
-    /// Climbs from leaves below one node to the first node that takes their new separators.
+    /// Climbs from leaves below one node to the first node that takes their new separators; none when a reshape under
+    /// way writes one of the nodes, or changes it while it is to be written.
     fn climb(
         &mut self,
         plan: ReshapePlan,
         beside: Vec<ReshapePlan>,
         gone: Vec<(Vec<u8>, LogicalPage)>,
         climb: &mut Climb,
-    ) -> Step<(GroupId, Reshape)> {
-        let ReshapePlan { table, upto, low: key, mut dropped, mut old, mut grown, rest, .. } = plan;
+    ) -> Step<Option<(GroupId, Reshape)>> {
+        let ReshapePlan { table, upto, low: key, mut dropped, mut old, rest, .. } = plan;
+        let (mut grown, mut frees) = (plan.grown, plan.frees);
         climb.rest = rest;
         let root = self.root_of(table)?;
         let (mut deletes, mut trims): (Vec<_>, Vec<_>) = gone.into_iter().unzip();
@@ -376,9 +405,10 @@ impl Engine {
             dropped.extend(other.dropped);
             old.extend(other.old);
             grown += other.grown;
+            frees += other.frees;
         }
-        // Every structure change up to the durable LSN is installed: one reshape a tree at a time. Where
-        // restart merges, a node may hold more than that.
+        // Every structure change up to the durable LSN is installed in the nodes that are written. Where restart
+        // merges, a node may hold more than that.
         let mut lsn = upto;
         let mut puts: Vec<(Vec<u8>, LogicalPage)>;
         let parent = loop {
@@ -399,6 +429,11 @@ impl Engine {
                 .map_err(|_| corrupt(frame.page, "inner node does not take its separators"))?;
             let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
             let page = frame.page;
+            if self.busy.contains(&page)
+                || !self.takes_beside(page, &view, &put_refs, next.len())?
+            {
+                return Ok(None);
+            }
             if next.len() > 1 {
                 climb.written.push((level, low, high, lsn));
                 deletes.clear();
@@ -416,8 +451,7 @@ impl Engine {
             climb.written.push((level, joined.low, joined.high, lsn));
             deletes = vec![joined.separator];
         };
-        let group = self.take_group()?;
-        let reshape = Reshape {
+        let mut reshape = Reshape {
             table,
             upto,
             written: std::mem::take(&mut climb.written),
@@ -426,14 +460,42 @@ impl Engine {
             puts,
             deletes,
             trims,
-            taken: std::mem::take(&mut climb.taken),
+            taken: Vec::new(),
             dropped,
             old,
             rest: climb.rest.take(),
             grown,
+            frees,
             claim: None,
         };
-        Ok((group, reshape))
+        if !reshape.is_shared() && !self.tree(table)?.reshaping.is_none() {
+            return Ok(None);
+        }
+        let group = self.take_group()?;
+        reshape.taken = std::mem::take(&mut climb.taken);
+        Ok(Some((group, reshape)))
+    }
+
+    /// Whether an inner node takes separators, of which it becomes so many nodes, beside those that reshapes under way
+    /// are about to put into it.
+    fn takes_beside(
+        &self,
+        page: LogicalPage,
+        view: &NodeView<'_>,
+        puts: &[(&[u8], LogicalPage)],
+        node_count: usize,
+    ) -> Step<bool> {
+        let is_here = |job: &&Grouped| job.reshape.parent == Some(page);
+        let waiting = self.open_groups().filter(is_here).flat_map(|job| &job.reshape.puts);
+        let waiting: Vec<_> = waiting.map(|(key, page)| (key.as_slice(), *page)).collect();
+        if waiting.is_empty() || node_count > 1 {
+            return Ok(waiting.is_empty());
+        }
+        let mut all = [&waiting, puts].concat();
+        all.sort_unstable();
+        let nodes = node::inner_with(view, &all, &[], self.payload_size)
+            .map_err(|_| corrupt(page, "inner node does not take its separators"))?;
+        Ok(nodes.len() == 1)
     }
 
     /// Pages for what became of nodes of one level; the separators that their parent lacks, in order.
@@ -636,7 +698,7 @@ mod tests {
     use flagstone_nand::{Profile, SimNand};
     use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 
-    use super::InstallJob;
+    use super::Grouped;
     use crate::options::Durability;
     use crate::{Database, Options, Snapshot, Table};
 
@@ -758,11 +820,11 @@ mod tests {
             let (mut count, mut was_open) = (0, false);
             while count < number && runtime.advance().unwrap() {
                 let engine = runtime.engine();
-                let open: usize = engine.installs.iter().map(InstallJob::page_count).sum();
+                let open: usize = engine.open_groups().map(Grouped::page_count).sum();
                 let most = 2 * engine.split_max();
                 assert!(open <= most, "{open} of {most} pages wait for their install");
-                for install in &engine.installs {
-                    let rest = install.reshape.rest.as_ref();
+                for job in engine.open_groups() {
+                    let rest = job.reshape.rest.as_ref();
                     let is_young = rest.is_none_or(|rest| engine.freed_lsn <= rest.lsn);
                     assert!(
                         is_young,

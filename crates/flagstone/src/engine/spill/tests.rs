@@ -3,6 +3,8 @@ use flagstone_nand::{Profile, SimNand};
 use super::*;
 use crate::{Database, Durability, Options};
 
+const ROWS: u32 = 40_000;
+
 /// A database with a transaction just committed that left memory, in runs of several parts.
 fn spilled() -> Database<SimNand> {
     let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
@@ -10,7 +12,7 @@ fn spilled() -> Database<SimNand> {
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
-    for row in 0..40_000_u32 {
+    for row in 0..ROWS {
         let key = row.wrapping_mul(0x9E37_79B1).to_be_bytes();
         transaction.put(table, &key, &[row as u8; 100]).unwrap();
     }
@@ -74,5 +76,33 @@ fn a_key_needs_a_small_share_of_the_runs() {
         };
         let needed: usize = engine.runs.open.iter().map(of_run).sum();
         assert!(needed * 20 <= all, "{needed} of {all} pages");
+    }
+}
+
+/// Goal (rule D7): what left memory comes back in parts, for a merge as for a scan, even if it is for one leaf alone.
+/// Method: a transaction larger than memory, in a table that was empty; the most that changes took, and all rows.
+#[test]
+fn what_left_memory_comes_back_in_parts() {
+    for is_scan in [false, true] {
+        let database = spilled();
+        let table = database.existing_table("t").unwrap().unwrap();
+        let before = database.stats().engine.memory.deltas;
+        let check = || {
+            let transaction = database.begin();
+            let rows = transaction.range(table, ..).map(|row| row.unwrap().0);
+            let rows: Vec<Vec<u8>> = rows.collect();
+            assert!(rows.is_sorted() && rows.len() == ROWS as usize, "{} rows", rows.len());
+        };
+        if is_scan {
+            check();
+        }
+        database.merge().unwrap();
+        let stats = database.stats().engine;
+        let most = database.runtime().engine().limits.deltas_hard;
+        println!("{before} {} of {most}, {stats:?}", stats.memory.deltas);
+        assert!(stats.memory.deltas <= before.max(most + most / 4), "{stats:?}");
+        assert!(stats.merges_in_parts > 2, "{stats:?}");
+        check();
+        assert!(database.check().unwrap().is_sound());
     }
 }

@@ -1,4 +1,4 @@
-use flagstone_nand::{Profile, SimNand};
+use flagstone_nand::{Nand, Profile, SegmentFile, SimNand, SimStorage};
 use flagstone_space::{GroupId, NoOwner, SpaceError, WriteTag};
 
 use crate::database::Database;
@@ -35,7 +35,10 @@ fn options() -> Options {
 fn loaded() -> (Database<SimNand>, Table) {
     let mut profile = Profile::named("slc-2k").unwrap();
     profile.geometry.pages_per_block = 16;
-    let device = SimNand::new(&profile.with_block_count(48).unwrap(), 1);
+    loaded_on(SimNand::new(&profile.with_block_count(48).unwrap(), 1))
+}
+
+fn loaded_on<D: Nand>(device: D) -> (Database<D>, Table) {
     let database = Database::create_on(device, &options()).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
@@ -48,7 +51,7 @@ fn loaded() -> (Database<SimNand>, Table) {
 }
 
 /// Rows all over the leaves grow, until memory asks for merges; none is made.
-fn grow(runtime: &Runtime<SimNand>, table: Table) {
+fn grow<D: Nand>(runtime: &Runtime<D>, table: Table) {
     // Odd numbers first, then the others.
     for row in (1..ROWS).step_by(2).chain((0..ROWS).step_by(2)) {
         if runtime.engine().must_merge() {
@@ -65,7 +68,7 @@ fn grow(runtime: &Runtime<SimNand>, table: Table) {
 }
 
 /// Does one piece of background work, or what it waits for.
-fn work(runtime: &Runtime<SimNand>) {
+fn work<D: Nand>(runtime: &Runtime<D>) {
     match runtime.work_begin() {
         Ok(Some(work)) => runtime.work_end(work),
         Ok(None) | Err(Stop::Wait(_)) => drop(runtime.flush_now().unwrap()),
@@ -137,7 +140,7 @@ fn leaves_that_find_no_room_together_split_one_by_one() {
         if is_full {
             let engine = runtime.engine();
             assert!(engine.busy.is_empty(), "{:?} are given back", engine.busy);
-            assert!(engine.trees.iter().all(|tree| !tree.is_reshaping), "the tree is free");
+            assert!(engine.trees.iter().all(|tree| tree.reshaping.is_none()), "the tree is free");
             assert!(engine.unused_pages.len() >= numbers, "numbers are given back");
             assert_eq!(engine.counts.splits, splits, "nothing is installed");
         }
@@ -190,7 +193,7 @@ fn a_snapshot_that_ends_within_an_install_leaves_nothing() {
     grow(runtime, table);
     let mut leaves = 0;
     for _ in 0..PIECES_MAX {
-        leaves = runtime.engine().installs.front().map_or(0, |job| job.reshape.old.len());
+        leaves = runtime.engine().installs.front().map_or(0, |job| job.grouped.reshape.old.len());
         work(runtime);
         if runtime.engine().snapshots.is_empty() {
             break;
@@ -258,4 +261,46 @@ fn a_snapshot_that_ends_while_a_leaf_is_written_leaves_nothing() {
     drop(snapshot);
     runtime.work_end(work);
     nothing_is_kept(&database, table, 1);
+}
+
+/// Goal (rule D1): a flush makes those groups durable alone whose pages were written before its sync began, and no
+/// group is installed before its record is durable. Method: leaves of a file split while a flush is under way.
+#[test]
+fn a_flush_under_way_makes_no_later_group_durable() {
+    let profile = Profile::named("segment-file").unwrap();
+    let file = SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap();
+    let (database, table) = loaded_on(file);
+    let runtime = database.runtime();
+    grow(runtime, table);
+    let commit = || {
+        let xid = runtime.engine().begin();
+        runtime.run(|engine| engine.put(xid, table, b"another", b"row")).unwrap();
+        runtime.run(|engine| engine.commit(xid, Durability::Deferred)).unwrap();
+        runtime.engine().want_flush();
+    };
+    let counts = || {
+        let engine = runtime.engine();
+        (engine.unsynced.len(), engine.installs.len(), engine.counts.splits)
+    };
+    let (.., splits) = counts();
+    commit();
+    let flush = runtime.flush_begin().unwrap().unwrap();
+    for _ in 0..PIECES_MAX {
+        if counts().0 > 0 {
+            break;
+        }
+        work(runtime);
+    }
+    assert_eq!(counts(), (1, 0, splits));
+    runtime.flush_end(flush);
+    assert_eq!(counts(), (1, 0, splits), "it was written after the sync had begun");
+    commit();
+    runtime.flush_now().unwrap();
+    assert_eq!(counts(), (0, 1, splits), "its record waits for a flush");
+    commit();
+    runtime.flush_now().unwrap();
+    work(runtime);
+    assert_eq!(counts(), (0, 0, splits + 1));
+    database.merge().unwrap();
+    assert!(database.check().unwrap().is_sound());
 }
