@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use flagstone_space::Lsn;
 
-use super::chunk::{Record, Records};
+use super::chunk::{Record, Records, key_head};
 use super::index::{Index, Position};
 use super::op::Op;
 
@@ -116,6 +116,71 @@ impl<'a> Iterator for Forward<'a> {
         }
         let (key, span) = self.records.take_key()?;
         Some(Entry { key, span })
+    }
+}
+
+/// What versions amount to, without what the map adds to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sum {
+    /// Versions.
+    pub(crate) count: usize,
+    /// Bytes of their keys and operations.
+    pub(crate) bytes: usize,
+}
+
+/// Sums over ranges of keys that follow one another: one walk, which reads no more of a version than its
+/// sizes, LSN and key.
+#[derive(Debug)]
+pub(crate) struct Sums<'a> {
+    index: &'a Index,
+    at: Option<Position>,
+    records: Records<'a>,
+    upto: Lsn,
+}
+
+impl<'a> Sums<'a> {
+    /// Of versions up to `upto`, the first range from `low` on.
+    pub(super) fn new(index: &'a Index, low: &[u8], upto: Lsn) -> Self {
+        let Forward { index, at, records, .. } = Forward::new(index, Bound::Included(low));
+        Self { index, at, records, upto }
+    }
+
+    /// Whether no keys are left.
+    pub(crate) fn is_over(&mut self) -> bool {
+        while self.records.is_empty() {
+            self.at = self.at.and_then(|at| self.index.next(at));
+            let Some(chunk) = self.at.and_then(|at| self.index.chunk(at)) else { return true };
+            self.records = chunk.records();
+        }
+        false
+    }
+
+    /// The sum of the keys below `bound` that are left (none: of all). Bounds ascend.
+    pub(crate) fn below(&mut self, bound: Option<&[u8]>) -> Sum {
+        let head = bound.map(key_head);
+        let is_below = |key: &[u8]| match (head, bound) {
+            (Some(head), Some(bound)) => {
+                let other = key_head(key);
+                other < head || other == head && key < bound
+            }
+            _ => true,
+        };
+        let mut sum = Sum::default();
+        while !self.is_over() {
+            let mut rest = self.records;
+            while let Some(record) = rest.next() {
+                if !is_below(record.key) {
+                    return sum;
+                }
+                self.records = rest;
+                if record.lsn <= self.upto {
+                    sum.count += 1;
+                    sum.bytes += record.key.len() + record.body.len();
+                }
+            }
+            self.records = Records::of(&[]);
+        }
+        sum
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use flagstone_space::Lsn;
 
 use super::chunk::{Arrival, Chunk, Record, Records, Span, write_op_record, write_record};
-use super::cursor::{Backward, Entry, Forward, Versions};
+use super::cursor::{Backward, Entry, Forward, Sums, Versions};
 use super::index::{Index, Position};
 use super::op::Op;
 use super::patch::{PatchFold, fold_patches};
@@ -239,6 +239,11 @@ impl DeltaMap {
             records.for_each(|record| totals.add(&record));
         }
         totals
+    }
+
+    /// Sums of the versions up to `upto` in ranges that follow one another, the first one from `low` on.
+    pub(crate) fn sums(&self, low: &[u8], upto: Lsn) -> Sums<'_> {
+        Sums::new(&self.index, low, upto)
     }
 
     /// Packed size of all versions inside `range`, in bytes. Looks at the chunks, not at what is in them.
