@@ -30,6 +30,11 @@ impl<'a> Entry<'a> {
     pub(super) fn records(&self) -> Records<'a> {
         Records::of(self.span)
     }
+
+    /// The records as they lie in their chunk.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.span
+    }
 }
 
 /// Versions of one key, oldest first.

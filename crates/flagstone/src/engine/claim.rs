@@ -530,9 +530,11 @@ impl Engine {
         let own_lsn = Lsn(upto.0 + 1);
         let request =
             MergeRequest { tree: table.id, range, upto: own_lsn, page_size: self.payload_size };
-        let Ok(merged) = node::merge_leaf(Some(view), &changes, request, &mut NoOutline) else {
-            return Ok(Claimed::Nothing);
+        let merged = match self.may_become_several(xid, inside) {
+            true => node::merge_leaf(Some(view), &changes, request, &mut NoOutline).map(Some),
+            false => node::merge_leaf_alone(view, &changes, request, &mut NoOutline),
         };
+        let Ok(Some(merged)) = merged else { return Ok(Claimed::Nothing) };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
         let growth = Growth::of(view, &changes, range, grown);
@@ -605,9 +607,9 @@ impl Engine {
         plan: ReshapePlan,
         inside: KeyRange<'_>,
     ) -> Step<Claimed> {
-        let is_all = self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
-            || self.bugs.has(SeededBug::ClaimInPart);
-        if !is_all || !self.may_claim(xid, plan.pages.len() + INNER_PAGES) {
+        if !self.may_become_several(xid, inside)
+            || !self.may_claim(xid, plan.pages.len() + INNER_PAGES)
+        {
             return Ok(Claimed::Nothing);
         }
         if self.tree(plan.table)?.is_reshaping {
@@ -617,6 +619,12 @@ impl Engine {
         let job = self.claim_reshape(xid, plan)?;
         self.note_rows(table, growth);
         Ok(Claimed::Several(Box::new(job)))
+    }
+
+    /// Whether a leaf may be claimed that becomes several: it is all that the transaction changed (Q5).
+    fn may_become_several(&self, xid: Xid, inside: KeyRange<'_>) -> bool {
+        self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
+            || self.bugs.has(SeededBug::ClaimInPart)
     }
 
     /// Durable deltas of a leaf with the claiming transaction's changes on top.
@@ -632,10 +640,14 @@ impl Engine {
         for entry in own.range(inside) {
             // Versions that savepoints kept apart become one.
             let mut whole = DeltaMap::new();
-            for (number, op) in entry.versions() {
-                whole.insert(entry.key(), op, number, &[]);
+            let mut versions = entry.versions();
+            if versions.clone().nth(1).is_some() {
+                for (number, op) in versions {
+                    whole.insert(entry.key(), op, number, &[]);
+                }
+                versions = whole.versions(entry.key());
             }
-            for (_, op) in whole.versions(entry.key()) {
+            for (_, op) in versions {
                 changes.insert(split_private_key(entry.key()).1, op, Lsn(upto.0 + 1), &[]);
             }
         }
