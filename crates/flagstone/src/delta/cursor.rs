@@ -162,26 +162,24 @@ impl<'a> Sums<'a> {
 
     /// The sum of the keys below `bound` that are left (none: of all). Bounds ascend.
     pub(crate) fn below(&mut self, bound: Option<&[u8]>) -> Sum {
-        let head = bound.map(key_head);
-        let is_below = |key: &[u8]| match (head, bound) {
-            (Some(head), Some(bound)) => {
-                let other = key_head(key);
-                other < head || other == head && key < bound
-            }
-            _ => true,
+        let (head, upto) = (bound.map_or(u64::MAX, key_head), self.upto);
+        let is_below = |key: &[u8]| {
+            let other = key_head(key);
+            other < head || other == head && bound.is_none_or(|bound| key < bound)
         };
         let mut sum = Sum::default();
         while !self.is_over() {
-            let mut rest = self.records;
+            let mut records = self.records;
+            let mut rest = records;
             while let Some(record) = rest.next() {
                 if !is_below(record.key) {
+                    self.records = records;
                     return sum;
                 }
-                self.records = rest;
-                if record.lsn <= self.upto {
-                    sum.count += 1;
-                    sum.bytes += record.key.len() + record.body.len();
-                }
+                records = rest;
+                let is_counted = record.lsn <= upto;
+                sum.count += usize::from(is_counted);
+                sum.bytes += if is_counted { record.key.len() + record.body.len() } else { 0 };
             }
             self.records = Records::of(&[]);
         }

@@ -869,9 +869,9 @@ impl Engine {
 
 /// Whether all of `writes` lies inside a range.
 fn is_all(writes: &DeltaMap, inside: KeyRange<'_>) -> bool {
-    let first = first_from(writes, &[]);
-    let is_none_below = first.is_some_and(|first| first.as_slice() >= inside.low);
-    is_none_below && inside.high.is_none_or(|high| first_from(writes, high).is_none())
+    let first = |low| writes.range(KeyRange { low, high: None }).next();
+    let is_none_below = first(&[]).is_some_and(|first| first.key() >= inside.low);
+    is_none_below && inside.high.is_none_or(|high| first(high).is_none())
 }
 
 /// The first key of `writes` at or above `low`.

@@ -227,8 +227,10 @@ impl<'a> NodeView<'a> {
 
     /// Appends the key of entry `index`, or the separator of a child, to `out`.
     pub(crate) fn key_into(&self, index: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.prefix());
-        out.extend_from_slice(self.suffix(index));
+        let (prefix, suffix) = (self.prefix(), self.suffix(index));
+        out.reserve(prefix.len() + suffix.len());
+        out.extend_from_slice(prefix);
+        out.extend_from_slice(suffix);
     }
 
     /// The separator of child `index`: the low fence of its page.

@@ -358,8 +358,9 @@ impl Engine {
             return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
         let tally = Tally::of(&view, deltas, durable);
+        let is_any_busy = !self.busy.is_empty() || self.hand.passes_over_any();
         let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.passes_over(*page);
-        let is_busy = |child| view.child(child).as_ref().is_some_and(busy);
+        let is_busy = |child| is_any_busy && view.child(child).as_ref().is_some_and(busy);
         let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
         Ok((best.filter(|(score, _)| *score > 0).collect(), next))
