@@ -510,7 +510,9 @@ impl Engine {
             return Ok(Claimed::Nothing);
         };
         let share = self.share_expected(table);
-        if self.gain_of(xid, table, place, inside, share)? <= 0.0 {
+        if self.is_left_alone(xid, place.page, inside)
+            || self.gain_of(xid, table, place, inside, share)? <= 0.0
+        {
             return Ok(Claimed::Nothing);
         }
         let index = self.leaf_for(table, Seek::At(&place.low))?;
@@ -534,7 +536,14 @@ impl Engine {
             true => node::merge_leaf(Some(view), &changes, request, &mut NoOutline).map(Some),
             false => node::merge_leaf_alone(view, &changes, request, &mut NoOutline),
         };
-        let Ok(Some(merged)) = merged else { return Ok(Claimed::Nothing) };
+        let merged = match merged {
+            Ok(Some(merged)) => merged,
+            Ok(None) => {
+                self.outgrown.insert(place.page);
+                return Ok(Claimed::Nothing);
+            }
+            Err(_) => return Ok(Claimed::Nothing),
+        };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
         let growth = Growth::of(view, &changes, range, grown);
@@ -625,6 +634,14 @@ impl Engine {
     fn may_become_several(&self, xid: Xid, inside: KeyRange<'_>) -> bool {
         self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
             || self.bugs.has(SeededBug::ClaimInPart)
+    }
+
+    /// Whether the engine leaves a leaf to merges that it found to become several: what waits for it only
+    /// grows until then. It counts all the same when a claim is weighed: others are written along with it.
+    fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
+        self.options.commit == CommitBy::Auto
+            && self.outgrown.contains(&page)
+            && !self.may_become_several(xid, inside)
     }
 
     /// Durable deltas of a leaf with the claiming transaction's changes on top.
