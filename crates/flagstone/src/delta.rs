@@ -39,6 +39,8 @@ mod tests;
 mod value;
 
 pub(crate) use chunk::key_head;
+#[cfg(test)]
+pub(crate) use cursor::Sum;
 pub(crate) use cursor::{Entry, Versions};
 pub(crate) use map::{DeltaMap, DeltaSize, DroppedRefs, KeyRange};
 #[cfg(test)]

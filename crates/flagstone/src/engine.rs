@@ -296,6 +296,8 @@ pub struct Engine {
     drops: dropped::Drops,
     runs: spill::Runs,
     claim: Option<claim::Claim>,
+    /// Leaves that become several when what waits for them is merged: a claim left them alone.
+    outgrown: HashSet<LogicalPage>,
     prices: price::Prices,
     cycle: checkpoint::Cycle,
     view: SpaceView,
@@ -399,6 +401,7 @@ impl Engine {
             drops: dropped::Drops::default(),
             runs: spill::Runs::default(),
             claim: None,
+            outgrown: HashSet::new(),
             prices: price::Prices::default(),
             cycle: checkpoint::Cycle::default(),
             view: SpaceView::default(),
@@ -717,6 +720,7 @@ impl Engine {
 
     fn mark_stale(&mut self, page: LogicalPage) {
         self.reads.mark_stale(page);
+        self.outgrown.remove(&page);
     }
 
     fn holds_images_ahead(&self) -> bool {

@@ -48,7 +48,9 @@ pub(crate) use build::{build_inner, build_leaves, empty_leaf, separator_of};
 pub(crate) use inner::{inner_with, join_inner};
 #[cfg(feature = "parts")]
 pub(crate) use insert::with_inserted;
-pub(crate) use merge::{MergeRequest, Merged, NoOutline, fold_in_place, merge_leaf, merge_leaves};
+pub(crate) use merge::{
+    MergeRequest, Merged, NoOutline, fold_in_place, merge_leaf, merge_leaf_alone, merge_leaves,
+};
 pub(crate) use view::{NodeView, Shape};
 
 /// Smallest payload a node may have, in bytes.

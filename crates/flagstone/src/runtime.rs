@@ -309,8 +309,10 @@ impl<D: Nand> Runtime<D> {
         if let (Some(mut space), Some(group)) = (space, engine.recorded_claim()) {
             Self::move_claim(&mut space, &mut engine, group);
         }
-        self.sleepers.wake_durable(engine.durable());
+        let durable = engine.durable();
+        // Who wakes up wants the engine: it is free by then.
         drop(engine);
+        self.sleepers.wake_durable(durable);
         self.sleepers.wake_changed();
     }
 

@@ -29,6 +29,8 @@ const MARK_COUNT: usize = 2;
 /// Width of a stored LSN; an LSN has 56 bits.
 const LSN_SIZE: usize = 7;
 const LSN_MAX: u64 = (1 << (8 * LSN_SIZE)) - 1;
+/// Bytes of a record before its key where both sizes take one byte. No record is shorter.
+const SHORT_HEAD_SIZE: usize = 2 + LSN_SIZE;
 
 /// One version of one key, read from a chunk.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +70,9 @@ impl<'a> Records<'a> {
     /// Cuts off all records of the first key; gives the key and their bytes.
     pub(super) fn take_key(&mut self) -> Option<(&'a [u8], &'a [u8])> {
         let (key, mut end) = first_key(self.rest)?;
+        let head = key_head(key);
         while let Some((other, size)) = self.rest.get(end..).and_then(first_key)
+            && key_head(other) == head
             && other == key
         {
             end += size;
@@ -84,6 +88,24 @@ impl<'a> Iterator for Records<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Record<'a>> {
+        let (head, rest) = self.rest.split_first_chunk::<SHORT_HEAD_SIZE>()?;
+        let [key_size, body_size, ..] = *head;
+        if key_size | body_size >= 0x80 {
+            return self.next_long();
+        }
+        // The LSN ends where its head does: what stands before it is shifted out.
+        let (_, lsn) = head.split_last_chunk::<8>()?;
+        let lsn = Lsn(u64::from_le_bytes(*lsn) >> (8 * (8 - LSN_SIZE)));
+        let (key, rest) = rest.split_at_checked(usize::from(key_size))?;
+        let (body, rest) = rest.split_at_checked(usize::from(body_size))?;
+        self.rest = rest;
+        Some(Record { key, lsn, body, size: SHORT_HEAD_SIZE + key.len() + body.len() })
+    }
+}
+
+impl<'a> Records<'a> {
+    /// The next record, whatever its sizes take.
+    fn next_long(&mut self) -> Option<Record<'a>> {
         let (key_size, rest) = take_varint(self.rest)?;
         let (body_size, rest) = take_varint(rest)?;
         let (lsn, rest) = rest.split_first_chunk::<LSN_SIZE>()?;
@@ -105,7 +127,7 @@ fn first_key(bytes: &[u8]) -> Option<(&[u8], usize)> {
         let record = Records::of(bytes).next()?;
         return Some((record.key, record.size));
     }
-    let begin = 2 + LSN_SIZE;
+    let begin = SHORT_HEAD_SIZE;
     let end = begin + usize::from(key_size);
     Some((bytes.get(begin..end)?, end + usize::from(body_size)))
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use flagstone_space::Lsn;
 
-use super::chunk::{Record, Records};
+use super::chunk::{Record, Records, key_head};
 use super::index::{Index, Position};
 use super::op::Op;
 
@@ -29,6 +29,11 @@ impl<'a> Entry<'a> {
 
     pub(super) fn records(&self) -> Records<'a> {
         Records::of(self.span)
+    }
+
+    /// The records as they lie in their chunk.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.span
     }
 }
 
@@ -116,6 +121,69 @@ impl<'a> Iterator for Forward<'a> {
         }
         let (key, span) = self.records.take_key()?;
         Some(Entry { key, span })
+    }
+}
+
+/// What versions amount to, without what the map adds to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sum {
+    /// Versions.
+    pub(crate) count: usize,
+    /// Bytes of their keys and operations.
+    pub(crate) bytes: usize,
+}
+
+/// Sums over ranges of keys that follow one another: one walk, which reads no more of a version than its
+/// sizes, LSN and key.
+#[derive(Debug)]
+pub(crate) struct Sums<'a> {
+    index: &'a Index,
+    at: Option<Position>,
+    records: Records<'a>,
+    upto: Lsn,
+}
+
+impl<'a> Sums<'a> {
+    /// Of versions up to `upto`, the first range from `low` on.
+    pub(super) fn new(index: &'a Index, low: &[u8], upto: Lsn) -> Self {
+        let Forward { index, at, records, .. } = Forward::new(index, Bound::Included(low));
+        Self { index, at, records, upto }
+    }
+
+    /// Whether no keys are left.
+    pub(crate) fn is_over(&mut self) -> bool {
+        while self.records.is_empty() {
+            self.at = self.at.and_then(|at| self.index.next(at));
+            let Some(chunk) = self.at.and_then(|at| self.index.chunk(at)) else { return true };
+            self.records = chunk.records();
+        }
+        false
+    }
+
+    /// The sum of the keys below `bound` that are left (none: of all). Bounds ascend.
+    pub(crate) fn below(&mut self, bound: Option<&[u8]>) -> Sum {
+        let (head, upto) = (bound.map_or(u64::MAX, key_head), self.upto);
+        let is_below = |key: &[u8]| {
+            let other = key_head(key);
+            other < head || other == head && bound.is_none_or(|bound| key < bound)
+        };
+        let mut sum = Sum::default();
+        while !self.is_over() {
+            let mut records = self.records;
+            let mut rest = records;
+            while let Some(record) = rest.next() {
+                if !is_below(record.key) {
+                    self.records = records;
+                    return sum;
+                }
+                records = rest;
+                let is_counted = record.lsn <= upto;
+                sum.count += usize::from(is_counted);
+                sum.bytes += if is_counted { record.key.len() + record.body.len() } else { 0 };
+            }
+            self.records = Records::of(&[]);
+        }
+        sum
     }
 }
 

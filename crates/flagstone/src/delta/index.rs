@@ -344,6 +344,11 @@ fn separator_between(pair: &[Chunk]) -> Vec<u8> {
     let [left, right] = pair else { return Vec::new() };
     let last = left.records().last().map_or(&[][..], |record| record.key);
     let first = right.records().next().map_or(&[][..], |record| record.key);
+    separator(last, first).to_vec()
+}
+
+/// Shortest key above `last` and at or below `first`, which follows it.
+pub(super) fn separator<'a>(last: &[u8], first: &'a [u8]) -> &'a [u8] {
     let common = last.iter().zip(first).take_while(|(left, right)| left == right).count();
-    first.get(..=common).unwrap_or(first).to_vec()
+    first.get(..=common).unwrap_or(first)
 }

@@ -5,9 +5,11 @@ use std::ops::Bound;
 
 use flagstone_space::Lsn;
 
-use super::chunk::{Arrival, Chunk, Record, Records, Span, write_op_record, write_record};
-use super::cursor::{Backward, Entry, Forward, Versions};
-use super::index::{Index, Position};
+use super::chunk::{
+    Arrival, CHUNK_SIZE_MAX, Chunk, Record, Records, Span, write_op_record, write_record,
+};
+use super::cursor::{Backward, Entry, Forward, Sums, Versions};
+use super::index::{Index, Position, separator};
 use super::op::Op;
 use super::patch::{PatchFold, fold_patches};
 
@@ -214,7 +216,7 @@ impl DeltaMap {
     }
 
     /// Keys with their versions inside `range`, ascending.
-    pub(crate) fn range<'a>(&'a self, range: KeyRange<'a>) -> impl Iterator<Item = Entry<'a>> {
+    pub(crate) fn range<'a>(&'a self, range: KeyRange<'_>) -> impl Iterator<Item = Entry<'a>> {
         let from = if range.low.is_empty() { Bound::Unbounded } else { Bound::Included(range.low) };
         self.forward(from).take_while(move |entry| range.is_below_high(entry.key()))
     }
@@ -239,6 +241,11 @@ impl DeltaMap {
             records.for_each(|record| totals.add(&record));
         }
         totals
+    }
+
+    /// Sums of the versions up to `upto` in ranges that follow one another, the first one from `low` on.
+    pub(crate) fn sums(&self, low: &[u8], upto: Lsn) -> Sums<'_> {
+        Sums::new(&self.index, low, upto)
     }
 
     /// Packed size of all versions inside `range`, in bytes. Looks at the chunks, not at what is in them.
@@ -287,31 +294,30 @@ impl DeltaMap {
     /// Copies the versions up to `upto` inside `range` into a map of their own.
     pub(crate) fn copy_range(&self, range: KeyRange<'_>, upto: Lsn) -> DeltaMap {
         let mut copy = DeltaMap::new();
-        let mut packed = Vec::new();
+        // The records of a chunk that is not full yet, its lowest key, and the last key of all.
+        let (mut packed, mut low, mut last) = (Vec::new(), &[][..], &[][..]);
         for entry in self.range(range) {
-            packed.clear();
-            for record in entry.records().take_while(|record| record.lsn <= upto) {
-                write_record(record.key, record.lsn, record.body, &mut packed);
+            let records = entry.records().take_while(|record| record.lsn <= upto);
+            let (count, size) =
+                records.fold((0, 0), |(count, size), it| (count + 1, size + it.size));
+            if count == 0 {
+                continue;
             }
-            copy.push_records(entry.key(), &packed);
+            if packed.is_empty() {
+                low = entry.key();
+            } else if packed.len() + size > CHUNK_SIZE_MAX {
+                copy.index.push(low, Chunk::of(&packed));
+                packed.clear();
+                low = separator(last, entry.key());
+            }
+            packed.extend_from_slice(entry.bytes().get(..size).unwrap_or(&[]));
+            copy.len += count;
+            last = entry.key();
+        }
+        if !packed.is_empty() {
+            copy.index.push(low, Chunk::of(&packed));
         }
         copy
-    }
-
-    /// Adds the records of one key behind all others.
-    fn push_records(&mut self, key: &[u8], records: &[u8]) {
-        if records.is_empty() {
-            return;
-        }
-        self.len += Records::of(records).count();
-        let Some(at) = self.index.last() else {
-            return self.index.push(key, Chunk::of(records));
-        };
-        self.index.update(at, |chunk| {
-            let end = chunk.bytes().len();
-            chunk.replace(end..end, records);
-        });
-        self.split_at(at, Arrival::AtEnd);
     }
 
     /// Removes every version above `lsn`: a rollback to a savepoint of a private map, or the end of

@@ -204,6 +204,32 @@ proptest! {
         prop_assert_eq!(extracted.len(), totals.count);
     }
 
+    /// Goal: sums over ranges that follow one another are what the ranges amount to one by one.
+    #[test]
+    fn sums_are_those_of_each_range(
+        inserts in prop::collection::vec((key_strategy(), op_strategy()), 1..400),
+        bounds in prop::collection::btree_set(key_strategy(), 1..20),
+        upto in 0..400_u64,
+    ) {
+        let every: Vec<Lsn> = (0..400).map(Lsn).collect();
+        let mut map = DeltaMap::new();
+        for (index, (key, op)) in inserts.iter().enumerate() {
+            map.insert(key, op.as_op(), Lsn(index as u64 + 1), &every);
+        }
+        let bounds: Vec<_> = bounds.iter().map(|key| &key[..]).collect();
+        let mut sums = map.sums(bounds[0], Lsn(upto));
+        let highs = bounds[1..].iter().copied().map(Some).chain([None]);
+        for (low, high) in bounds.iter().zip(highs) {
+            let versions = map.range(KeyRange { low, high }).flat_map(|entry| {
+                entry.versions().map(move |(lsn, op)| (lsn, entry.key().len() + op.encoded_size()))
+            });
+            let sizes: Vec<_> = versions.filter(|(lsn, _)| lsn.0 <= upto).map(|it| it.1).collect();
+            let expected = Sum { count: sizes.len(), bytes: sizes.iter().sum() };
+            prop_assert_eq!(sums.below(high), expected, "from {:?} to {:?}", low, high);
+        }
+        prop_assert!(sums.is_over());
+    }
+
     /// Goal: a cursor made anew from any key goes on where the old one would have.
     #[test]
     fn cursors_resume_from_any_key(

@@ -510,7 +510,9 @@ impl Engine {
             return Ok(Claimed::Nothing);
         };
         let share = self.share_expected(table);
-        if self.gain_of(xid, table, place, inside, share)? <= 0.0 {
+        if self.is_left_alone(xid, place.page, inside)
+            || self.gain_of(xid, table, place, inside, share)? <= 0.0
+        {
             return Ok(Claimed::Nothing);
         }
         let index = self.leaf_for(table, Seek::At(&place.low))?;
@@ -532,8 +534,17 @@ impl Engine {
         let own_lsn = Lsn(upto.0 + 1);
         let request =
             MergeRequest { tree: table.id, range, upto: own_lsn, page_size: self.payload_size };
-        let Ok(merged) = node::merge_leaf(Some(view), &changes, request, &mut NoOutline) else {
-            return Ok(Claimed::Nothing);
+        let merged = match self.may_become_several(xid, inside) {
+            true => node::merge_leaf(Some(view), &changes, request, &mut NoOutline).map(Some),
+            false => node::merge_leaf_alone(view, &changes, request, &mut NoOutline),
+        };
+        let merged = match merged {
+            Ok(Some(merged)) => merged,
+            Ok(None) => {
+                self.outgrown.insert(place.page);
+                return Ok(Claimed::Nothing);
+            }
+            Err(_) => return Ok(Claimed::Nothing),
         };
         let is_root = self.root_of(table)? == place.page;
         let grown = merged.entry_count as i64 - view.count() as i64;
@@ -608,15 +619,29 @@ impl Engine {
         plan: ReshapePlan,
         inside: KeyRange<'_>,
     ) -> Step<Claimed> {
-        let is_all = self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
-            || self.bugs.has(SeededBug::ClaimInPart);
-        if !is_all || !self.may_claim(xid, plan.pages.len() + INNER_PAGES) {
+        if !self.may_become_several(xid, inside)
+            || !self.may_claim(xid, plan.pages.len() + INNER_PAGES)
+        {
             return Ok(Claimed::Nothing);
         }
         let (table, growth) = (plan.table, plan.growth);
         let Some(job) = self.claim_reshape(xid, plan)? else { return Ok(Claimed::Later) };
         self.note_rows(table, growth);
         Ok(Claimed::Several(Box::new(job)))
+    }
+
+    /// Whether a leaf may be claimed that becomes several: it is all that the transaction changed (Q5).
+    fn may_become_several(&self, xid: Xid, inside: KeyRange<'_>) -> bool {
+        self.transactions.get(&xid).is_some_and(|own| is_all(&own.writes, inside))
+            || self.bugs.has(SeededBug::ClaimInPart)
+    }
+
+    /// Whether the engine leaves a leaf to merges that it found to become several: what waits for it only
+    /// grows until then. It counts all the same when a claim is weighed: others are written along with it.
+    fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
+        self.options.commit == CommitBy::Auto
+            && self.outgrown.contains(&page)
+            && !self.may_become_several(xid, inside)
     }
 
     /// Durable deltas of a leaf with the claiming transaction's changes on top.
@@ -632,10 +657,14 @@ impl Engine {
         for entry in own.range(inside) {
             // Versions that savepoints kept apart become one.
             let mut whole = DeltaMap::new();
-            for (number, op) in entry.versions() {
-                whole.insert(entry.key(), op, number, &[]);
+            let mut versions = entry.versions();
+            if versions.clone().nth(1).is_some() {
+                for (number, op) in versions {
+                    whole.insert(entry.key(), op, number, &[]);
+                }
+                versions = whole.versions(entry.key());
             }
-            for (_, op) in whole.versions(entry.key()) {
+            for (_, op) in versions {
                 changes.insert(split_private_key(entry.key()).1, op, Lsn(upto.0 + 1), &[]);
             }
         }
@@ -857,9 +886,9 @@ impl Engine {
 
 /// Whether all of `writes` lies inside a range.
 fn is_all(writes: &DeltaMap, inside: KeyRange<'_>) -> bool {
-    let first = first_from(writes, &[]);
-    let is_none_below = first.is_some_and(|first| first.as_slice() >= inside.low);
-    is_none_below && inside.high.is_none_or(|high| first_from(writes, high).is_none())
+    let first = |low| writes.range(KeyRange { low, high: None }).next();
+    let is_none_below = first(&[]).is_some_and(|first| first.key() >= inside.low);
+    is_none_below && inside.high.is_none_or(|high| first(high).is_none())
 }
 
 /// The first key of `writes` at or above `low`.

@@ -422,6 +422,11 @@ impl Hand {
         self.stuck.contains(&page) || self.unread.contains_key(&page)
     }
 
+    /// Whether there are any such leaves.
+    fn passes_over_any(&self) -> bool {
+        !self.stuck.is_empty() || !self.unread.is_empty()
+    }
+
     /// Something shrank: every leaf may be tried again.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();

@@ -127,6 +127,7 @@ pub(super) fn growth_of(key_size: usize, op: Op<'_>) -> usize {
 /// Key of a change in a transaction's private map.
 pub(crate) fn private_key(table: Table, key: &[u8], out: &mut Vec<u8>) {
     out.clear();
+    out.reserve(size_of::<u32>() + key.len());
     out.extend_from_slice(&table.id.to_be_bytes());
     out.extend_from_slice(key);
 }

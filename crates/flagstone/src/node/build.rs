@@ -43,6 +43,24 @@ pub(crate) fn build_leaves<'a>(
     build(Shape { tree, level: 0, page_size, fill }, range, &items)
 }
 
+/// Packs sorted entries into one leaf; `None` when they need more.
+///
+/// # Errors
+///
+/// As `build_leaves`.
+pub(super) fn build_leaf<'a>(
+    tree: u32,
+    range: KeyRange<'_>,
+    entries: impl Iterator<Item = (&'a [u8], ValueRef<'a>)>,
+    page_size: usize,
+) -> Result<Option<Built>, NodeError> {
+    let items: Vec<Item<'_>> = entries.map(|(key, value)| (key, Payload::Value(value))).collect();
+    let shape = Shape { tree, level: 0, page_size, fill: FillPolicy::Balanced };
+    check_sizes(page_size, range, &items)?;
+    let fits = Sizes::of(&items).page_size(range) <= page_size;
+    Ok(fits.then(|| Built { low_key: range.low.to_vec(), image: write_page(shape, range, &items) }))
+}
+
 /// A leaf without entries for all keys of a tree: what a root is before it is first written.
 pub(crate) fn empty_leaf(tree: u32, page_size: usize) -> Vec<u8> {
     let fill = FillPolicy::Balanced;
@@ -197,10 +215,15 @@ impl Sizes {
 
     /// Bytes of a page of these entries, at most.
     fn page_size(&self, range: KeyRange<'_>) -> usize {
-        let prefix_size = shared_prefix(range);
+        let fences = range.low.len() + range.high.map_or(0, <[u8]>::len);
+        self.page_size_with(fences, shared_prefix(range))
+    }
+
+    /// The same for fences of so many bytes; a shorter prefix never makes it less.
+    fn page_size_with(&self, fence_bytes: usize, prefix_size: usize) -> usize {
         let slotted = self.slotted_size(prefix_size);
         let entries = self.fixed_size(prefix_size).map_or(slotted, |fixed| fixed.min(slotted));
-        HEADER_SIZE + range.low.len() + range.high.map_or(0, <[u8]>::len) + entries
+        HEADER_SIZE + fence_bytes + entries
     }
 }
 
@@ -272,6 +295,14 @@ fn page_end(shape: Shape, range: KeyRange<'_>, items: &[Item<'_>], start: usize)
     for (index, item) in items.iter().enumerate().skip(start) {
         sizes.add(item);
         let next = index + 1;
+        let fits_any = |(behind, _): &Item<'_>| {
+            // Whatever of it becomes the fence, and has in common with the low one.
+            sizes.page_size_with(range.low.len() + behind.len(), 0) <= shape.page_size
+        };
+        if items.get(next).is_some_and(fits_any) {
+            end = next;
+            continue;
+        }
         let high = if next == items.len() { range.high } else { Some(fence(items, next)) };
         if sizes.page_size(KeyRange { low: range.low, high }) <= shape.page_size {
             end = next;
@@ -292,12 +323,13 @@ fn plan_even(
     let weight = |item: &Item<'_>| item.0.len() + payload_size(&item.1) + SLOT_SIZE;
     let total: usize = items.iter().map(weight).sum();
     let mut cuts = Vec::with_capacity(page_count - 1);
-    let mut sum = 0;
+    let goal_of = |cut_count: usize| total * (cut_count + 1) / page_count;
+    let (mut sum, mut goal) = (0, goal_of(0));
     for (index, item) in items.iter().enumerate() {
-        let goal = total * (cuts.len() + 1) / page_count;
         let own = weight(item);
         if cuts.len() + 1 < page_count && sum + own / 2 >= goal && index > 0 {
             cuts.push(index);
+            goal = goal_of(cuts.len());
         }
         sum += own;
     }

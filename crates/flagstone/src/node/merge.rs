@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use flagstone_space::Lsn;
 
+use super::build::build_leaf;
 use super::layout::common_size;
 use super::{Built, FillPolicy, NodeError, NodeView, ValueRef, build_leaves, value_size_max};
 use crate::delta::{self, DeltaMap, KeyRange, Op, Patch, Value, Versions};
@@ -86,13 +87,30 @@ pub(crate) fn merge_leaf(
     request: MergeRequest<'_>,
     outline: &mut dyn Outline,
 ) -> Result<Merged, NodeError> {
-    if let Some(view) = base
-        && let Some(image) = patched_copy(&view, deltas, &request)
-    {
-        let pages = vec![Built { low_key: view.low().to_vec(), image }];
-        return Ok(Merged { pages, entry_count: view.count(), dropped_refs: Vec::new() });
+    if let Some(patched) = base.and_then(|view| patched(&view, deltas, &request)) {
+        return Ok(patched);
     }
     merge_leaves(base.as_slice(), deltas, request, outline)
+}
+
+/// Merges one leaf if the result takes one page; `None` when it takes more, and none is built then.
+///
+/// # Errors
+///
+/// As `merge_leaf`.
+pub(crate) fn merge_leaf_alone(
+    base: NodeView<'_>,
+    deltas: &DeltaMap,
+    request: MergeRequest<'_>,
+    outline: &mut dyn Outline,
+) -> Result<Option<Merged>, NodeError> {
+    if let Some(patched) = patched(&base, deltas, &request) {
+        return Ok(Some(patched));
+    }
+    let rows = Rows::merged(&[base], deltas, &request, outline)?;
+    let page = build_leaf(request.tree, request.range, rows.iter(), request.page_size)?;
+    let (entry_count, dropped_refs) = (rows.rows.len(), rows.dropped_refs);
+    Ok(page.map(|page| Merged { pages: vec![page], entry_count, dropped_refs }))
 }
 
 /// Merges neighbouring leaves, in key order, into the pages of `request.range`.
@@ -102,9 +120,9 @@ pub(crate) fn merge_leaf(
 /// # Errors
 ///
 /// As `merge_leaf`.
-pub(crate) fn merge_leaves(
-    bases: &[NodeView<'_>],
-    deltas: &DeltaMap,
+pub(crate) fn merge_leaves<'a>(
+    bases: &[NodeView<'a>],
+    deltas: &'a DeltaMap,
     request: MergeRequest<'_>,
     outline: &mut dyn Outline,
 ) -> Result<Merged, NodeError> {
@@ -129,16 +147,19 @@ pub(crate) fn fold_in_place(
     let view = NodeView::trusted(image);
     let range = KeyRange { low: view.low(), high: view.high() };
     let request = MergeRequest { tree: view.tree(), range, upto, page_size: image.len() };
-    let Merged { pages, entry_count, dropped_refs } =
-        merge_leaf(Some(view), deltas, request, outline)?;
-    let mut pages = pages.into_iter();
-    match (pages.next(), pages.next()) {
-        (Some(page), None) => {
-            *image = page.image;
-            Ok(Some(Fold { entry_count, dropped_refs }))
-        }
-        _ => Ok(None),
-    }
+    let Some(merged) = merge_leaf_alone(view, deltas, request, outline)? else { return Ok(None) };
+    let Merged { pages, entry_count, dropped_refs } = merged;
+    Ok(pages.into_iter().next().map(|page| {
+        *image = page.image;
+        Fold { entry_count, dropped_refs }
+    }))
+}
+
+/// The leaf with values changed where they lie, where that is all.
+fn patched(view: &NodeView<'_>, deltas: &DeltaMap, request: &MergeRequest<'_>) -> Option<Merged> {
+    let image = patched_copy(view, deltas, request)?;
+    let pages = vec![Built { low_key: view.low().to_vec(), image }];
+    Some(Merged { pages, entry_count: view.count(), dropped_refs: Vec::new() })
 }
 
 /// The image with values changed where they lie; `None` when a key comes or goes, a size changes,
@@ -156,8 +177,11 @@ fn patched_copy(
         return None;
     }
     let mut image = view.bytes().to_vec();
+    let mut next = 0;
     for entry in deltas.range(request.range) {
-        let found = view.search(entry.key()).ok().map(|index| view.parts(index));
+        let place = view.search_behind(next, entry.key());
+        next = place.unwrap_or_else(|at| at);
+        let found = place.ok().map(|index| view.parts(index));
         for (_, op) in entry.versions().take_while(|(lsn, _)| *lsn <= request.upto) {
             match &found {
                 Some(parts) if parts.is_ref => return None,
@@ -191,8 +215,8 @@ fn set_in_place(target: &mut [u8], op: Op<'_>) -> Option<()> {
 
 /// Where the value of a row lies.
 enum RowValue<'a> {
-    /// In its base.
-    Base(ValueRef<'a>),
+    /// In its base, or in a delta.
+    Lent(ValueRef<'a>),
     /// In the buffer of the rows.
     Inline(Range<usize>),
     /// In the buffer of the rows, a descriptor.
@@ -235,7 +259,7 @@ impl Inserts {
 impl<'a> Rows<'a> {
     fn merged(
         bases: &[NodeView<'a>],
-        deltas: &DeltaMap,
+        deltas: &'a DeltaMap,
         request: &MergeRequest<'_>,
         outline: &mut dyn Outline,
     ) -> Result<Self, NodeError> {
@@ -259,11 +283,11 @@ impl<'a> Rows<'a> {
     }
 
     /// Takes the entries of one base with the changes below `below`.
-    fn take_base<'d>(
+    fn take_base(
         &mut self,
         base: &NodeView<'a>,
         below: Option<&[u8]>,
-        changes: &mut Peekable<impl Iterator<Item = delta::Entry<'d>>>,
+        changes: &mut Peekable<impl Iterator<Item = delta::Entry<'a>>>,
         request: &MergeRequest<'_>,
         outline: &mut dyn Outline,
     ) -> Result<(), NodeError> {
@@ -272,7 +296,7 @@ impl<'a> Rows<'a> {
         let end = request.range.high.map_or(base.count(), place);
         let is_mine = |key: &[u8]| below.is_none_or(|below| key < below);
         while let Some(change) = changes.next_if(|change| is_mine(change.key())) {
-            let found = base.search(change.key());
+            let found = base.search_behind(next, change.key());
             let (Ok(at) | Err(at)) = found;
             self.copy(base, next..at);
             let was = found.ok().and_then(|at| base.entry(at)).map(|entry| entry.value);
@@ -288,7 +312,7 @@ impl<'a> Rows<'a> {
             let start = self.buffer.len();
             self.buffer.extend_from_slice(entry.prefix);
             self.buffer.extend_from_slice(entry.suffix);
-            self.rows.push((start..self.buffer.len(), RowValue::Base(entry.value)));
+            self.rows.push((start..self.buffer.len(), RowValue::Lent(entry.value)));
         }
     }
 
@@ -297,18 +321,35 @@ impl<'a> Rows<'a> {
         &mut self,
         key: &[u8],
         was: Option<ValueRef<'a>>,
-        versions: Versions<'_>,
+        versions: Versions<'a>,
         upto: Lsn,
         outline: &mut dyn Outline,
     ) -> Result<(), NodeError> {
-        let mut versions = versions.take_while(|(lsn, _)| *lsn <= upto).peekable();
+        let mut versions = versions.take_while(|(lsn, _)| *lsn <= upto);
         let key = self.store(key);
-        if versions.peek().is_none() {
-            if let Some(value) = was {
-                self.rows.push((key, RowValue::Base(value)));
+        let lent = match (versions.clone().next(), versions.clone().nth(1)) {
+            (None, _) => was,
+            (Some((_, Op::Put(bytes))), None) if !matches!(was, Some(ValueRef::Ref(_))) => {
+                self.check_size(bytes.len())?;
+                if was.is_none() {
+                    self.inserts.add(self.rows.len());
+                }
+                Some(ValueRef::Inline(bytes))
             }
-            return Ok(());
-        }
+            _ => return self.apply_all(key, was, &mut versions, outline),
+        };
+        self.rows.extend(lent.map(|value| (key, RowValue::Lent(value))));
+        Ok(())
+    }
+
+    /// Applies versions that stand one on the other.
+    fn apply_all(
+        &mut self,
+        key: Range<usize>,
+        was: Option<ValueRef<'_>>,
+        versions: &mut dyn Iterator<Item = (Lsn, Op<'_>)>,
+        outline: &mut dyn Outline,
+    ) -> Result<(), NodeError> {
         let mut refs = RefTrail::default();
         let mut value = was.map(owned);
         refs.note(&value);
@@ -334,9 +375,7 @@ impl<'a> Rows<'a> {
             }
             _ => 0,
         };
-        if size > self.value_size_max {
-            return Err(NodeError::ValueTooLarge { size, size_max: self.value_size_max });
-        }
+        self.check_size(size)?;
         if let Err(delta::OutOfLine { patch }) = delta::apply(op, value)
             && let Some(Value::Ref(descriptor)) = value
         {
@@ -344,6 +383,11 @@ impl<'a> Rows<'a> {
             *value = Some(patched.ok_or(NodeError::OutOfLinePatch)?);
         }
         Ok(())
+    }
+
+    fn check_size(&self, size: usize) -> Result<(), NodeError> {
+        let size_max = self.value_size_max;
+        if size > size_max { Err(NodeError::ValueTooLarge { size, size_max }) } else { Ok(()) }
     }
 
     fn keep(&mut self, key: Range<usize>, value: Option<Value>, is_old: bool) {
@@ -396,7 +440,7 @@ impl<'a> Rows<'a> {
         let at = |place: &Range<usize>| &self.buffer[place.clone()];
         self.rows.iter().map(move |(key, value)| {
             let value = match value {
-                RowValue::Base(value) => *value,
+                RowValue::Lent(value) => *value,
                 RowValue::Inline(place) => ValueRef::Inline(at(place)),
                 RowValue::Ref(place) => ValueRef::Ref(at(place)),
             };

@@ -494,7 +494,8 @@ fn a_value_may_take_what_its_key_leaves_of_half_a_page() {
     assert!(descriptor_size_max(2048) < 655, "beside a key and two fences of the longest size");
 }
 
-/// Goal: however keys are spaced, a search that begins with a guess ends where one by halves does.
+/// Goal: however keys are spaced, a search that begins with a guess, or behind an entry before the key,
+/// ends where one by halves does.
 /// Method: even, skewed and clustered keys; every key, and what lies on either side of it.
 #[test]
 fn a_guess_changes_no_search() {
@@ -522,6 +523,11 @@ fn a_guess_changes_no_search() {
                         let expected = keys.binary_search_by(|key| key[..].cmp(&near));
                         let found = view.search(&near);
                         assert_eq!(found, expected, "spacing {number}, {count} keys, {value}");
+                        let at = expected.unwrap_or_else(|at| at);
+                        for first in [0, at / 2, at] {
+                            let found = view.search_behind(first, &near);
+                            assert_eq!(found, expected, "{value} of {count} keys behind {first}");
+                        }
                     }
                 }
             }

@@ -227,8 +227,10 @@ impl<'a> NodeView<'a> {
 
     /// Appends the key of entry `index`, or the separator of a child, to `out`.
     pub(crate) fn key_into(&self, index: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.prefix());
-        out.extend_from_slice(self.suffix(index));
+        let (prefix, suffix) = (self.prefix(), self.suffix(index));
+        out.reserve(prefix.len() + suffix.len());
+        out.extend_from_slice(prefix);
+        out.extend_from_slice(suffix);
     }
 
     /// The separator of child `index`: the low fence of its page.
@@ -250,16 +252,59 @@ impl<'a> NodeView<'a> {
         self.search_from(0, key)
     }
 
+    /// Finds an entry, or where it would stand, not before entry `first`, whose key is at or below it or
+    /// does not matter. Entries near `first` are found first: for keys that come in order.
+    pub(super) fn search_behind(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
+        let prefix = self.prefix();
+        let Some(suffix) = key.strip_prefix(prefix) else {
+            return Err(if key < prefix { first } else { self.count() });
+        };
+        let head = key_head(suffix);
+        let (mut low, mut step) = (first, 1);
+        while low < self.count() {
+            let probe = (low + step).min(self.count()) - 1;
+            match self.compare(probe, head, suffix) {
+                Ordering::Less => (low, step) = (probe + 1, 2 * step),
+                Ordering::Equal => return Ok(probe),
+                Ordering::Greater => return self.search_between(low, probe, head, suffix),
+            }
+        }
+        Err(low)
+    }
+
+    /// How the key of entry `index` compares with a key: its suffix, and the head of that.
+    #[inline]
+    fn compare(&self, index: usize, head: u64, suffix: &[u8]) -> Ordering {
+        let found = self.stored_suffix(index);
+        key_head(found).cmp(&head).then_with(|| found.cmp(suffix))
+    }
+
+    /// Searches the entries from `low` to before `high` by halves.
+    #[inline]
+    fn search_between(
+        &self,
+        mut low: usize,
+        mut high: usize,
+        head: u64,
+        suffix: &[u8],
+    ) -> Result<usize, usize> {
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.compare(middle, head, suffix) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
     fn search_from(&self, first: usize, key: &[u8]) -> Result<usize, usize> {
         let prefix = self.prefix();
         let Some(suffix) = key.strip_prefix(prefix) else {
             return Err(if key < prefix { first } else { self.count() });
         };
         let head = key_head(suffix);
-        let compare = |index: usize| {
-            let found = self.stored_suffix(index);
-            key_head(found).cmp(&head).then_with(|| found.cmp(suffix))
-        };
         let (mut low, mut high) = (first, self.count());
         if let Some(guess) =
             self.guess(head, prefix.len()).filter(|guess| (low..high).contains(guess))
@@ -271,22 +316,14 @@ impl<'a> NodeView<'a> {
                 if !(low..high).contains(&probe) {
                     continue;
                 }
-                match compare(probe) {
+                match self.compare(probe, head, suffix) {
                     Ordering::Less => low = probe + 1,
                     Ordering::Equal => return Ok(probe),
                     Ordering::Greater => high = probe,
                 }
             }
         }
-        while low < high {
-            let middle = (low + high) / 2;
-            match compare(middle) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Ok(middle),
-                Ordering::Greater => high = middle,
-            }
-        }
-        Err(low)
+        self.search_between(low, high, head, suffix)
     }
 
     /// Where an entry whose key begins with `head` would stand if keys were spaced evenly between the

@@ -298,6 +298,38 @@ fn changes_around_a_leaf_that_becomes_several_stay_apart() {
     }
 }
 
+/// Goal: a leaf that no claim can write, for it becomes several, is tried once until it is merged. Method: rows
+/// between others in two leaves, whose log would fill pages.
+#[test]
+fn a_leaf_that_outgrows_its_page_is_tried_once() {
+    let (database, table) = database(CommitBy::Auto);
+    let runtime = database.runtime();
+    let commit = |number: u32| {
+        let mut transaction = database.begin();
+        for after in [100, 300] {
+            for row in number * 30..number * 30 + 30 {
+                let key = [key(after), key(row)].concat();
+                transaction.put(table, &key, &value(row, 1)).unwrap();
+            }
+        }
+        transaction.commit_with(Durability::Immediate).unwrap();
+    };
+    commit(0);
+    let outgrown: Vec<_> = runtime.engine().outgrown.iter().copied().collect();
+    assert_eq!(outgrown.len(), 2, "its log would have filled a page");
+    let is_removed = |page| runtime.engine().pool.remove(page);
+    assert!(outgrown.iter().copied().all(is_removed), "the claim has read both");
+    commit(1);
+    let is_read = outgrown.iter().any(|page| runtime.engine().pool.peek(*page).is_some());
+    assert!(!is_read, "a leaf was looked at again");
+    runtime.merge_now().unwrap();
+    assert!(runtime.engine().outgrown.is_empty(), "they are others now");
+    commit(2);
+    assert!(!runtime.engine().outgrown.is_empty(), "so are what would be written");
+    assert_eq!(claimed(&database), 0);
+    check(&database, table, |_| 0);
+}
+
 /// Goal: a commit that meets somebody else's failure says that nothing is committed only where nothing can be.
 /// Method: the owner of a claim gives up after each step; what a restart finds is what it was told.
 #[test]

@@ -7,7 +7,7 @@ use flagstone_space::{LogicalPage, Lsn};
 use super::ledger::{GroupKey, Ledger, Place, growth_by};
 use super::units::gross_of;
 use super::{EMPTIED_MAX, Reason, Target, WINDOWS_MAX, WriteJob};
-use crate::delta::{Entry, KeyRange, Op};
+use crate::delta::{DeltaMap, Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
 use crate::engine::{Engine, Step, Stop, Table};
 use crate::error::EngineError;
@@ -357,19 +357,10 @@ impl Engine {
             let score = self.score(totals.bytes);
             return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
-        let range = KeyRange { low: view.low(), high: view.high() };
-        let mut tally = Tally::new(&view);
-        for entry in deltas.range(range) {
-            let child = tally.advance(entry.key());
-            let size: usize = entry
-                .versions()
-                .filter(|(lsn, _)| *lsn <= durable)
-                .map(|(_, op)| entry.key().len() + op.encoded_size() + DELTA_OVERHEAD)
-                .sum();
-            tally.add(child, size);
-        }
+        let tally = Tally::of(&view, deltas, durable);
+        let is_any_busy = !self.busy.is_empty() || self.hand.passes_over_any();
         let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.passes_over(*page);
-        let is_busy = |child| view.child(child).as_ref().is_some_and(busy);
+        let is_busy = |child| is_any_busy && view.child(child).as_ref().is_some_and(busy);
         let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));
         Ok((best.filter(|(score, _)| *score > 0).collect(), next))
@@ -398,37 +389,31 @@ const TOGETHER_PERCENT: usize = 75;
 /// Memory of a delta beside its key and operation, roughly: enough to compare groups.
 const DELTA_OVERHEAD: usize = 16;
 
-/// Counts bytes of deltas by child while both are walked in key order.
-struct Tally<'a> {
-    view: &'a NodeView<'a>,
-    child: usize,
-    next: Option<Vec<u8>>,
+/// Bytes of deltas by child.
+struct Tally {
     bytes: Vec<usize>,
 }
 
-impl<'a> Tally<'a> {
-    fn new(view: &'a NodeView<'a>) -> Self {
-        let mut tally = Self { view, child: 0, next: None, bytes: vec![0; view.count()] };
-        tally.load_next();
-        tally
-    }
-
-    fn load_next(&mut self) {
-        let has_next = self.child + 1 < self.view.count();
-        self.next = has_next.then(|| self.view.separator(self.child + 1));
-    }
-
-    /// The child that holds `key`; keys come in ascending order.
-    fn advance(&mut self, key: &[u8]) -> usize {
-        while self.next.as_deref().is_some_and(|next| key >= next) {
-            self.child += 1;
-            self.load_next();
+impl Tally {
+    /// Deltas up to `upto` by the child of `view` that they belong to.
+    fn of(view: &NodeView<'_>, deltas: &DeltaMap, upto: Lsn) -> Self {
+        let mut bytes = vec![0; view.count()];
+        let mut sums = deltas.sums(view.low(), upto);
+        let mut bound = Vec::new();
+        for (child, bytes) in bytes.iter_mut().enumerate() {
+            if sums.is_over() {
+                break;
+            }
+            let sum = if child + 1 < view.count() {
+                bound.clear();
+                view.key_into(child + 1, &mut bound);
+                sums.below(Some(&bound))
+            } else {
+                sums.below(view.high())
+            };
+            *bytes = sum.bytes + sum.count * DELTA_OVERHEAD;
         }
-        self.child
-    }
-
-    fn add(&mut self, child: usize, bytes: usize) {
-        self.bytes[child] += bytes;
+        Self { bytes }
     }
 
     /// The children with most bytes that are not busy, with these bytes.
