@@ -16,6 +16,8 @@ use crate::model::{SlotIndex, TableIndex};
 pub(super) enum Together {
     /// Several split, with one record.
     Split,
+    /// Several groups of them wait for one sync.
+    Groups,
     /// What one leaf becomes is installed in parts.
     Parts,
     /// A transaction commits with several, as pages that a record names.
@@ -37,6 +39,10 @@ const STRIDE: u16 = 11;
 /// Memory beside that of other scenarios: leaves split together where it has room for their images.
 const MEMORY_TIMES: usize = 6;
 
+/// The same where several groups are to have room for theirs, and changes for little.
+const GROUPS_MEMORY_TIMES: usize = 12;
+const GROUPS_FRAME_SHARE: f64 = 0.985;
+
 /// Log pages where changes have to gather in memory before they are merged.
 const LOG_PAGES: u32 = 32;
 
@@ -44,7 +50,7 @@ impl Together {
     /// A chip on which it happens.
     pub(super) const fn profile(self) -> &'static str {
         match self {
-            Self::Split | Self::Parts | Self::ClaimedPages => "tiny",
+            Self::Split | Self::Groups | Self::Parts | Self::ClaimedPages => "tiny",
             Self::Flagged => "tiny-flags",
             Self::ClaimedAppends => "tiny-shared",
         }
@@ -60,14 +66,19 @@ impl Together {
 
     fn options(self, options: Options) -> Options {
         let commit = match self {
-            Self::Split | Self::Parts => CommitBy::Log,
+            Self::Split | Self::Groups | Self::Parts => CommitBy::Log,
             Self::ClaimedPages | Self::ClaimedAppends => CommitBy::Claims,
             Self::Flagged => CommitBy::Flags,
         };
         let log_pages = if self == Self::Split { options.log_pages } else { LOG_PAGES };
         let options = Options { commit, log_pages, ..options };
         if commit == CommitBy::Log {
-            let memory = MEMORY_TIMES * options.memory;
+            let (times, frame_share) = match self {
+                Self::Groups => (GROUPS_MEMORY_TIMES, GROUPS_FRAME_SHARE),
+                _ => (MEMORY_TIMES, options.frame_share),
+            };
+            let memory = times * options.memory;
+            let options = Options { frame_share, ..options };
             return options.with_memory(memory);
         }
         // What spills is not claimed.
@@ -83,6 +94,11 @@ impl Together {
             Self::Split => {
                 let grown = [120, 180, 255].map(|size| commits(all(), 5, put(size)));
                 (commits(all(), 5, put(40)), grown.concat())
+            }
+            // The same, and nobody waits for the log.
+            Self::Groups => {
+                let grown = [90, 150, 200, 255].map(|size| deferred(all(), 4, put(size)));
+                (commits(all(), 5, put(20)), grown.concat())
             }
             // Many rows come to a leaf, beside changes of those that it has.
             Self::Parts => {
@@ -118,6 +134,24 @@ fn put(size: u8) -> impl Fn(KeyIndex) -> Op {
 
 fn patch(offset: u8) -> impl Fn(KeyIndex) -> Op {
     move |key| Op::Patch(SLOT, ROWS, key, Part { offset, size: 8 })
+}
+
+/// As [`commits`] with more work, of which the last one alone waits for the log.
+fn deferred(
+    numbers: impl Iterator<Item = u8>,
+    rows: usize,
+    change: impl Fn(KeyIndex) -> Op,
+) -> Vec<Op> {
+    let mut ops = commits(numbers, rows, change);
+    let last = ops.len() - 2;
+    for op in &mut ops[..last] {
+        match op {
+            Op::Commit(_, durability) => *durability = Durability::Deferred,
+            Op::Work(pieces) => *pieces = 3,
+            _ => {}
+        }
+    }
+    ops
 }
 
 /// Transactions of so many rows, with these numbers, and a piece of work behind each; every third one waits
