@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -88,6 +88,28 @@ fn paths_keys_and_values_need_not_be_text() {
     let image = file(b"chip\xe9");
     run(binary(&["create", "--profile", "tiny", "--json"]).arg(&image)).ok();
     run(binary(&["probe", "--json"]).arg(&image)).ok();
+}
+
+/// Goal: a link stands for the database it points to, side file and lock included. Method: on each kind of device, a
+/// link in another directory, and one to that link.
+#[test]
+fn a_link_to_a_database_is_that_database() {
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        fs::create_dir(place.file("links")).expect("made");
+        symlink("../db", place.file("links/one")).expect("made");
+        symlink("one", place.file("links/two")).expect("made");
+        for link in [place.path("links/one"), place.path("links/two")] {
+            flagstone(&["put", &link, "t", "k", &link]).ok();
+            assert_eq!(place.run("get", &["t", "k"]).ok().stdout, format!("{link}\n"));
+            assert_eq!(flagstone(&["get", &link, "t", "k"]).ok().stdout, format!("{link}\n"));
+            flagstone(&["check", &link]).ok();
+            flagstone(&["create", &link]).fails(18);
+        }
+        let profile = if device == DEVICES[0] { "slc-2k" } else { "segment-file" };
+        flagstone(&["stats", &place.path("links/two"), "--profile", profile]).ok();
+        assert_eq!(fs::read_dir(place.file("links")).expect("readable").count(), 2);
+    }
 }
 
 #[test]
