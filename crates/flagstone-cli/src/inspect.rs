@@ -325,7 +325,7 @@ pub(crate) const fn state_name(state: BlockState) -> &'static str {
         BlockState::Open => "open",
         BlockState::Closed => "closed",
         BlockState::Log => "log",
-        BlockState::Ring => "ring",
+        BlockState::Ring => "anchors",
         BlockState::Retired => "retired",
         BlockState::Bad => "bad",
     }

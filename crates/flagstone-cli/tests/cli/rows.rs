@@ -224,7 +224,13 @@ fn the_chip_and_its_counters_can_be_looked_at() {
         assert!(stats["space"]["live_pages"].is_u64(), "{stats}");
         let wear = place.run("wear", &["--json"]).ok().json();
         assert!(wear["blocks"].as_array().is_some_and(|blocks| blocks.len() > 8), "{wear}");
-        assert!(place.run("wear", &[]).ok().stdout.contains("erases"));
+        let anchors = wear["blocks"].as_array().expect("a list").iter();
+        let anchors = anchors.filter(|block| block["state"] == "anchors").count();
+        let text = place.run("wear", &[]).ok().stdout;
+        assert!(text.contains("A anchors") && text.contains("erases"), "{text}");
+        let drawn = text.split("\n\n").next().unwrap_or_default().lines().skip(1);
+        assert_eq!(drawn.map(|line| line.matches('A').count()).sum::<usize>(), anchors);
+        assert!(anchors > 0, "{wear}");
         assert_eq!(
             place.run("check", &["--json"]).ok().json()["faults"].as_array().map(Vec::len),
             Some(0)
