@@ -378,7 +378,9 @@ const fn nand_exit(error: &NandError) -> Exit {
 
 fn engine_exit(error: &EngineError) -> Exit {
     match error {
-        EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. } => Exit::TooLong,
+        EngineError::KeyTooLong { .. }
+        | EngineError::NameTooLong { .. }
+        | EngineError::ValueTooLong { .. } => Exit::TooLong,
         EngineError::IndexName => Exit::Usage,
         EngineError::NoTable | EngineError::NoSnapshot => Exit::Missing,
         EngineError::TableExists | EngineError::SnapshotExists => Exit::Exists,
