@@ -215,6 +215,29 @@ fn a_closed_pipe_ends_a_command_in_silence() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// Goal: output that could not be written is a failure, help among it. Method: a device that is always full, where
+/// there is one.
+#[test]
+fn output_that_is_lost_is_a_failure() {
+    let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else { return };
+    let place = Place::with_database(DEVICES[0]);
+    let db = place.path("db");
+    for arguments in [vec!["--help"], vec!["get", "--help"], vec!["--version"], vec!["stats", &db]]
+    {
+        let full = full.try_clone().expect("one more");
+        run(binary(&arguments).stdout(full)).fails(1);
+    }
+}
+
+#[test]
+fn changes_that_were_pending_are_counted_in_words() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["t", "a", "1"]).ok();
+    assert!(place.run("merge", &[]).ok().stdout.ends_with(" pending, 0 are left\n"));
+    place.run("put", &["t", "a", "2"]).ok();
+    assert_eq!(place.run("merge", &[]).ok().stdout, "1 change was pending, 0 are left\n");
+}
+
 #[test]
 fn the_chip_and_its_counters_can_be_looked_at() {
     for device in DEVICES {
