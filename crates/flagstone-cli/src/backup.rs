@@ -18,9 +18,9 @@ use serde_json::json;
 use tempfile::TempPath;
 
 use crate::failure::Failure;
-use crate::files::{at, is_standard, open_input, taken, write_new};
+use crate::files::{at, is_standard, is_stream, open_input, taken, write_new};
 use crate::open::{
-    Opened, create_database, half_made, is_block_device, open, open_to_read, remove_files,
+    Opened, announce, create_database, half_made, is_block_device, open, open_to_read, remove_files,
 };
 use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
@@ -88,8 +88,8 @@ pub(crate) fn restore(restore: Restore, output: &mut Output) -> Result<(), Failu
         return show(&verify(&path)?, "whole:", &path, output);
     };
     // What can be read only once cannot be looked at beforehand.
-    let total = if is_standard(&path) { 0 } else { verify(&path)?.rows };
-    let report = restore_new(creation, &path, |report| {
+    let total = if is_stream(&path) { 0 } else { verify(&path)?.rows };
+    let report = restore_new(creation, &path, output.form(), |report| {
         progress.report("restoring rows", report.rows, total);
     });
     progress.finish();
@@ -105,6 +105,7 @@ fn verify(path: &Path) -> Result<BackupReport, Failure> {
 fn restore_new(
     creation: Creation,
     backup: &Path,
+    form: Form,
     watch: impl FnMut(&BackupReport),
 ) -> Result<BackupReport, Failure> {
     let path = creation.path.clone();
@@ -117,10 +118,12 @@ fn restore_new(
             return Err(taken(&used));
         }
     }
+    announce(&creation, form)?;
     let creation = Creation { path: unfinished(&path), ..creation };
-    remove_stale(&creation.path)?;
+    remove_stale(&creation.path).map_err(|failure| failure.renamed(&path))?;
     let _half_made = half_made(&creation);
-    let report = restore_into(&creation, backup, watch)?;
+    let report =
+        restore_into(&creation, backup, watch).map_err(|failure| failure.renamed(&path))?;
     appear(&creation, &path).inspect_err(|_| remove_files(&creation))?;
     Ok(report)
 }

@@ -2,7 +2,9 @@
 //!
 //! Owns what it prints; how files change places is the library's.
 
-use flagstone::{CompactReport, Database};
+use std::path::Path;
+
+use flagstone::{CompactError, CompactReport, Database};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -24,7 +26,7 @@ pub(crate) fn compact(compact: &Compact, output: &mut Output) -> Result<(), Fail
         None => Database::compact_watched(&target.path, &target.options, watch),
     };
     progress.finish();
-    let report = result.map_err(|source| Failure::Compact { path: target.path.clone(), source })?;
+    let report = result.map_err(|source| failure(&target.path, source))?;
     let json = json!({
         "path": path_text(&target.path),
         "tables": report.tables,
@@ -35,6 +37,16 @@ pub(crate) fn compact(compact: &Compact, output: &mut Output) -> Result<(), Fail
         "used": report.used,
     });
     Ok(output.show(&json, || text(&report))?)
+}
+
+/// The failure that an error is, which names each file once.
+fn failure(path: &Path, error: CompactError) -> Failure {
+    let path = path.to_owned();
+    match error {
+        // The file is the database, or beside it under a name that nobody knows.
+        CompactError::Io { source, .. } => Failure::File { path, source },
+        source => Failure::Compact { path, source },
+    }
 }
 
 const FILES_HAVE_ONE_SHAPE: &str = "compact takes plain files alone, which need no --profile";

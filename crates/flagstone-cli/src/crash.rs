@@ -41,7 +41,10 @@ pub(crate) fn crash(args: &CrashArgs, output: &mut Output) -> Result<Exit, Failu
         }
     }
     output.show(&report, || text(&report))?;
-    Ok(if report.failures == 0 { Exit::Ok } else { Exit::PromiseBroken })
+    match report.failures {
+        0 => Ok(Exit::Ok),
+        count => Err(Failure::Broken { states: count }),
+    }
 }
 
 fn explore(config: &CrashConfig, form: Form) -> Result<CrashReport, Failure> {

@@ -35,7 +35,7 @@ pub(crate) enum Exit {
     Full = 11,
     /// No spare blocks left.
     WornOut = 12,
-    /// A key or a value is longer than the database stores.
+    /// A key, a value or a name is longer than the database stores.
     TooLong = 13,
     /// The device failed while it was written.
     Poisoned = 14,
@@ -112,7 +112,11 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
         "worn-out",
         "no spare blocks left: read-only from now on; copy the data to another device",
     ),
-    row(Exit::TooLong, "too-long", "the key or the value is longer than this database stores"),
+    row(
+        Exit::TooLong,
+        "too-long",
+        "the key, the value or the name is longer than this database stores",
+    ),
     row(
         Exit::Poisoned,
         "poisoned",

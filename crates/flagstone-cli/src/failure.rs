@@ -7,7 +7,7 @@
 //! success.
 
 use std::io::{self, ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use flagstone::{BackupError, CompactError, EngineError, OpenError, OptionsError};
@@ -23,9 +23,10 @@ use thiserror::Error;
 
 use crate::exit::Exit;
 use crate::lines::BadLine;
-use crate::output::Form;
+use crate::output::{Form, counted};
 use crate::overrides::BadOption;
 use crate::request::UsageError;
+use crate::size::format_size;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -65,6 +66,20 @@ pub(crate) enum Failure {
         /// Run, and what it did.
         why: String,
     },
+    /// A check found faults, which it has printed.
+    #[error("{path}: the check found {}", counted(*count, "fault", "faults"))]
+    Unsound {
+        /// File of the database.
+        path: PathBuf,
+        /// How many.
+        count: u64,
+    },
+    /// Crash states broke a promise; which ones was printed.
+    #[error("a promise was broken in {}", counted(*states, "crash state", "crash states"))]
+    Broken {
+        /// How many.
+        states: u64,
+    },
     /// The snapshot is not there.
     #[error("{path}: no snapshot `{snapshot}` is kept{}", suggestion(nearest.as_deref()))]
     NoSnapshot {
@@ -95,10 +110,30 @@ pub(crate) enum Failure {
         /// Device asked for.
         asked: String,
     },
+    /// A file of a fixed size does not fit the file system.
+    #[error(
+        "{path}: it takes {}, and the file system has {} left: `--capacity` makes it smaller",
+        format_size(*size),
+        format_size(*free)
+    )]
+    NoRoom {
+        /// File to be made.
+        path: PathBuf,
+        /// Bytes it takes.
+        size: u64,
+        /// Bytes there are.
+        free: u64,
+    },
     /// A chip that is to be formatted or used up holds a database.
     #[error("{path}: it holds a database; `--overwrite` gives it up")]
     Occupied {
         /// Node of the device, or image.
+        path: PathBuf,
+    },
+    /// A plain file is to be probed.
+    #[error("{path}: a plain file is no chip: `probe` takes raw NAND, or the image of a chip")]
+    NoChip {
+        /// The file.
         path: PathBuf,
     },
     /// A device could not be probed.
@@ -250,6 +285,17 @@ impl Failure {
         ExitCode::from(exit.code())
     }
 
+    /// The same failure of a database that `path` will be, whatever it is called until then.
+    pub(crate) fn renamed(self, path: &Path) -> Self {
+        let path = path.to_owned();
+        match self {
+            Self::Open { source, .. } => Self::Open { path, source },
+            Self::Engine { source, .. } => Self::Engine { path, source },
+            Self::NoRoom { size, free, .. } => Self::NoRoom { path, size, free },
+            other => other,
+        }
+    }
+
     /// Whether the reader of the output went away: not a failure of this program.
     fn is_closed_pipe(&self) -> bool {
         let error = match self {
@@ -278,6 +324,10 @@ impl Failure {
             Self::NoTable { .. } | Self::NoSnapshot { .. } | Self::NoKey { .. } => Exit::Missing,
             Self::Profile { .. } => Exit::ProfileMismatch,
             Self::NotSteady { .. } => Exit::NotSteady,
+            Self::Unsound { .. } => Exit::Damaged,
+            Self::Broken { .. } => Exit::PromiseBroken,
+            Self::NoRoom { .. } => Exit::Full,
+            Self::NoChip { .. } => Exit::NotADatabase,
             Self::Occupied { .. } => Exit::Exists,
             Self::File { source, .. } => file_exit(source.kind()),
             Self::ValueTooLong { .. } => Exit::TooLong,
@@ -361,7 +411,10 @@ const fn space_exit(error: &SpaceError) -> Exit {
         SpaceError::Poisoned => Exit::Poisoned,
         SpaceError::Options(_) => Exit::Capability,
         SpaceError::Device(error) => nand_exit(error),
-        SpaceError::Corrupt { .. } => Exit::Damaged,
+        SpaceError::Corrupt { .. }
+        | SpaceError::Lost(_)
+        | SpaceError::Unmapped(_)
+        | SpaceError::LogPageGone(_) => Exit::Damaged,
         _ => Exit::Failed,
     }
 }
@@ -378,7 +431,9 @@ const fn nand_exit(error: &NandError) -> Exit {
 
 fn engine_exit(error: &EngineError) -> Exit {
     match error {
-        EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. } => Exit::TooLong,
+        EngineError::KeyTooLong { .. }
+        | EngineError::NameTooLong { .. }
+        | EngineError::ValueTooLong { .. } => Exit::TooLong,
         EngineError::IndexName => Exit::Usage,
         EngineError::NoTable | EngineError::NoSnapshot => Exit::Missing,
         EngineError::TableExists | EngineError::SnapshotExists => Exit::Exists,
@@ -481,5 +536,21 @@ fn device_exit(error: &OpenDeviceError) -> Exit {
         }
         OpenDeviceError::Io { errno } => file_exit(io::Error::from_raw_os_error(*errno).kind()),
         _ => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_space::LogicalPage;
+
+    use super::*;
+
+    /// Goal: whatever damage took, the code says damage. Method: what a mount and a read say of it.
+    #[test]
+    fn what_damage_took_is_damage() {
+        let lost = || SpaceError::Lost(LogicalPage(0));
+        assert_eq!(open_exit(&OpenError::Space(lost())), Exit::Damaged);
+        assert_eq!(engine_exit(&EngineError::Space(lost())), Exit::Damaged);
+        assert_eq!(space_exit(&SpaceError::LogPageGone(3)), Exit::Damaged);
     }
 }

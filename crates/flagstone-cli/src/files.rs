@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use flagstone_nand::sync_name;
@@ -19,6 +19,25 @@ use crate::interrupt::HalfMade;
 /// Whether a path stands for a standard stream.
 pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Whether what a path stands for can be read only once: a standard stream, a pipe, a terminal.
+pub(crate) fn is_stream(path: &Path) -> bool {
+    let is_special = |kind: fs::FileType| kind.is_fifo() || kind.is_char_device();
+    is_standard(path) || fs::metadata(path).is_ok_and(|found| is_special(found.file_type()))
+}
+
+/// Bytes that the file system of a file to be made has left for it; none where it does not say.
+pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(parent_of(path)).ok()?;
+    // Some that have no size of their own say 0 to everything.
+    (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// The directory that a file lies in.
+fn parent_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
 }
 
 /// The failure that an error of the file `path` is.
@@ -53,21 +72,21 @@ pub(crate) fn write_new<T>(
     if path.try_exists().map_err(at(path))? {
         return Err(taken(path));
     }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut file = tempfile::Builder::new();
     // As for any new file, the process's mask takes away what others may not do.
     let file = file.prefix(".flagstone-").permissions(Permissions::from_mode(0o666));
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = parent_of(path);
     fs::metadata(parent).map_err(at(path))?;
     // Its own message names the temporary file.
     let file = file.tempfile_in(parent).map_err(|error| at(path)(error.kind().into()))?;
     let _half_made = HalfMade::new(file.path());
-    let mut stream = BufWriter::new(file);
+    // Past the temporary file, whose errors name it.
+    let mut stream = BufWriter::new(file.as_file());
     let result = write(&mut stream).map_err(|failure| match failure {
         Failure::Output(source) => at(path)(source),
         failure => failure,
     })?;
-    let file = stream.into_inner().map_err(|error| at(path)(error.into_error()))?;
+    stream.into_inner().map_err(|error| at(path)(error.into_error()))?;
     keep(file, path).map_err(at(path))?;
     Ok(result)
 }

@@ -226,7 +226,10 @@ pub(crate) fn check(target: &Target, output: &mut Output) -> Result<Exit, Failur
         "faults": faults,
     });
     output.show(&json, || check_text(&report, &faults))?;
-    Ok(if report.is_sound() { Exit::Ok } else { Exit::Damaged })
+    if report.is_sound() {
+        return Ok(Exit::Ok);
+    }
+    Err(Failure::Unsound { path: target.path.clone(), count: faults.len() as u64 })
 }
 
 /// Merges every pending change into its leaf.
@@ -240,7 +243,11 @@ pub(crate) fn merge(target: &Target, output: &mut Output) -> Result<(), Failure>
     let pending = opened.database().stats().engine.deltas;
     opened.close()?;
     let json = json!({ "pending_before": pending_before, "pending": pending });
-    let text = || format!("{pending_before} changes were pending, {pending} are left\n");
+    let text = || {
+        let before = counted(pending_before, "change was", "changes were");
+        let left = counted(pending, "is", "are");
+        format!("{before} pending, {left} left\n")
+    };
     Ok(output.show(&json, text)?)
 }
 
@@ -325,7 +332,7 @@ pub(crate) const fn state_name(state: BlockState) -> &'static str {
         BlockState::Open => "open",
         BlockState::Closed => "closed",
         BlockState::Log => "log",
-        BlockState::Ring => "ring",
+        BlockState::Ring => "anchors",
         BlockState::Retired => "retired",
         BlockState::Bad => "bad",
     }

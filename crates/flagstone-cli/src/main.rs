@@ -38,6 +38,7 @@ mod table;
 mod tables;
 mod transfer;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
@@ -103,12 +104,18 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
 /// Ends the process for a command line that has the wrong shape, or that asks for help.
 fn refuse(error: &clap::Error) -> ExitCode {
     let is_json = std::env::args_os().any(|argument| argument == "--json");
-    if error.use_stderr() && is_json {
+    if !error.use_stderr() {
+        let form = if is_json { Form::Json } else { Form::Text };
+        return match error.print().and_then(|()| io::stdout().flush()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => Failure::Output(error).report(form),
+        };
+    }
+    if is_json {
         failure::report(Exit::Usage, error.to_string().trim_end(), Form::Json);
     } else {
-        // A closed pipe is no failure; there is nobody to tell of another one.
+        // Nobody is left to be told when the error stream itself is gone.
         let _ = error.print();
     }
-    let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
-    ExitCode::from(exit.code())
+    ExitCode::from(Exit::Usage.code())
 }

@@ -18,10 +18,11 @@ use flagstone_nand::{
 use flagstone_space::{MountError, Space};
 
 use crate::failure::{Failure, warn};
-use crate::files::{EEXIST, taken};
+use crate::files::{EEXIST, free_bytes, taken};
 use crate::interrupt::HalfMade;
 use crate::output::Form;
 use crate::request::{Creation, NewDevice, Target};
+use crate::size::format_size;
 
 /// An open database and the file it lives in.
 pub(crate) struct Opened {
@@ -133,6 +134,33 @@ pub(crate) struct Created {
     pub(crate) data_size_max: u64,
     /// Whether it grows where its limit leaves it room to.
     pub(crate) grows: bool,
+}
+
+/// Bytes of a new file above which it is said how large it is going to be: writing them takes a while.
+const LARGE: u64 = 1 << 30;
+
+/// Says how large a file will be that is written as a whole, where that takes a while, and refuses one for which there
+/// is no room.
+pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
+    let path = &creation.path;
+    let size = match &creation.device {
+        NewDevice::Image(profile) => profile.geometry.image_size(),
+        NewDevice::Segments(profile) => profile.geometry.data_size(),
+        NewDevice::Growing(..) | NewDevice::Mtd(..) => return Ok(()),
+    };
+    // What is there is no room to be had; why it stays as it is, the creation says.
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    if let Some(free) = free_bytes(path).filter(|free| *free < size) {
+        return Err(Failure::NoRoom { path: path.clone(), size, free });
+    }
+    if size >= LARGE {
+        let size = format_size(size);
+        let path = path.display();
+        warn(&format!("{path}: all of its {size} are written now; see --capacity"), form);
+    }
+    Ok(())
 }
 
 /// Creates an empty database; when that fails, no file of it stays behind.
@@ -339,6 +367,9 @@ pub(crate) fn mtd_profile(path: &Path, _: Option<&Profile>) -> Result<Profile, F
 
 /// The device that `path` holds, to be probed, and what is known of it.
 pub(crate) fn device_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), Failure> {
+    if FileStorage::open_read_only(path).and_then(SegmentFile::open).is_ok() {
+        return Err(Failure::NoChip { path: path.into() });
+    }
     let found = if is_node(path) { mtd_to_probe(path, ecc) } else { image_to_probe(path) };
     found.map_err(|source| Failure::Open { path: path.into(), source: source.into() })
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::escape::escape;
 use crate::failure::Failure;
 use crate::inspect::bill_json;
-use crate::open::{Opened, create_database, open, open_to_read};
+use crate::open::{Opened, announce, create_database, open, open_to_read};
 use crate::output::{Form, Output, path_text};
 use crate::request::{
     Creation, Direction, KeyAt, Notation, RowAt, Scan, UsageError, Value, ValueAt,
@@ -24,6 +24,7 @@ use crate::size::format_size;
 
 /// Creates an empty database.
 pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Failure> {
+    announce(creation, output.form())?;
     let created = create_database(creation)?;
     let json = json!({
         "path": path_text(&creation.path),

@@ -304,9 +304,12 @@ impl<'a> Importer<'a> {
     fn give_up(&mut self, line: u64, fault: LineFault) -> Failure {
         let is_own = match &fault {
             LineFault::Form(_) | LineFault::Read(_) => true,
-            LineFault::Engine(error) => {
-                matches!(error, EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. })
-            }
+            LineFault::Engine(error) => matches!(
+                error,
+                EngineError::KeyTooLong { .. }
+                    | EngineError::NameTooLong { .. }
+                    | EngineError::ValueTooLong { .. }
+            ),
         };
         if is_own
             && self.request.atomicity == Atomicity::Batches

@@ -228,6 +228,9 @@ pub struct Progress {
 /// Receives progress reports: a few hundred a run.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
+/// Most clients that are threads: far more than a device serves at a time, far fewer than what a system has room for.
+const THREADS_MAX: u32 = 1_000;
+
 /// Why a benchmark gave no result.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -278,6 +281,9 @@ pub enum BenchError {
         /// Why.
         source: OpenDeviceError,
     },
+    /// The system starts no more threads: take fewer clients.
+    #[error("no thread for each client: {0}")]
+    Threads(std::io::Error),
     /// A page trace could not be replayed.
     #[error("the replay failed: {0}")]
     Replay(String),
@@ -544,6 +550,9 @@ impl BenchConfig {
         }
         if self.clients == 0 || self.clients > 100_000 {
             return refuse("clients", "between 1 and 100,000");
+        }
+        if self.device != BenchDevice::Sim && self.clients > THREADS_MAX {
+            return refuse("clients", "1,000 at most off the simulator: each is a thread there");
         }
         let is_index = matches!(self.workload, WorkloadKind::Index(_));
         if is_index && self.clients != 1 {

@@ -17,6 +17,7 @@
 
 mod side;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::ecc::{Carried, bad_mark_offset, survey};
@@ -98,7 +99,7 @@ impl ImageNand {
     /// Whether a path holds an image: a side file lies beside it, and it is no file of segments.
     #[must_use]
     pub fn is_at(path: &Path) -> bool {
-        Self::side_path(path).exists() && !begins_with(path, crate::segment::MAGIC)
+        Self::side_of(path).exists() && !begins_with(path, crate::segment::MAGIC)
     }
 
     /// The side file of an image: `PATH.toml`.
@@ -107,6 +108,17 @@ impl ImageNand {
         let mut name = path.as_os_str().to_owned();
         name.push(".toml");
         name.into()
+    }
+
+    /// The side file of an image that may be there under another name: a link to it has that of the image it points
+    /// to, unless one lies beside the link alone.
+    fn side_of(path: &Path) -> PathBuf {
+        let own = Self::side_path(path);
+        if !path.is_symlink() {
+            return own;
+        }
+        let pointed = fs::canonicalize(path).map(|image| Self::side_path(&image));
+        pointed.ok().filter(|side| side.exists()).unwrap_or(own)
     }
 
     /// Opens an image with the side file beside it.
@@ -132,7 +144,7 @@ impl ImageNand {
         settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
     ) -> Result<Self, OpenDeviceError> {
         let mut storage = FileStorage::open_for(path, access)?;
-        let side_path = Self::side_path(path);
+        let side_path = Self::side_of(path);
         let (profile, blocks) = side::load(&side_path)?;
         // Before memory is taken for as many blocks as the profile says.
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);

@@ -8,6 +8,7 @@
 //!   shows among them), channels divide the dies, nothing takes longer than an hour. Code words of our
 //!   own fit the spare area, beside what the floors above have of it.
 //! - **F2** A key that is not known is refused, with the known one named that is near it.
+//! - **F3** Its rules are those of one kind of device: a chip has none of a file, a file none of a chip.
 
 #[cfg(feature = "std")]
 mod text;
@@ -18,7 +19,8 @@ use thiserror::Error;
 
 use crate::ecc::{Layout, programmable};
 use crate::{
-    Capabilities, CellMode, CodeWord, Geometry, SpareRange, THIN_FACTOR, Timing, suggestion,
+    Capabilities, CellMode, CodeWord, Geometry, ProgramOrder, SpareRange, THIN_FACTOR, Timing,
+    suggestion,
 };
 
 /// Most code words a page may have: one bit each in the state of a page.
@@ -123,38 +125,77 @@ pub enum ProfileError {
 #[non_exhaustive]
 pub enum Inconsistency {
     /// A size or a count is zero, or larger than any device.
-    #[error("a size or count of the geometry is zero or too large")]
+    #[error(
+        "`page_size`, `pages_per_block`, `block_count` or `die_count` is 0, or `page_size` or `spare_size` \
+         above {PAGE_SIZE_MAX}"
+    )]
     Geometry,
     /// A chip is simulated block by block.
-    #[error("the device has more than {BLOCK_COUNT_MAX} blocks")]
+    #[error("the device has more than {BLOCK_COUNT_MAX} blocks (`block_count`)")]
     Blocks,
     /// Each die has a block at least.
-    #[error("the device has more dies than blocks")]
+    #[error("the device has more dies than blocks (`die_count`, `block_count`)")]
     Dies,
     /// Pages are numbered with 32 bits.
-    #[error("the device has more pages than 32 bits can number")]
+    #[error(
+        "the device has more pages than 32 bits can number (`block_count` times `pages_per_block`)"
+    )]
     PageCount,
     /// Code words must tile the page, and there are at most 64.
-    #[error("code words do not divide the page into at most 64 parts")]
+    #[error(
+        "code words do not divide the page into at most {CODE_WORD_COUNT_MAX} parts (`code_word_size`, \
+         `page_size`)"
+    )]
     CodeWords,
+    /// A code word repairs no more bits than it has.
+    #[error("a code word repairs more bits than it has (`code_word_strength`)")]
+    Strength,
     /// A spare range leaves the spare area, or two of them overlap.
-    #[error("spare ranges overlap or leave the spare area")]
+    #[error("the spare ranges `spare_raw` and `spare_covered` overlap or leave the spare area")]
     Spare,
     /// NOP lies outside 1..=255.
-    #[error("a page allows between 1 and 255 programs")]
+    #[error(
+        "a page allows between 1 and 255 programs (`programs_data`, and `programs_spare` where there is a spare \
+         area)"
+    )]
     Programs,
+    /// A block takes one cycle at least.
+    #[error("a block takes no cycle (`endurance`)")]
+    Endurance,
     /// Code words of our own leave no room, or stand on a device that is no bare chip.
-    #[error("code words of our own do not fit the spare area, or the device is no bare chip")]
+    #[error(
+        "code words of our own (`ecc`) do not fit the spare area, or the device is no bare chip"
+    )]
     Ecc,
     /// Times are added up in nanoseconds, and multiplied by bytes.
-    #[error("an operation takes longer than an hour")]
+    #[error("an operation takes longer than an hour (`time_ns`)")]
     Times,
     /// Each channel serves as many dies as every other.
-    #[error("the channels do not divide the dies")]
+    #[error("the channels do not divide the dies (`channel_count`, `die_count`)")]
     Channels,
     /// Paired pages lie 1 to `pages_per_block - 1` apart.
-    #[error("the distance of paired pages does not fit the block")]
+    #[error("the distance of paired pages does not fit the block (`pair_distance`)")]
     PairDistance,
+    /// What cells are called that nothing is known of: a drive has a translation layer, and cells behind it.
+    #[error(
+        "`cell_mode` says what the cells of the chips are; that they lie behind a translation layer, the table \
+         `translation` says"
+    )]
+    Translated,
+    /// A rule that a file has and nothing else.
+    #[error("`{key}` is for files alone (`cell_mode = \"file\"`)")]
+    FilesAlone {
+        /// Key concerned.
+        key: &'static str,
+    },
+    /// A rule that a file does not have.
+    #[error("`{key}` of a file (`cell_mode = \"file\"`) must be {must}")]
+    File {
+        /// Key concerned.
+        key: &'static str,
+        /// What it is on every file.
+        must: &'static str,
+    },
 }
 
 /// Most blocks of a chip: four times those of the largest profile. Each takes memory in a simulation.
@@ -206,6 +247,7 @@ impl Profile {
     /// `Inconsistent`, with the first relation that does not hold.
     pub fn checked(self) -> Result<Self, ProfileError> {
         check(&self.geometry, &self.capabilities).map_err(ProfileError::Inconsistent)?;
+        self.check_kind().map_err(ProfileError::Inconsistent)?;
         if self.translation.is_some()
             && self.geometry.page_count().checked_mul(THIN_FACTOR).is_none()
         {
@@ -274,6 +316,38 @@ impl Profile {
         capabilities
     }
 
+    /// Checks that the rules are those of one kind of device (F3).
+    fn check_kind(&self) -> Result<(), Inconsistency> {
+        let rules = &self.capabilities;
+        match rules.cell_mode {
+            CellMode::Translated => Err(Inconsistency::Translated),
+            CellMode::File => self.check_file(),
+            _ if rules.rewrite_tail => Err(Inconsistency::FilesAlone { key: "rewrite_tail" }),
+            _ if rules.needs_sync => Err(Inconsistency::FilesAlone { key: "needs_sync" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks what a file has, whatever its profile says: all but the size of its pages and segments, and whether
+    /// its tail may be rewritten.
+    fn check_file(&self) -> Result<(), Inconsistency> {
+        let rules = &self.capabilities;
+        let held = [
+            ("needs_sync", "true", rules.needs_sync),
+            ("spare_size", "0", self.geometry.spare_size == 0),
+            ("programs_data", "1", rules.programs_data == 1),
+            ("first_program_order", "any", rules.first_program_order == ProgramOrder::Any),
+            ("reprogram_order", "any", rules.reprogram_order == ProgramOrder::Any),
+            ("code_word_size", "512", rules.code_word.data_size == 512),
+            ("code_word_strength", "0", rules.code_word.strength == 0),
+            ("translation", "left out", self.translation.is_none()),
+        ];
+        match held.into_iter().find(|(_, _, holds)| !holds) {
+            Some((key, must, _)) => Err(Inconsistency::File { key, must }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks F1 for code words of our own.
     fn fits_own_code(&self) -> bool {
         let mode = self.capabilities.cell_mode;
@@ -318,9 +392,17 @@ pub(crate) fn check(geometry: &Geometry, capabilities: &Capabilities) -> Result<
     if !tiles || geometry.page_size / word_size > CODE_WORD_COUNT_MAX {
         return Err(Inconsistency::CodeWords);
     }
+    if u64::from(capabilities.code_word.strength) > 8 * u64::from(word_size) {
+        return Err(Inconsistency::Strength);
+    }
     check_spare(geometry, capabilities)?;
-    if !(1..=255).contains(&capabilities.programs_data) || capabilities.programs_spare > 255 {
+    let programmable = geometry.spare_size == 0 || capabilities.programs_spare > 0;
+    let counted = (1..=255).contains(&capabilities.programs_data);
+    if !programmable || !counted || capabilities.programs_spare > 255 {
         return Err(Inconsistency::Programs);
+    }
+    if capabilities.endurance == 0 {
+        return Err(Inconsistency::Endurance);
     }
     match capabilities.cell_mode {
         CellMode::Mlc { distance } | CellMode::OddMlc { distance }
@@ -340,11 +422,7 @@ fn check_spare(geometry: &Geometry, capabilities: &Capabilities) -> Result<(), I
         || covered.size == 0
         || end(raw) <= covered.offset.into()
         || end(covered) <= raw.offset.into();
-    let programmable = geometry.spare_size == 0 || capabilities.programs_spare > 0;
-    if inside(raw) && inside(covered) && apart && programmable {
-        return Ok(());
-    }
-    Err(Inconsistency::Spare)
+    if inside(raw) && inside(covered) && apart { Ok(()) } else { Err(Inconsistency::Spare) }
 }
 
 #[cfg(all(test, feature = "std"))]

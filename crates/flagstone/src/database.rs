@@ -405,7 +405,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// `SnapshotExists`; `KeyTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
+    /// `SnapshotExists`; `NameTooLong` for a name of more than 255 bytes; `Full` when changes find no room in
     /// their pages, or the mapping of the snapshot finds none, on the device or among those that a checkpoint
     /// names; what a page says that is damaged and that changes wait for; `ReadOnly`; the device failed.
     pub fn keep_snapshot(&self, name: &str) -> Result<(), EngineError> {

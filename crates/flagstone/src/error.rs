@@ -79,6 +79,14 @@ pub enum EngineError {
         /// Bytes allowed.
         size_max: usize,
     },
+    /// The name of a table is longer than a key, or that of a snapshot than 255 bytes.
+    #[error("name of {size} bytes is longer than {size_max}")]
+    NameTooLong {
+        /// Bytes given.
+        size: usize,
+        /// Bytes allowed.
+        size_max: usize,
+    },
     /// The value is longer than the engine stores.
     #[error("value of {size} bytes is longer than {size_max}")]
     ValueTooLong {

@@ -56,6 +56,31 @@ fn backups_pass_through_pipes() {
     assert_eq!(row.stdout, "countess\n");
 }
 
+/// Goal: what can be read once is read once. Method: a backup and an export through named pipes, whose writers end
+/// when they have written once.
+#[test]
+fn what_comes_through_a_named_pipe_is_read_once() {
+    let place = filled(DEVICES[1]);
+    let pipe = place.path("pipe");
+    let made = run(std::process::Command::new("mkfifo").arg(&pipe));
+    assert_eq!(made.code, 0, "{made:?}");
+    let (out, rows) = (place.path("out"), place.path("rows"));
+    place.run("backup", &[&out]).ok();
+    place.run("export", &[&rows]).ok();
+    flagstone(&["create", &place.path("other")]).ok();
+    for (command, name, source) in [("restore", "new", &out), ("import", "other", &rows)] {
+        let mut writer = std::process::Command::new("cp").args([source, &pipe]).spawn();
+        let writer = writer.as_mut().expect("runs");
+        run(std::process::Command::new("timeout")
+            .args(["60", env!("CARGO_BIN_EXE_flagstone")])
+            .args([command, &place.path(name), &pipe]))
+        .ok();
+        assert!(writer.wait().expect("ends").success());
+        let row = flagstone(&["get", &place.path(name), "users", "ada"]).ok();
+        assert_eq!(row.stdout, "countess\n");
+    }
+}
+
 #[test]
 fn what_is_not_a_whole_backup_creates_nothing() {
     let place = filled(DEVICES[0]);
@@ -104,11 +129,13 @@ fn what_a_restore_left_is_replaced() {
     let (new, out) = (place.path("new"), place.path("out"));
     place.run("backup", &[&out]).ok();
     let before = names(&place);
-    flagstone(&["restore", &new, &out, "--device", "file", "--profile", "slc-2k"]).fails(7);
+    let ran = flagstone(&["restore", &new, &out, "--device", "file", "--profile", "slc-2k"]);
+    assert!(ran.stderr.contains("new: "), "{ran:?}");
+    assert!(!ran.fails(7).stderr.contains(".restoring"), "nobody knows that name");
     assert_eq!(names(&place), before, "a restore that cannot begin leaves nothing");
     let unfinished = place.file("new.restoring");
     let held = Database::create(&unfinished, &Options::default()).expect("created");
-    flagstone(&["restore", &new, &out]).fails(9);
+    assert!(!flagstone(&["restore", &new, &out]).fails(9).stderr.contains(".restoring"));
     drop(held);
     fs::write(place.file("new.restoring.toml"), "stale").expect("written");
     // A child that another test makes holds what this process held, until it runs its own program.
@@ -217,4 +244,11 @@ fn verification_on_opening_can_be_asked_for() {
     fs::write(place.file("db"), file).expect("written");
     place.run("get", &asked).fails(5);
     place.run("get", &["users", "ada", "-o", "verify-on-open=maybe"]).fails(2);
+    // What a check found is printed, and that it failed is said as of any command.
+    let ran = place.run("check", &["--json"]).fails(5);
+    assert_eq!(ran.json()["sound"], false);
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).expect("one line of JSON");
+    assert_eq!(error["error"]["code"], 5, "{error}");
+    let ran = place.run("check", &[]).fails(5);
+    assert!(ran.stdout.contains("damaged: ") && ran.stderr.contains("the check found"), "{ran:?}");
 }

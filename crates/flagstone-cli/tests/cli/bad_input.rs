@@ -1,11 +1,13 @@
 //! Bad input: each kind has a typed error and a code of its own, and costs nothing that was stored.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 
 use flagstone::{Database, Options};
 
-use crate::command::{DEVICES, Place, flagstone, run};
+use crate::command::{DEVICES, Place, binary, flagstone, run};
 
 /// A database with one row, whose survival a test checks at its end.
 fn place_with_a_row(device: &[&str]) -> Place {
@@ -118,7 +120,8 @@ fn a_stray_toml_file_beside_a_plain_file_is_not_asked() {
     row_is_there(&place);
     place.run("stats", &["--profile", "segment-file"]).ok();
     place.run("compact", &[]).ok();
-    place.run("probe", &[]).fails(4);
+    let error = place.run("probe", &[]).fails(4).stderr;
+    assert!(error.contains("no chip"), "{error}");
     place.run("backup", &[&place.path("out")]).ok();
     fs::write(place.file("new.toml"), "").expect("written");
     flagstone(&["restore", &place.path("new"), &place.path("out")]).ok();
@@ -163,6 +166,8 @@ fn values_outside_their_range_are_refused() {
         vec!["bench", "tpcb", "--fill", "7"],
         vec!["bench", "tpcb", "--warmup", "some"],
         vec!["bench", "tpcb", "--clients", "0"],
+        vec!["bench", "tpcb", "--clients", "70000", "--device", "image"],
+        vec!["bench", "tpcb", "--clients", "70000", "--device", "file"],
         vec!["bench", "tpcb", "--subscribers", "9"],
         vec!["bench", "tatp", "--scale", "9"],
         vec!["bench", "tatp", "--dialect", "dbt2"],
@@ -198,6 +203,7 @@ fn messages_say_what_would_be_right() {
         (2, vec!["create", &new, "--profile", "nonsense"], "no file is named `nonsense`\n"),
         (2, vec!["bench", "tpcb", "--seconds", "-3"], "--seconds cannot be `-3`"),
         (2, vec!["bench", "tpcb", "--clients", "-1"], "-1 is not in"),
+        (2, vec!["bench", "tpcb", "--clients", "1001", "--device", "file"], "1,000 at most"),
         (2, vec!["bench", "tpcb", "--txns", "18446744073709551615"], "is not in"),
         (2, vec!["quickstart", "--txns", "18446744073709551615"], "is not in"),
         (2, vec!["crash", "--ops", "4294967295"], "is not in"),
@@ -302,6 +308,82 @@ fn keys_and_values_that_are_too_long_are_refused() {
         assert!([11, 13].contains(&ran.code), "{device:?}: {ran:?}");
         row_is_there(&place);
     }
+}
+
+/// Goal: a name that is too long is called a name. Method: each command that makes one.
+#[test]
+fn names_that_are_too_long_are_refused_as_names() {
+    let place = place_with_a_row(DEVICES[1]);
+    let long = "n".repeat(20_000);
+    let row = format!("{{\"table\":\"{long}\",\"key\":\"\",\"value\":\"\"}}\n");
+    fs::write(place.file("rows"), row).expect("written");
+    let (db, rows) = (place.path("db"), place.path("rows"));
+    for arguments in [
+        vec!["put", &db, &long, "k", "v"],
+        vec!["rename", &db, "t", &long],
+        vec!["snapshot", "keep", &db, &long],
+        vec!["import", &db, &rows],
+    ] {
+        let error = flagstone(&arguments).fails(13).stderr;
+        assert!(error.contains("name of 20000 bytes is longer than"), "{arguments:?}: {error}");
+    }
+    row_is_there(&place);
+}
+
+/// Goal: what a profile says and no device does is refused, with the key. Method: shipped profiles with a key changed.
+#[test]
+fn a_profile_that_no_device_honours_is_refused() {
+    let place = Place::empty();
+    let (new, odd) = (place.path("new"), place.path("odd.toml"));
+    for (name, from, to, key) in [
+        ("slc-2k", "cell_mode = \"slc\"", "cell_mode = \"translated\"", "`cell_mode`"),
+        ("slc-2k", "needs_sync = false", "needs_sync = true", "`needs_sync`"),
+        ("slc-2k", "rewrite_tail = false", "rewrite_tail = true", "`rewrite_tail`"),
+        ("slc-2k", "programs_spare = 4", "programs_spare = 0", "`programs_spare`"),
+        ("slc-2k", "endurance = 100000", "endurance = 0", "`endurance`"),
+        ("slc-2k", "code_word_strength = 4", "code_word_strength = 4097", "`code_word_strength`"),
+        ("slc-2k", "code_word_size = 512", "code_word_size = 300", "`code_word_size`"),
+        ("slc-2k", "cell_mode =", "pair_distance = 2\ncell_mode =", "`rules.pair_distance`"),
+        ("slc-2k", "spare_raw_size = 38", "spare_raw_size = 63", "`spare_raw`"),
+        ("segment-file", "needs_sync = true", "needs_sync = false", "`needs_sync`"),
+        ("segment-file", "programs_data = 1", "programs_data = 2", "`programs_data`"),
+        ("segment-file", "code_word_size = 512", "code_word_size = 1024", "`code_word_size`"),
+        ("segment-file", "spare_size = 0", "spare_size = 64", "`spare_size`"),
+        ("segment-file", "die_count = 1", "die_count = 0", "`die_count`"),
+    ] {
+        let text = flagstone(&["profiles", name]).ok().stdout;
+        assert!(text.contains(from), "{name} has no {from}: {text}");
+        fs::write(&odd, text.replace(from, to)).expect("written");
+        let spare = if to == "spare_size = 64" { "`programs_spare`" } else { key };
+        let error = flagstone(&["create", &new, "--profile", &odd]).fails(2).stderr;
+        assert!(error.contains(key) || error.contains(spare), "{to}: {error}");
+        assert!(!place.file("new").exists());
+    }
+}
+
+/// Goal: a file for which the host has no room is refused before it is written, and a large one is announced. Method:
+/// sizes beyond what the file system has; a creation that is ended once it has said what it does.
+#[test]
+fn large_files_are_announced_or_refused() {
+    let place = Place::empty();
+    let new = place.path("new");
+    for arguments in [
+        vec!["create", &new, "--capacity", "12TiB", "--device", "file"],
+        vec!["create", &new, "--capacity", "4TiB", "--profile", "mqsim-mlc"],
+    ] {
+        let ran = flagstone(&arguments).fails(11);
+        assert!(ran.stderr.contains("TiB, and the file system has"), "{arguments:?}: {ran:?}");
+        assert!(!place.file("new").exists() && !place.file("new.toml").exists());
+    }
+    let large = ["create", &new, "--capacity", "1GiB", "--profile", "slc-2k", "--json"];
+    let mut command = binary(&large);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("runs");
+    let mut said = String::new();
+    let mut messages = BufReader::new(child.stderr.take().expect("piped"));
+    messages.read_line(&mut said).expect("text");
+    child.kill().expect("ours");
+    child.wait().expect("ends");
+    assert!(said.contains("warning") && said.contains("1.03 GiB"), "{said}");
 }
 
 #[test]

@@ -31,7 +31,9 @@ fn compacting_says_what_it_did() {
     assert!(place.run("export", &[]).ok().stdout == before);
     assert_eq!(place.run("check", &["--json"]).ok().json()["sound"], true);
     place.run("compact", &["--profile", "segment-file"]).fails(2);
-    flagstone(&["compact", &place.path("absent")]).fails(19);
+    let absent = place.path("absent");
+    let error = flagstone(&["compact", &absent]).fails(19).stderr;
+    assert_eq!(error.matches(&absent).count(), 1, "{error}");
 }
 
 #[test]

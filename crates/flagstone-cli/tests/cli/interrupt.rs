@@ -40,9 +40,9 @@ fn a_database_half_made_is_gone() {
     let path = directory.path().join("large");
     let path = path.to_str().expect("text");
     for (signal, number) in [("-TERM", 15), ("-INT", 2)] {
-        let file = ["create", path, "--capacity", "64GiB"];
+        let file = ["create", path, "--capacity", "2GiB"];
         assert_eq!(interrupted(directory.path(), signal, &file), (Some(number), vec![]));
-        let image = ["create", path, "--profile", "femu-bb"];
+        let image = ["create", path, "--profile", "slc-2k", "--capacity", "2GiB"];
         assert_eq!(interrupted(directory.path(), signal, &image), (Some(number), vec![]));
     }
 }

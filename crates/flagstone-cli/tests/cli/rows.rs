@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -88,6 +88,28 @@ fn paths_keys_and_values_need_not_be_text() {
     let image = file(b"chip\xe9");
     run(binary(&["create", "--profile", "tiny", "--json"]).arg(&image)).ok();
     run(binary(&["probe", "--json"]).arg(&image)).ok();
+}
+
+/// Goal: a link stands for the database it points to, side file and lock included. Method: on each kind of device, a
+/// link in another directory, and one to that link.
+#[test]
+fn a_link_to_a_database_is_that_database() {
+    for device in DEVICES {
+        let place = Place::with_database(device);
+        fs::create_dir(place.file("links")).expect("made");
+        symlink("../db", place.file("links/one")).expect("made");
+        symlink("one", place.file("links/two")).expect("made");
+        for link in [place.path("links/one"), place.path("links/two")] {
+            flagstone(&["put", &link, "t", "k", &link]).ok();
+            assert_eq!(place.run("get", &["t", "k"]).ok().stdout, format!("{link}\n"));
+            assert_eq!(flagstone(&["get", &link, "t", "k"]).ok().stdout, format!("{link}\n"));
+            flagstone(&["check", &link]).ok();
+            flagstone(&["create", &link]).fails(18);
+        }
+        let profile = if device == DEVICES[0] { "slc-2k" } else { "segment-file" };
+        flagstone(&["stats", &place.path("links/two"), "--profile", profile]).ok();
+        assert_eq!(fs::read_dir(place.file("links")).expect("readable").count(), 2);
+    }
 }
 
 #[test]
@@ -193,6 +215,29 @@ fn a_closed_pipe_ends_a_command_in_silence() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// Goal: output that could not be written is a failure, help among it. Method: a device that is always full, where
+/// there is one.
+#[test]
+fn output_that_is_lost_is_a_failure() {
+    let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else { return };
+    let place = Place::with_database(DEVICES[0]);
+    let db = place.path("db");
+    for arguments in [vec!["--help"], vec!["get", "--help"], vec!["--version"], vec!["stats", &db]]
+    {
+        let full = full.try_clone().expect("one more");
+        run(binary(&arguments).stdout(full)).fails(1);
+    }
+}
+
+#[test]
+fn changes_that_were_pending_are_counted_in_words() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["t", "a", "1"]).ok();
+    assert!(place.run("merge", &[]).ok().stdout.ends_with(" pending, 0 are left\n"));
+    place.run("put", &["t", "a", "2"]).ok();
+    assert_eq!(place.run("merge", &[]).ok().stdout, "1 change was pending, 0 are left\n");
+}
+
 #[test]
 fn the_chip_and_its_counters_can_be_looked_at() {
     for device in DEVICES {
@@ -202,7 +247,13 @@ fn the_chip_and_its_counters_can_be_looked_at() {
         assert!(stats["space"]["live_pages"].is_u64(), "{stats}");
         let wear = place.run("wear", &["--json"]).ok().json();
         assert!(wear["blocks"].as_array().is_some_and(|blocks| blocks.len() > 8), "{wear}");
-        assert!(place.run("wear", &[]).ok().stdout.contains("erases"));
+        let anchors = wear["blocks"].as_array().expect("a list").iter();
+        let anchors = anchors.filter(|block| block["state"] == "anchors").count();
+        let text = place.run("wear", &[]).ok().stdout;
+        assert!(text.contains("A anchors") && text.contains("erases"), "{text}");
+        let drawn = text.split("\n\n").next().unwrap_or_default().lines().skip(1);
+        assert_eq!(drawn.map(|line| line.matches('A').count()).sum::<usize>(), anchors);
+        assert!(anchors > 0, "{wear}");
         assert_eq!(
             place.run("check", &["--json"]).ok().json()["faults"].as_array().map(Vec::len),
             Some(0)

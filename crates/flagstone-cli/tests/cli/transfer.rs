@@ -210,6 +210,31 @@ fn an_empty_import_is_an_import() {
     place.run("import", &["-", "--batch", "0"]).fails(2);
 }
 
+/// Goal: a file that finds no room is told under the name it was to have. Method: a file system of 2 MiB, where this user
+/// may mount one; elsewhere there is nothing to test.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_finds_no_room_is_told_by_its_name() {
+    let place = Place::with_database(DEVICES[1]);
+    let rows: String = (0..3_000_u32).map(|key| line("t", &key.to_be_bytes(), &[7; 900])).collect();
+    import_text(&place, &rows, &[]).ok();
+    fs::create_dir(place.file("small")).expect("made");
+    let mount = ["-t", "tmpfs", "-o", "size=2m", "none", &place.path("small")];
+    let mounted = run(std::process::Command::new("mount").args(mount));
+    if mounted.code != 0 {
+        return;
+    }
+    let ran = ["backup", "export"].map(|command| place.run(command, &[&place.path("small/out")]));
+    let left = fs::read_dir(place.file("small")).expect("readable").count();
+    run(std::process::Command::new("umount").arg(place.file("small"))).ok();
+    for ran in ran {
+        let ran = ran.fails(11);
+        assert!(ran.stderr.contains("small/out: No space left"), "{ran:?}");
+        assert!(!ran.stderr.contains(".flagstone-"), "nobody knows that name: {ran:?}");
+    }
+    assert_eq!(left, 0);
+}
+
 /// Goal: no import writes to an index, whole or cut short: it is left out where its table is, and the program makes
 /// it anew. Method: a table with an index is exported, and every first part of the lines imported.
 #[test]

@@ -236,6 +236,7 @@ fn contradictory_configurations_are_refused() {
         BenchConfig { clients: 0, ..small("flagstone", 1) },
         BenchConfig { txns: 0, ..small("flagstone", 1) },
         BenchConfig { fill: 1.5, ..small("flagstone", 1) },
+        BenchConfig { device: BenchDevice::Image("absent".into()), ..small("flagstone", 1_001) },
     ] {
         assert!(matches!(run_all(&config, &mut |_| ()), Err(BenchError::Config { .. })));
     }

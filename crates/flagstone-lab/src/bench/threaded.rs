@@ -136,20 +136,27 @@ pub(crate) fn work<D: Nand + Send, T: Terminal + Send>(
     let started = Instant::now();
     let shared = Shared::new(txns, workers.len());
     let result = thread::scope(|scope| {
-        let start = |worker| scope.spawn(|| shared.serve(database, worker));
+        let start = |worker| {
+            let builder = thread::Builder::new();
+            let started = builder.spawn_scoped(scope, || shared.serve(database, worker));
+            // Nobody else would count it as ended.
+            started.inspect_err(|_| shared.give_up())
+        };
         let threads: Vec<_> = workers.iter_mut().map(start).collect();
         while shared.running.load(Ordering::Acquire) > 0 {
             on_done(shared.done.load(Ordering::Relaxed));
             thread::park_timeout(REPORT_INTERVAL);
         }
-        threads.into_iter().try_for_each(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
+        threads.into_iter().try_for_each(|thread| {
+            match thread.map_err(BenchError::Threads)?.join() {
+                Ok(result) => Ok(result?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
         })
     });
     stretch.collect(workers, started.elapsed());
     on_done(shared.done.load(Ordering::Relaxed));
-    Ok(result?)
+    result
 }
 
 /// What the threads of a stretch share.
@@ -173,6 +180,12 @@ impl Shared {
             running: AtomicUsize::new(threads),
             waiter: thread::current(),
         }
+    }
+
+    /// Ends the stretch for a thread that could not be started.
+    fn give_up(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        self.running.fetch_sub(1, Ordering::Release);
     }
 
     /// What one thread does.

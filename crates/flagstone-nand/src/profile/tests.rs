@@ -153,6 +153,30 @@ fn a_channel_serves_as_many_dies_as_every_other() {
     }
 }
 
+/// Goal: a chip has no rules of a file, and a file none of a chip. Method: one rule changed.
+#[test]
+fn rules_of_another_kind_of_device_are_refused() {
+    let with = |name, change: fn(&mut Profile)| {
+        let mut profile = Profile::named(name).unwrap();
+        change(&mut profile);
+        profile.checked()
+    };
+    let inconsistent = |fault| Err(ProfileError::Inconsistent(fault));
+    let chip = |change| with("tiny", change);
+    let translated = chip(|it| it.capabilities.cell_mode = CellMode::Translated);
+    assert_eq!(translated, inconsistent(Inconsistency::Translated));
+    let tail = chip(|it| it.capabilities.rewrite_tail = true);
+    assert_eq!(tail, inconsistent(Inconsistency::FilesAlone { key: "rewrite_tail" }));
+    let mortal = chip(|it| it.capabilities.endurance = 0);
+    assert_eq!(mortal, inconsistent(Inconsistency::Endurance));
+    let file = |change| with("segment-file", change);
+    assert!(file(|it| it.capabilities.rewrite_tail = false).is_ok());
+    let unsynced = file(|it| it.capabilities.needs_sync = false);
+    assert_eq!(unsynced, inconsistent(Inconsistency::File { key: "needs_sync", must: "true" }));
+    let twice = file(|it| it.capabilities.programs_data = 2);
+    assert_eq!(twice, inconsistent(Inconsistency::File { key: "programs_data", must: "1" }));
+}
+
 /// Goal: no figure of a profile makes a simulated device overflow. Method: the times and the size that did.
 #[test]
 fn absurd_times_and_sizes_are_refused() {

@@ -365,7 +365,11 @@ fn ecc(section: &Section<'_>) -> Result<EccOwner, ProfileError> {
 }
 
 fn cell_mode(section: &Section<'_>) -> Result<CellMode, ProfileError> {
-    let mode = match section.text("cell_mode")?.as_str() {
+    let name = section.text("cell_mode")?;
+    if section.has("pair_distance") && !matches!(name.as_str(), "mlc" | "odd_mlc") {
+        return Err(section.bad("pair_distance", "none: pages pair in mlc and odd_mlc alone"));
+    }
+    let mode = match name.as_str() {
         "slc" => CellMode::Slc,
         "mlc" => CellMode::Mlc { distance: section.number("pair_distance")? },
         "pseudo_slc" => CellMode::PseudoSlc,
@@ -375,7 +379,7 @@ fn cell_mode(section: &Section<'_>) -> Result<CellMode, ProfileError> {
         "file" => CellMode::File,
         "translated" => CellMode::Translated,
         _ => {
-            let expected = "slc, mlc, pseudo_slc, odd_mlc, tlc, qlc, file or translated";
+            let expected = "slc, mlc, pseudo_slc, odd_mlc, tlc, qlc or file";
             return Err(section.bad("cell_mode", expected));
         }
     };

@@ -128,7 +128,9 @@ impl WearAccount {
         let spent = self.budget.per_day.of(bill).max(self.spent);
         let cost = i128::from(spent - self.spent) * DAY_NS;
         self.spent = spent;
-        self.credit = (self.credit + amount * elapsed_ns).min(amount * DAY_NS) - cost;
+        // An allowance without end earns more than a number holds, and keeps no more than that of a day.
+        let earned = amount.saturating_mul(elapsed_ns);
+        self.credit = self.credit.saturating_add(earned).min(amount * DAY_NS) - cost;
         if self.credit > 0 {
             self.is_warned = false;
         } else if !self.is_warned {
@@ -317,6 +319,22 @@ mod tests {
         assert_eq!(rig.left(), 10_000, "a day's allowance is all that is saved up");
         rig.database.clear_wear_budget();
         assert_eq!(rig.database.wear_status(), None);
+    }
+
+    /// Goal: no budget and no clock make the account overflow. Method: the largest and smallest of each.
+    #[test]
+    fn budgets_and_clocks_without_end_are_accounts() {
+        for per_day in
+            [Allowance::Bytes(u64::MAX), Allowance::Erases(u64::MAX), Allowance::Bytes(0)]
+        {
+            for left in [None, Some(i64::MIN), Some(i64::MAX)] {
+                let rig = Rig::new(WearBudget { per_day, at_limit: AtLimit::Refuse, left });
+                rig.second.store(u64::MAX, Ordering::Relaxed);
+                let admitted = rig.change(1).is_ok();
+                assert_eq!(admitted, per_day.amount() > 0, "{per_day:?} {left:?}");
+                assert!(admitted || rig.left() <= 0);
+            }
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub enum CompactError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The new file cannot be made or written.
-    #[error("the new file {path}: {source}")]
+    #[error("the new file beside it: {source}")]
     New {
         /// Name under which it is made.
         path: PathBuf,

@@ -42,7 +42,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// When it does not exist: `IndexName`; `KeyTooLong` when the name is longer than a key; `ReadOnly` in a
+    /// When it does not exist: `IndexName`; `NameTooLong` when the name is longer than a key; `ReadOnly` in a
     /// database that was opened to be read. The device is full or failed.
     pub fn table(&self, name: &str) -> Result<Table, EngineError> {
         if let Some(table) = self.existing_table(name)? {
@@ -104,7 +104,7 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NoTable` when there is no table `from`, `TableExists` when there is one of the new name, or of that
-    /// of an index; `IndexName` when the new name has an `@`; `KeyTooLong` when a name is longer than a key; the
+    /// of an index; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key; the
     /// device is full, read-only or failed.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
         require_plain(to)?;

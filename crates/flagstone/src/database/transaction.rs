@@ -146,16 +146,16 @@ impl<D: Nand> Transaction<D> {
     pub(crate) fn create_table(&mut self, name: &str) -> Result<Table, EngineError> {
         self.admit()?;
         let xid = self.xid;
-        self.run(|engine| engine.create_table(xid, name))
+        self.run(|engine| engine.create_table(xid, name)).map_err(of_name)
     }
 
     /// Moves the table `from` to the name `to`, in the catalog alone.
     pub(super) fn rename_entry(&mut self, from: &str, to: &str) -> Result<(), EngineError> {
         self.admit()?;
         let xid = self.xid;
-        let entry = self.run(|engine| engine.locked_entry(xid, from))?;
+        let entry = self.run(|engine| engine.locked_entry(xid, from)).map_err(of_name)?;
         let (_, entry) = entry.ok_or(EngineError::NoTable)?;
-        if self.run(|engine| engine.locked_entry(xid, to))?.is_some() {
+        if self.run(|engine| engine.locked_entry(xid, to)).map_err(of_name)?.is_some() {
             return Err(EngineError::TableExists);
         }
         self.run(|engine| engine.put(xid, CATALOG, to.as_bytes(), &entry))?;
@@ -166,7 +166,7 @@ impl<D: Nand> Transaction<D> {
     pub(super) fn drop_entry(&mut self, name: &str) -> Result<Table, EngineError> {
         self.admit()?;
         let xid = self.xid;
-        let entry = self.run(|engine| engine.locked_entry(xid, name))?;
+        let entry = self.run(|engine| engine.locked_entry(xid, name)).map_err(of_name)?;
         let (table, entry) = entry.ok_or(EngineError::NoTable)?;
         self.run(|engine| engine.lock_table(xid, table))?;
         self.run(|engine| engine.put(xid, CATALOG, &tombstone(table), &entry))?;
@@ -503,6 +503,14 @@ impl<D: Nand> Drop for Transaction<D> {
         if !self.is_over {
             self.runtime.abort(self.xid);
         }
+    }
+}
+
+/// The error of a key of the catalog, which is a name to whoever gave it.
+fn of_name(error: EngineError) -> EngineError {
+    match error {
+        EngineError::KeyTooLong { size, size_max } => EngineError::NameTooLong { size, size_max },
+        error => error,
     }
 }
 

@@ -89,7 +89,7 @@ impl<D: Nand> Runtime<D> {
         self.engine().sound()?;
         let (size, size_max) = (name.len(), FROZEN_LABEL_SIZE_MAX);
         if size > size_max {
-            return Err(EngineError::KeyTooLong { size, size_max });
+            return Err(EngineError::NameTooLong { size, size_max });
         }
         self.require_no_snapshot(name)?;
         // Most of it while others go on.

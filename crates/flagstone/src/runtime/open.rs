@@ -298,7 +298,8 @@ fn log_pages(geometry: &Geometry, room: LogRoom, options: &Options, changes: usi
     let least = LOG_PAGES_MIN.max(LOG_BLOCKS_MIN * per_block);
     let pages = match options.log_pages {
         0 => {
-            let wanted = LOG_MEMORY_RATIO * changes as u64 / u64::from(geometry.page_size);
+            let wanted = LOG_MEMORY_RATIO.saturating_mul(changes as u64);
+            let wanted = wanted / u64::from(geometry.page_size);
             wanted.min(u64::from(room.blocks) / LOG_DEVICE_SHARE * per_block)
         }
         pages => u64::from(pages),

@@ -517,7 +517,7 @@ fn live_snapshots_and_open_transactions_stay_what_they_are() {
     let name = "n".repeat(256);
     assert_eq!(
         database.keep_snapshot(&name),
-        Err(EngineError::KeyTooLong { size: 256, size_max: 255 })
+        Err(EngineError::NameTooLong { size: 256, size_max: 255 })
     );
     drop(live);
     assert_eq!(database.kept_snapshots(), ["kept"]);

@@ -1,5 +1,7 @@
 //! The library on a simulated chip, end to end.
 
+use std::time::Duration;
+
 use flagstone::{Database, Durability, Options};
 use flagstone_nand::{Profile, SimNand};
 
@@ -177,4 +179,38 @@ fn a_log_longer_than_memory_is_put_back() {
         println!("{:?} {:?}", database.recovery(), database.stats().engine);
         assert_eq!(count(&database, table), 0, "round {round} after reopening");
     }
+}
+
+/// Goal: options without end are options. Method: the largest memory and the longest wait for a lock, on a chip and in a
+/// file that grows.
+#[test]
+fn options_without_end_overflow_nothing() {
+    let options = Options::default().with_memory(usize::MAX);
+    let options = Options { lock_timeout: Duration::MAX, checkpoint_commits: u64::MAX, ..options };
+    let database = Database::create_on(device(64), &options).unwrap();
+    let rows = |table| (0..3_000_u32).map(move |row| (table, row.to_be_bytes()));
+    let table = database.table("t").unwrap();
+    for (table, key) in rows(table) {
+        let mut transaction = database.begin();
+        transaction.put(table, &key, &[7; 200]).unwrap();
+        transaction.commit().unwrap();
+    }
+    database.merge().unwrap();
+    let device = database.into_device().unwrap();
+    let database = Database::open_on(device, &options).unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
+    assert!(database.check().unwrap().is_sound());
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let database = Database::create(&path, &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    for (table, key) in rows(table) {
+        transaction.put(table, &key, &[7; 2_000]).unwrap();
+    }
+    transaction.commit().unwrap();
+    database.close().unwrap();
+    let database = Database::open_read_only(&path, &options).unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
 }
