@@ -106,7 +106,7 @@ type Look = (u64, Option<String>);
 type Way = (&'static str, fn(Target, u64) -> Result<Look, CrashError>);
 
 /// Ways of looking, the cheapest first.
-const WAYS: [Way; 38] = [
+const WAYS: [Way; 39] = [
     ("space floor, one cut", |target, seed| on_space(target, seed, 300, &Mix::default(), 1)),
     ("script, one cut", |target, seed| on_chip(target, seed, 200, &Mix::default(), 1)),
     ("deferred commits, one cut", |target, seed| on_chip(target, seed, 300, &DEFERRED, 1)),
@@ -125,6 +125,9 @@ const WAYS: [Way; 38] = [
     ("claims by appends, one cut", |target, seed| on_claimed_appends(target, seed, &Use::New)),
     ("large values, one cut", |target, seed| on_chip(target, seed, 200, &LARGE, 1)),
     ("simulated file, one cut", |target, seed| on_file(target, seed, &Use::New)),
+    ("groups that wait for a sync", |target, seed| {
+        changing_together(target, seed, Together::Groups, file("segment-file")?)
+    }),
     ("file that grows, one cut", on_growing_file),
     ("space floor, in use", space_in_use),
     ("space floor, undecided", |target, seed| on_space(target, seed, 400, &UNDECIDED, 1)),
@@ -390,7 +393,16 @@ fn on_claims_among_logged(target: Target, seed: u64) -> Result<Look, CrashError>
 
 /// Groups of several leaves in every run.
 fn on_together(target: Target, seed: u64, together: Together) -> Result<Look, CrashError> {
-    let (mut scenario, before) = together.scenario(chip(together.profile(), seed)?, seed);
+    changing_together(target, seed, together, chip(together.profile(), seed)?)
+}
+
+fn changing_together<C: Crashable + Send + Sync>(
+    target: Target,
+    seed: u64,
+    together: Together,
+    device: C,
+) -> Result<Look, CrashError> {
+    let (mut scenario, before) = together.scenario(device, seed);
     scenario.setup = target.setup(scenario.setup.options);
     Ok(match scenario.merged::<Flagstone<_>>(&before) {
         Ok(scenario) => look(explore::<Flagstone<_>, _>(&scenario, &limits(seed, 1), &|_, _| {})),

@@ -141,8 +141,17 @@ fn bugs_of_leaves_that_change_together_are_found() {
         (Together::Flagged, Quarry::Space(SpaceBug::FlagTrustedInFlight)),
         (Together::ClaimedAppends, Quarry::Engine(SeededBug::AppendsUnnamed)),
     ];
+    let on_file = scenario_on(Together::Groups, file("segment-file").unwrap());
+    found(Together::Groups, Quarry::Engine(SeededBug::RecordBeforePages), on_file);
     for (together, quarry) in planted {
-        let mut scenario = scenario(together);
+        found(together, quarry, scenario(together));
+    }
+
+    fn found<C: Crashable + Send + Sync>(
+        together: Together,
+        quarry: Quarry,
+        mut scenario: Scenario<C>,
+    ) {
         match quarry {
             Quarry::Engine(bug) => scenario.setup.engine_bug = Some(bug),
             Quarry::Space(bug) => scenario.setup.space_bug = Some(bug),
