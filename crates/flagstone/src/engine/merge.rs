@@ -399,6 +399,17 @@ impl Hand {
         }
     }
 
+    /// The search goes on at a key of the same tree, or with the next tree.
+    fn pass_to(&mut self, next: Option<Vec<u8>>) {
+        self.tree += usize::from(next.is_none());
+        self.key = next.unwrap_or_default();
+    }
+
+    /// Where the search goes on: a tree and a key.
+    pub(super) fn place(&self) -> (Table, &[u8]) {
+        (Table { id: self.tree as u32 }, &self.key)
+    }
+
     /// Pages that were read for the next job.
     pub(super) fn held_count(&self) -> usize {
         self.held.len()

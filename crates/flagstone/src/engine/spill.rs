@@ -55,7 +55,7 @@ const SPILL_SHARE: usize = 64;
 const SPILL_PAGES_MAX: usize = 256;
 
 /// What is loaded for one merge, or for one part of a scan, takes one part in this many of the memory for deltas, with
-/// what is there already, unless a single part takes more.
+/// what is there already in its range. The parts that hold its first key come in any case, one of each run at most.
 const LOAD_SHARE: usize = 8;
 
 /// Pages of a part, at most, unless a key takes more: whoever needs a key loads that many of each run.
@@ -572,12 +572,26 @@ impl Engine {
         Ok(())
     }
 
-    /// Loads one more part of the oldest run; false when there is none.
+    /// Loads one more part, where the search for leaves to merge goes on; false when there is none.
     pub(crate) fn load_next_run(&mut self) -> Step<bool> {
-        let Some(run) = self.runs.open.first() else { return Ok(false) };
-        let Some(part) = run.next_in(KeyRange::ALL) else { return Ok(false) };
-        self.load_part(0, part)?;
+        let (table, key) = self.hand.place();
+        let mut low = Vec::new();
+        private_key(table, key, &mut low);
+        let ahead = KeyRange { low: &low, high: None };
+        let next = self.runs.first_left(ahead, Lsn(u64::MAX));
+        let next = next.or_else(|| self.runs.first_left(KeyRange::ALL, Lsn(u64::MAX)));
+        let Some((number, part)) = next else { return Ok(false) };
+        self.load_part(number, part)?;
         Ok(true)
+    }
+
+    /// Whether a part of a range is not loaded, of commits up to `upto`.
+    pub(super) fn has_left_runs(&self, table: Table, range: KeyRange<'_>, upto: Lsn) -> bool {
+        if self.runs.is_empty() {
+            return false;
+        }
+        let (low, high) = private_bounds(table, range);
+        self.runs.first_left(KeyRange { low: &low, high: Some(&high) }, upto).is_some()
     }
 
     fn load_part(&mut self, number: usize, part: usize) -> Step<()> {

@@ -262,6 +262,9 @@ impl Engine {
 
     /// The leaf whose merge frees most bytes a page among the next windows.
     fn choose_leaf(&mut self) -> Step<Option<Target>> {
+        if !self.runs.is_empty() {
+            return self.choose_in_order();
+        }
         while self.hand.search.tree_count <= self.trees.len()
             && self.hand.search.window_count < WINDOWS_MAX
             && self.skip_empty_trees()
@@ -280,6 +283,37 @@ impl Engine {
         Ok(best.map(|(_, target)| target))
     }
 
+    /// The next leaf in key order, while changes are left outside memory: what is loaded for one leaf is for those
+    /// behind it as well, and goes before anything else is loaded.
+    fn choose_in_order(&mut self) -> Step<Option<Target>> {
+        for _ in 0..LEAVES_PASSED_MAX {
+            if !self.skip_empty_trees() {
+                break;
+            }
+            let table = Table { id: self.hand.tree as u32 };
+            if let Some(next) = self.behind_unread(table, &self.hand.key) {
+                self.hand.pass_to(next);
+                continue;
+            }
+            let ahead = KeyRange { low: &self.hand.key, high: None };
+            let next = self.tree(table)?.deltas.range(ahead).next();
+            let Some(key) = next.map(|entry| entry.key().to_vec()) else {
+                self.hand.pass_to(None);
+                continue;
+            };
+            let place = self.place_of(table, &key)?;
+            self.hand.held.clear();
+            let is_free = !self.busy.contains(&place.page) && !self.hand.passes_over(place.page);
+            let range = KeyRange { low: &place.low, high: place.high.as_deref() };
+            let is_due = self.tree(table)?.deltas.has_upto(range, self.merge_lsn());
+            self.hand.pass_to(place.high);
+            if is_free && is_due {
+                return Ok(Some(Target::new(table, key, Reason::Memory)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Looks at the window below the hand and moves the hand to the next one.
     fn search_window(&mut self) -> Step<()> {
         let table = Table { id: self.hand.tree as u32 };
@@ -296,14 +330,8 @@ impl Engine {
             let target = Target::new(table, key, Reason::Memory);
             search.best = Some((score, Target { beside: beside.collect(), ..target }));
         }
-        match next {
-            Some(key) => self.hand.key = key,
-            None => {
-                search.tree_count += 1;
-                self.hand.tree += 1;
-                self.hand.key.clear();
-            }
-        }
+        search.tree_count += usize::from(next.is_none());
+        self.hand.pass_to(next);
         Ok(())
     }
 
@@ -382,6 +410,9 @@ pub(in crate::engine) fn grown_by(entry: &Entry<'_>, upto: Lsn) -> i64 {
 
 /// Groups of higher rank that are passed over for one that can be merged now, at most.
 const PASSED_MAX: usize = 64;
+
+/// Leaves that are passed over in key order for one that can be merged now, at most.
+const LEAVES_PASSED_MAX: usize = 64;
 
 /// Leaves that split together with one free at least this share, in percent, of what it frees.
 const TOGETHER_PERCENT: usize = 75;

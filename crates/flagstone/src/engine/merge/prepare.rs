@@ -56,9 +56,9 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        let end = match self.merges_to_frames() {
-            true => self.load_runs_until(table, range, upto).map(|()| None)?,
-            false => self.load_some_runs(table, range, upto)?,
+        let end = match self.may_cut(table, base_lsn)? {
+            true => self.load_some_runs(table, range, upto)?,
+            false => self.load_runs_until(table, range, upto).map(|()| None)?,
         };
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         // Put back after the frame was read.

@@ -101,6 +101,13 @@ impl Engine {
         open > 0 && open + plan.pages.len() > self.nameable_pages() / 2
     }
 
+    /// Whether a leaf may part where its changes are not all loaded. Where what is left would have to wait for
+    /// something, or for pages, all of them come at once.
+    pub(super) fn may_cut(&self, table: Table, lsn: Lsn) -> Step<bool> {
+        let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_settling();
+        Ok(is_free && self.may_keep_lsn(lsn) && self.has_pages_for(JOIN_PAGES))
+    }
+
     /// Whether a page number may be given to a page that is complete to no more than `lsn`. A restart frees it
     /// again if the tail of the log has a younger record that freed it, and had another owner for it before.
     fn may_keep_lsn(&self, lsn: Lsn) -> bool {
@@ -198,10 +205,12 @@ impl Engine {
         let (page, lsn, view) = (frame.page, frame.lsn, NodeView::trusted(&frame.image));
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
-        let end = self.load_some_runs(table, range, upto)?;
+        if self.has_left_runs(table, range, upto) {
+            return Ok(None);
+        }
         self.drop_held(table, range, lsn);
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
-        let plan = self.plan_of(table, index, upto, end)?;
+        let plan = self.plan_of(table, index, upto, None)?;
         Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
     }
 
@@ -251,7 +260,7 @@ impl Engine {
         if self.pool.frame(index).ahead.is_some() {
             return Ok(None);
         }
-        if !self.loads_neighbour_runs(table, other)? {
+        if self.has_neighbour_runs(table, other) {
             return Ok(None);
         }
         self.meet_neighbour(table, other);
@@ -315,13 +324,12 @@ impl Engine {
         self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
     }
 
-    /// Whether memory takes what runs have for a neighbour, which is loaded.
-    fn loads_neighbour_runs(&mut self, table: Table, page: LogicalPage) -> Step<bool> {
-        let Some(index) = self.pool.peek(page) else { return Ok(false) };
+    /// Whether changes of a neighbour are left outside memory.
+    fn has_neighbour_runs(&self, table: Table, page: LogicalPage) -> bool {
+        let Some(index) = self.pool.peek(page) else { return true };
         let view = NodeView::trusted(&self.pool.frame(index).image);
-        let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-        let range = KeyRange { low: &low, high: high.as_deref() };
-        Ok(self.load_some_runs(table, range, self.merge_lsn())?.is_none())
+        let range = KeyRange { low: view.low(), high: view.high() };
+        self.has_left_runs(table, range, self.merge_lsn())
     }
 
     /// Assigns pages, climbs as far as inner nodes overflow, and makes the job.

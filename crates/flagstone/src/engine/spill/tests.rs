@@ -106,3 +106,30 @@ fn what_left_memory_comes_back_in_parts() {
         assert!(database.check().unwrap().is_sound());
     }
 }
+
+/// Goal (rule D7): the same where the changes are all over a table: what is loaded for one leaf is merged into those
+/// behind it before more is loaded. Method: all rows of a table, changed by one transaction.
+#[test]
+fn changes_all_over_a_table_come_back_in_key_order() {
+    let database = spilled();
+    let table = database.existing_table("t").unwrap().unwrap();
+    database.merge().unwrap();
+    let before = database.stats().engine.memory.deltas;
+    let mut transaction = database.begin();
+    for row in (0..ROWS).rev() {
+        let key = row.wrapping_mul(0x9E37_79B1).to_be_bytes();
+        transaction.put(table, &key, &[!(row as u8); 100]).unwrap();
+    }
+    transaction.commit_with(Durability::Immediate).unwrap();
+    assert!(!database.runtime().engine().runs.is_empty(), "it fits in memory");
+    database.merge().unwrap();
+    let stats = database.stats().engine;
+    let most = database.runtime().engine().limits.deltas_hard;
+    println!("{before} {} of {most}, {stats:?}", stats.memory.deltas);
+    assert!(stats.memory.deltas <= before.max(most + most / 4), "{stats:?}");
+    let snapshot = database.snapshot().unwrap();
+    for row in 0..ROWS {
+        let key = row.wrapping_mul(0x9E37_79B1).to_be_bytes();
+        assert_eq!(snapshot.get(table, &key).unwrap().as_deref(), Some(&[!(row as u8); 100][..]));
+    }
+}
