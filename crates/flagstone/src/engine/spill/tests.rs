@@ -133,3 +133,28 @@ fn changes_all_over_a_table_come_back_in_key_order() {
         assert_eq!(snapshot.get(table, &key).unwrap().as_deref(), Some(&[!(row as u8); 100][..]));
     }
 }
+
+/// Goal: a record names many values with pages of their own by few entries, so that what is free bounds a transaction.
+/// Method: more of them than a record could name one by one, on a chip and a cut.
+#[test]
+fn many_values_are_named_by_few_entries() {
+    const VALUES: u32 = 8_000;
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
+    let options = Options::default().with_memory(4 << 20);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let most = database.runtime().space().record_room() / flagstone_space::OPEN_GROUP_PAGE_SIZE;
+    assert!(most < VALUES as usize, "{most} pages could be named one by one");
+    let mut transaction = database.begin();
+    for row in 0..VALUES {
+        transaction.put(table, &row.to_be_bytes(), &[row as u8; 1_500]).unwrap();
+    }
+    transaction.commit_with(Durability::Immediate).unwrap();
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
+    let snapshot = database.snapshot().unwrap();
+    for row in 0..VALUES {
+        let value = snapshot.get(table, &row.to_be_bytes()).unwrap();
+        assert!(value.is_some_and(|value| value == [row as u8; 1_500]), "row {row}");
+    }
+}
