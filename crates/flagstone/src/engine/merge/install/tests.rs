@@ -3,6 +3,7 @@ use flagstone_space::{GroupId, NoOwner, SpaceError, WriteTag};
 
 use crate::database::Database;
 use crate::delta::DeltaMap;
+use crate::engine::merge::{Grouped, IMAGES_SHARE};
 use crate::engine::{Engine, Stop, Table};
 use crate::error::EngineError;
 use crate::options::{Budget, CommitBy, Durability, Options};
@@ -302,5 +303,39 @@ fn a_flush_under_way_makes_no_later_group_durable() {
     work(runtime);
     assert_eq!(counts(), (0, 0, splits + 1));
     database.merge().unwrap();
+    assert!(database.check().unwrap().is_sound());
+}
+
+/// Goal (rule D7): images of groups that wait for syncs take a bounded share of memory, also where no commit brings a
+/// sync. Method: rows all over a file's leaves that split them, in commits that wait for nothing; the most at any time.
+#[test]
+fn images_that_wait_for_syncs_are_bounded() {
+    const LOADED: u32 = 60_000;
+    let profile = Profile::named("segment-file").unwrap();
+    let file = SegmentFile::create(SimStorage::new(profile.timing), &profile).unwrap();
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(file, &options).unwrap();
+    let table = database.table("t").unwrap();
+    let put = |rows: std::ops::Range<u32>, key: &dyn Fn(u32) -> u32| {
+        let mut transaction = database.begin();
+        for row in rows {
+            transaction.put(table, &key(row).to_be_bytes(), &[row as u8; 100]).unwrap();
+        }
+        transaction.commit_with(Durability::Deferred).unwrap();
+    };
+    (0..LOADED / 500).for_each(|at| put(at * 500..(at + 1) * 500, &|row| row << 8));
+    database.merge().unwrap();
+    let (mut most, mut groups) = (0, 0);
+    for row in 0..8_000 {
+        put(row..row + 1, &|row| ((row.wrapping_mul(0x9E37_79B1) >> 8) % LOADED) << 8 | 1);
+        let engine = database.runtime().engine();
+        let pages: usize = engine.open_groups().map(Grouped::page_count).sum();
+        most = most.max(pages * engine.payload_size);
+        groups = groups.max(engine.open_groups().count());
+    }
+    println!("{most} bytes of images, {groups} groups");
+    assert!(groups > 1, "none waits for another");
+    // What is there, and one group more.
+    assert!(most <= 2 * options.memory / IMAGES_SHARE, "{most} bytes");
     assert!(database.check().unwrap().is_sound());
 }
