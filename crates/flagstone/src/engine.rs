@@ -31,6 +31,7 @@ use crate::options::{Budget, FrameKind, MergeTo, Options};
 
 mod access;
 mod append;
+mod bulk;
 mod catalog;
 mod checkpoint;
 mod claim;
@@ -295,6 +296,7 @@ pub struct Engine {
     trims: value::Trims,
     drops: dropped::Drops,
     runs: spill::Runs,
+    bulk: bulk::Bulk,
     claim: Option<claim::Claim>,
     /// Leaves that become several when what waits for them is merged: a claim left them alone.
     outgrown: HashSet<LogicalPage>,
@@ -400,6 +402,7 @@ impl Engine {
             trims: value::Trims::default(),
             drops: dropped::Drops::default(),
             runs: spill::Runs::default(),
+            bulk: bulk::Bulk::default(),
             claim: None,
             outgrown: HashSet::new(),
             prices: price::Prices::default(),

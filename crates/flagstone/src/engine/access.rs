@@ -318,6 +318,10 @@ impl Engine {
         if self.leaf_at_hand(table, key).is_none() && !self.holds_delta(table, key) {
             return None;
         }
+        if !self.runs.is_empty() {
+            // What they hold is not asked for.
+            return None;
+        }
         // What glances counted is no part of what is put back.
         self.pool.note_glances();
         let (misses, hits, references) = (self.pool.misses, self.pool.hits, self.pool.references);

@@ -27,7 +27,7 @@ use flagstone_space::{GroupId, Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use super::merge::{Job, Next, WriteJob};
 use super::spans::PageSpans;
-use super::spill::{CommittedRun, Run, RunPart};
+use super::spill::{CommittedRun, Run};
 use super::transaction::PENDING_SHARE;
 use super::value::Release;
 use super::{Engine, Step, Table, journal};
@@ -175,7 +175,7 @@ pub(crate) struct MasterRun {
     pub(crate) rolled_back: Vec<(u64, u64)>,
 }
 
-const MASTER_VERSION: u8 = 3;
+const MASTER_VERSION: u8 = 4;
 
 /// Bytes of a master record without the elements of its lists.
 pub(crate) const MASTER_HEAD_SIZE: usize = 65;
@@ -185,7 +185,7 @@ const RELEASE_SIZE: usize = 20;
 
 impl Master {
     /// ```text
-    /// 3 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
+    /// 4 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
     ///   | epoch u32 | durable u64 | counts | runs | values | pages        lists: count u32, then elements
     /// ```
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -260,6 +260,11 @@ impl MasterRun {
         Self { lsn, run, rolled_back: Vec::new() }
     }
 
+    /// Bytes that a run takes in a master record, with so many ranges rolled back.
+    pub(crate) fn size_of(run: &Run, rolled_back: usize) -> usize {
+        size_of::<u64>() + run.encoded_size() + size_of::<u32>() + 16 * rolled_back
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.lsn.0.to_le_bytes());
         self.run.encode(out);
@@ -278,36 +283,6 @@ impl MasterRun {
             rolled_back.push((input.u64()?, input.u64()?));
         }
         Some(Self { lsn, run, rolled_back })
-    }
-}
-
-impl Run {
-    /// Group, last key, then parts: first key and pages of each.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.extend(self.group.0.to_le_bytes());
-        put_sized(out, &self.last);
-        out.extend((self.parts.len() as u32).to_le_bytes());
-        for part in &self.parts {
-            put_sized(out, &part.first);
-            part.pages.encode(out);
-        }
-    }
-
-    /// Bytes that the run takes in a master record, with so many ranges rolled back.
-    pub(crate) fn encoded_size(&self, rolled_back: usize) -> usize {
-        let part = |part: &RunPart| 4 + part.first.len() + part.pages.encoded_size();
-        28 + self.last.len() + self.parts.iter().map(part).sum::<usize>() + 16 * rolled_back
-    }
-
-    pub(crate) fn decode(input: &mut Input<'_>) -> Option<Self> {
-        let group = GroupId(input.u64()?);
-        let last = input.sized()?.to_vec();
-        let mut parts = Vec::new();
-        for _ in 0..input.u32()? {
-            let first = input.sized()?.to_vec();
-            parts.push(RunPart { first, pages: PageSpans::decode(input)? });
-        }
-        Some(Self { group, parts, last })
     }
 }
 
@@ -330,6 +305,16 @@ impl<'a> Input<'a> {
 
     pub(crate) fn u64(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.0.take(8).ok()?.try_into().ok()?))
+    }
+
+    /// A varint.
+    pub(super) fn number(&mut self) -> Option<u64> {
+        self.0.varint().ok()
+    }
+
+    /// Bytes behind their number as a varint.
+    pub(super) fn key(&mut self) -> Option<&'a [u8]> {
+        self.0.bytes().ok()
     }
 
     fn sized(&mut self) -> Option<&'a [u8]> {
@@ -389,6 +374,11 @@ impl Engine {
         self.cycle.is_wanted || self.cycle.phase != Phase::Idle
     }
 
+    /// Whether the checkpoint under way lets go of runs.
+    pub(super) fn covers_runs(&self) -> bool {
+        !self.cycle.loaded.is_empty()
+    }
+
     pub(crate) fn must_checkpoint(&self) -> bool {
         if self.replaying.is_some() {
             // The log is being read: nothing of it may go.
@@ -402,7 +392,7 @@ impl Engine {
                     || self.is_checkpoint_due()
                     || self.is_tail_long()
                     || self.is_record_crowded()
-                    || (is_full || self.is_record_filling())
+                    || (is_full || self.is_record_filling() || self.are_loaded_many())
                         && self.cycle.end_page.is_none_or(|end| self.log_page > end)
             }
             Phase::Merging { .. } => true,
@@ -427,10 +417,18 @@ impl Engine {
     }
 
     /// Whether the log's tail should be cut, or restart may have to merge (rule D11): another as long
-    /// may come before the cycle ends. Copying would not shorten it.
+    /// may come before the cycle ends. Copying shortens it where little has to be copied.
     fn is_tail_long(&self) -> bool {
-        self.options.compaction == Compaction::Merge
-            && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
+        let most = self.replay_size_max();
+        match self.options.compaction {
+            Compaction::Merge => self.cycle.tail_size > most / TAIL_SHARE,
+            // Where the log grows its length is no bound, and restart puts back copies as well.
+            Compaction::Copy => {
+                let is_of_use = self.deltas_size < most / TAIL_SHARE;
+                let put_back = self.cycle.tail_size + self.deltas_size;
+                self.view.log_grows && is_of_use && put_back > most / 4 * 3
+            }
+        }
     }
 
     /// Bytes of copies in one record.
@@ -619,7 +617,8 @@ impl Engine {
     pub(crate) fn record_size(&self) -> usize {
         let releases = self.trims.deferred().map(|(_, release)| RELEASE_SIZE + release.size());
         let open = self.transactions.values().map(|transaction| transaction.named_size());
-        let bare = self.runs.bare_lsns().map(|lsn| MasterRun::bare(lsn).run.encoded_size(0));
+        let bare =
+            self.runs.bare_lsns().map(|lsn| MasterRun::size_of(&MasterRun::bare(lsn).run, 0));
         let lists = releases.chain(open).chain(bare).sum::<usize>() + self.run_record_size();
         MASTER_HEAD_SIZE + self.trees.len() * 8 + lists + self.open_pages_size()
     }
@@ -627,7 +626,7 @@ impl Engine {
     /// Bytes of it that name the runs of committed transactions.
     fn run_record_size(&self) -> usize {
         let runs = self.runs.unfinished().chain(&self.cycle.loaded);
-        runs.map(|run| run.run.encoded_size(run.rolled_back.len())).sum()
+        runs.map(|run| run.named_size).sum()
     }
 
     /// Bytes of it that go when background work has loaded every run and released what it may.
@@ -727,6 +726,7 @@ mod tests {
     use super::super::spill::Runs;
     use super::super::{Stop, Wait};
     use super::*;
+    use crate::engine::spill::RunPart;
     use crate::{Database, Durability, Options};
 
     /// Goal (rule D7): a cycle of a full log copies as little as it can. Method: the same cycle with room in
@@ -793,7 +793,7 @@ mod tests {
         let named = MasterRun { lsn: Lsn(9), run: run.clone(), rolled_back: vec![(1, 2), (4, 6)] };
         let mut bytes = Vec::new();
         named.encode(&mut bytes);
-        assert_eq!(bytes.len(), run.encoded_size(2));
+        assert_eq!(bytes.len(), MasterRun::size_of(&run, 2));
         assert_eq!(MasterRun::decode(&mut Input(Cursor::new(&bytes))), Some(named));
         assert_eq!(Master::default().encode().len(), MASTER_HEAD_SIZE);
         let values = vec![(Lsn(1), vec![0; 17])];

@@ -129,6 +129,11 @@ pub(crate) struct Drops {
 }
 
 impl Drops {
+    /// Whether a table that was dropped has pages yet.
+    pub(super) fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
     /// A number for a new table that an old one had.
     pub(super) fn vacant(&self) -> Option<u32> {
         self.vacant.last().copied()

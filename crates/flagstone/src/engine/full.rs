@@ -73,6 +73,12 @@ const RECORD_USE_PERCENT: usize = 50;
 /// LSNs that keep changes apart take at most one part in this many of a checkpoint's record.
 const APART_SHARE: usize = 8;
 
+/// Names of runs that a checkpoint lets go take at most one part in this many of its record, where it is half full.
+const LOADED_SHARE: usize = 16;
+
+/// Share, in percent, of what names of runs may take of a record that those of committed transactions have.
+const WAITING_PERCENT: usize = 60;
+
 /// One part in this many of the logical pages is never taken by claims.
 const CLAIM_SPARE_SHARE: u64 = 8;
 
@@ -157,6 +163,9 @@ impl Engine {
             return Err(Stop::Wait(Wait::Memory));
         }
         self.growth.is_settling = false;
+        if self.hurry_runs() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
         let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
         Err(if is_worn { EngineError::WornOut } else { EngineError::Full }.into())
     }
@@ -308,22 +317,29 @@ impl Engine {
         grouped * 400 > self.view.record_room * RECORD_USE_PERCENT
     }
 
-    /// Whether committed runs, or LSNs that keep changes apart, take so much of a checkpoint's record that
+    /// Whether runs that were loaded, or LSNs that keep changes apart, take so much of a checkpoint's record that
     /// the next one has to come.
     pub(crate) fn is_record_filling(&self) -> bool {
-        let has_runs = self.runs.unfinished().next().is_some();
+        let is_much = self.runs.loaded_size() * LOADED_SHARE > self.view.record_room;
         self.are_many_apart()
-            || has_runs && self.record_size() * 200 > self.view.record_room * RECORD_USE_PERCENT
+            || is_much && self.record_size() * 200 > self.view.record_room * RECORD_USE_PERCENT
+    }
+
+    /// The part of a checkpoint's record that runs which wait take of what they may have, beside those that
+    /// transactions write yet.
+    pub(super) fn waiting_part(&self) -> f64 {
+        let most = self.view.record_room * RECORD_USE_PERCENT / 100 * WAITING_PERCENT / 100;
+        self.runs.waiting_size() as f64 / most.max(1) as f64
     }
 
     /// Whether changes are kept apart at so many LSNs that merging has to bring them together.
     pub(crate) fn are_many_apart(&self) -> bool {
-        let size = self.runs.apart_count() * MasterRun::bare(Lsn::ZERO).run.encoded_size(0);
+        let size = self.runs.apart_count() * MasterRun::size_of(&MasterRun::bare(Lsn::ZERO).run, 0);
         size * APART_SHARE > self.view.record_room
     }
 
     /// Pages that hold something, or will once their group is current.
-    fn used_pages(&self) -> u64 {
+    pub(super) fn used_pages(&self) -> u64 {
         self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
     }
 }

@@ -515,6 +515,7 @@ impl Engine {
                 || self.has_release()
                 || self.has_drop_work()
                 || self.has_claim_work()
+                || self.has_bulk_work()
                 || self.snapshots.has_unpins()
                 || self.must_spill()
                 || self.must_merge()
@@ -608,6 +609,10 @@ impl Engine {
             return Ok(Next::Job(Job::Release(release)));
         }
         match self.claim_step()? {
+            Next::Idle => {}
+            next => return Ok(next),
+        }
+        match self.bulk_step()? {
             Next::Idle => {}
             next => return Ok(next),
         }
@@ -784,7 +789,7 @@ impl Engine {
     }
 
     fn must_load_runs(&self) -> bool {
-        !self.runs.is_empty() && !self.must_merge() && !self.is_replaying()
+        self.are_runs_due() && !self.must_merge() && !self.is_replaying()
     }
 
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.

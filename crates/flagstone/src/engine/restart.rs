@@ -382,7 +382,7 @@ impl Engine {
     pub(super) fn merges_above(&self) -> usize {
         match self.is_opening && !self.exceeds_copies() {
             true => self.replay_size_max(),
-            false => self.limits.deltas_soft,
+            false => self.limits.deltas_soft.saturating_sub(self.kept_for_parts()),
         }
     }
 

@@ -197,6 +197,9 @@ impl Engine {
         let index = self.leaf_for(table, seek)?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let mut part = clip(range, view.low(), view.high());
+        if self.has_left_runs(table, part.as_key_range(), Lsn(u64::MAX)) {
+            self.ask_for_runs();
+        }
         match direction {
             Direction::Forward => {
                 let end = self.load_some_runs(table, part.as_key_range(), Lsn(u64::MAX))?;

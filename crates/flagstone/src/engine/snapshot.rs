@@ -214,8 +214,9 @@ impl Engine {
         self.quiet -= 1;
     }
 
-    /// Pages of changes that have to be loaded before they reach the leaves.
-    pub(crate) fn run_pages_left(&self) -> usize {
+    /// All that left memory is to reach the leaves: pages of it that have to be loaded before.
+    pub(crate) fn ask_for_all_runs(&mut self) -> usize {
+        self.ask_for_runs();
         self.runs.pages_left()
     }
 

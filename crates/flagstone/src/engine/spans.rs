@@ -19,10 +19,21 @@ pub(crate) struct PageSpans {
 
 impl PageSpans {
     pub(crate) fn push(&mut self, page: LogicalPage) {
+        self.push_span(page, 1);
+    }
+
+    /// Appends pages that follow each other.
+    pub(super) fn push_span(&mut self, first: LogicalPage, count: u32) {
         match self.spans.last_mut() {
-            Some((first, count)) if first.0.checked_add(*count) == Some(page.0) => *count += 1,
-            _ => self.spans.push((page, 1)),
+            _ if count == 0 => {}
+            Some((last, known)) if last.0.checked_add(*known) == Some(first.0) => *known += count,
+            _ => self.spans.push((first, count)),
         }
+    }
+
+    /// First page of each stretch of pages that follow each other, and how many they are.
+    pub(super) fn spans(&self) -> &[(LogicalPage, u32)] {
+        &self.spans
     }
 
     pub(crate) fn len(&self) -> usize {

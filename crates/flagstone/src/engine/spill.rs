@@ -24,11 +24,11 @@
 //! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: they lie in one
 //!   part, and a part becomes deltas as a whole, once all its pages are read.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
 
+use super::bulk;
 use super::descent::missing;
 use super::pool::Class;
 use super::scan::{Direction, ScanRange};
@@ -56,7 +56,7 @@ const SPILL_PAGES_MAX: usize = 256;
 
 /// What is loaded for one merge, or for one part of a scan, takes one part in this many of the memory for deltas, with
 /// what is there already in its range. The parts that hold its first key come in any case, one of each run at most.
-const LOAD_SHARE: usize = 8;
+pub(super) const LOAD_SHARE: usize = 8;
 
 /// Pages of a part, at most, unless a key takes more: whoever needs a key loads that many of each run.
 const PART_PAGES_MAX: usize = 8;
@@ -64,6 +64,11 @@ const PART_PAGES_MAX: usize = 8;
 /// Parts that a run has at least, if it has as many pages: a key's part is a small share of the run, as the run is of
 /// all keys.
 const PARTS_MIN: usize = 2;
+
+mod committed;
+mod names;
+
+pub(crate) use self::committed::{CommittedRun, Runs};
 
 /// Sorted pages of changes, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +82,7 @@ pub(crate) struct Run {
 /// Pages of a run that are loaded together. No key has changes in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunPart {
-    /// First private key.
+    /// First private key, or what of it tells it from the keys before.
     pub(crate) first: Vec<u8>,
     pub(crate) pages: PageSpans,
 }
@@ -92,8 +97,12 @@ impl Run {
     }
 
     /// A run of these pages, in order.
-    fn of(group: GroupId, pages: &[(BuiltPage, LogicalPage)], last: Vec<u8>) -> Self {
-        let part_pages = (pages.len() / PARTS_MIN).clamp(1, PART_PAGES_MAX);
+    fn of(
+        group: GroupId,
+        pages: &[(BuiltPage, LogicalPage)],
+        last: Vec<u8>,
+        part_pages: usize,
+    ) -> Self {
         let mut parts: Vec<RunPart> = Vec::new();
         for (built, page) in pages {
             match parts.last_mut() {
@@ -144,8 +153,8 @@ impl OwnVersion {
     }
 }
 
-/// Bytes of a name beside keys, at most: those of a run, or of one of its parts.
-const NAME_SIZE: usize = 28;
+/// Bytes of a name beside keys, at most: those of a run, or of one of its pages.
+const NAME_SIZE: usize = 20;
 
 /// Tells one state of a transaction from the next.
 pub(crate) type Stamp = (u64, usize);
@@ -255,6 +264,7 @@ fn build_page(versions: &[Version<'_>], size: usize) -> (Vec<u8>, usize) {
 /// A page of changes, not written yet.
 #[derive(Debug)]
 struct BuiltPage {
+    /// As much of its first key as tells it from the keys before.
     first: Vec<u8>,
     /// Whether it begins with the key that the page before ended with.
     goes_on: bool,
@@ -290,13 +300,21 @@ fn build_pages(
     let goes_on = |count: usize| count > 0 && versions[count - 1].0 == versions[count].0;
     while count < versions.len() && (pages.len() < page_count || goes_on(count)) {
         let (image, taken) = build_page(&versions[count..], size);
-        let first = versions[count].0.to_vec();
+        let before = count.checked_sub(1).map(|before| versions[before].0);
+        let first = beginning(before, versions[count].0).to_vec();
         pages.push(BuiltPage { first, goes_on: goes_on(count), image });
         count += taken;
     }
     let last = versions[..count].last()?.0.to_vec();
     let rest = versions.get(count).map(|(key, ..)| key.to_vec());
     Some(BuiltPages { pages, last, rest })
+}
+
+/// What of a private key tells it from the one before; its tree at least.
+fn beginning<'a>(before: Option<&[u8]>, key: &'a [u8]) -> &'a [u8] {
+    let Some(before) = before else { return key };
+    let shared = before.iter().zip(key).take_while(|(one, other)| one == other).count();
+    key.get(..(shared + 1).max(size_of::<u32>())).unwrap_or(key)
 }
 
 /// The versions of the first keys from `from` on, which together take more than `bytes` and with them one key
@@ -334,155 +352,6 @@ pub(crate) struct SpillJob {
     run: Run,
 }
 
-/// A run whose transaction has committed.
-#[derive(Clone, Debug)]
-pub(crate) struct CommittedRun {
-    pub(crate) lsn: Lsn,
-    pub(crate) run: Run,
-    pub(crate) rolled_back: Vec<(u64, u64)>,
-    /// Of each part.
-    is_loaded: Vec<bool>,
-    /// Parts that are being read.
-    loading: BTreeMap<usize, Loading>,
-}
-
-/// What was read so far of a part.
-#[derive(Clone, Debug, Default)]
-struct Loading {
-    page_count: usize,
-    changes: DeltaMap,
-}
-
-impl CommittedRun {
-    pub(crate) fn new(lsn: Lsn, run: Run, rolled_back: Vec<(u64, u64)>) -> Self {
-        let is_loaded = vec![false; run.parts.len()];
-        Self { lsn, run, rolled_back, is_loaded, loading: BTreeMap::new() }
-    }
-
-    /// First part in `range` that is not loaded.
-    fn next_in(&self, range: KeyRange<'_>) -> Option<usize> {
-        self.run.parts_in(range).find(|part| !self.is_loaded[*part])
-    }
-
-    /// The next page of a part that is being loaded; none when all are read.
-    fn next_page(&self, part: usize) -> Option<LogicalPage> {
-        let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
-        self.run.parts[part].pages.iter().nth(read)
-    }
-
-    /// Whether the page was not read yet.
-    fn wants(&self, page: LogicalPage) -> bool {
-        let holder = self.run.parts.iter().position(|part| part.pages.contains(page));
-        holder.filter(|part| !self.is_loaded[*part]).is_some_and(|part| {
-            let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
-            !self.run.parts[part].pages.iter().take(read).any(|other| other == page)
-        })
-    }
-
-    fn left(&self) -> impl Iterator<Item = &RunPart> {
-        let parts = self.run.parts.iter().zip(&self.is_loaded);
-        parts.filter(|(_, is_loaded)| !**is_loaded).map(|(part, _)| part)
-    }
-}
-
-/// Runs of committed transactions that are not all in memory, or not covered by a checkpoint.
-#[derive(Debug, Default)]
-pub(crate) struct Runs {
-    open: Vec<CommittedRun>,
-    /// Loaded; trimmed when a checkpoint that began later has finished.
-    loaded: Vec<CommittedRun>,
-    /// LSNs of runs that restart found: a base may have held them before they are loaded, so that
-    /// their changes are never folded with later ones (R4).
-    recovered: Vec<Lsn>,
-}
-
-impl Runs {
-    /// Whether every change is in memory or in leaves.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    /// Pages of changes that are not in memory.
-    pub(crate) fn pages_left(&self) -> usize {
-        self.open.iter().flat_map(CommittedRun::left).map(|part| part.pages.len()).sum()
-    }
-
-    /// The runs of a commit at `lsn`, oldest first: each gets an LSN of its own just below, which
-    /// the log has skipped, so that later changes of a key win. A run that the master record named
-    /// already is not taken twice: one of the two would outlive its pages.
-    pub(crate) fn commit(&mut self, lsn: Lsn, runs: &[Run], rolled_back: &[(u64, u64)]) {
-        for (index, run) in runs.iter().enumerate() {
-            let own = Lsn(lsn.0 - (runs.len() - index) as u64);
-            if !self.unfinished().any(|known| known.run == *run) {
-                self.open.push(CommittedRun::new(own, run.clone(), rolled_back.to_vec()));
-            }
-        }
-    }
-
-    /// The part with the lowest keys of those in `range` that are not loaded, of commits up to `upto`, and its run.
-    fn first_left(&self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
-        let runs = self.open.iter().enumerate().filter(|(_, run)| run.lsn <= upto);
-        let parts = runs.filter_map(|(number, run)| Some((number, run.next_in(range)?)));
-        parts.min_by_key(|(number, part)| &self.open[*number].run.parts[*part].first)
-    }
-
-    /// LSNs at which changes will still arrive, or must stay apart from later ones.
-    pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
-        floors.extend(self.open.iter().map(|run| run.lsn));
-        floors.extend(&self.recovered);
-    }
-
-    /// Restart put runs back.
-    pub(crate) fn note_recovered(&mut self) {
-        self.recovered.extend(self.open.iter().map(|run| run.lsn));
-        self.recovered.sort_unstable();
-        self.recovered.dedup();
-    }
-
-    /// A commit at `lsn` has changes in pages alone.
-    pub(crate) fn keep_apart(&mut self, lsn: Lsn) {
-        if let Err(place) = self.recovered.binary_search(&lsn) {
-            self.recovered.insert(place, lsn);
-        }
-    }
-
-    /// A checkpoint failed: its runs are still needed.
-    pub(crate) fn keep_loaded(&mut self, run: CommittedRun) {
-        self.loaded.push(run);
-    }
-
-    /// Takes a run that the master record names: without pages it is but an LSN to keep apart (R4).
-    pub(crate) fn restore(&mut self, run: CommittedRun) {
-        if run.run.parts.is_empty() {
-            self.recovered.push(run.lsn);
-        } else if !self.open.iter().any(|open| open.run.parts == run.run.parts) {
-            self.open.push(run);
-        }
-    }
-
-    /// LSNs of recovered runs that the master record must go on naming although the runs are gone.
-    pub(crate) fn bare_lsns(&self) -> impl Iterator<Item = Lsn> + '_ {
-        let is_named = |lsn: &Lsn| self.unfinished().any(|run| run.lsn == *lsn);
-        self.recovered.iter().copied().filter(move |lsn| !is_named(lsn))
-    }
-
-    /// LSNs of recovered commits and sessions that changes are kept apart at, at most.
-    pub(crate) fn apart_count(&self) -> usize {
-        self.recovered.len()
-    }
-
-    /// Runs that the master record must name.
-    pub(crate) fn unfinished(&self) -> impl Iterator<Item = &CommittedRun> {
-        self.open.iter().chain(&self.loaded)
-    }
-
-    /// Runs at or below the cutoff of a checkpoint that begins: all they hold is in memory, so its
-    /// copies cover them, and their pages go when it is durable.
-    pub(crate) fn take_loaded(&mut self, cutoff: Lsn) -> Vec<CommittedRun> {
-        self.loaded.extract_if(.., |run| run.lsn <= cutoff).collect()
-    }
-}
-
 impl Engine {
     /// Forgets LSNs of recovered commits below which no change is left in memory, or will be (R4).
     pub(crate) fn forget_met_runs(&mut self) {
@@ -497,7 +366,7 @@ impl Engine {
             }
         }
         let is_gone = |lsn: &Lsn| bare.binary_search(lsn).is_ok_and(|at| is_met[at]);
-        self.runs.recovered.retain(|lsn| !is_gone(lsn));
+        self.runs.forget_apart(is_gone);
     }
 
     /// Loads the parts of runs that may change `[low, high)` into the tree's deltas.
@@ -534,14 +403,14 @@ impl Engine {
         let (low, high) = private_bounds(table, range);
         let inside = KeyRange { low: &low, high: Some(&high) };
         let most = self.limits.deltas_hard / LOAD_SHARE;
-        while let Some((number, part)) = self.runs.first_left(inside, upto) {
-            let left = &self.runs.open[number].run.parts[part];
+        while let Some((number, part)) = self.runs.next_left(inside, upto) {
+            let left = self.runs.part(number, part);
             if left.first > low {
-                let begin = split_private_key(&left.first).1;
-                let below = KeyRange { high: Some(begin), ..range };
+                let begin = split_private_key(&left.first).1.to_vec();
+                let below = KeyRange { high: Some(&begin), ..range };
                 let there = self.tree(table)?.deltas.range_bytes(below);
                 if there > 0 && there + left.pages.len() * self.payload_size > most {
-                    return Ok(Some(begin.to_vec()));
+                    return Ok(Some(begin));
                 }
             }
             self.load_part(number, part)?;
@@ -557,17 +426,16 @@ impl Engine {
         let mut low = Vec::new();
         private_key(table, key, &mut low);
         let high = [low.as_slice(), &[0]].concat();
-        self.load_parts(KeyRange { low: &low, high: Some(&high) }, Lsn(u64::MAX))
+        let range = KeyRange { low: &low, high: Some(&high) };
+        if self.runs.has_left(range, Lsn(u64::MAX)) {
+            self.ask_for_runs();
+        }
+        self.load_parts(range, Lsn(u64::MAX))
     }
 
     fn load_parts(&mut self, range: KeyRange<'_>, upto: Lsn) -> Step<()> {
-        let mut number = 0;
-        while let Some(run) = self.runs.open.get(number) {
-            match run.next_in(range).filter(|_| run.lsn <= upto) {
-                // With its last part the run leaves the list.
-                Some(part) => self.load_part(number, part)?,
-                None => number += 1,
-            }
+        while let Some((number, part)) = self.runs.next_left(range, upto) {
+            self.load_part(number, part)?;
         }
         Ok(())
     }
@@ -578,8 +446,8 @@ impl Engine {
         let mut low = Vec::new();
         private_key(table, key, &mut low);
         let ahead = KeyRange { low: &low, high: None };
-        let next = self.runs.first_left(ahead, Lsn(u64::MAX));
-        let next = next.or_else(|| self.runs.first_left(KeyRange::ALL, Lsn(u64::MAX)));
+        let next = self.runs.next_left(ahead, Lsn(u64::MAX));
+        let next = next.or_else(|| self.runs.next_left(KeyRange::ALL, Lsn(u64::MAX)));
         let Some((number, part)) = next else { return Ok(false) };
         self.load_part(number, part)?;
         Ok(true)
@@ -591,16 +459,15 @@ impl Engine {
             return false;
         }
         let (low, high) = private_bounds(table, range);
-        self.runs.first_left(KeyRange { low: &low, high: Some(&high) }, upto).is_some()
+        self.runs.has_left(KeyRange { low: &low, high: Some(&high) }, upto)
     }
 
     fn load_part(&mut self, number: usize, part: usize) -> Step<()> {
-        while let Some(page) = self.runs.open[number].next_page(part) {
+        while let Some(page) = self.runs.next_page(number, part) {
             self.load_run_page(number, part, page)?;
         }
-        let run = &mut self.runs.open[number];
-        let (lsn, page) = (run.lsn, run.run.parts[part].pages.iter().next());
-        let changes = run.loading.remove(&part).unwrap_or_default().changes;
+        let (lsn, page) = (self.runs.lsn(number), self.runs.part(number, part).pages.iter().next());
+        let changes = self.runs.take_changes(number, part);
         for entry in changes.range(KeyRange::ALL) {
             // The catalog itself may lie in this part, beside changes of a tree that it names: then the
             // tree is not registered yet.
@@ -609,12 +476,11 @@ impl Engine {
             tree.ok_or(fault(page.unwrap_or(LogicalPage(u32::MAX))))?.is_logged = true;
             self.add_entry(&entry, lsn);
         }
-        let run = &mut self.runs.open[number];
-        run.is_loaded[part] = true;
-        if run.is_loaded.iter().all(|loaded| *loaded) {
-            let run = self.runs.open.remove(number);
-            self.runs.loaded.push(run);
+        if self.runs.note_loaded(number, part) {
             self.refresh_floors();
+            if self.runs.is_empty() {
+                self.note_all_loaded();
+            }
         }
         Ok(())
     }
@@ -622,7 +488,7 @@ impl Engine {
     /// Reads the next page of a part. Savepoints kept versions of a key apart; under the run's one LSN only their
     /// sum counts (R5).
     fn load_run_page(&mut self, number: usize, part: usize, page: LogicalPage) -> Step<()> {
-        let run = &self.runs.open[number];
+        let run = self.runs.get(number);
         let (group, lsn) = (run.run.group, run.lsn);
         let mut rolled_back = run.rolled_back.clone();
         if self.bugs.has(SeededBug::KeepRolledBack) {
@@ -630,7 +496,7 @@ impl Engine {
         }
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
-        let loading = self.runs.open[number].loading.entry(part).or_default();
+        let loading = self.runs.loading(number, part);
         let mut dropped = DroppedRefs::new();
         for entry in entries(&frame).ok_or(fault(page))? {
             let entry = entry.ok_or(fault(page))?;
@@ -679,11 +545,10 @@ impl Engine {
     /// Whether somebody still has to read a page of a run.
     fn wants_run_page(&self, group: GroupId, page: LogicalPage) -> bool {
         let has_page = |part: &RunPart| part.pages.contains(page);
-        let is_open = |run: &CommittedRun| run.run.group == group && run.wants(page);
         let is_own = |own: &Transaction| {
             own.group == Some(group) && own.runs.iter().any(|run| run.parts.iter().any(has_page))
         };
-        self.runs.open.iter().any(is_open) || self.transactions.values().any(is_own)
+        self.runs.wants(group, page) || self.transactions.values().any(is_own)
     }
 
     /// Takes the first pages' worth of changes of `xid` out of memory.
@@ -706,8 +571,14 @@ impl Engine {
         self.demand_log(xid, names)?;
         let has_pages = self.has_pages_for(count as u64);
         let can_name = self.can_name_more(xid, count, names);
-        if has_pages && !can_name && self.may_name_more(xid, count, names) {
-            // The next checkpoint says less than the last one.
+        let may_name = self.may_name_more(xid, count, names);
+        let may_find_pages = !has_pages && self.hurry_runs();
+        if may_find_pages {
+            return Ok(None);
+        }
+        if has_pages && !can_name && may_name {
+            // The next checkpoint says less than the last one, and names fewer runs of others.
+            self.ask_for_runs();
             if !self.is_checkpointing() {
                 self.want_checkpoint();
             }
@@ -732,7 +603,11 @@ impl Engine {
         // The number may have had another owner: nothing of him may be found under it.
         numbers.iter().for_each(|page| self.forget_page(*page));
         let pages: Vec<(BuiltPage, LogicalPage)> = built.pages.into_iter().zip(numbers).collect();
-        let run = Run::of(group, &pages, built.last);
+        let part_pages = match self.transaction(xid)?.is_bulk {
+            true => bulk::PART_PAGES,
+            false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
+        };
+        let run = Run::of(group, &pages, built.last, part_pages);
         let images: Vec<_> = pages.into_iter().map(|(built, page)| (page, built.image)).collect();
         self.counts.spilled_pages += images.len() as u64;
         let run_of = run.clone();

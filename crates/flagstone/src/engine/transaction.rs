@@ -12,6 +12,8 @@
 use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
 use hashbrown::hash_map;
 
+use super::bulk::Spread;
+use super::checkpoint::MasterRun;
 use super::claim::Prospect;
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
 use super::{Engine, Step, Stop, Table, Wait};
@@ -77,6 +79,11 @@ pub(crate) struct Transaction {
     pub(super) prospect: Prospect,
     /// It is not worth a claim, or found no room for one.
     pub(super) is_refused: bool,
+    pub(super) spread: Spread,
+    /// It commits by a run that may wait.
+    pub(super) is_bulk: bool,
+    /// It commits by the log, whatever room there is for a run.
+    pub(super) stays: bool,
     /// It is committed with its leaves, and durable: what its ticket says.
     pub(super) claimed: Option<Lsn>,
     /// Tables that it drops.
@@ -88,7 +95,7 @@ pub(crate) struct Transaction {
 impl Transaction {
     /// Bytes of what its commit record names: runs, and values that it drops.
     pub(crate) fn named_size(&self) -> usize {
-        let run = |run: &Run| run.encoded_size(self.rolled_back.len());
+        let run = |run: &Run| MasterRun::size_of(run, self.rolled_back.len());
         self.runs.iter().map(run).chain(self.dropped.iter().map(|value| 20 + value.len())).sum()
     }
 
@@ -211,6 +218,7 @@ impl Engine {
             return Ok(self.ticket(lsn, durability));
         }
         self.pass_claim(xid)?;
+        self.pass_bulk(xid)?;
         self.admit_commit(xid)?;
         let Some(mut transaction) = self.transactions.remove(&xid) else {
             return Err(EngineError::Ended.into());
@@ -260,6 +268,10 @@ impl Engine {
             self.await_group(lsn, group);
             self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
             self.refresh_floors();
+            if !transaction.runs.is_empty() && !transaction.is_bulk {
+                // They are many for memory, not for the leaves.
+                self.ask_for_runs();
+            }
         }
         if self.folds_commits() {
             self.fold_commit(&transaction.writes, lsn);

@@ -115,7 +115,7 @@ impl<D: Nand> Runtime<D> {
     pub(crate) fn load_runs(&self) -> Result<(), EngineError> {
         let (mut least, mut idle) = (usize::MAX, 0);
         loop {
-            let left = self.engine().run_pages_left();
+            let left = self.engine().ask_for_all_runs();
             if left == 0 || idle > ROUNDS_MAX {
                 return Ok(());
             }

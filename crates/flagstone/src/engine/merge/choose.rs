@@ -295,6 +295,7 @@ impl Engine {
                 self.hand.pass_to(next);
                 continue;
             }
+            self.load_ahead(table)?;
             let ahead = KeyRange { low: &self.hand.key, high: None };
             let next = self.tree(table)?.deltas.range(ahead).next();
             let Some(key) = next.map(|entry| entry.key().to_vec()) else {
@@ -312,6 +313,22 @@ impl Engine {
             }
         }
         Ok(None)
+    }
+
+    /// Where many changes wait outside memory, loads those before the next one that is in it.
+    fn load_ahead(&mut self, table: Table) -> Step<()> {
+        if !self.are_runs_many() {
+            return Ok(());
+        }
+        let ahead = KeyRange { low: &self.hand.key, high: None };
+        let next = self.tree(table)?.deltas.range(ahead).next();
+        let next = next.map(|entry| entry.key().to_vec());
+        let from = self.hand.key.clone();
+        let before = KeyRange { low: &from, high: next.as_deref() };
+        if self.has_left_runs(table, before, Lsn(u64::MAX)) {
+            self.load_some_runs(table, KeyRange { low: &from, high: None }, Lsn(u64::MAX))?;
+        }
+        Ok(())
     }
 
     /// Looks at the window below the hand and moves the hand to the next one.

@@ -1,0 +1,253 @@
+//! Bulk commits: changes all over a table that is larger than memory, many pages of them in one transaction.
+//!
+//! Merged as memory takes them, each of its leaves would be written for a few changes. Such a transaction
+//! leaves memory before its commit, as one that is larger than memory does: sorted pages take the place of the log.
+//! Its run waits, and those of others with it, until they are as much as a share of the leaves; then leaf after leaf
+//! is written, in key order, for what all of them have for it.
+//!
+//! ```text
+//!  commit ──▶ is worth a run? ──no──▶ by the log, changes stay in memory
+//!                    │ yes
+//!                    ▼
+//!             changes leave memory ──▶ the record names the run ──▶ it waits
+//!                                                                      │ somebody asks for what it holds, or runs
+//!                                                                      ▼ take their share of the pages
+//!                                                     loaded in key order, merged, trimmed
+//! ```
+//!
+//! Invariants:
+//! - **B1** Runs wait as long as nobody asks: whoever reads what they hold has all of them loaded, and for a while
+//!   commits go by the log.
+//! - **B2** What waits is bounded by the pages of the leaves, by memory, which can hold half as much again, and a page
+//!   of each run beside all else, and by the record of a checkpoint, which names them all. Where it may not grow,
+//!   commits go by the log.
+
+use super::merge::{Job, Next};
+use super::transaction::split_private_key;
+use super::{Engine, Step, Stop, Wait, spill};
+use crate::delta::KeyRange;
+use crate::lock::Xid;
+use crate::options::CommitBy;
+
+/// Pages' worth of changes, in memory, that a transaction has at least: what it leaves free of its last page, and the
+/// names of its pages, are little beside that.
+const PAGES_MIN: usize = 16;
+
+/// Commits of that size that go by the log after somebody has asked for what runs hold.
+const PAUSE: u32 = 64;
+
+/// Runs wait until their pages are one part in this many of the leaves', which are merged one after the other: when
+/// its turn comes, changes of its own size wait for a leaf.
+const WAITING_SHARE: u64 = 2;
+
+/// Runs that are loaded take one part in this many of the leaves' pages before a checkpoint lets go of them.
+const LOADED_SHARE: u64 = 2;
+
+/// A page of each run takes at most one part in this many of the memory for deltas: that much may have to be loaded for
+/// one key.
+const RUNS_SHARE: usize = 4;
+
+/// Places at which a transaction's changes are looked at.
+const PLACES: usize = 16;
+
+/// Part of what may wait above which leaves are merged for it.
+const MERGED_ABOVE: f64 = 0.8;
+
+/// Pages of a part of their runs: a key loads no more.
+pub(super) const PART_PAGES: usize = 1;
+
+/// Who commits by a run, and whether runs wait.
+#[derive(Debug, Default)]
+pub(crate) struct Bulk {
+    /// Transactions whose changes leave memory before their commit.
+    leaving: Vec<Xid>,
+    /// Somebody needs what runs hold.
+    is_asked: bool,
+    /// Commits yet to come that go by the log.
+    pause: u32,
+}
+
+/// How changes of a transaction lie in its tables, as far as they were looked at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spread {
+    /// Private key up to which they were.
+    looked: Vec<u8>,
+    places: usize,
+    /// Of these, where the next change has another leaf.
+    alone: usize,
+}
+
+impl Engine {
+    /// Passes when the changes of `xid` are where its commit takes them from.
+    ///
+    /// # Errors
+    ///
+    /// `Wait::Claim` while they leave memory.
+    pub(super) fn pass_bulk(&mut self, xid: Xid) -> Step<()> {
+        let is_leaving = self.bulk.leaving.contains(&xid);
+        if !is_leaving && !self.is_worth_a_run(xid) {
+            self.transaction(xid)?.stays = true;
+            return Ok(());
+        }
+        if self.transaction(xid)?.writes.is_empty() {
+            self.bulk.leaving.retain(|other| *other != xid);
+            return Ok(());
+        }
+        if !is_leaving {
+            if !self.is_scattered(xid)? {
+                self.transaction(xid)?.stays = true;
+                return Ok(());
+            }
+            if self.quiet > 0 {
+                return Err(Stop::Wait(Wait::Quiet));
+            }
+            self.transaction(xid)?.is_bulk = true;
+            self.bulk.leaving.push(xid);
+        }
+        Err(Stop::Wait(Wait::Claim))
+    }
+
+    fn is_worth_a_run(&mut self, xid: Xid) -> bool {
+        let Some(own) = self.transactions.get(&xid) else { return false };
+        let is_large =
+            own.size >= PAGES_MIN * self.payload_size && own.runs.is_empty() && !own.stays;
+        if !is_large || self.options.commit != CommitBy::Auto || self.view.log_page_size == 0 {
+            return false;
+        }
+        if self.bulk.pause > 0 {
+            self.bulk.pause -= 1;
+            return false;
+        }
+        let pages = (own.size / self.payload_size) as u64;
+        let leaves_size = self.leaf_pages() as usize * self.payload_size;
+        !self.bulk.is_asked
+            && !self.may_be_ahead()
+            && leaves_size > self.limits.deltas_hard
+            && self.waiting() < 1.0
+            && self.has_room_to_claim(pages)
+    }
+
+    /// Whether most changes of `xid` are alone at their leaves, as far as a few places tell. Goes on where it stopped for
+    /// a node.
+    fn is_scattered(&mut self, xid: Xid) -> Step<bool> {
+        loop {
+            let own = self.transaction(xid)?;
+            let from = KeyRange { low: &own.spread.looked, high: None };
+            let mut ahead = own.writes.range(from).map(|entry| entry.key().to_vec());
+            let pair = (ahead.next(), ahead.next());
+            let behind = ahead.nth(own.writes.len() / PLACES);
+            drop(ahead);
+            let (Some(key), Some(next)) = pair else { break };
+            let ((table, user_key), (other, next)) =
+                (split_private_key(&key), split_private_key(&next));
+            let high = self.place_of(table, user_key)?.high;
+            let is_alone = table.id != other.id || high.is_some_and(|high| *next >= high[..]);
+            let spread = &mut self.transaction(xid)?.spread;
+            spread.places += 1;
+            spread.alone += usize::from(is_alone);
+            match behind {
+                Some(key) => spread.looked = key,
+                None => break,
+            }
+        }
+        let spread = &self.transaction(xid)?.spread;
+        Ok(2 * spread.alone > spread.places)
+    }
+
+    /// What waits, of what may wait (B2).
+    fn waiting(&self) -> f64 {
+        let keys = self.runs.waiting_count() * RUNS_SHARE * self.payload_size;
+        let in_memory = keys as f64 / self.limits.deltas_hard as f64;
+        let pages = self.runs.pages_left() as f64 / self.waiting_pages_max() as f64;
+        pages.max(in_memory).max(self.waiting_part())
+    }
+
+    /// Pages of runs that may wait: a share of the leaves', where memory can hold them all.
+    fn waiting_pages_max(&self) -> u64 {
+        let pages = |bytes: usize| (bytes / self.payload_size / 2) as u64;
+        let (least, most) = (self.limits.deltas_hard, self.options.memory);
+        (self.leaf_pages() / WAITING_SHARE).clamp(pages(least.min(most)), pages(most))
+    }
+
+    /// Pages that are no run's, about.
+    fn leaf_pages(&self) -> u64 {
+        self.used_pages().saturating_sub(self.runs.page_count() as u64)
+    }
+
+    /// Whether runs that a checkpoint would let go of take many pages beside the leaves.
+    pub(super) fn are_loaded_many(&self) -> bool {
+        let in_memory = (self.limits.deltas_hard / self.payload_size) as u64;
+        self.runs.loaded_pages() > in_memory.max(self.leaf_pages() / LOADED_SHARE)
+    }
+
+    /// Memory that is kept for parts of runs, while some wait.
+    pub(super) fn kept_for_parts(&self) -> usize {
+        let is_waiting = !self.runs.is_empty() && !self.bulk.is_asked;
+        if is_waiting { self.limits.deltas_hard / spill::LOAD_SHARE } else { 0 }
+    }
+
+    /// Somebody needs what runs hold.
+    pub(crate) fn ask_for_runs(&mut self) {
+        if !self.runs.is_empty() {
+            self.bulk.is_asked = true;
+            self.bulk.pause = PAUSE;
+        }
+    }
+
+    /// There is no room beside runs: they are loaded, and a checkpoint lets go of their pages. False when no room comes
+    /// of that.
+    pub(super) fn hurry_runs(&mut self) -> bool {
+        self.ask_for_runs();
+        let is_loading = !self.runs.is_empty() && !self.is_stuck();
+        let is_loaded = self.runs.loaded_pages() > 0;
+        if is_loaded && !self.is_checkpointing() {
+            self.want_checkpoint();
+        }
+        is_loading || is_loaded || self.covers_runs() || self.has_release()
+    }
+
+    /// Nothing waits any more.
+    pub(super) fn note_all_loaded(&mut self) {
+        self.bulk.is_asked = false;
+    }
+
+    /// Whether runs have to be loaded, all of them or some.
+    pub(super) fn are_runs_due(&self) -> bool {
+        let is_wanted = self.bulk.is_asked || self.growth.is_settling() || self.drops.has_tables();
+        is_wanted && !self.runs.is_empty() || self.are_runs_many()
+    }
+
+    /// Whether so much waits that leaves have to be merged.
+    pub(super) fn are_runs_many(&self) -> bool {
+        let is_open = !self.is_opening && !self.is_replaying();
+        is_open && !self.runs.is_empty() && self.waiting() > MERGED_ABOVE
+    }
+
+    /// Takes a part of the changes out of memory of a transaction that commits by a run. Where there is no room for
+    /// them the log takes the rest.
+    pub(super) fn bulk_step(&mut self) -> Step<Next> {
+        while let Some(xid) = self.bulk.leaving.last().copied() {
+            let own = self.transactions.get(&xid);
+            match own {
+                Some(own) if own.is_spilling => return Ok(Next::Idle),
+                Some(own) if !own.writes.is_empty() => {
+                    if let Some(job) = self.plan_spill(xid)? {
+                        return Ok(Next::Job(Job::Spill(job)));
+                    }
+                    self.bulk.pause = PAUSE;
+                }
+                _ => {}
+            }
+            self.bulk.leaving.pop();
+        }
+        Ok(Next::Idle)
+    }
+
+    /// Whether there is any.
+    pub(super) fn has_bulk_work(&self) -> bool {
+        !self.bulk.leaving.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

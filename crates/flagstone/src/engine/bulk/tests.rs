@@ -1,0 +1,155 @@
+use std::collections::BTreeMap;
+
+use flagstone_nand::{Crashable, Profile, SimNand};
+
+use crate::{Database, Durability, EngineError, Options, Table};
+
+type Model = BTreeMap<[u8; 4], Vec<u8>>;
+
+/// Numbers without a pattern, and keys of so many.
+struct Draws(u64, u32);
+
+impl Draws {
+    fn next(&mut self, below: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        ((self.0 >> 33) % u64::from(below)) as u32
+    }
+
+    fn key(&mut self) -> [u8; 4] {
+        self.next(self.1).wrapping_mul(0x9E37_79B1).to_be_bytes()
+    }
+}
+
+fn options() -> Options {
+    Options::default().with_memory(1 << 20)
+}
+
+fn created() -> (Database<SimNand>, Table) {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(256).unwrap();
+    let database = Database::create_on(SimNand::new(&profile, 1), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    (database, table)
+}
+
+/// A commit of `count` rows at random places; what it makes of the model.
+fn put_many(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
+    let mut transaction = database.begin();
+    for _ in 0..500 {
+        let (key, fill) = (draws.key(), draws.next(256) as u8);
+        if draws.next(20) == 0 {
+            transaction.delete(table, &key).unwrap();
+            model.remove(&key);
+        } else {
+            transaction.put(table, &key, &[fill; 100]).unwrap();
+            model.insert(key, vec![fill; 100]);
+        }
+    }
+    transaction.commit_with(Durability::Immediate).unwrap();
+}
+
+/// A commit of few changes.
+fn change_some(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
+    let mut transaction = database.begin();
+    for _ in 0..1 + draws.next(5) {
+        let (key, fill) = (draws.key(), draws.next(256) as u8);
+        match draws.next(3) {
+            0 => {
+                transaction.delete(table, &key).unwrap();
+                model.remove(&key);
+            }
+            1 if model.contains_key(&key) => {
+                transaction.patch(table, &key, 7, &[fill; 9]).unwrap();
+                model.get_mut(&key).unwrap()[7..16].fill(fill);
+            }
+            _ => {
+                transaction.put(table, &key, &[fill; 100]).unwrap();
+                model.insert(key, vec![fill; 100]);
+            }
+        }
+    }
+    transaction.commit_with(Durability::Immediate).unwrap();
+}
+
+fn rows(database: &Database<SimNand>, table: Table) -> Vec<(Vec<u8>, Vec<u8>)> {
+    database.snapshot().unwrap().range(table, ..).map(Result::unwrap).collect()
+}
+
+fn assert_holds(database: &Database<SimNand>, table: Table, model: &Model, what: &str) {
+    let expected = model.iter().map(|(key, value)| (key.to_vec(), value.clone()));
+    let found = rows(database, table);
+    assert!(found.iter().cloned().eq(expected), "{what}: {} of {}", found.len(), model.len());
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{what}: {report:?}");
+}
+
+fn waiting(database: &Database<SimNand>) -> usize {
+    database.runtime().engine().runs.waiting_count()
+}
+
+/// Goal (B1, B2, R1 to R5): what waits outside memory is there for whoever asks, whatever is committed behind it,
+/// merged, or put back by a restart. Method: commits of 500 random rows among small ones that change what they changed,
+/// reads, restarts, checkpoints; a model.
+#[test]
+fn runs_that_wait_are_part_of_the_table() {
+    let mut waited = 0;
+    for seed in 0..6_u64 {
+        let (mut database, mut table) = created();
+        let (mut draws, mut model) = (Draws(seed, 24_000), Model::new());
+        for step in 0..90 {
+            put_many(&database, table, &mut draws, &mut model);
+            for _ in 0..draws.next(4) {
+                change_some(&database, table, &mut draws, &mut model);
+            }
+            waited = waited.max(waiting(&database));
+            match draws.next(12) {
+                0 => {
+                    let key = draws.key();
+                    let found = database.begin().get(table, &key).unwrap();
+                    assert_eq!(found.as_ref(), model.get(&key), "seed {seed}, step {step}");
+                }
+                1 if seed % 2 == 0 => database.runtime().checkpoint_now().unwrap(),
+                2 => {
+                    let mut device = database.into_device().unwrap();
+                    device.power_cycle();
+                    database = Database::open_on(device, &options()).unwrap();
+                    table = database.existing_table("t").unwrap().unwrap();
+                }
+                3 if step % 4 == 0 => {
+                    assert_holds(&database, table, &model, &format!("seed {seed}, step {step}"));
+                }
+                _ => {}
+            }
+        }
+        let (before, known) = (database.snapshot().unwrap(), model.clone());
+        change_some(&database, table, &mut draws, &mut model);
+        for _ in 0..50 {
+            let key = draws.key();
+            match before.get(table, &key) {
+                Ok(found) => assert_eq!(found.as_ref(), known.get(&key), "seed {seed}"),
+                // What merges leave of old versions took too much.
+                Err(error) => assert_eq!(error, EngineError::SnapshotTooOld),
+            }
+        }
+        drop(before);
+        assert_holds(&database, table, &model, &format!("seed {seed}"));
+    }
+    assert!(waited > 10, "{waited} runs waited at most");
+}
+
+/// Goal: random rows are written a few times their size, whatever the table's, where commits are large. Method: the
+/// pages that they cost, above what the table takes, with runs and with the log alone.
+#[test]
+fn random_rows_of_large_commits_cost_fewer_pages() {
+    let cost = |commit| {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(512).unwrap();
+        let options = Options { commit, ..options() };
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let (mut draws, mut model) = (Draws(7, u32::MAX), Model::new());
+        (0..160).for_each(|_| put_many(&database, table, &mut draws, &mut model));
+        let bytes: u64 = database.stats().space.bytes_by_cause.iter().sum();
+        bytes as f64 / database.stats().engine.user_bytes as f64
+    };
+    let (by_runs, by_log) = (cost(crate::CommitBy::Auto), cost(crate::CommitBy::Log));
+    assert!(by_runs < by_log * 0.85, "{by_runs:.2} and {by_log:.2} times their bytes");
+}

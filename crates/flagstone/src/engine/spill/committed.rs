@@ -1,0 +1,365 @@
+//! Runs of committed transactions: which parts of them are in memory, and which are not.
+//!
+//! Owns what is counted of them, so that whoever asks how much waits pays nothing for it. Knows where nothing is
+//! left to load around the place where parts were loaded last: merges go through the keys in order, and many
+//! runs may wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use flagstone_space::{GroupId, LogicalPage, Lsn};
+
+use super::{Run, RunPart};
+use crate::delta::{DeltaMap, KeyRange};
+use crate::engine::checkpoint::MasterRun;
+
+/// A run whose transaction has committed.
+#[derive(Clone, Debug)]
+pub(crate) struct CommittedRun {
+    pub(crate) lsn: Lsn,
+    pub(crate) run: Run,
+    pub(crate) rolled_back: Vec<(u64, u64)>,
+    /// Bytes that it takes in a master record.
+    pub(in crate::engine) named_size: usize,
+    /// Of each part.
+    pub(super) is_loaded: Vec<bool>,
+    /// Parts that are being read.
+    pub(super) loading: BTreeMap<usize, Loading>,
+}
+
+/// What was read so far of a part.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Loading {
+    pub(super) page_count: usize,
+    pub(super) changes: DeltaMap,
+}
+
+impl CommittedRun {
+    pub(crate) fn new(lsn: Lsn, run: Run, rolled_back: Vec<(u64, u64)>) -> Self {
+        let is_loaded = vec![false; run.parts.len()];
+        let named_size = MasterRun::size_of(&run, rolled_back.len());
+        Self { lsn, run, rolled_back, named_size, is_loaded, loading: BTreeMap::new() }
+    }
+
+    /// The part that holds keys around `low`, if it is not loaded.
+    fn at(&self, low: &[u8]) -> Option<usize> {
+        let above = self.run.parts.partition_point(|part| part.first.as_slice() <= low);
+        let part = above.checked_sub(1).filter(|_| low <= self.run.last.as_slice())?;
+        (!self.is_loaded[part]).then_some(part)
+    }
+
+    /// First part in `range` that is not loaded.
+    fn next_in(&self, range: KeyRange<'_>) -> Option<usize> {
+        self.run.parts_in(range).find(|part| !self.is_loaded[*part])
+    }
+
+    /// The next page of a part that is being loaded; none when all are read.
+    fn next_page(&self, part: usize) -> Option<LogicalPage> {
+        let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
+        self.run.parts[part].pages.iter().nth(read)
+    }
+
+    /// Whether the page was not read yet.
+    fn wants(&self, page: LogicalPage) -> bool {
+        let holder = self.run.parts.iter().position(|part| part.pages.contains(page));
+        holder.filter(|part| !self.is_loaded[*part]).is_some_and(|part| {
+            let read = self.loading.get(&part).map_or(0, |loading| loading.page_count);
+            !self.run.parts[part].pages.iter().take(read).any(|other| other == page)
+        })
+    }
+}
+
+/// Runs of committed transactions that are not all in memory, or not covered by a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    pub(super) open: Vec<CommittedRun>,
+    /// Loaded; trimmed when a checkpoint that began later has finished.
+    loaded: Vec<CommittedRun>,
+    /// LSNs of runs that restart found: a base may have held them before they are loaded, so that
+    /// their changes are never folded with later ones (R4).
+    recovered: Vec<Lsn>,
+    /// First keys of parts that are not loaded, and the LSNs of their runs.
+    left: BTreeSet<(Vec<u8>, Lsn)>,
+    /// Where all parts are loaded of commits up to an LSN.
+    met: Option<Met>,
+    probe: Option<Probe>,
+    totals: Totals,
+}
+
+/// Private keys from `low` on, below `high`, of which every part is loaded of commits up to `upto`. None where nothing
+/// follows.
+#[derive(Debug)]
+struct Met {
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    upto: Lsn,
+}
+
+/// Of the runs up to `number`, and of commits up to `upto`, nothing is left to load around a private key.
+#[derive(Debug)]
+struct Probe {
+    low: Vec<u8>,
+    upto: Lsn,
+    number: usize,
+}
+
+/// What is counted of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Totals {
+    /// Pages of parts that are not loaded.
+    pages_left: usize,
+    /// Pages of all runs.
+    pages: usize,
+    /// Bytes of a checkpoint's record that name runs with changes that are not in memory.
+    waiting_size: usize,
+    /// Pages of runs that the next checkpoint lets go.
+    loaded_pages: usize,
+    /// Bytes of its record that name them.
+    loaded_size: usize,
+}
+
+impl Runs {
+    /// Whether every change is in memory or in leaves.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Pages of changes that are not in memory.
+    pub(crate) fn pages_left(&self) -> usize {
+        self.totals.pages_left
+    }
+
+    /// Runs with changes that are not in memory.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Bytes of a checkpoint's record that name runs with changes that are not in memory.
+    pub(crate) fn waiting_size(&self) -> usize {
+        self.totals.waiting_size
+    }
+
+    /// Bytes of it that name runs which the next checkpoint lets go.
+    pub(crate) fn loaded_size(&self) -> usize {
+        self.totals.loaded_size
+    }
+
+    /// Pages of runs that the next checkpoint lets go.
+    pub(crate) fn loaded_pages(&self) -> u64 {
+        self.totals.loaded_pages as u64
+    }
+
+    /// Pages of all runs that are not trimmed.
+    pub(crate) fn page_count(&self) -> usize {
+        self.totals.pages
+    }
+
+    /// The runs of a commit at `lsn`, oldest first: each gets an LSN of its own just below, which
+    /// the log has skipped, so that later changes of a key win. A run that the master record named
+    /// already is not taken twice: one of the two would outlive its pages.
+    pub(crate) fn commit(&mut self, lsn: Lsn, runs: &[Run], rolled_back: &[(u64, u64)]) {
+        for (index, run) in runs.iter().enumerate() {
+            let own = Lsn(lsn.0 - (runs.len() - index) as u64);
+            if !self.unfinished().any(|known| known.run == *run) {
+                self.open(CommittedRun::new(own, run.clone(), rolled_back.to_vec()));
+            }
+        }
+    }
+
+    fn open(&mut self, run: CommittedRun) {
+        self.totals.pages_left += run.run.page_count();
+        self.totals.pages += run.run.page_count();
+        self.totals.waiting_size += run.named_size;
+        self.left.extend(run.run.parts.iter().map(|part| (part.first.clone(), run.lsn)));
+        (self.met, self.probe) = (None, None);
+        self.open.push(run);
+    }
+
+    pub(super) fn get(&self, number: usize) -> &CommittedRun {
+        &self.open[number]
+    }
+
+    pub(super) fn part(&self, number: usize, part: usize) -> &RunPart {
+        &self.open[number].run.parts[part]
+    }
+
+    /// The part of `range` to load next of those that are not, of commits up to `upto`, and its run: one that holds the
+    /// first keys, or else the one with the lowest.
+    pub(super) fn next_left(&mut self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
+        if !self.is_met(range.low, upto) {
+            if let Some(found) = self.at_low(range.low, upto) {
+                return Some(found);
+            }
+            let above = (Bound::Excluded((range.low.to_vec(), Lsn(u64::MAX))), Bound::Unbounded);
+            let next = self.left.range(above).find(|(_, lsn)| *lsn <= upto);
+            let high = next.map(|(first, _)| first.clone());
+            self.met = Some(Met { low: range.low.to_vec(), high, upto });
+        }
+        let met = self.met.as_ref()?;
+        let next =
+            met.high.clone().filter(|high| range.high.is_none_or(|end| high.as_slice() < end))?;
+        let (first, lsn) = self.left.range((next, Lsn::ZERO)..).find(|(_, lsn)| *lsn <= upto)?;
+        let is_inside = range.high.is_none_or(|end| first.as_slice() < end);
+        let found = is_inside.then(|| self.part_at(first, *lsn)).flatten();
+        let met_to = first.clone();
+        if let Some(met) = self.met.as_mut().filter(|met| met.upto == upto) {
+            met.high = Some(met_to);
+        }
+        found
+    }
+
+    /// Whether a part of `range` is not loaded, of commits up to `upto`.
+    pub(super) fn has_left(&self, range: KeyRange<'_>, upto: Lsn) -> bool {
+        if self.is_met(range.low, upto) {
+            let high = self.met.as_ref().and_then(|met| met.high.as_deref());
+            return high.is_some_and(|high| {
+                let mut behind = self
+                    .left
+                    .range((high.to_vec(), Lsn::ZERO)..)
+                    .take_while(|(first, _)| range.high.is_none_or(|end| first.as_slice() < end));
+                behind.any(|(_, lsn)| *lsn <= upto)
+            });
+        }
+        self.open.iter().any(|run| run.lsn <= upto && run.next_in(range).is_some())
+    }
+
+    /// Whether all parts around `low` are known to be loaded.
+    fn is_met(&self, low: &[u8], upto: Lsn) -> bool {
+        self.met.as_ref().is_some_and(|met| {
+            let is_below = met.high.as_deref().is_none_or(|high| low < high);
+            upto <= met.upto && met.low.as_slice() <= low && is_below
+        })
+    }
+
+    /// A part that is not loaded and holds keys around `low`. Goes on where it found one before.
+    fn at_low(&mut self, low: &[u8], upto: Lsn) -> Option<(usize, usize)> {
+        let probe = self.probe.take().filter(|probe| probe.low == low && probe.upto == upto);
+        let mut probe = probe.unwrap_or_else(|| Probe { low: low.to_vec(), upto, number: 0 });
+        let at_low = |run: &CommittedRun| (run.lsn <= upto).then(|| run.at(low)).flatten();
+        let rest = self.open.get(probe.number..).unwrap_or_default();
+        let found = rest.iter().enumerate().find_map(|(number, run)| Some((number, at_low(run)?)));
+        let found = found.map(|(number, part)| (probe.number + number, part));
+        probe.number = found.map_or(self.open.len(), |(number, _)| number);
+        self.probe = Some(probe);
+        found
+    }
+
+    fn part_at(&self, first: &[u8], lsn: Lsn) -> Option<(usize, usize)> {
+        let number = self.open.iter().position(|run| run.lsn == lsn)?;
+        let parts = &self.open[number].run.parts;
+        let part = parts.partition_point(|part| part.first.as_slice() < first);
+        Some((number, part))
+    }
+
+    pub(super) fn lsn(&self, number: usize) -> Lsn {
+        self.open[number].lsn
+    }
+
+    /// The next page of a part that is being loaded; none when all are read.
+    pub(super) fn next_page(&self, number: usize, part: usize) -> Option<LogicalPage> {
+        self.open[number].next_page(part)
+    }
+
+    /// Where a part that is being loaded gathers.
+    pub(super) fn loading(&mut self, number: usize, part: usize) -> &mut Loading {
+        self.open[number].loading.entry(part).or_default()
+    }
+
+    pub(super) fn take_changes(&mut self, number: usize, part: usize) -> DeltaMap {
+        self.open[number].loading.remove(&part).unwrap_or_default().changes
+    }
+
+    /// A part is loaded; true if it was the last one of its run.
+    pub(super) fn note_loaded(&mut self, number: usize, part: usize) -> bool {
+        let run = &mut self.open[number];
+        run.is_loaded[part] = true;
+        let RunPart { first, pages } = &run.run.parts[part];
+        self.totals.pages_left -= pages.len();
+        self.left.remove(&(first.clone(), run.lsn));
+        let is_last = run.is_loaded.iter().all(|loaded| *loaded);
+        if is_last {
+            let run = self.open.remove(number);
+            self.probe = None;
+            self.totals.waiting_size -= run.named_size;
+            self.totals.loaded_size += run.named_size;
+            self.totals.loaded_pages += run.run.page_count();
+            self.loaded.push(run);
+        }
+        is_last
+    }
+
+    /// Whether a page of a part that is not loaded was not read yet.
+    pub(super) fn wants(&self, group: GroupId, page: LogicalPage) -> bool {
+        self.open.iter().any(|run| run.run.group == group && run.wants(page))
+    }
+
+    /// Nothing has to stay apart any more at these LSNs.
+    pub(super) fn forget_apart(&mut self, is_gone: impl Fn(&Lsn) -> bool) {
+        self.recovered.retain(|lsn| !is_gone(lsn));
+    }
+
+    /// LSNs at which changes will still arrive, or must stay apart from later ones.
+    pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
+        floors.extend(self.open.iter().map(|run| run.lsn));
+        floors.extend(&self.recovered);
+    }
+
+    /// Restart put runs back.
+    pub(crate) fn note_recovered(&mut self) {
+        self.recovered.extend(self.open.iter().map(|run| run.lsn));
+        self.recovered.sort_unstable();
+        self.recovered.dedup();
+    }
+
+    /// A commit at `lsn` has changes in pages alone.
+    pub(crate) fn keep_apart(&mut self, lsn: Lsn) {
+        if let Err(place) = self.recovered.binary_search(&lsn) {
+            self.recovered.insert(place, lsn);
+        }
+    }
+
+    /// A checkpoint failed: its runs are still needed.
+    pub(crate) fn keep_loaded(&mut self, run: CommittedRun) {
+        self.totals.pages += run.run.page_count();
+        self.totals.loaded_pages += run.run.page_count();
+        self.totals.loaded_size += run.named_size;
+        self.loaded.push(run);
+    }
+
+    /// Takes a run that the master record names: without pages it is but an LSN to keep apart (R4).
+    pub(crate) fn restore(&mut self, run: CommittedRun) {
+        if run.run.parts.is_empty() {
+            self.recovered.push(run.lsn);
+        } else if !self.open.iter().any(|open| open.run.parts == run.run.parts) {
+            self.open(run);
+        }
+    }
+
+    /// LSNs of recovered runs that the master record must go on naming although the runs are gone.
+    pub(crate) fn bare_lsns(&self) -> impl Iterator<Item = Lsn> + '_ {
+        let is_named = |lsn: &Lsn| self.unfinished().any(|run| run.lsn == *lsn);
+        self.recovered.iter().copied().filter(move |lsn| !is_named(lsn))
+    }
+
+    /// LSNs of recovered commits and sessions that changes are kept apart at, at most.
+    pub(crate) fn apart_count(&self) -> usize {
+        self.recovered.len()
+    }
+
+    /// Runs that the master record must name.
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = &CommittedRun> {
+        self.open.iter().chain(&self.loaded)
+    }
+
+    /// Runs at or below the cutoff of a checkpoint that begins: all they hold is in memory, so its
+    /// copies cover them, and their pages go when it is durable.
+    pub(crate) fn take_loaded(&mut self, cutoff: Lsn) -> Vec<CommittedRun> {
+        let taken: Vec<_> = self.loaded.extract_if(.., |run| run.lsn <= cutoff).collect();
+        for run in &taken {
+            self.totals.pages -= run.run.page_count();
+            self.totals.loaded_pages -= run.run.page_count();
+            self.totals.loaded_size -= run.named_size;
+        }
+        taken
+    }
+}

@@ -1,0 +1,166 @@
+//! How records name runs: a few bytes a page, since what is unfinished has to fit one record of a checkpoint.
+//!
+//! ```text
+//! run:   group u64 | last key | count | part ...                      numbers are varints, keys have their size in front
+//! part:  bytes of the first key that it shares with the part before | the rest of it | count | span ...
+//! span:  pages between the end of the span before and its first page, zigzag | pages
+//! ```
+
+use flagstone_space::{GroupId, LogicalPage};
+
+use super::{Run, RunPart};
+use crate::engine::checkpoint::Input;
+use crate::engine::spans::PageSpans;
+use crate::log::put_varint;
+
+/// Pages that one run may come to: damaged counts take no more memory.
+const PAGES_MAX: u64 = 1 << 24;
+
+/// Where a name goes.
+trait Sink {
+    fn number(&mut self, number: u64);
+    fn bytes(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    fn number(&mut self, number: u64) {
+        put_varint(self, number);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Counts bytes.
+#[derive(Default)]
+struct Size(usize);
+
+impl Sink for Size {
+    fn number(&mut self, number: u64) {
+        self.0 += (u64::BITS - (number | 1).leading_zeros()).div_ceil(7) as usize;
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+impl Run {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        self.name(out);
+    }
+
+    /// Bytes of its name.
+    pub(crate) fn encoded_size(&self) -> usize {
+        let mut size = Size::default();
+        self.name(&mut size);
+        size.0
+    }
+
+    fn name(&self, out: &mut impl Sink) {
+        out.bytes(&self.group.0.to_le_bytes());
+        put_key(out, &self.last);
+        out.number(self.parts.len() as u64);
+        let (mut before, mut next): (&[u8], _) = (&[], 0);
+        for part in &self.parts {
+            let shared = before.iter().zip(&part.first).take_while(|(one, other)| one == other);
+            let shared = shared.count();
+            out.number(shared as u64);
+            put_key(out, &part.first[shared..]);
+            before = &part.first;
+            out.number(part.pages.spans().len() as u64);
+            for (first, count) in part.pages.spans() {
+                out.number(zigzag(i64::from(first.0) - next));
+                out.number(u64::from(*count));
+                next = i64::from(first.0) + i64::from(*count);
+            }
+        }
+    }
+
+    /// Reads a name from untrusted bytes.
+    pub(crate) fn decode(input: &mut Input<'_>) -> Option<Self> {
+        let group = GroupId(input.u64()?);
+        let last = input.key()?.to_vec();
+        let mut parts: Vec<RunPart> = Vec::new();
+        let (mut next, mut page_count) = (0_i64, 0_u64);
+        for _ in 0..input.number()? {
+            let before = parts.last().map_or(&[][..], |part| &part.first);
+            let mut first = before.get(..usize::try_from(input.number()?).ok()?)?.to_vec();
+            first.extend_from_slice(input.key()?);
+            let mut pages = PageSpans::default();
+            for _ in 0..input.number()? {
+                let begin = next.checked_add(unzigzag(input.number()?))?;
+                let count = input.number()?;
+                page_count = count.checked_add(page_count).filter(|all| *all <= PAGES_MAX)?;
+                next = begin.checked_add_unsigned(count)?;
+                let (begin, _) = (u32::try_from(begin).ok()?, u32::try_from(next).ok()?);
+                pages.push_span(LogicalPage(begin), count as u32);
+            }
+            parts.push(RunPart { first, pages });
+        }
+        Some(Self { group, parts, last })
+    }
+}
+
+fn put_key(out: &mut impl Sink, key: &[u8]) {
+    out.number(key.len() as u64);
+    out.bytes(key);
+}
+
+fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::log::Cursor;
+
+    fn parts() -> impl Strategy<Value = Vec<RunPart>> {
+        let pages = proptest::collection::vec(any::<u32>().prop_map(|page| page >> 1), 0..4);
+        let key = proptest::collection::vec(0_u8..3, 0..6);
+        let part = (key, pages).prop_map(|(first, pages)| RunPart {
+            first,
+            pages: pages.into_iter().map(LogicalPage).collect(),
+        });
+        proptest::collection::vec(part, 0..6)
+    }
+
+    proptest! {
+        /// Goal (rule D7): what bounds a record is what a name takes, and it is read as it was.
+        #[test]
+        fn names_are_read_as_they_were(parts in parts(), group: u64, last: [u8; 5]) {
+            let run = Run { group: GroupId(group), parts, last: last.to_vec() };
+            let mut bytes = Vec::new();
+            run.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), run.encoded_size());
+            prop_assert_eq!(Run::decode(&mut Input(Cursor::new(&bytes))), Some(run));
+        }
+
+        /// Goal (D5): damage is no panic, and takes no memory that it names.
+        #[test]
+        fn damaged_names_are_refused_or_read(bytes: Vec<u8>) {
+            if let Some(run) = Run::decode(&mut Input(Cursor::new(&bytes))) {
+                prop_assert!(run.page_count() as u64 <= PAGES_MAX);
+            }
+        }
+    }
+
+    /// Goal: a run of a bulk commit takes few bytes of the record for each of its pages.
+    #[test]
+    fn pages_that_follow_each_other_are_named_in_few_bytes() {
+        let part = |number: u8| RunPart {
+            first: vec![0, 0, 0, 1, number * 9, 7],
+            pages: PageSpans::from_iter([LogicalPage(70_000 + u32::from(number))]),
+        };
+        let run = Run { group: GroupId(1), parts: (0..27).map(part).collect(), last: vec![0; 20] };
+        assert!(run.encoded_size() <= 40 + 27 * 8, "{} bytes", run.encoded_size());
+    }
+}
