@@ -68,10 +68,10 @@ pub(crate) enum UsageError {
     #[error("--ecc own: {0}")]
     Ecc(ProfileError),
     /// The limit does not fit the profile.
-    #[error("--limit: {0}")]
+    #[error("--limit: {}", of_size(.0))]
     Limit(ProfileError),
     /// The capacity does not fit the profile.
-    #[error("--capacity: {0}")]
+    #[error("--capacity: {}", of_size(.0))]
     Capacity(ProfileError),
     /// The capacity is less than a block of each die.
     #[error(
@@ -100,6 +100,14 @@ pub(crate) enum UsageError {
     /// Two arguments that do not go together.
     #[error("{0}")]
     Conflict(&'static str),
+}
+
+/// Why a device cannot have a size: its profile alone has no fault.
+fn of_size(error: &ProfileError) -> String {
+    match error {
+        ProfileError::Inconsistent(relation) => relation.to_string(),
+        error => error.to_string(),
+    }
 }
 
 /// Says that neither a profile nor a file has the name.

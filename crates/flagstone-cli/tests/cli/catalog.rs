@@ -86,4 +86,7 @@ fn a_capacity_below_a_block_of_each_die_is_told_the_least() {
     let arguments = ["create", &place.path("db"), "--profile", "femu-slc", "--capacity", "16MiB"];
     let error = flagstone(&arguments).fails(2).stderr;
     assert!(error.contains("16 dies") && error.contains("128 MiB is the least"), "{error}");
+    let arguments = ["create", &place.path("db"), "--profile", "slc-2k", "--capacity", "1TiB"];
+    let error = flagstone(&arguments).fails(2).stderr;
+    assert!(error.contains("--capacity: the device has more than 4194304 blocks"), "{error}");
 }

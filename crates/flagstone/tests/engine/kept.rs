@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use flagstone::{
-    CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table, Transaction,
+    CompactError, Database, Durability, EngineError, Options, PRESETS, Snapshot, Table,
 };
 use flagstone_nand::{
     Crashable, Ending, FaultPlan, Nand, NandError, Profile, SegmentFile, SimNand, SimStorage,
@@ -782,19 +782,21 @@ fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
 #[test]
 fn a_page_that_does_not_read_is_why_there_is_no_room() {
     let (database, table) = with_unreadable_leaves(&Options::default().with_memory(256 << 10));
-    let refused = |change: &dyn Fn(&mut Transaction<SimNand>, u32) -> Result<(), EngineError>| {
-        let committed = |row: u32| {
+    let refusal = |value: Option<&[u8]>| {
+        let change = |row: u32| {
             let mut transaction = database.begin();
-            change(&mut transaction, row)?;
+            match value {
+                Some(value) => transaction.put(table, &(row * 7).to_be_bytes(), value)?,
+                None => transaction.delete(table, &(row * 5 + 1).to_be_bytes())?,
+            }
             transaction.commit().map(drop)
         };
-        (0..100_000_u32).find_map(|row| committed(row).err()).unwrap()
+        (0..100_000).find_map(|row| change(row).err()).unwrap()
     };
-    let row = [3; 60];
-    let error = refused(&|transaction, n| transaction.put(table, &(n * 7).to_be_bytes(), &row));
-    assert!(is_damage(&error), "{error}");
-    let error = refused(&|transaction, n| transaction.delete(table, &(n * 5 + 1).to_be_bytes()));
-    assert!(is_damage(&error), "{error}");
+    for value in [Some(&[3; 60][..]), None] {
+        let error = refusal(value);
+        assert!(is_damage(&error), "{error}");
+    }
     let error = database.drop_table("t").unwrap_err();
     assert!(is_damage(&error), "{error}");
 }
