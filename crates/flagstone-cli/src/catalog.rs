@@ -90,6 +90,7 @@ fn profile_table(profiles: &[Profile]) -> String {
         "{table}\n\
          page: data + spare bytes. programs: of a page's data and spare area between two erases.\n\
          reserve: what the translation layer of a drive keeps of that size. buses: that the dies share.\n\
+         Drives are for `bench`; `create` makes an image of their bare chips, and on a real one a plain file.\n\
          `flagstone profiles NAME` prints one as the TOML file that `--profile` takes.\n"
     )
 }

@@ -16,11 +16,12 @@ use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
 use flagstone_lab::crossover::CrossoverError;
 use flagstone_lab::reproduce::ReproduceError;
-use flagstone_nand::{NandError, OpenDeviceError, ProbeError, ProfileError, suggestion};
+use flagstone_nand::{NandError, OpenDeviceError, ProbeError, ProfileError, SideFault, suggestion};
 use flagstone_space::{MountError, SpaceError};
 use serde_json::json;
 use thiserror::Error;
 
+use crate::escape::escape;
 use crate::exit::Exit;
 use crate::lines::BadLine;
 use crate::output::{Form, counted};
@@ -51,7 +52,7 @@ pub(crate) enum Failure {
         source: EngineError,
     },
     /// The table is not there.
-    #[error("{path}: there is no table `{table}`{}", suggestion(nearest.as_deref()))]
+    #[error("{path}: there is no table `{}`{}", shown(table), suggested(nearest.as_deref()))]
     NoTable {
         /// File of the database.
         path: PathBuf,
@@ -81,7 +82,7 @@ pub(crate) enum Failure {
         states: u64,
     },
     /// The snapshot is not there.
-    #[error("{path}: no snapshot `{snapshot}` is kept{}", suggestion(nearest.as_deref()))]
+    #[error("{path}: no snapshot `{}` is kept{}", shown(snapshot), suggested(nearest.as_deref()))]
     NoSnapshot {
         /// File of the database.
         path: PathBuf,
@@ -91,7 +92,7 @@ pub(crate) enum Failure {
         nearest: Option<String>,
     },
     /// The key is not there.
-    #[error("{path}: table `{table}` has no key `{key}`")]
+    #[error("{path}: table `{}` has no key `{key}`", shown(table))]
     NoKey {
         /// File of the database.
         path: PathBuf,
@@ -230,6 +231,16 @@ pub(crate) enum LineFault {
     /// It cannot be read to its end.
     #[error("cannot read it: {0}")]
     Read(io::Error),
+}
+
+/// A name as it is written and read everywhere.
+fn shown(name: &str) -> String {
+    escape(name.as_bytes())
+}
+
+/// The end of a message that names what was probably meant.
+fn suggested(nearest: Option<&str>) -> String {
+    suggestion(nearest.map(shown).as_deref())
 }
 
 impl From<io::Error> for Failure {
@@ -524,9 +535,11 @@ fn device_exit(error: &OpenDeviceError) -> Exit {
             Exit::NotADatabase
         }
         OpenDeviceError::Version { .. } => Exit::Version,
-        OpenDeviceError::Size { .. } | OpenDeviceError::Damaged | OpenDeviceError::Side { .. } => {
-            Exit::Damaged
-        }
+        OpenDeviceError::Size { .. } | OpenDeviceError::Damaged => Exit::Damaged,
+        OpenDeviceError::Side { fault, .. } => match **fault {
+            SideFault::Io { errno } => file_exit(io::Error::from_raw_os_error(errno).kind()),
+            _ => Exit::Damaged,
+        },
         OpenDeviceError::Profile(_) => Exit::Usage,
         OpenDeviceError::Locked | OpenDeviceError::Attached { .. } => Exit::Locked,
         OpenDeviceError::ReadOnly => Exit::ReadOnly,

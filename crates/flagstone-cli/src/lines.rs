@@ -48,7 +48,7 @@ pub(crate) enum BadLine {
     #[error("not `{{\"table\",\"key\",\"value\"}}` in JSON: {0}")]
     Json(String),
     /// A member is not base64 with padding.
-    #[error("`{member}` is not base64: {source}")]
+    #[error("`{member}` is not base64: {}", as_clause(source))]
     Base64 {
         /// Member concerned.
         member: &'static str,
@@ -58,6 +58,14 @@ pub(crate) enum BadLine {
     /// Longer than the line of any row that the database stores.
     #[error("longer than {0} bytes, the line of the longest row that this database stores")]
     TooLong(u64),
+}
+
+/// A message of another library as a part of a sentence of ours.
+fn as_clause(source: &base64::DecodeError) -> String {
+    let text = source.to_string();
+    let mut letters = text.trim_end_matches('.').chars();
+    let first = letters.next().map(|letter| letter.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
 }
 
 /// Writes one row and its end of line.
@@ -186,6 +194,13 @@ mod tests {
         }
         assert_eq!(lines.bytes(), text.len() as u64);
         rows
+    }
+
+    #[test]
+    fn what_is_no_base64_is_said_in_one_sentence() {
+        let line = b"{\"table\":\"t\",\"key\":\"YQ==\",\"value\":\"!!\"}\n";
+        let said = "1: `value` is not base64: invalid symbol 33, offset 0";
+        assert_eq!(rows(line), [Err(said.to_owned())]);
     }
 
     #[test]

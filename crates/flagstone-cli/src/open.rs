@@ -144,7 +144,10 @@ const LARGE: u64 = 1 << 30;
 pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
     let path = &creation.path;
     let size = match &creation.device {
-        NewDevice::Image(profile) => profile.geometry.image_size(),
+        NewDevice::Image(profile) => {
+            warn_of_drive(path, profile, form);
+            profile.geometry.image_size()
+        }
         NewDevice::Segments(profile) => profile.geometry.data_size(),
         NewDevice::Growing(..) | NewDevice::Mtd(..) => return Ok(()),
     };
@@ -161,6 +164,21 @@ pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
         warn(&format!("{path}: all of its {size} are written now; see --capacity"), form);
     }
     Ok(())
+}
+
+/// Says what an image of a drive is, which is no image of what a host sees of it.
+fn warn_of_drive(path: &Path, profile: &Profile, form: Form) {
+    if profile.translation.is_none() {
+        return;
+    }
+    let (path, name) = (path.display(), &profile.name);
+    warn(
+        &format!(
+            "{path}: {name} is a drive, and the image is one of its bare chips, as if the drive did not manage them: \
+             on a drive of your own (SSD, eMMC, SD) leave out --profile"
+        ),
+        form,
+    );
 }
 
 /// Creates an empty database; when that fails, no file of it stays behind.

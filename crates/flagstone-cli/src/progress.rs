@@ -24,11 +24,7 @@ impl Progress {
         let visible = form == Form::Text && stderr().is_terminal();
         let target =
             if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(None, target);
-        if visible {
-            bar.enable_steady_tick(Duration::from_millis(200));
-        }
-        Self { bar, phase: String::new() }
+        Self { bar: ProgressBar::with_draw_target(None, target), phase: String::new() }
     }
 
     /// A line that shows that `phase` goes on, for what cannot say how far it has come.
@@ -58,8 +54,12 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(style) {
             self.bar.set_style(style.progress_chars("=> "));
         }
-        self.bar.reset();
         self.bar.set_message(Cow::Owned(phase.to_owned()));
+        self.bar.reset();
+        // No earlier: a line without its phase would be drawn first, in another style.
+        if !self.bar.is_hidden() {
+            self.bar.enable_steady_tick(Duration::from_millis(200));
+        }
     }
 
     /// Removes the line.

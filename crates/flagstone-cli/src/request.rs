@@ -9,7 +9,9 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use flagstone::{Durability, FileSize, Options, OptionsError};
-use flagstone_nand::{CellMode, EccOwner, Profile, ProfileError, SegmentFile, suggestion};
+use flagstone_nand::{
+    CellMode, EccOwner, Inconsistency, Profile, ProfileError, SegmentFile, suggestion,
+};
 use thiserror::Error;
 
 use crate::args::{
@@ -20,7 +22,7 @@ use crate::args::{
 use crate::escape::{BadEscape, unescape};
 use crate::open::is_block_device;
 use crate::overrides::{self, BadOption};
-use crate::size::{BadQuantity, parse_size};
+use crate::size::{BadQuantity, format_size, parse_size};
 
 /// Why a command line that has the right shape is refused all the same.
 #[derive(Debug, Error)]
@@ -66,11 +68,22 @@ pub(crate) enum UsageError {
     #[error("--ecc own: {0}")]
     Ecc(ProfileError),
     /// The limit does not fit the profile.
-    #[error("--limit: {0}")]
+    #[error("--limit: {}", of_size(.0))]
     Limit(ProfileError),
     /// The capacity does not fit the profile.
-    #[error("--capacity: {0}")]
+    #[error("--capacity: {}", of_size(.0))]
     Capacity(ProfileError),
+    /// The capacity is less than a block of each die.
+    #[error(
+        "--capacity: the device has {die_count} dies, each with a block at least: {} is the least",
+        format_size(*size_min)
+    )]
+    FewBlocks {
+        /// Dies of the profile.
+        die_count: u32,
+        /// Bytes of a block on each.
+        size_min: u64,
+    },
     /// An option that a database keeps from its creation.
     #[error("option `{0}` is decided when a database is created, and stays; leave it out")]
     Fixed(&'static str),
@@ -87,6 +100,14 @@ pub(crate) enum UsageError {
     /// Two arguments that do not go together.
     #[error("{0}")]
     Conflict(&'static str),
+}
+
+/// Why a device cannot have a size: its profile alone has no fault.
+fn of_size(error: &ProfileError) -> String {
+    match error {
+        ProfileError::Inconsistent(relation) => relation.to_string(),
+        error => error.to_string(),
+    }
 }
 
 /// Says that neither a profile nor a file has the name.
@@ -444,7 +465,7 @@ impl TryFrom<NewArgs> for Creation {
         let capacity = args.capacity.as_deref().map(parse_size).transpose();
         let capacity = capacity.map_err(UsageError::from)?;
         let sized = |name: &str, default: Option<u64>| match capacity.or(default) {
-            Some(bytes) => profile(name)?.with_capacity(bytes).map_err(UsageError::Capacity),
+            Some(bytes) => with_capacity(profile(name)?, bytes),
             None => profile(name),
         };
         let image = || sized(named.unwrap_or(CHIP_PROFILE), None).map(NewDevice::Image);
@@ -493,6 +514,18 @@ impl TryFrom<NewArgs> for Creation {
         };
         let options = Options::try_from(&args.engine)?;
         Ok(Self { path: args.path, device, overwrite: args.overwrite, options })
+    }
+}
+
+/// A device like `profile` with room for `bytes`.
+fn with_capacity(profile: Profile, bytes: u64) -> Result<Profile, UsageError> {
+    let die_count = profile.geometry.die_count;
+    let size_min = profile.geometry.block_size() * u64::from(die_count);
+    match profile.with_capacity(bytes) {
+        Err(ProfileError::Inconsistent(Inconsistency::Dies)) => {
+            Err(UsageError::FewBlocks { die_count, size_min })
+        }
+        sized => sized.map_err(UsageError::Capacity),
     }
 }
 

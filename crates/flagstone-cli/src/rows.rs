@@ -172,10 +172,24 @@ fn print_rows(
     };
     let mut printer = RowPrinter::begin(&scan.table, output)?;
     for row in rows.take(scan.limit) {
-        let (key, value) = row.map_err(|source| opened.failure(source))?;
-        printer.row(&key, &value)?;
+        match row {
+            Ok((key, value)) => printer.row(&key, &value)?,
+            Err(source) => {
+                printer.end(Extent::Part)?;
+                return Err(opened.failure(source));
+            }
+        }
     }
-    Ok(printer.end()?)
+    Ok(printer.end(Extent::Whole)?)
+}
+
+/// How many of the rows asked for were printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All.
+    Whole,
+    /// Those before a failure.
+    Part,
 }
 
 fn slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
@@ -209,9 +223,11 @@ impl<'a> RowPrinter<'a> {
         }
     }
 
-    fn end(self) -> io::Result<()> {
+    /// Ends the rows; a JSON object of a part of them says so, and is one all the same.
+    fn end(self, extent: Extent) -> io::Result<()> {
         if self.output.form() == Form::Json {
-            writeln!(self.output.stream(), "],\"count\":{}}}", self.count)?;
+            let complete = if extent == Extent::Part { ",\"complete\":false" } else { "" };
+            writeln!(self.output.stream(), "],\"count\":{}{complete}}}", self.count)?;
         }
         Ok(())
     }

@@ -109,7 +109,7 @@ pub enum OpenDeviceError {
     /// The head of the file is damaged.
     #[error("the description of the device is damaged")]
     Damaged,
-    /// The side file of an image is damaged.
+    /// The side file of an image is damaged, or cannot be read or written.
     #[error("the profile beside the image, {}: {fault}", path.display())]
     Side {
         /// Side file.
@@ -126,8 +126,8 @@ pub enum OpenDeviceError {
     /// No device of the Linux MTD layer.
     #[error("it is no MTD device, such as /dev/mtd0")]
     NotMtd,
-    /// Another process has the file open.
-    #[error("another process has the device open")]
+    /// Another process has the file open, or this one has it already.
+    #[error("the device is open already, in another process or in this one")]
     Locked,
     /// The file cannot be written.
     #[error("the device cannot be written")]
@@ -185,6 +185,12 @@ pub enum SideFault {
     /// What it says of the blocks of the image.
     #[error("its table `image` is damaged")]
     Blocks,
+    /// A host call failed.
+    #[error("{}", std::io::Error::from_raw_os_error(*errno))]
+    Io {
+        /// `errno` of the failed call.
+        errno: i32,
+    },
 }
 
 /// Whose code words a chip carries.

@@ -32,7 +32,8 @@ pub(crate) struct NewArgs {
     /// Kind of device [default: image when --profile names a chip, else file].
     #[arg(long, value_name = "KIND")]
     pub(crate) device: Option<RawDevice>,
-    /// Profile of the device: a name (see `flagstone profiles`), or a TOML file.
+    /// Profile of the device: a name (see `flagstone profiles`), or a TOML file. Of a drive it makes an image of
+    /// the bare chips: a database on an SSD, eMMC or SD is a plain file, without --profile.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
     /// Who computes the ECC of a chip, if not who the profile says [default: device]. Whoever opens the

@@ -95,7 +95,8 @@ Examples:
   flagstone scan shop.db users --reverse --limit 1  the last row
   flagstone scan shop.db users --json
 
-A row is its key, a tab and its value, both with bytes outside printable ASCII as \\xNN.")]
+A row is its key, a tab and its value, both with bytes outside printable ASCII as \\xNN. Where a failure ends
+the rows early, their JSON object has `\"complete\":false`.")]
 pub(crate) struct ScanArgs {
     #[command(flatten)]
     pub(crate) database: ReadArgs,

@@ -79,6 +79,32 @@ fn a_damaged_database_gives_the_row_or_a_typed_error() {
     }
 }
 
+/// Goal: a scan that meets damage on its way prints whole JSON, which says that rows are missing. Method: the bytes of
+/// a row in the middle of many are overwritten, wherever they are.
+#[test]
+fn a_scan_that_damage_ends_is_json_and_says_so() {
+    let place = Place::with_database(DEVICES[1]);
+    let line = |row: u32| format!("{{\"table\":\"t\",\"key\":\"{row:08}\",\"value\":\"AAAA\"}}\n");
+    fs::write(place.file("rows"), (0..5_000).map(line).collect::<String>()).expect("written");
+    place.run("import", &[&place.path("rows")]).ok();
+    place.run("put", &["t", "\\xd3M4\\xdb\\x9d3", "the one in the middle"]).ok();
+    place.run("merge", &[]).ok();
+    let mut bytes = fs::read(place.file("db")).expect("readable");
+    let wanted = b"the one in the middle";
+    let found = |bytes: &[u8]| bytes.windows(wanted.len()).position(|window| window == wanted);
+    while let Some(at) = found(&bytes) {
+        bytes[at..at + wanted.len()].fill(0);
+    }
+    fs::write(place.file("db"), &bytes).expect("written");
+    let ran = place.run("scan", &["t", "--json"]).fails(5);
+    let json = ran.json();
+    let rows = json["rows"].as_array().expect("rows").len();
+    assert!(rows > 100 && rows < 5_000, "{rows}");
+    assert_eq!((&json["count"], &json["complete"]), (&rows.into(), &false.into()));
+    let json = place.run("scan", &["t", "--json", "--limit", "10"]).ok().json();
+    assert_eq!((&json["count"], json.get("complete")), (&10.into(), None));
+}
+
 #[test]
 fn a_profile_that_does_not_match_the_image_is_refused() {
     let place = place_with_a_row(DEVICES[0]);

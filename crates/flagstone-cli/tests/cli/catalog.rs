@@ -1,6 +1,6 @@
 //! Listings and help: what there is to choose from.
 
-use crate::command::flagstone;
+use crate::command::{Place, flagstone};
 
 #[test]
 fn every_command_has_help() {
@@ -57,4 +57,36 @@ fn a_printed_preset_is_a_list_of_options() {
     let text = flagstone(&["presets", "traditional"]).ok().stdout;
     assert!(text.contains("frames=ahead"), "{text}");
     assert!(text.contains("group_delay=5ms"), "{text}");
+}
+
+/// Goal: nobody takes the image of a drive for a drive. Method: what `create` says of one, as text and as JSON, and
+/// of a chip.
+#[test]
+fn an_image_of_a_drive_is_said_to_be_of_its_chips() {
+    let place = Place::empty();
+    let create = |name: &str, profile: &str, more: &[&str]| {
+        let path = place.path(name);
+        let arguments = ["create", &path, "--profile", profile, "--capacity", "8MiB"];
+        let ran = flagstone(&[&arguments[..], more].concat());
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stderr
+    };
+    let warning = create("drive", "otf-ssd", &[]);
+    assert!(warning.contains("warning") && warning.contains("bare chips"), "{warning}");
+    let warning = create("too", "otf-ssd", &["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&warning).expect("one object");
+    let message = json["warning"]["message"].as_str().expect("a message");
+    assert!(message.contains("leave out --profile"), "{message}");
+    assert_eq!(create("chip", "slc-2k", &[]), "");
+}
+
+#[test]
+fn a_capacity_below_a_block_of_each_die_is_told_the_least() {
+    let place = Place::empty();
+    let arguments = ["create", &place.path("db"), "--profile", "femu-slc", "--capacity", "16MiB"];
+    let error = flagstone(&arguments).fails(2).stderr;
+    assert!(error.contains("16 dies") && error.contains("128 MiB is the least"), "{error}");
+    let arguments = ["create", &place.path("db"), "--profile", "slc-2k", "--capacity", "1TiB"];
+    let error = flagstone(&arguments).fails(2).stderr;
+    assert!(error.contains("--capacity: the device has more than 4194304 blocks"), "{error}");
 }

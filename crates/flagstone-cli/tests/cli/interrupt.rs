@@ -47,9 +47,10 @@ fn a_database_half_made_is_gone() {
     }
 }
 
-/// Goal: nor is there a file that was being written. Method: a backup of a database that takes a while.
+/// Goal: nor is there a file that was being written. Method: a backup of a database that takes a while, and its
+/// compaction.
 #[test]
-fn a_backup_half_written_is_gone() {
+fn a_backup_and_a_compaction_half_written_are_gone() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("text").to_owned();
     flagstone(&["create", &path("db")]).ok();
@@ -58,9 +59,10 @@ fn a_backup_half_written_is_gone() {
     });
     fs::write(path("rows"), rows.collect::<String>()).expect("written");
     flagstone(&["import", &path("db"), &path("rows")]).ok();
+    let left = vec!["db".to_owned(), "rows".to_owned()];
     let backup = ["backup", &path("db"), &path("out")];
-    assert_eq!(
-        interrupted(directory.path(), "-INT", &backup),
-        (Some(2), vec!["db".to_owned(), "rows".to_owned()])
-    );
+    assert_eq!(interrupted(directory.path(), "-INT", &backup), (Some(2), left.clone()));
+    let compact = ["compact", &path("db")];
+    assert_eq!(interrupted(directory.path(), "-INT", &compact), (Some(2), left));
+    flagstone(&["check", &path("db")]).ok();
 }

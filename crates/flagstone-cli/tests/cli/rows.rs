@@ -11,6 +11,21 @@ use flagstone::{AnyIndex, Database, Index, Options};
 
 use crate::command::{DEVICES, Place, binary, flagstone, run};
 
+/// Goal: a message shows names as they are written, and steers no terminal. Method: a table and a snapshot whose names
+/// hold control characters, asked for with a letter more.
+#[test]
+fn names_in_messages_are_written_as_everywhere() {
+    let place = Place::with_database(DEVICES[0]);
+    place.run("put", &["a\u{1b}[31mred", "k", "v"]).ok();
+    let error = place.run("get", &["a\u{1b}[31mredd", "k"]).fails(3).stderr;
+    let expected = "no table `a\\x1b[31mredd`; did you mean `a\\x1b[31mred`?";
+    assert!(error.contains(expected), "{error}");
+    let error = place.run("get", &["a\u{1b}[31mred", "l"]).fails(3).stderr;
+    assert!(error.contains("table `a\\x1b[31mred` has no key `l`"), "{error}");
+    let error = place.run("get", &["t", "k", "--snapshot", "x\n"]).fails(3).stderr;
+    assert!(error.contains("no snapshot `x\\x0a` is kept"), "{error}");
+}
+
 #[test]
 fn what_one_process_puts_the_next_one_gets() {
     for device in DEVICES {

@@ -67,7 +67,7 @@ pub(super) fn load(path: &Path) -> Result<(Profile, Option<Value>), OpenDeviceEr
         Err(found) if found.kind() == ErrorKind::InvalidData => {
             return Err(error(path, SideFault::Text));
         }
-        Err(found) => return Err(io(&found)),
+        Err(found) => return Err(io(path, &found)),
     };
     parse(&text).map_err(|fault| error(path, fault))
 }
@@ -136,13 +136,14 @@ impl Side {
     ) -> Result<(), OpenDeviceError> {
         let text = self.text(profile, closing);
         let fresh = unfinished(path);
-        let replace = || {
-            let mut file = File::create(&fresh)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_data()?;
-            fs::rename(&fresh, path)
-        };
-        replace().map_err(|error| io(&error))
+        // The name tells why, where the directory alone cannot be written.
+        let mut file = File::create(&fresh).map_err(|error| io(&fresh, &error))?;
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        written.and_then(|()| fs::rename(&fresh, path)).map_err(|error| {
+            // What cannot be removed stays; the next one takes its place.
+            let _ = fs::remove_file(&fresh);
+            io(path, &error)
+        })
     }
 
     fn text(&self, profile: &Profile, closing: Closing) -> String {
@@ -198,8 +199,8 @@ impl Side {
     }
 }
 
-fn io(error: &std::io::Error) -> OpenDeviceError {
-    OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
+fn io(path: &Path, found: &std::io::Error) -> OpenDeviceError {
+    error(path, SideFault::Io { errno: found.raw_os_error().unwrap_or(EIO) })
 }
 
 /// A list of the table; absent = empty.

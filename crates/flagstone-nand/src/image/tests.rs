@@ -186,7 +186,9 @@ fn a_cut_ends_the_operation_in_flight_and_the_session() {
 #[test]
 fn unusable_files_are_refused_by_kind() {
     let (directory, path, nand) = created(&tiny());
-    assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Locked);
+    let refused = ImageNand::open(&path).unwrap_err();
+    assert_eq!(refused, OpenDeviceError::Locked);
+    assert!(refused.to_string().ends_with("in another process or in this one"), "{refused}");
     drop(nand);
     let side = ImageNand::side_path(&path);
     let text = std::fs::read_to_string(&side).unwrap();
@@ -201,7 +203,11 @@ fn unusable_files_are_refused_by_kind() {
     std::fs::write(&side, text.replace("programs = [", "programs = [\"x\",")).unwrap();
     assert_eq!(fault(ImageNand::open(&path)), SideFault::Blocks);
     std::fs::remove_file(&side).unwrap();
-    assert_eq!(ImageNand::open(&path).unwrap_err(), OpenDeviceError::Io { errno: 2 });
+    let refused = ImageNand::open(&path).unwrap_err();
+    assert!(refused.to_string().contains("chip.img.toml: No such file"), "{refused}");
+    assert_eq!(fault(Err(refused)), SideFault::Io { errno: 2 });
+    std::fs::create_dir(&side).unwrap();
+    assert_eq!(fault(ImageNand::open(&path)), SideFault::Io { errno: 21 });
     let absent = directory.path().join("absent");
     assert_eq!(ImageNand::open(&absent).unwrap_err(), OpenDeviceError::Io { errno: 2 });
 }
@@ -361,6 +367,24 @@ fn a_creation_that_fails_leaves_every_file_as_it_was() {
     ImageNand::create(&path, &tiny()).unwrap();
     assert_eq!(ImageNand::create(&path, &tiny()).unwrap_err(), taken);
     assert!(path.exists() && side.exists());
+}
+
+/// Goal: a side file that could not be replaced leaves none behind that is not complete. Method: a directory in its
+/// place, when the image is closed, and when it is opened to be written.
+#[test]
+fn a_side_file_that_cannot_be_saved_leaves_no_other() {
+    let (_directory, path, nand) = created(&tiny());
+    let side = ImageNand::side_path(&path);
+    let text = std::fs::read(&side).unwrap();
+    std::fs::remove_file(&side).unwrap();
+    std::fs::create_dir_all(side.join("in the way")).unwrap();
+    let unfinished = path.with_extension("img.toml.new");
+    assert!(matches!(nand.close(), Err(OpenDeviceError::Side { path, .. }) if path == side));
+    assert!(!unfinished.exists());
+    std::fs::remove_dir_all(&side).unwrap();
+    std::fs::write(&side, text).unwrap();
+    ImageNand::open(&path).unwrap().close().unwrap();
+    assert!(side.is_file() && !unfinished.exists());
 }
 
 /// What is wrong in the side file of an image that does not open.

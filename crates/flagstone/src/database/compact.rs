@@ -133,7 +133,7 @@ impl Database<AnyNand> {
     }
 
     /// As [`Database::compact`], and tells `watch` from time to time how many rows were copied, and about
-    /// how many there are.
+    /// how many there are: 0 of 0 before anything is made, when nobody else works on the database.
     ///
     /// # Errors
     ///
@@ -172,6 +172,16 @@ impl Database<AnyNand> {
         Self::compact_anew(path.as_ref(), options, Some(size), watch)
     }
 
+    /// The file that a compaction of the database at `path` writes, beside it: there while it is at work. What it left
+    /// when it was killed, the next one removes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the host: the database is not there.
+    pub fn compacting_file(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+        unfinished(&fs::canonicalize(path)?)
+    }
+
     fn compact_anew(
         path: &Path,
         options: &Options,
@@ -207,12 +217,13 @@ fn write_anew(
     (path, unfinished): (&Path, &Path),
     options: &Options,
     size: Option<FileSize>,
-    watch: impl FnMut(u64, u64),
+    mut watch: impl FnMut(u64, u64),
 ) -> Result<CompactReport, CompactError> {
     let count = old.kept_snapshots().len();
     if count > 0 {
         return Err(CompactError::Snapshots { count });
     }
+    watch(0, 0);
     let new = |source| CompactError::New { path: unfinished.into(), source };
     let copy = match size {
         Some(size) => {

@@ -22,12 +22,21 @@ pub struct LoadReport {
 
 /// Why a load ended early. What came before stays stored.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the load ended after {stored} rows, which are stored: {source}")]
+#[error("{}: {source}", how_far(*stored))]
 pub struct LoadError {
     /// Rows from the beginning that are durable: a load that goes on begins behind them.
     pub stored: u64,
     /// Why.
     pub source: EngineError,
+}
+
+/// How far a load came, as the beginning of a sentence.
+fn how_far(stored: u64) -> String {
+    match stored {
+        0 => String::from("the load stored no row"),
+        1 => String::from("the load ended after one row, which is stored"),
+        rows => format!("the load ended after {rows} rows, which are stored"),
+    }
 }
 
 /// Largest commit of a load, in bytes of rows.
@@ -37,7 +46,7 @@ const BATCH_BYTES_MAX: usize = 1 << 20;
 pub(super) const ROW_OVERHEAD: usize = 64;
 
 impl<D: Nand> Database<D> {
-    /// Stores rows that come in ascending order of their keys, and says how many there were.
+    /// Stores rows that come in ascending order of their keys, and says how many there were: none is fine, too.
     ///
     /// Rows that fall between two neighbours of the table, or behind its last row, are written once: a
     /// commit consists of the leaves that they fill, and the log only says where these are. Others are
@@ -188,6 +197,19 @@ mod tests {
         let error = database.load_sorted(table, long).unwrap_err();
         assert!(matches!(error.source, EngineError::KeyTooLong { .. }), "{error}");
         assert_eq!(error.stored, 0);
+        assert!(error.to_string().starts_with("the load stored no row: key of"), "{error}");
+    }
+
+    /// Goal: a load of nothing is one that has stored nothing. Method: no rows, into a table with rows, too.
+    #[test]
+    fn a_load_without_rows_stores_none_and_costs_nothing() {
+        let (database, table) = database();
+        let none = || std::iter::empty::<([u8; 4], [u8; 96])>();
+        assert_eq!(database.load_sorted(table, none()).unwrap(), LoadReport::default());
+        database.load_sorted(table, [row(1)]).unwrap();
+        assert_eq!(database.load_sorted(table, none()).unwrap(), LoadReport::default());
+        assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 1);
+        assert_eq!(how_far(1), "the load ended after one row, which is stored");
     }
 
     /// Goal: rows that fall among others are stored all the same. Method: every second row, then the rest.

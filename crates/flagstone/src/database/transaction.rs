@@ -477,7 +477,12 @@ impl<D: Nand> Transaction<D> {
             match self.run(|engine| engine.commit(xid, Durability::Deferred)) {
                 Ok(ticket) => break ticket,
                 Err(EngineError::OutcomeUnknown) => return Err(EngineError::OutcomeUnknown),
-                Err(error) if self.runtime.engine().gives_up(xid) => return Err(error),
+                Err(error) if self.runtime.engine().gives_up(xid) => {
+                    return Err(match error {
+                        EngineError::Full => self.runtime.engine().why_full(xid),
+                        error => error,
+                    });
+                }
                 // Work for others failed, not what commits this one: that goes on.
                 Err(_) => {
                     self.runtime.await_flush();

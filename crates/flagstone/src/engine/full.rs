@@ -92,15 +92,28 @@ impl Engine {
             return Err(Stop::Wait(Wait::Quiet));
         }
         let (size, growth) = self.demand_of(xid);
+        match self.room_missed(size, growth) {
+            Some(wait) => Err(Stop::Wait(wait)),
+            None => self.admit_growth(growth),
+        }
+    }
+
+    /// The room that a commit of `size` bytes waits for, which merging and checkpoints make.
+    fn room_missed(&self, size: usize, growth: usize) -> Option<Wait> {
         let deltas_size = self.deltas_size + size + self.claim_demand();
         if deltas_size > self.deltas_limit(growth) && self.has_deltas() {
-            return Err(Stop::Wait(Wait::Memory));
+            return Some(Wait::Memory);
         }
         let is_full = self.is_log_full() || self.takes_room_of_copies(size);
-        if is_full && !self.bugs.has(SeededBug::LogRoomGiven) {
-            return Err(Stop::Wait(Wait::Log));
-        }
-        self.admit_growth(growth)
+        (is_full && !self.bugs.has(SeededBug::LogRoomGiven)).then_some(Wait::Log)
+    }
+
+    /// Why there was no room for the commit of `xid`. Changes of a page that does not read never reach it: where
+    /// the commit waited in vain for them to make way, that is why, and deleting would not help.
+    pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
+        let (size, growth) = self.demand_of(xid);
+        let unread = self.room_missed(size, growth).and_then(|_| self.unread_error());
+        unread.unwrap_or(EngineError::Full)
     }
 
     /// Whether the log has no room for users before a checkpoint frees some.

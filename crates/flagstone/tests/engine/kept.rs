@@ -731,12 +731,9 @@ fn a_snapshot_on_a_worn_device_can_be_dropped() {
     assert!(database.check().unwrap().is_sound());
 }
 
-/// Goal: a snapshot that cannot be kept because a page does not read says which. Method: damage in every leaf, and a
-/// change that waits for one.
-#[test]
-fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
-    let options = Options::default().with_memory(256 << 10);
-    let database = Database::create_on(chip("slc-2k", 64), &options).unwrap();
+/// A database whose leaves do not read any more, and its table.
+fn with_unreadable_leaves(options: &Options) -> (Database<SimNand>, Table) {
+    let database = Database::create_on(chip("slc-2k", 64), options).unwrap();
     let table = database.table("t").unwrap();
     let mut transaction = database.begin();
     (0..300_u32).for_each(|row| transaction.put(table, &row.to_be_bytes(), &[1; 60]).unwrap());
@@ -751,20 +748,55 @@ fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
             (0..4).for_each(|word| device.flip_bits(page, word, strength + 1));
         }
     }
-    let database = Database::open_on(device, &options).unwrap();
+    (Database::open_on(device, options).unwrap(), table)
+}
+
+fn is_damage(error: &EngineError) -> bool {
+    match error {
+        EngineError::Corrupt { .. } => true,
+        EngineError::Space(error) => matches!(error, SpaceError::Corrupt { .. }),
+        _ => false,
+    }
+}
+
+/// Goal: a snapshot that cannot be kept because a page does not read says which. Method: damage in every leaf, and a
+/// change that waits for one.
+#[test]
+fn a_page_that_does_not_read_is_why_no_snapshot_is_kept() {
+    let (database, table) = with_unreadable_leaves(&Options::default().with_memory(256 << 10));
     let mut transaction = database.begin();
     transaction.put(table, &7_u32.to_be_bytes(), &[2; 60]).unwrap();
     transaction.commit().unwrap();
     let refused = database.keep_snapshot("kept").unwrap_err();
-    let is_told = match &refused {
-        EngineError::Corrupt { .. } => true,
-        EngineError::Space(error) => matches!(error, SpaceError::Corrupt { .. }),
-        _ => false,
-    };
-    assert!(is_told, "{refused}");
+    assert!(is_damage(&refused), "{refused}");
     assert_eq!(database.kept_snapshots(), Vec::<String>::new());
     // The engine goes on.
     let mut transaction = database.begin();
     transaction.put(table, &8_u32.to_be_bytes(), &[2; 60]).unwrap();
     transaction.commit().unwrap();
+}
+
+/// Goal: a commit that waits in vain for changes of a page that does not read is told of that page, and not that the
+/// device is full. Method: damage in every leaf, and changes until no more fit: rows, then deletes, then the drop of
+/// the table.
+#[test]
+fn a_page_that_does_not_read_is_why_there_is_no_room() {
+    let (database, table) = with_unreadable_leaves(&Options::default().with_memory(256 << 10));
+    let refusal = |value: Option<&[u8]>| {
+        let change = |row: u32| {
+            let mut transaction = database.begin();
+            match value {
+                Some(value) => transaction.put(table, &(row * 7).to_be_bytes(), value)?,
+                None => transaction.delete(table, &(row * 5 + 1).to_be_bytes())?,
+            }
+            transaction.commit().map(drop)
+        };
+        (0..100_000).find_map(|row| change(row).err()).unwrap()
+    };
+    for value in [Some(&[3; 60][..]), None] {
+        let error = refusal(value);
+        assert!(is_damage(&error), "{error}");
+    }
+    let error = database.drop_table("t").unwrap_err();
+    assert!(is_damage(&error), "{error}");
 }
