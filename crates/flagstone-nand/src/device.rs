@@ -244,7 +244,22 @@ pub trait Nand {
         if block_count <= self.present_blocks() { Ok(()) } else { Err(NandError::NoSpace) }
     }
 
-    /// Reads and syncs beside whoever has the device; none where operations take turns.
+    /// Takes note of a program that its caller does next beside whoever has the device, with
+    /// [`SharedNand::program`]; false where [`Nand::program`] has to do it, and nothing was noted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nand::program`].
+    fn begin_program(
+        &mut self,
+        page: PhysicalPage,
+        part: &ProgramPart<'_>,
+    ) -> Result<bool, NandError> {
+        let _ = (page, part);
+        Ok(false)
+    }
+
+    /// What is done beside whoever has the device; none where operations take turns.
     fn shared(&self) -> Option<Arc<dyn SharedNand>> {
         None
     }
@@ -286,6 +301,13 @@ pub trait SharedNand: fmt::Debug + Send + Sync {
     ///
     /// As [`Nand::read`].
     fn read(&self, page: PhysicalPage, target: &mut [u8]) -> Result<(), NandError>;
+
+    /// Programs what [`Nand::begin_program`] took note of.
+    ///
+    /// # Errors
+    ///
+    /// As [`Nand::program`]; what the page holds is not known then.
+    fn program(&self, page: PhysicalPage, data_offset: u32, data: &[u8]) -> Result<(), NandError>;
 
     /// Makes durable whatever had been programmed and erased when the call began.
     ///

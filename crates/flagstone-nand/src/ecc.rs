@@ -303,6 +303,15 @@ impl<D: Nand> Nand for EccNand<D> {
         self.device.extend(block_count)
     }
 
+    fn begin_program(
+        &mut self,
+        page: PhysicalPage,
+        part: &ProgramPart<'_>,
+    ) -> Result<bool, NandError> {
+        // Programs beside this one would get past the ECC.
+        if self.code.is_some() { Ok(false) } else { self.device.begin_program(page, part) }
+    }
+
     fn shared(&self) -> Option<Arc<dyn SharedNand>> {
         // Reads beside this one would get past the ECC.
         if self.code.is_some() { None } else { self.device.shared() }

@@ -56,6 +56,13 @@ macro_rules! forward {
             fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
                 (**self).extend(block_count)
             }
+            fn begin_program(
+                &mut self,
+                page: PhysicalPage,
+                part: &ProgramPart<'_>,
+            ) -> Result<bool, NandError> {
+                (**self).begin_program(page, part)
+            }
             fn shared(&self) -> Option<Arc<dyn SharedNand>> {
                 (**self).shared()
             }

@@ -322,6 +322,16 @@ impl<S: Storage> SegmentFile<S> {
         Ok(pairs.into_iter().all(kept))
     }
 
+    fn programmed(&mut self, page: PhysicalPage, span: &Span, size: usize) {
+        self.pages[page.number() as usize] = span.after;
+        self.counters.bytes_programmed += size as u64;
+        if span.words == self.rules.all_words() && span.rewritten == 0 {
+            self.counters.page_programs += 1;
+        } else {
+            self.counters.partial_programs += 1;
+        }
+    }
+
     fn idle(&self) -> Completion {
         Completion { end_ns: self.storage.now_ns(), corrected_bits_max: 0 }
     }
@@ -366,14 +376,24 @@ impl<S: Storage> Nand for SegmentFile<S> {
         let span = self.judge(page, &part)?;
         let offset = self.offset_of(page) + u64::from(part.data_offset);
         let completion = self.storage.write_at(offset, part.data)?;
-        self.pages[page.number() as usize] = span.after;
-        self.counters.bytes_programmed += part.data.len() as u64;
-        if span.words == self.rules.all_words() && span.rewritten == 0 {
-            self.counters.page_programs += 1;
-        } else {
-            self.counters.partial_programs += 1;
-        }
+        self.programmed(page, &span, part.data.len());
         Ok(completion)
+    }
+
+    fn begin_program(
+        &mut self,
+        page: PhysicalPage,
+        part: &ProgramPart<'_>,
+    ) -> Result<bool, NandError> {
+        self.writable()?;
+        if self.shared.is_none() || part.data.is_empty() {
+            return Ok(false);
+        }
+        let span = self.judge(page, part)?;
+        let offset = self.offset_of(page) + u64::from(part.data_offset);
+        self.storage.begin_write(offset, part.data.len());
+        self.programmed(page, &span, part.data.len());
+        Ok(true)
     }
 
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {

@@ -4,7 +4,7 @@
 //!
 //! - **O1** Written bytes are visible at once and durable after the next successful `sync`.
 //! - **O2** One user at a time, or several that only read: an open file is locked until it is dropped.
-//! - **O3** A sync through a [`SharedStorage`] covers every write that returned before it began.
+//! - **O3** A sync through a [`SharedStorage`] covers every write that returned before it began, whoever wrote.
 
 #[cfg(target_os = "linux")]
 mod direct;
@@ -301,7 +301,10 @@ pub trait Storage {
     /// `NoSpace` when there is none: nothing changed. Power loss.
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
 
-    /// Reads and syncs beside whoever has the storage; none where nothing happens at a time.
+    /// Gets ready for a write through [`SharedStorage::write_at`], which comes next.
+    fn begin_write(&mut self, _offset: u64, _size: usize) {}
+
+    /// What is done beside whoever has the storage; none where nothing happens at a time.
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
         None
     }
@@ -322,6 +325,13 @@ pub trait SharedStorage: fmt::Debug + Send + Sync {
     ///
     /// As [`Storage::read_at`].
     fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError>;
+
+    /// Writes `source` at byte `offset`, where nobody else writes meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Storage::write_at`].
+    fn write_at(&self, offset: u64, source: &[u8]) -> Result<(), StorageError>;
 
     /// Makes durable what had been written when the call began (O3).
     ///

@@ -1,4 +1,4 @@
-//! Reads and syncs beside whoever has the space, on devices that allow it.
+//! Reads, syncs and flushes of the log beside whoever has the space, on devices that allow it.
 //!
 //! Each has three steps: a ticket is made, the device works without the space, and the ticket is
 //! turned in. Never trusts what happened meanwhile.
@@ -8,6 +8,9 @@
 //!     D15). The checks are those of any read; its bytes are judged without the space.
 //! Z2. A sync covers what had been programmed when its ticket was made. Something programmed since
 //!     leaves the device unsynced; a failed sync poisons the space (rule D10).
+//! Z3. What a flush appends has its place in the log when its ticket is made, before anything that is
+//!     appended later. It counts as programmed once the flush is over: a sync that others do meanwhile
+//!     makes nothing of it durable. No record says meanwhile that the session is closed (rule D11).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,11 +20,11 @@ use flagstone_nand::{Nand, NandError, PhysicalPage, SharedNand};
 use crate::bugs::SpaceBug;
 use crate::checksum::crc32c;
 use crate::error::SpaceError;
-use crate::flash::Flash;
+use crate::flash::{Flash, SlotProgram};
 use crate::meta::{HEADER_SIZE, PageKind, PageMeta, Placement, RawMeta};
 use crate::space::{Space, info_of};
 use crate::stats::ReadPurpose;
-use crate::{LogicalPage, PageInfo};
+use crate::{LogAddress, LogicalPage, PageInfo};
 
 /// A sync under way.
 #[derive(Debug)]
@@ -40,6 +43,36 @@ impl SyncTicket {
     /// To be handed to [`Space::end_sync`].
     pub fn run(&self) -> Result<(), NandError> {
         self.device.sync()
+    }
+}
+
+/// Appends to the log under way, and the sync behind them.
+#[derive(Debug)]
+#[must_use]
+pub struct FlushTicket {
+    sync: SyncTicket,
+    programs: Vec<SlotProgram>,
+    end: Option<LogAddress>,
+}
+
+impl FlushTicket {
+    /// Programs what is appended, in order, and makes durable all of it and what had been programmed
+    /// when the ticket was made.
+    ///
+    /// # Errors
+    ///
+    /// To be handed to [`Space::end_flush`].
+    pub fn run(&self) -> Result<(), NandError> {
+        for program in &self.programs {
+            program.run(&*self.sync.device)?;
+        }
+        self.sync.run()
+    }
+
+    /// Where the last append begins.
+    #[must_use]
+    pub fn end(&self) -> Option<LogAddress> {
+        self.end
     }
 }
 
@@ -119,6 +152,49 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
+    /// Appends to the log, and a sync, that need the space at their beginning and their end only; none
+    /// where the device works for one at a time: [`Space::log_append`] and [`Space::sync`] do it there.
+    /// One flush at a time: nothing else is appended before it has ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Space::log_append`].
+    pub fn begin_flush<'a>(
+        &mut self,
+        appends: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Option<FlushTicket>, SpaceError> {
+        if self.flash.device.shared().is_none() {
+            return Ok(None);
+        }
+        assert!(!self.is_flushing, "appends of two flushes would stand between each other");
+        let (mut programs, mut end) = (Vec::new(), None);
+        for bytes in appends {
+            let (address, program) = self.log_append_beside(bytes)?;
+            programs.extend(program);
+            end = Some(address);
+        }
+        let sync = self.begin_sync()?;
+        self.is_flushing = sync.is_some();
+        Ok(sync.map(|sync| FlushTicket { sync, programs, end }))
+    }
+
+    /// Notes how a flush ended (Z3).
+    ///
+    /// # Errors
+    ///
+    /// A failed program or sync poisons the space.
+    pub fn end_flush(
+        &mut self,
+        ticket: FlushTicket,
+        result: Result<(), NandError>,
+    ) -> Result<(), SpaceError> {
+        self.is_flushing = false;
+        result.map_err(|error| self.fail(error))?;
+        let FlushTicket { sync, programs, .. } = ticket;
+        self.flash.flushed(&sync, programs.len());
+        Ok(())
+    }
+
     /// A read of `page` that needs the space at its beginning and its end only; none where
     /// [`Space::read`] has to do it.
     #[must_use]
@@ -168,6 +244,14 @@ impl<D: Nand> Flash<D> {
         self.busy.count(begun_ns, now_ns);
         self.end_ns = self.end_ns.max(now_ns);
         self.synced = self.synced.max(changes);
+    }
+
+    /// Programs of the log are over, and the sync behind them (Z3).
+    fn flushed(&mut self, sync: &SyncTicket, programs: usize) {
+        let is_alone = self.changes == sync.changes;
+        self.changes += programs as u64;
+        self.last_end_ns = self.device.now_ns();
+        self.synced(if is_alone { self.changes } else { sync.changes }, sync.begun_ns);
     }
 
     fn note_read(&mut self, purpose: ReadPurpose, begun_ns: u64) {

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{
     BlockIndex, CellMode, Completion, Nand, NandError, PhysicalPage, ProgramPart, ReadPart,
+    SharedNand,
 };
 
 use crate::Cause;
@@ -104,6 +105,20 @@ impl Busy {
         let begin_ns = begin_ns.max(self.until_ns);
         self.total_ns += end_ns.saturating_sub(begin_ns);
         self.until_ns = begin_ns.max(end_ns);
+    }
+}
+
+/// A program of log slots that its caller does beside whoever has the device.
+#[derive(Debug)]
+pub(crate) struct SlotProgram {
+    page: PhysicalPage,
+    data_offset: u32,
+    data: Vec<u8>,
+}
+
+impl SlotProgram {
+    pub(crate) fn run(&self, device: &dyn SharedNand) -> Result<(), NandError> {
+        device.program(self.page, self.data_offset, &self.data)
     }
 }
 
@@ -273,6 +288,27 @@ impl<D: Nand> Flash<D> {
             self.busy.during(&mut self.device, die, |device| device.program(page, part))?;
         self.done(completion);
         Ok(())
+    }
+
+    /// Takes note of a program of log slots that is done beside whoever has the device; none where that
+    /// takes turns. It counts as programmed once it is over.
+    pub(crate) fn begin_slots(
+        &mut self,
+        number: u32,
+        slot: u32,
+        bytes: &[u8],
+    ) -> Result<Option<SlotProgram>, NandError> {
+        let Some(page) = self.layout.geometry.page_from_number(number) else { return Ok(None) };
+        let slot_size = self.layout.log_slot_size;
+        let data_offset = slot * slot_size as u32;
+        let mut data = bytes.to_vec();
+        data.resize(bytes.len().next_multiple_of(slot_size), 0xFF);
+        let part = ProgramPart { data_offset, data: &data, spare_offset: 0, spare: &[] };
+        if !self.device.begin_program(page, &part)? {
+            return Ok(None);
+        }
+        self.tally.program(Cause::Log, data.len());
+        Ok(Some(SlotProgram { page, data_offset, data }))
     }
 
     /// Reads slots of a log page without any check: fragments carry their own.

@@ -95,6 +95,7 @@ impl<D: Nand> Space<D> {
             first_sequence: 0,
             session: Session::Mounted,
             poisoned: false,
+            is_flushing: false,
             durable: None,
             limbo: BTreeSet::new(),
             flags: BTreeMap::new(),

@@ -64,7 +64,7 @@ mod types;
 mod tests;
 
 pub use append::{APPEND_SLOTS_MAX, AppendLack, AppendRoom, append_lack};
-pub use beside::{ReadTicket, SyncTicket};
+pub use beside::{FlushTicket, ReadTicket, SyncTicket};
 pub use blocks::BlockState;
 #[doc(hidden)]
 pub use bugs::SpaceBug;

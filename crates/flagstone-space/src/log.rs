@@ -19,7 +19,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError, PhysicalPage};
 
 use crate::blocks::{BlockState, Purpose};
 use crate::error::SpaceError;
-use crate::flash::ReadFault;
+use crate::flash::{ReadFault, SlotProgram};
 use crate::layout::LOG_HEAD_COPIES;
 use crate::meta::{PageKind, PageMeta, Placement};
 use crate::place::Claim;
@@ -164,15 +164,7 @@ impl<D: Nand> Space<D> {
     /// `TooLong` when a page cannot hold them; `LogFull` when the budget is used up and no other
     /// block is free; `WornOut` when that is because blocks failed.
     pub fn log_append(&mut self, bytes: &[u8]) -> Result<LogAddress, SpaceError> {
-        self.ready()?;
-        let slots = bytes.len().div_ceil(self.log_slot_size()).max(1) as u32;
-        if slots > self.log_slots_per_page() {
-            let limit = self.layout().geometry.page_size as usize;
-            return Err(SpaceError::TooLong { size: bytes.len(), limit });
-        }
-        if slots > self.log_slots_left() {
-            self.log_skip_page();
-        }
+        let slots = self.find_log_slots(bytes)?;
         for _ in 0..ATTEMPTS_MAX {
             self.open_log_block()?;
             match self.program_log(bytes) {
@@ -182,6 +174,34 @@ impl<D: Nand> Space<D> {
             }
         }
         Err(SpaceError::WornOut)
+    }
+
+    /// As [`Space::log_append`]; the program is left to the caller where the device lets it.
+    pub(crate) fn log_append_beside(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<(LogAddress, Option<SlotProgram>), SpaceError> {
+        let slots = self.find_log_slots(bytes)?;
+        self.open_log_block()?;
+        match self.begin_log_program(bytes) {
+            Ok(Some(program)) => Ok((self.log_appended(slots), Some(program))),
+            Ok(None) => Ok((self.log_append(bytes)?, None)),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// How many slots `bytes` take; the current page has as many left.
+    fn find_log_slots(&mut self, bytes: &[u8]) -> Result<u32, SpaceError> {
+        self.ready()?;
+        let slots = bytes.len().div_ceil(self.log_slot_size()).max(1) as u32;
+        if slots > self.log_slots_per_page() {
+            let limit = self.layout().geometry.page_size as usize;
+            return Err(SpaceError::TooLong { size: bytes.len(), limit });
+        }
+        if slots > self.log_slots_left() {
+            self.log_skip_page();
+        }
+        Ok(slots)
     }
 
     fn log_appended(&mut self, slots: u32) -> LogAddress {
@@ -258,6 +278,15 @@ impl<D: Nand> Space<D> {
         let in_spare = self.layout().placement != Placement::Header;
         let meta = (opens_page && in_spare).then(|| self.log_meta(last.block, last.first));
         self.flash.program_slots(at, self.log.next_slot, bytes, meta)
+    }
+
+    fn begin_log_program(&mut self, bytes: &[u8]) -> Result<Option<SlotProgram>, NandError> {
+        let last = self.log.blocks.back().copied();
+        let Some(last) = last.filter(|_| self.layout().placement == Placement::Header) else {
+            return Ok(None);
+        };
+        let at = self.log_page_at(last, (self.log.next_page - last.first) as u32);
+        self.flash.begin_slots(at, self.log.next_slot, bytes)
     }
 
     /// Where log page `page` stands; `None` outside the log and for a number that was skipped.

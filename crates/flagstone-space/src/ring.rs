@@ -113,7 +113,7 @@ impl<D: Nand> Space<D> {
 
     /// Writes both copies of a record and makes them durable (A1).
     pub(crate) fn write_record(&mut self, mut record: Record) -> Result<(), SpaceError> {
-        record.closed = self.session == Session::Closing;
+        record.closed = self.session == Session::Closing && !self.is_flushing;
         let reserves = match record.closed {
             true => self.numbers.last_reserves(),
             false => self.numbers.next_reserves(),

@@ -83,6 +83,8 @@ pub struct Space<D> {
     /// Sequence of the first block that this session takes.
     pub(crate) first_sequence: u32,
     pub(crate) poisoned: bool,
+    /// Appends to the log are under way (Z3).
+    pub(crate) is_flushing: bool,
     /// Newest durable record; `None` after a full scan.
     pub(crate) durable: Option<Record>,
     /// Units of mapping pages, then table pages, then directory pages.

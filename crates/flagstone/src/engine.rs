@@ -546,6 +546,11 @@ impl Engine {
         std::mem::take(&mut self.woken)
     }
 
+    /// Whether some may call their operation again that were not named yet.
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
     /// Whether a device failure, wear, or how it was opened made the engine read-only.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {

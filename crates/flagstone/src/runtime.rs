@@ -7,8 +7,8 @@
 //! Invariants:
 //! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
 //!   was taken first, and nothing but memory is touched under both.
-//!   The space's is not held either while a page is read or a flush synced, where the device serves
-//!   several at a time.
+//!   The space's is not held either while a page is read or a flush written and synced, where the device
+//!   serves several at a time.
 //! - **W2** A page is handed to the engine only with what it read; the engine throws away what was
 //!   overtaken (rule D15).
 //! - **W3** On devices that need a sync, a group's record is appended only after its pages are
@@ -239,6 +239,33 @@ impl<D: Nand> Runtime<D> {
         Ok(space)
     }
 
+    /// Appends the fragments of a flush and makes them durable, without keeping the space where the
+    /// device does both beside other work; the log page on which they end.
+    fn write_log<'a>(
+        &'a self,
+        mut space: SpaceGuard<'a, D>,
+        flush: &LogFlush,
+        syncs: bool,
+    ) -> Result<(SpaceGuard<'a, D>, u64), SpaceError> {
+        let fragments = || flush.fragments.iter().map(|fragment| fragment.bytes.as_slice());
+        if syncs && let Some(ticket) = space.begin_flush(fragments())? {
+            drop(space);
+            let result = ticket.run();
+            let log_page = ticket.end().map_or(0, |address| address.page);
+            let mut space = self.space();
+            space.end_flush(ticket, result)?;
+            return Ok((space, log_page));
+        }
+        let mut log_page = 0;
+        for fragment in fragments() {
+            log_page = space.log_append(fragment)?.page;
+        }
+        if syncs {
+            space.sync()?;
+        }
+        Ok((space, log_page))
+    }
+
     /// Cuts what is pending in the log into a flush and programs it; none when nothing is pending
     /// or a flush is in flight.
     ///
@@ -246,34 +273,41 @@ impl<D: Nand> Runtime<D> {
     ///
     /// The device failed: the engine is poisoned.
     pub fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {
+        self.flush_after(|_| {})
+    }
+
+    /// As [`Runtime::flush_begin`], of whatever is in the log.
+    fn flush_all(&self) -> Result<Option<Flush>, EngineError> {
+        self.flush_after(Engine::want_flush)
+    }
+
+    fn flush_after(&self, ask: impl FnOnce(&mut Engine)) -> Result<Option<Flush>, EngineError> {
         let mut space = self.space();
         let begun_ns = space.busy_ns();
         self.restore_reserves(&mut space)?;
         let collected_ns = space.busy_ns() - begun_ns;
         let slots_left = u16::try_from(space.log_slots_left()).unwrap_or(u16::MAX);
-        let Some(flush) = self.engine().seal(self.geometry, slots_left) else { return Ok(None) };
-        if self.engine().take_log_wish() {
+        let mut engine = self.engine();
+        ask(&mut engine);
+        let Some(flush) = engine.seal(self.geometry, slots_left) else { return Ok(None) };
+        let (wants_log, skips_sync) =
+            (engine.take_log_wish(), engine.bugs.has(SeededBug::SkipSync));
+        drop(engine);
+        if wants_log {
             space.want_log();
         }
-        let mut log_page = 0;
-        for fragment in &flush.fragments {
-            match space.log_append(&fragment.bytes) {
-                Ok(address) => log_page = address.page,
-                Err(error) => return self.poison_for(error.into()),
-            }
-        }
-        let skips_sync = self.engine().bugs.has(SeededBug::SkipSync);
-        if (self.needs_sync || self.has_pairs) && !skips_sync {
-            space = match self.sync(space) {
-                Ok(space) => space,
-                Err(error) => return self.poison_for(error.into()),
-            };
-        }
+        let syncs = (self.needs_sync || self.has_pairs) && !skips_sync;
+        let (space, log_page) = match self.write_log(space, &flush, syncs) {
+            Ok(written) => written,
+            Err(error) => return self.poison_for(error.into()),
+        };
         let end_ns = space.end_ns();
         let flushed_ns = space.busy_ns() - begun_ns - collected_ns;
-        self.engine().note_write_cost(0, collected_ns);
-        self.engine().note_log_cost(flush.fragments.len(), flushed_ns);
-        self.observe(&space);
+        let view = self.view_of(&space);
+        let mut engine = self.engine();
+        engine.note_write_cost(0, collected_ns);
+        engine.note_log_cost(flush.fragments.len(), flushed_ns);
+        engine.observe(view);
         Ok(Some(Flush { flush, log_page, end_ns }))
     }
 
@@ -297,7 +331,7 @@ impl<D: Nand> Runtime<D> {
         self.await_end(flush.end_ns);
         // What a record commits becomes current in the same moment as durable: a snapshot that begins
         // now has to see it.
-        let awaits_record = self.engine().awaits_record();
+        let awaits_record = self.glance().awaits_record();
         let space = awaits_record.then(|| self.space());
         let mut engine = self.engine();
         if engine.is_poisoned() {
@@ -764,8 +798,12 @@ impl<D: Nand> Runtime<D> {
 
     /// Tells the engine how the space floor stands.
     fn observe(&self, space: &Space<D>) {
-        let mut engine = self.engine();
-        engine.observe(SpaceView {
+        let view = self.view_of(space);
+        self.engine().observe(view);
+    }
+
+    fn view_of(&self, space: &Space<D>) -> SpaceView {
+        SpaceView {
             log_used: space.log_used_pages(),
             log_budget: space.log_budget_pages(),
             log_block_pages: space.log_block_pages(),
@@ -782,7 +820,7 @@ impl<D: Nand> Runtime<D> {
             carries_flags: space.carries_flags(),
             needs_sync: self.needs_sync,
             moves_per_write: space.moves_per_write(),
-        });
+        }
     }
 
     /// Somebody was told that the device is full. Whoever comes next asks the host again.

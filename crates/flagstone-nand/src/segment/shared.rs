@@ -1,4 +1,4 @@
-//! What several threads do to a device in a file at a time: reads, and the sync of a commit.
+//! What several threads do to a device in a file at a time: reads, and the write and the sync of a commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,6 +69,20 @@ impl SharedNand for Shared {
         Ok(self.storage.read_at(self.head_size + offset, target)?)
     }
 
+    fn program(&self, page: PhysicalPage, data_offset: u32, data: &[u8]) -> Result<(), NandError> {
+        let inside = page.number() < self.geometry.page_count();
+        let room = (self.geometry.page_size as usize).checked_sub(data_offset as usize);
+        if !inside || room.is_none_or(|room| data.len() > room) {
+            return Err(NandError::Rule { page, rule: FlashRule::Alignment });
+        }
+        if self.is_poisoned() {
+            return Err(NandError::SyncFailed);
+        }
+        let page_offset = u64::from(page.number()) * u64::from(self.geometry.page_size);
+        let offset = self.head_size + page_offset + u64::from(data_offset);
+        Ok(self.storage.write_at(offset, data)?)
+    }
+
     fn sync(&self) -> Result<(), NandError> {
         let _syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_poisoned() {
@@ -103,6 +117,10 @@ mod tests {
 
     impl SharedStorage for ToldOnce {
         fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        fn write_at(&self, _: u64, _: &[u8]) -> Result<(), StorageError> {
             Ok(())
         }
 

@@ -362,6 +362,10 @@ fn a_sync_that_failed_beside_it_poisons_the_device() {
     #[derive(Debug)]
     struct Failing;
     impl crate::SharedStorage for Failing {
+        fn write_at(&self, _: u64, _: &[u8]) -> Result<(), crate::StorageError> {
+            Ok(())
+        }
+
         fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), crate::StorageError> {
             Ok(())
         }
@@ -440,4 +444,30 @@ fn a_host_that_takes_nothing_back_is_asked_once() {
         assert_eq!(content(&mut nand, page(0)), [7; 4096]);
     }
     assert_eq!(nand.counters().bytes_discarded, 0);
+}
+
+/// Goal: what is programmed beside the device is what a program writes, obeys the same rules, and is counted.
+#[test]
+fn programs_are_shared_on_a_real_file() {
+    assert_eq!(device().begin_program(page(1), &at(0, &[1; 512])), Ok(false), "they take turns");
+    let directory = tempfile::tempdir().unwrap();
+    let storage = FileStorage::create(&directory.path().join("file")).unwrap();
+    let mut nand = SegmentFile::create(storage, &profile()).unwrap();
+    nand.reset_counters();
+    let shared = nand.shared().unwrap();
+    for (offset, byte) in [(512, 6), (1024, 7)] {
+        assert_eq!(nand.begin_program(page(4), &at(offset, &[byte; 512])), Ok(true));
+        shared.program(page(4), offset, &[byte; 512]).unwrap();
+    }
+    let data = content(&mut nand, page(4));
+    assert_eq!((data[511], data[512], data[1023], data[1024], data[1536]), (0, 6, 6, 7, 0));
+    let again = nand.begin_program(page(4), &at(512, &[8; 512]));
+    assert!(
+        matches!(again, Err(NandError::Rule { rule: FlashRule::CodeWordReuse, .. })),
+        "{again:?}"
+    );
+    let counters = nand.counters();
+    assert_eq!((counters.partial_programs, counters.bytes_programmed), (2, 1024));
+    let beyond = shared.program(page(4), 4000, &[0; 512]);
+    assert!(matches!(beyond, Err(NandError::Rule { .. })), "{beyond:?}");
 }

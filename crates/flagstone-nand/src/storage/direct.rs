@@ -11,6 +11,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{OFlags, major, minor};
 
@@ -24,7 +26,9 @@ const PAGE_SIZE: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Direct {
     file: File,
-    buffer: Vec<u8>,
+    buffer: Mutex<Vec<u8>>,
+    /// Some file systems open a file so and refuse each write.
+    is_refused: AtomicBool,
 }
 
 impl Direct {
@@ -39,22 +43,36 @@ impl Direct {
         let flags = i32::try_from(OFlags::DIRECT.bits()).ok()?;
         let again = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         let file = options.read(true).write(true).custom_flags(flags).open(again).ok()?;
-        Some(Self { file, buffer: vec![0; PAGE_SIZE + BLOCK_SIZE_MAX] })
+        Some(Self::new(file))
+    }
+
+    fn new(file: File) -> Self {
+        let buffer = Mutex::new(vec![0; PAGE_SIZE + BLOCK_SIZE_MAX]);
+        Self { file, buffer, is_refused: AtomicBool::new(false) }
     }
 
     /// Whether a write is one that the page cache would enlarge.
-    pub(super) fn takes(&self, offset: u64, size: usize) -> bool {
+    fn takes(&self, offset: u64, size: usize) -> bool {
         let is_aligned =
             offset.is_multiple_of(BLOCK_SIZE_MAX as u64) && size.is_multiple_of(BLOCK_SIZE_MAX);
-        is_aligned && (1..PAGE_SIZE).contains(&size)
+        is_aligned && (1..PAGE_SIZE).contains(&size) && !self.is_refused.load(Ordering::Relaxed)
     }
 
-    pub(super) fn write(&mut self, offset: u64, source: &[u8]) -> std::io::Result<()> {
+    /// Writes what the page cache would enlarge; false where that is left to it.
+    pub(super) fn writes(&self, offset: u64, source: &[u8]) -> bool {
+        if !self.takes(offset, source.len()) {
+            return false;
+        }
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         // The kernel wants memory aligned as well.
-        let start = self.buffer.as_ptr().align_offset(BLOCK_SIZE_MAX);
-        let room = &mut self.buffer[start..start + source.len()];
+        let start = buffer.as_ptr().align_offset(BLOCK_SIZE_MAX);
+        let room = &mut buffer[start..start + source.len()];
         room.copy_from_slice(source);
-        self.file.write_all_at(room, offset)
+        let is_written = self.file.write_all_at(room, offset).is_ok();
+        if !is_written {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        is_written
     }
 }
 
@@ -78,7 +96,7 @@ mod tests {
         options.read(true).write(true).create_new(true);
         let file = options.open(directory.path().join("file")).unwrap();
         file.write_all_at(&[1; 3 * PAGE_SIZE], 0).unwrap();
-        let Some(mut direct) = Direct::over(&file) else { return };
+        let Some(direct) = Direct::over(&file) else { return };
         let mut expected = vec![1; 3 * PAGE_SIZE];
         let mut found = vec![0; 3 * PAGE_SIZE];
         for step in 0..48_u8 {
@@ -86,9 +104,8 @@ mod tests {
             let size = if step % 5 == 0 { BLOCK_SIZE_MAX } else { 100 };
             expected[offset..offset + size].fill(step);
             let source = &expected[offset..offset + size];
-            if direct.takes(offset as u64, size) {
-                direct.write(offset as u64, source).unwrap();
-            } else {
+            if !direct.writes(offset as u64, source) {
+                assert!(size != BLOCK_SIZE_MAX, "step {step}");
                 file.write_all_at(source, offset as u64).unwrap();
             }
             file.read_exact_at(&mut found, 0).unwrap();
@@ -99,7 +116,7 @@ mod tests {
     #[test]
     fn whole_pages_and_odd_bytes_go_through_the_page_cache() {
         let file = tempfile::tempfile().unwrap();
-        let direct = Direct { file, buffer: Vec::new() };
+        let direct = Direct::new(file);
         let taken = [(0, 512), (512, 1024), (8192, 3584)];
         let refused = [(0, 4096), (0, 0), (1, 512), (512, 100), (0, 8192)];
         assert!(taken.into_iter().all(|(offset, size)| direct.takes(offset, size)));

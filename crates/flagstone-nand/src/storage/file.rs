@@ -23,8 +23,6 @@ pub struct FileStorage {
     file: Arc<Synced>,
     /// Where segments are that were never written, once it is known where they lie.
     fresh: Option<Fresh>,
-    #[cfg(target_os = "linux")]
-    direct: Option<Direct>,
     opened: Instant,
 }
 
@@ -32,6 +30,8 @@ pub struct FileStorage {
 #[derive(Debug)]
 struct Synced {
     file: File,
+    #[cfg(target_os = "linux")]
+    direct: Option<Direct>,
     sync_count: AtomicU64,
 }
 
@@ -163,13 +163,13 @@ impl FileStorage {
 
     fn locked(file: File, access: Access) -> Result<Self, OpenDeviceError> {
         lock(&file, access)?;
-        Ok(Self {
+        let file = Synced {
             #[cfg(target_os = "linux")]
             direct: (access == Access::Write).then(|| Direct::over(&file)).flatten(),
-            file: Arc::new(Synced { file, sync_count: AtomicU64::new(0) }),
-            fresh: None,
-            opened: Instant::now(),
-        })
+            file,
+            sync_count: AtomicU64::new(0),
+        };
+        Ok(Self { file: Arc::new(file), fresh: None, opened: Instant::now() })
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -389,6 +389,14 @@ impl SharedStorage for Synced {
         self.read_exact_at(target, offset).map_err(host)
     }
 
+    fn write_at(&self, offset: u64, source: &[u8]) -> Result<(), StorageError> {
+        #[cfg(target_os = "linux")]
+        if self.direct.as_ref().is_some_and(|direct| direct.writes(offset, source)) {
+            return Ok(());
+        }
+        self.write_all_at(source, offset).map_err(host)
+    }
+
     fn sync(&self) -> Result<(), StorageError> {
         self.sync_count.fetch_add(1, Ordering::Relaxed);
         self.sync_data().map_err(|_| {
@@ -417,23 +425,17 @@ impl Storage for FileStorage {
 
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
         self.prepare(offset, source.len());
-        #[cfg(target_os = "linux")]
-        if let Some(direct) = &mut self.direct
-            && direct.takes(offset, source.len())
-        {
-            if direct.write(offset, source).is_ok() {
-                return Ok(self.done());
-            }
-            // Some file systems open a file so and refuse each write.
-            self.direct = None;
-        }
-        self.file.write_all_at(source, offset).map_err(host)?;
+        SharedStorage::write_at(&*self.file, offset, source)?;
         Ok(self.done())
     }
 
     fn sync(&mut self) -> Result<Completion, StorageError> {
         SharedStorage::sync(&*self.file)?;
         Ok(self.done())
+    }
+
+    fn begin_write(&mut self, offset: u64, size: usize) {
+        self.prepare(offset, size);
     }
 
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {

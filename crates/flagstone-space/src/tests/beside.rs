@@ -7,7 +7,7 @@ use flagstone_nand::{FileStorage, Nand, NandError, SegmentFile};
 use tempfile::TempDir;
 
 use super::harness::{REGION, content, options, profile};
-use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
+use crate::{LogRead, LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 
 type FileSpace = Space<SegmentFile<FileStorage>>;
 
@@ -110,4 +110,90 @@ fn a_failed_sync_beside_the_space_poisons_it() {
     let failed = space.end_sync(ticket, Err(NandError::SyncFailed));
     assert_eq!(failed, Err(SpaceError::Device(NandError::SyncFailed)));
     assert!(matches!(space.begin_sync(), Err(SpaceError::Poisoned)));
+}
+
+const APPENDS: [&[u8]; 2] = [&[5; 700], &[6; 512]];
+
+fn log_bytes(space: &mut FileSpace, page: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let read = space.log_read(page, &mut out).unwrap();
+    assert!(matches!(read, LogRead::Present { damaged_slots: 0, .. }), "{read:?}");
+    out
+}
+
+/// Goal (Z3): a flush beside the space appends what any append does, where it does, and leaves nothing to
+/// sync. Method: the same appends to two files.
+#[test]
+fn a_flush_beside_the_space_appends_what_any_append_does() {
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [mut space, mut other] = directories.each_ref().map(self::space);
+    let addresses = APPENDS.map(|bytes| other.log_append(bytes).unwrap());
+    other.sync().unwrap();
+    let syncs = space.device().counters().syncs;
+    let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
+    assert_eq!(ticket.end(), addresses.last().copied());
+    let result = ticket.run();
+    space.end_flush(ticket, result).unwrap();
+    space.fence().unwrap();
+    assert!(
+        space.device().counters().syncs <= syncs + 2,
+        "one to begin the session, one of the flush"
+    );
+    assert_eq!(space.log_slots_left(), other.log_slots_left());
+    let page = addresses[0].page;
+    assert_eq!(log_bytes(&mut space, page), log_bytes(&mut other, page));
+    assert_eq!(space.bill(), other.bill(), "and what it did is counted");
+}
+
+/// Goal (Z3): a sync of others does not cover what a flush is still programming, nor the flush what others
+/// programmed meanwhile. Method: syncs are counted.
+#[test]
+fn what_is_appended_during_a_sync_of_others_waits_for_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut space = space(&directory);
+    write(&mut space, LogicalPage(1), 1);
+    let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
+    space.fence().unwrap();
+    let syncs = space.device().counters().syncs;
+    space.fence().unwrap();
+    assert_eq!(space.device().counters().syncs, syncs, "nothing was programmed yet");
+    write(&mut space, LogicalPage(2), 2);
+    let result = ticket.run();
+    space.end_flush(ticket, result).unwrap();
+    let syncs = space.device().counters().syncs;
+    space.fence().unwrap();
+    assert_eq!(space.device().counters().syncs, syncs + 1, "one page was programmed too late");
+}
+
+/// Goal (Z3, rule D11): a session that ends during a flush is none that left nothing in flight. Method: a
+/// kill between the last record and the end of the flush.
+#[test]
+fn a_session_is_not_closed_during_a_flush() {
+    for is_flushing in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut space = space(&directory);
+        let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
+        let result = ticket.run();
+        let ticket = match is_flushing {
+            true => Some(ticket),
+            false => space.end_flush(ticket, result).map(|()| None).unwrap(),
+        };
+        space.close(b"user").unwrap();
+        drop((space, ticket));
+        let storage = FileStorage::open(&directory.path().join("file")).unwrap();
+        let mounted = Space::mount(SegmentFile::open(storage).unwrap()).unwrap();
+        assert_eq!(mounted.1.closed, !is_flushing);
+    }
+}
+
+#[test]
+fn a_failed_flush_beside_the_space_poisons_it() {
+    for error in [NandError::SyncFailed, NandError::Host { errno: 5 }] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut space = space(&directory);
+        let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
+        let failed = space.end_flush(ticket, Err(error.clone()));
+        assert_eq!(failed, Err(SpaceError::Device(error)));
+        assert!(matches!(space.begin_flush(APPENDS.into_iter()), Err(SpaceError::Poisoned)));
+    }
 }

@@ -274,7 +274,7 @@ impl<D: Nand> Transaction<D> {
     ) -> Result<(), EngineError> {
         self.admit()?;
         let xid = self.xid;
-        if value.len() <= self.runtime.engine().inline_value_size_max(key.len()) {
+        if value.len() <= self.runtime.glance().inline_value_size_max(key.len()) {
             return self.run(|engine| engine.put(xid, table, key, value));
         }
         // What speaks against the row is to be known before its pages are written.
@@ -458,7 +458,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// `Full`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
     pub fn commit(self) -> Result<Commit, EngineError> {
-        let durability = self.runtime.engine().options().durability;
+        let durability = self.runtime.glance().options().durability;
         self.commit_with(durability)
     }
 

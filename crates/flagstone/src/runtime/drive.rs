@@ -144,6 +144,9 @@ impl<D: Nand> Runtime<D> {
 
     /// Wakes the transactions that the end of another one let in.
     pub(crate) fn wake_others(&self) {
+        if !self.glance().has_woken() {
+            return;
+        }
         let woken = self.engine().take_woken();
         if !woken.is_empty() {
             self.sleepers.wake_locks(&woken);
@@ -152,7 +155,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Waits a little for another thread to change something.
     fn await_change(&self) {
-        let engine = self.engine();
+        let engine = self.glance();
         let asleep = self.sleepers.await_change();
         drop(engine);
         self.sleepers.sleep(asleep, CHANGE_POLL);
@@ -180,7 +183,7 @@ impl<D: Nand> Runtime<D> {
     /// What another thread is programming may be what is waited for: waits a little for it. False when
     /// nobody is.
     pub(crate) fn await_flush(&self) -> bool {
-        let is_flushing = self.engine().is_flushing();
+        let is_flushing = self.glance().is_flushing();
         if is_flushing {
             self.await_change();
         }
@@ -189,7 +192,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Flushes if somebody wants it and nobody does.
     pub(crate) fn flush_now(&self) -> Result<bool, EngineError> {
-        if !self.engine().is_flush_wanted() {
+        if !self.glance().is_flush_wanted() {
             return Ok(false);
         }
         let Some(flush) = self.flush_begin()? else { return Ok(false) };
@@ -204,7 +207,7 @@ impl<D: Nand> Runtime<D> {
             self.await_change();
             return Ok(true);
         };
-        if !self.engine().has_work() {
+        if !self.glance().has_work() {
             return Ok(false);
         }
         match self.work_begin() {
@@ -213,11 +216,11 @@ impl<D: Nand> Runtime<D> {
                 self.wake_others();
                 Ok(true)
             }
-            Ok(None) if self.engine().is_flushing() => {
+            Ok(None) if self.glance().is_flushing() => {
                 self.await_change();
                 Ok(true)
             }
-            Ok(None) => Ok(self.engine().is_flush_wanted()),
+            Ok(None) => Ok(self.glance().is_flush_wanted()),
             Err(Stop::Miss(fetch)) => {
                 let read = self.read(fetch).and_then(|fetched| self.engine().fill(fetched));
                 match (read, fetch) {
@@ -249,7 +252,7 @@ impl<D: Nand> Runtime<D> {
     /// `OutcomeUnknown` when the device failed meanwhile (rule D8).
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), EngineError> {
         loop {
-            let mut engine = self.engine();
+            let engine = self.glance();
             if engine.durable() >= lsn || engine.bugs.has(SeededBug::AcknowledgeEarly) {
                 return Ok(());
             }
@@ -264,9 +267,8 @@ impl<D: Nand> Runtime<D> {
                 }
                 continue;
             }
-            engine.want_flush();
             drop(engine);
-            match self.flush_begin() {
+            match self.flush_all() {
                 Ok(Some(flush)) => {
                     self.flush_end(flush);
                     self.wake_others();
@@ -309,7 +311,7 @@ impl<D: Nand> Runtime<D> {
     pub(crate) fn work_some(&self) -> Result<(), EngineError> {
         self.flush_now()?;
         for _ in 0..WORK_AFTER_COMMIT {
-            if !self.engine().has_work() || !self.work_now()? {
+            if !self.glance().has_work() || !self.work_now()? {
                 break;
             }
         }
@@ -372,7 +374,7 @@ impl<D: Nand> Runtime<D> {
 
     fn finish_checkpoint(&self) -> Result<(), EngineError> {
         let mut idle_count = 0;
-        while self.engine().is_checkpointing() {
+        while self.glance().is_checkpointing() {
             self.engine().sound()?;
             let progress = self.advance()?;
             idle_count = if progress { 0 } else { idle_count + 1 };

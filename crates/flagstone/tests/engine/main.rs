@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails here")]
 
 mod backup;
+mod beside;
 mod bill;
 mod compact;
 mod failing;

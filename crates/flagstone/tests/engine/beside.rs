@@ -1,0 +1,191 @@
+//! Threads on a file that serves several at a time, and what they promise each other when power fails.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use flagstone::{Database, Durability, Options, Table};
+use flagstone_nand::{
+    Completion, Ending, FaultPlan, Profile, SegmentFile, SharedStorage, SimStorage, Storage,
+    StorageError,
+};
+
+/// A simulated file as a real one is: several threads read, write and sync it at a time.
+#[derive(Clone, Debug)]
+struct Together(Arc<Mutex<SimStorage>>);
+
+impl Together {
+    fn with<T>(&self, call: impl FnOnce(&mut SimStorage) -> T) -> T {
+        // Whoever has the space would have it during this, too.
+        thread::yield_now();
+        call(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Storage for Together {
+    fn read_at(&mut self, offset: u64, target: &mut [u8]) -> Result<Completion, StorageError> {
+        self.with(|file| file.read_at(offset, target))
+    }
+
+    fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
+        self.with(|file| file.write_at(offset, source))
+    }
+
+    fn sync(&mut self) -> Result<Completion, StorageError> {
+        self.with(Storage::sync)
+    }
+
+    fn size(&self) -> Result<u64, StorageError> {
+        self.with(|file| file.size())
+    }
+
+    fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
+        self.with(|file| file.preallocate(size))
+    }
+
+    fn extend(&mut self, from: u64, to: u64) -> Result<(), StorageError> {
+        self.with(|file| file.extend(from, to))
+    }
+
+    fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.with(|file| file.discard(offset, size))
+    }
+
+    fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.with(|file| file.reserve(offset, size))
+    }
+
+    fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
+        Some(Arc::new(self.clone()))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.with(|file| file.now_ns())
+    }
+
+    fn advance_to(&mut self, now_ns: u64) {
+        self.with(|file| file.advance_to(now_ns));
+    }
+}
+
+impl SharedStorage for Together {
+    fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError> {
+        self.with(|file| file.read_at(offset, target).map(drop))
+    }
+
+    fn write_at(&self, offset: u64, source: &[u8]) -> Result<(), StorageError> {
+        self.with(|file| file.write_at(offset, source).map(drop))
+    }
+
+    fn sync(&self) -> Result<(), StorageError> {
+        self.with(|file| Storage::sync(file).map(drop))
+    }
+}
+
+type Shared = Database<SegmentFile<Together>>;
+
+const WRITERS: u64 = 3;
+const ROWS: u64 = 4_000;
+
+fn key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+fn draw(state: &mut u64, end: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+    (*state >> 33) % end
+}
+
+/// Commits until something fails. Each commit writes its number under two keys of the thread, and a row of
+/// everybody; `acknowledged` is the last that returned.
+fn write(database: &Shared, table: Table, thread: u64, seed: u64, acknowledged: &AtomicU64) {
+    let mut state = seed ^ (thread << 32);
+    for number in 1..100_000_u64 {
+        let mut commit = || {
+            let mut txn = database.begin();
+            let bytes = number.to_le_bytes();
+            txn.put(table, &key(ROWS + 2 * thread), &bytes)?;
+            txn.put(table, &key(draw(&mut state, ROWS)), &[thread as u8; 120])?;
+            txn.put(table, &key(ROWS + 2 * thread + 1), &bytes)?;
+            txn.commit_with(Durability::Immediate)
+        };
+        match commit() {
+            Ok(_) => acknowledged.store(number, Ordering::Relaxed),
+            Err(_) => return,
+        }
+    }
+    panic!("power does not fail");
+}
+
+/// Reads rows, most of which are not in memory, until something fails.
+fn read(database: &Shared, table: Table, seed: u64) {
+    let mut state = seed;
+    while let Ok(snapshot) = database.snapshot() {
+        match snapshot.get(table, &key(draw(&mut state, ROWS))) {
+            Ok(value) => assert_eq!(value.map(|value| value.len()), Some(120)),
+            // What is not in memory cannot be read without power.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Goal (D1, D10): whenever power fails and whatever of the writes since the last sync survives, each commit
+/// that returned is there, and the one behind it completely or not at all. Method: threads that write and
+/// one that reads, on a file that does what they ask for at a time; a seed draws where it is cut and how.
+#[test]
+fn commits_of_threads_survive_cuts_of_a_shared_file() {
+    for seed in 0..24 {
+        let profile = Profile::named("segment-file").unwrap().with_block_count(64).unwrap();
+        let file = Together(Arc::new(Mutex::new(SimStorage::new(profile.timing))));
+        let options = Options::default().with_memory(256 << 10);
+        let device = SegmentFile::create(file.clone(), &profile).unwrap();
+        let database = Database::create_on(device, &options).unwrap();
+        let table = database.table("t").unwrap();
+        let mut txn = database.begin();
+        (0..ROWS).for_each(|number| txn.put(table, &key(number), &[7; 120]).unwrap());
+        txn.commit().unwrap();
+
+        let mut state = seed;
+        let ending = match draw(&mut state, 4) {
+            0 => Ending::UnsyncedLost,
+            1 => Ending::UnsyncedSubset4096 { draw: seed as u8 },
+            _ => Ending::UnsyncedSubset512 { draw: seed as u8 },
+        };
+        let count = file.with(|file| file.operation_count());
+        let cut = FaultPlan::power_cut(seed, count + draw(&mut state, 900), ending);
+        file.with(|file| file.set_plan(cut));
+        let acknowledged = [const { AtomicU64::new(0) }; WRITERS as usize];
+        let barrier = Barrier::new(WRITERS as usize + 1);
+        thread::scope(|scope| {
+            for (thread, acknowledged) in (0..).zip(&acknowledged) {
+                let (database, barrier) = (&database, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    write(database, table, thread, seed, acknowledged);
+                });
+            }
+            barrier.wait();
+            read(&database, table, seed);
+        });
+        drop(database);
+
+        file.with(SimStorage::power_cycle);
+        let device = SegmentFile::open(file).unwrap();
+        let database = Database::open_on(device, &options).unwrap();
+        let snapshot = database.snapshot().unwrap();
+        for (thread, acknowledged) in (0..).zip(acknowledged) {
+            let number = |key: [u8; 8]| {
+                let value = snapshot.get(table, &key).unwrap();
+                value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
+            };
+            let (one, other) = (number(key(ROWS + 2 * thread)), number(key(ROWS + 2 * thread + 1)));
+            let acknowledged = acknowledged.into_inner();
+            assert_eq!(one, other, "seed {seed}: half a commit of thread {thread}");
+            assert!(
+                one == acknowledged || one == acknowledged + 1,
+                "seed {seed}: thread {thread} has commit {one}, {acknowledged} was acknowledged"
+            );
+        }
+        assert!(database.check().unwrap().is_sound(), "seed {seed}");
+    }
+}
