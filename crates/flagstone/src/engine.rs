@@ -327,6 +327,7 @@ struct Counts {
     splits: u64,
     split_together: u64,
     reshapes_at_once: u64,
+    run_commits: u64,
     merges_in_parts: u64,
     checkpoints: u64,
     copied_deltas: u64,

@@ -417,18 +417,10 @@ impl Engine {
     }
 
     /// Whether the log's tail should be cut, or restart may have to merge (rule D11): another as long
-    /// may come before the cycle ends. Copying shortens it where little has to be copied.
+    /// may come before the cycle ends. Copying would not shorten it.
     fn is_tail_long(&self) -> bool {
-        let most = self.replay_size_max();
-        match self.options.compaction {
-            Compaction::Merge => self.cycle.tail_size > most / TAIL_SHARE,
-            // Where the log grows its length is no bound, and restart puts back copies as well.
-            Compaction::Copy => {
-                let is_of_use = self.deltas_size < most / TAIL_SHARE;
-                let put_back = self.cycle.tail_size + self.deltas_size;
-                self.view.log_grows && is_of_use && put_back > most / 4 * 3
-            }
-        }
+        self.options.compaction == Compaction::Merge
+            && self.cycle.tail_size > self.replay_size_max() / TAIL_SHARE
     }
 
     /// Bytes of copies in one record.

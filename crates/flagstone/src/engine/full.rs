@@ -129,8 +129,15 @@ impl Engine {
     }
 
     /// Whether there is no room for copies of all that waits.
-    pub(super) fn lacks_room_for_copies(&self) -> bool {
+    pub(crate) fn lacks_room_for_copies(&self) -> bool {
         self.lacks_log(self.packed_size, self.view.log_budget)
+    }
+
+    /// Pages with which there would be, if there is none.
+    pub(crate) fn room_for_copies(&self) -> Option<u64> {
+        let excess = self.log_use(self.packed_size).saturating_sub(self.view.log_budget);
+        let pages = excess + self.pages_for(self.growth.bytes) + PAGES_RESERVED;
+        self.lacks_room_for_copies().then_some(pages)
     }
 
     /// Whether `more` bytes do not fit below `pages` of log, nor in what is free on the device beside it and what
@@ -319,9 +326,9 @@ impl Engine {
         (self.nameable_pages() / 8).max(1) * self.payload_size
     }
 
-    /// Restart found open groups of `pages`.
-    pub(crate) fn count_named(&mut self, pages: usize) {
-        self.cycle.count_grouped(pages);
+    /// Restart found open groups that a record names by so many entries.
+    pub(crate) fn count_named(&mut self, entries: usize) {
+        self.cycle.count_grouped(entries);
     }
 
     /// Whether the groups of half as many pages as claims may come to have wait for a checkpoint.

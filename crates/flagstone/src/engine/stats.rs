@@ -57,6 +57,8 @@ pub struct EngineStats {
     pub split_together: u64,
     /// Most changes of trees' shapes that were under way at once.
     pub reshapes_at_once: u64,
+    /// Commits of many scattered changes, whose sorted pages wait to be merged with those of others.
+    pub run_commits: u64,
     /// Merges that left the rest of a leaf, with what waits for it, to later ones.
     pub merges_in_parts: u64,
     /// Checkpoints finished.
@@ -99,6 +101,7 @@ impl Engine {
             reshapes: counts.splits,
             split_together: counts.split_together,
             reshapes_at_once: counts.reshapes_at_once,
+            run_commits: counts.run_commits,
             merges_in_parts: counts.merges_in_parts,
             checkpoints: counts.checkpoints,
             copied_deltas: counts.copied_deltas,

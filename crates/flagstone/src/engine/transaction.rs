@@ -268,6 +268,7 @@ impl Engine {
             self.await_group(lsn, group);
             self.runs.commit(lsn, &transaction.runs, &transaction.rolled_back);
             self.refresh_floors();
+            self.counts.run_commits += u64::from(transaction.is_bulk);
             if !transaction.runs.is_empty() && !transaction.is_bulk {
                 // They are many for memory, not for the leaves.
                 self.ask_for_runs();

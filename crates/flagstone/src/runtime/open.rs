@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use flagstone_nand::{Capabilities, CellMode, Geometry};
-use flagstone_space::{LogRead, LogRoom, MountError, MountReport, blocks_needed};
+use flagstone_space::{
+    LogRead, LogRoom, MountError, MountReport, OPEN_GROUP_PAGE_SIZE, blocks_needed,
+};
 
 use super::{
     Collection, EngineError, GcPolicy, GroupId, LogGeometry, LogicalPage, Lsn, Mutex, Nand,
@@ -185,6 +187,7 @@ impl<D: Nand> Runtime<D> {
         // Restarts take log blocks too: many in a row must not use the log up (rule D7). A checkpoint
         // that can wait is background work: it may write pages, and the halt is not the time for it.
         if access == Access::Write && runtime.engine().is_checkpoint_urgent() {
+            restart.widen_for_copies()?;
             match runtime.checkpoint_now() {
                 Ok(()) | Err(EngineError::Full | EngineError::WornOut) => {}
                 Err(error) => return Err(error.into()),
@@ -528,13 +531,8 @@ impl<D: Nand> Restart<'_, D> {
     /// What the first record of this session named, a later one may have to name as well (D4): groups that
     /// were committed or given up since the last checkpoint, until another covers them.
     fn count_named(&self) {
-        let pages = {
-            let space = self.runtime.space();
-            let groups = space.groups().into_iter();
-            let pages: usize = groups.map(|group| space.group_pages(group).len()).sum();
-            pages + space.open_append_count()
-        };
-        self.runtime.engine().count_named(pages);
+        let listed = self.runtime.space().listed_size();
+        self.runtime.engine().count_named(listed / OPEN_GROUP_PAGE_SIZE);
     }
 
     /// Does what records up to `settled` ask for, which stay whatever becomes of the log's tail: the session's
@@ -618,6 +616,19 @@ impl<D: Nand> Restart<'_, D> {
                 }
                 Err(error) => return Err(error.into()),
             }
+        }
+        Ok(())
+    }
+
+    /// Copies of what was put back take less than the leaves that would have to be written for want of log: a device
+    /// that may grow has room for them.
+    fn widen_for_copies(&self) -> Result<(), OpenError> {
+        while self.runtime.engine().lacks_room_for_copies() && self.widen_log()? {}
+        let lacking = self.runtime.engine().room_for_copies();
+        if let Some(pages) = lacking {
+            let mut space = self.runtime.space();
+            space.grow_for(u32::try_from(pages).unwrap_or(u32::MAX))?;
+            self.runtime.observe(&space);
         }
         Ok(())
     }

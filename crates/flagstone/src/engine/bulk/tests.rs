@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use flagstone_nand::{Crashable, Profile, SimNand};
+use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SimNand};
 
 use crate::{Database, Durability, EngineError, Options, Table};
 
@@ -31,43 +31,61 @@ fn created() -> (Database<SimNand>, Table) {
     (database, table)
 }
 
-/// A commit of `count` rows at random places; what it makes of the model.
+/// A commit of 500 rows at random places; what it makes of the model.
 fn put_many(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
+    try_put_many(database, table, draws, model).unwrap();
+}
+
+fn try_put_many(
+    database: &Database<SimNand>,
+    table: Table,
+    draws: &mut Draws,
+    model: &mut Model,
+) -> Result<(), EngineError> {
     let mut transaction = database.begin();
     for _ in 0..500 {
         let (key, fill) = (draws.key(), draws.next(256) as u8);
         if draws.next(20) == 0 {
-            transaction.delete(table, &key).unwrap();
+            transaction.delete(table, &key)?;
             model.remove(&key);
         } else {
-            transaction.put(table, &key, &[fill; 100]).unwrap();
+            transaction.put(table, &key, &[fill; 100])?;
             model.insert(key, vec![fill; 100]);
         }
     }
-    transaction.commit_with(Durability::Immediate).unwrap();
+    transaction.commit_with(Durability::Immediate).map(drop)
 }
 
 /// A commit of few changes.
 fn change_some(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
+    try_change_some(database, table, draws, model).unwrap();
+}
+
+fn try_change_some(
+    database: &Database<SimNand>,
+    table: Table,
+    draws: &mut Draws,
+    model: &mut Model,
+) -> Result<(), EngineError> {
     let mut transaction = database.begin();
     for _ in 0..1 + draws.next(5) {
         let (key, fill) = (draws.key(), draws.next(256) as u8);
         match draws.next(3) {
             0 => {
-                transaction.delete(table, &key).unwrap();
+                transaction.delete(table, &key)?;
                 model.remove(&key);
             }
             1 if model.contains_key(&key) => {
-                transaction.patch(table, &key, 7, &[fill; 9]).unwrap();
+                transaction.patch(table, &key, 7, &[fill; 9])?;
                 model.get_mut(&key).unwrap()[7..16].fill(fill);
             }
             _ => {
-                transaction.put(table, &key, &[fill; 100]).unwrap();
+                transaction.put(table, &key, &[fill; 100])?;
                 model.insert(key, vec![fill; 100]);
             }
         }
     }
-    transaction.commit_with(Durability::Immediate).unwrap();
+    transaction.commit_with(Durability::Immediate).map(drop)
 }
 
 fn rows(database: &Database<SimNand>, table: Table) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -134,6 +152,73 @@ fn runs_that_wait_are_part_of_the_table() {
         assert_holds(&database, table, &model, &format!("seed {seed}"));
     }
     assert!(waited > 10, "{waited} runs waited at most");
+}
+
+/// Goal (D2, D5, R1 to R5): a run that waits is there as a whole once its commit is, with what was committed before and behind
+/// it, wherever the power goes, and again in what follows. Method: the same commits, each session ended by a cut at a random
+/// operation; the last commit is there or not.
+#[test]
+fn runs_that_wait_survive_cuts() {
+    let mut waited = 0;
+    for seed in 0..4_u64 {
+        let (mut database, mut table) = created();
+        let (mut draws, mut model) = (Draws(seed, 16_000), Model::new());
+        (0..30).for_each(|_| put_many(&database, table, &mut draws, &mut model));
+        for round in 0..24 {
+            let number = {
+                let mut space = database.runtime().space();
+                let number = space.device().operation_count() + u64::from(draws.next(1_500));
+                let ending = match draws.next(3) {
+                    0 => Ending::Untouched,
+                    1 => Ending::Complete,
+                    _ => Ending::Torn { units: 1 },
+                };
+                space.device_mut().set_plan(FaultPlan::power_cut(round, number, ending));
+                number
+            };
+            let (mut before, mut after) = (model.clone(), model);
+            loop {
+                let done = match draws.next(3) {
+                    0 => try_put_many(&database, table, &mut draws, &mut after),
+                    _ => try_change_some(&database, table, &mut draws, &mut after),
+                };
+                if done.is_err() {
+                    break;
+                }
+                waited = waited.max(waiting(&database));
+                before.clone_from(&after);
+            }
+            let mut device = database.into_device().unwrap();
+            assert!(device.operation_count() >= number, "the power went");
+            device.power_cycle();
+            device.set_plan(FaultPlan::default());
+            database = Database::open_on(device, &options()).unwrap();
+            table = database.existing_table("t").unwrap().unwrap();
+            // Looking at all of it has everything loaded.
+            if draws.next(3) > 0 {
+                let keys: Vec<_> = (0..20).map(|_| draws.key()).collect();
+                let holds = |model: &Model| {
+                    keys.iter().all(|key| {
+                        database.begin().get(table, key).unwrap().as_ref() == model.get(key)
+                    })
+                };
+                assert!(holds(&before) || holds(&after), "seed {seed}, round {round}");
+            }
+            let found = rows(&database, table);
+            let is_of = |model: &Model| {
+                found.len() == model.len()
+                    && found
+                        .iter()
+                        .zip(model)
+                        .all(|((key, value), (other, expected))| key == other && value == expected)
+            };
+            let is_old = is_of(&before);
+            assert!(is_old || is_of(&after), "seed {seed}, round {round}: {} rows", found.len());
+            model = if is_old { before } else { after };
+        }
+        assert_holds(&database, table, &model, &format!("seed {seed}"));
+    }
+    assert!(waited > 5, "{waited} runs waited at most");
 }
 
 /// Goal: random rows are written a few times their size, whatever the table's, where commits are large. Method: the
