@@ -24,7 +24,7 @@
 
 use super::merge::{Job, Next};
 use super::transaction::split_private_key;
-use super::{Engine, Step, Stop, Wait, spill};
+use super::{Engine, Step, Stop, Wait};
 use crate::delta::KeyRange;
 use crate::lock::Xid;
 use crate::options::CommitBy;
@@ -40,12 +40,12 @@ const PAUSE: u32 = 64;
 /// its turn comes, changes of its own size wait for a leaf.
 const WAITING_SHARE: u64 = 2;
 
-/// Runs that are loaded take one part in this many of the leaves' pages before a checkpoint lets go of them.
-const LOADED_SHARE: u64 = 2;
-
 /// A page of each run takes at most one part in this many of the memory for deltas: that much may have to be loaded for
 /// one key.
 const RUNS_SHARE: usize = 4;
+
+/// Reads that look for changes beside their tables before runs wait no longer.
+const READS_MAX: u32 = 10_000;
 
 /// Places at which a transaction's changes are looked at.
 const PLACES: usize = 16;
@@ -65,6 +65,8 @@ pub(crate) struct Bulk {
     is_asked: bool,
     /// Commits yet to come that go by the log.
     pause: u32,
+    /// Reads since runs began to wait.
+    reads: u32,
 }
 
 /// How changes of a transaction lie in its tables, as far as they were looked at.
@@ -94,9 +96,14 @@ impl Engine {
             return Ok(());
         }
         if !is_leaving {
-            if !self.is_scattered(xid)? {
-                self.transaction(xid)?.stays = true;
-                return Ok(());
+            match self.is_scattered(xid) {
+                Ok(true) => {}
+                Err(stop @ (Stop::Miss(_) | Stop::Wait(_))) => return Err(stop),
+                // The log takes what a page that does not read says nothing of.
+                Ok(false) | Err(Stop::Error(_)) => {
+                    self.transaction(xid)?.stays = true;
+                    return Ok(());
+                }
             }
             if self.quiet > 0 {
                 return Err(Stop::Wait(Wait::Quiet));
@@ -174,16 +181,16 @@ impl Engine {
         self.used_pages().saturating_sub(self.runs.page_count() as u64)
     }
 
-    /// Whether runs that a checkpoint would let go of take many pages beside the leaves.
+    /// Whether runs that a checkpoint would let go of take as many pages as those that wait may.
     pub(super) fn are_loaded_many(&self) -> bool {
-        let in_memory = (self.limits.deltas_hard / self.payload_size) as u64;
-        self.runs.loaded_pages() > in_memory.max(self.leaf_pages() / LOADED_SHARE)
+        // A restart finds them waiting.
+        self.runs.loaded_pages() > self.waiting_pages_max()
     }
 
     /// Memory that is kept for parts of runs, while some wait.
     pub(super) fn kept_for_parts(&self) -> usize {
         let is_waiting = !self.runs.is_empty() && !self.bulk.is_asked;
-        if is_waiting { self.limits.deltas_hard / spill::LOAD_SHARE } else { 0 }
+        if is_waiting { self.limits.deltas_hard / RUNS_SHARE } else { 0 }
     }
 
     /// Somebody needs what runs hold.
@@ -206,9 +213,21 @@ impl Engine {
         is_loading || is_loaded || self.covers_runs() || self.has_release()
     }
 
+    pub(super) fn is_asked_for_runs(&self) -> bool {
+        self.bulk.is_asked
+    }
+
+    /// Somebody reads beside runs that wait, or what one of them holds. Each read has to look.
+    pub(super) fn note_run_read(&mut self, is_left: bool) {
+        self.bulk.reads += 1;
+        if is_left || self.bulk.reads > READS_MAX {
+            self.ask_for_runs();
+        }
+    }
+
     /// Nothing waits any more.
     pub(super) fn note_all_loaded(&mut self) {
-        self.bulk.is_asked = false;
+        (self.bulk.is_asked, self.bulk.reads) = (false, 0);
     }
 
     /// Whether runs have to be loaded, all of them or some.
@@ -230,7 +249,7 @@ impl Engine {
             let own = self.transactions.get(&xid);
             match own {
                 Some(own) if own.is_spilling => return Ok(Next::Idle),
-                Some(own) if !own.writes.is_empty() => {
+                Some(own) if !own.writes.is_empty() && !self.has_no_spill() => {
                     if let Some(job) = self.plan_spill(xid)? {
                         return Ok(Next::Job(Job::Spill(job)));
                     }

@@ -249,7 +249,10 @@ impl Master {
         }
         // What was copied was durable, whatever came of the rest (C1).
         let is_sound = master.cutoff <= master.durable && input.0.is_empty();
-        is_sound.then_some(master)
+        let mut lsns: Vec<Lsn> = master.runs.iter().map(|run| run.lsn).collect();
+        lsns.sort_unstable();
+        let are_apart = lsns.is_sorted_by(|one, other| one < other);
+        (is_sound && are_apart).then_some(master)
     }
 }
 

@@ -307,7 +307,8 @@ impl Engine {
         let before = tree.deltas.size();
         let totals = tree.deltas.remove_range(range, upto);
         let after = tree.deltas.size();
-        self.growth.merged(totals.bytes, self.deltas_size);
+        let waiting = self.runs.pages_left() * self.payload_size;
+        self.growth.merged(totals.bytes, self.deltas_size + waiting);
         self.note_deltas_size(before, after);
         totals.count
     }

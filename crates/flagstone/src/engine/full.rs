@@ -164,7 +164,7 @@ impl Engine {
     }
 
     fn admit_growth(&mut self, growth: usize) -> Step<()> {
-        if !self.has_deltas() {
+        if !self.has_deltas() && self.runs.is_empty() {
             self.growth = Growth::default();
         }
         if growth == 0 || self.has_room_for(self.growth.bytes + growth) {

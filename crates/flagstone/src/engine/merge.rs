@@ -428,6 +428,11 @@ impl Hand {
         }
     }
 
+    /// A page that was read for the next job is needed no more.
+    pub(super) fn let_go(&mut self, page: LogicalPage) {
+        self.held.retain(|held| *held != page);
+    }
+
     /// Whether the leaf `page` found no pages for its split, or does not read.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
         self.stuck.contains(&page) || self.unread.contains_key(&page)
@@ -789,7 +794,9 @@ impl Engine {
     }
 
     fn must_load_runs(&self) -> bool {
-        self.are_runs_due() && !self.must_merge() && !self.is_replaying()
+        // What is loaded while the last checkpoint is made is not covered by it.
+        let may_load = !self.is_replaying() && !self.is_closing();
+        may_load && self.are_runs_due() && !self.must_merge()
     }
 
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.

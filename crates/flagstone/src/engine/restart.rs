@@ -69,6 +69,9 @@ impl MeetPoint {
 
 const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
 
+/// Memory that changes of a full page of a run take once they are loaded, in percent of the page.
+const LOADED_PERCENT: usize = 150;
+
 impl Engine {
     /// Takes over what the master record says.
     pub(crate) fn resume(&mut self, master: &Master, last: Lsn) {
@@ -352,6 +355,18 @@ impl Engine {
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
         self.deltas_size + self.runs.pages_left() * self.payload_size > self.options.memory
+    }
+
+    /// Pages of runs that have to be loaded before a close, since a session which only reads might have no memory for
+    /// them: all or none.
+    pub(crate) fn pages_to_load(&mut self) -> usize {
+        let waiting = self.runs.pages_left();
+        let loaded = waiting * self.payload_size * LOADED_PERCENT / 100;
+        if self.deltas_size + loaded <= self.options.memory && !self.is_asked_for_runs() {
+            return 0;
+        }
+        self.ask_for_runs();
+        waiting
     }
 
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.

@@ -197,8 +197,9 @@ impl Engine {
         let index = self.leaf_for(table, seek)?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let mut part = clip(range, view.low(), view.high());
-        if self.has_left_runs(table, part.as_key_range(), Lsn(u64::MAX)) {
-            self.ask_for_runs();
+        if !self.runs.is_empty() {
+            let is_left = self.has_left_runs(table, part.as_key_range(), Lsn(u64::MAX));
+            self.note_run_read(is_left);
         }
         match direction {
             Direction::Forward => {

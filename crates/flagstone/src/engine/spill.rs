@@ -427,9 +427,8 @@ impl Engine {
         private_key(table, key, &mut low);
         let high = [low.as_slice(), &[0]].concat();
         let range = KeyRange { low: &low, high: Some(&high) };
-        if self.runs.has_left(range, Lsn(u64::MAX)) {
-            self.ask_for_runs();
-        }
+        let is_left = self.runs.has_left(range, Lsn(u64::MAX));
+        self.note_run_read(is_left);
         self.load_parts(range, Lsn(u64::MAX))
     }
 
@@ -496,6 +495,7 @@ impl Engine {
         }
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
+        self.hand.let_go(page);
         let loading = self.runs.loading(number, part);
         let mut dropped = DroppedRefs::new();
         for entry in entries(&frame).ok_or(fault(page))? {
@@ -585,7 +585,9 @@ impl Engine {
             return Ok(None);
         }
         if !has_pages || !can_name {
-            self.hand.stop_spilling();
+            if !self.transaction(xid)?.is_bulk {
+                self.hand.stop_spilling();
+            }
             return Ok(None);
         }
         if self.unused_pages.len() < count {

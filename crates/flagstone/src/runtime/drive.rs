@@ -345,6 +345,19 @@ impl<D: Nand> Runtime<D> {
     ///
     /// As [`Runtime::checkpoint_now`].
     pub(crate) fn close_now(&self) -> Result<(), EngineError> {
+        // Who only reads can merge nothing.
+        let (mut least, mut idle_count) = (usize::MAX, 0);
+        loop {
+            let left = self.engine().pages_to_load();
+            if left == 0 || idle_count > IDLE_COUNT_MAX {
+                break;
+            }
+            idle_count = if left < least { 0 } else { idle_count + 1 };
+            least = least.min(left);
+            if !self.advance()? {
+                break;
+            }
+        }
         self.engine().want_last_checkpoint();
         self.finish_checkpoint()
     }

@@ -322,7 +322,7 @@ fn who_waits_for_room_that_came_meanwhile_asks_for_no_more() {
 fn a_restart_does_not_write_what_leaves_hold() {
     let database = Database::create_on(file_of(64, 4_096), &options()).unwrap();
     let table = database.table("t").unwrap();
-    let count = 54_000;
+    let count = 62_000;
     for first in (0..count).step_by(100) {
         let mut transaction = database.begin();
         for number in first..first + 100 {

@@ -238,3 +238,27 @@ fn random_rows_of_large_commits_cost_fewer_pages() {
     let (by_runs, by_log) = (cost(crate::CommitBy::Auto), cost(crate::CommitBy::Log));
     assert!(by_runs < by_log * 0.85, "{by_runs:.2} and {by_log:.2} times their bytes");
 }
+
+/// Goal: what was closed opens to read with the memory that it was written with, although readers can merge nothing.
+/// Method: sessions that leave runs waiting; all rows are read.
+#[test]
+fn what_waits_at_a_close_can_be_read_with_the_same_memory() {
+    let (mut database, mut table) = created();
+    let (mut draws, mut model) = (Draws(3, 24_000), Model::new());
+    (0..40).for_each(|_| put_many(&database, table, &mut draws, &mut model));
+    let mut waited = 0;
+    for session in 0..8 {
+        for _ in 0..4 {
+            put_many(&database, table, &mut draws, &mut model);
+            waited = waited.max(waiting(&database));
+        }
+        database.clone().close().unwrap();
+        let device = database.into_device().unwrap();
+        let reader = Database::open_read_only_on(device.clone(), &options()).unwrap();
+        let read = reader.existing_table("t").unwrap().unwrap();
+        assert_eq!(rows(&reader, read).len(), model.len(), "session {session}");
+        database = Database::open_on(device, &options()).unwrap();
+        table = database.existing_table("t").unwrap().unwrap();
+    }
+    assert!(waited > 3, "{waited} runs waited at most");
+}

@@ -317,7 +317,7 @@ impl Engine {
 
     /// Where many changes wait outside memory, loads those before the next one that is in it.
     fn load_ahead(&mut self, table: Table) -> Step<()> {
-        if !self.are_runs_many() {
+        if !self.are_runs_many() || self.deltas_size > self.limits.deltas_hard {
             return Ok(());
         }
         let ahead = KeyRange { low: &self.hand.key, high: None };

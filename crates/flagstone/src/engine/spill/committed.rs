@@ -248,7 +248,7 @@ impl Runs {
         let number = self.open.iter().position(|run| run.lsn == lsn)?;
         let parts = &self.open[number].run.parts;
         let part = parts.partition_point(|part| part.first.as_slice() < first);
-        Some((number, part))
+        (parts.get(part)?.first == first).then_some((number, part))
     }
 
     pub(super) fn lsn(&self, number: usize) -> Lsn {

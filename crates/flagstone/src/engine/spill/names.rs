@@ -16,6 +16,9 @@ use crate::log::put_varint;
 /// Pages that one run may come to: damaged counts take no more memory.
 const PAGES_MAX: u64 = 1 << 24;
 
+/// Bytes that first keys of one run may come to: each may share all of the one before.
+const KEY_BYTES_MAX: usize = 16 << 20;
+
 /// Where a name goes.
 trait Sink {
     fn number(&mut self, number: u64);
@@ -84,10 +87,19 @@ impl Run {
         let last = input.key()?.to_vec();
         let mut parts: Vec<RunPart> = Vec::new();
         let (mut next, mut page_count) = (0_i64, 0_u64);
+        let mut key_bytes = 0;
         for _ in 0..input.number()? {
             let before = parts.last().map_or(&[][..], |part| &part.first);
-            let mut first = before.get(..usize::try_from(input.number()?).ok()?)?.to_vec();
-            first.extend_from_slice(input.key()?);
+            let shared = before.get(..usize::try_from(input.number()?).ok()?)?;
+            let rest = input.key()?;
+            key_bytes += shared.len() + rest.len();
+            if key_bytes > KEY_BYTES_MAX {
+                return None;
+            }
+            let first = [shared, rest].concat();
+            if first.len() < size_of::<u32>() || first.as_slice() <= before {
+                return None;
+            }
             let mut pages = PageSpans::default();
             for _ in 0..input.number()? {
                 let begin = next.checked_add(unzigzag(input.number()?))?;
@@ -97,9 +109,13 @@ impl Run {
                 let (begin, _) = (u32::try_from(begin).ok()?, u32::try_from(next).ok()?);
                 pages.push_span(LogicalPage(begin), count as u32);
             }
+            if pages.len() == 0 {
+                return None;
+            }
             parts.push(RunPart { first, pages });
         }
-        Some(Self { group, parts, last })
+        let is_sound = parts.last().is_none_or(|part| part.first <= last);
+        is_sound.then_some(Self { group, parts, last })
     }
 }
 
@@ -123,8 +139,18 @@ mod tests {
     use super::*;
     use crate::log::Cursor;
 
+    /// Parts as runs have them: keys in order, with pages.
     fn parts() -> impl Strategy<Value = Vec<RunPart>> {
-        let pages = proptest::collection::vec(any::<u32>().prop_map(|page| page >> 1), 0..4);
+        any_parts().prop_map(|mut parts| {
+            parts.iter_mut().for_each(|part| part.first.splice(..0, [0; 4]).for_each(drop));
+            parts.sort_by(|one, other| one.first.cmp(&other.first));
+            parts.dedup_by(|one, other| one.first == other.first);
+            parts
+        })
+    }
+
+    fn any_parts() -> impl Strategy<Value = Vec<RunPart>> {
+        let pages = proptest::collection::vec(any::<u32>().prop_map(|page| page >> 1), 1..4);
         let key = proptest::collection::vec(0_u8..3, 0..6);
         let part = (key, pages).prop_map(|(first, pages)| RunPart {
             first,
@@ -137,11 +163,23 @@ mod tests {
         /// Goal (rule D7): what bounds a record is what a name takes, and it is read as it was.
         #[test]
         fn names_are_read_as_they_were(parts in parts(), group: u64, last: [u8; 5]) {
-            let run = Run { group: GroupId(group), parts, last: last.to_vec() };
+            let run = Run { group: GroupId(group), parts, last: [&[1][..], &last].concat() };
             let mut bytes = Vec::new();
             run.encode(&mut bytes);
             prop_assert_eq!(bytes.len(), run.encoded_size());
             prop_assert_eq!(Run::decode(&mut Input(Cursor::new(&bytes))), Some(run));
+        }
+
+        /// Goal (D5): a name whose parts are in no order, or have no pages, is damage. Method: any parts.
+        #[test]
+        fn parts_out_of_order_are_refused(parts in any_parts()) {
+            let run = Run { group: GroupId(1), parts, last: vec![9; 9] };
+            let mut bytes = Vec::new();
+            run.encode(&mut bytes);
+            let is_whole = run.parts.iter().all(|part| part.first.len() >= 4);
+            let is_sorted = run.parts.is_sorted_by(|one, other| one.first < other.first);
+            let found = Run::decode(&mut Input(Cursor::new(&bytes)));
+            prop_assert_eq!(found.is_some(), is_whole && is_sorted);
         }
 
         /// Goal (D5): damage is no panic, and takes no memory that it names.
