@@ -218,7 +218,8 @@ pub enum Compaction {
 #[serde(rename_all = "kebab-case")]
 pub enum CommitBy {
     /// Whatever costs fewer programs, as measured: leaves that are worth their page are written at
-    /// once, the rest is logged. Where nothing is logged and the chip carries flags, a flag commits.
+    /// once, the rest is logged. Where nothing is logged and the chip carries flags, a flag commits. Many changes all
+    /// over a table larger than the memory for changes are written as sorted pages instead, which wait for others.
     #[default]
     Auto,
     /// The log holds every change.

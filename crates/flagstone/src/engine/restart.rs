@@ -16,7 +16,7 @@ use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
 use super::descent::Seek;
 use super::spill::Run;
-use super::{Engine, MERGE_PAGES, Step, Table};
+use super::{Engine, MERGE_PAGES, Step, Table, UNPACKED_MAX};
 use crate::bugs::SeededBug;
 use crate::delta::{KeyRange, Op, Unpacker, decode_delta};
 use crate::error::Corruption;
@@ -68,9 +68,6 @@ impl MeetPoint {
 }
 
 const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
-
-/// Memory that changes of a full page of a run take once they are loaded, in percent of the page.
-const LOADED_PERCENT: usize = 150;
 
 impl Engine {
     /// Takes over what the master record says.
@@ -361,7 +358,7 @@ impl Engine {
     /// them: all or none.
     pub(crate) fn pages_to_load(&mut self) -> usize {
         let waiting = self.runs.pages_left();
-        let loaded = waiting * self.payload_size * LOADED_PERCENT / 100;
+        let loaded = ((waiting * self.payload_size) as f64 * UNPACKED_MAX) as usize;
         if self.deltas_size + loaded <= self.options.memory && !self.is_asked_for_runs() {
             return 0;
         }

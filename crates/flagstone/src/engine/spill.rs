@@ -56,7 +56,7 @@ const SPILL_PAGES_MAX: usize = 256;
 
 /// What is loaded for one merge, or for one part of a scan, takes one part in this many of the memory for deltas, with
 /// what is there already in its range. The parts that hold its first key come in any case, one of each run at most.
-pub(super) const LOAD_SHARE: usize = 8;
+const LOAD_SHARE: usize = 8;
 
 /// Pages of a part, at most, unless a key takes more: whoever needs a key loads that many of each run.
 const PART_PAGES_MAX: usize = 8;

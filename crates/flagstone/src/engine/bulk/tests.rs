@@ -4,6 +4,9 @@ use flagstone_nand::{Crashable, Ending, FaultPlan, Profile, SimNand};
 
 use crate::{Database, Durability, EngineError, Options, Table};
 
+/// Changes of a commit that goes by a run.
+const MANY: u32 = 500;
+
 type Model = BTreeMap<[u8; 4], Vec<u8>>;
 
 /// Numbers without a pattern, and keys of so many.
@@ -31,51 +34,35 @@ fn created() -> (Database<SimNand>, Table) {
     (database, table)
 }
 
-/// A commit of 500 rows at random places; what it makes of the model.
+/// A commit of many changes at random places; what it makes of the model.
 fn put_many(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
-    try_put_many(database, table, draws, model).unwrap();
-}
-
-fn try_put_many(
-    database: &Database<SimNand>,
-    table: Table,
-    draws: &mut Draws,
-    model: &mut Model,
-) -> Result<(), EngineError> {
-    let mut transaction = database.begin();
-    for _ in 0..500 {
-        let (key, fill) = (draws.key(), draws.next(256) as u8);
-        if draws.next(20) == 0 {
-            transaction.delete(table, &key)?;
-            model.remove(&key);
-        } else {
-            transaction.put(table, &key, &[fill; 100])?;
-            model.insert(key, vec![fill; 100]);
-        }
-    }
-    transaction.commit_with(Durability::Immediate).map(drop)
+    try_change(database, table, (MANY, 20), draws, model).unwrap();
 }
 
 /// A commit of few changes.
 fn change_some(database: &Database<SimNand>, table: Table, draws: &mut Draws, model: &mut Model) {
-    try_change_some(database, table, draws, model).unwrap();
+    let count = 1 + draws.next(5);
+    try_change(database, table, (count, 3), draws, model).unwrap();
 }
 
-fn try_change_some(
+/// A commit of so many changes, of which one in `others` deletes. Where they are few another one patches: that reads, and
+/// what is read waits no longer.
+fn try_change(
     database: &Database<SimNand>,
     table: Table,
+    (count, others): (u32, u32),
     draws: &mut Draws,
     model: &mut Model,
 ) -> Result<(), EngineError> {
     let mut transaction = database.begin();
-    for _ in 0..1 + draws.next(5) {
+    for _ in 0..count {
         let (key, fill) = (draws.key(), draws.next(256) as u8);
-        match draws.next(3) {
+        match draws.next(others) {
             0 => {
                 transaction.delete(table, &key)?;
                 model.remove(&key);
             }
-            1 if model.contains_key(&key) => {
+            1 if count < MANY && model.contains_key(&key) => {
                 transaction.patch(table, &key, 7, &[fill; 9])?;
                 model.get_mut(&key).unwrap()[7..16].fill(fill);
             }
@@ -178,10 +165,8 @@ fn runs_that_wait_survive_cuts() {
             };
             let (mut before, mut after) = (model.clone(), model);
             loop {
-                let done = match draws.next(3) {
-                    0 => try_put_many(&database, table, &mut draws, &mut after),
-                    _ => try_change_some(&database, table, &mut draws, &mut after),
-                };
+                let size = if draws.next(3) == 0 { (MANY, 20) } else { (1 + draws.next(5), 3) };
+                let done = try_change(&database, table, size, &mut draws, &mut after);
                 if done.is_err() {
                     break;
                 }
