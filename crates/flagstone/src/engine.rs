@@ -481,10 +481,10 @@ impl Engine {
         self.log.has_appended()
     }
 
-    /// Whether a flush is being programmed.
+    /// Whether a flush is being programmed. One that the device failed in never ends.
     #[must_use]
     pub fn is_flushing(&self) -> bool {
-        self.flush_in_flight.is_some()
+        self.flush_in_flight.is_some() && !self.is_poisoned()
     }
 
     /// Bytes of log records that wait for a flush.

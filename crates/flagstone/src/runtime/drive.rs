@@ -348,6 +348,7 @@ impl<D: Nand> Runtime<D> {
         // Who only reads can merge nothing.
         let (mut least, mut idle_count) = (usize::MAX, 0);
         loop {
+            self.engine().sound()?;
             let left = self.engine().pages_to_load();
             if left == 0 || idle_count > IDLE_COUNT_MAX {
                 break;
@@ -494,6 +495,23 @@ mod tests {
             (0..THREAD_COUNT).for_each(|thread| drop(scope.spawn(move || run(thread))));
         });
         assert!(began.elapsed() < LOCK_POLL, "somebody slept until the poll");
+    }
+
+    /// Goal: nobody waits for a flush that the device failed in. Method: the engine is poisoned while one is under
+    /// way, and its end comes never.
+    #[test]
+    fn nobody_waits_for_a_flush_that_failed() {
+        let database = database();
+        let table = database.table("t").unwrap();
+        let mut txn = database.begin();
+        txn.put(table, b"k", b"v").unwrap();
+        txn.commit_with(Durability::Deferred).unwrap();
+        let runtime = database.runtime();
+        let flush = runtime.flush_all().unwrap();
+        assert!(flush.is_some() && runtime.await_flush(), "nothing is under way");
+        runtime.engine().poison(EngineError::Poisoned);
+        assert!(!runtime.await_flush(), "it is waited for");
+        assert_eq!(runtime.close_now(), Err(EngineError::Poisoned));
     }
 
     /// Goal: who has waited too long for a lock is gone with all its locks, and others are let in; who is

@@ -117,10 +117,12 @@ fn write(database: &Shared, table: Table, thread: u64, seed: u64, acknowledged: 
     panic!("power does not fail");
 }
 
-/// Reads rows, most of which are not in memory, until something fails.
-fn read(database: &Shared, table: Table, seed: u64) {
+/// Reads rows until something fails or nobody writes any more: with an early cut all rows are in memory, and
+/// every read succeeds without power.
+fn read(database: &Shared, table: Table, seed: u64, writers: &AtomicU64) {
     let mut state = seed;
-    while let Ok(snapshot) = database.snapshot() {
+    while writers.load(Ordering::Relaxed) > 0 {
+        let Ok(snapshot) = database.snapshot() else { return };
         match snapshot.get(table, &key(draw(&mut state, ROWS))) {
             Ok(value) => assert_eq!(value.map(|value| value.len()), Some(120)),
             // What is not in memory cannot be read without power.
@@ -155,17 +157,18 @@ fn commits_of_threads_survive_cuts_of_a_shared_file() {
         let cut = FaultPlan::power_cut(seed, count + draw(&mut state, 900), ending);
         file.with(|file| file.set_plan(cut));
         let acknowledged = [const { AtomicU64::new(0) }; WRITERS as usize];
-        let barrier = Barrier::new(WRITERS as usize + 1);
+        let (writers, barrier) = (AtomicU64::new(WRITERS), Barrier::new(WRITERS as usize + 1));
         thread::scope(|scope| {
             for (thread, acknowledged) in (0..).zip(&acknowledged) {
-                let (database, barrier) = (&database, &barrier);
+                let (database, writers, barrier) = (&database, &writers, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
                     write(database, table, thread, seed, acknowledged);
+                    writers.fetch_sub(1, Ordering::Relaxed);
                 });
             }
             barrier.wait();
-            read(&database, table, seed);
+            read(&database, table, seed, &writers);
         });
         drop(database);
 
