@@ -564,8 +564,8 @@ impl<D: Nand> Runtime<D> {
             Ok(false) => self.write_pages(&mut space, &mut job),
             Err(error) => Err(error),
         };
-        match written {
-            Ok(pin) => {
+        match written.and_then(|pin| Ok((self.seal_job(space, &mut job)?, pin))) {
+            Ok((space, pin)) => {
                 let cost_ns = space.busy_ns() - begun_ns;
                 self.engine().note_write_cost(job.pages.len(), cost_ns);
                 Ok(Done::Written(job, pin))
@@ -609,16 +609,23 @@ impl<D: Nand> Runtime<D> {
             };
             write.version = Some(info);
         }
+        Ok(pin)
+    }
+
+    /// Makes the pages of a group durable that must not wait for a sync of others, while others read.
+    fn seal_job<'a>(
+        &'a self,
+        space: SpaceGuard<'a, D>,
+        job: &mut WriteJob,
+    ) -> Result<SpaceGuard<'a, D>, SpaceError> {
         let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
         // Where pages of a block come in pairs, what is beside them has to be safe from what is written next.
         let may_wait = job.may_wait && self.needs_sync && !self.has_pairs && !skips_sync;
-        if job.group != GroupId::NONE && !may_wait {
-            if (self.needs_sync || self.has_pairs) && !skips_sync {
-                space.sync()?;
-            }
-            job.is_durable = true;
+        job.is_durable = job.group != GroupId::NONE && !may_wait;
+        match job.is_durable && (self.needs_sync || self.has_pairs) && !skips_sync {
+            true => self.sync(space),
+            false => Ok(space),
         }
-        Ok(pin)
     }
 
     /// Makes the pages of groups durable, `last`'s and those before, while others read and write.
@@ -648,14 +655,14 @@ impl<D: Nand> Runtime<D> {
         result.or_else(|error: SpaceError| self.fail(error.into()))
     }
 
-    /// Makes the pages of a group durable, before a record commits it (rule D1).
+    /// Makes the pages of a group durable, before a record commits it (rule D1), while others read.
     fn seal_group(&self) -> Result<(), EngineError> {
         if self.engine().bugs.has(SeededBug::RecordBeforePages) {
             return Ok(());
         }
         let mut space = self.space();
         let sealed = match self.needs_sync || self.has_pairs {
-            true => space.sync(),
+            true => self.sync(space).map(drop),
             false => space.fence(),
         };
         sealed.or_else(|error| self.fail(error.into()))
@@ -686,10 +693,9 @@ impl<D: Nand> Runtime<D> {
 
     fn seal_claim(&self) -> Result<(), SpaceError> {
         let skips_sync = self.engine().bugs.has(SeededBug::RecordBeforePages);
-        if (self.needs_sync || self.has_pairs) && !skips_sync {
-            self.space().sync()
-        } else {
-            Ok(())
+        match (self.needs_sync || self.has_pairs) && !skips_sync {
+            true => self.sync(self.space()).map(drop),
+            false => Ok(()),
         }
     }
 
