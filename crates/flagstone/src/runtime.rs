@@ -7,8 +7,8 @@
 //! Invariants:
 //! - **W1** The engine's latch is never held across I/O. Where both latches are held, the space's
 //!   was taken first, and nothing but memory is touched under both.
-//!   The space's is not held either while a page is read or a flush written and synced, where the device
-//!   serves several at a time.
+//!   The space's is not held either while a page is read, a flush written, or anything synced but a checkpoint,
+//!   where the device serves several at a time.
 //! - **W2** A page is handed to the engine only with what it read; the engine throws away what was
 //!   overtaken (rule D15).
 //! - **W3** On devices that need a sync, a group's record is appended only after its pages are
