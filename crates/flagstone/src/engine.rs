@@ -41,7 +41,6 @@ mod fold;
 mod full;
 mod glance;
 mod journal;
-mod limits;
 mod merge;
 mod pool;
 mod price;
@@ -68,9 +67,8 @@ pub(crate) use claim::ClaimJob;
 pub(crate) use descent::{DEPTH_MAX, Seek, check_node};
 pub(crate) use dropped::Freed;
 pub(crate) use glance::{LeafRows, LeafValue};
-use limits::{HEIGHT_MIN, Limits, MERGE_PAGES, frame_count_min};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
-use pool::{Pool, frame_size};
+use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
 pub(crate) use restart::{MeetPoint, Replay, ReplayEffects};
@@ -213,6 +211,21 @@ struct FlushPoint {
     chain: ChainPoint,
     /// The last group whose pages were written before.
     group: Option<GroupId>,
+}
+
+/// Limits that follow from the memory budget.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Frames may take this much.
+    frames: usize,
+    /// Above this, deltas are merged.
+    deltas_soft: usize,
+    /// Above this, commits wait for merges.
+    deltas_hard: usize,
+    /// Above this, the largest transaction spills.
+    uncommitted: usize,
+    /// With a longer log deltas might take more.
+    is_log_short: bool,
 }
 
 /// All state above the space floor. See the module's head.
@@ -729,6 +742,46 @@ impl Engine {
     }
 }
 
+impl Limits {
+    /// Limits where frames have `frame_share` of memory.
+    fn of(options: &Options, frame_share: f64, payload_size: usize, height: usize) -> Self {
+        let memory = options.memory;
+        let share = |of: f64| (memory as f64 * of) as usize;
+        let frame_share = match options.frames {
+            FrameKind::Base => frame_share,
+            FrameKind::Ahead => 1.0 - frame_share,
+        };
+        let frames_min = frame_count_min(height) * frame_size(payload_size);
+        let frames = share(frame_share).max(frames_min);
+        let deltas = memory.saturating_sub(frames).saturating_sub(MERGE_PAGES * payload_size);
+        Self {
+            frames,
+            deltas_soft: deltas - deltas / 16,
+            deltas_hard: deltas,
+            uncommitted: share(options.uncommitted_share).min(deltas / 2),
+            is_log_short: false,
+        }
+    }
+}
+
+impl Limits {
+    /// A checkpoint copies every live delta to the log's tail, beside the copies before it: deltas
+    /// never take more than a share of the log, or it could not be freed (rule D7). A byte of a copy takes
+    /// `unpacked` of memory.
+    fn within_log(mut self, view: &SpaceView, unpacked: f64) -> Self {
+        let copies_max = view.copies_max();
+        if copies_max < usize::MAX {
+            let deltas_max = (copies_max as f64 * unpacked) as usize;
+            let deltas_max = deltas_max.max(self.uncommitted.min(1024));
+            self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;
+            self.deltas_hard = self.deltas_hard.min(deltas_max);
+            self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);
+            self.uncommitted = self.uncommitted.min(self.deltas_hard / 2);
+        }
+        self
+    }
+}
+
 impl SpaceView {
     /// Bytes of deltas that a checkpoint has room to copy; without bound where nothing is known of a log.
     fn copies_max(&self) -> usize {
@@ -746,3 +799,16 @@ const DELTAS_LOG_PERCENT: usize = 30;
 /// Memory for a byte of records that is believed: what is counted when many records are gone need not hold
 /// for those that come.
 const UNPACKED_MAX: f64 = 1.5;
+
+/// Levels of the lowest tree that memory is planned for.
+const HEIGHT_MIN: usize = 4;
+
+/// Frames of the smallest pool: a root-to-leaf path beside the leaves that stay, those of a merge
+/// with its siblings among them (rule D7).
+const fn frame_count_min(height: usize) -> usize {
+    let levels = if height > HEIGHT_MIN { height } else { HEIGHT_MIN };
+    levels + LEAVES_MIN
+}
+
+/// Images a merge holds while it is being prepared and written: the new leaf and its neighbours.
+const MERGE_PAGES: usize = 4;
