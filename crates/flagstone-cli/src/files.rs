@@ -78,8 +78,8 @@ pub(crate) fn write_new<T>(
     let parent = parent_of(path);
     fs::metadata(parent).map_err(at(path))?;
     // Its own message names the temporary file.
-    let file = file.tempfile_in(parent).map_err(|error| at(path)(error.kind().into()))?;
-    let _half_made = HalfMade::new(file.path());
+    let (file, _half_made) = HalfMade::make(|| file.tempfile_in(parent), NamedTempFile::path)
+        .map_err(|error| at(path)(error.kind().into()))?;
     // Past the temporary file, whose errors name it.
     let mut stream = BufWriter::new(file.as_file());
     let result = write(&mut stream).map_err(|failure| match failure {

@@ -27,6 +27,20 @@ impl HalfMade {
         change(|list| list.push(path.to_owned()));
         Self { path: path.to_owned() }
     }
+
+    /// What `make` gives, whose name is not known before: a signal that comes meanwhile waits for it.
+    pub(crate) fn make<T, E>(
+        make: impl FnOnce() -> Result<T, E>,
+        path_of: impl FnOnce(&T) -> &Path,
+    ) -> Result<(T, Self), E> {
+        WATCH.call_once(watch);
+        change(|list| {
+            let made = make()?;
+            let path = path_of(&made).to_owned();
+            list.push(path.clone());
+            Ok((made, Self { path }))
+        })
+    }
 }
 
 impl Drop for HalfMade {
@@ -58,4 +72,26 @@ fn watch() {
 /// What cannot be removed stays.
 fn remove(path: &Path) {
     let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Goal: no signal comes between the making of something and its being known, or it would stay. Method: whoever
+    /// removes what is half made has to wait while it is made, and finds it then.
+    #[test]
+    fn what_is_made_is_known_before_a_signal_is_heard() {
+        let make = || {
+            assert!(HALF_MADE.try_lock().is_err(), "a signal waits");
+            TempDir::new()
+        };
+        let (made, half_made) = HalfMade::make(make, TempDir::path).unwrap();
+        let is_known = || change(|list| list.iter().any(|path| path == made.path()));
+        assert!(is_known());
+        drop(half_made);
+        assert!(!is_known());
+    }
 }

@@ -26,10 +26,9 @@ impl Scratch {
             made.map_err(|source| Failure::File { path: path.into(), source })?;
             return Ok(Self { path: path.into(), _temporary: None });
         }
-        let temporary = TempDir::with_prefix("flagstone-").map_err(Failure::Temporary)?;
-        let path = temporary.path().to_owned();
-        let half_made = HalfMade::new(&path);
-        Ok(Self { path, _temporary: Some((temporary, half_made)) })
+        let temporary = HalfMade::make(|| TempDir::with_prefix("flagstone-"), TempDir::path)
+            .map_err(Failure::Temporary)?;
+        Ok(Self { path: temporary.0.path().to_owned(), _temporary: Some(temporary) })
     }
 
     /// Path of the directory.
