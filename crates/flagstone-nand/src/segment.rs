@@ -13,7 +13,7 @@
 //!   after a cut too, before they are there, and what is behind them counts for nothing and is written over.
 //! - **G6** Where the host has no room for more segments nothing has changed.
 //! - **G7** What was discarded reads as zeros or as it did, page by page. An erase gets back from the host the
-//!   room that a discard gave it.
+//!   room that a discard gave it, and a growth all of it: a file does not grow into room that it will want back.
 //!
 //! ```text
 //! byte 0          4096                   head_size      + segment       + 2 segments
@@ -486,6 +486,10 @@ impl<S: Storage> Nand for SegmentFile<S> {
         }
         // From the end of the last segment that is there: the file may be longer (G5).
         let (from, to) = (self.head.size_of(self.present), self.head.size_of(block_count));
+        if self.has_holes {
+            self.storage.reserve(self.head_size, from - self.head_size)?;
+            self.has_holes = false;
+        }
         self.storage.extend(from, to)?;
         self.sync()?;
         self.set_present(block_count);

@@ -197,6 +197,8 @@ impl<D: Nand> Space<D> {
                 Err(error) => return Err(self.fail(error)),
             }
         }
+        // What free blocks had given back was asked of the host with the new ones.
+        self.report_dead();
         self.flash.layout.set_blocks(block_count);
         self.blocks.extend(block_count);
         self.map.extend(self.layout().logical_pages);

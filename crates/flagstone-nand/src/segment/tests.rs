@@ -434,6 +434,26 @@ fn whole_segments_are_given_back_to_the_host() {
     assert_eq!(content(&mut nand, page(0)), [0; 4096]);
 }
 
+/// Goal (G7): a file does not take for new segments what its own gave back, or a full host has no room to write these
+/// again. Method: what a file takes before a discard, behind it and behind a growth, as the system counts its blocks.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_does_not_grow_into_room_that_it_gave_back() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let profile = profile().with_block_count(80).unwrap();
+    let mut nand = SegmentFile::create_file(&path, &profile, Extent::Growing).unwrap();
+    let segment = profile.geometry.block_size();
+    let whole = taken();
+    nand.trim(page(0), 2 * profile.geometry.pages_per_block);
+    assert!(taken() <= whole - 2 * segment, "{} of {whole} bytes", taken());
+    nand.extend(65).unwrap();
+    assert!(taken() >= whole + segment, "{} bytes, {whole} without the new segment", taken());
+}
+
 #[test]
 fn a_host_that_takes_nothing_back_is_asked_once() {
     let mut nand = device();
