@@ -84,6 +84,8 @@ pub(crate) struct Cycle {
     is_last: bool,
     /// The next cycle merges whatever it can, also where cycles copy.
     merges_all: bool,
+    /// A leaf was found that cannot be merged before this cycle, or the next one, is over.
+    goes_first: bool,
     /// Commits counted when the last cycle began.
     begin_commits: u64,
     /// Memory that the changes committed since then took, however little of it they take by now:
@@ -350,6 +352,7 @@ impl Engine {
     /// Asks for a checkpoint without which a leaf cannot be merged, and for merges as the one under way does them.
     pub(super) fn want_checkpoint_before_merges(&mut self) {
         self.cycle.merges_all |= matches!(self.cycle.phase, Phase::Merging { .. });
+        self.cycle.goes_first = true;
         self.want_checkpoint();
     }
 
@@ -357,6 +360,12 @@ impl Engine {
     pub(crate) fn want_last_checkpoint(&mut self) {
         self.cycle.is_last = true;
         self.want_checkpoint();
+    }
+
+    /// Whether merges wait until a checkpoint is made. To look for one meanwhile reads pages, which would drive out
+    /// what the checkpoint has read (rule D7).
+    pub(super) fn goes_before_merges(&self) -> bool {
+        self.cycle.goes_first
     }
 
     /// Whether the checkpoint under way is the last one: nobody needs more memory than there is.
@@ -704,6 +713,7 @@ impl Engine {
     fn end_cycle(&mut self) {
         self.cycle.phase = Phase::Idle;
         self.cycle.is_awaited = self.cycle.is_wanted;
+        self.cycle.goes_first = false;
     }
 
     /// Live deltas of a table: for estimates.

@@ -628,10 +628,11 @@ impl Engine {
             return Ok(Next::Job(Job::Spill(job)));
         }
         self.note_batch();
-        let is_merging = self.must_merge()
+        let has_merges = self.must_merge()
             || self.hand.target.is_some()
             || self.has_joined()
             || self.has_emptied();
+        let is_merging = has_merges && !self.goes_before_merges();
         if is_merging && let Some(job) = self.merge_job()? {
             self.prices.merged(job.pages.len());
             if self.must_merge() {

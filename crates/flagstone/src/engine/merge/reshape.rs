@@ -707,6 +707,7 @@ mod tests {
     use flagstone_space::OPEN_GROUP_PAGE_SIZE;
 
     use super::Grouped;
+    use crate::engine::merge::{Reason, Target};
     use crate::options::Durability;
     use crate::{Database, Options, Snapshot, Table};
 
@@ -789,6 +790,23 @@ mod tests {
         load.database.merge().unwrap();
         assert!(load.database.runtime().engine().counts.splits > 3, "in parts");
         load.check(&snapshot);
+    }
+
+    /// Goal (rule D7): in little memory a search that comes to nothing drives out what a checkpoint has read, so that
+    /// neither ends. Method: a leaf to merge, and a checkpoint that merges wait for, which goes first.
+    #[test]
+    fn merges_that_wait_for_a_checkpoint_are_not_looked_for() {
+        let mut load = Load::new();
+        load.commit(100);
+        let runtime = load.database.runtime();
+        let mut engine = runtime.engine();
+        engine.hand.target = Some(Target::new(load.table, Vec::new(), Reason::Memory));
+        engine.want_checkpoint_before_merges();
+        drop(engine);
+        runtime.checkpoint_now().unwrap();
+        assert_eq!(runtime.engine().counts.merges, 0, "the checkpoint goes first");
+        while runtime.advance().unwrap() {}
+        assert_eq!(runtime.engine().counts.merges, 1, "then merges go on");
     }
 
     /// Rows that come in the order of their keys, far more than a checkpoint can name pages of.
