@@ -758,7 +758,8 @@ impl Limits {
             frames,
             deltas_soft: deltas - deltas / 16,
             deltas_hard: deltas,
-            uncommitted: share(options.uncommitted_share).min(deltas / 2),
+            // However little deltas save: what a transaction cannot keep leaves memory a row at a time.
+            uncommitted: share(options.uncommitted_share).min((deltas / 2).max(payload_size)),
             is_log_short: false,
         }
     }
@@ -776,7 +777,7 @@ impl Limits {
             self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;
             self.deltas_hard = self.deltas_hard.min(deltas_max);
             self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);
-            self.uncommitted = self.uncommitted.min(self.deltas_hard / 2);
+            self.uncommitted = self.uncommitted.min(deltas_max / 2);
         }
         self
     }
@@ -812,3 +813,25 @@ const fn frame_count_min(height: usize) -> usize {
 
 /// Images a merge holds while it is being prepared and written: the new leaf and its neighbours.
 const MERGE_PAGES: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal (rule D7): a transaction keeps a page of changes, whatever frames are worth: with less, each row leaves
+    /// memory as a run of its own. Method: the smallest memory, all shares of frames.
+    #[test]
+    fn a_transaction_keeps_a_page_whatever_the_share_of_frames() {
+        for payload_size in [488, 2_012, 4_056, 16_344] {
+            let options = Options::default().with_memory(24 * (payload_size + 40));
+            for percent in 0..=100_u32 {
+                let share = f64::from(percent) / 100.0;
+                let limits = Limits::of(&options, share, payload_size, HEIGHT_MIN);
+                let view = SpaceView { log_budget: 248, log_page_size: 4096, ..Default::default() };
+                let within = limits.within_log(&view, 1.0);
+                let kept = limits.uncommitted.min(within.uncommitted);
+                assert!(kept >= payload_size, "{percent} %: {limits:?}, {within:?}");
+            }
+        }
+    }
+}
