@@ -745,6 +745,10 @@ impl Options {
         if !(1..=8).contains(&self.parts) {
             return refuse("parts", self.parts.to_string(), "between 1 and 8");
         }
+        if page_size > crate::node::PAGE_SIZE_MAX {
+            let must = "so few that a logical page has at most 32 KiB";
+            return refuse("parts", self.parts.to_string(), must);
+        }
         if !share(self.frame_share) || self.frame_share == 0.0 {
             return refuse("frame_share", self.frame_share.to_string(), "above 0 and at most 1");
         }

@@ -148,6 +148,13 @@ impl Engine {
         self.trees.iter().filter_map(|tree| tree.root.map(|root| (tree.id, root))).collect()
     }
 
+    /// Whether an image is a node of this tree.
+    pub(crate) fn is_node_of(&self, tree: u32, image: &[u8]) -> bool {
+        let mut image = image.to_vec();
+        self.widen(&mut image);
+        NodeView::parse(&image).is_ok_and(|view| view.tree() == tree)
+    }
+
     /// The outline of a node, read if need be.
     pub(crate) fn outline_of(&mut self, page: LogicalPage) -> Step<NodeOutline> {
         let index = self.frame_of(page)?;

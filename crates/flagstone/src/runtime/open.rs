@@ -725,6 +725,24 @@ impl<D: Nand> Restart<'_, D> {
         for root in roots {
             space.reserve(root);
         }
+        drop(space);
+        // What was freed before a close is no more in its record.
+        if self.mount.closed { Ok(()) } else { self.forget_former_owners() }
+    }
+
+    /// A root that was never written has no page. A cut may bring back one that its number had before, where that had
+    /// been freed since the last checkpoint: whatever is no node of the table is free again.
+    fn forget_former_owners(&self) -> Result<(), OpenError> {
+        let (roots, mut image) = (self.runtime.engine().roots(), Vec::new());
+        for (tree, root) in roots {
+            let mut space = self.runtime.space();
+            // What does not read may be the table's own.
+            let is_found = space.is_mapped(root) && space.read(root, &mut image).is_ok();
+            if is_found && !self.runtime.engine().is_node_of(tree, &image) {
+                space.trim(root, None)?;
+                space.reserve(root);
+            }
+        }
         Ok(())
     }
 }
@@ -763,6 +781,7 @@ mod tests {
     use flagstone_nand::{Crashable as _, Profile, SimNand};
     use flagstone_space::Cause;
 
+    use super::super::{REGION_SYSTEM, tag_of};
     use crate::database::Database;
     use crate::engine::{Stop, Table, Wait};
     use crate::options::{Durability, Options};
@@ -897,5 +916,43 @@ mod tests {
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
         let after = room(&database);
         assert!(after <= before, "room for {after} times 8 KiB, and {before} before");
+    }
+
+    /// Goal: a table that was never written shows nothing of who had the number of its root before, when a cut brings
+    /// that back: a page of a large transaction, or a node of another table. Method: the pages are written under the
+    /// numbers; opened to read, and to write.
+    #[test]
+    fn a_table_shows_nothing_of_who_had_its_number_before() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let options = Options::default().with_memory(1 << 20);
+        let database = Database::create_on(SimNand::new(&profile, 0), &options).unwrap();
+        let [table, one, other] = ["t", "one", "other"].map(|name| database.table(name).unwrap());
+        put_all(&database, table);
+        database.merge().unwrap();
+        let runtime = database.runtime();
+        let roots = runtime.engine().roots();
+        let root_of = |table: Table| roots.iter().find(|(tree, _)| *tree == table.id).unwrap().1;
+        let mut node = Vec::new();
+        runtime.space().read(root_of(table), &mut node).unwrap();
+        let tag = tag_of(runtime.engine().durable(), REGION_SYSTEM, Cause::Data);
+        runtime.space().write(root_of(one), &vec![b'R'; node.len()], &tag).unwrap();
+        runtime.space().write(root_of(other), &node, &tag).unwrap();
+
+        let device = database.into_device().unwrap();
+        let lengths = |database: &Database<SimNand>| {
+            let snapshot = database.snapshot().unwrap();
+            [table, one, other].map(|table| snapshot.len(table).unwrap())
+        };
+        let database = Database::open_read_only_on(device.clone(), &options).unwrap();
+        assert_eq!(lengths(&database), [u64::from(KEYS), 0, 0]);
+        let database = Database::open_on(device, &options).unwrap();
+        assert_eq!(lengths(&database), [u64::from(KEYS), 0, 0]);
+        let mut txn = database.begin();
+        [one, other].iter().for_each(|table| txn.put(*table, b"k", b"v").unwrap());
+        txn.commit().unwrap();
+        database.merge().unwrap();
+        let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        assert_eq!(lengths(&database), [u64::from(KEYS), 1, 1]);
+        assert!(database.check().unwrap().is_sound());
     }
 }

@@ -214,3 +214,15 @@ fn options_without_end_overflow_nothing() {
     let database = Database::open_read_only(&path, &options).unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
 }
+
+/// Goal: nodes address 32 KiB; logical pages of more are refused, not filled with what cannot be found again.
+#[test]
+fn logical_pages_beyond_what_nodes_address_are_refused() {
+    let profile = Profile::named("pslc-3d").unwrap().with_block_count(20).unwrap();
+    assert_eq!(profile.geometry.page_size, 16_384);
+    let options = |parts| Options::default().with_memory(4 << 20).with_parts(parts);
+    let made = |parts| Database::create_on(SimNand::new(&profile, 1), &options(parts)).err();
+    assert!(made(2).is_none());
+    let refused = made(3).unwrap().to_string();
+    assert!(refused.contains("`parts`") && refused.contains("32 KiB"), "{refused}");
+}
