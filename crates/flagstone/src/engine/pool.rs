@@ -128,6 +128,8 @@ pub(crate) struct Pool {
     /// Leaves that operations asked for.
     pub(crate) references: References,
     is_background: bool,
+    /// Leaves among the frames that were to be kept last: they stay beside the last few.
+    kept_leaves: usize,
     /// Leaves found by readers that change nothing, in steps of [`GLANCES`].
     glances: AtomicU64,
     /// Pages that such readers have to wait for.
@@ -168,6 +170,7 @@ impl Pool {
             misses: 0,
             references: References::default(),
             is_background: false,
+            kept_leaves: 0,
             glances: AtomicU64::new(0),
             glances_missed: AtomicU64::new(0),
             allows_glances: options.replacement == Replacement::Lru,
@@ -368,7 +371,7 @@ impl Pool {
     /// The frame that leaves next (P3).
     fn victim(&mut self, urgency: Urgency) -> Option<u32> {
         let [leaves, inner] = &mut self.orders;
-        if leaves.count() <= LEAVES_MIN && inner.count() > 0 {
+        if leaves.count() <= LEAVES_MIN + self.kept_leaves && inner.count() > 0 {
             return if urgency == Urgency::Now { inner.victim(urgency) } else { None };
         }
         let victim = leaves.victim(urgency);
@@ -424,8 +427,10 @@ impl Pool {
         let was_background = std::mem::replace(&mut self.is_background, true);
         self.orders[0].set_background(true);
         self.orders[0].keep_only(pages);
+        self.kept_leaves = 0;
         for page in pages {
-            self.get(*page);
+            let kept = self.get(*page).map(|index| self.frame(index).class);
+            self.kept_leaves += usize::from(kept == Some(Class::Leaf));
         }
         self.set_background(was_background);
     }
@@ -500,6 +505,24 @@ mod tests {
             assert!(pool.shrink(bytes).is_some(), "{replacement:?} writes one first");
             assert!(pool.peek(LogicalPage(8)).is_some(), "{replacement:?}");
         }
+    }
+
+    /// Goal (rule D7): who needs two leaves at a time finds both beside those that are kept for a job. Method: as many
+    /// frames as are planned for, inner nodes among them.
+    #[test]
+    fn kept_leaves_leave_room_for_those_of_a_reader() {
+        let mut pool = Pool::new(&Options::default());
+        let kept = [1, 2, 3].map(LogicalPage);
+        kept.iter().for_each(|page| page_of(&mut pool, page.0, Class::Leaf));
+        (10..18).for_each(|number| page_of(&mut pool, number, Class::Inner));
+        let bytes_max = pool.bytes();
+        for number in [4, 5] {
+            pool.keep(&kept);
+            page_of(&mut pool, number, Class::Leaf);
+            assert_eq!(pool.shrink(bytes_max), None);
+        }
+        let is_there = |number: &u32| pool.peek(LogicalPage(*number)).is_some();
+        assert!([1, 2, 3, 4, 5].iter().all(is_there), "inner nodes make way");
     }
 
     /// Goal: two that read a page each in turns both come to use it, although all others are used again and again.
