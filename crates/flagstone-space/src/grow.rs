@@ -11,7 +11,7 @@
 //!     before them was cut short.
 //! E5. Room that a record gives back is not asked of the host.
 //! E6. The log takes more of what is there only where it fills what it has or a longer one was asked for, and what
-//!     is live is left its room.
+//!     is live is left its room. Where the device grows no more it gives that back before data are refused.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -143,6 +143,27 @@ impl<D: Nand> Space<D> {
             self.flash.layout = layout;
         }
         Ok(is_wider)
+    }
+
+    /// Log pages that may be in use at a time once [`Space::shorten_log`] was called: as many as before where the device
+    /// may grow.
+    #[must_use]
+    pub fn log_least_pages(&self) -> u64 {
+        let layout = self.layout();
+        let blocks = match self.can_grow() {
+            true => layout.log_blocks,
+            false => layout.log_blocks_least(0),
+        };
+        layout.log_pages_in(blocks)
+    }
+
+    /// Takes from the log what it has beyond its share and does not fill, where the device grows no more: data may have
+    /// it (E6).
+    pub fn shorten_log(&mut self) {
+        if !self.can_grow() {
+            let filled = self.log.block_count();
+            self.flash.layout.shorten_log(filled);
+        }
     }
 
     /// Grows by a step because a log of `budget` pages is too small, unless it is larger by now.

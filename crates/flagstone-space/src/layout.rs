@@ -276,8 +276,7 @@ impl Layout {
     pub(crate) fn set_blocks(&mut self, blocks: u32) {
         self.blocks = blocks;
         if self.grows {
-            let share = self.log_blocks_filled.min(blocks / LOG_SHARE_MOST).max(blocks / LOG_SHARE);
-            self.log_blocks = self.log_blocks_wanted.min(share.max(LOG_BLOCKS_MIN));
+            self.log_blocks = self.log_blocks_for(self.log_blocks_filled);
         }
         // Numbers of a device that grows stay what they are, whatever share a build gives to the log.
         let log_blocks = if self.grows { 0 } else { self.log_blocks };
@@ -286,6 +285,33 @@ impl Layout {
         self.map_pages = self.logical_pages.div_ceil(self.entries_per_page());
         self.table_pages = blocks.div_ceil(self.table_entries_per_page());
         self.meta_reserve = self.blocks_for(self.meta_pages());
+    }
+
+    /// Log pages that may be in use in so many blocks.
+    pub(crate) fn log_pages_in(&self, blocks: u32) -> u64 {
+        // One block less: the head may stand at the end of its block and hold all of it.
+        u64::from(blocks.saturating_sub(1)) * u64::from(self.log_pages_per_block())
+    }
+
+    /// Blocks for the log of a device that grows, if it got so many beyond its share.
+    fn log_blocks_for(&self, filled: u32) -> u32 {
+        let share = filled.min(self.blocks / LOG_SHARE_MOST).max(self.blocks / LOG_SHARE);
+        self.log_blocks_wanted.min(share.max(LOG_BLOCKS_MIN))
+    }
+
+    /// Blocks of the log once it is back at its share, and at `least` blocks.
+    pub(crate) fn log_blocks_least(&self, least: u32) -> u32 {
+        if self.grows {
+            self.log_blocks_for(0).max(least).min(self.log_blocks)
+        } else {
+            self.log_blocks
+        }
+    }
+
+    /// Takes from the log of a device that grows what it got beyond its share and `least` blocks.
+    pub(crate) fn shorten_log(&mut self, least: u32) {
+        self.log_blocks_filled = self.log_blocks_filled.min(least);
+        self.set_blocks(self.blocks);
     }
 
     /// Gives the log of a device that grows a quarter more than it has, or `least` blocks; whether it has more then.

@@ -127,8 +127,7 @@ impl<D: Nand> Space<D> {
     /// Log pages that may be in use at a time.
     #[must_use]
     pub fn log_budget_pages(&self) -> u64 {
-        // One block less: the head may stand at the end of its block and hold all of it.
-        u64::from(self.layout().log_blocks - 1) * u64::from(self.layout().log_pages_per_block())
+        self.layout().log_pages_in(self.layout().log_blocks)
     }
 
     /// Log pages of a block: what each restart that appends may leave unused.

@@ -121,6 +121,8 @@ pub enum Wait {
     Room(u64),
     /// A log of more pages than so many, on a device that grows; the runtime asks for it.
     LargerLog(u64),
+    /// Room that the log has beyond its share; the runtime takes it.
+    ShorterLog,
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
@@ -133,7 +135,8 @@ impl Wait {
     /// Whether [`crate::Runtime::supply`] ends the wait at once.
     #[must_use]
     pub const fn is_at_hand(self) -> bool {
-        matches!(self, Self::Pages(_) | Self::Group | Self::Room(_) | Self::LargerLog(_))
+        use Wait::{Group, LargerLog, Pages, Room, ShorterLog};
+        matches!(self, Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog)
     }
 }
 
@@ -178,6 +181,8 @@ pub(crate) struct SpaceView {
     pub(crate) log_used: u64,
     /// Log pages the budget allows.
     pub(crate) log_budget: u64,
+    /// The same once the log has given back what it got beyond its share.
+    pub(crate) log_least: u64,
     /// Bytes of a log page.
     pub(crate) log_page_size: usize,
     /// Log pages of an erase block.

@@ -430,6 +430,14 @@ impl<D: Nand> Runtime<D> {
                 let grown = space.grow_log(budget);
                 self.note_growth(&space, grown)?;
             }
+            Wait::ShorterLog => {
+                let mut engine = self.engine();
+                // Another thread may have filled it meanwhile.
+                if engine.may_shorten_log() {
+                    space.shorten_log();
+                    engine.observe(self.view_of(&space));
+                }
+            }
             Wait::Pages(count) => {
                 let have = self.engine().unused_page_count();
                 let more = u32::try_from(count.saturating_sub(have)).unwrap_or(u32::MAX);
@@ -812,6 +820,7 @@ impl<D: Nand> Runtime<D> {
         SpaceView {
             log_used: space.log_used_pages(),
             log_budget: space.log_budget_pages(),
+            log_least: space.log_least_pages(),
             log_block_pages: space.log_block_pages(),
             log_page_size: self.log_page_size(),
             record_room: space.record_room(),

@@ -405,7 +405,7 @@ impl Engine {
                     || self.is_tail_long()
                     || self.is_record_crowded()
                     || (is_full || self.is_record_filling() || self.are_loaded_many())
-                        && self.cycle.end_page.is_none_or(|end| self.log_page > end)
+                        && self.shortens_log()
             }
             Phase::Merging { .. } => true,
             // A page full of copies is waiting to be written: the flush comes first. What it left behind may
@@ -420,6 +420,11 @@ impl Engine {
             }
             Phase::Saving => false,
         }
+    }
+
+    /// Whether the log went on since the last checkpoint: another lets go of some of it.
+    pub(super) fn shortens_log(&self) -> bool {
+        self.cycle.end_page.is_none_or(|end| self.log_page > end)
     }
 
     /// Whether as many commits as the options name have come since the last cycle began.

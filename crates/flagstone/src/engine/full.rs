@@ -82,6 +82,9 @@ const WAITING_PERCENT: usize = 60;
 /// One part in this many of the logical pages is never taken by claims.
 const CLAIM_SPARE_SHARE: u64 = 8;
 
+/// A log that becomes shorter keeps this many times what it holds, with copies of what waits.
+const LOG_SPARE_SHARE: u64 = 2;
+
 /// The runs of one transaction take at most one part in this many of the log.
 const COMMIT_LOG_SHARE: usize = 16;
 
@@ -186,6 +189,7 @@ impl Engine {
         if self.hurry_runs() {
             return Err(Stop::Wait(Wait::Memory));
         }
+        self.demand_shorter_log()?;
         let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
         Err(if is_worn { EngineError::WornOut } else { EngineError::Full }.into())
     }
@@ -199,8 +203,30 @@ impl Engine {
         match is_short {
             false => Ok(()),
             true if self.growth.is_settling => Err(Stop::Wait(Wait::Memory)),
-            true => Err(EngineError::Full.into()),
+            true => {
+                self.demand_shorter_log()?;
+                Err(EngineError::Full.into())
+            }
         }
+    }
+
+    /// Waits until data have what the log got beyond its share while the device grew. What it holds goes first, with a
+    /// checkpoint.
+    fn demand_shorter_log(&mut self) -> Step<()> {
+        if self.may_shorten_log() {
+            return Err(Stop::Wait(Wait::ShorterLog));
+        }
+        let is_long = self.view.log_least < self.view.log_budget;
+        if is_long && self.shortens_log() && !self.is_checkpointing() {
+            self.want_checkpoint();
+        }
+        if is_long && self.is_checkpointing() { Err(Stop::Wait(Wait::Log)) } else { Ok(()) }
+    }
+
+    /// Whether the log has something beyond its share, and would have room for copies of all that waits without it.
+    pub(crate) fn may_shorten_log(&self) -> bool {
+        let least = self.view.log_least;
+        least < self.view.log_budget && self.log_use(self.packed_size) * LOG_SPARE_SHARE <= least
     }
 
     /// Waits until a device that grows has room for `pages` more, as long as it may have.

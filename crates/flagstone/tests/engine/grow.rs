@@ -209,6 +209,67 @@ fn rows_of_restarts_on_a_nearly_full_file_open_again() {
     }
 }
 
+/// Rows in no order, a transaction each, until one is refused: how many there are. `watch` sees the database behind
+/// each.
+fn fill(database: &Database<File>, from: u64, mut watch: impl FnMut(&Database<File>)) -> u64 {
+    let table = database.table("t").unwrap();
+    let is_refused = |key: &u64| {
+        let result = put(database, table, mixed(5, *key), &key.to_le_bytes().repeat(12));
+        watch(database);
+        result.is_err()
+    };
+    (from..).find(is_refused).unwrap()
+}
+
+/// Goal: what the log got beyond its share while a file grew is there for rows once it grows no more, without opening
+/// the file again, and a power cut meanwhile loses none. Method: a file that is filled to its limit and opened again;
+/// the same with cuts from the row before which the log becomes shorter.
+#[test]
+fn a_full_file_has_what_its_log_had_beyond_its_share() {
+    let device = || file(128);
+    let options = options().with_log_pages(512);
+    let operations =
+        |database: &Database<File>| database.runtime().space().device().operation_count();
+    let database = Database::create_on(device(), &options).unwrap();
+    let (mut budget_max, mut shortened) = (0, 0..0);
+    let count = fill(&database, 0, |database| {
+        let budget = database.runtime().space().log_budget_pages();
+        budget_max = budget_max.max(budget);
+        match budget < budget_max {
+            true if shortened.end == 0 => shortened.end = operations(database),
+            false => shortened.start = operations(database),
+            true => {}
+        }
+    });
+    assert!(shortened.end > shortened.start, "{budget_max} pages of log, {shortened:?}");
+    require_sound(&database);
+    database.flush().unwrap();
+    let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    let again = fill(&database, count, |_| {});
+    assert!(again * 20 < count * 21, "{count}, then {again}");
+
+    let last = shortened.end + 40;
+    for cut in (shortened.start..last).step_by(((last - shortened.start) / 60).max(1) as usize) {
+        let database = Database::create_on(device(), &options).unwrap();
+        let plan = FaultPlan::power_cut(cut, cut, Ending::UnsyncedSubset512 { draw: cut as u8 });
+        database.runtime().space().device_mut().set_plan(plan);
+        let acknowledged = fill(&database, 0, |_| {});
+        let mut device = database.into_device().unwrap();
+        assert!(device.is_off(), "cut {cut}");
+        device.power_cycle();
+        device.set_plan(FaultPlan::default());
+        let database = Database::open_on(device, &options)
+            .unwrap_or_else(|error| panic!("cut {cut}: {error}"));
+        require_sound(&database);
+        let table = database.existing_table("t").unwrap().unwrap();
+        let found = database.snapshot().unwrap().range(table, ..).count() as u64;
+        assert!(found >= acknowledged, "cut {cut}: {found} of {acknowledged} rows");
+        let more = fill(&database, acknowledged, |_| {});
+        assert!(more * 10 > count * 9, "cut {cut}: {more} of {count} rows");
+        require_sound(&database);
+    }
+}
+
 /// Goal: threads that read beside the device see what stands in grown blocks. Method: a real file.
 #[test]
 fn readers_see_grown_blocks() {
