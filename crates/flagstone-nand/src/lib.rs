@@ -75,6 +75,6 @@ pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
 pub use storage::{
     CodeWords, FileStorage, OpenDeviceError, SharedStorage, SideFault, SimStorage, Storage,
-    StorageError, sync_name,
+    StorageError, name_anew, require_missing, sync_name,
 };
 pub use timing::Timing;

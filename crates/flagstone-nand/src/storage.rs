@@ -21,7 +21,7 @@ use thiserror::Error;
 pub(crate) use file::begins_with;
 #[cfg(target_os = "linux")]
 pub(crate) use file::lock;
-pub use file::{FileStorage, sync_name};
+pub use file::{FileStorage, name_anew, require_missing, sync_name};
 pub use sim::SimStorage;
 
 use crate::{CodeWord, Completion, NandError};

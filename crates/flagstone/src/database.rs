@@ -11,9 +11,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use flagstone_nand::{
-    EccNand, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
-};
+use flagstone_nand::{EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, SegmentFile};
 use flagstone_space::{BlockReport, SpaceStats};
 use tracing::{debug, info};
 
@@ -25,6 +23,7 @@ use crate::runtime::{CheckReport, RecoveryReport, Runtime};
 mod backup;
 mod budget;
 mod compact;
+mod create;
 mod cursor;
 mod entry;
 mod load;
@@ -37,6 +36,7 @@ pub use backup::{BackupError, BackupReport, verify_backup};
 pub(crate) use budget::WearAccount;
 pub use budget::{Allowance, AtLimit, WearBudget, WearStatus};
 pub use compact::{CompactError, CompactReport};
+pub use create::FileSize;
 pub use cursor::{Cursor, CursorMut, RowRef};
 pub use entry::Entry;
 pub use load::{LoadError, LoadReport};
@@ -47,30 +47,6 @@ pub use transaction::{Commit, Transaction};
 
 /// A device whose kind is known at run time.
 pub type AnyNand = Box<dyn Nand + Send>;
-
-/// Size of the file of a database, in bytes of its segments; a head of some kilobytes comes on top.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileSize {
-    /// All its bytes are written when it is created.
-    Fixed(u64),
-    /// It begins small and becomes larger with what it holds, by an eighth at a time.
-    Growing {
-        /// Most bytes that it may have, 1 TiB at most: each megabyte of it takes a byte of memory.
-        limit: u64,
-    },
-}
-
-impl Default for FileSize {
-    fn default() -> Self {
-        Self::Growing { limit: FILE_LIMIT }
-    }
-}
-
-/// Limit of a file that [`Database::create`] makes.
-const FILE_LIMIT: u64 = 256 << 30;
-
-/// Highest limit of a file.
-const FILE_LIMIT_MAX: u64 = 1 << 40;
 
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
@@ -106,75 +82,6 @@ impl<D: Nand> Clone for Database<D> {
 }
 
 impl Database<AnyNand> {
-    /// Creates a database in a file that grows, from some 16 MiB to 256 GiB; for other sizes see
-    /// [`Database::create_sized`], for other devices [`Database::create_on`].
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("db");
-    /// use flagstone::{Database, Options};
-    ///
-    /// let small = Options::default().with_memory(1 << 20);
-    /// Database::create(&path, &small)?.close()?;
-    /// assert!(Database::create(&path, &small).is_err(), "the file is there already");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do
-    /// not fit. No file stays.
-    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
-        Self::create_sized(path, options, FileSize::default())
-    }
-
-    /// Creates a database in a file that grows to a limit, or in a file or block device of a fixed size.
-    ///
-    /// A file that grows is as long as what it holds asks for, and half as much on top; it never becomes
-    /// shorter, but [`Database::compact`] writes it anew. Where the host has no room for more of it, and
-    /// at its limit, it is as full as a file of that size.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # let path = directory.path().join("db");
-    /// use flagstone::{Database, FileSize, Options};
-    ///
-    /// let size = FileSize::Growing { limit: 1 << 30 };
-    /// Database::create_sized(&path, &Options::default(), size)?.close()?;
-    /// assert!(std::fs::metadata(&path)?.len() < 20 << 20);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`Database::create`]; `Device` with `FixedSize` when a block device should grow, with `TooLarge`
-    /// for a limit above 1 TiB.
-    pub fn create_sized(
-        path: impl AsRef<Path>,
-        options: &Options,
-        size: FileSize,
-    ) -> Result<Self, OpenError> {
-        let (FileSize::Fixed(bytes) | FileSize::Growing { limit: bytes }) = size;
-        let profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
-        if matches!(size, FileSize::Growing { .. }) && bytes > FILE_LIMIT_MAX {
-            let size_max = FILE_LIMIT_MAX;
-            return Err(OpenDeviceError::TooLarge { size: bytes, size_max }.into());
-        }
-        let profile = profile.with_capacity(bytes).map_err(OpenDeviceError::from)?;
-        let extent = match size {
-            FileSize::Fixed(_) => Extent::Fixed,
-            FileSize::Growing { .. } => Extent::Growing,
-        };
-        let path = path.as_ref();
-        let device = SegmentFile::create_file(path, &profile, extent)?;
-        let created = Self::create_on(Box::new(device), options);
-        if created.is_err() && is_plain_file(path) {
-            // It was made a moment ago and holds nothing.
-            let _ = fs::remove_file(path);
-        }
-        created
-    }
-
     /// Opens a database in a file, a NAND image or, on Linux, raw NAND (`/dev/mtdN`), whichever the
     /// path holds.
     ///

@@ -250,6 +250,54 @@ pub fn sync_name(path: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Gives a file a name that nothing has yet, and makes that durable.
+///
+/// # Errors
+///
+/// `Io`: something has the name (`EEXIST`), or the host refuses. The file has the old name then, or none where it had the
+/// new one and that could not be made durable.
+pub fn name_anew(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+    rename_new(from, to)?;
+    sync_name(to).map_err(|error| {
+        let _ = fs::remove_file(to);
+        io(&error)
+    })
+}
+
+#[cfg(target_os = "linux")]
+fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system knows of that.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => rename_missing(from, to),
+        renamed => renamed.map_err(|error| io(&error.into())),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+    rename_missing(from, to)
+}
+
+/// As [`rename_new`], for want of it: who takes the name in between loses it.
+fn rename_missing(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+    require_missing(to)?;
+    fs::rename(from, to).map_err(|error| io(&error))
+}
+
+/// Refuses a name that something has, a link to nothing among others.
+///
+/// # Errors
+///
+/// `Io` with `EEXIST`.
+pub fn require_missing(path: &Path) -> Result<(), OpenDeviceError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(OpenDeviceError::Io { errno: EEXIST }),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Locks a file until it is closed (O2).
 pub(crate) fn lock(file: &File, access: Access) -> Result<(), OpenDeviceError> {
     let locked = match access {

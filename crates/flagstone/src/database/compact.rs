@@ -229,7 +229,7 @@ fn write_anew(
         Some(size) => {
             let found = *old.runtime().space().options();
             let options = Options { log_pages: options.log_pages, ..as_created(options, &found) };
-            Database::create_sized(unfinished, &options, size)
+            super::create::create_at(unfinished, &options, size)
         }
         None => create_like(old, unfinished, options),
     };

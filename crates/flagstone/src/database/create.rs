@@ -1,0 +1,240 @@
+//! Making the file of a database.
+//!
+//! - **N1** Under the name of a database stands nothing, or a whole and durable one, at every moment: it is made under
+//!   another name, which it loses when it is complete. A block device has but one.
+//! - **N2** What a creation leaves that is cut off, the next one under that name removes; nobody is at work on it, since
+//!   its lock is free.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use flagstone_nand::{
+    Extent, FileStorage, OpenDeviceError, Profile, SegmentFile, name_anew, require_missing,
+};
+
+use super::{AnyNand, Database};
+use crate::error::OpenError;
+use crate::options::Options;
+
+/// Size of the file of a database, in bytes of its segments; a head of some kilobytes comes on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSize {
+    /// All its bytes are written when it is created.
+    Fixed(u64),
+    /// It begins small and becomes larger with what it holds, by an eighth at a time.
+    Growing {
+        /// Most bytes that it may have, 1 TiB at most: each megabyte of it takes a byte of memory.
+        limit: u64,
+    },
+}
+
+impl Default for FileSize {
+    fn default() -> Self {
+        Self::Growing { limit: FILE_LIMIT }
+    }
+}
+
+/// Limit of a file that [`Database::create`] makes.
+const FILE_LIMIT: u64 = 256 << 30;
+
+/// Highest limit of a file.
+const FILE_LIMIT_MAX: u64 = 1 << 40;
+
+impl Database<AnyNand> {
+    /// Creates a database in a file that grows, from some 16 MiB to 256 GiB; for other sizes see
+    /// [`Database::create_sized`], for other devices [`Database::create_on`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options};
+    ///
+    /// let small = Options::default().with_memory(1 << 20);
+    /// Database::create(&path, &small)?.close()?;
+    /// assert!(Database::create(&path, &small).is_err(), "the file is there already");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Device` when the file exists or cannot be written, `Options` or `Space` when the options do
+    /// not fit. No file stays.
+    pub fn create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
+        Self::create_sized(path, options, FileSize::default())
+    }
+
+    /// Creates a database in a file that grows to a limit, or in a file or block device of a fixed size.
+    ///
+    /// A file that grows is as long as what it holds asks for, and half as much on top; it never becomes
+    /// shorter, but [`Database::compact`] writes it anew. Where the host has no room for more of it, and
+    /// at its limit, it is as full as a file of that size.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, FileSize, Options};
+    ///
+    /// let size = FileSize::Growing { limit: 1 << 30 };
+    /// Database::create_sized(&path, &Options::default(), size)?.close()?;
+    /// assert!(std::fs::metadata(&path)?.len() < 20 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::create`]; `Device` with `FixedSize` when a block device should grow, with `TooLarge`
+    /// for a limit above 1 TiB.
+    pub fn create_sized(
+        path: impl AsRef<Path>,
+        options: &Options,
+        size: FileSize,
+    ) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        if fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
+            return create_at(path, options, size);
+        }
+        require_missing(path)?;
+        let unfinished = unfinished(path);
+        remove_left(&unfinished)?;
+        let created = create_at(&unfinished, options, size)?;
+        name_anew(&unfinished, path).inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
+        Ok(created)
+    }
+
+    /// Opens the database of a path, or creates one in a file that grows where there is nothing.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// use flagstone::{Database, Options};
+    ///
+    /// for session in 0..3 {
+    ///     let db = Database::open_or_create(&path, &Options::default())?;
+    ///     assert_eq!(db.tables()?.len(), session);
+    ///     db.table(&format!("table {session}"))?;
+    ///     db.close()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::open`] and [`Database::create`].
+    pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        match Self::open(path, options) {
+            Err(OpenError::Device(error)) if is_missing(&error) => Self::create(path, options),
+            opened => opened,
+        }
+    }
+}
+
+/// Makes a database in a file under its name, or on a block device. A file does not outlive a failure.
+pub(super) fn create_at(
+    path: &Path,
+    options: &Options,
+    size: FileSize,
+) -> Result<Database, OpenError> {
+    let (FileSize::Fixed(bytes) | FileSize::Growing { limit: bytes }) = size;
+    let profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
+    if matches!(size, FileSize::Growing { .. }) && bytes > FILE_LIMIT_MAX {
+        let size_max = FILE_LIMIT_MAX;
+        return Err(OpenDeviceError::TooLarge { size: bytes, size_max }.into());
+    }
+    let profile = profile.with_capacity(bytes).map_err(OpenDeviceError::from)?;
+    let extent = match size {
+        FileSize::Fixed(_) => Extent::Fixed,
+        FileSize::Growing { .. } => Extent::Growing,
+    };
+    let device = SegmentFile::create_file(path, &profile, extent)?;
+    let created = Database::create_on(Box::new(device) as AnyNand, options);
+    if created.is_err() && super::is_plain_file(path) {
+        // It was made a moment ago and holds nothing.
+        let _ = fs::remove_file(path);
+    }
+    created
+}
+
+/// Removes what a creation left (N2).
+fn remove_left(unfinished: &Path) -> Result<(), OpenDeviceError> {
+    match FileStorage::open(unfinished) {
+        Ok(_locked) => {
+            // What cannot be removed is in the way of the next.
+            let _ = fs::remove_file(unfinished);
+            Ok(())
+        }
+        Err(error) if is_missing(&error) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Name of a file that holds no whole database yet (N1).
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".flagstone-creating");
+    name.into()
+}
+
+fn is_missing(error: &OpenDeviceError) -> bool {
+    let OpenDeviceError::Io { errno } = error else { return false };
+    Error::from_raw_os_error(*errno).kind() == ErrorKind::NotFound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options::default().with_memory(1 << 20)
+    }
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    /// Goal (N1, N2): a creation that is cut off at any moment keeps nobody from creating the database, and what it left
+    /// goes. Method: what is left before the file has its name: nothing in it, a part, all of it.
+    #[test]
+    fn a_creation_that_was_cut_off_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("db");
+        Database::create(&path, &options()).unwrap().close().unwrap();
+        let whole = fs::read(&path).unwrap();
+        for left in [0, 1, 4096, whole.len() / 2, whole.len()] {
+            fs::remove_file(&path).unwrap();
+            fs::write(unfinished(&path), &whole[..left]).unwrap();
+            assert!(Database::open(&path, &options()).is_err());
+            Database::open_or_create(&path, &options()).unwrap().close().unwrap();
+            assert_eq!(names(directory.path()), ["db"], "{left} bytes were left");
+        }
+    }
+
+    /// Goal: whatever has the name keeps it, and nothing else stays. Method: a file, a directory, links to something and to
+    /// nothing; another creation at work.
+    #[test]
+    fn a_name_that_is_taken_is_left_alone() {
+        use std::os::unix::fs::symlink;
+
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("file"), b"mine").unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        symlink(at("nothing"), at("dangling")).unwrap();
+        let before = names(directory.path()).len();
+        for name in ["file", "directory", "link", "dangling"] {
+            let error = Database::create(at(name), &options()).unwrap_err();
+            assert_eq!(error.to_string(), "File exists (os error 17)", "{name}");
+            assert!(Database::open_or_create(at(name), &options()).is_err(), "{name}");
+        }
+        assert_eq!(fs::read(at("file")).unwrap(), b"mine");
+        let other = FileStorage::create(&unfinished(&at("db"))).unwrap();
+        let error = Database::create(at("db"), &options()).unwrap_err();
+        assert!(matches!(error, OpenError::Device(OpenDeviceError::Locked)), "{error}");
+        drop(other);
+        assert_eq!(names(directory.path()).len(), before + 1);
+    }
+}
