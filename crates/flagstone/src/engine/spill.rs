@@ -589,7 +589,8 @@ impl Engine {
         }
         if !has_pages || !can_name {
             if !self.transaction(xid)?.is_bulk {
-                self.hand.stop_spilling();
+                let why = if has_pages { EngineError::TooLarge } else { EngineError::Full };
+                self.hand.stop_spilling(why);
             }
             return Ok(None);
         }

@@ -177,3 +177,25 @@ fn names_are_counted_as_parts() {
     println!("{rows} rows, {} of {} bytes", engine.record_size(), engine.view.record_room);
     assert!(engine.record_size() * 3 > engine.view.record_room, "{rows} rows");
 }
+
+/// Goal (rule D7): whoever has changed more than a record can name is told so, not that the device is full, and nothing
+/// else suffers: others change something once it is gone. Method: rows in one transaction on small blocks, and values.
+#[test]
+fn a_transaction_that_no_record_can_name_is_too_large() {
+    for size in [8, 2_000] {
+        let profile = Profile::named("tiny").unwrap().with_block_count(1_000).unwrap();
+        let options = Options::default().with_memory(32 << 10);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let mut transaction = database.begin();
+        let mut put = |row: u32| transaction.put(table, &row.to_be_bytes(), &vec![7; size]);
+        let refused = (0..).find_map(|row| put(row).err()).unwrap();
+        assert_eq!(refused, EngineError::TooLarge, "values of {size} bytes");
+        drop(transaction);
+        let mut transaction = database.begin();
+        transaction.put(table, b"k", &vec![7; size]).unwrap();
+        transaction.commit().unwrap();
+        let space = database.stats().space;
+        assert!(space.live_pages * 10 < space.capacity_pages, "{space:?}");
+    }
+}
