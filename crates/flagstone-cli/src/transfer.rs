@@ -185,8 +185,8 @@ impl<'a> Importer<'a> {
             };
             if let Err(fault) = row.and_then(|row| self.put(lines.number(), row)) {
                 // Without room it is the first row that is not stored.
-                let is_full = matches!(fault, LineFault::Engine(EngineError::Full));
-                let line = if is_full { self.stored + 1 } else { lines.number() };
+                let is_refused = matches!(&fault, LineFault::Engine(error) if is_for_room(error));
+                let line = if is_refused { self.stored + 1 } else { lines.number() };
                 return Err(self.give_up(line, fault));
             }
             let whole = self.batch_rows >= self.request.batch || self.batch_bytes >= BATCH_BYTES;
@@ -222,8 +222,7 @@ impl<'a> Importer<'a> {
             self.batch.push((line, row));
         }
         match put {
-            // What does not fit with all the others may fit with few.
-            Err(EngineError::Full) if self.is_divisible() => self.store_in_parts(),
+            Err(error) if is_for_room(&error) && self.is_divisible() => self.store_in_parts(),
             put => Ok(put?),
         }
     }
@@ -241,7 +240,7 @@ impl<'a> Importer<'a> {
         let mut parts = vec![std::mem::take(&mut self.batch)];
         while let Some(mut part) = parts.pop() {
             match self.store(&part) {
-                Err(LineFault::Engine(EngineError::Full)) if part.len() > 1 => {
+                Err(LineFault::Engine(error)) if is_for_room(&error) && part.len() > 1 => {
                     let rest = part.split_off(part.len() / 2);
                     parts.extend([rest, part]);
                 }
@@ -287,7 +286,7 @@ impl<'a> Importer<'a> {
                     self.commits += 1;
                     self.rows += self.batch_rows;
                 }
-                Err(EngineError::Full) if self.is_divisible() => {
+                Err(error) if is_for_room(&error) && self.is_divisible() => {
                     let stored = self.store_in_parts();
                     stored.map_err(|fault| self.failure(self.stored + 1, fault))?;
                 }
@@ -331,6 +330,11 @@ impl<'a> Importer<'a> {
         };
         Failure::Line { input, line, source, stored }
     }
+}
+
+/// Whether a transaction found no room: what does not fit with all the others may fit with few.
+const fn is_for_room(error: &EngineError) -> bool {
+    matches!(error, EngineError::Full | EngineError::TooLarge)
 }
 
 #[cfg(test)]

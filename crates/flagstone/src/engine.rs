@@ -764,7 +764,7 @@ impl Limits {
             deltas_soft: deltas - deltas / 16,
             deltas_hard: deltas,
             // However little deltas save: what a transaction cannot keep leaves memory a row at a time.
-            uncommitted: share(options.uncommitted_share).min((deltas / 2).max(payload_size)),
+            uncommitted: share(options.uncommitted_share).min(deltas / 2).max(payload_size),
             is_log_short: false,
         }
     }
@@ -823,14 +823,16 @@ const MERGE_PAGES: usize = 4;
 mod tests {
     use super::*;
 
-    /// Goal (rule D7): a transaction keeps a page of changes, whatever frames are worth: with less, each row leaves
-    /// memory as a run of its own. Method: the smallest memory, all shares of frames.
+    /// Goal (rule D7): a transaction keeps a page of changes, whatever frames are worth and options say: with less,
+    /// each row leaves memory as a run of its own. Method: the smallest memory, all shares.
     #[test]
-    fn a_transaction_keeps_a_page_whatever_the_share_of_frames() {
+    fn a_transaction_keeps_a_page_whatever_the_shares() {
         for payload_size in [488, 2_012, 4_056, 16_344] {
-            let options = Options::default().with_memory(24 * (payload_size + 40));
             for percent in 0..=100_u32 {
                 let share = f64::from(percent) / 100.0;
+                let memory = 24 * (payload_size + 40);
+                let options =
+                    Options { memory, uncommitted_share: 1.0 - share, ..Options::default() };
                 let limits = Limits::of(&options, share, payload_size, HEIGHT_MIN);
                 let view = SpaceView { log_budget: 248, log_page_size: 4096, ..Default::default() };
                 let within = limits.within_log(&view, 1.0);

@@ -145,6 +145,12 @@ pub enum EngineError {
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
+    /// More is changed before a commit than memory and its record hold, whatever room the device has: commit
+    /// in smaller parts, or give the database more memory.
+    #[error(
+        "more is changed before a commit than memory and its record hold: commit sooner, or give it more memory"
+    )]
+    TooLarge,
     /// The device has no spare blocks left and is read-only now.
     #[error("the device is worn out and read-only")]
     WornOut,

@@ -276,7 +276,7 @@ pub struct Options {
     /// Share of the budget for page frames under [`FrameKind::Base`]; deltas get the rest. Under
     /// [`Budget::Adaptive`] the share at the beginning.
     pub frame_share: f64,
-    /// Share of the budget that uncommitted changes may take before transactions spill.
+    /// Share of the budget that uncommitted changes may take before transactions spill; a page in any case.
     pub uncommitted_share: f64,
     /// What frames hold.
     pub frames: FrameKind,

@@ -628,7 +628,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     fn refused(&mut self, doing: &str, error: &EngineError) -> Result<(), Stop> {
         match (self.stop_of(doing, error), error) {
             (Stop::PowerOff, _) => Err(Stop::PowerOff),
-            (_, EngineError::Full) => {
+            (_, EngineError::Full | EngineError::TooLarge) => {
                 self.trace.full += 1;
                 Ok(())
             }
@@ -681,6 +681,10 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
 fn is_refused_whole(error: &EngineError) -> bool {
     matches!(
         error,
-        EngineError::Full | EngineError::Deadlock | EngineError::ReadOnly | EngineError::WornOut
+        EngineError::Full
+            | EngineError::TooLarge
+            | EngineError::Deadlock
+            | EngineError::ReadOnly
+            | EngineError::WornOut
     )
 }

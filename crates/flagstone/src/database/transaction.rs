@@ -456,7 +456,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// # Errors
     ///
-    /// `Full`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
+    /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
     pub fn commit(self) -> Result<Commit, EngineError> {
         let durability = self.runtime.glance().options().durability;
         self.commit_with(durability)

@@ -249,7 +249,7 @@ impl Engine {
             let own = self.transactions.get(&xid);
             match own {
                 Some(own) if own.is_spilling => return Ok(Next::Idle),
-                Some(own) if !own.writes.is_empty() && !self.has_no_spill() => {
+                Some(own) if !own.writes.is_empty() && self.no_spill().is_none() => {
                     if let Some(job) = self.plan_spill(xid)? {
                         return Ok(Next::Job(Job::Spill(job)));
                     }

@@ -346,8 +346,8 @@ pub(crate) struct Hand {
     wants_log: bool,
     /// Searches in a row that found nothing to merge although nothing was under way.
     fruitless: u32,
-    /// There are no pages that transactions could spill to.
-    has_no_spill: bool,
+    /// Why transactions cannot spill.
+    no_spill: Option<EngineError>,
     /// A merge waits for the reshapes under way.
     awaits_installs: bool,
     /// Groups of deltas by leaf, for policies that rank them all.
@@ -446,17 +446,18 @@ impl Hand {
     /// Something shrank: every leaf may be tried again.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
-        (self.is_stuck, self.has_no_spill, self.is_short_of_room) = (false, false, false);
+        (self.is_stuck, self.is_short_of_room) = (false, false);
+        self.no_spill = None;
     }
 
     /// What a transaction has spilled is spilled no more, or committed.
     pub(super) fn allow_spilling(&mut self) {
-        self.has_no_spill = false;
+        self.no_spill = None;
     }
 
-    /// Transactions stay in memory until something shrinks.
-    pub(super) fn stop_spilling(&mut self) {
-        self.has_no_spill = true;
+    /// Transactions stay in memory until something shrinks; false when they do already.
+    pub(super) fn stop_spilling(&mut self, why: EngineError) -> bool {
+        self.no_spill.replace(why).is_none()
     }
 }
 
@@ -669,12 +670,12 @@ impl Engine {
     }
 
     fn must_spill(&self) -> bool {
-        self.uncommitted_size > self.limits.uncommitted && !self.hand.has_no_spill
+        self.uncommitted_size > self.limits.uncommitted && self.hand.no_spill.is_none()
     }
 
-    /// Whether transactions cannot grow before something shrinks.
-    pub(super) fn has_no_spill(&self) -> bool {
-        self.hand.has_no_spill
+    /// Why transactions cannot grow before something shrinks, if they cannot.
+    pub(super) fn no_spill(&self) -> Option<&EngineError> {
+        self.hand.no_spill.as_ref()
     }
 
     fn must_merge(&self) -> bool {
@@ -737,7 +738,7 @@ impl Engine {
                 self.hand.stuck.insert(page)
             }
             None if self.claim_cannot_go_on() => true,
-            None => !std::mem::replace(&mut self.hand.has_no_spill, true),
+            None => self.hand.stop_spilling(EngineError::Full),
         }
     }
 

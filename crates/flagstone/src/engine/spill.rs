@@ -29,6 +29,7 @@ use std::ops::Bound;
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
 
 use super::bulk;
+use super::checkpoint::MasterRun;
 use super::descent::missing;
 use super::pool::Class;
 use super::scan::{Direction, ScanRange};
@@ -96,26 +97,26 @@ impl Run {
         self.parts.iter().map(|part| part.pages.len()).sum()
     }
 
-    /// A run of these pages, in order.
+    /// A run of these pages under these numbers, in order.
     fn of(
         group: GroupId,
-        pages: &[(BuiltPage, LogicalPage)],
-        last: Vec<u8>,
+        built: &BuiltPages,
+        numbers: impl IntoIterator<Item = LogicalPage>,
         part_pages: usize,
     ) -> Self {
         let mut parts: Vec<RunPart> = Vec::new();
-        for (built, page) in pages {
+        for (built, page) in built.pages.iter().zip(numbers) {
             match parts.last_mut() {
                 Some(part) if built.goes_on || part.pages.len() < part_pages => {
-                    part.pages.push(*page);
+                    part.pages.push(page);
                 }
                 _ => {
-                    let (first, pages) = (built.first.clone(), PageSpans::from_iter([*page]));
+                    let (first, pages) = (built.first.clone(), PageSpans::from_iter([page]));
                     parts.push(RunPart { first, pages });
                 }
             }
         }
-        Self { group, parts, last }
+        Self { group, parts, last: built.last.clone() }
     }
 
     /// The parts that may hold private keys from `low` on, up to `high` (exclusive) if there is one.
@@ -152,9 +153,6 @@ impl OwnVersion {
         !matches!(self.op(), Ok(Op::Patch(_)) | Err(_))
     }
 }
-
-/// Bytes of a name beside keys, at most: those of a run, or of one of its pages.
-const NAME_SIZE: usize = 20;
 
 /// Tells one state of a transaction from the next.
 pub(crate) type Stamp = (u64, usize);
@@ -280,10 +278,11 @@ struct BuiltPages {
 }
 
 impl BuiltPages {
-    /// Bytes that name them in a record, at most.
-    fn named_size(&self) -> usize {
-        let page = |page: &BuiltPage| NAME_SIZE + page.first.len();
-        NAME_SIZE + self.last.len() + self.pages.iter().map(page).sum::<usize>()
+    /// Bytes that name them in a record, at most, in parts of so many pages and with so many ranges rolled back.
+    fn named_size(&self, part_pages: usize, rolled_back: usize) -> usize {
+        // Numbers far from each other take most.
+        let far = [0, u32::MAX - 1].map(LogicalPage).into_iter().cycle();
+        MasterRun::size_of(&Run::of(GroupId::NONE, self, far, part_pages), rolled_back)
     }
 }
 
@@ -566,7 +565,11 @@ impl Engine {
         own.spill_next.clone_from(&from);
         let Some(built) = built else { return Ok(None) };
         let count = built.pages.len();
-        let names = built.named_size();
+        let part_pages = match own.is_bulk {
+            true => bulk::PART_PAGES,
+            false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
+        };
+        let names = built.named_size(part_pages, own.rolled_back.len());
         self.demand_room(count as u64)?;
         self.demand_log(xid, names)?;
         let has_pages = self.has_pages_for(count as u64);
@@ -586,7 +589,8 @@ impl Engine {
         }
         if !has_pages || !can_name {
             if !self.transaction(xid)?.is_bulk {
-                self.hand.stop_spilling();
+                let why = if has_pages { EngineError::TooLarge } else { EngineError::Full };
+                self.hand.stop_spilling(why);
             }
             return Ok(None);
         }
@@ -598,19 +602,15 @@ impl Engine {
         let range = KeyRange { low: &from, high: built.rest.as_deref() };
         let own = self.transaction(xid)?;
         own.writes.remove_range(range, Lsn(u64::MAX));
-        own.spill_next = built.rest.unwrap_or_default();
+        own.spill_next = built.rest.clone().unwrap_or_default();
         self.recount(xid);
         let mut numbers = self.unused_pages.split_off(self.unused_pages.len() - count);
         numbers.sort_unstable();
         // The number may have had another owner: nothing of him may be found under it.
         numbers.iter().for_each(|page| self.forget_page(*page));
-        let pages: Vec<(BuiltPage, LogicalPage)> = built.pages.into_iter().zip(numbers).collect();
-        let part_pages = match self.transaction(xid)?.is_bulk {
-            true => bulk::PART_PAGES,
-            false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
-        };
-        let run = Run::of(group, &pages, built.last, part_pages);
-        let images: Vec<_> = pages.into_iter().map(|(built, page)| (page, built.image)).collect();
+        let run = Run::of(group, &built, numbers.iter().copied(), part_pages);
+        let written = built.pages.into_iter().map(|page| page.image);
+        let images: Vec<_> = numbers.into_iter().zip(written).collect();
         self.counts.spilled_pages += images.len() as u64;
         let run_of = run.clone();
         if let Ok(transaction) = self.transaction(xid) {

@@ -405,8 +405,8 @@ impl Engine {
             self.frames_exceed()
         };
         let is_large = self.uncommitted_size > self.limits.uncommitted;
-        if is_large && self.has_no_spill() {
-            return Err(EngineError::Full.into());
+        if let Some(why) = self.no_spill().filter(|_| is_large) {
+            return Err(why.clone().into());
         }
         if is_large || is_crowded {
             return Err(Stop::Wait(Wait::Memory));

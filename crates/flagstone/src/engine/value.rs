@@ -158,7 +158,7 @@ impl Engine {
             return Err(match self.may_name_more(xid, page_count, 0) {
                 _ if self.has_release() => super::Stop::Wait(super::Wait::Memory),
                 true => super::Stop::Wait(super::Wait::Log),
-                false => EngineError::Full.into(),
+                false => EngineError::TooLarge.into(),
             });
         }
         self.admit_pages(page_count as u64)?;

@@ -257,7 +257,9 @@ impl<D: Nand + Send> Shared<D> {
             Err(Failure::Refused(EngineError::Deadlock)) => {
                 self.note(|history| history.aborted(node));
             }
-            Err(Failure::Refused(EngineError::Full)) if self.room == Room::Scarce => {
+            Err(Failure::Refused(EngineError::Full | EngineError::TooLarge))
+                if self.room == Room::Scarce =>
+            {
                 self.note(|history| history.aborted(node));
             }
             Err(failure) => return Err(failure),

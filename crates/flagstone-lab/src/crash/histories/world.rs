@@ -112,7 +112,7 @@ impl<'c> World<'c> {
     /// Deletes lists: as many in a transaction as the log can name, at least one (rule D7).
     fn clear(&self, keys: &[ListKey]) -> Result<(), EngineError> {
         match self.delete_at_once(keys) {
-            Err(EngineError::Full) if keys.len() > 1 => {
+            Err(EngineError::Full | EngineError::TooLarge) if keys.len() > 1 => {
                 let (low, high) = keys.split_at(keys.len() / 2);
                 self.clear(low)?;
                 self.clear(high)
@@ -258,7 +258,7 @@ impl<'c> World<'c> {
     fn give_up(&mut self, client: &Client, error: EngineError) -> Result<(), Failure> {
         match (client.handle, error) {
             (Handle::Transaction(_), EngineError::Deadlock) => self.totals.victims += 1,
-            (Handle::Transaction(xid), EngineError::Full) => {
+            (Handle::Transaction(xid), EngineError::Full | EngineError::TooLarge) => {
                 self.totals.full += 1;
                 self.database.runtime().engine().abort(xid);
             }

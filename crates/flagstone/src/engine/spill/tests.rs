@@ -158,3 +158,44 @@ fn many_values_are_named_by_few_entries() {
         assert!(value.is_some_and(|value| value == [row as u8; 1_500]), "row {row}");
     }
 }
+
+/// Goal (rule D7): a transaction is refused for what its names take, not for what they might: parts are named, not each
+/// page. Method: rows with long keys in one transaction on small blocks, whose records are small.
+#[test]
+fn names_are_counted_as_parts() {
+    let profile = Profile::named("tiny").unwrap().with_block_count(1_000).unwrap();
+    let options = Options::default().with_memory(32 << 10);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    let mut put = |row: u32| {
+        let key = [&[b'k'; 80][..], &row.to_be_bytes()].concat();
+        transaction.put(table, &key, &[0; 8])
+    };
+    let rows = (0..).find(|row| put(*row).is_err()).unwrap();
+    let engine = database.runtime().engine();
+    println!("{rows} rows, {} of {} bytes", engine.record_size(), engine.view.record_room);
+    assert!(engine.record_size() * 3 > engine.view.record_room, "{rows} rows");
+}
+
+/// Goal (rule D7): whoever has changed more than a record can name is told so, not that the device is full, and nothing
+/// else suffers: others change something once it is gone. Method: rows in one transaction on small blocks, and values.
+#[test]
+fn a_transaction_that_no_record_can_name_is_too_large() {
+    for size in [8, 2_000] {
+        let profile = Profile::named("tiny").unwrap().with_block_count(1_000).unwrap();
+        let options = Options::default().with_memory(32 << 10);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let mut transaction = database.begin();
+        let mut put = |row: u32| transaction.put(table, &row.to_be_bytes(), &vec![7; size]);
+        let refused = (0..).find_map(|row| put(row).err()).unwrap();
+        assert_eq!(refused, EngineError::TooLarge, "values of {size} bytes");
+        drop(transaction);
+        let mut transaction = database.begin();
+        transaction.put(table, b"k", &vec![7; size]).unwrap();
+        transaction.commit().unwrap();
+        let space = database.stats().space;
+        assert!(space.live_pages * 10 < space.capacity_pages, "{space:?}");
+    }
+}
