@@ -148,7 +148,7 @@ pub enum EngineError {
     /// More is changed before a commit than memory and its record hold, whatever room the device has: commit
     /// in smaller parts, or give the database more memory.
     #[error(
-        "more is changed before a commit than memory and its record hold: commit sooner, or give it more memory"
+        "the transaction is too large for the memory that there is: commit in smaller parts, or give the database more"
     )]
     TooLarge,
     /// The device has no spare blocks left and is read-only now.
