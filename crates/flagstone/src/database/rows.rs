@@ -174,7 +174,7 @@ impl<'a, D: Nand> Range<'a, D> {
         self.rest = self.metered(|| self.runtime.run_for(xid, scan))?;
         if xid.is_some() {
             // A snapshot needs what was loaded for it, merged or not.
-            self.runtime.relieve();
+            self.metered(|| self.runtime.relieve());
         }
         self.batch.extend(rows);
         Ok(())

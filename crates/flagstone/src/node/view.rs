@@ -356,7 +356,8 @@ impl<'a> NodeView<'a> {
     #[inline]
     pub(crate) fn child_below(&self, bound: Option<&[u8]>) -> Option<(usize, LogicalPage)> {
         let end = bound.map_or(self.count(), |bound| {
-            let (Ok(at) | Err(at)) = self.search(bound);
+            // The page has no key of the first child, which is there for every bound.
+            let (Ok(at) | Err(at)) = self.search_from(1, bound);
             at
         });
         let index = end.checked_sub(1)?;

@@ -87,3 +87,22 @@ fn a_value_with_pages_of_its_own_is_on_the_bill_before_the_commit() {
     let bill = transaction.commit().unwrap().bill;
     assert!(bill.programs() > before.programs(), "the log's page comes on top");
 }
+
+/// Goal: what a scan merges to make way is on the bill of the transaction that scans.
+///
+/// Method: commits that are larger than memory, so that their changes come back when they are read.
+#[test]
+fn what_a_scan_makes_way_for_is_on_its_bill() {
+    let (database, table) = created(128 << 10);
+    let mut transaction = database.begin();
+    for number in 0..3_000_u32 {
+        let key = number.wrapping_mul(2_654_435_761).to_be_bytes();
+        transaction.put(table, &key, &[number as u8; 100]).unwrap();
+    }
+    transaction.commit().unwrap();
+    let before = spent(&database);
+    let transaction = database.begin();
+    assert_eq!(transaction.len(table).unwrap(), 3_000);
+    assert!(transaction.bill().programs() > 0, "nothing made way");
+    assert_eq!(transaction.bill(), spent(&database) - before);
+}

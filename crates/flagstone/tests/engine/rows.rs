@@ -251,6 +251,33 @@ fn a_cursor_walks_a_large_table_both_ways() {
     assert_eq!(cursor.prev().unwrap(), None);
 }
 
+/// Goal: rows below a short key of zeros are found from behind, however many leaves follow. Method: keys of one
+/// size, whose separators take its place in the page; who asks is a transaction, a snapshot, and one that is kept.
+#[test]
+fn a_range_ends_below_a_few_zeros() {
+    let (database, table) = created();
+    let mut transaction = database.begin();
+    transaction.put(table, &[], b"first").unwrap();
+    for number in 1..=255_u8 {
+        transaction.put(table, &[number; 8], &[1; 100]).unwrap();
+    }
+    transaction.commit().unwrap();
+    database.keep_snapshot("kept").unwrap();
+    let (transaction, snapshot) = (database.begin(), database.snapshot().unwrap());
+    let kept = database.kept_snapshot("kept").unwrap();
+    for size in 1..12 {
+        let zeros = vec![0; size];
+        let found = [
+            transaction.range(table, ..zeros.as_slice()).rev().next(),
+            snapshot.range(table, ..zeros.as_slice()).rev().next(),
+            kept.range(table, ..zeros.as_slice()).rev().next(),
+        ];
+        for row in found {
+            assert_eq!(row, Some(Ok((Vec::new(), b"first".to_vec()))), "{size}");
+        }
+    }
+}
+
 #[test]
 fn retain_crosses_its_batches() {
     let (database, table) = created();
