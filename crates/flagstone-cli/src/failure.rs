@@ -448,7 +448,10 @@ fn engine_exit(error: &EngineError) -> Exit {
         EngineError::IndexName => Exit::Usage,
         EngineError::NoTable | EngineError::NoSnapshot => Exit::Missing,
         EngineError::TableExists | EngineError::SnapshotExists => Exit::Exists,
-        EngineError::Full | EngineError::TooLarge | EngineError::SnapshotTooOld => Exit::Full,
+        EngineError::Full
+        | EngineError::TooLarge
+        | EngineError::TooManySnapshots
+        | EngineError::SnapshotTooOld => Exit::Full,
         EngineError::WornOut => Exit::WornOut,
         EngineError::ReadOnly => Exit::ReadOnly,
         EngineError::Poisoned | EngineError::OutcomeUnknown => Exit::Poisoned,

@@ -105,6 +105,9 @@ pub enum SpaceError {
     /// The mapping was given up or never frozen.
     #[error("{0} does not exist")]
     UnknownFrozen(FrozenId),
+    /// There are as many frozen mappings as a record can name: give one up.
+    #[error("there are as many frozen mappings as there may be")]
+    TooManyFrozen,
     /// A group that is open has a version of a page that is mapped: no mapping is frozen meanwhile.
     #[error("{0} is open")]
     GroupOpen(GroupId),

@@ -141,7 +141,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `Full` where its mapping has no room, in the record or on the device, or there are [`FROZEN_MAX`];
+    /// `TooManyFrozen` where there are [`FROZEN_MAX`] or the record has no room; `Full` where the device has none;
     /// `GroupOpen` while a group is open on a page that is mapped or lost (Y5); `TooLong` for a label; those of a
     /// checkpoint. Nothing is frozen then.
     pub fn freeze(&mut self, label: &[u8], owner: &mut dyn Owner) -> Result<FrozenId, SpaceError> {
@@ -150,11 +150,11 @@ impl<D: Nand> Space<D> {
             return Err(SpaceError::TooLong { size: label.len(), limit: FROZEN_LABEL_SIZE_MAX });
         }
         let is_taken = |slot: &u8| self.frozen.maps.values().any(|frozen| frozen.slot == *slot);
-        let slot = (0..FROZEN_MAX).find(|slot| !is_taken(slot)).ok_or(SpaceError::Full)?;
+        let slot = (0..FROZEN_MAX).find(|slot| !is_taken(slot)).ok_or(SpaceError::TooManyFrozen)?;
         let size = FrozenRecord::size(self.layout().frozen_directory_pages() as usize, label.len());
         let taken = self.frozen_record_size();
         if (taken + size) * RECORD_SHARE > self.record_room() + taken {
-            return Err(SpaceError::Full);
+            return Err(SpaceError::TooManyFrozen);
         }
         let count = self.frozen.maps.len() as u32;
         self.flash.layout.set_frozen(count + 1);

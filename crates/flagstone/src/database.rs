@@ -416,10 +416,13 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// The device failed.
+    /// The device failed, now or before: what was not durable then is lost.
     pub fn flush(&self) -> Result<(), EngineError> {
-        let lsn = self.runtime.engine().last_commit();
-        self.runtime.wait_durable(lsn)
+        let (lsn, before) = {
+            let engine = self.runtime.engine();
+            (engine.last_commit(), engine.sound())
+        };
+        self.runtime.wait_durable(lsn).map_err(|error| before.err().unwrap_or(error))
     }
 
     /// Merges all committed changes into their leaves, and writes a checkpoint: afterwards the leaves on

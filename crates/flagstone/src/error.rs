@@ -96,7 +96,9 @@ pub enum EngineError {
         size_max: usize,
     },
     /// A patch reaches beyond its value, or its key does not exist.
-    #[error("patch of {size} bytes at offset {offset} does not fit the value")]
+    #[error(
+        "a patch of {size} bytes at offset {offset} reaches beyond the value, or there is none"
+    )]
     PatchOutOfRange {
         /// Offset given.
         offset: usize,
@@ -142,6 +144,9 @@ pub enum EngineError {
     /// A snapshot is kept under that name already.
     #[error("there is a snapshot of that name already")]
     SnapshotExists,
+    /// No more snapshots are kept: one has to be dropped first. There are 32 at most, fewer on small blocks.
+    #[error("there are as many kept snapshots as there may be: drop one")]
+    TooManySnapshots,
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
@@ -155,9 +160,9 @@ pub enum EngineError {
     #[error("the device is worn out and read-only")]
     WornOut,
     /// The budget of wear is used up: the transaction has changed nothing.
-    #[error("the wear budget is used up for {} s", wait.as_secs())]
+    #[error("the wear budget is used up {}", for_how_long(*wait))]
     WearBudget {
-        /// How long to wait until changes are admitted again.
+        /// How long to wait until changes are admitted again; `Duration::MAX` where they never are.
         wait: Duration,
     },
     /// The database was opened for reading only.
@@ -201,10 +206,19 @@ pub enum EngineError {
     Space(SpaceError),
 }
 
+/// Whole seconds, the last one begun.
+fn for_how_long(wait: Duration) -> String {
+    match wait {
+        Duration::MAX => "for good".into(),
+        _ => format!("for {} s", wait.as_nanos().div_ceil(1_000_000_000)),
+    }
+}
+
 impl From<SpaceError> for EngineError {
     fn from(error: SpaceError) -> Self {
         match error {
             SpaceError::Full => Self::Full,
+            SpaceError::TooManyFrozen => Self::TooManySnapshots,
             SpaceError::WornOut => Self::WornOut,
             SpaceError::ReadOnly => Self::ReadOnly,
             SpaceError::UnknownFrozen(_) => Self::NoSnapshot,

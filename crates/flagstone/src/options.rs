@@ -239,7 +239,8 @@ pub enum Durability {
     Immediate,
     /// When the commit is durable; the flush waits for company, up to the options' delay limit.
     Group,
-    /// At once; the commit becomes durable with a later flush, in order.
+    /// At once; the commit becomes durable with a later flush, in order: that of a later commit that changed something, or
+    /// of [`crate::Database::flush`]. Where the device fails before, it is gone.
     Deferred,
 }
 

@@ -628,7 +628,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     fn refused(&mut self, doing: &str, error: &EngineError) -> Result<(), Stop> {
         match (self.stop_of(doing, error), error) {
             (Stop::PowerOff, _) => Err(Stop::PowerOff),
-            (_, EngineError::Full | EngineError::TooLarge) => {
+            (_, EngineError::Full | EngineError::TooLarge | EngineError::TooManySnapshots) => {
                 self.trace.full += 1;
                 Ok(())
             }

@@ -357,8 +357,11 @@ mod tests {
         assert_eq!(wait.as_secs(), 5 * 3_600);
         let never =
             Rig::new(WearBudget { left: Some(0), ..budget(Allowance::Bytes(0), AtLimit::Refuse) });
-        let Err(EngineError::WearBudget { wait }) = never.change(1) else { panic!("not refused") };
-        assert_eq!(wait, Duration::MAX);
+        let refused = never.change(1).unwrap_err();
+        assert_eq!(refused, EngineError::WearBudget { wait: Duration::MAX });
+        assert_eq!(refused.to_string(), "the wear budget is used up for good");
+        let soon = EngineError::WearBudget { wait: Duration::from_millis(20) };
+        assert_eq!(soon.to_string(), "the wear budget is used up for 1 s");
     }
 
     #[test]

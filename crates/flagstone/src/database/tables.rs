@@ -43,7 +43,7 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// When it does not exist: `IndexName`; `NameTooLong` when the name is longer than a key; `ReadOnly` in a
-    /// database that was opened to be read. The device is full or failed.
+    /// database that was opened to be read; `WearBudget` where that is used up. The device is full or failed.
     pub fn table(&self, name: &str) -> Result<Table, EngineError> {
         if let Some(table) = self.existing_table(name)? {
             return Ok(table);
@@ -104,8 +104,8 @@ impl<D: Nand> Database<D> {
     /// # Errors
     ///
     /// `NoTable` when there is no table `from`, `TableExists` when there is one of the new name, or of that
-    /// of an index; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key; the
-    /// device is full, read-only or failed.
+    /// of an index; `IndexName` when the new name has an `@`; `NameTooLong` when a name is longer than a key;
+    /// `WearBudget`; the device is full, read-only or failed.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<(), EngineError> {
         require_plain(to)?;
         self.change_tables(|transaction| {
@@ -148,7 +148,7 @@ impl<D: Nand> Database<D> {
     ///
     /// # Errors
     ///
-    /// `NoTable` when there is none; `LockTimeout`; the device is read-only or failed.
+    /// `NoTable` when there is none; `LockTimeout`; `WearBudget`; the device is read-only or failed.
     pub fn drop_table(&self, name: &str) -> Result<(), EngineError> {
         let dropped = self.change_tables(|transaction| {
             let names = with_indexes(transaction, name)?;

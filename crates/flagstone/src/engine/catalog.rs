@@ -17,7 +17,8 @@ use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 
-/// A table of a database: cheap to copy, valid as long as the database is open.
+/// A table of a database: cheap to copy, valid as long as the database is open, and nothing to another one, where it
+/// may name another table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub(crate) id: u32,

@@ -83,7 +83,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// `SnapshotExists`; `Full` when the device has no room for its mapping, or for changes that have to reach
+    /// `SnapshotExists`; `TooManySnapshots`; `Full` when the device has no room for its mapping, or for changes that have to reach
     /// their pages; damage in one of those; the device failed.
     pub(crate) fn keep_snapshot(&self, name: &str) -> Result<FrozenId, EngineError> {
         self.engine().sound()?;
@@ -139,6 +139,7 @@ impl<D: Nand> Runtime<D> {
         match frozen {
             Ok(id) => Ok(Some(id)),
             Err(SpaceError::GroupOpen(_)) => Ok(None),
+            Err(SpaceError::TooManyFrozen) => Err(EngineError::TooManySnapshots),
             // The record, or the device, has no room for its mapping.
             Err(SpaceError::Full | SpaceError::NoRoom | SpaceError::TooLong { .. }) => {
                 Err(EngineError::Full)

@@ -800,3 +800,17 @@ fn a_page_that_does_not_read_is_why_there_is_no_room() {
     let error = database.drop_table("t").unwrap_err();
     assert!(is_damage(&error), "{error}");
 }
+
+/// Goal: who keeps more snapshots than there may be is told that, not that the device is full, and dropping one helps.
+/// Method: an empty database.
+#[test]
+fn there_are_as_many_kept_snapshots_as_there_may_be() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let options = Options::default().with_memory(1 << 20);
+    let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+    let refused = (0..).find_map(|number| database.keep_snapshot(&format!("{number}")).err());
+    assert_eq!(refused, Some(EngineError::TooManySnapshots));
+    assert_eq!(database.kept_snapshots().len(), 32);
+    database.drop_snapshot("7").unwrap();
+    database.keep_snapshot("7 again").unwrap();
+}
