@@ -371,7 +371,7 @@ impl Engine {
             height: 1,
             transactions: HashMap::new(),
             xid_next: 1,
-            locks: LockTable::new(),
+            locks: LockTable::within(options.memory / LOCKS_SHARE),
             woken: Vec::new(),
             durable_chain: log.chain(),
             log,
@@ -798,6 +798,9 @@ impl SpaceView {
         }
     }
 }
+
+/// Locks of one transaction may take one part in this many of the memory beside it.
+const LOCKS_SHARE: usize = 16;
 
 /// Share of the log's budget, in percent, that live deltas may take.
 const DELTAS_LOG_PERCENT: usize = 30;

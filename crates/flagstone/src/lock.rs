@@ -25,6 +25,8 @@
 //!   or end at its transaction. The victim is the youngest transaction of the cycle.
 //! - **I5** A transaction has at most one queued request.
 //! - **I6** Outcomes do not depend on hash order: equal calls give equal answers.
+//! - **I7** A transaction with very many record locks holds intervals around them instead, between those of others:
+//!   that takes little memory, however many records it touches.
 
 mod graph;
 mod intervals;
@@ -117,6 +119,8 @@ struct Rank(u64);
 
 impl Rank {
     const IN_LINE: u64 = 1 << 63;
+    /// Ahead of everybody.
+    const FIRST: Self = Self(0);
 
     fn is_ahead(self) -> bool {
         self.0 & Self::IN_LINE == 0
@@ -149,6 +153,8 @@ struct Pending {
 struct Owned {
     points: Vec<Slot>,
     interval_trees: Vec<Space>,
+    /// Points at which intervals are tried again; none at all was tried where it is 0.
+    tried_at: usize,
 }
 
 /// Lists kept for reuse when transactions end.
@@ -156,9 +162,18 @@ const SPARE_OWNED_COUNT_MAX: usize = 64;
 /// Longest list kept for reuse.
 const SPARE_OWNED_SIZE_MAX: usize = 256;
 
+/// Bytes of a lock on a short key, about.
+const POINT_SIZE: usize = 256;
+/// Record locks that a transaction has in any case.
+const POINTS_MIN: usize = 64;
+/// Locks that are worth an interval of their own.
+const JOINED_MIN: usize = if cfg!(test) { 2 } else { 16 };
+
 /// All locks of a database.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LockTable {
+    /// Record locks of a transaction above which it gets intervals (I7).
+    points_max: usize,
     records: Records,
     trees: HashMap<Space, TreeLocks>,
     owners: HashMap<Xid, Owned>,
@@ -169,10 +184,19 @@ pub(crate) struct LockTable {
 }
 
 impl LockTable {
-    /// An empty table.
+    /// An empty table, in which locks of one transaction take about `bytes` at most where nobody else is in the way.
     #[must_use]
-    pub(crate) fn new() -> Self {
-        Self::default()
+    pub(crate) fn within(bytes: usize) -> Self {
+        Self {
+            points_max: (bytes / POINT_SIZE).max(POINTS_MIN),
+            records: Records::default(),
+            trees: HashMap::new(),
+            owners: HashMap::new(),
+            waiting: HashMap::new(),
+            spare: Vec::new(),
+            missed: Vec::new(),
+            requests: 0,
+        }
     }
 
     /// Requests a lock, or asks again for one that is held or queued.
@@ -284,7 +308,9 @@ impl LockTable {
         let rank = self.next_rank(held.is_some() || covered.is_some());
         let pending = Pending { place: Place::Point(slot), mode, rank };
         if !self.is_blocked(xid, &pending) {
-            self.hold_point(xid, slot, mode);
+            if self.hold_point(xid, slot, mode) {
+                self.coarsen(xid);
+            }
             return LockOutcome::Granted;
         }
         self.records.entry_mut(slot).enqueue(Queued { xid, mode, rank });
@@ -464,10 +490,91 @@ impl LockTable {
         self.records.remove(slot);
     }
 
-    fn hold_point(&mut self, xid: Xid, slot: Slot, mode: Mode) {
-        if self.records.entry_mut(slot).hold(xid, mode) {
-            self.owned_mut(xid).points.push(slot);
+    /// Says whether the transaction has very many by now (I7).
+    fn hold_point(&mut self, xid: Xid, slot: Slot, mode: Mode) -> bool {
+        if !self.records.entry_mut(slot).hold(xid, mode) {
+            return false;
         }
+        let points_max = self.points_max;
+        let owned = self.owned_mut(xid);
+        owned.points.push(slot);
+        owned.points.len() >= owned.tried_at.max(points_max)
+    }
+
+    /// Gives a transaction with many record locks intervals instead (I7).
+    fn coarsen(&mut self, xid: Xid) {
+        let Some(owned) = self.owners.get(&xid) else { return };
+        let mut spaces: Vec<_> =
+            owned.points.iter().map(|slot| self.records.entry(*slot).space).collect();
+        spaces.sort_unstable();
+        spaces.dedup();
+        for space in spaces.into_iter().filter(|space| *space != Space::PAGES) {
+            for mode in [Mode::Exclusive, Mode::Shared] {
+                self.coarsen_in(xid, space, mode);
+            }
+        }
+        let owned = self.owned_mut(xid);
+        owned.tried_at = 2 * owned.points.len();
+    }
+
+    /// Gives it intervals around what it holds in one mode: one around everything, or several between those who hold or
+    /// want something in between.
+    fn coarsen_in(&mut self, xid: Xid, space: Space, mode: Mode) {
+        let Some(owned) = self.owners.get(&xid) else { return };
+        let entries = owned.points.iter().map(|slot| self.records.entry(*slot));
+        let mut held: Vec<Interval> = entries
+            .filter(|entry| entry.space == space && entry.mode_of(xid) == Some(mode))
+            .map(|entry| Interval::at(&entry.key, xid, mode))
+            .collect();
+        if held.is_empty() {
+            return;
+        }
+        let tree = self.trees.entry(space).or_default();
+        tree.order_records(space, &self.records);
+        held.extend(tree.held_by(xid, mode));
+        held.sort_unstable_by(|one, other| one.low.cmp(&other.low));
+        self.join(space, &held);
+        self.drop_idle_trees();
+    }
+
+    /// Locks the interval around intervals that a transaction holds, or those around parts of them.
+    fn join(&mut self, space: Space, held: &[Interval]) {
+        let Some((first, rest)) = held.split_first() else { return };
+        let mut wanted = first.clone();
+        rest.iter().for_each(|other| wanted.extend(other.clone()));
+        if !self.hold_at_once(space, wanted) && held.len() >= JOINED_MIN {
+            let (front, back) = held.split_at(held.len() / 2);
+            self.join(space, front);
+            self.join(space, back);
+        }
+    }
+
+    /// Locks an interval if nobody is in the way, and lets go of the records in it.
+    fn hold_at_once(&mut self, space: Space, wanted: Interval) -> bool {
+        let Interval { xid, mode, .. } = wanted;
+        let rank = Rank::FIRST;
+        let queued = Interval { rank: Some(rank), ..wanted.clone() };
+        self.trees.entry(space).or_default().intervals.push(queued);
+        if self.is_blocked(xid, &Pending { place: Place::Interval(space), mode, rank }) {
+            if let Some(tree) = self.trees.get_mut(&space) {
+                tree.remove_queued(xid);
+            }
+            return false;
+        }
+        self.hold_interval(xid, space);
+        let (records, owned) = (&self.records, self.owners.get_mut(&xid));
+        let is_covered = |slot: &mut Slot| {
+            let entry = records.entry(*slot);
+            let is_inside = entry.space == space && wanted.contains(&entry.key);
+            is_inside && entry.mode_of(xid) <= Some(mode)
+        };
+        let covered = owned.map(|owned| owned.points.extract_if(.., is_covered).collect());
+        for slot in covered.unwrap_or_else(Vec::new) {
+            // Who waits for it waits for the interval now (I2).
+            self.records.entry_mut(slot).release(xid);
+            self.drop_unused_point(slot);
+        }
+        true
     }
 
     fn hold_interval(&mut self, xid: Xid, space: Space) {
@@ -485,7 +592,8 @@ impl LockTable {
         self.owners.entry(xid).or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
-    fn keep_spare(&mut self, owned: Owned) {
+    fn keep_spare(&mut self, mut owned: Owned) {
+        owned.tried_at = 0;
         let small = owned.points.capacity() <= SPARE_OWNED_SIZE_MAX;
         if small && self.spare.len() < SPARE_OWNED_COUNT_MAX {
             self.spare.push(owned);

@@ -30,6 +30,12 @@ impl Interval {
         Self { low: low.into(), high: high.map(Into::into), xid, mode, rank: Some(rank) }
     }
 
+    /// One key, held.
+    pub(super) fn at(key: &[u8], xid: Xid, mode: Mode) -> Self {
+        let high = [key, &[0]].concat();
+        Self { low: key.into(), high: Some(high.into()), xid, mode, rank: None }
+    }
+
     pub(super) fn contains(&self, key: &[u8]) -> bool {
         *self.low <= *key && self.high.as_deref().is_none_or(|high| key < high)
     }
@@ -67,7 +73,7 @@ impl Interval {
         *self.low <= *low && high_inside
     }
 
-    fn extend(&mut self, other: Self) {
+    pub(super) fn extend(&mut self, other: Self) {
         if other.low < self.low {
             self.low = other.low;
         }
@@ -162,6 +168,12 @@ impl TreeLocks {
             self.absorb(&mut interval);
             self.intervals.push(interval);
         }
+    }
+
+    /// What a transaction holds in one mode.
+    pub(super) fn held_by(&self, xid: Xid, mode: Mode) -> impl Iterator<Item = Interval> {
+        let is_held = move |interval: &&Interval| interval.is_held_by(xid) && interval.mode == mode;
+        self.intervals.iter().filter(is_held).cloned()
     }
 
     pub(super) fn remove_held(&mut self, xid: Xid) -> Vec<Interval> {

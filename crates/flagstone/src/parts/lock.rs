@@ -49,8 +49,14 @@ pub enum LockAnswer {
 }
 
 /// All locks of a database.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Locks(LockTable);
+
+impl Default for Locks {
+    fn default() -> Self {
+        Self(LockTable::within(usize::MAX))
+    }
+}
 
 impl Locks {
     /// Requests a lock, or asks again for one that is held or queued.
