@@ -164,8 +164,8 @@ const SPARE_OWNED_SIZE_MAX: usize = 256;
 
 /// Bytes of a lock on a short key, about.
 const POINT_SIZE: usize = 256;
-/// Record locks that a transaction has in any case.
-const POINTS_MIN: usize = 64;
+/// Record locks that a transaction has in any case: intervals keep others waiting.
+const POINTS_MIN: usize = 512;
 /// Locks that are worth an interval of their own.
 const JOINED_MIN: usize = if cfg!(test) { 2 } else { 16 };
 
