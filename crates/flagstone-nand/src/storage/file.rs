@@ -75,7 +75,7 @@ impl FileStorage {
             return Ok(storage);
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        Self::locked(file.map_err(|error| io(&error))?, Access::Write)
+        Self::locked_at(file.map_err(|error| io(&error))?, path, Access::Write)
     }
 
     /// Hands a new, empty file or a whole block device of `size` bytes to `make`. A file does not outlive a
@@ -140,17 +140,20 @@ impl FileStorage {
             options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
         }
         match options.open(path) {
-            Ok(file) => {
-                let storage = Self::locked(file, access)?;
-                // Another file took its place while its last user still had it locked.
-                if storage.has_name(path) { Ok(storage) } else { Err(OpenDeviceError::Locked) }
-            }
+            Ok(file) => Self::locked_at(file, path, access),
             Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(OpenDeviceError::Locked),
             Err(error) if writes && is_refusal(&error) && File::open(path).is_ok() => {
                 Err(OpenDeviceError::ReadOnly)
             }
             Err(error) => Err(io(&error)),
         }
+    }
+
+    /// Locks a file that is open, if `path` still stands for it: until then another user, who had it locked, may have
+    /// removed it or put another one in its place.
+    fn locked_at(file: File, path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
+        let storage = Self::locked(file, access)?;
+        if storage.has_name(path) { Ok(storage) } else { Err(OpenDeviceError::Locked) }
     }
 
     /// Whether `path` stands for the file that is open.
@@ -683,6 +686,22 @@ mod tests {
         fs::write(&other, [0; 10]).unwrap();
         fs::rename(&other, &path).unwrap();
         assert!(!storage.has_name(&path));
+    }
+
+    /// Goal: whoever makes or opens a file has the one of that name. Method: a file that another user removes before it is
+    /// locked, and one in whose place another one is put.
+    #[test]
+    fn a_file_that_was_removed_before_it_was_locked_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let make = || OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+        let locked = |file| FileStorage::locked_at(file, &path, Access::Write).map(drop);
+        let file = make();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(locked(file.try_clone().unwrap()), Err(OpenDeviceError::Locked));
+        let other = make();
+        assert_eq!(locked(file), Err(OpenDeviceError::Locked));
+        assert_eq!(locked(other), Ok(()));
     }
 
     #[test]

@@ -99,7 +99,13 @@ impl Database<AnyNand> {
         require_missing(path)?;
         let unfinished = unfinished(path);
         remove_left(&unfinished)?;
-        let created = create_at(&unfinished, options, size)?;
+        let created = create_at(&unfinished, options, size).map_err(|error| match error {
+            // Somebody else is making it.
+            OpenError::Device(error) if is_kind(&error, ErrorKind::AlreadyExists) => {
+                OpenDeviceError::Locked.into()
+            }
+            error => error,
+        })?;
         name_anew(&unfinished, path).inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
         Ok(created)
     }
@@ -126,8 +132,15 @@ impl Database<AnyNand> {
     pub fn open_or_create(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         let path = path.as_ref();
         match Self::open(path, options) {
-            Err(OpenError::Device(error)) if is_missing(&error) => Self::create(path, options),
-            opened => opened,
+            Err(OpenError::Device(error)) if is_missing(&error) => {}
+            opened => return opened,
+        }
+        match Self::create(path, options) {
+            // Somebody else has made it meanwhile.
+            Err(OpenError::Device(error)) if is_kind(&error, ErrorKind::AlreadyExists) => {
+                Self::open(path, options)
+            }
+            created => created,
         }
     }
 }
@@ -179,8 +192,12 @@ fn unfinished(path: &Path) -> PathBuf {
 }
 
 fn is_missing(error: &OpenDeviceError) -> bool {
+    is_kind(error, ErrorKind::NotFound)
+}
+
+fn is_kind(error: &OpenDeviceError, kind: ErrorKind) -> bool {
     let OpenDeviceError::Io { errno } = error else { return false };
-    Error::from_raw_os_error(*errno).kind() == ErrorKind::NotFound
+    Error::from_raw_os_error(*errno).kind() == kind
 }
 
 #[cfg(test)]
@@ -236,5 +253,26 @@ mod tests {
         assert!(matches!(error, OpenError::Device(OpenDeviceError::Locked)), "{error}");
         drop(other);
         assert_eq!(names(directory.path()).len(), before + 1);
+    }
+
+    /// Goal: who comes second opens what the first has made. Method: threads that begin at once; one of them has it, others
+    /// find it open, or are later.
+    #[test]
+    fn a_database_that_came_meanwhile_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..30 {
+            let path = directory.path().join(round.to_string());
+            let begin = std::sync::Barrier::new(4);
+            let open = || {
+                begin.wait();
+                match Database::open_or_create(&path, &options()) {
+                    Ok(database) => database.close().unwrap(),
+                    Err(OpenError::Device(OpenDeviceError::Locked)) => {}
+                    Err(error) => panic!("round {round}: {error}"),
+                }
+            };
+            std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(open))));
+            Database::open(&path, &options()).unwrap().close().unwrap();
+        }
     }
 }

@@ -96,7 +96,12 @@ impl Engine {
         }
         let (size, growth) = self.demand_of(xid);
         match self.room_missed(size, growth) {
-            Some(wait) => Err(Stop::Wait(wait)),
+            Some(wait) => {
+                if wait == Wait::Memory {
+                    self.hand.retry_shrinking();
+                }
+                Err(Stop::Wait(wait))
+            }
             None => self.admit_growth(growth),
         }
     }

@@ -340,6 +340,8 @@ pub(crate) struct Hand {
     is_short_of_room: bool,
     /// Only stuck leaves are left to merge.
     is_stuck: bool,
+    /// Something was committed that makes leaves shrink: what is stuck may fit again.
+    may_fit: bool,
     /// A batch of merges is under way.
     is_in_batch: bool,
     /// One began that a longer log would have put off.
@@ -441,6 +443,18 @@ impl Hand {
     /// Whether there are any such leaves.
     fn passes_over_any(&self) -> bool {
         !self.stuck.is_empty() || !self.unread.is_empty()
+    }
+
+    /// Something was committed that makes leaves shrink.
+    pub(super) fn note_shrinking(&mut self) {
+        self.may_fit = true;
+    }
+
+    /// Memory is full, and only stuck leaves are left: those that changes make shrink fit again (rule D7).
+    pub(super) fn retry_shrinking(&mut self) {
+        if self.is_stuck && std::mem::take(&mut self.may_fit) {
+            self.forget_stuck();
+        }
     }
 
     /// Something shrank: every leaf may be tried again.

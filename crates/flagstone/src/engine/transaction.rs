@@ -281,7 +281,11 @@ impl Engine {
                 self.add_entry(&entry, lsn);
             }
         }
-        self.growth.committed(transaction.growth_at_most(self.payload_size));
+        let growth = transaction.growth_at_most(self.payload_size);
+        self.growth.committed(growth);
+        if growth == 0 {
+            self.hand.note_shrinking();
+        }
         self.drop_refs(transaction.dropped.clone(), lsn);
     }
 

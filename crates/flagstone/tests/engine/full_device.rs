@@ -300,6 +300,53 @@ fn changes_that_replace_each_other_take_no_room() {
     transaction.commit().unwrap();
 }
 
+/// Goal (rule D7): deletes empty a device on which no leaf finds a page to split, and whose memory is full of what waits
+/// for one. Method: small rows in no order, a transaction each, until 20 are refused in a row; then deletes in key order,
+/// and rows again.
+#[test]
+fn deletes_empty_a_device_that_has_no_page_left() {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    for (memory, size) in [(MEMORY_MIN, 20), (512 << 10, 40)] {
+        let options = Options::default().with_memory(memory);
+        let options = options.with_durability(Durability::Deferred);
+        let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
+        let table = database.table("t").unwrap();
+        let fill = |from: u64| {
+            let mut rows = BTreeMap::new();
+            let (mut number, mut refused) = (from, 0);
+            while refused < 20 {
+                number += 1;
+                let key = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+                let mut transaction = database.begin();
+                let put = transaction.put(table, &key.to_be_bytes(), &value(size));
+                match put.and_then(|()| transaction.commit()) {
+                    Ok(_) => {
+                        rows.insert(key, size);
+                        refused = 0;
+                    }
+                    Err(EngineError::Full) => refused += 1,
+                    Err(error) => panic!("{memory} bytes: {error}"),
+                }
+            }
+            rows
+        };
+        let rows = fill(0);
+        let keys: Vec<u64> = rows.keys().copied().collect();
+        for (index, keys) in keys.chunks(20).enumerate() {
+            let mut transaction = database.begin();
+            for key in keys {
+                transaction.delete(table, &key.to_be_bytes()).unwrap();
+            }
+            let deleted = transaction.commit();
+            assert!(deleted.is_ok(), "{memory} bytes, {size}, {index} of {}", rows.len() / 20);
+        }
+        let again = fill(1 << 30).len();
+        assert!(again * 4 > rows.len() * 3, "{memory} bytes: {} rows, then {again}", rows.len());
+        let report = database.check().unwrap();
+        assert!(report.is_sound(), "{:?}", report.faults);
+    }
+}
+
 fn run_a_window(prefix: &[u8]) {
     const WINDOW: u64 = 500;
     let key = |row: u64| [prefix, &row.to_be_bytes()].concat();
