@@ -269,7 +269,7 @@ impl<D: Nand> Mount<D> {
         self.forget_unborn();
         let recorded = self.load_table(record)?;
         let log = self.classify(record, &recorded)?;
-        self.repair_ring();
+        self.repair_ring(&log);
         self.load_map()?;
         if self.space.flash.bugs.has(SpaceBug::AppendsForgotten) {
             self.space.map.forget_appends();
@@ -523,8 +523,9 @@ impl<D: Nand> Mount<D> {
         }
     }
 
-    /// A ring block that went bad since the record was made is replaced by a free one.
-    fn repair_ring(&mut self) {
+    /// A ring block that went bad since the record was made is replaced by a free one: none of `log`, which
+    /// no mapping page names either.
+    fn repair_ring(&mut self, log: &[LogBlock]) {
         for half in &mut self.space.ring.halves {
             for slot in &mut half.blocks {
                 let block = BlockIndex(*slot);
@@ -535,6 +536,7 @@ impl<D: Nand> Mount<D> {
                 let closed = |index: &u32| {
                     self.classes[*index as usize] == Class::Drop
                         && self.space.blocks.get(BlockIndex(*index)).state == BlockState::Closed
+                        && !log.iter().any(|log| log.block.0 == *index)
                 };
                 if let Some(index) = (0..self.space.blocks.len()).find(closed) {
                     let erases = self.space.blocks.get(BlockIndex(index)).erases;
