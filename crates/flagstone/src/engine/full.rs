@@ -121,7 +121,13 @@ impl Engine {
     pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
         let (size, growth) = self.demand_of(xid);
         let unread = self.room_missed(size, growth).and_then(|_| self.unread_error());
-        unread.unwrap_or(EngineError::Full)
+        unread.unwrap_or_else(|| self.fullness())
+    }
+
+    /// What a device without room is: full, or left with fewer blocks than what is on it takes.
+    fn fullness(&self) -> EngineError {
+        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
+        if is_worn { EngineError::WornOut } else { EngineError::Full }
     }
 
     /// Whether the log has no room for users before a checkpoint frees some.
@@ -195,8 +201,7 @@ impl Engine {
             return Err(Stop::Wait(Wait::Memory));
         }
         self.demand_shorter_log()?;
-        let is_worn = self.view.has_lost_blocks && self.used_pages() > self.view.capacity_pages;
-        Err(if is_worn { EngineError::WornOut } else { EngineError::Full }.into())
+        Err(self.fullness().into())
     }
 
     /// Whether a value may take `pages` now. Where there are too few the device grows, or merging gives back
@@ -210,7 +215,7 @@ impl Engine {
             true if self.growth.is_settling => Err(Stop::Wait(Wait::Memory)),
             true => {
                 self.demand_shorter_log()?;
-                Err(EngineError::Full.into())
+                Err(self.fullness().into())
             }
         }
     }
@@ -392,5 +397,31 @@ impl Engine {
     /// Pages that hold something, or will once their group is current.
     pub(super) fn used_pages(&self) -> u64 {
         self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
+    use super::*;
+    use crate::{Database, Options};
+
+    /// Goal (promise 6): where so many blocks have failed that what is on the device takes more than is left, it is worn
+    /// out, and not full, for changes of every kind. Method: what the engine sees of such a device.
+    #[test]
+    fn a_device_with_too_few_blocks_left_is_worn_out() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        database.table("t").unwrap();
+        let mut engine = database.runtime().engine();
+        let xid = engine.begin();
+        (engine.view.capacity_pages, engine.view.log_least) = (0, engine.view.log_budget);
+        for (has_lost_blocks, error) in [(false, EngineError::Full), (true, EngineError::WornOut)] {
+            (engine.view.has_lost_blocks, engine.growth) = (has_lost_blocks, Growth::default());
+            assert_eq!(engine.why_full(xid), error);
+            assert_eq!(engine.admit_pages(1), Err(error.clone().into()));
+            assert_eq!(engine.admit_growth(1), Err(error.into()));
+        }
     }
 }
