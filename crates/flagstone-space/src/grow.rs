@@ -152,7 +152,7 @@ impl<D: Nand> Space<D> {
         let layout = self.layout();
         let blocks = match self.can_grow() {
             true => layout.log_blocks,
-            false => layout.log_blocks_least(0),
+            false => layout.log_blocks_least(),
         };
         layout.log_pages_in(blocks)
     }

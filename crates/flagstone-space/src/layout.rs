@@ -299,13 +299,9 @@ impl Layout {
         self.log_blocks_wanted.min(share.max(LOG_BLOCKS_MIN))
     }
 
-    /// Blocks of the log once it is back at its share, and at `least` blocks.
-    pub(crate) fn log_blocks_least(&self, least: u32) -> u32 {
-        if self.grows {
-            self.log_blocks_for(0).max(least).min(self.log_blocks)
-        } else {
-            self.log_blocks
-        }
+    /// Blocks of the log once it is back at its share.
+    pub(crate) fn log_blocks_least(&self) -> u32 {
+        if self.grows { self.log_blocks_for(0) } else { self.log_blocks }
     }
 
     /// Takes from the log of a device that grows what it got beyond its share and `least` blocks.

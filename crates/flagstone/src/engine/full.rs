@@ -82,7 +82,8 @@ const WAITING_PERCENT: usize = 60;
 /// One part in this many of the logical pages is never taken by claims.
 const CLAIM_SPARE_SHARE: u64 = 8;
 
-/// A log that becomes shorter keeps this many times what it holds, with copies of what waits.
+/// A log that becomes shorter keeps this many times what it holds, with copies of what waits: so do its blocks, those at
+/// its ends among them, and it does become that short.
 const LOG_SPARE_SHARE: u64 = 2;
 
 /// The runs of one transaction take at most one part in this many of the log.

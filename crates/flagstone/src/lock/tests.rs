@@ -191,6 +191,13 @@ fn very_many_record_locks_become_intervals() {
         assert_eq!(table.release_all(C), vec![]);
         assert!(table.is_empty() && table.trees.is_empty() && table.records.len() == 0);
     }
+    // Long keys.
+    let mut table = LockTable::within(1_000 * POINT_SIZE);
+    for number in 0..2_000_u32 {
+        let key = [&number.to_be_bytes()[..], &[7; 1_000]].concat();
+        assert_eq!(table.acquire(A, record(&key), X), LockOutcome::Granted);
+    }
+    assert!(table.bytes() < 1_500 * POINT_SIZE, "{} bytes", table.bytes());
     // Others between them.
     let mut table = LockTable::within(1_000 * POINT_SIZE);
     let others = [5_000_u32, 5_003, 11_000];
@@ -286,8 +293,9 @@ struct Model {
 
 impl Model {
     fn new(points_max: usize) -> Self {
+        let points_size_max = points_max.saturating_mul(POINT_SIZE);
         Self {
-            table: LockTable { points_max, ..LockTable::within(0) },
+            table: LockTable { points_size_max, ..LockTable::within(0) },
             actors: [None; ACTOR_COUNT],
             last_xid: 0,
             held: Vec::new(),
