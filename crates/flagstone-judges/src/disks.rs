@@ -1,13 +1,357 @@
 //! Disks as the kernel makes them.
+//!
+//! A process works on a database like any user's; a recorder follows its system calls. From the record come the
+//! states that a power cut can leave of its files: what no sync covers is there or not, write by write, sector by
+//! sector, with old or new lengths and names. Each state is made as real files, opened and compared with what the
+//! process had been told when the power failed.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`script`] | what workloads do, and the tables after each step |
+//! | [`workload`] | the process that is recorded |
+//! | [`tracer`], [`record`] | the recorder, and what it notes |
+//! | [`disk`], [`cuts`] | what is durable at each place of a record, and which states a cut there can leave |
+//! | [`place`] | states as real files |
+//! | [`progress`], [`check`] | what must be there, and whether it is |
+//! | [`bench`] | a process that judges states |
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Subcommand};
+
+use self::bench::{Effort, Share, Sum};
+use self::record::Record;
+
+mod bench;
+mod check;
+mod cuts;
+mod disk;
+mod place;
+mod progress;
+mod record;
+mod script;
+mod tracer;
+mod workload;
 
 /// What the judge is asked for.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {}
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// States to judge, each opened and checked.
+    #[arg(long, default_value_t = 100_000)]
+    states: u64,
+    /// Judges for so long instead, recordings included.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// First seed of the workloads; each round takes the next.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Workloads; all if none is named.
+    #[arg(long = "script")]
+    scripts: Vec<String>,
+    /// Processes that judge; as many as there are cores if not given.
+    #[arg(long)]
+    jobs: Option<u64>,
+    /// Where records of broken promises are kept.
+    #[arg(long, default_value = "disks-broken")]
+    keep: PathBuf,
+    /// Deliberate bug of the engine, planted in the workloads (feature `seeded-bugs`).
+    #[arg(long)]
+    bug: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// Lists the workloads.
+    Scripts,
+    /// Judges one state of a record that was kept.
+    Replay(Replay),
+    /// The process that is recorded.
+    #[command(hide = true)]
+    Workload(Workload),
+    /// A process that judges.
+    #[command(hide = true)]
+    Bench(Bench),
+}
+
+#[derive(Args)]
+struct Replay {
+    record: PathBuf,
+    place: usize,
+    cut: usize,
+    /// Leaves the files of the state in this directory, and does not open them.
+    #[arg(long)]
+    leave: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Workload {
+    script: String,
+    seed: u64,
+    directory: PathBuf,
+    ledger: PathBuf,
+    #[arg(long)]
+    bug: Option<String>,
+}
+
+#[derive(Args)]
+struct Bench {
+    record: PathBuf,
+    home: PathBuf,
+    number: u64,
+    of: u64,
+    #[arg(long, default_value_t = 0)]
+    states: u64,
+    #[arg(long)]
+    millis: Option<u64>,
+}
+
+/// A state takes no longer than this, or its opening hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 /// Judges, and says what was found.
 ///
 /// # Errors
 /// A promise that is broken, or a judge that could not work.
-pub(crate) fn run(_arguments: &Arguments) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    match &arguments.part {
+        None => judge(arguments),
+        Some(Part::Scripts) => {
+            script::NAMES.iter().for_each(|(name, about)| println!("{name:<11} {about}"));
+            Ok(())
+        }
+        Some(Part::Replay(replay)) => replay_state(replay),
+        Some(Part::Workload(it)) => {
+            // Until the recorder is there.
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+            let script = script::script(&it.script, it.seed)?;
+            workload::run(&script, &it.directory, &it.ledger, it.bug.as_deref())
+        }
+        Some(Part::Bench(it)) => {
+            let record = load(&it.record)?;
+            let effort = match it.millis {
+                Some(millis) => Effort::Time(Duration::from_millis(millis)),
+                None => Effort::States(it.states),
+            };
+            bench::run(&record, &it.home, Share { number: it.number, of: it.of, effort })
+        }
+    }
+}
+
+fn load(path: &Path) -> anyhow::Result<Record> {
+    Record::load(BufReader::with_capacity(1 << 20, File::open(path)?))
+}
+
+fn replay_state(replay: &Replay) -> anyhow::Result<()> {
+    let record = load(&replay.record)?;
+    let scratch = scratch()?;
+    let home = replay.leave.as_deref().unwrap_or(scratch.path());
+    bench::replay(&record, home, replay.place, replay.cut, replay.leave.is_some())?;
+    if replay.leave.is_none() {
+        println!("no promise is broken");
+    }
+    Ok(())
+}
+
+/// A directory in memory where there is one: states come and go by the thousand.
+fn scratch() -> std::io::Result<tempfile::TempDir> {
+    let builder = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("flagstone-disks-");
+        builder
+    };
+    builder().tempdir_in("/dev/shm").or_else(|_| builder().tempdir())
+}
+
+/// Rounds of all workloads, until enough is judged.
+fn judge(arguments: &Arguments) -> anyhow::Result<()> {
+    let names: Vec<&str> = match arguments.scripts.is_empty() {
+        true => script::NAMES.iter().map(|(name, _)| *name).collect(),
+        false => arguments.scripts.iter().map(String::as_str).collect(),
+    };
+    let begun = Instant::now();
+    let time = arguments.seconds.map(Duration::from_secs);
+    let mut total = Sum::default();
+    for round in 0.. {
+        for (index, name) in names.iter().enumerate() {
+            let parts = (names.len() - index) as u64;
+            let is_enough = match time {
+                Some(time) => begun.elapsed() >= time,
+                None => total.states >= arguments.states,
+            };
+            if is_enough {
+                return verdict(&total, begun.elapsed());
+            }
+            let part = match time {
+                Some(time) => {
+                    Effort::Time(time.saturating_sub(begun.elapsed()) / u32::try_from(parts)?)
+                }
+                None => Effort::States((arguments.states - total.states).div_ceil(parts)),
+            };
+            total.add(&workload_judged(arguments, name, arguments.seed + round, part)?);
+        }
+    }
+    Ok(())
+}
+
+fn verdict(total: &Sum, time: Duration) -> anyhow::Result<()> {
+    println!("{:<19}{total}, in {} s", "together", time.as_secs());
+    ensure!(total.broken == 0, "promises are broken in {} states", total.broken);
+    Ok(())
+}
+
+/// Records a workload, and judges its states.
+fn workload_judged(
+    arguments: &Arguments,
+    name: &str,
+    seed: u64,
+    effort: Effort,
+) -> anyhow::Result<Sum> {
+    let begun = Instant::now();
+    let scratch = scratch()?;
+    let path = scratch.path().join("record");
+    record_workload(name, seed, arguments.bug.as_deref(), &path)?;
+    let effort = match effort {
+        Effort::Time(time) => Effort::Time(time.saturating_sub(begun.elapsed())),
+        effort => effort,
+    };
+    let recorded = begun.elapsed();
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let jobs = arguments.jobs.unwrap_or(cores).max(1);
+    let mut benches = Vec::new();
+    for number in 0..jobs {
+        benches.push(start(
+            &path,
+            &scratch.path().join(number.to_string()),
+            (number, jobs),
+            effort,
+        )?);
+    }
+    let mut sum = Sum::default();
+    for (child, lines) in benches {
+        sum.add_share(&listen(arguments, (name, seed), &path, child, &lines)?);
+    }
+    let times = (recorded.as_secs_f32(), begun.elapsed().as_secs_f32());
+    println!(
+        "{:<19}{sum}, in {:.0} s, {:.1} of them recording",
+        format!("{name} {seed}"),
+        times.1,
+        times.0
+    );
+    Ok(sum)
+}
+
+fn this_program() -> anyhow::Result<Command> {
+    Ok(Command::new(std::env::current_exe()?))
+}
+
+fn record_workload(name: &str, seed: u64, bug: Option<&str>, path: &Path) -> anyhow::Result<()> {
+    let home = tempfile::Builder::new().prefix("flagstone-disks-").tempdir()?;
+    let home = fs::canonicalize(home.path())?;
+    let (directory, ledger) = (home.join("directory"), home.join("ledger"));
+    fs::create_dir(&directory)?;
+    let mut command = this_program()?;
+    command.args(["disks", "workload", name, &seed.to_string()]).args([&directory, &ledger]);
+    if let Some(bug) = bug {
+        command.args(["--bug", bug]);
+    }
+    let events = tracer::record(&mut command, &directory, &ledger)
+        .with_context(|| format!("workload `{name}`, seed {seed}"))?;
+    let record = Record { script: name.to_owned(), seed, events };
+    Ok(record.store(BufWriter::with_capacity(1 << 20, File::create(path)?))?)
+}
+
+type Lines = Receiver<String>;
+
+fn start(
+    record: &Path,
+    home: &Path,
+    (number, of): (u64, u64),
+    effort: Effort,
+) -> anyhow::Result<(Child, Lines)> {
+    let mut command = this_program()?;
+    command.args(["disks", "bench"]).args([record, home]);
+    command.args([number.to_string(), of.to_string()]);
+    match effort {
+        Effort::States(states) => command.args(["--states", &states.div_ceil(of).to_string()]),
+        Effort::Time(time) => command.args(["--millis", &time.as_millis().to_string()]),
+    };
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let output = BufReader::new(child.stdout.take().context("no output")?);
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        // Whoever listens no more has heard enough.
+        let _ = output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line));
+    });
+    Ok((child, lines))
+}
+
+/// Hears a process that judges to its end, and keeps the record when it finds something.
+fn listen(
+    arguments: &Arguments,
+    (name, seed): (&str, u64),
+    record: &Path,
+    mut child: Child,
+    lines: &Lines,
+) -> anyhow::Result<Sum> {
+    let mut at = String::from("0 0");
+    let mut sum = None;
+    let mut broken = 0;
+    let mut report = |state: &str, text: &str| -> anyhow::Result<()> {
+        broken += 1;
+        let kept = keep(arguments, (name, seed), record)?;
+        println!("BROKEN {name} {seed}: {text}");
+        println!("  replay: judges disks replay {} {state}", kept.display());
+        Ok(())
+    };
+    loop {
+        match lines.recv_timeout(HANGS_AFTER) {
+            Ok(line) => match line.split_once(' ') {
+                Some(("at", state)) => state.clone_into(&mut at),
+                Some(("broken", rest)) => {
+                    let mut words = rest.splitn(3, ' ');
+                    let (place, cut) = (words.next(), words.next());
+                    let state = [place.unwrap_or_default(), cut.unwrap_or_default()].join(" ");
+                    report(&state, words.next().unwrap_or_default())?;
+                }
+                Some(("sum", numbers)) => sum = Some(Sum::parse(numbers)?),
+                _ => bail!("a judging process says `{line}`"),
+            },
+            Err(RecvTimeoutError::Timeout) => {
+                report(&at, "does not come to an end")?;
+                child.kill()?;
+                child.wait()?;
+                break;
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = child.wait()?;
+                if sum.is_none() {
+                    report(&at, &format!("the process that opened it ended with {status}"))?;
+                }
+                break;
+            }
+        }
+    }
+    Ok(sum.unwrap_or(Sum { broken, ..Sum::default() }))
+}
+
+fn keep(
+    arguments: &Arguments,
+    (name, seed): (&str, u64),
+    record: &Path,
+) -> anyhow::Result<PathBuf> {
+    fs::create_dir_all(&arguments.keep)?;
+    let bug = arguments.bug.as_deref().map_or_else(String::new, |bug| format!("-{bug}"));
+    let kept = arguments.keep.join(format!("{name}-{seed}{bug}.record"));
+    if !kept.exists() {
+        fs::copy(record, &kept)?;
+    }
+    Ok(kept)
 }

@@ -1,0 +1,536 @@
+//! Scripts: what a workload does, step by step, and the tables as they are after each step.
+//!
+//! A script follows from its name and a seed alone, so that workload and checker need to tell each other nothing but
+//! numbers of steps. Every transaction stores its number in a row of the table `counter`, beside its changes: what
+//! a database holds tells which steps it has seen, and must then be what these steps make, row by row.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use flagstone::{Durability, FileSize, Options};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+/// Table with the number of each chain's newest transaction.
+pub(super) const COUNTER: &str = "counter";
+
+/// A value that follows from few bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes {
+    pub(super) seed: u64,
+    pub(super) size: usize,
+}
+
+impl Bytes {
+    pub(super) fn make(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size];
+        let mut state = self.seed | 1;
+        for chunk in bytes.chunks_mut(8) {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            chunk.copy_from_slice(&(state ^ state >> 29).to_le_bytes()[..chunk.len()]);
+        }
+        bytes
+    }
+}
+
+/// A change of one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Put {
+        table: String,
+        key: Vec<u8>,
+        value: Bytes,
+    },
+    Delete {
+        table: String,
+        key: Vec<u8>,
+    },
+    /// Of a row that is there, and long enough.
+    Patch {
+        table: String,
+        key: Vec<u8>,
+        offset: usize,
+        bytes: Bytes,
+    },
+}
+
+/// What a chain of steps does next.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Makes the database.
+    Create,
+    CreateTable(String),
+    RenameTable(String, String),
+    DropTable(String),
+    /// A transaction: `undone` is changed first and rolled back to a savepoint.
+    Commit {
+        durability: Durability,
+        changes: Vec<Change>,
+        undone: Vec<Change>,
+    },
+    /// A transaction that is given up.
+    Abort(Vec<Change>),
+    /// A sorted load of so many rows into a table of its own, which is there.
+    Load {
+        table: String,
+        rows: Vec<(Vec<u8>, Bytes)>,
+    },
+    Keep(String),
+    Forget(String),
+    Flush,
+    Merge,
+    /// Ends the session, by the closing or by dropping the database, and begins another.
+    Reopen {
+        closes: bool,
+    },
+    Compact,
+    /// Of what is durable: a flush comes before it.
+    Backup(String),
+    /// Of a backup, into another database.
+    Restore {
+        backup: String,
+        copy: String,
+    },
+}
+
+impl Step {
+    /// Whether everything that its chain did before is durable once it returned.
+    pub(super) fn is_durable(&self) -> bool {
+        match self {
+            Self::Commit { durability, .. } => *durability != Durability::Deferred,
+            Self::Create
+            | Self::CreateTable(_)
+            | Self::RenameTable(..)
+            | Self::DropTable(_)
+            | Self::Load { .. }
+            | Self::Keep(_)
+            | Self::Flush
+            | Self::Merge
+            | Self::Compact => true,
+            Self::Reopen { closes } => *closes,
+            Self::Abort(_) | Self::Forget(_) | Self::Backup(_) | Self::Restore { .. } => false,
+        }
+    }
+}
+
+/// What one workload does.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    pub(super) options: Options,
+    pub(super) size: FileSize,
+    /// Done by one thread, before the others begin.
+    pub(super) first: Vec<Step>,
+    /// Done by a thread each.
+    pub(super) others: Vec<Vec<Step>>,
+}
+
+impl Script {
+    /// Steps of a chain: the first one's, or another thread's.
+    pub(super) fn chain(&self, chain: usize) -> &[Step] {
+        match chain {
+            0 => &self.first,
+            other => &self.others[other - 1],
+        }
+    }
+
+    pub(super) fn chain_count(&self) -> usize {
+        1 + self.others.len()
+    }
+}
+
+/// Rows of a table.
+pub(super) type Rows = BTreeMap<Vec<u8>, Rc<[u8]>>;
+
+/// All tables, as one chain makes them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tables(pub(super) BTreeMap<String, Rc<Rows>>);
+
+impl Tables {
+    fn rows(&mut self, table: &str) -> &mut Rows {
+        Rc::make_mut(self.0.entry(table.to_owned()).or_default())
+    }
+
+    fn change(&mut self, change: &Change) {
+        match change {
+            Change::Put { table, key, value } => {
+                self.rows(table).insert(key.clone(), value.make().into());
+            }
+            Change::Delete { table, key } => {
+                self.rows(table).remove(key);
+            }
+            Change::Patch { table, key, offset, bytes } => {
+                let rows = self.rows(table);
+                let Some(old) = rows.get(key) else { return };
+                let mut value = old.to_vec();
+                value[*offset..*offset + bytes.size].copy_from_slice(&bytes.make());
+                rows.insert(key.clone(), value.into());
+            }
+        }
+    }
+
+    /// What step number `index` of chain `chain` makes of them.
+    pub(super) fn apply(&mut self, chain: usize, index: usize, step: &Step) {
+        match step {
+            Step::CreateTable(name) => drop(self.0.entry(name.clone()).or_default()),
+            Step::DropTable(name) => drop(self.0.remove(name)),
+            Step::RenameTable(from, to) => {
+                if let Some(rows) = self.0.remove(from) {
+                    self.0.insert(to.clone(), rows);
+                }
+            }
+            Step::Commit { changes, .. } => {
+                changes.iter().for_each(|change| self.change(change));
+                let number = (index as u64 + 1).to_le_bytes();
+                self.rows(COUNTER).insert(counter_key(chain), Rc::from(number));
+            }
+            Step::Load { table, rows: loaded } => {
+                let rows = self.rows(table);
+                rows.extend(loaded.iter().map(|(key, value)| (key.clone(), value.make().into())));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Row of a chain in the table of counters.
+pub(super) fn counter_key(chain: usize) -> Vec<u8> {
+    format!("{chain}").into_bytes()
+}
+
+/// Names of the scripts, with what each is about.
+pub(super) const NAMES: [(&str, &str); 12] = [
+    ("creation", "a file is made, tables in it, first commits"),
+    ("commits", "small transactions of all durabilities, default options"),
+    ("pressure", "little memory: merges, checkpoints, collection, spills"),
+    ("growth", "a file that grows"),
+    ("large", "large values, sorted loads, transactions larger than memory, savepoints"),
+    ("tables", "tables come, change their names and go"),
+    ("snapshots", "snapshots are kept and dropped"),
+    ("compaction", "files written anew"),
+    ("backups", "backups and their restoration"),
+    ("sessions", "openings after sessions that were closed or not"),
+    ("threads", "four threads, durable and deferred commits mixed"),
+    ("discard", "room that is given back"),
+];
+
+/// Makes scripts.
+struct Writer {
+    chain: usize,
+    draws: Pcg64Mcg,
+    steps: Vec<Step>,
+    /// Sizes of the values that are there.
+    live: BTreeMap<(String, Vec<u8>), usize>,
+    tables: Vec<String>,
+    /// Keys of a table.
+    keys: u32,
+    value_size: usize,
+    changes: usize,
+}
+
+impl Writer {
+    fn new(seed: u64, chain: usize) -> Self {
+        let draws = Pcg64Mcg::seed_from_u64(seed ^ (chain as u64) << 48);
+        let tables = vec![String::from("a"), String::from("b")];
+        let (live, steps) = (BTreeMap::new(), Vec::new());
+        Self { chain, draws, steps, live, tables, keys: 400, value_size: 200, changes: 8 }
+    }
+
+    fn begin(&mut self) {
+        self.steps.push(Step::Create);
+        for name in [COUNTER, "a", "b"] {
+            self.steps.push(Step::CreateTable(name.to_owned()));
+        }
+    }
+
+    fn below(&mut self, count: u32) -> u32 {
+        self.draws.random_range(0..count.max(1))
+    }
+
+    fn bytes(&mut self, size: usize) -> Bytes {
+        Bytes { seed: self.draws.random(), size }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("{:06}.{}", self.below(self.keys), self.chain).into_bytes()
+    }
+
+    fn change(&mut self) -> Change {
+        let number = self.below(self.tables.len() as u32);
+        let table = self.tables[number as usize].clone();
+        let key = self.key();
+        let old = self.live.get(&(table.clone(), key.clone())).copied();
+        let (kind, place) = (self.below(10), (table.clone(), key.clone()));
+        match old {
+            Some(_) if kind < 3 => {
+                self.live.remove(&place);
+                Change::Delete { table, key }
+            }
+            Some(size) if kind < 5 && size > 16 => {
+                let offset = self.below(size as u32 - 8) as usize;
+                Change::Patch { table, key, offset, bytes: self.bytes(8) }
+            }
+            _ => {
+                let size = self.below(2 * self.value_size as u32) as usize;
+                self.live.insert(place, size);
+                Change::Put { table, key, value: self.bytes(size) }
+            }
+        }
+    }
+
+    fn some_changes(&mut self, count: usize) -> Vec<Change> {
+        (0..count).map(|_| self.change()).collect()
+    }
+
+    /// Changes that come to nothing.
+    fn lost_changes(&mut self, count: usize) -> Vec<Change> {
+        let live = self.live.clone();
+        let changes = self.some_changes(count);
+        self.live = live;
+        changes
+    }
+
+    fn commit(&mut self, durability: Durability) {
+        let undone = if self.below(8) == 0 { self.lost_changes(3) } else { Vec::new() };
+        let count = 1 + self.below(2 * self.changes as u32) as usize;
+        let changes = self.some_changes(count);
+        self.steps.push(Step::Commit { durability, changes, undone });
+    }
+
+    /// Transactions of all durabilities.
+    fn mixed(&mut self, count: usize) {
+        for _ in 0..count {
+            match self.below(12) {
+                0 => {
+                    let changes = self.lost_changes(4);
+                    self.steps.push(Step::Abort(changes));
+                }
+                1..5 => self.commit(Durability::Deferred),
+                5 => self.commit(Durability::Group),
+                _ => self.commit(Durability::Immediate),
+            }
+        }
+    }
+
+    fn load(&mut self, table: &str, count: usize, size: usize) {
+        let rows = (0..count).map(|row| (format!("{row:08}").into_bytes(), self.bytes(size)));
+        let rows = rows.collect();
+        self.steps.push(Step::CreateTable(table.to_owned()));
+        self.steps.push(Step::Load { table: table.to_owned(), rows });
+    }
+
+    fn reopen(&mut self) {
+        let closes = self.below(2) == 0;
+        // A dropped database loses what was deferred, and the steps behind would find other rows.
+        self.steps.extend([Step::Flush, Step::Reopen { closes }]);
+    }
+
+    fn drop_table(&mut self, name: &str) {
+        self.live.retain(|(table, _), _| table != name);
+        self.tables.retain(|table| table != name);
+        self.steps.push(Step::DropTable(name.to_owned()));
+    }
+
+    fn create_table(&mut self, name: &str) {
+        self.tables.push(name.to_owned());
+        self.steps.push(Step::CreateTable(name.to_owned()));
+    }
+
+    fn rename_table(&mut self, from: &str, to: &str) {
+        let live = std::mem::take(&mut self.live).into_iter().map(|((table, key), size)| {
+            ((if table == from { to.to_owned() } else { table }, key), size)
+        });
+        self.live = live.collect();
+        for table in self.tables.iter_mut().filter(|table| *table == from) {
+            to.clone_into(table);
+        }
+        self.steps.push(Step::RenameTable(from.to_owned(), to.to_owned()));
+    }
+}
+
+fn small_memory() -> Options {
+    Options::default().with_memory(256 << 10)
+}
+
+/// The script of a name.
+///
+/// # Errors
+/// There is none of that name.
+pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
+    let mut writer = Writer::new(seed, 0);
+    let mut others = Vec::new();
+    let mut options = Options::default();
+    let mut size = FileSize::Fixed(6 << 20);
+    writer.begin();
+    match name {
+        "creation" => {
+            size = FileSize::default();
+            writer.mixed(20);
+        }
+        "commits" => {
+            size = FileSize::default();
+            writer.mixed(400);
+            writer.reopen();
+            writer.mixed(200);
+        }
+        "pressure" => {
+            options = small_memory();
+            pressure(&mut writer);
+        }
+        "growth" => {
+            options = small_memory();
+            size = FileSize::Growing { limit: 1 << 30 };
+            growth(&mut writer);
+        }
+        "large" => {
+            options = Options::default().with_memory(512 << 10);
+            size = FileSize::Growing { limit: 64 << 20 };
+            large(&mut writer);
+        }
+        "tables" => {
+            options = small_memory();
+            tables(&mut writer);
+        }
+        "snapshots" => {
+            options = small_memory();
+            size = FileSize::Fixed(10 << 20);
+            snapshots(&mut writer);
+        }
+        "compaction" => {
+            for _ in 0..6 {
+                writer.mixed(40);
+                writer.steps.push(Step::Compact);
+            }
+            writer.mixed(20);
+        }
+        "backups" => backups(&mut writer),
+        "sessions" => {
+            options = small_memory();
+            for _ in 0..30 {
+                writer.mixed(12);
+                writer.reopen();
+            }
+        }
+        "threads" => {
+            options = Options::default().with_memory(1 << 20);
+            others = (1..=4).map(|chain| thread(seed, chain)).collect();
+        }
+        "discard" => {
+            options = small_memory().with_discard(true);
+            discard(&mut writer);
+        }
+        _ => anyhow::bail!("there is no script `{name}`"),
+    }
+    Ok(Script { options, size, first: writer.steps, others })
+}
+
+fn pressure(writer: &mut Writer) {
+    (writer.keys, writer.value_size, writer.changes) = (4_000, 120, 16);
+    for _ in 0..6 {
+        writer.mixed(90);
+        let size = writer.changes;
+        // Larger than what may wait in memory.
+        writer.changes = 400;
+        writer.commit(Durability::Immediate);
+        writer.changes = size;
+        writer.steps.push(Step::Merge);
+    }
+}
+
+fn growth(writer: &mut Writer) {
+    (writer.keys, writer.value_size, writer.changes) = (20_000, 1_200, 40);
+    for number in 0..6 {
+        writer.mixed(40);
+        writer.load(&format!("load{number}"), 2_000, 900);
+    }
+    writer.mixed(60);
+}
+
+fn large(writer: &mut Writer) {
+    for number in 0..5 {
+        (writer.value_size, writer.changes) = (200, 8);
+        writer.mixed(15);
+        (writer.value_size, writer.changes) = (30_000, 3);
+        writer.mixed(12);
+        (writer.value_size, writer.changes, writer.keys) = (150, 900, 4_000);
+        writer.commit(Durability::Immediate);
+        writer.commit(Durability::Deferred);
+        writer.load(&format!("load{number}"), 1_500, 250);
+    }
+    writer.mixed(20);
+}
+
+fn tables(writer: &mut Writer) {
+    for number in 0..14 {
+        let name = format!("t{number}");
+        writer.create_table(&name);
+        writer.mixed(16);
+        if number % 3 == 1 {
+            writer.rename_table(&name, &format!("r{number}"));
+            writer.mixed(4);
+        }
+        if number >= 2 {
+            let old = if (number - 2) % 3 == 1 { "r" } else { "t" };
+            writer.drop_table(&format!("{old}{}", number - 2));
+        }
+        if number % 5 == 4 {
+            writer.reopen();
+        }
+    }
+}
+
+fn snapshots(writer: &mut Writer) {
+    (writer.keys, writer.changes) = (1_500, 12);
+    for number in 0..10 {
+        writer.mixed(25);
+        writer.steps.push(Step::Keep(format!("s{number}")));
+        if number >= 3 {
+            writer.mixed(3);
+            writer.steps.push(Step::Forget(format!("s{}", number - 3)));
+        }
+        if number % 4 == 3 {
+            writer.reopen();
+        }
+    }
+    writer.mixed(20);
+}
+
+fn backups(writer: &mut Writer) {
+    (writer.keys, writer.value_size) = (1_000, 250);
+    for number in 0..3 {
+        writer.mixed(60);
+        writer.steps.push(Step::Flush);
+        let (backup, copy) = (format!("backup{number}"), format!("copy{number}"));
+        writer.steps.push(Step::Backup(backup.clone()));
+        writer.mixed(5);
+        writer.steps.push(Step::Restore { backup, copy });
+    }
+    writer.mixed(10);
+}
+
+fn discard(writer: &mut Writer) {
+    writer.keys = 2_000;
+    for number in 0..5 {
+        let name = format!("t{number}");
+        writer.create_table(&name);
+        writer.value_size = 600;
+        writer.mixed(30);
+        writer.value_size = 60;
+        writer.mixed(20);
+        writer.drop_table(&name);
+        writer.steps.push(Step::Merge);
+    }
+    writer.mixed(30);
+}
+
+fn thread(seed: u64, chain: usize) -> Vec<Step> {
+    let mut writer = Writer::new(seed, chain);
+    if chain % 2 == 0 {
+        writer.mixed(150);
+    } else {
+        for _ in 0..300 {
+            writer.commit(Durability::Deferred);
+        }
+        writer.commit(Durability::Immediate);
+    }
+    writer.steps
+}

@@ -1,0 +1,205 @@
+//! The process that is recorded: does what a script says, and tells its ledger before and after each step.
+//!
+//! Marks are lines of the ledger, a write each: `begin CHAIN STEP` and `done CHAIN STEP`.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context as _, bail};
+use flagstone::{Database, Transaction};
+
+use super::script::{COUNTER, Change, Script, Step, counter_key};
+
+/// Name of the database in the recorded directory.
+pub(super) const DATABASE: &str = "db";
+
+/// Where marks go.
+struct Ledger(Mutex<File>);
+
+impl Ledger {
+    fn mark(&self, what: &str, chain: usize, step: usize) -> anyhow::Result<()> {
+        let mut file = self.0.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
+        // One call a mark.
+        Ok(file.write_all(format!("{what} {chain} {step}\n").as_bytes())?)
+    }
+}
+
+/// What a chain works on.
+struct Session<'a> {
+    directory: &'a Path,
+    script: &'a Script,
+    bug: Option<&'a str>,
+    database: Option<Database>,
+}
+
+/// Runs a script in `directory`, with a deliberate bug planted if one is named.
+///
+/// # Errors
+/// The engine refused a step; no such bug.
+pub(super) fn run(
+    script: &Script,
+    directory: &Path,
+    ledger: &Path,
+    bug: Option<&str>,
+) -> anyhow::Result<()> {
+    let ledger = Ledger(Mutex::new(File::create(ledger)?));
+    let mut session = Session { directory, script, bug, database: None };
+    session.chain(0, &ledger)?;
+    let database = session.database.clone();
+    std::thread::scope(|scope| {
+        let threads = (1..script.chain_count()).map(|chain| {
+            let database = database.clone();
+            let ledger = &ledger;
+            scope.spawn(move || Session { directory, script, bug, database }.chain(chain, ledger))
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(_) => bail!("a thread panicked"),
+        })
+    })
+}
+
+impl Session<'_> {
+    fn chain(&mut self, chain: usize, ledger: &Ledger) -> anyhow::Result<()> {
+        let script = self.script;
+        for (index, step) in script.chain(chain).iter().enumerate() {
+            ledger.mark("begin", chain, index)?;
+            self.step(chain, index, step).with_context(|| format!("step {chain}.{index}"))?;
+            ledger.mark("done", chain, index)?;
+        }
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(DATABASE)
+    }
+
+    fn database(&self) -> anyhow::Result<&Database> {
+        self.database.as_ref().context("no database is open")
+    }
+
+    fn opened(&mut self, database: Database) -> anyhow::Result<()> {
+        if let Some(name) = self.bug {
+            plant(&database, name)?;
+        }
+        self.database = Some(database);
+        Ok(())
+    }
+
+    fn step(&mut self, chain: usize, index: usize, step: &Step) -> anyhow::Result<()> {
+        match step {
+            Step::Create => {
+                let options = &self.script.options;
+                self.opened(Database::create_sized(self.path(), options, self.script.size)?)?;
+            }
+            Step::CreateTable(name) => drop(self.database()?.table(name)?),
+            Step::RenameTable(from, to) => self.database()?.rename_table(from, to)?,
+            Step::DropTable(name) => self.database()?.drop_table(name)?,
+            Step::Commit { durability, changes, undone } => {
+                let database = self.database()?;
+                let mut transaction = database.begin();
+                if !undone.is_empty() {
+                    let savepoint = transaction.savepoint()?;
+                    change_all(database, &mut transaction, undone)?;
+                    transaction.rollback_to(savepoint)?;
+                }
+                change_all(database, &mut transaction, changes)?;
+                let counter = database.table(COUNTER)?;
+                let number = (index as u64 + 1).to_le_bytes();
+                transaction.put(counter, &counter_key(chain), &number)?;
+                transaction.commit_with(*durability)?;
+            }
+            Step::Abort(changes) => {
+                let database = self.database()?;
+                let mut transaction = database.begin();
+                change_all(database, &mut transaction, changes)?;
+                transaction.abort();
+            }
+            Step::Load { table, rows } => {
+                let database = self.database()?;
+                let table = database.table(table)?;
+                let rows = rows.iter().map(|(key, value)| (key, value.make()));
+                database.load_sorted(table, rows)?;
+            }
+            Step::Keep(name) => self.database()?.keep_snapshot(name)?,
+            Step::Forget(name) => self.database()?.drop_snapshot(name)?,
+            Step::Flush => self.database()?.flush()?,
+            Step::Merge => self.database()?.merge()?,
+            Step::Reopen { closes } => self.reopen(*closes)?,
+            Step::Compact => {
+                self.close()?;
+                Database::compact(self.path(), &self.script.options)?;
+                self.opened(Database::open(self.path(), &self.script.options)?)?;
+            }
+            Step::Backup(name) => self.back_up(name)?,
+            Step::Restore { backup, copy } => self.restore(backup, copy)?,
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> anyhow::Result<()> {
+        Ok(self.database.take().context("no database is open")?.close()?)
+    }
+
+    fn reopen(&mut self, closes: bool) -> anyhow::Result<()> {
+        if closes {
+            self.close()?;
+        } else {
+            drop(self.database.take());
+        }
+        let database = Database::open(self.path(), &self.script.options)?;
+        self.opened(database)
+    }
+
+    /// As a careful program does it: a name stands for a whole backup.
+    fn back_up(&self, name: &str) -> anyhow::Result<()> {
+        let unfinished = self.directory.join(format!("{name}.part"));
+        let mut sink = BufWriter::with_capacity(64 << 10, File::create_new(&unfinished)?);
+        self.database()?.backup_to(&mut sink)?;
+        sink.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+        fs::rename(&unfinished, self.directory.join(name))?;
+        Ok(File::open(self.directory)?.sync_all()?)
+    }
+
+    fn restore(&self, backup: &str, copy: &str) -> anyhow::Result<()> {
+        let options = &self.script.options;
+        let path = self.directory.join(copy);
+        let copy = Database::create_sized(path, options, self.script.size)?;
+        copy.restore_from(File::open(self.directory.join(backup))?)?;
+        Ok(())
+    }
+}
+
+fn change_all(
+    database: &Database,
+    transaction: &mut Transaction<flagstone::AnyNand>,
+    changes: &[Change],
+) -> anyhow::Result<()> {
+    for change in changes {
+        match change {
+            Change::Put { table, key, value } => {
+                transaction.put(database.table(table)?, key, &value.make())?;
+            }
+            Change::Delete { table, key } => transaction.delete(database.table(table)?, key)?,
+            Change::Patch { table, key, offset, bytes } => {
+                transaction.patch(database.table(table)?, key, *offset, &bytes.make())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "seeded-bugs")]
+fn plant(database: &Database, name: &str) -> anyhow::Result<()> {
+    let bug = flagstone::SeededBug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    database.runtime().plant(Some(bug.with_context(|| format!("no bug `{name}`"))?));
+    Ok(())
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+fn plant(_: &Database, name: &str) -> anyhow::Result<()> {
+    bail!("bug `{name}` cannot be planted: built without the feature `seeded-bugs`")
+}
