@@ -180,6 +180,10 @@ fn judge(arguments: &Arguments) -> anyhow::Result<()> {
     let time = arguments.seconds.map(Duration::from_secs);
     let mut total = Sum::default();
     for round in 0.. {
+        // What is broken is broken in the next round, too.
+        if total.broken > 0 {
+            break;
+        }
         for (index, name) in names.iter().enumerate() {
             let parts = (names.len() - index) as u64;
             let is_enough = match time {
@@ -198,7 +202,7 @@ fn judge(arguments: &Arguments) -> anyhow::Result<()> {
             total.add(&workload_judged(arguments, name, arguments.seed + round, part)?);
         }
     }
-    Ok(())
+    verdict(&total, begun.elapsed())
 }
 
 fn verdict(total: &Sum, time: Duration) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::disk::{Disk, Image, SECTOR, State};
+use super::disk::{Disk, Image, Overlay, SECTOR, State};
 use super::record::FileNumber;
 
 /// Bytes compared at a time.
@@ -62,10 +62,8 @@ impl Stage {
             fs::rename(&stored, &path)?;
             let Some(overlay) = state.overlays.get(number) else { continue };
             let file = OpenOptions::new().write(true).open(&path)?;
-            for (index, sector) in &overlay.sectors {
-                let at = index * SECTOR as u64;
-                let size = overlay.size.saturating_sub(at).min(SECTOR as u64) as usize;
-                file.write_all_at(&sector.bytes()[..size], at)?;
+            for (at, bytes) in runs(overlay) {
+                file.write_all_at(&bytes, at)?;
             }
             file.set_len(overlay.size)?;
         }
@@ -91,6 +89,22 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// Neighbouring sectors of an overlay, as far as the file reaches: an offset, and bytes to write there.
+fn runs(overlay: &Overlay) -> Vec<(u64, Vec<u8>)> {
+    let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (index, sector) in &overlay.sectors {
+        let at = index * SECTOR as u64;
+        let size = overlay.size.saturating_sub(at).min(SECTOR as u64) as usize;
+        let bytes = &sector.bytes()[..size];
+        match runs.last_mut().filter(|(start, run)| start + run.len() as u64 == at) {
+            Some((_, run)) => run.extend_from_slice(bytes),
+            None if size > 0 => runs.push((at, bytes.to_vec())),
+            None => {}
+        }
+    }
+    runs
 }
 
 /// Makes a file what an image says; writes only where it differs, which is cheaper than to write everything.

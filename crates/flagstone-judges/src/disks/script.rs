@@ -198,9 +198,10 @@ pub(super) fn counter_key(chain: usize) -> Vec<u8> {
 }
 
 /// Names of the scripts, with what each is about.
-pub(super) const NAMES: [(&str, &str); 12] = [
+pub(super) const NAMES: [(&str, &str); 13] = [
     ("creation", "a file is made, tables in it, first commits"),
     ("commits", "small transactions of all durabilities, default options"),
+    ("deferred", "long runs of deferred commits, a durable one now and then"),
     ("pressure", "little memory: merges, checkpoints, collection, spills"),
     ("growth", "a file that grows"),
     ("large", "large values, sorted loads, transactions larger than memory, savepoints"),
@@ -372,6 +373,10 @@ pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
             writer.reopen();
             writer.mixed(200);
         }
+        "deferred" => {
+            options = Options::default().with_memory(512 << 10);
+            deferred(&mut writer);
+        }
         "pressure" => {
             options = small_memory();
             pressure(&mut writer);
@@ -421,6 +426,18 @@ pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
         _ => anyhow::bail!("there is no script `{name}`"),
     }
     Ok(Script { options, size, first: writer.steps, others })
+}
+
+fn deferred(writer: &mut Writer) {
+    for _ in 0..6 {
+        for _ in 0..120 {
+            writer.commit(Durability::Deferred);
+        }
+        writer.commit(Durability::Immediate);
+    }
+    for _ in 0..60 {
+        writer.commit(Durability::Deferred);
+    }
 }
 
 fn pressure(writer: &mut Writer) {
