@@ -51,13 +51,26 @@ pub(super) struct Sum {
 /// Broken promises after which a process gives up.
 const BROKEN_MAX: u64 = 3;
 
-/// Where the power may fail: before each sync ends, and where the process said something while writes were pending.
-fn is_place(record: &Record, disk: &Disk, number: usize) -> bool {
-    match &record.events[number] {
-        Event::Synced { .. } | Event::NamesSynced { .. } => true,
-        Event::Mark(_) => !disk.pending.is_empty() || disk.names.is_empty(),
-        _ => false,
+/// Where the power may fail: before each sync ends, and where something was promised while writes were pending.
+fn places(record: &Record, script: &Script) -> anyhow::Result<HashSet<usize>> {
+    let (mut disk, mut progress) = (Disk::default(), Progress::new(script));
+    let (mut places, mut demand) = (HashSet::new(), None);
+    for (number, event) in record.events.iter().enumerate() {
+        let is_place = match event {
+            Event::Synced { .. } | Event::NamesSynced { .. } => true,
+            Event::Mark(mark) => {
+                progress.take(mark, number, script)?;
+                demand != Some(progress.demand()) && !disk.pending.is_empty()
+            }
+            _ => false,
+        };
+        if is_place {
+            demand = Some(progress.demand());
+            places.insert(number);
+        }
+        disk.advance(record, number);
     }
+    Ok(places)
 }
 
 /// A record while it is walked through.
@@ -165,11 +178,16 @@ fn say(line: &str) -> anyhow::Result<()> {
 /// The judge could not work; promises that are broken are said.
 pub(super) fn run(record: &Record, home: &Path, share: Share) -> anyhow::Result<()> {
     let script = script(&record.script, record.seed)?;
-    let mut places_left = count_places(record);
+    let places = places(record, &script)?;
+    let mut places_left = u32::try_from(places.len())?;
     let begun = Instant::now();
     let mut bench = Bench::new(record, &script, home)?;
     for number in 0..record.events.len() {
-        if is_place(record, &bench.disk, number) {
+        let is_mark = matches!(record.events[number], Event::Mark(_));
+        if is_mark {
+            bench.advance(number)?;
+        }
+        if places.contains(&number) {
             let states_before = bench.sum.states;
             let now = Instant::now();
             match share.effort {
@@ -185,20 +203,12 @@ pub(super) fn run(record: &Record, home: &Path, share: Share) -> anyhow::Result<
             }
             places_left = places_left.saturating_sub(1);
         }
-        bench.advance(number)?;
+        if !is_mark {
+            bench.advance(number)?;
+        }
     }
     let Sum { places, states, contents, repeated, broken } = bench.sum;
     say(&format!("sum {places} {states} {contents} {repeated} {broken}"))
-}
-
-fn count_places(record: &Record) -> u32 {
-    let mut disk = Disk::default();
-    let mut count = 0;
-    for number in 0..record.events.len() {
-        count += u32::from(is_place(record, &disk, number));
-        disk.advance(record, number);
-    }
-    count
 }
 
 /// Judges one state of a record; or makes it in `home/state` and leaves it there.
@@ -214,7 +224,9 @@ pub(super) fn replay(
 ) -> anyhow::Result<()> {
     let script = script(&record.script, record.seed)?;
     let mut bench = Bench::new(record, &script, home)?;
-    for number in 0..place {
+    // A mark is taken in before the power fails there, anything else is not.
+    let is_mark = matches!(record.events.get(place), Some(Event::Mark(_)));
+    for number in 0..place + usize::from(is_mark) {
         bench.advance(number)?;
     }
     let cuts = cuts(&bench.disk, record, mix(record.seed, place as u64));

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use anyhow::{Context as _, ensure};
 
+use super::disk::mix;
 use super::script::{Script, Step, Tables};
 
 /// How far the steps of each chain had come.
@@ -21,6 +22,8 @@ struct Chain {
     done_at: Vec<usize>,
     /// Steps that a cut cannot take.
     durable: usize,
+    /// Steps that were done and promise something.
+    promises: usize,
 }
 
 impl Progress {
@@ -40,8 +43,13 @@ impl Progress {
         let list = if what == "begin" { &mut chain.begun_at } else { &mut chain.done_at };
         ensure!(list.len() == step, "mark `{mark}` comes out of order");
         list.push(at);
-        if what == "done" && script.chain(number)[step].is_durable() {
+        let done = &script.chain(number)[step];
+        if what == "done" && done.is_durable() {
             chain.durable = step + 1;
+        }
+        let promises_nothing = matches!(done, Step::Commit { .. } | Step::Abort(_));
+        if what == "done" && (done.is_durable() || !promises_nothing) {
+            chain.promises += 1;
         }
         Ok(())
     }
@@ -66,10 +74,7 @@ impl Progress {
 
     /// A number for what must be there, so that states are told apart that look the same and must not be.
     pub(super) fn demand(&self) -> u64 {
-        self.chains.iter().fold(0, |hash, chain| {
-            let counts = [chain.durable, chain.done_at.len(), chain.begun_at.len()];
-            counts.iter().fold(hash, |hash, count| super::disk::mix(hash, *count as u64))
-        })
+        self.chains.iter().fold(0, |hash, chain| mix(hash, chain.promises as u64))
     }
 }
 

@@ -374,7 +374,7 @@ pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
             writer.mixed(200);
         }
         "deferred" => {
-            options = Options::default().with_memory(512 << 10);
+            options = Options::default().with_memory(128 << 10);
             deferred(&mut writer);
         }
         "pressure" => {
@@ -429,14 +429,12 @@ pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
 }
 
 fn deferred(writer: &mut Writer) {
-    for _ in 0..6 {
-        for _ in 0..120 {
+    (writer.keys, writer.value_size, writer.changes) = (1_000, 80, 2);
+    for _ in 0..4 {
+        for _ in 0..800 {
             writer.commit(Durability::Deferred);
         }
         writer.commit(Durability::Immediate);
-    }
-    for _ in 0..60 {
-        writer.commit(Durability::Deferred);
     }
 }
 
