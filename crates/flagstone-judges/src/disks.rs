@@ -14,11 +14,13 @@
 //! | [`place`] | states as real files |
 //! | [`progress`], [`check`] | what must be there, and whether it is |
 //! | [`bench`] | a process that judges states |
+//! | [`logged`] | the same behind file systems, from what reached their block device |
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -26,12 +28,15 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand};
 
 use self::bench::{Effort, Share, Sum};
+use self::logged::Device;
 use self::record::Record;
+use self::workload::Ledger;
 
 mod bench;
 mod check;
 mod cuts;
 mod disk;
+mod logged;
 mod place;
 mod progress;
 mod record;
@@ -79,6 +84,18 @@ enum Part {
     /// A process that judges.
     #[command(hide = true)]
     Bench(Bench),
+    /// Packs the image of a block device: what is not zero.
+    #[command(hide = true)]
+    Pack { from: PathBuf, to: PathBuf },
+    /// Lays a packed device into a file.
+    #[command(hide = true)]
+    Lay { packed: PathBuf, to: PathBuf },
+    /// Runs a workload where a device of `dm-log-writes` is mounted.
+    #[command(hide = true)]
+    Logged { script: String, seed: u64, mount: PathBuf, device: String },
+    /// Judges what a log of `dm-log-writes` holds, at every flush.
+    #[command(hide = true)]
+    ReplayLog(logged::Replay),
 }
 
 #[derive(Args)]
@@ -132,8 +149,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             // Until the recorder is there.
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
             let script = script::script(&it.script, it.seed)?;
-            workload::run(&script, &it.directory, &it.ledger, it.bug.as_deref())
+            let ledger = Ledger::File(Mutex::new(File::create(&it.ledger)?));
+            workload::run(&script, &it.directory, &ledger, it.bug.as_deref())
         }
+        Some(Part::Pack { from, to }) => Device::pack(from, to),
+        Some(Part::Lay { packed, to }) => Device::unpack(packed)?.lay(to),
+        Some(Part::Logged { script, seed, mount, device }) => {
+            let directory = logged::prepare(mount)?;
+            // What comes before is not judged.
+            logged::mark(device, "ready")?;
+            let ledger = Ledger::Device(device.clone());
+            workload::run(&script::script(script, *seed)?, &directory, &ledger, None)
+        }
+        Some(Part::ReplayLog(it)) => logged::replay(it),
         Some(Part::Bench(it)) => {
             let record = load(&it.record)?;
             let effort = match it.millis {

@@ -41,6 +41,10 @@ fn planted_bugs_are_found() {
         let Some(output) = judge(&arguments) else { return };
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success(), "{bug} is not seen: {said}");
-        assert!(said.contains("BROKEN"), "{bug}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            said.contains("BROKEN"),
+            "{bug}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }

@@ -47,11 +47,24 @@ impl Progress {
         if what == "done" && done.is_durable() {
             chain.durable = step + 1;
         }
-        let promises_nothing = matches!(done, Step::Commit { .. } | Step::Abort(_));
-        if what == "done" && (done.is_durable() || !promises_nothing) {
+        if what == "done" && !promises_nothing(done) {
             chain.promises += 1;
         }
         Ok(())
+    }
+
+    /// Takes in how far chain 0 alone is, where only steps that promise something are told.
+    pub(super) fn reached(&mut self, is_done: bool, step: usize, script: &Script) {
+        let steps = script.chain(0);
+        let promising = |step: &Step| !promises_nothing(step);
+        let next = || steps.iter().skip(step + 1).position(promising).map(|next| step + 1 + next);
+        let begun = if is_done { next().unwrap_or(steps.len()) } else { step + 1 };
+        let done = step + usize::from(is_done);
+        let durable = steps[..done].iter().rposition(Step::is_durable);
+        let durable = durable.map_or(0, |last| last + 1);
+        // Of what was not told nothing is promised.
+        let (begun_at, done_at) = (vec![0; begun], vec![0; done]);
+        self.chains[0] = Chain { begun_at, done_at, durable, promises: done };
     }
 
     pub(super) fn begun(&self, chain: usize) -> usize {
@@ -87,6 +100,11 @@ impl fmt::Display for Progress {
         }
         Ok(())
     }
+}
+
+/// Whether a power cut may take what a step did.
+pub(super) fn promises_nothing(step: &Step) -> bool {
+    !step.is_durable() && matches!(step, Step::Commit { .. } | Step::Abort(_))
 }
 
 /// Snapshots that may be kept at a place: by name, with the step of chain 0 that kept each.

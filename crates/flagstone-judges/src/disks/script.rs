@@ -419,6 +419,11 @@ pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
             options = Options::default().with_memory(1 << 20);
             others = (1..=4).map(|chain| thread(seed, chain)).collect();
         }
+        "guest" => {
+            options = small_memory();
+            size = FileSize::Growing { limit: 24 << 20 };
+            guest(&mut writer);
+        }
         "discard" => {
             options = small_memory().with_discard(true);
             discard(&mut writer);
@@ -520,6 +525,29 @@ fn backups(writer: &mut Writer) {
         writer.steps.push(Step::Restore { backup, copy });
     }
     writer.mixed(10);
+}
+
+/// A little of everything: a guest without hardware of its own is slow.
+fn guest(writer: &mut Writer) {
+    writer.mixed(24);
+    writer.load("load", 400, 300);
+    writer.steps.push(Step::Keep(String::from("s")));
+    writer.mixed(10);
+    writer.reopen();
+    writer.create_table("c");
+    writer.mixed(8);
+    writer.steps.push(Step::Forget(String::from("s")));
+    writer.rename_table("c", "d");
+    writer.mixed(4);
+    writer.drop_table("d");
+    writer.steps.push(Step::Merge);
+    writer.steps.extend([Step::Flush, Step::Backup(String::from("backup"))]);
+    let (backup, copy) = (String::from("backup"), String::from("copy"));
+    writer.steps.push(Step::Restore { backup, copy });
+    writer.mixed(4);
+    writer.steps.push(Step::Compact);
+    writer.value_size = 3_000;
+    writer.mixed(12);
 }
 
 fn discard(writer: &mut Writer) {

@@ -1,6 +1,6 @@
 //! The process that is recorded: does what a script says, and tells its ledger before and after each step.
 //!
-//! Marks are lines of the ledger, a write each: `begin CHAIN STEP` and `done CHAIN STEP`.
+//! Marks are lines of a file, a write each, `begin CHAIN STEP` and `done CHAIN STEP`; or marks in the log of a device.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -10,19 +10,31 @@ use std::sync::Mutex;
 use anyhow::{Context as _, bail};
 use flagstone::{Database, Transaction};
 
+use super::logged;
+use super::progress::promises_nothing;
 use super::script::{COUNTER, Change, Script, Step, counter_key};
 
 /// Name of the database in the recorded directory.
 pub(super) const DATABASE: &str = "db";
 
 /// Where marks go.
-struct Ledger(Mutex<File>);
+pub(super) enum Ledger {
+    File(Mutex<File>),
+    /// The log of a device with this name. A mark takes a process: what promises nothing is not told.
+    Device(String),
+}
 
 impl Ledger {
-    fn mark(&self, what: &str, chain: usize, step: usize) -> anyhow::Result<()> {
-        let mut file = self.0.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-        // One call a mark.
-        Ok(file.write_all(format!("{what} {chain} {step}\n").as_bytes())?)
+    fn mark(&self, what: &str, chain: usize, index: usize, step: &Step) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => {
+                let mut file = file.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
+                // One call a mark.
+                Ok(file.write_all(format!("{what} {chain} {index}\n").as_bytes())?)
+            }
+            Self::Device(_) if promises_nothing(step) => Ok(()),
+            Self::Device(name) => logged::mark(name, &format!("{what}-{index}")),
+        }
     }
 }
 
@@ -41,17 +53,15 @@ struct Session<'a> {
 pub(super) fn run(
     script: &Script,
     directory: &Path,
-    ledger: &Path,
+    ledger: &Ledger,
     bug: Option<&str>,
 ) -> anyhow::Result<()> {
-    let ledger = Ledger(Mutex::new(File::create(ledger)?));
     let mut session = Session { directory, script, bug, database: None };
-    session.chain(0, &ledger)?;
+    session.chain(0, ledger)?;
     let database = session.database.clone();
     std::thread::scope(|scope| {
         let threads = (1..script.chain_count()).map(|chain| {
             let database = database.clone();
-            let ledger = &ledger;
             scope.spawn(move || Session { directory, script, bug, database }.chain(chain, ledger))
         });
         let threads: Vec<_> = threads.collect();
@@ -66,9 +76,9 @@ impl Session<'_> {
     fn chain(&mut self, chain: usize, ledger: &Ledger) -> anyhow::Result<()> {
         let script = self.script;
         for (index, step) in script.chain(chain).iter().enumerate() {
-            ledger.mark("begin", chain, index)?;
+            ledger.mark("begin", chain, index, step)?;
             self.step(chain, index, step).with_context(|| format!("step {chain}.{index}"))?;
-            ledger.mark("done", chain, index)?;
+            ledger.mark("done", chain, index, step)?;
         }
         Ok(())
     }
