@@ -224,7 +224,7 @@ impl<'a> Life<'a> {
         let process = self.start(Task::Finish, None)?;
         let heard = self.hear(process, None).context("the end")?;
         ensure!(heard.end == Some(End::Ended), "the last process did not end by itself");
-        if matches!(self.plan.device, Device::Growing | Device::Fixed(_)) {
+        if self.plan.device.is_plain_file() {
             let directory = self.path.parent().context("a directory")?;
             for entry in std::fs::read_dir(directory)? {
                 let name = entry?.file_name();

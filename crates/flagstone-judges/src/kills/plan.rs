@@ -23,6 +23,12 @@ pub(crate) enum Device {
     Node(PathBuf),
 }
 
+impl Device {
+    pub(crate) fn is_plain_file(&self) -> bool {
+        matches!(self, Self::Growing | Self::Fixed(_))
+    }
+}
+
 /// How durable commits of one database are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mix {

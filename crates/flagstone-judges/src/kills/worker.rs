@@ -118,7 +118,7 @@ impl Worker<'_> {
     }
 
     fn work(&self) -> anyhow::Result<()> {
-        if self.session.compacts {
+        if self.session.compacts && self.plan.device.is_plain_file() {
             self.compact()?;
         }
         let mut database = self.open()?;
@@ -316,7 +316,7 @@ impl Worker<'_> {
             self.chore(Chore::Forget(name.clone()), || Ok(database.drop_snapshot(&name)?))?;
         }
         database.close()?;
-        if matches!(self.plan.device, Device::Growing | Device::Fixed(_)) {
+        if self.plan.device.is_plain_file() {
             self.compact()?;
         }
         let database = self.open()?;
