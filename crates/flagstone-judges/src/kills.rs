@@ -163,8 +163,8 @@ impl<'a> Judge<'a> {
     fn ends(&self) -> bool {
         let limit = self.arguments.seconds.map(Duration::from_secs);
         let is_over = limit.is_some_and(|limit| self.begun.elapsed() >= limit);
-        let has_enough =
-            self.arguments.life.is_none() && self.kills.load(Ordering::Relaxed) >= self.arguments.kills;
+        let has_enough = self.arguments.life.is_none()
+            && self.kills.load(Ordering::Relaxed) >= self.arguments.kills;
         is_over || has_enough || self.is_broken.load(Ordering::Relaxed)
     }
 

@@ -105,9 +105,8 @@ fn same_tables(expected: &Contents, contents: &Contents) -> anyhow::Result<()> {
     for (name, rows) in expected {
         same(rows, &contents[name]).with_context(|| format!("table {name}"))?;
     }
-    let other = |name: &&String| {
-        !name.starts_with(SCRATCH) && !name.starts_with("rows-") && *name != BANK
-    };
+    let other =
+        |name: &&String| !name.starts_with(SCRATCH) && !name.starts_with("rows-") && *name != BANK;
     ensure!(!contents.keys().any(|name| other(&name)), "a table that nobody made");
     Ok(())
 }
@@ -175,7 +174,8 @@ impl Extras {
                 }
                 let doubt = || format!("after `{chore}`, which was in doubt");
                 state.require(found).with_context(doubt)?;
-                let is_ordered = numbers.iter().zip(&bounds.least).all(|(found, least)| found >= least);
+                let is_ordered =
+                    numbers.iter().zip(&bounds.least).all(|(found, least)| found >= least);
                 ensure!(
                     is_ordered || !chore.is_barrier(),
                     "`{chore}` is there, and commits are not that were acknowledged before it began: \

@@ -148,14 +148,14 @@ impl Plan {
         if draw.one_in(20) {
             options.verify_on_open = VerifyOnOpen::Check;
         }
-        let kill = match draw.below(8) {
+        let kill = match draw.below(16) {
             // Within the opening, and whatever it repairs.
-            0 | 1 => Kill { after_begun: 0, delay_permille: draw.below(1_100) },
-            2 => Kill { after_begun: draw.between(1, 5), delay_permille: draw.below(50) },
-            3..6 => Kill { after_begun: draw.between(1, 300), delay_permille: draw.below(50) },
-            6 => Kill { after_begun: draw.between(300, 3_000), delay_permille: draw.below(50) },
+            0..5 => Kill { after_begun: 0, delay_permille: draw.below(1_000) },
+            5..7 => Kill { after_begun: draw.between(1, 5), delay_permille: draw.below(50) },
+            7..13 => Kill { after_begun: draw.between(1, 200), delay_permille: draw.below(50) },
+            13 => Kill { after_begun: draw.between(200, 2_000), delay_permille: draw.below(50) },
             // A chore or a large transaction goes on for some time after it has begun.
-            _ => Kill { after_begun: draw.between(1, 100), delay_permille: draw.below(1_500) },
+            _ => Kill { after_begun: draw.between(1, 100), delay_permille: draw.below(1_000) },
         };
         Session {
             options,

@@ -29,10 +29,19 @@ pub(crate) fn table_of(thread: u8) -> String {
 }
 
 pub(crate) enum Change {
-    Put { key: Vec<u8>, value: Vec<u8> },
-    Delete { key: Vec<u8> },
+    Put {
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    Delete {
+        key: Vec<u8>,
+    },
     /// Where the value is too short or there is none, `bytes` become the value.
-    Patch { key: Vec<u8>, offset: usize, bytes: Vec<u8> },
+    Patch {
+        key: Vec<u8>,
+        offset: usize,
+        bytes: Vec<u8>,
+    },
 }
 
 /// What a transaction does.
@@ -183,9 +192,8 @@ fn apply(rows: &mut Rows, change: Change) {
             rows.remove(&key);
         }
         Change::Patch { key, offset, bytes } => {
-            let part = rows
-                .get_mut(&key)
-                .and_then(|value| value.get_mut(offset..offset + bytes.len()));
+            let part =
+                rows.get_mut(&key).and_then(|value| value.get_mut(offset..offset + bytes.len()));
             match part {
                 Some(part) => part.copy_from_slice(&bytes),
                 None => drop(rows.insert(key, bytes)),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use flagstone::{
-    AnyNand, BackupError, CompactError, Database, Durability, EngineError, LoadError, Snapshot, Table,
-    Transaction,
+    AnyNand, BackupError, CompactError, Database, Durability, EngineError, LoadError, Snapshot,
+    Table, Transaction,
 };
 #[cfg(target_os = "linux")]
 use flagstone_nand::EccOwner;
@@ -143,7 +143,9 @@ impl Worker<'_> {
         let stops: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0_u8..)
                 .zip(next.iter_mut())
-                .map(|(thread, next)| scope.spawn(move || self.thread(database, bank, thread, next)))
+                .map(|(thread, next)| {
+                    scope.spawn(move || self.thread(database, bank, thread, next))
+                })
                 .collect();
             threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
         });
@@ -217,9 +219,15 @@ impl Worker<'_> {
     fn chore(&self, chore: Chore, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let name = chore.to_string();
         self.voice.say(&Said::Chore(chore));
-        work().with_context(|| name)?;
-        self.voice.say(&Said::ChoreDone);
-        Ok(())
+        match work() {
+            // A backup is cut short then, and has to be refused.
+            Err(error) if is_any(&error, |error| *error == EngineError::SnapshotTooOld) => Ok(()),
+            done => {
+                done.with_context(|| name)?;
+                self.voice.say(&Said::ChoreDone);
+                Ok(())
+            }
+        }
     }
 
     /// Something else than transactions, as the number has it and what is there.
@@ -237,8 +245,8 @@ impl Worker<'_> {
                 Some(oldest) => Chore::Forget(oldest),
                 None => Chore::Flush,
             },
-            (5, _) => Chore::Backup(format!("backup-{number}")),
-            (6, _) => return self.read_bank(database, bank),
+            (5, _) if draw.one_in(4) => Chore::Backup(format!("backup-{number}")),
+            (5 | 6, _) => return self.read_bank(database, bank),
             (7, Some(table)) => Chore::Rename(table, format!("{SCRATCH}-new-{number}")),
             (_, Some(table)) if second.is_some() => Chore::Drop(table),
             _ => return self.make_table(database, &format!("{SCRATCH}-{number}"), draw.one_in(3)),
@@ -256,11 +264,7 @@ impl Worker<'_> {
             Chore::Drop(name) => database.drop_table(name)?,
             Chore::Backup(name) => {
                 let mut file = BufWriter::new(File::create(self.beside(name))?);
-                match database.backup_to(&mut file) {
-                    // It is cut short, and has to be refused.
-                    Err(BackupError::Engine(EngineError::SnapshotTooOld)) => {}
-                    done => drop(done?),
-                }
+                database.backup_to(&mut file)?;
                 file.flush()?;
             }
             other => bail!("no chore of this kind: {other}"),
@@ -271,7 +275,9 @@ impl Worker<'_> {
     fn make_table(&self, database: &Database, name: &str, is_load: bool) -> anyhow::Result<()> {
         let rows = scratch_rows(self.plan, name);
         let own = name.to_owned();
-        self.chore(Chore::Make(own.clone()), || database.table(name).map(drop).map_err(Into::into))?;
+        self.chore(Chore::Make(own.clone()), || {
+            database.table(name).map(drop).map_err(Into::into)
+        })?;
         let table = database.table(name)?;
         if is_load {
             return self.chore(Chore::Load(own), || match database.load_sorted(table, rows) {
@@ -294,7 +300,11 @@ impl Worker<'_> {
         let snapshot = database.snapshot()?;
         let mut sum = 0;
         for row in snapshot.range(bank, ..) {
-            sum += balance(Some(&row?.1));
+            match row {
+                Ok((_, row)) => sum += balance(Some(&row)),
+                Err(EngineError::SnapshotTooOld) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
         }
         ensure!(sum == 0, "a snapshot shows half a transaction: the bank has {sum}");
         Ok(())
@@ -369,10 +379,14 @@ pub(crate) fn beside(plan: &Plan, path: &Path, name: &str) -> PathBuf {
 }
 
 fn is_full(error: &anyhow::Error) -> bool {
-    let is_full = |error: &EngineError| matches!(error, EngineError::Full | EngineError::TooLarge);
-    error.chain().any(|cause| {
-        cause.downcast_ref().is_some_and(is_full)
-            || matches!(cause.downcast_ref(), Some(BackupError::Engine(error)) if is_full(error))
+    is_any(error, |error| matches!(error, EngineError::Full | EngineError::TooLarge))
+}
+
+/// Whether the engine gave such an error, whatever stands around it.
+fn is_any(error: &anyhow::Error, is_one: impl Fn(&EngineError) -> bool) -> bool {
+    error.chain().any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
+        (Some(error), _) | (_, Some(BackupError::Engine(error))) => is_one(error),
+        _ => false,
     })
 }
 
