@@ -10,14 +10,14 @@
 //! the kills depend on the machine. `judges kills --seed S --life L` lives a life again, `--repeat N` so many
 //! times.
 
-mod draw;
-mod extras;
-mod ledger;
+pub(crate) mod draw;
+pub(crate) mod extras;
+pub(crate) mod ledger;
 mod life;
-mod plan;
-mod said;
-mod script;
-mod worker;
+pub(crate) mod plan;
+pub(crate) mod said;
+pub(crate) mod script;
+pub(crate) mod worker;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// A seed that nobody chose.
-fn any_seed() -> u64 {
+pub(crate) fn any_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

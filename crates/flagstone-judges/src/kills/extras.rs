@@ -37,7 +37,7 @@ struct State {
 }
 
 /// What chores did, and the one that is in doubt.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     state: State,
     doubt: Option<(Chore, Bounds)>,

@@ -16,6 +16,7 @@ use super::script::{Appetite, Contents, Model, numbers};
 pub(crate) type Numbers = Vec<u64>;
 
 /// A transaction that began.
+#[derive(Clone)]
 struct Begun {
     appetite: Appetite,
     /// What had been acknowledged then.
@@ -23,6 +24,7 @@ struct Begun {
 }
 
 /// Transactions since a state that is known.
+#[derive(Clone)]
 pub(crate) struct Ledger {
     /// Rows of that state.
     base: Model,

@@ -328,7 +328,7 @@ impl<'a> Life<'a> {
                 heard.in_chore = false;
                 self.opening = process.begun.elapsed();
             }
-            Said::Sound => {}
+            Said::Sound | Said::Stumbled(_) => {}
             Said::Refused(why) => heard.refused = Some(why),
             Said::Full => heard.end = Some(End::Full),
             Said::Ended => heard.end = heard.end.or(Some(End::Ended)),

@@ -64,7 +64,7 @@ pub(crate) struct Plan {
     pub(crate) chore_every: u64,
     /// How often it is killed.
     pub(crate) kills: u64,
-    preset: &'static str,
+    pub(crate) preset: &'static str,
 }
 
 /// Process of one generation of a life.

@@ -119,6 +119,8 @@ pub(crate) enum Said {
     Sound,
     /// The stream of a backup was refused.
     Refused(String),
+    /// An operation failed with an error that has a type.
+    Stumbled(String),
     /// The device has no room left, and the process ends.
     Full,
     /// The process has done all that it had to, and ends.
@@ -151,6 +153,7 @@ impl Said {
             Self::Whole { source } => format!("whole {source}"),
             Self::Sound => String::from("sound"),
             Self::Refused(why) => format!("refused {why}"),
+            Self::Stumbled(why) => format!("stumbled {why}"),
             Self::Full => String::from("full"),
             Self::Ended => String::from("ended"),
             Self::Failed(why) => format!("failed {why}"),
@@ -198,6 +201,7 @@ impl Said {
             "whole" => Self::Whole { source: rest.to_owned() },
             "sound" => Self::Sound,
             "refused" => Self::Refused(rest.to_owned()),
+            "stumbled" => Self::Stumbled(rest.to_owned()),
             "full" => Self::Full,
             "ended" => Self::Ended,
             "failed" => Self::Failed(rest.to_owned()),

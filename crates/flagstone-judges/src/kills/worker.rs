@@ -69,7 +69,7 @@ impl Worker<'_> {
         }
     }
 
-    fn create(&self) -> anyhow::Result<()> {
+    pub(crate) fn create(&self) -> anyhow::Result<()> {
         let (path, options) = (self.path, &self.session.options);
         let database = match &self.plan.device {
             Device::Growing | Device::Fixed(_) if path.exists() => Database::open(path, options)?,
@@ -99,12 +99,12 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn open(&self) -> anyhow::Result<Database> {
+    pub(crate) fn open(&self) -> anyhow::Result<Database> {
         Database::open(self.path, &self.session.options).context("the database does not open")
     }
 
     /// Says what a database holds, each kept snapshot too, and what a check finds.
-    fn show(&self, database: &Database) -> anyhow::Result<Contents> {
+    pub(crate) fn show(&self, database: &Database) -> anyhow::Result<Contents> {
         let contents = contents(&database.snapshot()?)?;
         for name in database.kept_snapshots() {
             let kept = self::contents(&database.kept_snapshot(&name)?);
@@ -216,7 +216,7 @@ impl Worker<'_> {
         }
     }
 
-    fn chore(&self, chore: Chore, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) fn chore(&self, chore: Chore, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let name = chore.to_string();
         self.voice.say(&Said::Chore(chore));
         match work() {
@@ -231,7 +231,7 @@ impl Worker<'_> {
     }
 
     /// Something else than transactions, as the number has it and what is there.
-    fn some_chore(&self, database: &Database, bank: Table, number: u64) -> anyhow::Result<()> {
+    pub(crate) fn some_chore(&self, database: &Database, bank: Table, number: u64) -> anyhow::Result<()> {
         let mut draw = Draw::of(&[self.plan.seed, self.plan.life, 4, number]);
         let kept = database.kept_snapshots();
         let tables = database.tables()?;
@@ -254,7 +254,7 @@ impl Worker<'_> {
         self.chore(chore.clone(), || self.perform(database, &chore))
     }
 
-    fn perform(&self, database: &Database, chore: &Chore) -> anyhow::Result<()> {
+    pub(crate) fn perform(&self, database: &Database, chore: &Chore) -> anyhow::Result<()> {
         match chore {
             Chore::Flush => database.flush()?,
             Chore::Merge => database.merge()?,
@@ -365,7 +365,7 @@ impl Worker<'_> {
         Ok(fs::remove_file(to)?)
     }
 
-    fn beside(&self, name: &str) -> PathBuf {
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
         beside(self.plan, self.path, name)
     }
 }
@@ -383,14 +383,14 @@ fn is_full(error: &anyhow::Error) -> bool {
 }
 
 /// Whether the engine gave such an error, whatever stands around it.
-fn is_any(error: &anyhow::Error, is_one: impl Fn(&EngineError) -> bool) -> bool {
+pub(crate) fn is_any(error: &anyhow::Error, is_one: impl Fn(&EngineError) -> bool) -> bool {
     error.chain().any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
         (Some(error), _) | (_, Some(BackupError::Engine(error))) => is_one(error),
         _ => false,
     })
 }
 
-fn apply(
+pub(crate) fn apply(
     plan: &Plan,
     transaction: &mut Transaction,
     (own, bank): (Table, Table),
@@ -426,7 +426,7 @@ fn make(transaction: &mut Transaction, table: Table, change: &Change) -> Result<
 }
 
 /// All rows of all tables.
-fn contents(snapshot: &Snapshot) -> anyhow::Result<Contents> {
+pub(crate) fn contents(snapshot: &Snapshot) -> anyhow::Result<Contents> {
     let mut contents = Contents::new();
     for name in snapshot.tables()? {
         let table = snapshot.table(&name)?.context("a table that has a name")?;
