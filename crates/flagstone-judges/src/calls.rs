@@ -150,19 +150,24 @@ impl<'a> Judge<'a> {
         self.report(tried.load(Ordering::Relaxed).min(cases.len()), cases.len())
     }
 
-    /// All failures in an order that the seed decides, or the one that was asked for.
+    /// All failures, each operation's in an order that the seed decides, or the one that was asked for.
     fn cases<'b>(&self, benches: &'b [Bench]) -> anyhow::Result<Vec<(&'b Bench, Aim)>> {
         if let Some(aim) = &self.arguments.aim {
             let aim = parse(aim)?;
             return Ok(benches.iter().map(|bench| (bench, aim)).collect());
         }
-        let of_bench = |bench: &'b Bench| bench.aims().into_iter().map(move |aim| (bench, aim));
-        let mut cases: Vec<_> = benches.iter().flat_map(of_bench).collect();
         let mut draw = Draw::of(&[self.seed]);
-        for index in (1..cases.len()).rev() {
-            cases.swap(index, draw.below(index as u64 + 1) as usize);
+        let mut cases = Vec::new();
+        for bench in benches {
+            let mut aims = bench.aims();
+            for index in (1..aims.len()).rev() {
+                aims.swap(index, draw.below(index as u64 + 1) as usize);
+            }
+            cases.extend(aims.into_iter().enumerate().map(|(order, aim)| (order, bench, aim)));
         }
-        Ok(cases)
+        // Operations take turns: the shorter ones have been tried wholly when the longest goes on alone.
+        cases.sort_by_key(|(order, ..)| *order);
+        Ok(cases.into_iter().map(|(_, bench, aim)| (bench, aim)).collect())
     }
 
     fn work_off(&self, cases: &[(&Bench, Aim)], tried: &AtomicUsize, place: &Path) {
@@ -173,7 +178,9 @@ impl<'a> Judge<'a> {
             if is_over || is_broken {
                 return;
             }
-            let Some((bench, aim)) = cases.get(tried.fetch_add(1, Ordering::Relaxed)) else { return };
+            let Some((bench, aim)) = cases.get(tried.fetch_add(1, Ordering::Relaxed)) else {
+                return;
+            };
             self.judge(bench, *aim, place);
         }
     }
@@ -230,7 +237,10 @@ impl<'a> Judge<'a> {
             hits.join(", ")
         );
         for (kind, (times, case)) in &found.broken {
-            println!("broken {times} times: {kind}\n  again: judges calls --seed {} {case}", self.seed);
+            println!(
+                "broken {times} times: {kind}\n  again: judges calls --seed {} {case}",
+                self.seed
+            );
         }
         if found.broken.is_empty() { Ok(()) } else { bail!("a promise is broken, or the judge is") }
     }
@@ -243,7 +253,12 @@ fn without_numbers(text: &str) -> String {
 
 fn list(benches: &[Bench]) {
     for bench in benches {
-        println!("{:?}: {} calls, {} failures", bench.operation, bench.calls.len(), bench.aims().len());
+        println!(
+            "{:?}: {} calls, {} failures",
+            bench.operation,
+            bench.calls.len(),
+            bench.aims().len()
+        );
         for (index, call) in bench.calls.iter().enumerate() {
             println!("  {index:5} {} {} {:?}", call.name, call.path, &call.arguments[1..4]);
         }

@@ -58,6 +58,9 @@ pub(crate) struct Arguments {
     /// Directory for the databases; that for temporary files if none is given.
     #[arg(long)]
     directory: Option<PathBuf>,
+    /// Copies the files before each process, so that a broken promise leaves what it was found in.
+    #[arg(long)]
+    copies: bool,
     /// What this process has to do, when another one started it.
     #[arg(long, hide = true)]
     task: Option<Task>,
@@ -172,7 +175,7 @@ impl<'a> Judge<'a> {
         let plan = Plan::of(self.seed, number, self.arguments.device.clone());
         let parent = self.arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
         let directory = tempfile::Builder::new().prefix("kills-").tempdir_in(parent)?;
-        let mut life = Life::new(&plan, directory.path());
+        let mut life = Life::new(&plan, directory.path(), self.arguments.copies);
         let mut counted = 0;
         let lived = life.run(&mut |kills: u64| {
             self.kills.fetch_add(kills - counted, Ordering::Relaxed);

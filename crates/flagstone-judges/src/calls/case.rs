@@ -14,6 +14,7 @@ use crate::kills::extras::{Backup, Extras, Found};
 use crate::kills::ledger::Ledger;
 use crate::kills::plan::Plan;
 use crate::kills::said::{LIVE, Said};
+use crate::kills::script::Contents;
 
 /// What the processes of one operation have in common.
 pub(crate) struct Bench {
@@ -25,6 +26,8 @@ pub(crate) struct Bench {
     /// Transactions that were made before.
     count: u64,
     record: Record,
+    /// Rows of the backup that the operation restores.
+    prepared: Option<Contents>,
     /// Calls of the operation where none fails.
     pub(crate) calls: Vec<Call>,
 }
@@ -113,8 +116,16 @@ impl Bench {
         let plan = operation.plan(seed);
         let record = Record::new(&plan);
         let count = operation.counts().0;
-        let mut bench =
-            Self { operation, seed, plan, template, count, record, calls: Vec::new() };
+        let mut bench = Self {
+            operation,
+            seed,
+            plan,
+            template,
+            count,
+            record,
+            prepared: None,
+            calls: Vec::new(),
+        };
         bench.prepare()?;
         if operation == Operation::Growth {
             // Up to a few transactions before the file grows.
@@ -128,6 +139,14 @@ impl Bench {
         bench.record.is_created = false;
         let place = parent.join("probe");
         let traced = bench.operate(&place, None)?;
+        if operation == Operation::Restore {
+            let mut record = bench.record.clone();
+            record.hear(&bench.plan, &traced.said, false)?;
+            bench.prepared = record.restored.remove(BACKUP);
+            let backup = bench.record.extras.take_backups().pop().context("a backup")?;
+            let contents = bench.prepared.as_ref().context("a restored backup")?;
+            backup.judge(&bench.plan, contents, &record.ledger)?;
+        }
         bench.verify(&place, &traced).context("without any failure")?;
         bench.calls = traced.calls;
         Ok(bench)
@@ -142,7 +161,8 @@ impl Bench {
     /// Every failure of every call: once, and from then on.
     pub(crate) fn aims(&self) -> Vec<Aim> {
         let of_call = |(index, call): (usize, &Call)| {
-            let once = call.faults().into_iter().map(move |fault| Aim { index, fault, lasts: false });
+            let once =
+                call.faults().into_iter().map(move |fault| Aim { index, fault, lasts: false });
             let lasting = call.lasting_faults().into_iter();
             once.chain(lasting.map(move |fault| Aim { index, fault, lasts: true }))
                 .collect::<Vec<_>>()
@@ -205,8 +225,8 @@ impl Bench {
             self.verify_backup(place, &backup, &record)?;
         }
         if let Some(contents) = record.restored.get(BACKUP) {
-            let model = record.ledger.judge(&self.plan, contents, &record.ledger.bounds_of_durable());
-            model.context("a backup that was restored")?;
+            let has_all = self.prepared.as_ref() == Some(contents);
+            ensure!(has_all, "a restored database has other rows than the backup");
         }
         let is_new = matches!(self.operation, Operation::Create | Operation::Image);
         let is_there = place.join("db").exists();

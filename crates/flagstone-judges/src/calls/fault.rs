@@ -144,7 +144,7 @@ impl Call {
     pub(crate) fn lasting_faults(&self) -> Vec<Fault> {
         let is_lasting = |fault: &Fault| {
             matches!(fault, Fault::Errno(libc::EIO | libc::ENOSPC) | Fault::Dropped(libc::EIO))
-                || (*fault == Fault::Short && !self.is_sync())
+                || (*fault == Fault::Short && self.is_write())
         };
         self.faults().into_iter().filter(is_lasting).collect()
     }

@@ -176,8 +176,7 @@ impl Tracer<'_> {
     }
 
     fn begins(&mut self, registers: &mut libc::user_regs_struct) -> anyhow::Result<Pending> {
-        let arguments =
-            [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8];
+        let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8];
         let Some((name, place)) = super::fault::call_of(registers.orig_rax as i64) else {
             return Ok(Pending::Other);
         };

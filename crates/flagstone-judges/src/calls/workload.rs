@@ -90,7 +90,7 @@ impl Operation {
     pub(crate) fn session(self, plan: &Plan) -> Session {
         let mut session = plan.session(0);
         session.options = flagstone::Options::default()
-            .with_memory(if self == Self::Growth { 256 << 10 } else { 128 << 10 })
+            .with_memory(if self == Self::Growth { 8 << 20 } else { 128 << 10 })
             .with_discard(self == Self::Discard);
         session.options.checkpoint_commits = if self == Self::Growth { 0 } else { 10 };
         session
@@ -155,8 +155,7 @@ impl Workload<'_> {
         let size = fs::metadata(self.worker.path)?.len();
         for number in 1..=self.count {
             self.transaction(&database, (own, bank), number)?;
-            if self.operation == Operation::Growth
-                && fs::metadata(self.worker.path)?.len() != size
+            if self.operation == Operation::Growth && fs::metadata(self.worker.path)?.len() != size
             {
                 return Ok(());
             }
@@ -310,7 +309,7 @@ impl Workload<'_> {
         };
         worker.show(&database)?;
         database.close()?;
-        if !worker.plan.device.is_plain_file() {
+        if self.operation != Operation::Compact {
             return Ok(());
         }
         match Database::compact(worker.path, &worker.session.options) {

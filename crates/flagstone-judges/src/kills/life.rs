@@ -49,7 +49,7 @@ impl Totals {
 }
 
 /// How long a process may say nothing.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Messages that are kept to be shown when something is wrong.
 const REMEMBERED: usize = 40;
@@ -58,6 +58,8 @@ const REMEMBERED: usize = 40;
 pub(crate) struct Life<'a> {
     plan: &'a Plan,
     path: PathBuf,
+    /// Where copies of the files go before each process that works, if they are asked for.
+    copies: Option<PathBuf>,
     generation: u64,
     ledger: Ledger,
     extras: Extras,
@@ -139,7 +141,7 @@ struct Heard {
 }
 
 impl<'a> Life<'a> {
-    pub(crate) fn new(plan: &'a Plan, directory: &Path) -> Self {
+    pub(crate) fn new(plan: &'a Plan, directory: &Path, copies: bool) -> Self {
         let path = match &plan.device {
             Device::Node(node) => node.clone(),
             _ => directory.join("db"),
@@ -147,6 +149,7 @@ impl<'a> Life<'a> {
         Self {
             plan,
             path,
+            copies: copies.then(|| directory.join("before")),
             generation: 0,
             ledger: Ledger::new(plan),
             extras: Extras::default(),
@@ -206,6 +209,7 @@ impl<'a> Life<'a> {
                 self.extras.judge(self.plan, &heard.found, &model.numbers, &self.ledger)?;
             }
         }
+        self.copy()?;
         let process = self.start(Task::Work, None)?;
         let heard = self.hear(process, Some(&session))?;
         let end = heard.end.unwrap_or(End::Killed);
@@ -218,6 +222,19 @@ impl<'a> Life<'a> {
         Ok(end)
     }
 
+    /// Keeps the files as the next process finds them.
+    fn copy(&self) -> anyhow::Result<()> {
+        let Some(copies) = &self.copies else { return Ok(()) };
+        std::fs::create_dir_all(copies)?;
+        for entry in std::fs::read_dir(self.path.parent().context("a directory")?)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                std::fs::copy(entry.path(), copies.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Opens, compacts and opens again; nothing but the database stays.
     fn finish(&mut self) -> anyhow::Result<()> {
         self.generation += 1;
@@ -228,7 +245,9 @@ impl<'a> Life<'a> {
             let directory = self.path.parent().context("a directory")?;
             for entry in std::fs::read_dir(directory)? {
                 let name = entry?.file_name();
-                let is_ours = name == "db" || name.to_string_lossy().starts_with("backup-");
+                let is_ours = name == "db"
+                    || name == "before"
+                    || name.to_string_lossy().starts_with("backup-");
                 ensure!(is_ours, "{} was left behind", name.display());
             }
         }

@@ -216,7 +216,11 @@ impl Worker<'_> {
         }
     }
 
-    pub(crate) fn chore(&self, chore: Chore, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) fn chore(
+        &self,
+        chore: Chore,
+        work: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let name = chore.to_string();
         self.voice.say(&Said::Chore(chore));
         match work() {
@@ -231,7 +235,12 @@ impl Worker<'_> {
     }
 
     /// Something else than transactions, as the number has it and what is there.
-    pub(crate) fn some_chore(&self, database: &Database, bank: Table, number: u64) -> anyhow::Result<()> {
+    pub(crate) fn some_chore(
+        &self,
+        database: &Database,
+        bank: Table,
+        number: u64,
+    ) -> anyhow::Result<()> {
         let mut draw = Draw::of(&[self.plan.seed, self.plan.life, 4, number]);
         let kept = database.kept_snapshots();
         let tables = database.tables()?;
