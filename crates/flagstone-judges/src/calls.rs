@@ -54,6 +54,12 @@ pub(crate) struct Arguments {
     /// Shows each kind of error that operations gave, and how often.
     #[arg(long)]
     errors: bool,
+    /// Ends after so many failures.
+    #[arg(long)]
+    failures: Option<usize>,
+    /// Plants a deliberate bug in the engine, by its name in `SeededBug`: the judge has to see it.
+    #[arg(long)]
+    bug: Option<String>,
     /// Directory for the databases; that for temporary files if none is given.
     #[arg(long)]
     directory: Option<PathBuf>,
@@ -87,6 +93,7 @@ fn work(arguments: &Arguments, task: Task, seed: u64) -> anyhow::Result<()> {
         plan: &plan,
         path: &path,
         voice: Voice::new()?,
+        bug: arguments.bug.as_deref(),
     };
     Workload { worker, operation, count: arguments.count }.run(task)
 }
@@ -130,10 +137,13 @@ impl<'a> Judge<'a> {
         };
         let mut benches = Vec::new();
         for operation in operations {
-            let bench = Bench::new(operation, self.seed, self.directory.path());
+            let bug = self.arguments.bug.clone();
+            let bench = Bench::new(operation, self.seed, bug, self.directory.path());
             benches.push(bench.with_context(|| format!("{operation:?}"))?);
         }
-        let cases = self.cases(&benches)?;
+        let mut cases = self.cases(&benches)?;
+        let count = cases.len();
+        cases.truncate(self.arguments.failures.unwrap_or(count));
         if self.arguments.list {
             list(&benches);
             return Ok(());
@@ -147,7 +157,7 @@ impl<'a> Judge<'a> {
                 scope.spawn(move || self.work_off(cases, tried, &place));
             }
         });
-        self.report(tried.load(Ordering::Relaxed).min(cases.len()), cases.len())
+        self.report(tried.load(Ordering::Relaxed).min(cases.len()), count)
     }
 
     /// All failures, each operation's in an order that the seed decides, or the one that was asked for.

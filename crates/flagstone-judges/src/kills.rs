@@ -58,6 +58,9 @@ pub(crate) struct Arguments {
     /// Directory for the databases; that for temporary files if none is given.
     #[arg(long)]
     directory: Option<PathBuf>,
+    /// Plants a deliberate bug in the engine, by its name in `SeededBug`: the judge has to see it.
+    #[arg(long)]
+    bug: Option<String>,
     /// Copies the files before each process, so that a broken promise leaves what it was found in.
     #[arg(long)]
     copies: bool,
@@ -97,6 +100,7 @@ fn work(arguments: &Arguments, task: Task, seed: u64) -> anyhow::Result<()> {
         session: plan.session(arguments.generation),
         path: arguments.path.as_deref().context("--path is missing")?,
         voice: said::Voice::new()?,
+        bug: arguments.bug.as_deref(),
     };
     worker.run(task, arguments.backup.as_deref());
     Ok(())
@@ -175,7 +179,9 @@ impl<'a> Judge<'a> {
         let plan = Plan::of(self.seed, number, self.arguments.device.clone());
         let parent = self.arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
         let directory = tempfile::Builder::new().prefix("kills-").tempdir_in(parent)?;
-        let mut life = Life::new(&plan, directory.path(), self.arguments.copies);
+        let mut life = Life::new(&plan, directory.path());
+        life.bug = self.arguments.bug.as_deref();
+        life.copies = self.arguments.copies.then(|| directory.path().join("before"));
         let mut counted = 0;
         let lived = life.run(&mut |kills: u64| {
             self.kills.fetch_add(kills - counted, Ordering::Relaxed);

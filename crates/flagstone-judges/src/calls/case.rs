@@ -20,6 +20,8 @@ use crate::kills::script::Contents;
 pub(crate) struct Bench {
     pub(crate) operation: Operation,
     seed: u64,
+    /// Deliberate bug of the engine.
+    bug: Option<String>,
     plan: Plan,
     /// Directory of what the operation finds.
     template: PathBuf,
@@ -111,7 +113,12 @@ impl Bench {
     ///
     /// # Errors
     /// The operation does not work where nothing fails, or `ptrace` is refused.
-    pub(crate) fn new(operation: Operation, seed: u64, parent: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        operation: Operation,
+        seed: u64,
+        bug: Option<String>,
+        parent: &Path,
+    ) -> anyhow::Result<Self> {
         let template = parent.join(format!("{operation:?}").to_lowercase());
         let plan = operation.plan(seed);
         let record = Record::new(&plan);
@@ -119,6 +126,7 @@ impl Bench {
         let mut bench = Self {
             operation,
             seed,
+            bug,
             plan,
             template,
             count,
@@ -198,6 +206,9 @@ impl Bench {
         command.args(["calls", "--seed", &self.seed.to_string(), "--directory"]).arg(place);
         command.args(["--operation", &name(&self.operation), "--task", &name(&task)]);
         command.args(["--count", &self.count.to_string()]);
+        if let Some(bug) = &self.bug {
+            command.args(["--bug", bug]);
+        }
         Ok(command)
     }
 

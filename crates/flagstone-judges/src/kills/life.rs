@@ -59,7 +59,9 @@ pub(crate) struct Life<'a> {
     plan: &'a Plan,
     path: PathBuf,
     /// Where copies of the files go before each process that works, if they are asked for.
-    copies: Option<PathBuf>,
+    pub(crate) copies: Option<PathBuf>,
+    /// Deliberate bug of the engine.
+    pub(crate) bug: Option<&'a str>,
     generation: u64,
     ledger: Ledger,
     extras: Extras,
@@ -141,7 +143,7 @@ struct Heard {
 }
 
 impl<'a> Life<'a> {
-    pub(crate) fn new(plan: &'a Plan, directory: &Path, copies: bool) -> Self {
+    pub(crate) fn new(plan: &'a Plan, directory: &Path) -> Self {
         let path = match &plan.device {
             Device::Node(node) => node.clone(),
             _ => directory.join("db"),
@@ -149,7 +151,8 @@ impl<'a> Life<'a> {
         Self {
             plan,
             path,
-            copies: copies.then(|| directory.join("before")),
+            copies: None,
+            bug: None,
             generation: 0,
             ledger: Ledger::new(plan),
             extras: Extras::default(),
@@ -266,6 +269,9 @@ impl<'a> Life<'a> {
         }
         if let Some(backup) = backup {
             command.args(["--backup", backup]);
+        }
+        if let Some(bug) = self.bug {
+            command.args(["--bug", bug]);
         }
         let begun = Instant::now();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;

@@ -40,6 +40,8 @@ pub(crate) struct Worker<'a> {
     pub(crate) session: Session,
     pub(crate) path: &'a Path,
     pub(crate) voice: Voice,
+    /// Deliberate bug of the engine.
+    pub(crate) bug: Option<&'a str>,
 }
 
 /// Why a thread stops.
@@ -100,7 +102,12 @@ impl Worker<'_> {
     }
 
     pub(crate) fn open(&self) -> anyhow::Result<Database> {
-        Database::open(self.path, &self.session.options).context("the database does not open")
+        let database = Database::open(self.path, &self.session.options);
+        let database = database.context("the database does not open")?;
+        if let Some(bug) = self.bug {
+            plant(&database, bug)?;
+        }
+        Ok(database)
     }
 
     /// Says what a database holds, each kept snapshot too, and what a check finds.
@@ -377,6 +384,20 @@ impl Worker<'_> {
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         beside(self.plan, self.path, name)
     }
+}
+
+/// Plants a deliberate bug, by its name.
+#[cfg(feature = "seeded-bugs")]
+fn plant(database: &Database, name: &str) -> anyhow::Result<()> {
+    let bug = flagstone::SeededBug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    ensure!(bug.is_some(), "there is no deliberate bug {name}");
+    database.runtime().plant(bug);
+    Ok(())
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+fn plant(_: &Database, name: &str) -> anyhow::Result<()> {
+    bail!("deliberate bugs such as {name} need the feature `seeded-bugs`")
 }
 
 /// Place of another file of a database: beside its file, or where temporary files are.
