@@ -327,8 +327,8 @@ impl<D: Nand> Database<D> {
         self.runtime.kept_snapshots()
     }
 
-    /// A snapshot that is kept, to be read. Its tables are opened with [`Snapshot::table`]: one of the database
-    /// may have the number that another had then.
+    /// A snapshot that is kept, to be read. Its tables are opened with [`Snapshot::table`]; one of the database is
+    /// taken as well, as long as it had its name then.
     ///
     /// # Errors
     ///

@@ -124,6 +124,12 @@ pub enum EngineError {
     /// The table does not exist.
     #[error("there is no such table")]
     NoTable,
+    /// The table was opened in another database, in an earlier opening of this one, or in a kept snapshot.
+    #[error(
+        "the table is not one of this database as it is open: it belongs to another, to an earlier opening, or to \
+         a kept snapshot"
+    )]
+    ForeignTable,
     /// A table of that name exists already.
     #[error("there is a table of that name already")]
     TableExists,
@@ -132,7 +138,7 @@ pub enum EngineError {
         "`@` stands between the names of a table and of its index: no other table is given such a name"
     )]
     IndexName,
-    /// The savepoint belongs to another transaction, or was rolled back.
+    /// The savepoint belongs to another transaction, of this database or of another, or was rolled back.
     #[error("the savepoint is no longer valid")]
     NoSavepoint,
     /// The snapshot was ended to free the space it held.

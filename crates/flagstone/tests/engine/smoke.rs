@@ -198,6 +198,7 @@ fn options_without_end_overflow_nothing() {
     database.merge().unwrap();
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
     assert!(database.check().unwrap().is_sound());
 
@@ -212,6 +213,7 @@ fn options_without_end_overflow_nothing() {
     transaction.commit().unwrap();
     database.close().unwrap();
     let database = Database::open_read_only(&path, &options).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
 }
 
