@@ -174,6 +174,12 @@ pub enum EngineError {
     /// The database was opened for reading only.
     #[error("the database is open for reading only")]
     ReadOnly,
+    /// Another process opened the database: this one was forked from it. Nothing was written; open it here, once the
+    /// other has closed it.
+    #[error(
+        "the database was opened by another process, from which this one was forked: open it here"
+    )]
+    OtherProcess,
     /// An earlier write failed in a way that leaves its outcome unknown: read-only from then on.
     #[error("an earlier device failure poisoned the database; reopen it")]
     Poisoned,
@@ -206,10 +212,19 @@ pub enum EngineError {
     },
     /// The device failed.
     #[error(transparent)]
-    Device(#[from] NandError),
+    Device(NandError),
     /// The space floor failed.
     #[error(transparent)]
     Space(SpaceError),
+}
+
+impl From<NandError> for EngineError {
+    fn from(error: NandError) -> Self {
+        match error {
+            NandError::OtherProcess => Self::OtherProcess,
+            error => Self::Device(error),
+        }
+    }
 }
 
 /// Whole seconds, the last one begun.
@@ -228,7 +243,7 @@ impl From<SpaceError> for EngineError {
             SpaceError::WornOut => Self::WornOut,
             SpaceError::ReadOnly => Self::ReadOnly,
             SpaceError::UnknownFrozen(_) => Self::NoSnapshot,
-            SpaceError::Device(device) => Self::Device(device),
+            SpaceError::Device(device) => device.into(),
             other => Self::Space(other),
         }
     }

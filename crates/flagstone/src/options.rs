@@ -256,6 +256,27 @@ pub enum VerifyOnOpen {
     Check,
 }
 
+/// Whether the file of a database has to be locked: the lock keeps every second user out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileLock {
+    /// Where the file system locks none, as some across a network and in user space, the database is not opened.
+    #[default]
+    Required,
+    /// There it is opened without a lock: whoever says so sees to it that nobody else has it open. Two who write
+    /// destroy it.
+    WherePossible,
+}
+
+impl From<FileLock> for flagstone_nand::FileLock {
+    fn from(lock: FileLock) -> Self {
+        match lock {
+            FileLock::Required => Self::Required,
+            FileLock::WherePossible => Self::WherePossible,
+        }
+    }
+}
+
 /// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
 ///
 /// Later versions add fields. Begin with a preset and change what should differ: what is not named keeps
@@ -340,6 +361,8 @@ pub struct Options {
     /// Longest time a transaction waits for one lock, before it is aborted with
     /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Deadlocks are ended at once in any case.
     pub lock_timeout: Duration,
+    /// Whether the file of the database has to be locked.
+    pub file_lock: FileLock,
     /// What is verified when the database is opened.
     pub verify_on_open: VerifyOnOpen,
     /// Seed of everything random in the engine.
@@ -377,6 +400,7 @@ impl Default for Options {
             append_scheme: Appends::auto(),
             durability: Durability::Immediate,
             lock_timeout: Duration::ZERO,
+            file_lock: FileLock::Required,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
             verify_on_open: VerifyOnOpen::Off,
@@ -673,6 +697,13 @@ impl Options {
     #[must_use]
     pub fn with_lock_timeout(mut self, limit: Duration) -> Self {
         self.lock_timeout = limit;
+        self
+    }
+
+    /// The same options on a file system that may lock no files: see [`FileLock`].
+    #[must_use]
+    pub fn with_file_lock(mut self, lock: FileLock) -> Self {
+        self.file_lock = lock;
         self
     }
 

@@ -535,3 +535,41 @@ fn a_chip_that_is_worn_out_opens_with_little_memory() {
     let refused = transaction.put(table, &key(1), b"x").and_then(|()| transaction.commit());
     assert_eq!(refused.map(drop), Err(EngineError::WornOut));
 }
+
+/// Goal: a child of a fork is told that the database is another process's, whatever it does; what it had read stays
+/// readable. Method: a device that refuses each call as a file does in a child, from a moment on.
+#[test]
+fn a_child_of_a_fork_is_told_whose_the_database_is() {
+    let is_child = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_child);
+    let hook: Hook = Arc::new(move |_| match seen.load(Ordering::Relaxed) {
+        true => Err(NandError::OtherProcess),
+        false => Ok(()),
+    });
+    for durability in [Durability::Immediate, Durability::Group, Durability::Deferred] {
+        is_child.store(false, Ordering::Relaxed);
+        let device = Hooked { device: chip(64), hook: Arc::clone(&hook) };
+        let database = Database::create_on(device, &options(1 << 20)).unwrap();
+        let table = database.table("t").unwrap();
+        let put = |row: u32, durability| {
+            let mut transaction = database.begin();
+            transaction.put(table, &key(row), &[1; 100])?;
+            transaction.commit_with(durability).map(drop)
+        };
+        put(1, Durability::Immediate).unwrap();
+        let snapshot = database.snapshot().unwrap();
+        is_child.store(true, Ordering::Relaxed);
+        let committed = put(2, durability).and_then(|()| database.flush());
+        assert_eq!(committed, Err(EngineError::OtherProcess), "{durability:?}");
+        assert_eq!(put(3, durability), Err(EngineError::OtherProcess), "{durability:?}");
+        assert_eq!(snapshot.get(table, &key(1)).unwrap(), Some(vec![1; 100]));
+        assert_eq!(database.merge(), Err(EngineError::OtherProcess));
+        assert_eq!(database.clone().close(), Err(EngineError::OtherProcess));
+        drop(snapshot);
+        // The parent has what it had.
+        is_child.store(false, Ordering::Relaxed);
+        let device = database.into_device().unwrap();
+        let database = Database::open_on(device, &options(1 << 20)).unwrap();
+        assert_eq!(database.snapshot().unwrap().len(database.table("t").unwrap()), Ok(1));
+    }
+}
