@@ -456,8 +456,16 @@ impl<D: Nand> Database<D> {
     /// The device failed; commits are as durable as they were.
     pub fn close(self) -> Result<(), EngineError> {
         self.flush()?;
-        if self.runtime.engine().has_logged() {
-            self.runtime.close_now()?;
+        let (has_logged, sound) = {
+            let engine = self.runtime.engine();
+            (engine.has_logged(), engine.sound())
+        };
+        match sound {
+            // Nothing could be written, and nothing had to be.
+            Err(EngineError::ReadOnly | EngineError::WornOut) if !has_logged => {}
+            Err(error) => return Err(error),
+            Ok(()) if has_logged => self.runtime.close_now()?,
+            Ok(()) => {}
         }
         info!("closed");
         Ok(())

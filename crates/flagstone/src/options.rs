@@ -354,12 +354,13 @@ pub struct Options {
     pub append_scheme: Appends,
     /// Default durability of a commit.
     pub durability: Durability,
-    /// Longest time a group commit waits for company.
+    /// Longest time a group commit waits for company, a minute at most.
     pub group_delay: Duration,
     /// Share of a log page that, once gathered, ends the wait of a group commit.
     pub group_fill: f64,
     /// Longest time a transaction waits for one lock, before it is aborted with
-    /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Deadlocks are ended at once in any case.
+    /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Ten seconds unless it is said: whoever holds
+    /// the lock as long may be the thread that waits. Deadlocks are ended at once in any case.
     pub lock_timeout: Duration,
     /// Whether the file of the database has to be locked.
     pub file_lock: FileLock,
@@ -368,6 +369,12 @@ pub struct Options {
     /// Seed of everything random in the engine.
     pub seed: u64,
 }
+
+/// Longest wait for a lock unless it is said: far more than a transaction takes, and less than a person's patience.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest wait for company: a lone commit waits as long.
+const GROUP_DELAY_MAX: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -399,7 +406,7 @@ impl Default for Options {
             commit: CommitBy::Auto,
             append_scheme: Appends::auto(),
             durability: Durability::Immediate,
-            lock_timeout: Duration::ZERO,
+            lock_timeout: LOCK_TIMEOUT,
             file_lock: FileLock::Required,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
@@ -707,7 +714,7 @@ impl Options {
         self
     }
 
-    /// The same options with group commit: a flush waits for company for `delay` at most, and no
+    /// The same options with group commit: a flush waits for company for `delay` at most, a minute or less, and no
     /// longer once the share `fill` of a log page has gathered.
     ///
     /// ```
@@ -815,6 +822,10 @@ impl Options {
         }
         if !share(self.group_fill) {
             return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");
+        }
+        if self.group_delay > GROUP_DELAY_MAX {
+            let must = "a minute at most";
+            return refuse("group_delay", format!("{:?}", self.group_delay), must);
         }
         if self.commit == CommitBy::Flags
             && let Some(lack) = flag_lack(&device.geometry(), &device.capabilities())

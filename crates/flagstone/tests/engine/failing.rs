@@ -536,6 +536,31 @@ fn a_chip_that_is_worn_out_opens_with_little_memory() {
     assert_eq!(refused.map(drop), Err(EngineError::WornOut));
 }
 
+/// Goal: who closes a database that the device has failed is told so, although the session has logged nothing. Method:
+/// changes of a session before, whose merge fails.
+#[test]
+fn a_database_that_failed_is_not_closed_as_if_nothing_was() {
+    let options = options(1 << 20);
+    let database = Database::create_on(chip(64), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    (0..200).for_each(|row| transaction.put(table, &key(row), &[1; 100]).unwrap());
+    transaction.commit().unwrap();
+    database.clone().close().unwrap();
+    let hook: Hook = Arc::new(|call| match call {
+        Call::Program(_) => Err(NandError::Host { errno: 5 }),
+        _ => Ok(()),
+    });
+    let device = Hooked { device: database.into_device().unwrap(), hook };
+    let database = Database::open_on(device, &options).unwrap();
+    let untouched = database.clone();
+    assert!(!database.runtime().engine().has_logged());
+    assert!(database.merge().is_err(), "nothing was written");
+    assert!(!database.runtime().engine().has_logged());
+    assert_eq!(database.close(), Err(EngineError::Poisoned));
+    assert_eq!(rows(&untouched, untouched.table("t").unwrap()).len(), 200);
+}
+
 /// Goal: a child of a fork is told that the database is another process's, whatever it does; what it had read stays
 /// readable. Method: a device that refuses each call as a file does in a child, from a moment on.
 #[test]
