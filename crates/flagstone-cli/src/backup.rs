@@ -7,24 +7,18 @@
 //!   who has that name meanwhile keeps it.
 //! - I2: a restore that fails leaves no file behind.
 
-use std::ffi::OsString;
-use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flagstone::{BackupError, BackupReport, verify_backup};
-use flagstone_nand::{FileStorage, ImageNand, OpenDeviceError, sync_name};
 use serde_json::json;
-use tempfile::TempPath;
 
 use crate::failure::Failure;
-use crate::files::{at, is_standard, is_stream, open_input, taken, write_new};
-use crate::open::{
-    Opened, announce, create_database, half_made, is_block_device, open, open_to_read, remove_files,
-};
+use crate::files::{is_standard, is_stream, open_input, write_new};
+use crate::open::{Opened, announce, create_database, open_to_read};
 use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
-use crate::request::{Backup, Creation, NewDevice, Restore, Target, UsageError};
+use crate::request::{Backup, Creation, Restore, UsageError};
 
 fn failure(path: &Path) -> impl FnOnce(BackupError) -> Failure {
     |source| match source {
@@ -88,8 +82,8 @@ pub(crate) fn restore(restore: Restore, output: &mut Output) -> Result<(), Failu
         return show(&verify(&path)?, "whole:", &path, output);
     };
     // What can be read only once cannot be looked at beforehand.
-    let total = if is_stream(&path) { 0 } else { verify(&path)?.rows };
-    let report = restore_new(creation, &path, output.form(), |report| {
+    let total = if is_stream(&path)? { 0 } else { verify(&path)?.rows };
+    let report = restore_new(&creation, &path, output.form(), |report| {
         progress.report("restoring rows", report.rows, total);
     });
     progress.finish();
@@ -101,107 +95,23 @@ fn verify(path: &Path) -> Result<BackupReport, Failure> {
     verify_backup(stream).map_err(failure(path))
 }
 
-/// Restores under another name, which the database loses when it is complete (I1).
+/// Restores into a database that has its name when it is complete (I1).
 fn restore_new(
-    creation: Creation,
+    creation: &Creation,
     backup: &Path,
     form: Form,
     watch: impl FnMut(&BackupReport),
 ) -> Result<BackupReport, Failure> {
-    let path = creation.path.clone();
-    if matches!(creation.device, NewDevice::Mtd(..)) || is_block_device(&path) {
-        return restore_into(&creation, backup, watch);
-    }
-    let side = side_path(&creation.device, &path);
-    for used in [Some(path.clone()), side].into_iter().flatten() {
-        if used.try_exists().map_err(at(&used))? {
-            return Err(taken(&used));
-        }
-    }
-    announce(&creation, form)?;
-    let creation = Creation { path: unfinished(&path), ..creation };
-    remove_stale(&creation.path).map_err(|failure| failure.renamed(&path))?;
-    let _half_made = half_made(&creation);
-    let report =
-        restore_into(&creation, backup, watch).map_err(|failure| failure.renamed(&path))?;
-    appear(&creation, &path).inspect_err(|_| remove_files(&creation))?;
-    Ok(report)
-}
-
-/// File beside an image; other devices have none.
-fn side_path(device: &NewDevice, path: &Path) -> Option<PathBuf> {
-    matches!(device, NewDevice::Image(_)).then(|| ImageNand::side_path(path))
-}
-
-/// Gives the files of a restored database their names, unless somebody else has one by now.
-fn appear(creation: &Creation, path: &Path) -> Result<(), Failure> {
-    let keep = |from: &Path, to: &Path| {
-        let kept = TempPath::try_from_path(from).and_then(|file| Ok(file.persist_noclobber(to)?));
-        kept.map_err(at(to))
-    };
-    let side = side_path(&creation.device, path);
-    if let Some(side) = &side {
-        keep(&ImageNand::side_path(&creation.path), side)?;
-        sync_name(side).map_err(at(side))?;
-    }
-    if let Err(failure) = keep(&creation.path, path) {
-        if let Some(side) = side {
-            let _ = fs::remove_file(side);
-        }
-        return Err(failure);
-    }
-    sync_name(path).map_err(at(path))
-}
-
-/// Removes what a restore left that was cut off, unless another one is at work on it.
-fn remove_stale(path: &Path) -> Result<(), Failure> {
-    let storage = FileStorage::open(path);
-    if let Err(source @ OpenDeviceError::Locked) = storage {
-        return Err(Failure::Open { path: path.into(), source: source.into() });
-    }
-    // Locked until it is gone, lest somebody else takes it for stale.
-    for stale in [path, &ImageNand::side_path(path)] {
-        if stale.is_file() {
-            fs::remove_file(stale).map_err(at(stale))?;
-        }
-    }
-    Ok(())
-}
-
-/// Name of a database that is not restored yet.
-fn unfinished(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".restoring");
-    name.into()
-}
-
-fn restore_into(
-    creation: &Creation,
-    backup: &Path,
-    watch: impl FnMut(&BackupReport),
-) -> Result<BackupReport, Failure> {
+    announce(creation, form)?;
     let (stream, _) = open_input(backup)?;
-    create_database(creation)?;
-    let profile = match &creation.device {
-        NewDevice::Mtd(profile, _) => profile.clone(),
-        NewDevice::Image(_) | NewDevice::Segments(_) | NewDevice::Growing(..) => None,
-    };
-    let path = creation.path.clone();
-    let options = creation.options.clone();
-    let target = Target { path, profile, options, snapshot: None };
-    let restored = open(&target).and_then(|opened| {
+    let restore = |opened: &Opened| {
         let report = opened.database().restore_watched(stream, watch);
-        let report = report.map_err(|error| match error {
+        report.map_err(|error| match error {
             BackupError::Engine(source) => opened.failure(source),
             error => failure(backup)(error),
-        })?;
-        opened.close()?;
-        Ok(report)
-    });
-    if restored.is_err() {
-        remove_files(creation);
-    }
-    restored
+        })
+    };
+    create_database(creation, restore).map(|(_, report)| report)
 }
 
 fn show(

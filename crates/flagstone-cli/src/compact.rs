@@ -8,7 +8,7 @@ use flagstone::{CompactError, CompactReport, Database};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::interrupt::HalfMade;
+use crate::interrupt;
 use crate::output::{Output, counted, path_text};
 use crate::progress::Progress;
 use crate::request::{Compact, UsageError};
@@ -21,13 +21,8 @@ pub(crate) fn compact(compact: &Compact, output: &mut Output) -> Result<(), Fail
         return Err(UsageError::Conflict(FILES_HAVE_ONE_SHAPE).into());
     }
     let mut progress = Progress::new(output.form());
-    let mut half_made = None;
+    interrupt::watch_files();
     let watch = |done, total| {
-        // Nobody else compacts the database: the file is ours.
-        if half_made.is_none() {
-            let file = Database::compacting_file(&target.path).ok();
-            half_made = Some(file.as_deref().map(HalfMade::new));
-        }
         if total > 0 {
             progress.report("compacting rows", done, total);
         }

@@ -51,6 +51,8 @@ pub(crate) enum Exit {
     NoFile = 19,
     /// The input of an import or a restore is not what it must be.
     BadInput = 20,
+    /// The file has several names, which a new one in its place would part.
+    Linked = 21,
 }
 
 /// One line of the table: code, short name, meaning and what to do.
@@ -147,6 +149,12 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
         "bad-input",
         "the input is not what the command reads: a line is no row, or a backup is none, cut short or \
          damaged; the message says where, and what is stored",
+    ),
+    row(
+        Exit::Linked,
+        "linked",
+        "the file has several names (hard links), and a new file in its place would part them; \
+         remove the other ones, or work on a copy",
     ),
 ];
 

@@ -7,7 +7,7 @@
 //! success.
 
 use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use flagstone::{BackupError, CompactError, EngineError, OpenError, OptionsError};
@@ -296,17 +296,6 @@ impl Failure {
         ExitCode::from(exit.code())
     }
 
-    /// The same failure of a database that `path` will be, whatever it is called until then.
-    pub(crate) fn renamed(self, path: &Path) -> Self {
-        let path = path.to_owned();
-        match self {
-            Self::Open { source, .. } => Self::Open { path, source },
-            Self::Engine { source, .. } => Self::Engine { path, source },
-            Self::NoRoom { size, free, .. } => Self::NoRoom { path, size, free },
-            other => other,
-        }
-    }
-
     /// Whether the reader of the output went away: not a failure of this program.
     fn is_closed_pipe(&self) -> bool {
         let error = match self {
@@ -378,6 +367,7 @@ fn usage_exit(error: &UsageError) -> Exit {
     match error {
         UsageError::Preset(source) => options_exit(source),
         UsageError::ProfileRead { source, .. } => file_exit(source.kind()),
+        UsageError::Device { source, .. } => device_exit(source),
         UsageError::Option(BadOption::Serde(_)) => Exit::Failed,
         _ => Exit::Usage,
     }
@@ -478,6 +468,7 @@ fn backup_exit(error: &BackupError) -> Exit {
 fn compact_exit(error: &CompactError) -> Exit {
     match error {
         CompactError::NotAFile | CompactError::Snapshots { .. } => Exit::Usage,
+        CompactError::Linked { .. } => Exit::Linked,
         CompactError::Open(error) | CompactError::New { source: error, .. } => open_exit(error),
         CompactError::Engine(error) => engine_exit(error),
         CompactError::Io { source, .. } | CompactError::Unsynced { source, .. } => {
@@ -546,6 +537,7 @@ fn device_exit(error: &OpenDeviceError) -> Exit {
         OpenDeviceError::Profile(_) => Exit::Usage,
         OpenDeviceError::Locked | OpenDeviceError::Attached { .. } => Exit::Locked,
         OpenDeviceError::ReadOnly => Exit::ReadOnly,
+        OpenDeviceError::Linked { .. } => Exit::Linked,
         OpenDeviceError::FixedSize | OpenDeviceError::TooLarge { .. } => Exit::Usage,
         OpenDeviceError::Unsuitable | OpenDeviceError::NotSlc | OpenDeviceError::Ecc { .. } => {
             Exit::ProfileMismatch

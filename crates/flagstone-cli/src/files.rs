@@ -22,9 +22,12 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 }
 
 /// Whether what a path stands for can be read only once: a standard stream, a pipe, a terminal.
-pub(crate) fn is_stream(path: &Path) -> bool {
-    let is_special = |kind: fs::FileType| kind.is_fifo() || kind.is_char_device();
-    is_standard(path) || fs::metadata(path).is_ok_and(|found| is_special(found.file_type()))
+pub(crate) fn is_stream(path: &Path) -> Result<bool, Failure> {
+    if is_standard(path) {
+        return Ok(true);
+    }
+    let kind = fs::metadata(path).map_err(at(path))?.file_type();
+    Ok(kind.is_fifo() || kind.is_char_device())
 }
 
 /// Bytes that the file system of a file to be made has left for it; none where it does not say.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 
+use flagstone_nand::give_up_files;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -22,12 +23,6 @@ pub(crate) struct HalfMade {
 }
 
 impl HalfMade {
-    pub(crate) fn new(path: &Path) -> Self {
-        WATCH.call_once(watch);
-        change(|list| list.push(path.to_owned()));
-        Self { path: path.to_owned() }
-    }
-
     /// What `make` gives, whose name is not known before: a signal that comes meanwhile waits for it.
     pub(crate) fn make<T, E>(
         make: impl FnOnce() -> Result<T, E>,
@@ -53,6 +48,11 @@ impl Drop for HalfMade {
     }
 }
 
+/// Files that are being made for databases go after a signal, too.
+pub(crate) fn watch_files() {
+    WATCH.call_once(watch);
+}
+
 fn change<T>(act: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
     act(&mut HALF_MADE.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -64,6 +64,7 @@ fn watch() {
     thread::spawn(move || {
         for signal in signals.forever() {
             change(|list| list.iter().for_each(|path| remove(path)));
+            give_up_files();
             let _ = emulate_default_handler(signal);
         }
     });

@@ -3,23 +3,25 @@
 //! Owns the file's name together with the open database, so that every failure can name it, and
 //! the comparison of an image with the profile that the caller insists on.
 
-use std::fs;
+use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table, Transaction};
+use flagstone::{
+    AnyNand, Bill, Database, EngineError, FileLock, OpenError, Snapshot, Table, Transaction,
+};
 #[cfg(target_os = "linux")]
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
-    CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile,
-    SegmentFile, Storage as _, nearest,
+    Access, CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Making, Nand,
+    OpenDeviceError, Profile, SegmentFile, Storage as _, kind_of, link_kind_of, nearest,
 };
 
 use flagstone_space::{MountError, Space};
 
 use crate::failure::{Failure, warn};
 use crate::files::{EEXIST, free_bytes, taken};
-use crate::interrupt::HalfMade;
+use crate::interrupt;
 use crate::output::Form;
 use crate::request::{Creation, NewDevice, Target};
 use crate::size::format_size;
@@ -37,7 +39,7 @@ pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
     let result = match &target.profile {
         None => Database::open(&target.path, &target.options),
         Some(profile) => {
-            let device = open_as(&target.path, profile, Access::Write)?;
+            let device = open_as(&target.path, profile, Access::Write, target.options.file_lock)?;
             Database::open_on(device, &target.options)
         }
     };
@@ -54,7 +56,7 @@ pub(crate) fn open_to_read(target: &Target) -> Result<Opened, Failure> {
     let result = match &target.profile {
         None => Database::open_read_only(&target.path, &target.options),
         Some(profile) => {
-            let device = open_as(&target.path, profile, Access::Read)?;
+            let device = open_as(&target.path, profile, Access::Read, target.options.file_lock)?;
             Database::open_read_only_on(device, &target.options)
         }
     };
@@ -71,38 +73,33 @@ pub(crate) fn open_to_read(target: &Target) -> Result<Opened, Failure> {
     }
 }
 
-/// What a device is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    Write,
-    Read,
-}
-
 /// Opens the device that `path` holds, if it is what `profile` says.
-fn open_as(path: &Path, profile: &Profile, access: Access) -> Result<AnyNand, Failure> {
-    let failure =
-        |source: OpenDeviceError| Failure::Open { path: path.into(), source: source.into() };
-    if is_node(path) {
+fn open_as(
+    path: &Path,
+    profile: &Profile,
+    access: Access,
+    lock: FileLock,
+) -> Result<AnyNand, Failure> {
+    let failure = not_opened(path);
+    if is_node(path)? {
         return open_mtd_for(path, Some(profile), access).map_err(failure);
     }
-    if ImageNand::is_at(path) {
-        let image = match access {
-            Access::Write => EccNand::open_image(path),
-            Access::Read => EccNand::open_image_read_only(path),
-        };
-        let image = image.map_err(failure)?;
+    if ImageNand::is_at(path).map_err(failure)? {
+        let image = EccNand::open_image_with(path, access, lock.into()).map_err(failure)?;
         let found = image.device().profile();
         // A profile that leaves the ECC to the device says nothing against ours.
         require_same(path, &image, found.name.clone(), &profile.with_ecc_of(found))?;
         return Ok(Box::new(image));
     }
-    let storage = match access {
-        Access::Write => FileStorage::open(path),
-        Access::Read => FileStorage::open_read_only(path),
-    };
+    let storage = FileStorage::open_with(path, access, lock.into());
     let file = storage.and_then(SegmentFile::open).map_err(failure)?;
     require_same(path, &file, String::from("a plain file"), profile)?;
     Ok(Box::new(file))
+}
+
+/// The failure of a device that could not be opened, or looked at.
+fn not_opened(path: &Path) -> impl Fn(OpenDeviceError) -> Failure + Copy {
+    move |source| Failure::Open { path: path.into(), source: source.into() }
 }
 
 /// Refuses a device whose shape or rules differ from those of `asked`; sizes may differ.
@@ -152,7 +149,7 @@ pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
         NewDevice::Growing(..) | NewDevice::Mtd(..) => return Ok(()),
     };
     // What is there is no room to be had; why it stays as it is, the creation says.
-    if path.symlink_metadata().is_ok() {
+    if link_kind_of(path).map_err(not_opened(path))?.is_some() {
         return Ok(());
     }
     if let Some(free) = free_bytes(path).filter(|free| *free < size) {
@@ -181,64 +178,65 @@ fn warn_of_drive(path: &Path, profile: &Profile, form: Form) {
     );
 }
 
-/// Creates an empty database; when that fails, no file of it stays behind.
-pub(crate) fn create_database(creation: &Creation) -> Result<Created, Failure> {
-    let failure = |source: OpenError| Failure::Open { path: creation.path.clone(), source };
-    let _half_made = half_made(creation);
-    let (device, profile) = vacant_device(creation)?;
+/// Creates a database and hands it to `fill`; when either fails, no file of it stays behind. A file has its name when
+/// it is whole and closed.
+pub(crate) fn create_database<T>(
+    creation: &Creation,
+    fill: impl FnOnce(&Opened) -> Result<T, Failure>,
+) -> Result<(Created, T), Failure> {
+    let path = creation.path.clone();
+    interrupt::watch_files();
+    let NewFile { making, device, profile } = vacant_device(creation)?;
     let data_size_max = device.geometry().data_size();
-    match Database::create_on(device, &creation.options) {
-        Ok(database) => {
-            let path = creation.path.clone();
-            let data_size = data_size(database.runtime().space().device());
-            let is_file = !is_block_device(&path);
-            let grows = is_file && matches!(creation.device, NewDevice::Growing(..));
-            database.close().map_err(|source| Failure::Engine { path, source })?;
-            Ok(Created { profile, data_size, data_size_max, grows })
-        }
-        Err(source) => {
-            remove_files(creation);
-            Err(failure(source))
-        }
+    let database = Database::create_on(device, &creation.options)
+        .map_err(|source| Failure::Open { path: path.clone(), source })?;
+    let opened = Opened { database, path: path.clone(), kept: None };
+    let filled = fill(&opened)?;
+    let data_size = data_size(opened.database.runtime().space().device());
+    let grows = making.is_some() && matches!(creation.device, NewDevice::Growing(..));
+    opened.close()?;
+    if let Some(making) = making {
+        making.appear().map_err(not_opened(&path))?;
     }
+    Ok((Created { profile, data_size, data_size_max, grows }, filled))
 }
 
-/// The files of a database that is being created. What was there before is none of them.
-pub(crate) fn half_made(creation: &Creation) -> Vec<HalfMade> {
-    let side = ImageNand::side_path(&creation.path);
-    let files = match creation.device {
-        NewDevice::Image(_) => vec![creation.path.as_path(), side.as_path()],
-        NewDevice::Segments(_) | NewDevice::Growing(..) => vec![creation.path.as_path()],
-        NewDevice::Mtd(..) => Vec::new(),
-    };
-    let is_there = files.iter().any(|path| path.symlink_metadata().is_ok());
-    files.into_iter().filter(|_| !is_there).map(HalfMade::new).collect()
+/// A device that was made for a database, and the name of its profile.
+struct NewFile {
+    /// The file that has its name later; none on a device of the system.
+    making: Option<Making>,
+    device: AnyNand,
+    profile: String,
 }
 
-/// The device of a database to be created, and the name of its profile. One that holds a database is refused,
-/// unless that is given up.
-fn vacant_device(creation: &Creation) -> Result<(AnyNand, String), Failure> {
+/// The device of a database to be created. One that holds a database is refused, unless that is given up.
+fn vacant_device(creation: &Creation) -> Result<NewFile, Failure> {
     let path = &creation.path;
-    let failure =
-        |source: OpenDeviceError| Failure::Open { path: path.clone(), source: source.into() };
+    let is_block_device = is_block_device(path)?;
     match &creation.device {
         NewDevice::Mtd(profile, _) if !creation.overwrite => {
             require_no_database(path, profile.as_ref())?;
         }
-        NewDevice::Image(_) if !path.exists() && ImageNand::side_path(path).exists() => {
-            // The failure of the device could not say which of the two files is there.
-            return Err(taken(&ImageNand::side_path(path)));
+        NewDevice::Mtd(..) => {}
+        _ if is_block_device => {}
+        device => {
+            let side = matches!(device, NewDevice::Image(_)).then(|| ImageNand::side_path(path));
+            for used in [Some(path), side.as_ref()].into_iter().flatten() {
+                if link_kind_of(used).map_err(not_opened(used))?.is_some() {
+                    return Err(taken(used));
+                }
+            }
         }
-        _ => {}
     }
-    match create_device(creation) {
-        Err(OpenDeviceError::Io { errno: EEXIST }) if is_block_device(path) => {
+    let create = || create_device(creation, is_block_device);
+    match create() {
+        Err(OpenDeviceError::Io { errno: EEXIST }) if is_block_device => {
             if !creation.overwrite {
                 return Err(Failure::Occupied { path: path.clone() });
             }
-            give_up(path).and_then(|()| create_device(creation)).map_err(failure)
+            give_up(path).and_then(|()| create()).map_err(not_opened(path))
         }
-        created => created.map_err(failure),
+        created => created.map_err(not_opened(path)),
     }
 }
 
@@ -258,7 +256,7 @@ pub(crate) fn require_no_database(path: &Path, profile: Option<&Profile>) -> Res
 /// The same of a chip that is to be probed: raw NAND, or an image.
 pub(crate) fn require_no_database_to_probe(path: &Path) -> Result<(), Failure> {
     let image = || Ok(mounts(EccNand::open_image(path)?)?);
-    require_not(if is_node(path) { holds_database(path, None) } else { image() }, path)
+    require_not(if is_node(path)? { holds_database(path, None) } else { image() }, path)
 }
 
 fn require_not(is_occupied: Result<bool, OpenError>, path: &Path) -> Result<(), Failure> {
@@ -293,45 +291,48 @@ fn mounts(device: impl Nand) -> Result<bool, MountError> {
     }
 }
 
-/// Removes the files of a database that could not be created: they were made a moment ago and hold
-/// nothing. What cannot be removed stays.
-pub(crate) fn remove_files(creation: &Creation) {
-    // Not the node of a block device.
-    if fs::metadata(&creation.path).is_ok_and(|data| data.is_file()) {
-        let _ = fs::remove_file(&creation.path);
-    }
-    if matches!(creation.device, NewDevice::Image(_)) {
-        let _ = fs::remove_file(ImageNand::side_path(&creation.path));
-    }
-}
-
 /// Bytes of the data areas that are there.
 pub(crate) fn data_size(device: &impl Nand) -> u64 {
     device.geometry().block_size() * u64::from(device.present_blocks())
 }
 
-/// The device, and the name of its profile; nothing of it stays when it cannot be made.
-fn create_device(creation: &Creation) -> Result<(AnyNand, String), OpenDeviceError> {
+/// A device, and its file until that has its name.
+type Made = (Option<Making>, AnyNand);
+
+/// Makes the device; nothing of it stays when it cannot be made.
+fn create_device(creation: &Creation, is_block_device: bool) -> Result<NewFile, OpenDeviceError> {
     let path = &creation.path;
-    let (device, profile): (AnyNand, _) = match &creation.device {
+    let begin = || Making::begin(path, creation.options.file_lock.into());
+    let segments = |profile: &Profile, extent| -> Result<Made, OpenDeviceError> {
+        if is_block_device {
+            return Ok((None, Box::new(SegmentFile::create_file(path, profile, extent)?)));
+        }
+        let (making, storage) = begin()?;
+        Ok((Some(making), Box::new(SegmentFile::create_in(storage, profile, extent)?)))
+    };
+    let ((making, device), profile): (Made, _) = match &creation.device {
+        NewDevice::Image(profile) if is_block_device => {
+            ((None, Box::new(EccNand::create_image(path, profile)?)), Some(profile))
+        }
         NewDevice::Image(profile) => {
-            (Box::new(EccNand::create_image(path, profile)?), Some(profile))
+            let (making, storage) = begin()?;
+            let device = EccNand::create_image_in(&making, storage, profile)?;
+            ((Some(making), Box::new(device)), Some(profile))
         }
-        NewDevice::Segments(profile) => {
-            (Box::new(SegmentFile::create_file(path, profile, Extent::Fixed)?), Some(profile))
-        }
+        NewDevice::Segments(profile) => (segments(profile, Extent::Fixed)?, Some(profile)),
         NewDevice::Growing(profile, fixed) => {
-            let device = match fixed.as_deref().filter(|_| is_block_device(path)) {
-                Some(fixed) => SegmentFile::create_file(path, fixed, Extent::Fixed)?,
-                None => SegmentFile::create_file(path, profile, Extent::Growing)?,
+            let made = match fixed.as_deref().filter(|_| is_block_device) {
+                Some(fixed) => segments(fixed, Extent::Fixed)?,
+                None => segments(profile, Extent::Growing)?,
             };
-            (Box::new(device), Some(profile))
+            (made, Some(profile))
         }
         NewDevice::Mtd(profile, ecc) => {
-            (create_mtd(path, profile.as_ref(), *ecc)?, profile.as_ref())
+            ((None, create_mtd(path, profile.as_ref(), *ecc)?), profile.as_ref())
         }
     };
-    Ok((device, profile.map_or_else(|| String::from("mtd"), |profile| profile.name.clone())))
+    let profile = profile.map_or_else(|| String::from("mtd"), |profile| profile.name.clone());
+    Ok(NewFile { making, device, profile })
 }
 
 /// Opens raw NAND as `profile` has it, or as its driver describes it.
@@ -388,13 +389,13 @@ pub(crate) fn device_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Pr
     if FileStorage::open_read_only(path).and_then(SegmentFile::open).is_ok() {
         return Err(Failure::NoChip { path: path.into() });
     }
-    let found = if is_node(path) { mtd_to_probe(path, ecc) } else { image_to_probe(path) };
-    found.map_err(|source| Failure::Open { path: path.into(), source: source.into() })
+    let found = if is_node(path)? { mtd_to_probe(path, ecc) } else { image_to_probe(path) };
+    found.map_err(not_opened(path))
 }
 
 fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
     // A file without a profile beside it is no chip.
-    if fs::exists(path).is_ok_and(|exists| exists) && !ImageNand::is_at(path) {
+    if kind_of(path)?.is_some() && !ImageNand::is_at(path)? {
         return Err(OpenDeviceError::NotFlagstone);
     }
     let image = EccNand::open_image(path)?;
@@ -415,13 +416,17 @@ fn mtd_to_probe(_: &Path, _: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceE
 }
 
 /// Whether a path is the node of a block device.
-pub(crate) fn is_block_device(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+pub(crate) fn is_block_device(path: &Path) -> Result<bool, Failure> {
+    is_kind(path, FileType::is_block_device)
 }
 
 /// Whether a path is a device node of the kind that MTD has.
-fn is_node(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
+fn is_node(path: &Path) -> Result<bool, Failure> {
+    is_kind(path, FileType::is_char_device)
+}
+
+fn is_kind(path: &Path, is: impl FnOnce(&FileType) -> bool) -> Result<bool, Failure> {
+    Ok(kind_of(path).map_err(not_opened(path))?.is_some_and(|kind| is(&kind)))
 }
 
 impl Opened {

@@ -6,11 +6,13 @@
 use std::ffi::OsString;
 use std::fs;
 use std::ops::Bound;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use flagstone::{Durability, FileSize, Options, OptionsError};
 use flagstone_nand::{
-    CellMode, EccOwner, Inconsistency, Profile, ProfileError, SegmentFile, suggestion,
+    CellMode, EccOwner, Inconsistency, OpenDeviceError, Profile, ProfileError, SegmentFile,
+    kind_of, suggestion,
 };
 use thiserror::Error;
 
@@ -20,7 +22,6 @@ use crate::args::{
     SnapshotArgs, TableArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
-use crate::open::is_block_device;
 use crate::overrides::{self, BadOption};
 use crate::size::{BadQuantity, format_size, parse_size};
 
@@ -63,6 +64,14 @@ pub(crate) enum UsageError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// A file that was named cannot be looked at.
+    #[error("{path}: {source}")]
+    Device {
+        /// File given.
+        path: PathBuf,
+        /// What the system said.
+        source: OpenDeviceError,
     },
     /// ECC of our own does not fit the chip.
     #[error("--ecc own: {0}")]
@@ -384,7 +393,8 @@ pub(crate) fn profile(name: &str) -> Result<Profile, UsageError> {
         Err(error) => error,
     };
     let path = Path::new(name);
-    let is_file = path.extension().is_some_and(|end| end == "toml") || path.exists();
+    let is_file = path.extension().is_some_and(|end| end == "toml")
+        || kind_of(path).map_err(not_seen(path))?.is_some();
     if !is_file {
         return Err(UsageError::ProfileName(error));
     }
@@ -392,6 +402,10 @@ pub(crate) fn profile(name: &str) -> Result<Profile, UsageError> {
         .map_err(|source| UsageError::ProfileRead { path: path.into(), source })?;
     Profile::from_toml(&text)
         .map_err(|source| UsageError::ProfileFile { path: path.into(), source })
+}
+
+fn not_seen(path: &Path) -> impl FnOnce(OpenDeviceError) -> UsageError {
+    |source| UsageError::Device { path: path.into(), source }
 }
 
 /// Options that a database keeps from its creation.
@@ -502,7 +516,10 @@ impl TryFrom<NewArgs> for Creation {
         }
         let is_new = match device {
             NewDevice::Mtd(..) => false,
-            NewDevice::Segments(_) | NewDevice::Growing(..) => !is_block_device(&args.path),
+            NewDevice::Segments(_) | NewDevice::Growing(..) => {
+                let kind = kind_of(&args.path).map_err(not_seen(&args.path))?;
+                !kind.is_some_and(|kind| kind.is_block_device())
+            }
             NewDevice::Image(_) => true,
         };
         if args.overwrite && is_new {

@@ -25,7 +25,7 @@ use crate::size::format_size;
 /// Creates an empty database.
 pub(crate) fn create(creation: &Creation, output: &mut Output) -> Result<(), Failure> {
     announce(creation, output.form())?;
-    let created = create_database(creation)?;
+    let (created, ()) = create_database(creation, |_| Ok(()))?;
     let json = json!({
         "path": path_text(&creation.path),
         "profile": created.profile,

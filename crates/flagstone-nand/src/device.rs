@@ -114,6 +114,9 @@ pub enum NandError {
     /// The host has no room for more blocks. Nothing has changed; later there may be room.
     #[error("the host has no room for more blocks")]
     NoSpace,
+    /// Another process opened the device: this one was forked from it. Nothing has changed.
+    #[error("the device was opened by another process, from which this one was forked")]
+    OtherProcess,
     /// The host side failed (file, ioctl, bus). Nothing is known about the medium.
     #[cfg_attr(feature = "std", error("{}", std::io::Error::from_raw_os_error(*errno)))]
     #[cfg_attr(not(feature = "std"), error("host error {errno}"))]

@@ -24,7 +24,10 @@ use crate::ecc::{Carried, bad_mark_offset, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{Access, EEXIST, FileStorage, OpenDeviceError, Storage, begins_with};
+use crate::storage::{
+    Access, FileLock, FileStorage, Making, OpenDeviceError, Storage, begins_with, kind_of,
+    link_kind_of, require_missing,
+};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
@@ -73,33 +76,41 @@ impl ImageNand {
     }
 
     fn make(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
-        let profile = profile.clone().checked()?;
-        if profile.capabilities.needs_sync {
-            return Err(OpenDeviceError::Unsuitable);
-        }
+        let size = usable(profile)?.geometry.image_size();
         let side_path = Self::side_path(path);
         // It belongs to somebody else: each save would take its place.
-        if side_path.symlink_metadata().is_ok() {
-            return Err(OpenDeviceError::Io { errno: EEXIST });
-        }
-        let size = profile.geometry.image_size();
-        let made = FileStorage::create_for(path, size, |mut storage| {
-            storage.fill(size, 0xFF)?;
-            debug_assert_eq!(storage.size(), Ok(size));
-            let side = Side::new(&profile);
-            let nand = Self::assemble(storage, side_path.clone(), profile, side)?;
-            nand.save(side::Closing::Open).map(|()| nand)
-        });
+        require_missing(&side_path)?;
+        let made =
+            FileStorage::create_for(path, size, |storage| Self::make_in(storage, path, profile));
         if made.is_err() {
             side::remove(&side_path);
         }
         made
     }
 
+    /// Makes an erased image in an empty file, which is called `path` now.
+    fn make_in(
+        mut storage: FileStorage,
+        path: &Path,
+        profile: &Profile,
+    ) -> Result<Self, OpenDeviceError> {
+        let profile = usable(profile)?;
+        let size = profile.geometry.image_size();
+        storage.fill(size, 0xFF)?;
+        debug_assert_eq!(storage.size(), Ok(size));
+        let side = Side::new(&profile);
+        let nand = Self::assemble(storage, Self::side_path(path), profile, side)?;
+        nand.save(side::Closing::Open).map(|()| nand)
+    }
+
     /// Whether a path holds an image: a side file lies beside it, and it is no file of segments.
-    #[must_use]
-    pub fn is_at(path: &Path) -> bool {
-        Self::side_of(path).exists() && !begins_with(path, crate::segment::MAGIC)
+    ///
+    /// # Errors
+    ///
+    /// Those of the host: nothing is known of what stands there.
+    pub fn is_at(path: &Path) -> Result<bool, OpenDeviceError> {
+        let has_side = kind_of(&Self::side_of(path)?)?.is_some();
+        Ok(has_side && !begins_with(path, crate::segment::MAGIC)?)
     }
 
     /// The side file of an image: `PATH.toml`.
@@ -112,13 +123,15 @@ impl ImageNand {
 
     /// The side file of an image that may be there under another name: a link to it has that of the image it points
     /// to, unless one lies beside the link alone.
-    fn side_of(path: &Path) -> PathBuf {
+    fn side_of(path: &Path) -> Result<PathBuf, OpenDeviceError> {
         let own = Self::side_path(path);
-        if !path.is_symlink() {
-            return own;
+        let is_link = link_kind_of(path)?.is_some_and(|kind| kind.is_symlink());
+        if !is_link || kind_of(path)?.is_none() {
+            return Ok(own);
         }
-        let pointed = fs::canonicalize(path).map(|image| Self::side_path(&image));
-        pointed.ok().filter(|side| side.exists()).unwrap_or(own)
+        let image = fs::canonicalize(path).map_err(|error| side::io(path, &error))?;
+        let pointed = Self::side_path(&image);
+        Ok(if kind_of(&pointed)?.is_some() { pointed } else { own })
     }
 
     /// Opens an image with the side file beside it.
@@ -128,7 +141,7 @@ impl ImageNand {
     /// Says what is wrong: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of our
     /// own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::load(path, Access::Write, |carried, profile| {
+        Self::load(path, Access::Write, FileLock::Required, |carried, profile| {
             let made = match profile.ecc {
                 EccOwner::Own => Carried::Own(profile.capabilities.code_word),
                 EccOwner::Device => Carried::Nothing,
@@ -141,10 +154,11 @@ impl ImageNand {
     fn load(
         path: &Path,
         access: Access,
+        lock: FileLock,
         settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
     ) -> Result<Self, OpenDeviceError> {
-        let mut storage = FileStorage::open_for(path, access)?;
-        let side_path = Self::side_of(path);
+        let mut storage = FileStorage::open_with(path, access, lock)?;
+        let side_path = Self::side_of(path)?;
         let (profile, blocks) = side::load(&side_path)?;
         // Before memory is taken for as many blocks as the profile says.
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
@@ -246,6 +260,7 @@ impl ImageNand {
     }
 
     fn save(&self, closing: side::Closing) -> Result<(), OpenDeviceError> {
+        self.storage.require_process()?;
         let side = Side {
             bad: self.bad.clone(),
             erase_counts: self.erase_counts.clone(),
@@ -443,6 +458,19 @@ impl EccNand<ImageNand> {
         Ok(Self::new(ImageNand::make(path, profile)?, profile)?)
     }
 
+    /// As [`EccNand::create_image`], in a file that has its name later: when the device is closed.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImageNand::create`].
+    pub fn create_image_in(
+        making: &Making,
+        storage: FileStorage,
+        profile: &Profile,
+    ) -> Result<Self, OpenDeviceError> {
+        Ok(Self::new(ImageNand::make_in(storage, making.path(), profile)?, profile)?)
+    }
+
     /// Opens an image with the side file beside it. Whether the ECC is ours is read off the image, where the
     /// side file leaves it to the device.
     ///
@@ -450,7 +478,7 @@ impl EccNand<ImageNand> {
     ///
     /// As [`ImageNand::open`]; `Ecc` when the side file speaks of other code words than the image has.
     pub fn open_image(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::open_image_for(path, Access::Write)
+        Self::open_image_with(path, Access::Write, FileLock::Required)
     }
 
     /// As [`EccNand::open_image`], to be read, which it may be by several at a time. Neither the image nor the
@@ -460,14 +488,30 @@ impl EccNand<ImageNand> {
     ///
     /// As [`EccNand::open_image`], but for `ReadOnly`.
     pub fn open_image_read_only(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::open_image_for(path, Access::Read)
+        Self::open_image_with(path, Access::Read, FileLock::Required)
     }
 
-    fn open_image_for(path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
-        let image = ImageNand::load(path, access, Carried::settle)?;
+    /// As [`EccNand::open_image`] and [`EccNand::open_image_read_only`], with a lock or where the file system has
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// As both; `NoLocks` where a lock is required and there is none.
+    pub fn open_image_with(
+        path: &Path,
+        access: Access,
+        lock: FileLock,
+    ) -> Result<Self, OpenDeviceError> {
+        let image = ImageNand::load(path, access, lock, Carried::settle)?;
         let profile = image.profile.clone();
         Ok(Self::new(image, &profile)?)
     }
+}
+
+/// The profile of an image to be made, if it is that of a chip.
+fn usable(profile: &Profile) -> Result<Profile, OpenDeviceError> {
+    let profile = profile.clone().checked()?;
+    if profile.capabilities.needs_sync { Err(OpenDeviceError::Unsuitable) } else { Ok(profile) }
 }
 
 /// Byte of the spare area that marks a bad block (K4).

@@ -74,7 +74,8 @@ pub use sim::{PageContent, SimNand};
 pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
 pub use storage::{
-    CodeWords, FileStorage, OpenDeviceError, SharedStorage, SideFault, SimStorage, Storage,
-    StorageError, name_anew, require_missing, sync_name,
+    Access, CodeWords, FileLock, FileStorage, Making, OpenDeviceError, SharedStorage, SideFault,
+    SimStorage, Storage, StorageError, give_up_files, kind_of, link_kind_of, require_missing,
+    require_one_name, sync_name,
 };
 pub use timing::Timing;

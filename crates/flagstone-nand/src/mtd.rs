@@ -30,7 +30,7 @@ use rustix::io::Errno;
 
 use crate::ecc::{Carried, survey};
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::OpenDeviceError;
+use crate::storage::{OpenDeviceError, Process};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccOwner, FlashRule, Geometry, Nand, NandError,
     PhysicalPage, Profile, ProgramOrder, ProgramPart, ReadPart, SpareRange,
@@ -68,6 +68,8 @@ struct BlockState {
 #[derive(Debug)]
 pub struct MtdNand {
     file: File,
+    /// Who may use it: a child of a fork knows other things of it than the chip.
+    process: Process,
     profile: Profile,
     rules: Rules,
     known: HashMap<BlockIndex, BlockState>,
@@ -141,6 +143,7 @@ impl MtdNand {
     fn assemble(file: File, profile: Profile) -> Self {
         Self {
             file,
+            process: Process::current(),
             rules: Rules::new(profile.geometry, profile.device_capabilities()),
             mode: if profile.ecc == EccOwner::Own { Mode::Raw } else { Mode::Place },
             profile,
@@ -387,6 +390,7 @@ impl Nand for MtdNand {
         if self.profile.geometry.page_from_number(page.number()).is_none() {
             return Err(NandError::Rule { page, rule: FlashRule::Alignment });
         }
+        self.process.require()?;
         let size = part.data.len() + part.spare.len();
         let read = self.read_parts(page, &mut part);
         self.counters.page_reads += 1;
@@ -406,6 +410,7 @@ impl Nand for MtdNand {
         page: PhysicalPage,
         part: ProgramPart<'_>,
     ) -> Result<Completion, NandError> {
+        self.process.require()?;
         let span = self.judge(page, &part)?;
         let written = match self.mode {
             Mode::Place => self.write_placed(page, &part),
@@ -428,6 +433,7 @@ impl Nand for MtdNand {
     }
 
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
+        self.process.require()?;
         let geometry = self.profile.geometry;
         let length = u64::from(geometry.page_size) * u64::from(geometry.pages_per_block);
         let erased = ioctl::erase(&self.file, self.block_start(block)?, length);
@@ -455,6 +461,7 @@ impl Nand for MtdNand {
     }
 
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        self.process.require()?;
         let start = self.block_start(block)?;
         let marked = ioctl::mark_bad(&self.file, start);
         marked_bad(marked, || ioctl::is_bad(&self.file, start)).map_err(host)

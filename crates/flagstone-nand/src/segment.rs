@@ -151,10 +151,7 @@ impl SegmentFile<FileStorage> {
             // What has a size of its own is refused for that.
             Extent::Growing => 0,
         };
-        FileStorage::create_for(path, size, |storage| match extent {
-            Extent::Fixed => Self::create(storage, profile),
-            Extent::Growing => Self::create_growing(storage, profile, BLOCKS_BEGUN_WITH),
-        })
+        FileStorage::create_for(path, size, |storage| Self::create_in(storage, profile, extent))
     }
 }
 
@@ -169,6 +166,22 @@ impl<S: Storage> SegmentFile<S> {
     /// `Unsuitable` for a profile with a spare area or without sync; host errors.
     pub fn create(storage: S, profile: &Profile) -> Result<Self, OpenDeviceError> {
         Self::create_with(storage, profile, None)
+    }
+
+    /// Makes a device on empty storage, all of it or its beginning.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentFile::create`] and [`SegmentFile::create_growing`].
+    pub fn create_in(
+        storage: S,
+        profile: &Profile,
+        extent: Extent,
+    ) -> Result<Self, OpenDeviceError> {
+        match extent {
+            Extent::Fixed => Self::create(storage, profile),
+            Extent::Growing => Self::create_growing(storage, profile, BLOCKS_BEGUN_WITH),
+        }
     }
 
     /// Makes a device that begins with `blocks` segments, two at least, and grows to the size that `profile` has.
@@ -205,7 +218,7 @@ impl<S: Storage> SegmentFile<S> {
         storage.sync()?;
         storage.write_at(0, &head.encode())?;
         storage.sync()?;
-        Ok(Self::assemble(storage, head, vec![0; head.bad_size()], size))
+        Self::assemble(storage, head, vec![0; head.bad_size()], size)
     }
 
     /// Opens a device.
@@ -227,14 +240,19 @@ impl<S: Storage> SegmentFile<S> {
         }
         let mut bad = vec![0; head.bad_size()];
         storage.read_at(SUPERBLOCK_SIZE as u64, &mut bad)?;
-        Ok(Self::assemble(storage, head, bad, found))
+        Self::assemble(storage, head, bad, found)
     }
 
-    fn assemble(mut storage: S, head: Head, bad: Vec<u8>, size: u64) -> Self {
+    fn assemble(
+        mut storage: S,
+        head: Head,
+        bad: Vec<u8>,
+        size: u64,
+    ) -> Result<Self, OpenDeviceError> {
         let geometry = head.geometry;
         storage.expect_segments(head.size(), geometry.block_size());
         let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
-        let has_holes = storage.has_holes();
+        let has_holes = storage.has_holes()?;
         let shared = storage.shared().map(|storage| Shared::new(storage, geometry, head.size()));
         let mut device = Self {
             storage,
@@ -254,7 +272,7 @@ impl<S: Storage> SegmentFile<S> {
             poisoned: false,
         };
         device.set_present(head.present_in(size));
-        device
+        Ok(device)
     }
 
     /// Takes note that `block_count` segments are there.

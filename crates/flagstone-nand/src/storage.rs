@@ -3,13 +3,16 @@
 //! Owns reading, writing and syncing bytes at offsets. Never knows pages or blocks.
 //!
 //! - **O1** Written bytes are visible at once and durable after the next successful `sync`.
-//! - **O2** One user at a time, or several that only read: an open file is locked until it is dropped.
+//! - **O2** One user at a time, or several that only read: an open file is locked until it is dropped, where the file
+//!   system locks any or a lock is required. A child of a fork is another user.
 //! - **O3** A sync through a [`SharedStorage`] covers every write that returned before it began, whoever wrote.
 
 #[cfg(target_os = "linux")]
 mod direct;
 mod file;
 mod fresh;
+mod making;
+mod process;
 mod sim;
 
 use std::fmt;
@@ -21,7 +24,10 @@ use thiserror::Error;
 pub(crate) use file::begins_with;
 #[cfg(target_os = "linux")]
 pub(crate) use file::lock;
-pub use file::{FileStorage, name_anew, require_missing, sync_name};
+pub use file::{FileStorage, require_missing, sync_name};
+pub use making::{Making, give_up_files, kind_of, link_kind_of, require_one_name};
+#[cfg(target_os = "linux")]
+pub(crate) use process::Process;
 pub use sim::SimStorage;
 
 use crate::{CodeWord, Completion, NandError};
@@ -42,6 +48,9 @@ pub enum StorageError {
     /// There is no room for more bytes.
     #[error("no room for more bytes")]
     NoSpace,
+    /// Another process opened the file: this one was forked from it.
+    #[error("the file was opened by another process, from which this one was forked")]
+    OtherProcess,
     /// The operating system refused the call.
     #[error("{}", std::io::Error::from_raw_os_error(*errno))]
     Host {
@@ -52,11 +61,21 @@ pub enum StorageError {
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// Everything, alone.
     Write,
     /// Reading alone, beside others that read.
     Read,
+}
+
+/// What becomes of a file on a file system that locks none, as some across a network and in user space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileLock {
+    /// It is not opened: nothing would keep a second user out.
+    #[default]
+    Required,
+    /// It is opened all the same: whoever says so sees to it that nobody else has it open.
+    WherePossible,
 }
 
 /// `EIO` on every Unix: for failures that carry no number of their own.
@@ -75,9 +94,15 @@ impl From<StorageError> for NandError {
             StorageError::SyncFailed => Self::SyncFailed,
             StorageError::BeyondEnd => Self::Host { errno: EIO },
             StorageError::NoSpace => Self::NoSpace,
+            StorageError::OtherProcess => Self::OtherProcess,
             StorageError::Host { errno } => Self::Host { errno },
         }
     }
+}
+
+/// The error that a host call gave.
+fn io(error: &std::io::Error) -> OpenDeviceError {
+    OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
 }
 
 /// Why a device file cannot be created or opened.
@@ -129,6 +154,25 @@ pub enum OpenDeviceError {
     /// Another process has the file open, or this one has it already.
     #[error("the device is open already, in another process or in this one")]
     Locked,
+    /// The file system locks no files. Option `file_lock` of a database, or [`FileLock::WherePossible`], opens it
+    /// without a lock.
+    #[error(
+        "the file system locks no files ({}): with option file_lock=where-possible the file is opened without a \
+         lock, and you see to it that nobody else has it open",
+        std::io::Error::from_raw_os_error(*errno)
+    )]
+    NoLocks {
+        /// `errno` of the failed call.
+        errno: i32,
+    },
+    /// The file has several names (hard links): replaced under one of them, it would stay as it was under the others.
+    #[error(
+        "the file has {count} names (hard links): replaced under one, it would stay as it is under the others"
+    )]
+    Linked {
+        /// How many.
+        count: u64,
+    },
     /// The file cannot be written.
     #[error("the device cannot be written")]
     ReadOnly,
@@ -289,9 +333,13 @@ pub trait Storage {
     /// Host errors, power loss.
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
 
-    /// Whether some bytes have no room of their own, as far as is known.
-    fn has_holes(&self) -> bool {
-        false
+    /// Whether some bytes have no room of their own.
+    ///
+    /// # Errors
+    ///
+    /// Host errors.
+    fn has_holes(&self) -> Result<bool, StorageError> {
+        Ok(false)
     }
 
     /// Makes sure of room for `size` bytes at `offset` that may have been discarded; their content stays.

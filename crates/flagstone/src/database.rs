@@ -5,13 +5,14 @@
 //! for all.
 
 use std::fmt;
-use std::fs;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use flagstone_nand::{EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, SegmentFile};
+use flagstone_nand::{
+    Access, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, SegmentFile, kind_of,
+};
 use flagstone_space::{BlockReport, SpaceStats};
 use tracing::{debug, info};
 
@@ -49,6 +50,11 @@ pub use transaction::{Commit, Transaction};
 pub type AnyNand = Box<dyn Nand + Send>;
 
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
+///
+/// It does not cross a fork: in the child, what reaches the device gives [`EngineError::OtherProcess`] and nothing is
+/// written, while the parent goes on. What is in memory is readable as it was, and a commit of
+/// [`Durability::Deferred`] waits there for a flush that fails. A database that is open to be read may be read on both
+/// sides.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -105,10 +111,10 @@ impl Database<AnyNand> {
     /// # Errors
     ///
     /// `Device`: no such file, no device of ours, another version, damaged, locked by another
-    /// process, or read-only. `Mount` or `Corrupt`: no database on it, or a damaged one. `Options`:
+    /// process, on a file system that locks none ([`crate::FileLock`]), or read-only. `Mount` or `Corrupt`: no database on it, or a damaged one. `Options`:
     /// they do not fit the device. Nothing was written.
     pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
-        Self::open_on(open_device(path.as_ref())?, options)
+        Self::open_on(open_device(path.as_ref(), Access::Write, options)?, options)
     }
 
     /// Opens a database to be read: not a byte of its files is written, now or later, and they need not be
@@ -147,44 +153,30 @@ impl Database<AnyNand> {
     /// As [`Database::open`]; `NeedsMemory` when changes since the last checkpoint do not fit the memory
     /// that `options` give.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
-        Self::open_read_only_on(open_device_to_read(path.as_ref())?, options)
+        Self::open_read_only_on(open_device(path.as_ref(), Access::Read, options)?, options)
     }
 }
 
 /// Opens the device that a path holds: a file of segments when it begins like one, a NAND image when its profile
 /// lies beside it.
-fn open_device(path: &Path) -> Result<AnyNand, OpenDeviceError> {
+fn open_device(path: &Path, access: Access, options: &Options) -> Result<AnyNand, OpenDeviceError> {
+    let lock = options.file_lock.into();
     #[cfg(target_os = "linux")]
-    if is_node(path) {
-        return Ok(Box::new(EccNand::open_mtd(path, None)?));
+    if kind_of(path)?.is_some_and(|kind| kind.is_char_device()) {
+        return Ok(Box::new(match access {
+            Access::Write => EccNand::open_mtd(path, None)?,
+            Access::Read => EccNand::open_mtd_read_only(path, None)?,
+        }));
     }
-    if ImageNand::is_at(path) {
-        return Ok(Box::new(EccNand::open_image(path)?));
+    if ImageNand::is_at(path)? {
+        return Ok(Box::new(EccNand::open_image_with(path, access, lock)?));
     }
-    Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
-}
-
-/// As [`open_device`], to be read.
-fn open_device_to_read(path: &Path) -> Result<AnyNand, OpenDeviceError> {
-    #[cfg(target_os = "linux")]
-    if is_node(path) {
-        return Ok(Box::new(EccNand::open_mtd_read_only(path, None)?));
-    }
-    if ImageNand::is_at(path) {
-        return Ok(Box::new(EccNand::open_image_read_only(path)?));
-    }
-    Ok(Box::new(SegmentFile::open(FileStorage::open_read_only(path)?)?))
-}
-
-/// Whether a path is a device node of the kind that raw NAND has.
-#[cfg(target_os = "linux")]
-fn is_node(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
+    Ok(Box::new(SegmentFile::open(FileStorage::open_with(path, access, lock)?)?))
 }
 
 /// Whether a path holds neither an image nor a device of the system.
-fn is_plain_file(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.is_file()) && !ImageNand::is_at(path)
+fn is_plain_file(path: &Path) -> Result<bool, OpenDeviceError> {
+    Ok(kind_of(path)?.is_some_and(|kind| kind.is_file()) && !ImageNand::is_at(path)?)
 }
 
 impl<D: Nand> Database<D> {
@@ -327,8 +319,8 @@ impl<D: Nand> Database<D> {
         self.runtime.kept_snapshots()
     }
 
-    /// A snapshot that is kept, to be read. Its tables are opened with [`Snapshot::table`]: one of the database
-    /// may have the number that another had then.
+    /// A snapshot that is kept, to be read. Its tables are opened with [`Snapshot::table`]; one of the database is
+    /// taken as well, as long as it had its name then.
     ///
     /// # Errors
     ///
@@ -464,8 +456,16 @@ impl<D: Nand> Database<D> {
     /// The device failed; commits are as durable as they were.
     pub fn close(self) -> Result<(), EngineError> {
         self.flush()?;
-        if self.runtime.engine().has_logged() {
-            self.runtime.close_now()?;
+        let (has_logged, sound) = {
+            let engine = self.runtime.engine();
+            (engine.has_logged(), engine.sound())
+        };
+        match sound {
+            // Nothing could be written, and nothing had to be.
+            Err(EngineError::ReadOnly | EngineError::WornOut) if !has_logged => {}
+            Err(error) => return Err(error),
+            Ok(()) if has_logged => self.runtime.close_now()?,
+            Ok(()) => {}
         }
         info!("closed");
         Ok(())

@@ -42,6 +42,7 @@ mod full;
 mod glance;
 mod journal;
 mod merge;
+mod owner;
 mod pool;
 mod price;
 pub(crate) mod reads;
@@ -68,6 +69,7 @@ pub(crate) use descent::{DEPTH_MAX, Seek, check_node};
 pub(crate) use dropped::Freed;
 pub(crate) use glance::{LeafRows, LeafValue};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
+pub(crate) use owner::Owner;
 use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
@@ -236,6 +238,8 @@ struct Limits {
 /// All state above the space floor. See the module's head.
 #[derive(Debug)]
 pub struct Engine {
+    /// Whom its handles belong to.
+    pub(crate) owner: Owner,
     options: Options,
     payload_size: usize,
     limits: Limits,
@@ -245,7 +249,6 @@ pub struct Engine {
     /// Levels of the tallest tree that was seen.
     height: usize,
     transactions: HashMap<Xid, Transaction>,
-    xid_next: u64,
     locks: LockTable,
     woken: Vec<Xid>,
     log: LogWriter,
@@ -363,7 +366,9 @@ impl Engine {
     /// An engine over a space floor whose logical pages carry `payload_size` bytes.
     pub(crate) fn new(options: Options, payload_size: usize, log: LogWriter) -> Self {
         let limits = Limits::of(&options, options.frame_share, payload_size, HEIGHT_MIN);
+        let owner = Owner::unique();
         Self {
+            owner,
             limits,
             payload_size,
             trees: vec![Tree::catalog()],
@@ -371,7 +376,6 @@ impl Engine {
             split: Split::new(options.frame_share),
             height: 1,
             transactions: HashMap::new(),
-            xid_next: 1,
             locks: LockTable::within(options.memory / LOCKS_SHARE),
             woken: Vec::new(),
             durable_chain: log.chain(),
@@ -395,7 +399,7 @@ impl Engine {
             memory_peak: 0,
             uncommitted_size: 0,
             growth: full::Growth::default(),
-            snapshots: snapshot::Snapshots::default(),
+            snapshots: snapshot::Snapshots::of(owner),
             quiet: 0,
             reads: Reads::default(),
             unused_pages: Vec::new(),

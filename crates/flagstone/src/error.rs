@@ -124,6 +124,12 @@ pub enum EngineError {
     /// The table does not exist.
     #[error("there is no such table")]
     NoTable,
+    /// The table was opened in another database, in an earlier opening of this one, or in a kept snapshot.
+    #[error(
+        "the table is not one of this database as it is open: it belongs to another, to an earlier opening, or to \
+         a kept snapshot"
+    )]
+    ForeignTable,
     /// A table of that name exists already.
     #[error("there is a table of that name already")]
     TableExists,
@@ -132,7 +138,7 @@ pub enum EngineError {
         "`@` stands between the names of a table and of its index: no other table is given such a name"
     )]
     IndexName,
-    /// The savepoint belongs to another transaction, or was rolled back.
+    /// The savepoint belongs to another transaction, of this database or of another, or was rolled back.
     #[error("the savepoint is no longer valid")]
     NoSavepoint,
     /// The snapshot was ended to free the space it held.
@@ -168,6 +174,12 @@ pub enum EngineError {
     /// The database was opened for reading only.
     #[error("the database is open for reading only")]
     ReadOnly,
+    /// Another process opened the database: this one was forked from it. Nothing was written; open it here, once the
+    /// other has closed it.
+    #[error(
+        "the database was opened by another process, from which this one was forked: open it here"
+    )]
+    OtherProcess,
     /// An earlier write failed in a way that leaves its outcome unknown: read-only from then on.
     #[error("an earlier device failure poisoned the database; reopen it")]
     Poisoned,
@@ -200,10 +212,19 @@ pub enum EngineError {
     },
     /// The device failed.
     #[error(transparent)]
-    Device(#[from] NandError),
+    Device(NandError),
     /// The space floor failed.
     #[error(transparent)]
     Space(SpaceError),
+}
+
+impl From<NandError> for EngineError {
+    fn from(error: NandError) -> Self {
+        match error {
+            NandError::OtherProcess => Self::OtherProcess,
+            error => Self::Device(error),
+        }
+    }
 }
 
 /// Whole seconds, the last one begun.
@@ -222,7 +243,7 @@ impl From<SpaceError> for EngineError {
             SpaceError::WornOut => Self::WornOut,
             SpaceError::ReadOnly => Self::ReadOnly,
             SpaceError::UnknownFrozen(_) => Self::NoSnapshot,
-            SpaceError::Device(device) => Self::Device(device),
+            SpaceError::Device(device) => device.into(),
             other => Self::Space(other),
         }
     }

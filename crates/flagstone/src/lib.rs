@@ -87,8 +87,8 @@ pub use flagstone_derive::{Key, Value};
 pub use flagstone_space::{Bill, Cause};
 pub use lock::Xid;
 pub use options::{
-    AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FrameKind, MergeTo, Options,
-    OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
+    AbsentLeaf, Budget, Collection, CommitBy, Compaction, Durability, FileLock, FrameKind, MergeTo,
+    Options, OptionsError, PRESETS, Preset, RelocationFolding, Replacement, SplitTime, SuperGroup,
     VerifyOnOpen, Victim, WearLevelling, WriteCount,
 };
 pub use runtime::{

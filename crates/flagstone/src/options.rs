@@ -256,6 +256,27 @@ pub enum VerifyOnOpen {
     Check,
 }
 
+/// Whether the file of a database has to be locked: the lock keeps every second user out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileLock {
+    /// Where the file system locks none, as some across a network and in user space, the database is not opened.
+    #[default]
+    Required,
+    /// There it is opened without a lock: whoever says so sees to it that nobody else has it open. Two who write
+    /// destroy it.
+    WherePossible,
+}
+
+impl From<FileLock> for flagstone_nand::FileLock {
+    fn from(lock: FileLock) -> Self {
+        match lock {
+            FileLock::Required => Self::Required,
+            FileLock::WherePossible => Self::WherePossible,
+        }
+    }
+}
+
 /// Options of an engine: sizes in bytes, shares of the memory budget between 0 and 1.
 ///
 /// Later versions add fields. Begin with a preset and change what should differ: what is not named keeps
@@ -333,18 +354,27 @@ pub struct Options {
     pub append_scheme: Appends,
     /// Default durability of a commit.
     pub durability: Durability,
-    /// Longest time a group commit waits for company.
+    /// Longest time a group commit waits for company, a minute at most.
     pub group_delay: Duration,
     /// Share of a log page that, once gathered, ends the wait of a group commit.
     pub group_fill: f64,
     /// Longest time a transaction waits for one lock, before it is aborted with
-    /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Deadlocks are ended at once in any case.
+    /// [`crate::EngineError::LockTimeout`]; zero: until it has the lock. Ten seconds unless it is said: whoever holds
+    /// the lock as long may be the thread that waits. Deadlocks are ended at once in any case.
     pub lock_timeout: Duration,
+    /// Whether the file of the database has to be locked.
+    pub file_lock: FileLock,
     /// What is verified when the database is opened.
     pub verify_on_open: VerifyOnOpen,
     /// Seed of everything random in the engine.
     pub seed: u64,
 }
+
+/// Longest wait for a lock unless it is said: far more than a transaction takes, and less than a person's patience.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest wait for company: a lone commit waits as long.
+const GROUP_DELAY_MAX: Duration = Duration::from_secs(60);
 
 impl Default for Options {
     fn default() -> Self {
@@ -376,7 +406,8 @@ impl Default for Options {
             commit: CommitBy::Auto,
             append_scheme: Appends::auto(),
             durability: Durability::Immediate,
-            lock_timeout: Duration::ZERO,
+            lock_timeout: LOCK_TIMEOUT,
+            file_lock: FileLock::Required,
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
             verify_on_open: VerifyOnOpen::Off,
@@ -676,7 +707,14 @@ impl Options {
         self
     }
 
-    /// The same options with group commit: a flush waits for company for `delay` at most, and no
+    /// The same options on a file system that may lock no files: see [`FileLock`].
+    #[must_use]
+    pub fn with_file_lock(mut self, lock: FileLock) -> Self {
+        self.file_lock = lock;
+        self
+    }
+
+    /// The same options with group commit: a flush waits for company for `delay` at most, a minute or less, and no
     /// longer once the share `fill` of a log page has gathered.
     ///
     /// ```
@@ -784,6 +822,10 @@ impl Options {
         }
         if !share(self.group_fill) {
             return refuse("group_fill", self.group_fill.to_string(), "between 0 and 1");
+        }
+        if self.group_delay > GROUP_DELAY_MAX {
+            let must = "a minute at most";
+            return refuse("group_delay", format!("{:?}", self.group_delay), must);
         }
         if self.commit == CommitBy::Flags
             && let Some(lack) = flag_lack(&device.geometry(), &device.capabilities())

@@ -43,7 +43,7 @@ pub fn reseal_log(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize> {
 /// A table of another engine, by the number that the engine gave it.
 #[must_use]
 pub fn table(id: u32) -> Table {
-    Table { id }
+    Table::of(id)
 }
 
 /// The number of a table.

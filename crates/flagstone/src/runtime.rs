@@ -858,8 +858,8 @@ impl<D: Nand> Runtime<D> {
     /// The device failed in a way that leaves its state unknown (rule D8), or has no spare blocks.
     fn poison_for<T>(&self, error: EngineError) -> Result<T, EngineError> {
         warn!(%error, "the device failed: nothing is written any more");
-        let fault = match error {
-            EngineError::WornOut => EngineError::WornOut,
+        let fault = match &error {
+            EngineError::WornOut | EngineError::OtherProcess => error.clone(),
             _ => EngineError::Poisoned,
         };
         self.engine().poison(fault);

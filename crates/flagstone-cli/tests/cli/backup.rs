@@ -40,7 +40,7 @@ fn what_was_backed_up_is_restored_on_the_other_device() {
         let export = flagstone(&["export", &restored]).ok().stdout;
         assert!(export == place.run("export", &[]).ok().stdout, "{device:?}");
         assert_eq!(flagstone(&["check", &restored, "--json"]).ok().json()["sound"], true);
-        assert!(names(&place).iter().all(|name| !name.contains("restoring")));
+        assert!(names(&place).iter().all(|name| !name.starts_with(".flagstone-")));
     }
 }
 
@@ -121,8 +121,8 @@ fn nothing_is_written_over() {
     assert_eq!(names(&place), before, "a restore that does not fit leaves nothing");
 }
 
-/// Goal: what a restore left that was cut off is in nobody's way, unless it is at work. Method: the file under
-/// the name that it has meanwhile, as garbage and as a database that is open.
+/// Goal: what a restore left that was cut off is in nobody's way and goes, and what others have stays. Method: a restore
+/// that is killed half way, and a file under a name that says it is one.
 #[test]
 fn what_a_restore_left_is_replaced() {
     let place = filled(DEVICES[0]);
@@ -131,17 +131,22 @@ fn what_a_restore_left_is_replaced() {
     let before = names(&place);
     let ran = flagstone(&["restore", &new, &out, "--device", "file", "--profile", "slc-2k"]);
     assert!(ran.stderr.contains("new: "), "{ran:?}");
-    assert!(!ran.fails(7).stderr.contains(".restoring"), "nobody knows that name");
+    assert!(!ran.fails(7).stderr.contains(".flagstone-"), "nobody knows that name");
     assert_eq!(names(&place), before, "a restore that cannot begin leaves nothing");
-    let unfinished = place.file("new.restoring");
-    let held = Database::create(&unfinished, &Options::default()).expect("created");
-    assert!(!flagstone(&["restore", &new, &out]).fails(9).stderr.contains(".restoring"));
-    drop(held);
-    fs::write(place.file("new.restoring.toml"), "stale").expect("written");
-    // A child that another test makes holds what this process held, until it runs its own program.
-    let mut tries = (0..1_000).map(|_| flagstone(&["restore", &new, &out]));
-    tries.find(|ran| ran.code != 9).expect("nobody holds it for long").ok();
-    assert!(names(&place).iter().all(|name| !name.contains("restoring")));
+    let mut killed = binary(&["restore", &new, "-"]).stdin(Stdio::piped()).spawn().expect("runs");
+    while names(&place) == before {
+        assert!(killed.try_wait().expect("ours").is_none(), "it waits for the backup");
+        thread::yield_now();
+    }
+    killed.kill().expect("may be killed");
+    killed.wait().expect("ends");
+    let left = names(&place);
+    assert!(left.len() == before.len() + 1 && !place.file("new").exists(), "{left:?}");
+    Database::create(place.file("new.restoring"), &Options::default()).expect("created");
+    flagstone(&["restore", &new, &out]).ok();
+    let mut expected = [before, vec!["new".into(), "new.restoring".into()]].concat();
+    expected.sort();
+    assert_eq!(names(&place), expected);
     assert_eq!(flagstone(&["get", &new, "users", "ada"]).ok().stdout, "countess\n");
 }
 
@@ -194,7 +199,7 @@ fn a_name_that_is_taken_meanwhile_is_not_written_over() {
         let mut restore = restore.spawn().expect("runs");
         let mut pipe = restore.stdin.take().expect("piped");
         pipe.write_all(half).expect("it reads");
-        while !place.file("new.restoring").exists() {
+        while !names(&place).iter().any(|name| name.starts_with(".flagstone-")) {
             assert!(restore.try_wait().expect("ours").is_none(), "it waits for the rest");
             thread::yield_now();
         }
@@ -207,7 +212,8 @@ fn a_name_that_is_taken_meanwhile_is_not_written_over() {
         let message = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(18), "{message}");
         assert!(message.contains("File exists"), "{message}");
-        let left: Vec<_> = before.into_iter().filter(|name| !name.contains("restoring")).collect();
+        let left: Vec<_> =
+            before.into_iter().filter(|name| !name.starts_with(".flagstone-")).collect();
         assert_eq!(names(&place), left, "{device:?}");
         assert_eq!(flagstone(&["get", &new, "t", "mine"]).ok().stdout, "yes\n");
         flagstone(&["get", &new, "users", "ada"]).fails(3);

@@ -65,5 +65,51 @@ fn a_killed_compaction_leaves_a_whole_database() {
     assert!(place.run("export", &[]).ok().stdout == before);
     let names = std::fs::read_dir(place.file("")).expect("readable");
     let mut names = names.map(|entry| entry.expect("readable").file_name());
-    assert!(names.all(|name| !name.to_string_lossy().contains("compacting")));
+    assert!(names.all(|name| !name.to_string_lossy().starts_with(".flagstone-")));
+}
+
+/// Goal: a creation that is killed at any moment leaves the database or no file of that name, and keeps nobody from
+/// creating it. Method: later and later kills, of a file that is written as a whole and of one that grows, until one
+/// comes too late.
+#[test]
+fn a_killed_creation_is_in_nobodys_way() {
+    for size in [&["--capacity", "256MiB"][..], &[]] {
+        for step in 0..40 {
+            let place = Place::empty();
+            let path = place.path("db");
+            let create = [&["create", path.as_str()], size].concat();
+            let mut child = binary(&create).stdout(Stdio::null()).spawn().expect("runs");
+            thread::sleep(Duration::from_millis(step * 3));
+            let is_done = child.try_wait().expect("runs").is_some();
+            child.kill().expect("may be killed");
+            child.wait().expect("ends");
+            if place.file("db").exists() {
+                place.run("check", &[]).ok();
+            } else {
+                flagstone(&create).ok();
+            }
+            let names = std::fs::read_dir(place.file("")).expect("readable");
+            let names: Vec<_> = names.map(|entry| entry.expect("readable").file_name()).collect();
+            assert_eq!(names, ["db"], "killed after {step} steps");
+            if is_done {
+                break;
+            }
+        }
+    }
+}
+
+/// Goal: two names of one file stay names of one database. Method: a hard link; a symbolic one is followed.
+#[test]
+fn a_file_with_two_names_stays_one_database() {
+    let place = filled(DEVICES[1], 100);
+    std::fs::hard_link(place.file("db"), place.file("link")).expect("linked");
+    let ran = place.run("compact", &["--json"]).fails(21);
+    assert!(ran.stderr.contains("\"linked\"") && ran.stderr.contains("2 names"), "{}", ran.stderr);
+    place.run("put", &["t", "by-one", "x"]).ok();
+    flagstone(&["put", &place.path("link"), "t", "by-two", "x"]).ok();
+    place.run("get", &["t", "by-two"]).ok();
+    std::fs::remove_file(place.file("link")).expect("removed");
+    std::os::unix::fs::symlink(place.file("db"), place.file("link")).expect("linked");
+    flagstone(&["compact", &place.path("link")]).ok();
+    place.run("get", &["t", "by-one"]).ok();
 }

@@ -11,15 +11,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use toml::{Table, Value};
 
 use super::BlockState;
 use crate::rules::PageState;
-use crate::storage::{EIO, OpenDeviceError, SideFault};
+use crate::storage::{EIO, FileLock, Making, OpenDeviceError, SideFault, Storage as _, kind_of};
 use crate::{BlockIndex, Profile};
 
 /// Key of our table, which no profile has.
@@ -45,19 +45,10 @@ pub(super) struct Side {
     pub(super) programs: Programs,
 }
 
-/// Name of a side file that is not complete.
-fn unfinished(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    name.into()
-}
-
 /// Removes a side file, as far as it got.
 pub(super) fn remove(path: &Path) {
-    for path in [&unfinished(path), path] {
-        // What is not there need not go, and what cannot be removed stays.
-        let _ = fs::remove_file(path);
-    }
+    // What is not there need not go, and what cannot be removed stays.
+    let _ = fs::remove_file(path);
 }
 
 /// Reads a side file: the profile, and the table of the blocks if there is one.
@@ -135,14 +126,19 @@ impl Side {
         closing: Closing,
     ) -> Result<(), OpenDeviceError> {
         let text = self.text(profile, closing);
-        let fresh = unfinished(path);
-        // The name tells why, where the directory alone cannot be written.
-        let mut file = File::create(&fresh).map_err(|error| io(&fresh, &error))?;
-        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
-        written.and_then(|()| fs::rename(&fresh, path)).map_err(|error| {
-            // What cannot be removed stays; the next one takes its place.
-            let _ = fs::remove_file(&fresh);
-            io(path, &error)
+        let replace = || {
+            // A link goes on pointing to it.
+            let is_there = kind_of(path)?.is_some();
+            let target = if is_there { fs::canonicalize(path) } else { Ok(path.to_owned()) };
+            let target = target.map_err(|error| io(path, &error))?;
+            // The image has the lock.
+            let (making, mut storage) = Making::begin(&target, FileLock::WherePossible)?;
+            storage.write_at(0, text.as_bytes())?;
+            if is_there { making.replace() } else { making.appear() }
+        };
+        replace().map_err(|failed| match failed {
+            OpenDeviceError::Io { errno } => error(path, SideFault::Io { errno }),
+            failed => failed,
         })
     }
 
@@ -199,7 +195,7 @@ impl Side {
     }
 }
 
-fn io(path: &Path, found: &std::io::Error) -> OpenDeviceError {
+pub(super) fn io(path: &Path, found: &std::io::Error) -> OpenDeviceError {
     error(path, SideFault::Io { errno: found.raw_os_error().unwrap_or(EIO) })
 }
 

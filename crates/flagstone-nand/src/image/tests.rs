@@ -4,6 +4,7 @@
 use tempfile::TempDir;
 
 use super::*;
+use crate::storage::EEXIST;
 use crate::{CodeWords, Inconsistency, ProfileError, SideFault, SimNand};
 
 fn tiny() -> Profile {
@@ -346,8 +347,8 @@ fn other_code_words_than_the_images_are_refused() {
     assert_eq!(ImageNand::create(&path, &wrong).map(drop), Err(OpenDeviceError::Unsuitable));
 }
 
-/// Goal: a creation that fails takes and leaves nothing. Method: somebody's file where the side file would
-/// stand, then a directory where it would be written.
+/// Goal: a creation that fails takes and leaves nothing, and one that does not takes nothing of others. Method:
+/// somebody's file where the side file would stand, then one with nearly its name.
 #[test]
 fn a_creation_that_fails_leaves_every_file_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
@@ -359,12 +360,10 @@ fn a_creation_that_fails_leaves_every_file_as_it_was() {
     assert!(!path.exists());
 
     std::fs::remove_file(&side).unwrap();
-    let in_the_way = directory.path().join("own.toml.new");
-    std::fs::create_dir(&in_the_way).unwrap();
-    assert!(ImageNand::create(&path, &tiny()).is_err());
-    assert!(!path.exists() && !side.exists());
-    std::fs::remove_dir(&in_the_way).unwrap();
+    let beside = directory.path().join("own.toml.new");
+    std::fs::write(&beside, "mine").unwrap();
     ImageNand::create(&path, &tiny()).unwrap();
+    assert_eq!(std::fs::read(&beside).unwrap(), b"mine");
     assert_eq!(ImageNand::create(&path, &tiny()).unwrap_err(), taken);
     assert!(path.exists() && side.exists());
 }
@@ -378,13 +377,28 @@ fn a_side_file_that_cannot_be_saved_leaves_no_other() {
     let text = std::fs::read(&side).unwrap();
     std::fs::remove_file(&side).unwrap();
     std::fs::create_dir_all(side.join("in the way")).unwrap();
-    let unfinished = path.with_extension("img.toml.new");
+    let count = || std::fs::read_dir(side.parent().unwrap()).unwrap().count();
     assert!(matches!(nand.close(), Err(OpenDeviceError::Side { path, .. }) if path == side));
-    assert!(!unfinished.exists());
+    assert_eq!(count(), 2, "the image and the directory");
     std::fs::remove_dir_all(&side).unwrap();
     std::fs::write(&side, text).unwrap();
     ImageNand::open(&path).unwrap().close().unwrap();
-    assert!(side.is_file() && !unfinished.exists());
+    assert!(side.is_file() && count() == 2);
+}
+
+/// Goal: a side file keeps its other names, and links to it go on pointing to it: a save puts a new one in its place.
+/// Method: a hard link, which is refused, and a symbolic one.
+#[test]
+fn a_side_file_with_other_names_is_not_parted_from_them() {
+    let (directory, path, nand) = created(&tiny());
+    nand.close().unwrap();
+    let (side, other) = (ImageNand::side_path(&path), directory.path().join("other.toml"));
+    std::fs::hard_link(&side, &other).unwrap();
+    assert_eq!(ImageNand::open(&path).map(drop), Err(OpenDeviceError::Linked { count: 2 }));
+    std::fs::remove_file(&side).unwrap();
+    std::os::unix::fs::symlink(&other, &side).unwrap();
+    ImageNand::open(&path).unwrap().close().unwrap();
+    assert!(side.is_symlink() && other.is_file());
 }
 
 /// What is wrong in the side file of an image that does not open.

@@ -12,7 +12,7 @@ use super::ioctl::Mode;
 use super::sysfs::Sysfs;
 use super::{EINVAL, ENDURANCE, KIND_NAND, MtdNand, PROBE_PROGRAMS, Reading, host, ioctl};
 use crate::ecc::{Carried, EccNand};
-use crate::storage::{Access, OpenDeviceError, lock};
+use crate::storage::{Access, FileLock, OpenDeviceError, lock};
 use crate::{
     Capabilities, CellMode, CodeWord, EccOwner, Geometry, NandError, PartialCut, Profile,
     ProgramOrder, SpareRange, Timing,
@@ -221,7 +221,7 @@ fn open_locked(path: &Path, access: Access) -> Result<File, OpenDeviceError> {
         }
         _ => OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) },
     })?;
-    lock(&file, access).map(|()| file)
+    lock(&file, access, FileLock::Required).map(|()| file)
 }
 
 /// What the kernel says of the chip, and nothing more (rule T1).

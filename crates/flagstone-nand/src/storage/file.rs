@@ -14,13 +14,20 @@ use std::time::Instant;
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
 use super::fresh::{Advice, Fresh};
-use super::{Access, EEXIST, EIO, ENOSPC, OpenDeviceError, SharedStorage, Storage, StorageError};
+use super::making::{kind_of, link_kind_of};
+use super::process::Process;
+use super::{
+    Access, EEXIST, EIO, ENOSPC, FileLock, OpenDeviceError, SharedStorage, Storage, StorageError,
+    io,
+};
 use crate::Completion;
 
 /// A file, locked as long as it is open: against everybody, or against those who write.
 #[derive(Debug)]
 pub struct FileStorage {
     file: Arc<Synced>,
+    /// A plain file, which can become longer: no block device.
+    is_plain: bool,
     /// Where segments are that were never written, once it is known where they lie.
     fresh: Option<Fresh>,
     opened: Instant,
@@ -28,11 +35,19 @@ pub struct FileStorage {
 
 /// A file whose syncs are counted, whoever asks for them.
 #[derive(Debug)]
-struct Synced {
+pub(super) struct Synced {
     file: File,
+    /// Who may write it, and read what may be written meanwhile; none where nobody writes.
+    process: Option<Process>,
     #[cfg(target_os = "linux")]
     direct: Option<Direct>,
     sync_count: AtomicU64,
+}
+
+impl Synced {
+    fn require_process(&self) -> Result<(), StorageError> {
+        self.process.map_or(Ok(()), Process::require)
+    }
 }
 
 impl Deref for Synced {
@@ -63,19 +78,39 @@ impl FileStorage {
     }
 
     fn create_or_take(path: &Path, size: u64) -> Result<Self, OpenDeviceError> {
-        if is_block_device(path) {
-            let storage = Self::open(path)?;
-            // Before anybody gives up what is on it.
-            storage.must_take(size)?;
-            let mut magic = [0; crate::segment::MAGIC.len()];
-            let is_ours = storage.file.read_exact_at(&mut magic, 0).is_ok();
-            if is_ours && magic == crate::segment::MAGIC {
-                return Err(OpenDeviceError::Io { errno: EEXIST });
-            }
-            return Ok(storage);
+        if !kind_of(path)?.is_some_and(|kind| kind.is_block_device()) {
+            return Self::create_new(path, FileLock::Required);
         }
+        let storage = Self::open(path)?;
+        // Before anybody gives up what is on it.
+        storage.must_take(size)?;
+        let is_ours = starts_with(&storage.file, crate::segment::MAGIC);
+        match is_ours.map_err(|error| io(&error))? {
+            true => Err(OpenDeviceError::Io { errno: EEXIST }),
+            false => Ok(storage),
+        }
+    }
+
+    /// A new, empty file.
+    pub(super) fn create_new(path: &Path, lock: FileLock) -> Result<Self, OpenDeviceError> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        Self::locked_at(file.map_err(|error| io(&error))?, path, Access::Write)
+        Self::locked_at(file.map_err(|error| io(&error))?, path, Access::Write, lock)
+    }
+
+    /// Refuses a child of a fork.
+    pub(crate) fn require_process(&self) -> Result<(), StorageError> {
+        self.file.require_process()
+    }
+
+    /// Number of its inode.
+    pub(super) fn inode(&self) -> Result<u64, OpenDeviceError> {
+        use std::os::unix::fs::MetadataExt as _;
+        Ok(self.file.metadata().map_err(|error| io(&error))?.ino())
+    }
+
+    /// The file itself, locked as long as somebody has it.
+    pub(super) fn synced(&self) -> Arc<Synced> {
+        Arc::clone(&self.file)
     }
 
     /// Hands a new, empty file or a whole block device of `size` bytes to `make`. A file does not outlive a
@@ -108,7 +143,7 @@ impl FileStorage {
     ///
     /// `NotAFile`, `ReadOnly`, `Locked`, or `Io` with the number of the failed call.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::open_for(path, Access::Write)
+        Self::open_with(path, Access::Write, FileLock::Required)
     }
 
     /// Opens an existing file or block device to be read, which it may be by several at a time. Each write
@@ -118,29 +153,35 @@ impl FileStorage {
     ///
     /// As [`FileStorage::open`], but for `ReadOnly`; `Locked` when somebody has it open to write it.
     pub fn open_read_only(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::open_for(path, Access::Read)
+        Self::open_with(path, Access::Read, FileLock::Required)
     }
 
-    pub(crate) fn open_for(path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
+    /// Opens an existing file or block device, with a lock or where the file system has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`FileStorage::open`] and [`FileStorage::open_read_only`]; `NoLocks` where a lock is required and there is
+    /// none.
+    pub fn open_with(path: &Path, access: Access, lock: FileLock) -> Result<Self, OpenDeviceError> {
         let writes = access == Access::Write;
-        if let Ok(data) = fs::metadata(path) {
-            if !data.is_file() && !data.file_type().is_block_device() {
-                return Err(OpenDeviceError::NotAFile);
-            }
-            // The system lets the superuser write it all the same; whoever marked it meant something.
-            if writes && data.permissions().readonly() {
-                return Err(OpenDeviceError::ReadOnly);
-            }
+        let data = fs::metadata(path).map_err(|error| io(&error))?;
+        let is_block_device = data.file_type().is_block_device();
+        if !data.is_file() && !is_block_device {
+            return Err(OpenDeviceError::NotAFile);
+        }
+        // The system lets the superuser write it all the same; whoever marked it meant something.
+        if writes && data.permissions().readonly() {
+            return Err(OpenDeviceError::ReadOnly);
         }
         let mut options = OpenOptions::new();
         options.read(true).write(writes);
         #[cfg(target_os = "linux")]
-        if writes && is_block_device(path) {
+        if writes && is_block_device {
             // Refused while a file system or another exclusive user has it.
             options.custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed());
         }
         match options.open(path) {
-            Ok(file) => Self::locked_at(file, path, access),
+            Ok(file) => Self::locked_at(file, path, access, lock),
             Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(OpenDeviceError::Locked),
             Err(error) if writes && is_refusal(&error) && File::open(path).is_ok() => {
                 Err(OpenDeviceError::ReadOnly)
@@ -151,28 +192,39 @@ impl FileStorage {
 
     /// Locks a file that is open, if `path` still stands for it: until then another user, who had it locked, may have
     /// removed it or put another one in its place.
-    fn locked_at(file: File, path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
-        let storage = Self::locked(file, access)?;
-        if storage.has_name(path) { Ok(storage) } else { Err(OpenDeviceError::Locked) }
+    fn locked_at(
+        file: File,
+        path: &Path,
+        access: Access,
+        lock: FileLock,
+    ) -> Result<Self, OpenDeviceError> {
+        let storage = Self::locked(file, access, lock)?;
+        if storage.has_name(path)? { Ok(storage) } else { Err(OpenDeviceError::Locked) }
     }
 
     /// Whether `path` stands for the file that is open.
-    fn has_name(&self, path: &Path) -> bool {
+    fn has_name(&self, path: &Path) -> Result<bool, OpenDeviceError> {
         use std::os::unix::fs::MetadataExt as _;
-        let (named, open) = (fs::metadata(path), self.file.metadata());
-        matches!((named, open), (Ok(named), Ok(open))
-            if (named.dev(), named.ino()) == (open.dev(), open.ino()))
+        let open = self.file.metadata().map_err(|error| io(&error))?;
+        match fs::metadata(path) {
+            Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io(&error)),
+        }
     }
 
-    fn locked(file: File, access: Access) -> Result<Self, OpenDeviceError> {
-        lock(&file, access)?;
+    fn locked(file: File, access: Access, lock: FileLock) -> Result<Self, OpenDeviceError> {
+        self::lock(&file, access, lock)?;
+        let is_plain = file.metadata().map_err(|error| io(&error))?.is_file();
+        let writes = access == Access::Write;
         let file = Synced {
             #[cfg(target_os = "linux")]
-            direct: (access == Access::Write).then(|| Direct::over(&file)).flatten(),
+            direct: writes.then(|| Direct::over(&file)).flatten(),
             file,
+            process: writes.then(Process::current),
             sync_count: AtomicU64::new(0),
         };
-        Ok(Self { file: Arc::new(file), fresh: None, opened: Instant::now() })
+        Ok(Self { file: Arc::new(file), is_plain, fresh: None, opened: Instant::now() })
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -188,6 +240,7 @@ impl FileStorage {
     /// `NoSpace` for a block device with fewer bytes: nothing was written. Host errors, a full file system among
     /// them.
     pub fn fill(&mut self, size: u64, byte: u8) -> Result<(), StorageError> {
+        self.file.require_process()?;
         self.must_take(size)?;
         self.write_bytes(0, size, byte).map_err(host)?;
         self.file.sync_all().map_err(host)
@@ -259,7 +312,7 @@ pub fn sync_name(path: &Path) -> std::io::Result<()> {
 ///
 /// `Io`: something has the name (`EEXIST`), or the host refuses. The file has the old name then, or none where it had the
 /// new one and that could not be made durable.
-pub fn name_anew(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+pub(super) fn name_anew(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
     rename_new(from, to)?;
     sync_name(to).map_err(|error| {
         let _ = fs::remove_file(to);
@@ -268,7 +321,7 @@ pub fn name_anew(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
 }
 
 #[cfg(target_os = "linux")]
-fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+pub(super) fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -279,7 +332,7 @@ fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
+pub(super) fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
     rename_missing(from, to)
 }
 
@@ -293,46 +346,71 @@ fn rename_missing(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
 ///
 /// # Errors
 ///
-/// `Io` with `EEXIST`.
+/// `Io` with `EEXIST`, or what the host says.
 pub fn require_missing(path: &Path) -> Result<(), OpenDeviceError> {
-    match path.symlink_metadata() {
-        Ok(_) => Err(OpenDeviceError::Io { errno: EEXIST }),
-        Err(_) => Ok(()),
+    match link_kind_of(path)? {
+        Some(_) => Err(OpenDeviceError::Io { errno: EEXIST }),
+        None => Ok(()),
     }
 }
 
 /// Locks a file until it is closed (O2).
-pub(crate) fn lock(file: &File, access: Access) -> Result<(), OpenDeviceError> {
+pub(crate) fn lock(file: &File, access: Access, lock: FileLock) -> Result<(), OpenDeviceError> {
     let locked = match access {
         Access::Write => file.try_lock(),
         Access::Read => file.try_lock_shared(),
     };
-    locked.map_err(|error| match error {
-        TryLockError::WouldBlock => OpenDeviceError::Locked,
-        TryLockError::Error(error) => io(&error),
-    })
+    judge_lock(locked, lock)
 }
+
+fn judge_lock(locked: Result<(), TryLockError>, lock: FileLock) -> Result<(), OpenDeviceError> {
+    match locked {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(OpenDeviceError::Locked),
+        Err(TryLockError::Error(error)) if has_no_locks(&error) => match lock {
+            FileLock::Required => {
+                Err(OpenDeviceError::NoLocks { errno: error.raw_os_error().unwrap_or(ENOLCK) })
+            }
+            FileLock::WherePossible => Ok(()),
+        },
+        Err(TryLockError::Error(error)) => Err(io(&error)),
+    }
+}
+
+/// Whether the file system knows of no locks, rather than refusing one.
+fn has_no_locks(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
+}
+
+#[cfg(target_os = "linux")]
+const ENOLCK: i32 = rustix::io::Errno::NOLCK.raw_os_error();
+
+/// `ENOLCK` of the BSDs and macOS.
+#[cfg(not(target_os = "linux"))]
+const ENOLCK: i32 = 77;
 
 /// Whether a file or block device begins with `magic`. Others are not opened: a pipe would wait for its writer.
-pub(crate) fn begins_with(path: &Path, magic: [u8; 8]) -> bool {
-    let is_file = fs::metadata(path).is_ok_and(|data| data.is_file());
-    let mut found = [0; 8];
-    (is_file || is_block_device(path))
-        && File::open(path).is_ok_and(|file| file.read_exact_at(&mut found, 0).is_ok())
-        && found == magic
+pub(crate) fn begins_with(path: &Path, magic: [u8; 8]) -> Result<bool, OpenDeviceError> {
+    let kind = kind_of(path)?;
+    if !kind.is_some_and(|kind| kind.is_file() || kind.is_block_device()) {
+        return Ok(false);
+    }
+    let found = File::open(path).and_then(|file| starts_with(&file, magic));
+    found.map_err(|error| io(&error))
 }
 
-fn is_block_device(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device())
+fn starts_with(file: &File, magic: [u8; 8]) -> std::io::Result<bool> {
+    let mut found = [0; 8];
+    match file.read_exact_at(&mut found, 0) {
+        Ok(()) => Ok(found == magic),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a file refused to be written rather than to be opened.
 fn is_refusal(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
-}
-
-fn io(error: &std::io::Error) -> OpenDeviceError {
-    OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EIO) }
 }
 
 /// Whether the file system or a quota leaves no room; or a limit of the process, where it ignores `SIGXFSZ`, which
@@ -437,10 +515,12 @@ fn host(error: std::io::Error) -> StorageError {
 
 impl SharedStorage for Synced {
     fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError> {
+        self.require_process()?;
         self.read_exact_at(target, offset).map_err(host)
     }
 
     fn write_at(&self, offset: u64, source: &[u8]) -> Result<(), StorageError> {
+        self.require_process()?;
         #[cfg(target_os = "linux")]
         if self.direct.as_ref().is_some_and(|direct| direct.writes(offset, source)) {
             return Ok(());
@@ -449,6 +529,7 @@ impl SharedStorage for Synced {
     }
 
     fn sync(&self) -> Result<(), StorageError> {
+        self.require_process()?;
         self.sync_count.fetch_add(1, Ordering::Relaxed);
         self.sync_data().map_err(|_| {
             forget_written(self);
@@ -470,11 +551,12 @@ fn forget_written(_: &File) {}
 
 impl Storage for FileStorage {
     fn read_at(&mut self, offset: u64, target: &mut [u8]) -> Result<Completion, StorageError> {
-        self.file.read_exact_at(target, offset).map_err(host)?;
+        SharedStorage::read_at(&*self.file, offset, target)?;
         Ok(self.done())
     }
 
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
+        self.file.require_process()?;
         self.prepare(offset, source.len());
         SharedStorage::write_at(&*self.file, offset, source)?;
         Ok(self.done())
@@ -486,7 +568,10 @@ impl Storage for FileStorage {
     }
 
     fn begin_write(&mut self, offset: u64, size: usize) {
-        self.prepare(offset, size);
+        // What is refused then writes nothing before, either.
+        if self.file.require_process().is_ok() {
+            self.prepare(offset, size);
+        }
     }
 
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
@@ -504,18 +589,21 @@ impl Storage for FileStorage {
     }
 
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.file.require_process()?;
         if let Some(fresh) = &mut self.fresh {
             fresh.forget(offset, size);
         }
         punch(&self.file, offset, size).map_err(host)
     }
 
-    fn has_holes(&self) -> bool {
+    fn has_holes(&self) -> Result<bool, StorageError> {
         use std::os::unix::fs::MetadataExt as _;
-        self.file.metadata().is_ok_and(|data| data.is_file() && data.blocks() * 512 < data.len())
+        let data = self.file.metadata().map_err(host)?;
+        Ok(self.is_plain && data.blocks() * 512 < data.len())
     }
 
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.file.require_process()?;
         match allocate(&self.file, offset, size) {
             Err(error) if is_full(&error) => Err(StorageError::NoSpace),
             // A precaution: whether there is room, a write tells where the host does not.
@@ -529,10 +617,11 @@ impl Storage for FileStorage {
     }
 
     fn can_extend(&self) -> bool {
-        self.file.metadata().is_ok_and(|data| data.is_file())
+        self.is_plain
     }
 
     fn extend(&mut self, from: u64, to: u64) -> Result<(), StorageError> {
+        self.file.require_process()?;
         if !self.can_extend() {
             return Err(StorageError::NoSpace);
         }
@@ -682,10 +771,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("file"), directory.path().join("other"));
         let storage = FileStorage::create(&path).unwrap();
-        assert!(storage.has_name(&path));
+        assert_eq!(storage.has_name(&path), Ok(true));
         fs::write(&other, [0; 10]).unwrap();
         fs::rename(&other, &path).unwrap();
-        assert!(!storage.has_name(&path));
+        assert_eq!(storage.has_name(&path), Ok(false));
     }
 
     /// Goal: whoever makes or opens a file has the one of that name. Method: a file that another user removes before it is
@@ -695,13 +784,81 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let make = || OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
-        let locked = |file| FileStorage::locked_at(file, &path, Access::Write).map(drop);
+        let locked =
+            |file| FileStorage::locked_at(file, &path, Access::Write, FileLock::Required).map(drop);
         let file = make();
         fs::remove_file(&path).unwrap();
         assert_eq!(locked(file.try_clone().unwrap()), Err(OpenDeviceError::Locked));
         let other = make();
         assert_eq!(locked(file), Err(OpenDeviceError::Locked));
         assert_eq!(locked(other), Ok(()));
+    }
+
+    /// Goal: where the file system locks nothing a file is opened on somebody's word alone, and one that is locked on
+    /// nobody's. Method: what such file systems answer.
+    #[test]
+    fn a_file_system_without_locks_is_named() {
+        use std::io::Error;
+
+        for errno in [ENOLCK, rustix::io::Errno::OPNOTSUPP.raw_os_error()] {
+            let refused = || Err(TryLockError::Error(Error::from_raw_os_error(errno)));
+            let error = judge_lock(refused(), FileLock::Required).unwrap_err();
+            assert_eq!(error, OpenDeviceError::NoLocks { errno });
+            assert!(error.to_string().contains("file_lock=where-possible"), "{error}");
+            assert_eq!(judge_lock(refused(), FileLock::WherePossible), Ok(()));
+        }
+        for lock in [FileLock::Required, FileLock::WherePossible] {
+            let locked = judge_lock(Err(TryLockError::WouldBlock), lock);
+            assert_eq!(locked, Err(OpenDeviceError::Locked));
+            let failed = Err(TryLockError::Error(Error::from_raw_os_error(EIO)));
+            assert_eq!(judge_lock(failed, lock), Err(OpenDeviceError::Io { errno: EIO }));
+        }
+    }
+
+    /// Goal: a child of a fork neither writes nor reads, nor takes anything from its parent when it ends. Method: the
+    /// storage of another process, the side file of an image included.
+    #[test]
+    fn a_child_of_a_fork_reads_and_writes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let mut storage = FileStorage::create(&path).unwrap();
+        storage.fill(8192, 7).unwrap();
+        let child = |storage: &mut FileStorage| {
+            Arc::get_mut(&mut storage.file).unwrap().process = Some(Process::of(1));
+        };
+        child(&mut storage);
+        let refused = Err(StorageError::OtherProcess);
+        assert_eq!(storage.read_at(0, &mut [0; 8]), refused);
+        assert_eq!(storage.write_at(0, &[1; 8]), refused);
+        assert_eq!(storage.sync(), refused);
+        let refused = Err(StorageError::OtherProcess);
+        assert_eq!(storage.preallocate(4096), refused);
+        assert_eq!(storage.extend(8192, 16384), refused);
+        assert_eq!(storage.discard(0, 4096), refused);
+        assert_eq!(storage.reserve(0, 4096), refused);
+        storage.begin_write(0, 8);
+        let shared = storage.shared().unwrap();
+        assert_eq!(shared.write_at(0, &[1; 8]), refused);
+        assert_eq!(shared.sync(), refused);
+        drop((shared, storage));
+        assert_eq!(fs::read(&path).unwrap(), [7; 8192]);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    /// Goal: what cannot be looked at is not taken for missing, nor for another. Method: a path through a file.
+    #[test]
+    fn a_failed_look_is_no_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let storage = FileStorage::create(&path).unwrap();
+        let beyond = path.join("beyond");
+        let failed = OpenDeviceError::Io { errno: 20 };
+        assert_eq!(require_missing(&beyond), Err(failed.clone()));
+        assert_eq!(kind_of(&beyond), Err(failed.clone()));
+        assert_eq!(storage.has_name(&beyond), Err(failed.clone()));
+        assert_eq!(begins_with(&beyond, [0; 8]), Err(failed.clone()));
+        assert_eq!(FileStorage::create(&beyond).unwrap_err(), failed);
+        assert_eq!(crate::ImageNand::is_at(&beyond), Err(failed));
     }
 
     #[test]

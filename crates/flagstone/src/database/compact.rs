@@ -4,25 +4,28 @@
 //!
 //! Invariants:
 //! - **K1** Under the name of the database stands the old file or the new one, whole and durable, at
-//!   every moment. The new one is made under another name, which it loses when it is complete.
+//!   every moment. The new one is made under another name, which it loses when it is complete ([`Making`]).
 //! - **K2** Nobody writes to the old file from the moment at which it is read: it stays locked until
 //!   it has lost its name.
 //! - **K3** A compaction that fails leaves the database as it was, and no other file; but for
 //!   [`CompactError::Unsynced`], where the new file stands in its place. One that was cut off leaves its
-//!   unfinished file, which the next one replaces.
+//!   unfinished file, which the next one removes.
+//! - **K4** A file with several names (hard links) is left as it is: replaced under one, it would be another
+//!   database under the others.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use flagstone_nand::{
-    Extent, FileStorage, Nand as _, OpenDeviceError, Profile, SegmentFile, sync_name,
+    Access, Extent, FileStorage, Making, Nand as _, OpenDeviceError, Profile, SegmentFile,
+    require_one_name, sync_name,
 };
 use flagstone_space::{GcPolicy, SpaceOptions};
 use thiserror::Error;
 use tracing::info;
 
+use super::create::make;
 use super::load::LoadError;
 use super::{AnyNand, Database, FileSize};
 use crate::error::{EngineError, OpenError};
@@ -54,6 +57,15 @@ pub enum CompactError {
         "only a database in a plain file is compacted; others are copied with `backup` and `restore`"
     )]
     NotAFile,
+    /// The file has several names: remove the other ones, or compact a copy.
+    #[error(
+        "the file has {count} names (hard links), under the others of which it would stay as it is: remove them, or \
+         compact a copy"
+    )]
+    Linked {
+        /// How many.
+        count: u64,
+    },
     /// The database cannot be opened.
     #[error(transparent)]
     Open(OpenError),
@@ -69,7 +81,7 @@ pub enum CompactError {
     /// The new file cannot be made or written.
     #[error("the new file beside it: {source}")]
     New {
-        /// Name under which it is made.
+        /// File beside which it is made.
         path: PathBuf,
         /// Why.
         source: OpenError,
@@ -98,8 +110,8 @@ impl Database<AnyNand> {
     ///
     /// The copy has all tables and rows, the same size or limit of the file, the log and the logical pages of
     /// the old one; of `options` it takes the memory and how the engine works. It needs room for a second file beside the
-    /// first one, named as that is with `.compacting-` and the number of its inode behind. Whatever happens
-    /// meanwhile, a power cut included, the name stands for the old file or for the new one, with everything in it.
+    /// first one. Whatever happens meanwhile, a power cut included, the name stands for the old file or for the new
+    /// one, with everything in it.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -122,7 +134,7 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// `NotAFile` for anything but a plain file. `Open` when the database cannot be opened, is open
+    /// `NotAFile` for anything but a plain file, `Linked` for one with several names. `Open` when the database cannot be opened, is open
     /// elsewhere among the reasons; `New` when there is no room for a second file. Nothing was changed, but for
     /// `Unsynced`: the database is compacted.
     pub fn compact(
@@ -172,16 +184,6 @@ impl Database<AnyNand> {
         Self::compact_anew(path.as_ref(), options, Some(size), watch)
     }
 
-    /// The file that a compaction of the database at `path` writes, beside it: there while it is at work. What it left
-    /// when it was killed, the next one removes.
-    ///
-    /// # Errors
-    ///
-    /// Those of the host: the database is not there.
-    pub fn compacting_file(path: impl AsRef<Path>) -> io::Result<PathBuf> {
-        unfinished(&fs::canonicalize(path)?)
-    }
-
     fn compact_anew(
         path: &Path,
         options: &Options,
@@ -190,22 +192,14 @@ impl Database<AnyNand> {
     ) -> Result<CompactReport, CompactError> {
         // A link goes on pointing to the database.
         let path = fs::canonicalize(path).map_err(at(path))?;
-        if !super::is_plain_file(&path) {
+        if !super::is_plain_file(&path).map_err(|error| CompactError::Open(error.into()))? {
             return Err(CompactError::NotAFile);
         }
-        let old = open_file(&path).map_err(CompactError::Open)?;
+        let old = open_file(&path, options).map_err(CompactError::Open)?;
+        // Before all of it is written anew; looked at again before it is replaced.
+        require_one_name(&path).map_err(of_file(&path))?;
         let old = Self::open_on(old, options).map_err(CompactError::Open)?;
-        let unfinished = unfinished(&path).map_err(at(&path))?;
-        // Whoever made it has lost the lock of the database, so that nobody works on it.
-        if unfinished.is_file() {
-            fs::remove_file(&unfinished).map_err(at(&unfinished))?;
-        }
-        let report = write_anew(&old, (&path, &unfinished), options, size, watch);
-        if report.is_err() {
-            // It is there unless it could not be made.
-            let _ = fs::remove_file(&unfinished);
-        }
-        let report = report?;
+        let report = write_anew(&old, &path, options, size, watch)?;
         info!(rows = report.rows, before = report.size_before, size = report.size, "compacted");
         Ok(report)
     }
@@ -214,7 +208,7 @@ impl Database<AnyNand> {
 /// Everything from the new file's creation to the change of names (K1).
 fn write_anew(
     old: &Database,
-    (path, unfinished): (&Path, &Path),
+    path: &Path,
     options: &Options,
     size: Option<FileSize>,
     mut watch: impl FnMut(u64, u64),
@@ -224,28 +218,28 @@ fn write_anew(
         return Err(CompactError::Snapshots { count });
     }
     watch(0, 0);
-    let new = |source| CompactError::New { path: unfinished.into(), source };
-    let copy = match size {
+    let new = |source| CompactError::New { path: path.into(), source };
+    let made = match size {
         Some(size) => {
             let found = *old.runtime().space().options();
             let options = Options { log_pages: options.log_pages, ..as_created(options, &found) };
-            super::create::create_at(unfinished, &options, size)
+            let device = size.device().map_err(OpenError::from);
+            device.and_then(|(profile, extent)| make(path, &profile, extent, &options))
         }
-        None => create_like(old, unfinished, options),
+        None => make_like(old, path, options),
     };
-    let copy = copy.map_err(new)?;
+    let (making, copy) = made.map_err(new)?;
     // Before the first row is in it: nobody reads in the copy what the original keeps from him.
-    keep_access(path, unfinished)?;
+    keep_access(path, making.path())?;
     let report = copy_rows(old, &copy, watch).map_err(|error| match error {
         Side::Old(error) => CompactError::Engine(error),
         Side::New(error) => new(error.into()),
     })?;
     let (used_before, used) = (used_bytes(old), used_bytes(&copy));
     copy.close().map_err(|error| new(error.into()))?;
-    let (size_before, size) = (size_of(path)?, size_of(unfinished)?);
+    let (size_before, size) = (size_of(path)?, size_of(making.path())?);
     let directory = path.parent().unwrap_or(Path::new("/"));
-    File::open(unfinished).and_then(|file| file.sync_all()).map_err(at(unfinished))?;
-    fs::rename(unfinished, path).map_err(at(path))?;
+    making.replace().map_err(of_file(path))?;
     sync_name(path).map_err(|source| CompactError::Unsynced { path: directory.into(), source })?;
     Ok(CompactReport { size_before, size, used_before, used, ..report })
 }
@@ -292,12 +286,17 @@ fn copy_rows(
 /// Rows between two calls of a watcher.
 const WATCH_ROWS: u64 = 256;
 
-fn open_file(path: &Path) -> Result<AnyNand, OpenError> {
-    Ok(Box::new(SegmentFile::open(FileStorage::open(path)?)?))
+fn open_file(path: &Path, options: &Options) -> Result<AnyNand, OpenError> {
+    let storage = FileStorage::open_with(path, Access::Write, options.file_lock.into())?;
+    Ok(Box::new(SegmentFile::open(storage)?))
 }
 
 /// An empty database in a file of the same shape, with what the old one was created with.
-fn create_like(old: &Database, path: &Path, options: &Options) -> Result<Database, OpenError> {
+fn make_like(
+    old: &Database,
+    path: &Path,
+    options: &Options,
+) -> Result<(Making, Database), OpenError> {
     let (geometry, rewrite_tail, found) = {
         let space = old.runtime().space();
         let device = space.device();
@@ -307,8 +306,7 @@ fn create_like(old: &Database, path: &Path, options: &Options) -> Result<Databas
     profile.geometry = geometry;
     profile.capabilities.rewrite_tail = rewrite_tail;
     let extent = if found.grows { Extent::Growing } else { Extent::Fixed };
-    let device = SegmentFile::create_file(path, &profile, extent)?;
-    Database::create_on(Box::new(device), &as_created(options, &found))
+    make(path, &profile, extent, &as_created(options, &found))
 }
 
 /// `options` with what is decided when a database is created, as `found` in one.
@@ -323,15 +321,6 @@ fn as_created(options: &Options, found: &SpaceOptions) -> Options {
         },
         ..options.clone()
     }
-}
-
-/// Name of a copy that is not complete (K1). It names the file that is being copied, too: what stands there was
-/// left by a compaction of that file, and is nobody else's.
-fn unfinished(path: &Path) -> io::Result<PathBuf> {
-    use std::os::unix::fs::MetadataExt as _;
-    let mut name = OsString::from(path);
-    name.push(format!(".compacting-{}", fs::metadata(path)?.ino()));
-    Ok(name.into())
 }
 
 fn used_bytes(database: &Database) -> u64 {
@@ -355,4 +344,13 @@ fn keep_access(from: &Path, to: &Path) -> Result<(), CompactError> {
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> CompactError {
     |source| CompactError::Io { path: path.into(), source }
+}
+
+/// The failure that an error of the file `path` is.
+fn of_file(path: &Path) -> impl FnOnce(OpenDeviceError) -> CompactError {
+    |error| match error {
+        OpenDeviceError::Linked { count } => CompactError::Linked { count },
+        OpenDeviceError::Io { errno } => at(path)(io::Error::from_raw_os_error(errno)),
+        error => CompactError::Open(error.into()),
+    }
 }

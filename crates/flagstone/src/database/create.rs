@@ -1,18 +1,14 @@
 //! Making the file of a database.
 //!
 //! - **N1** Under the name of a database stands nothing, or a whole and durable one, at every moment: it is made under
-//!   another name, which it loses when it is complete. A block device has but one.
-//! - **N2** What a creation leaves that is cut off, the next one under that name removes; nobody is at work on it, since
-//!   its lock is free.
+//!   another name, which it loses when it is complete ([`Making`]). A block device has but one.
 
-use std::ffi::OsString;
-use std::fs;
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flagstone_nand::{
-    Extent, FileStorage, OpenDeviceError, Profile, SegmentFile, name_anew, require_missing,
+    Extent, Making, OpenDeviceError, Profile, SegmentFile, kind_of, require_missing,
 };
 
 use super::{AnyNand, Database};
@@ -93,20 +89,14 @@ impl Database<AnyNand> {
         size: FileSize,
     ) -> Result<Self, OpenError> {
         let path = path.as_ref();
-        if fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
-            return create_at(path, options, size);
+        let (profile, extent) = size.device()?;
+        if kind_of(path)?.is_some_and(|kind| kind.is_block_device()) {
+            let device = SegmentFile::create_file(path, &profile, extent)?;
+            return Self::create_on(Box::new(device), options);
         }
         require_missing(path)?;
-        let unfinished = unfinished(path);
-        remove_left(&unfinished)?;
-        let created = create_at(&unfinished, options, size).map_err(|error| match error {
-            // Somebody else is making it.
-            OpenError::Device(error) if is_kind(&error, ErrorKind::AlreadyExists) => {
-                OpenDeviceError::Locked.into()
-            }
-            error => error,
-        })?;
-        name_anew(&unfinished, path).inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
+        let (making, created) = make(path, &profile, extent, options)?;
+        making.appear()?;
         Ok(created)
     }
 
@@ -145,50 +135,32 @@ impl Database<AnyNand> {
     }
 }
 
-/// Makes a database in a file under its name, or on a block device. A file does not outlive a failure.
-pub(super) fn create_at(
-    path: &Path,
-    options: &Options,
-    size: FileSize,
-) -> Result<Database, OpenError> {
-    let (FileSize::Fixed(bytes) | FileSize::Growing { limit: bytes }) = size;
-    let profile = Profile::named("segment-file").map_err(OpenDeviceError::from)?;
-    if matches!(size, FileSize::Growing { .. }) && bytes > FILE_LIMIT_MAX {
-        let size_max = FILE_LIMIT_MAX;
-        return Err(OpenDeviceError::TooLarge { size: bytes, size_max }.into());
-    }
-    let profile = profile.with_capacity(bytes).map_err(OpenDeviceError::from)?;
-    let extent = match size {
-        FileSize::Fixed(_) => Extent::Fixed,
-        FileSize::Growing { .. } => Extent::Growing,
-    };
-    let device = SegmentFile::create_file(path, &profile, extent)?;
-    let created = Database::create_on(Box::new(device) as AnyNand, options);
-    if created.is_err() && super::is_plain_file(path) {
-        // It was made a moment ago and holds nothing.
-        let _ = fs::remove_file(path);
-    }
-    created
-}
-
-/// Removes what a creation left (N2).
-fn remove_left(unfinished: &Path) -> Result<(), OpenDeviceError> {
-    match FileStorage::open(unfinished) {
-        Ok(_locked) => {
-            // What cannot be removed is in the way of the next.
-            let _ = fs::remove_file(unfinished);
-            Ok(())
+impl FileSize {
+    /// The device in a file of that size.
+    pub(super) fn device(self) -> Result<(Profile, Extent), OpenDeviceError> {
+        let (bytes, extent) = match self {
+            Self::Fixed(bytes) => (bytes, Extent::Fixed),
+            Self::Growing { limit } => (limit, Extent::Growing),
+        };
+        if extent == Extent::Growing && bytes > FILE_LIMIT_MAX {
+            let size_max = FILE_LIMIT_MAX;
+            return Err(OpenDeviceError::TooLarge { size: bytes, size_max });
         }
-        Err(error) if is_missing(&error) => Ok(()),
-        Err(error) => Err(error),
+        Ok((Profile::named("segment-file")?.with_capacity(bytes)?, extent))
     }
 }
 
-/// Name of a file that holds no whole database yet (N1).
-fn unfinished(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".flagstone-creating");
-    name.into()
+/// An empty database in a file that will be called `target`. It does not outlive a failure.
+pub(super) fn make(
+    target: &Path,
+    profile: &Profile,
+    extent: Extent,
+    options: &Options,
+) -> Result<(Making, Database), OpenError> {
+    let (making, storage) = Making::begin(target, options.file_lock.into())?;
+    let device = SegmentFile::create_in(storage, profile, extent)?;
+    let created = Database::create_on(Box::new(device) as AnyNand, options)?;
+    Ok((making, created))
 }
 
 fn is_missing(error: &OpenDeviceError) -> bool {
@@ -202,6 +174,9 @@ fn is_kind(error: &OpenDeviceError, kind: ErrorKind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+
     use super::*;
 
     fn options() -> Options {
@@ -212,25 +187,35 @@ mod tests {
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect()
     }
 
-    /// Goal (N1, N2): a creation that is cut off at any moment keeps nobody from creating the database, and what it left
+    fn begin(path: &Path) -> (Making, Database) {
+        let (profile, extent) = FileSize::default().device().unwrap();
+        make(path, &profile, extent, &options()).unwrap()
+    }
+
+    /// Goal (N1): a creation that is cut off at any moment keeps nobody from creating the database, and what it left
     /// goes. Method: what is left before the file has its name: nothing in it, a part, all of it.
     #[test]
     fn a_creation_that_was_cut_off_is_made_again() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("db");
-        Database::create(&path, &options()).unwrap().close().unwrap();
-        let whole = fs::read(&path).unwrap();
-        for left in [0, 1, 4096, whole.len() / 2, whole.len()] {
-            fs::remove_file(&path).unwrap();
-            fs::write(unfinished(&path), &whole[..left]).unwrap();
+        let (path, kept) = (directory.path().join("db"), directory.path().join("kept"));
+        for part in [0, 1, 4096, 8 << 20, 1 << 30] {
+            let (making, database) = begin(&path);
+            let unfinished = making.path().to_owned();
+            fs::rename(&unfinished, &kept).unwrap();
+            drop((making, database));
+            fs::rename(&kept, &unfinished).unwrap();
+            let file = fs::OpenOptions::new().write(true).open(&unfinished).unwrap();
+            file.set_len(file.metadata().unwrap().len().min(part)).unwrap();
+            drop(file);
             assert!(Database::open(&path, &options()).is_err());
             Database::open_or_create(&path, &options()).unwrap().close().unwrap();
-            assert_eq!(names(directory.path()), ["db"], "{left} bytes were left");
+            assert_eq!(names(directory.path()), ["db"], "{part} bytes were left");
+            fs::remove_file(&path).unwrap();
         }
     }
 
     /// Goal: whatever has the name keeps it, and nothing else stays. Method: a file, a directory, links to something and to
-    /// nothing; another creation at work.
+    /// nothing; another creation that is done first.
     #[test]
     fn a_name_that_is_taken_is_left_alone() {
         use std::os::unix::fs::symlink;
@@ -248,11 +233,12 @@ mod tests {
             assert!(Database::open_or_create(at(name), &options()).is_err(), "{name}");
         }
         assert_eq!(fs::read(at("file")).unwrap(), b"mine");
-        let other = FileStorage::create(&unfinished(&at("db"))).unwrap();
-        let error = Database::create(at("db"), &options()).unwrap_err();
-        assert!(matches!(error, OpenError::Device(OpenDeviceError::Locked)), "{error}");
-        drop(other);
+        let (making, database) = begin(&at("db"));
+        Database::create(at("db"), &options()).unwrap().close().unwrap();
+        drop(database);
+        assert_eq!(making.appear(), Err(OpenDeviceError::Io { errno: 17 }));
         assert_eq!(names(directory.path()).len(), before + 1);
+        Database::open(at("db"), &options()).unwrap().close().unwrap();
     }
 
     /// Goal: who comes second opens what the first has made. Method: threads that begin at once; one of them has it, others

@@ -251,11 +251,13 @@ mod tests {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
         let options = Options::default().with_memory(1 << 20).with_durability(Durability::Deferred);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
-        let table = database.table("t").unwrap();
+        database.table("t").unwrap();
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
         assert_eq!(database.tables().unwrap(), ["t"]);
+        let table = database.table("t").unwrap();
         assert_eq!(database.load_sorted(table, (0..10).map(row)).unwrap().rows, 10);
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        let table = database.table("t").unwrap();
         assert_eq!(database.snapshot().unwrap().range(table, ..).count(), 10);
     }
 }

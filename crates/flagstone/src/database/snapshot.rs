@@ -12,7 +12,7 @@ use super::rows::{KeyValue, Range, Reader};
 use super::transaction::scan_range;
 #[cfg(test)]
 use crate::engine::SnapshotId;
-use crate::engine::{CATALOG, Descriptor, Engine, Read, ScanRange, Table, named_table};
+use crate::engine::{CATALOG, Descriptor, Engine, Owner, Read, ScanRange, Table, named_table};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
@@ -80,7 +80,8 @@ impl<D: Nand> Snapshot<D> {
     pub fn table(&self, name: &str) -> Result<Option<Table>, EngineError> {
         let entry = self.get(CATALOG, name.as_bytes())?;
         let found = entry.and_then(|entry| named_table(name.as_bytes(), &entry));
-        Ok(found.map(|(_, table)| table))
+        let owner = self.owner()?;
+        Ok(found.map(|(_, table)| table.owned_by(owner)))
     }
 
     /// Names of all tables that it has, in order.
@@ -94,18 +95,28 @@ impl<D: Nand> Snapshot<D> {
 
     /// All tables that it has, in order of their names.
     pub(super) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
+        let owner = self.owner()?;
         let found = self.range(CATALOG, ..).map(|row| {
             let (key, entry) = row?;
-            Ok(named_table(&key, &entry))
+            Ok(named_table(&key, &entry).map(|(name, table)| (name, table.owned_by(owner))))
         });
         found.filter_map(Result::transpose).collect()
+    }
+
+    /// Whom its tables belong to.
+    fn owner(&self) -> Result<Owner, EngineError> {
+        match self.reader {
+            Reader::Kept(id) => self.runtime.kept_owner(id),
+            Reader::Snapshot(_) | Reader::Transaction(_) => Ok(self.runtime.glance().owner),
+        }
     }
 
     /// The value of `key`.
     ///
     /// # Errors
     ///
-    /// `SnapshotTooOld` when the snapshot was ended to free its space.
+    /// `SnapshotTooOld` when the snapshot was ended to free its space; `ForeignTable` for a table of another database,
+    /// or of another kept snapshot.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
         let mut value = Vec::new();
         match self.read(table, key, &mut value)? {

@@ -39,6 +39,7 @@ impl Engine {
     ///
     /// Stops for locks and pages; `Deadlock` when the transaction was chosen to end one.
     pub fn get(&mut self, xid: Xid, table: Table, key: &[u8], out: &mut Vec<u8>) -> Step<Read> {
+        let table = self.own(table)?;
         self.check_key(key)?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Shared)?;
         self.note_read(xid)?;
@@ -53,6 +54,7 @@ impl Engine {
     ///
     /// Stops for the lock; `Deadlock` when the transaction was chosen to end one.
     pub fn lock_key(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        let table = self.own(table)?;
         self.check_key(key)?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Exclusive)
     }
@@ -73,6 +75,7 @@ impl Engine {
         size: usize,
         out: &mut Vec<u8>,
     ) -> Step<Read> {
+        let table = self.own(table)?;
         self.check_key(key)?;
         self.lock(xid, Target::Record { tree: table.id, key }, Mode::Shared)?;
         self.note_read(xid)?;
@@ -100,6 +103,7 @@ impl Engine {
     /// Stops for locks and memory; `KeyTooLong`, `ValueTooLong` (values above
     /// [`Engine::inline_value_size_max`] are stored first, then put by descriptor).
     pub fn put(&mut self, xid: Xid, table: Table, key: &[u8], value: &[u8]) -> Step<()> {
+        let table = self.own(table)?;
         let size_max = self.inline_value_size_max(key.len());
         if value.len() > size_max {
             return Err(EngineError::ValueTooLong { size: value.len(), size_max }.into());
@@ -120,6 +124,7 @@ impl Engine {
         key: &[u8],
         descriptor: &Descriptor,
     ) -> Step<()> {
+        let table = self.own(table)?;
         self.prepare_write(xid, table, key)?;
         self.count_user_bytes(key.len() + descriptor.size());
         self.write(xid, table, key, Op::PutRef(&descriptor.encode()))
@@ -131,6 +136,7 @@ impl Engine {
     ///
     /// Stops for locks and memory.
     pub fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        let table = self.own(table)?;
         self.prepare_write(xid, table, key)?;
         self.count_user_bytes(key.len());
         self.write(xid, table, key, Op::Delete)
@@ -151,6 +157,7 @@ impl Engine {
         offset: usize,
         bytes: &[u8],
     ) -> Step<Option<Descriptor>> {
+        let table = self.own(table)?;
         self.prepare_write(xid, table, key)?;
         self.note_read(xid)?;
         let out_of_range = EngineError::PatchOutOfRange { offset, size: bytes.len() };
@@ -194,6 +201,7 @@ impl Engine {
 
     /// Passes when `xid` may change `key` now.
     pub(crate) fn prepare_write(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()> {
+        let table = self.own(table)?;
         self.check_key(key)?;
         self.require_sound()?;
         self.root_of(table)?;

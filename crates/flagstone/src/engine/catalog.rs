@@ -10,6 +10,7 @@ use flagstone_space::{LogicalPage, Lsn};
 use super::append::{Habit, Rows};
 use super::dropped::Dropped;
 use super::merge::Reshaping;
+use super::owner::Owner;
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
 use crate::appends::AppendScheme;
@@ -17,15 +18,42 @@ use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 
-/// A table of a database: cheap to copy, valid as long as the database is open, and nothing to another one, where it
-/// may name another table.
+/// A table of a database: cheap to copy, and valid as long as the database is open. Another database, the same one
+/// opened again, and a kept snapshot have tables of their own: they refuse it with [`EngineError::ForeignTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub(crate) id: u32,
+    /// Who gave it out; none inside the engine, which has one number for each tree.
+    owner: Option<Owner>,
+}
+
+impl Table {
+    /// A table inside the engine, by its number.
+    pub(crate) const fn of(id: u32) -> Self {
+        Self { id, owner: None }
+    }
+
+    /// The table as `owner` gives it out.
+    pub(crate) const fn owned_by(self, owner: Owner) -> Self {
+        Self { owner: Some(owner), ..self }
+    }
+
+    /// Whether `owner` gave it out.
+    pub(crate) fn is_of(self, owner: Owner) -> bool {
+        self.owner == Some(owner)
+    }
+
+    /// The table inside the engine, if `owner` gave it out or it never left.
+    pub(crate) fn inside(self, owner: Owner) -> Result<Self, EngineError> {
+        match self.owner.is_none() || self.is_of(owner) {
+            true => Ok(Self::of(self.id)),
+            false => Err(EngineError::ForeignTable),
+        }
+    }
 }
 
 /// Tree id of the catalog.
-pub(crate) const CATALOG: Table = Table { id: 0 };
+pub(crate) const CATALOG: Table = Table::of(0);
 
 /// Root of the catalog.
 pub(crate) const CATALOG_ROOT: LogicalPage = LogicalPage(0);
@@ -98,7 +126,7 @@ fn encode_entry(table: Table, root: LogicalPage) -> [u8; 8] {
 fn decode_entry(bytes: &[u8]) -> Option<(Table, LogicalPage)> {
     let (id, root) = bytes.split_first_chunk::<4>()?;
     let root: [u8; 4] = root.try_into().ok()?;
-    Some((Table { id: u32::from_le_bytes(*id) }, LogicalPage(u32::from_le_bytes(root))))
+    Some((Table::of(u32::from_le_bytes(*id)), LogicalPage(u32::from_le_bytes(root))))
 }
 
 /// Number and root of the table that an entry of the catalog names.
@@ -152,7 +180,7 @@ impl Engine {
     pub fn open_table(&mut self, name: &str) -> Step<Option<Table>> {
         let mut value = Vec::new();
         match self.read_committed(CATALOG, name.as_bytes(), &mut value)? {
-            Read::Inline => Ok(decode_entry(&value).map(|(table, _)| table)),
+            Read::Inline => Ok(decode_entry(&value).map(|(table, _)| table.owned_by(self.owner))),
             _ => Ok(None),
         }
     }
@@ -166,7 +194,7 @@ impl Engine {
         self.check_key(name.as_bytes())?;
         let mut value = Vec::new();
         if self.get(xid, CATALOG, name.as_bytes(), &mut value)? == Read::Inline {
-            let found = decode_entry(&value).map(|(table, _)| table);
+            let found = decode_entry(&value).map(|(table, _)| table.owned_by(self.owner));
             return found.ok_or(Stop::Error(EngineError::NoTable));
         }
         self.require_sound()?;
@@ -176,7 +204,7 @@ impl Engine {
             return Err(EngineError::Full.into());
         }
         let id = vacant.unwrap_or(next);
-        let (table, root) = (Table { id }, self.take_page()?);
+        let (table, root) = (Table::of(id), self.take_page()?);
         if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
             self.unused_pages.push(root);
             return Err(stop);
@@ -187,7 +215,12 @@ impl Engine {
         if let Some(slot) = self.tree_slot(id) {
             *slot = Tree { declared, ..Tree::new(id, Some(root)) };
         }
-        Ok(table)
+        Ok(table.owned_by(self.owner))
+    }
+
+    /// The table inside the engine that a caller names.
+    pub(crate) fn own(&self, table: Table) -> Result<Table, EngineError> {
+        table.inside(self.owner)
     }
 
     /// A table that was never committed is no more: its number and its page are for the next one.

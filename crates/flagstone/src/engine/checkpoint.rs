@@ -516,7 +516,7 @@ impl Engine {
             self.cycle.phase = Phase::Copying { tree: 0, after: None };
             return Ok(Next::Stepped);
         };
-        let table = Table { id: number as u32 };
+        let table = Table::of(number as u32);
         let mut next = Next::Stepped;
         let high = match self.behind_unread(table, &key) {
             Some(high) => high,

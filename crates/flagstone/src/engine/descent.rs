@@ -281,7 +281,7 @@ impl Engine {
         let view = NodeView::trusted(image);
         debug_assert_eq!(view.level(), 0, "only leaves have user deltas, {page:?}");
         let range = KeyRange { low: view.low(), high: view.high() };
-        self.drop_held(Table { id: view.tree() }, range, lsn);
+        self.drop_held(Table::of(view.tree()), range, lsn);
     }
 
     /// Drops what restart put back of a range although its base, complete to `lsn`, holds it.

@@ -266,7 +266,7 @@ impl Engine {
             }
             return Ok(Next::Idle);
         };
-        let table = Table { id };
+        let table = Table::of(id);
         let payload_size = self.payload_size;
         let Some(dropped) = self.trees[id as usize].dropped.as_mut() else { return Ok(Next::Idle) };
         if dropped.phase == Phase::Waiting {

@@ -84,7 +84,7 @@ impl Engine {
         if !view.is_leaf() {
             return;
         }
-        let table = Table { id: view.tree() };
+        let table = Table::of(view.tree());
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
         let committed = self.committed;
@@ -119,7 +119,7 @@ impl Engine {
         if !self.merges_to_frames() || !view.is_leaf() || self.busy.contains(&page) {
             return Ok(false);
         }
-        let table = Table { id: view.tree() };
+        let table = Table::of(view.tree());
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
         let count_before = view.count() as i64;
@@ -197,7 +197,7 @@ impl Engine {
             return None;
         }
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-        self.folding = Some(Folding { page, table: Table { id: view.tree() }, low, high });
+        self.folding = Some(Folding { page, table: Table::of(view.tree()), low, high });
         let append_slots = self.slots_behind(&folded);
         folded.truncate(self.payload_size - self.append_room.size_of(append_slots));
         *image = folded;

@@ -139,6 +139,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Result<Read, Option<Fetch>> {
         self.check_key(key).map_err(|_| None)?;
+        let table = self.own(table).map_err(|_| None)?;
         let upto = self.snapshots.lsn(snapshot).map_err(|_| None)?;
         let tree = self.tree(table).map_err(|_| None)?;
         if !self.allows_glances() || tree.dropped.is_some() || !tree.retained.is_empty() {
@@ -215,6 +216,7 @@ impl Engine {
         out: &mut LeafRows,
     ) -> Option<Option<ScanRange>> {
         self.snapshots.lsn(snapshot).ok()?;
+        let table = self.own(table).ok()?;
         let tree = self.tree(table).ok()?;
         if !self.allows_glances()
             || tree.dropped.is_some()

@@ -409,7 +409,7 @@ impl Hand {
 
     /// Where the search goes on: a tree and a key.
     pub(super) fn place(&self) -> (Table, &[u8]) {
-        (Table { id: self.tree as u32 }, &self.key)
+        (Table::of(self.tree as u32), &self.key)
     }
 
     /// Pages that were read for the next job.

@@ -135,7 +135,7 @@ impl Engine {
             // The cut may have taken the marker of a commit that a flag made: no later one tells.
             Record::Claimed { .. } | Record::Open { .. } if is_first => self.keep_apart(lsn),
             Record::Copy { cycle, tree, copies } if is_first && *cycle == master.cycle => {
-                self.replay_copies(Table { id: *tree }, copies)?;
+                self.replay_copies(Table::of(*tree), copies)?;
             }
             _ => {}
         }
@@ -167,7 +167,7 @@ impl Engine {
                 let mut changes = Unpacker::new(bytes);
                 while let Some(change) = changes.next() {
                     let change = change.map_err(|_| DAMAGED)?;
-                    let table = Table { id: u32::try_from(change.number).map_err(|_| DAMAGED)? };
+                    let table = Table::of(u32::try_from(change.number).map_err(|_| DAMAGED)?);
                     if is_wanted(table) {
                         self.put_back(table, change.key, change.op, lsn)?;
                     }
@@ -176,8 +176,8 @@ impl Engine {
             Changes::Listed(items) => {
                 for delta in items.iter() {
                     let delta = delta.map_err(|_| DAMAGED)?;
-                    if is_wanted(Table { id: delta.tree }) {
-                        self.put_listed_back(Table { id: delta.tree }, delta.delta, lsn)?;
+                    if is_wanted(Table::of(delta.tree)) {
+                        self.put_listed_back(Table::of(delta.tree), delta.delta, lsn)?;
                     }
                 }
             }
@@ -275,7 +275,6 @@ impl Engine {
     /// The log goes on in a new epoch.
     pub(crate) fn continue_log(&mut self, log: LogWriter, last_page: Option<u64>) {
         self.durable_chain = log.chain();
-        self.xid_next = u64::from(log.epoch()) << 32 | 1;
         self.log = log;
         self.log_page = last_page.unwrap_or(self.log_page);
     }
@@ -308,7 +307,7 @@ impl Engine {
                 at.pass_table();
                 continue;
             };
-            let table = Table { id: at.tree as u32 };
+            let table = Table::of(at.tree as u32);
             match self.place_of(table, &key)?.high {
                 Some(high) => at.from = high,
                 None => at.pass_table(),

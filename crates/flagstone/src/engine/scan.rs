@@ -133,6 +133,7 @@ impl Engine {
         if range.is_empty() {
             return Ok(None);
         }
+        let table = self.own(table)?;
         let (low, high) = (range.low.as_slice(), range.high.as_deref());
         if !self.bugs.has(SeededBug::ScanWithoutLock) {
             self.lock(xid, Target::Interval { tree: table.id, low, high }, Mode::Shared)?;
@@ -175,7 +176,7 @@ impl Engine {
         if range.is_empty() {
             return Ok(None);
         }
-        let upto = self.snapshots.lsn(snapshot)?;
+        let (table, upto) = (self.own(table)?, self.snapshots.lsn(snapshot)?);
         self.require_table_at(table, upto)?;
         let part = self.part_of(table, range, direction, Some(upto))?;
         let rows = self.rows_of(table, &part, upto, &DeltaMap::new())?;

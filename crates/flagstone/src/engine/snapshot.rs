@@ -11,6 +11,7 @@ use flagstone_space::{LogicalPage, Lsn, PinId};
 use parking_lot::Mutex;
 
 use super::access::value_in;
+use super::owner::Owner;
 use super::scan::{Direction, ScanRange};
 use super::value::Descriptor;
 use super::{Engine, Fetch, Read, Step, Stop, Table, Tree, Wait};
@@ -24,6 +25,7 @@ pub struct SnapshotId {
     number: u64,
     /// The commit that it reads at.
     lsn: Lsn,
+    owner: Owner,
 }
 
 /// Images of old leaves kept in memory, so that a scan does not read one leaf once a row.
@@ -39,8 +41,9 @@ struct OldImage {
 }
 
 /// Snapshots that are being read. They begin and end under a shared latch too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Snapshots {
+    owner: Owner,
     live: Mutex<Live>,
     /// Those with smaller numbers that are asked for were ended to free what they hold.
     ended_before: u64,
@@ -67,9 +70,14 @@ impl Live {
 }
 
 impl Snapshots {
+    pub(super) fn of(owner: Owner) -> Self {
+        let (live, images, unpins) = (Mutex::default(), VecDeque::new(), Vec::new());
+        Self { owner, live, ended_before: 0, images, unpins }
+    }
+
     fn begin(&self, lsn: Lsn) -> SnapshotId {
         let mut live = self.live.lock();
-        let id = SnapshotId { number: live.next, lsn };
+        let id = SnapshotId { number: live.next, lsn, owner: self.owner };
         debug_assert!(live.ids.last().is_none_or(|last| *last < id && last.lsn <= lsn), "in order");
         live.next += 1;
         live.ids.push(id);
@@ -104,6 +112,9 @@ impl Snapshots {
     /// The commit that a snapshot reads at, unless it was ended to free what it holds. One that its owner has ended is
     /// not looked for: nothing may be read with it.
     pub(crate) fn lsn(&self, snapshot: SnapshotId) -> Result<Lsn, EngineError> {
+        if snapshot.owner != self.owner {
+            return Err(EngineError::NoSnapshot);
+        }
         match snapshot.number < self.ended_before {
             true => Err(EngineError::SnapshotTooOld),
             false => Ok(snapshot.lsn),
@@ -312,7 +323,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended.
+    /// Stops for pages; `SnapshotTooOld` when the snapshot was ended; `NoSnapshot` or `ForeignTable` for one of
+    /// another engine.
     pub fn get_snapshot(
         &mut self,
         snapshot: SnapshotId,
@@ -321,7 +333,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Step<Read> {
         self.check_key(key)?;
-        let upto = self.snapshots.lsn(snapshot)?;
+        let (table, upto) = (self.own(table)?, self.snapshots.lsn(snapshot)?);
         self.require_table_at(table, upto)?;
         let value = match self.tree(table)?.retained.find(key, upto) {
             None => self.committed_value(table, key, upto)?,

@@ -780,7 +780,7 @@ pub(super) fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec
     private_key(table, range.low, &mut low);
     match range.high {
         Some(bound) => private_key(table, bound, &mut high),
-        None => private_key(Table { id: table.id + 1 }, &[], &mut high),
+        None => private_key(Table::of(table.id + 1), &[], &mut high),
     }
     (low, high)
 }

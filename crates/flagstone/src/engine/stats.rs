@@ -120,10 +120,11 @@ impl Engine {
         }
     }
 
-    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1).
+    /// Entries of a table, roughly: no more than bases and pending changes together, in O(1). None of a table of
+    /// another engine.
     #[must_use]
     pub fn len_estimate(&self, table: Table) -> u64 {
-        self.entry_estimate(table)
+        self.own(table).map_or(0, |table| self.entry_estimate(table))
     }
 }
 

@@ -15,6 +15,7 @@ use hashbrown::hash_map;
 use super::bulk::Spread;
 use super::checkpoint::MasterRun;
 use super::claim::Prospect;
+use super::owner::next_xid;
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
 use super::{Engine, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
@@ -142,7 +143,7 @@ pub(crate) fn private_key(table: Table, key: &[u8], out: &mut Vec<u8>) {
 /// Splits a key of a private map.
 pub(crate) fn split_private_key(key: &[u8]) -> (Table, &[u8]) {
     let (tree, rest) = key.split_first_chunk::<4>().unwrap_or((&[0; 4], &[]));
-    (Table { id: u32::from_be_bytes(*tree) }, rest)
+    (Table::of(u32::from_be_bytes(*tree)), rest)
 }
 
 /// Log that waits for a flush takes one part in this many of the memory budget before it is flushed
@@ -152,8 +153,7 @@ pub(super) const PENDING_SHARE: usize = 16;
 impl Engine {
     /// Begins a read-write transaction.
     pub fn begin(&mut self) -> Xid {
-        let xid = Xid(self.xid_next);
-        self.xid_next += 1;
+        let xid = next_xid();
         self.transactions.insert(xid, Transaction::default());
         xid
     }
@@ -176,7 +176,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `NoSavepoint` when it is another transaction's or was rolled back itself.
+    /// `NoSavepoint` when it is another transaction's, of any database, or was rolled back itself.
     pub fn rollback_to(&mut self, xid: Xid, savepoint: Savepoint) -> Step<()> {
         let transaction = self.settled_transaction(xid)?;
         let mark = Lsn(savepoint.sequence);

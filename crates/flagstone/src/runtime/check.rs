@@ -125,7 +125,7 @@ impl<D: Nand> Runtime<D> {
         let mut reached = Reached::default();
         let roots = self.engine().roots();
         for (tree, root) in roots {
-            if self.engine().is_dropped(Table { id: tree }) {
+            if self.engine().is_dropped(Table::of(tree)) {
                 self.reach_dropped(tree, root, &mut reached)?;
                 continue;
             }
@@ -176,7 +176,7 @@ impl<D: Nand> Runtime<D> {
             let mut rows = Vec::new();
             let read = self.run(|engine| {
                 rows.clear();
-                engine.scan_committed(Table { id: tree }, &range, Direction::Forward, &mut rows)
+                engine.scan_committed(Table::of(tree), &range, Direction::Forward, &mut rows)
             });
             rest = match read {
                 Ok(rest) => rest,

@@ -249,16 +249,14 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// `OutcomeUnknown` when the device failed meanwhile (rule D8).
+    /// `OutcomeUnknown` when the device failed meanwhile (rule D8); `OtherProcess`.
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), EngineError> {
         loop {
             let engine = self.glance();
             if engine.durable() >= lsn || engine.bugs.has(SeededBug::AcknowledgeEarly) {
                 return Ok(());
             }
-            if engine.is_poisoned() {
-                return Err(EngineError::OutcomeUnknown);
-            }
+            engine.sound().map_err(outcome_of)?;
             if engine.is_flushing() {
                 let asleep = self.sleepers.await_durable(lsn);
                 drop(engine);
@@ -274,7 +272,7 @@ impl<D: Nand> Runtime<D> {
                     self.wake_others();
                 }
                 Ok(None) => {}
-                Err(_) => return Err(EngineError::OutcomeUnknown),
+                Err(error) => return Err(outcome_of(error)),
             }
         }
     }
@@ -397,6 +395,14 @@ impl<D: Nand> Runtime<D> {
             }
         }
         Ok(())
+    }
+}
+
+/// What becomes of a commit whose flush failed: unknown, where something may have been written.
+fn outcome_of(error: EngineError) -> EngineError {
+    match error {
+        EngineError::OtherProcess => error,
+        _ => EngineError::OutcomeUnknown,
     }
 }
 

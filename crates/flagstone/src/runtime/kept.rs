@@ -7,18 +7,20 @@
 //!   has reached the leaves, and nothing is committed meanwhile.
 //! - **T2** What is read of one is never what another page, or the same page of another moment, holds: nodes
 //!   are known by snapshot and page, and no snapshot is named as another was.
+//! - **T3** A table that the database gave out is read in a snapshot only where both call it the same: the number of
+//!   one that was dropped since may be another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use flagstone_nand::Nand;
 use flagstone_space::{FROZEN_LABEL_SIZE_MAX, FrozenId, LogicalPage, SpaceError};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 use super::{Folding, Runtime};
 use crate::engine::{
-    CATALOG, CATALOG_ROOT, DEPTH_MAX, Descriptor, Direction, LeafRows, LeafValue, Read, ScanRange,
-    Seek, Table, check_node, named_root,
+    CATALOG, CATALOG_ROOT, DEPTH_MAX, Descriptor, Direction, LeafRows, LeafValue, Owner, Read,
+    ScanRange, Seek, Table, check_node, named_root,
 };
 use crate::error::EngineError;
 use crate::node::{self, NodeView, ValueRef};
@@ -37,13 +39,36 @@ struct KeptNode {
     image: Arc<[u8]>,
 }
 
+/// The tables of a kept snapshot.
+#[derive(Debug)]
+struct KeptTables {
+    /// Whom those belong to that the snapshot gives out.
+    owner: Owner,
+    roots: HashMap<u32, LogicalPage>,
+    /// Those that the database calls by the same name and number (T3).
+    shared: HashSet<u32>,
+}
+
+impl KeptTables {
+    /// The root of a table that the snapshot gave out, or `database` if that means the same one.
+    fn root_of(&self, table: Table, database: Owner) -> Result<LogicalPage, EngineError> {
+        if !table.is_of(database) {
+            table.inside(self.owner)?;
+        }
+        let root = *self.roots.get(&table.id).ok_or(EngineError::NoTable)?;
+        match table.is_of(database) && !self.shared.contains(&table.id) {
+            true => Err(EngineError::ForeignTable),
+            false => Ok(root),
+        }
+    }
+}
+
 /// What was read of kept snapshots last.
 #[derive(Debug, Default)]
 pub(super) struct KeptReads {
     /// Most recently read last.
     nodes: VecDeque<KeptNode>,
-    /// Roots of tables, by their numbers.
-    roots: HashMap<FrozenId, Arc<HashMap<u32, LogicalPage>>>,
+    tables: HashMap<FrozenId, Arc<KeptTables>>,
 }
 
 impl KeptReads {
@@ -64,7 +89,7 @@ impl KeptReads {
 
     fn forget(&mut self, id: FrozenId) {
         self.nodes.retain(|node| node.id != id);
-        self.roots.remove(&id);
+        self.tables.remove(&id);
     }
 }
 
@@ -199,7 +224,8 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// `NoSnapshot` once it was given up, `NoTable` when it has none of that number; damage.
+    /// `NoSnapshot` once it was given up, `NoTable` when it has none of that number, `ForeignTable` when that
+    /// was another's; damage.
     pub(crate) fn get_kept(
         &self,
         id: FrozenId,
@@ -252,12 +278,12 @@ impl<D: Nand> Runtime<D> {
         id: FrozenId,
         mut fault: impl FnMut(LogicalPage, EngineError) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let roots = match self.kept_roots(id) {
-            Ok(roots) => roots,
+        let tables = match self.kept_tables(id) {
+            Ok(tables) => tables,
             Err(error) => return fault(CATALOG_ROOT, error),
         };
-        for (tree, root) in roots.iter() {
-            if let Err(error) = self.read_kept(id, Table { id: *tree }) {
+        for (tree, root) in &tables.roots {
+            if let Err(error) = self.read_kept(id, Table::of(*tree)) {
                 fault(*root, error)?;
             }
         }
@@ -286,7 +312,7 @@ impl<D: Nand> Runtime<D> {
     ) -> Result<Arc<[u8]>, EngineError> {
         let root = match table {
             CATALOG => CATALOG_ROOT,
-            _ => *self.kept_roots(id)?.get(&table.id).ok_or(EngineError::NoTable)?,
+            _ => self.kept_tables(id)?.root_of(table, self.glance().owner)?,
         };
         let mut page = root;
         let mut parent: Option<(Arc<[u8]>, usize)> = None;
@@ -331,23 +357,35 @@ impl<D: Nand> Runtime<D> {
         Ok(image)
     }
 
-    /// Roots of the tables that the snapshot names, as its catalog has them.
-    fn kept_roots(&self, id: FrozenId) -> Result<Arc<HashMap<u32, LogicalPage>>, EngineError> {
-        if let Some(roots) = self.kept.lock().roots.get(&id) {
-            return Ok(Arc::clone(roots));
+    /// Whom the tables belong to that a kept snapshot gives out.
+    pub(crate) fn kept_owner(&self, id: FrozenId) -> Result<Owner, EngineError> {
+        Ok(self.kept_tables(id)?.owner)
+    }
+
+    /// The tables that the snapshot names, as its catalog has them.
+    fn kept_tables(&self, id: FrozenId) -> Result<Arc<KeptTables>, EngineError> {
+        if let Some(tables) = self.kept.lock().tables.get(&id) {
+            return Ok(Arc::clone(tables));
         }
-        let (mut roots, mut rows) = (HashMap::new(), LeafRows::default());
+        let now: HashMap<_, _> = self.catalog()?.into_iter().collect();
+        let number_now = |name: &[u8]| Some(named_root(name, now.get(name)?)?.0);
+        let (mut roots, mut shared) = (HashMap::new(), HashSet::new());
+        let mut rows = LeafRows::default();
         let mut rest = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(range) = rest {
             rest = self.scan_kept(id, CATALOG, &range, Direction::Forward, &mut rows)?;
             while let Some((key, value)) = rows.take() {
-                if let LeafValue::Inline(entry) = value {
-                    roots.extend(named_root(key, entry));
+                let LeafValue::Inline(entry) = value else { continue };
+                let Some((number, root)) = named_root(key, entry) else { continue };
+                roots.insert(number, root);
+                if number_now(key) == Some(number) {
+                    shared.insert(number);
                 }
             }
         }
-        let roots = Arc::new(roots);
-        self.kept.lock().roots.insert(id, Arc::clone(&roots));
-        Ok(roots)
+        let found = Arc::new(KeptTables { owner: Owner::unique(), roots, shared });
+        // Whoever came first has given tables out already.
+        let mut kept = self.kept.lock();
+        Ok(Arc::clone(kept.tables.entry(id).or_insert(found)))
     }
 }

@@ -749,7 +749,7 @@ impl<D: Nand> Restart<'_, D> {
 
 impl<D: Nand> Runtime<D> {
     /// Entries of the catalog: name and value.
-    fn catalog(&self) -> Result<Vec<crate::database::KeyValue>, EngineError> {
+    pub(super) fn catalog(&self) -> Result<Vec<crate::database::KeyValue>, EngineError> {
         let mut entries = Vec::new();
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {
@@ -902,6 +902,7 @@ mod tests {
         database.flush().unwrap();
         // Patches above what the restart puts back hide nothing.
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+        let table = database.table("t").unwrap();
         for row in 0..capacity as u32 / 8 / 500 {
             let mut transaction = database.begin();
             transaction.patch(table, &row.to_be_bytes(), 9, &[2; 3]).unwrap();
@@ -941,14 +942,16 @@ mod tests {
         let device = database.into_device().unwrap();
         let lengths = |database: &Database<SimNand>| {
             let snapshot = database.snapshot().unwrap();
-            [table, one, other].map(|table| snapshot.len(table).unwrap())
+            ["t", "one", "other"].map(|name| snapshot.len(database.table(name).unwrap()).unwrap())
         };
         let database = Database::open_read_only_on(device.clone(), &options).unwrap();
         assert_eq!(lengths(&database), [u64::from(KEYS), 0, 0]);
         let database = Database::open_on(device, &options).unwrap();
         assert_eq!(lengths(&database), [u64::from(KEYS), 0, 0]);
         let mut txn = database.begin();
-        [one, other].iter().for_each(|table| txn.put(*table, b"k", b"v").unwrap());
+        for name in ["one", "other"] {
+            txn.put(database.table(name).unwrap(), b"k", b"v").unwrap();
+        }
         txn.commit().unwrap();
         database.merge().unwrap();
         let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();

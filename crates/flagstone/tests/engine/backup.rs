@@ -256,6 +256,7 @@ fn a_restore_of_small_rows_spills_nothing() {
     database.load_sorted(table, (0..20_000_u32).map(|row| (row.to_be_bytes(), [7]))).unwrap();
     let copy = created("slc-2k", 64);
     copy.restore_from(backup_of(&database).as_slice()).unwrap();
+    let table = copy.table("t").unwrap();
     assert_eq!(copy.stats().engine.spilled_pages, 0);
     assert_eq!(copy.snapshot().unwrap().len(table).unwrap(), 20_000);
 }

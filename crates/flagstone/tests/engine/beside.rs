@@ -224,6 +224,7 @@ fn commits_of_threads_survive_cuts_of_a_shared_file() {
         file.with(SimStorage::power_cycle);
         let device = SegmentFile::open(file).unwrap();
         let database = Database::open_on(device, &options).unwrap();
+        let table = database.table("t").unwrap();
         let snapshot = database.snapshot().unwrap();
         for (thread, acknowledged) in (0..).zip(acknowledged) {
             let number = |key: [u8; 8]| {
@@ -252,13 +253,14 @@ fn readers_wait_for_no_sync() {
     let options = Options::default().with_memory(256 << 10);
     let device = SegmentFile::create(file.clone(), &profile).unwrap();
     let database = Database::create_on(device, &options).unwrap();
-    let [table, other] = ["t", "other"].map(|name| database.table(name).unwrap());
+    let table = database.table("t").unwrap();
     let mut txn = database.begin();
     (0..ROWS).for_each(|number| txn.put(table, &key(number), &[7; 120]).unwrap());
     txn.commit().unwrap();
     drop(database);
     let device = SegmentFile::open(file.clone()).unwrap();
     let database = Database::open_on(device, &options).unwrap();
+    let [table, other] = ["t", "other"].map(|name| database.table(name).unwrap());
 
     for rows in [1, 200, ROWS] {
         file.gate.change(|gate| (gate.is_shut, gate.has_ended) = (true, false));

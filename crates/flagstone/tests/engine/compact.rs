@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use flagstone::{AnyNand, CompactError, Database, OpenError, Options};
-use flagstone_nand::{EccNand, FileStorage, OpenDeviceError, Profile, SegmentFile};
+use flagstone_nand::{
+    EccNand, FileLock, FileStorage, Making, OpenDeviceError, Profile, SegmentFile,
+};
 use tempfile::TempDir;
 
 type Model = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -71,6 +73,16 @@ fn names(directory: &TempDir) -> Vec<String> {
     names
 }
 
+/// Leaves what a compaction leaves that is killed: a file of its own number.
+fn left_unfinished(path: &Path) {
+    let (making, mut storage) = Making::begin(path, FileLock::Required).unwrap();
+    storage.fill(10_000, 1).unwrap();
+    let (unfinished, kept) = (making.path().to_owned(), path.with_extension("kept"));
+    fs::rename(&unfinished, &kept).unwrap();
+    drop((making, storage));
+    fs::rename(&kept, &unfinished).unwrap();
+}
+
 /// Goal: all rows and tables are there, in fewer pages, in a file of the same size and access, which a
 /// link still points to. Method: a tree thinned out; a half-written copy of before lies in the way, and beside it
 /// somebody's file with nearly its name.
@@ -79,20 +91,25 @@ fn a_compacted_database_holds_the_same_in_fewer_pages() {
     let (directory, path, model) = thinned();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let before = fs::metadata(&path).unwrap();
-    let copy = directory.path().join(format!("db.compacting-{}", before.ino()));
-    fs::write(&copy, [1; 10_000]).unwrap();
+    let copy = || -> Vec<_> {
+        let names = names(&directory).into_iter();
+        names.filter(|name| name.starts_with(".flagstone-")).collect()
+    };
+    left_unfinished(&path);
+    assert_eq!(copy().len(), 1);
     let others = directory.path().join("db.compacting");
     fs::write(&others, [2; 10_000]).unwrap();
     let link = directory.path().join("link");
     symlink(&path, &link).unwrap();
     let mut told = (0, 0);
-    assert_eq!(Database::compacting_file(&link).unwrap(), copy.canonicalize().unwrap());
     let report = Database::compact_watched(&link, &options(), |done, total| {
         if total == 0 {
-            assert!(!copy.exists() && told == (0, 0), "before anything is made");
+            assert_eq!(told, (0, 0), "before anything is made");
             return;
         }
-        let copy = fs::metadata(&copy).unwrap();
+        let copies = copy();
+        assert_eq!(copies.len(), 1, "what was left is gone");
+        let copy = fs::metadata(directory.path().join(&copies[0])).unwrap();
         assert_eq!(copy.mode() & 0o777, 0o640, "as closed as the original");
         told = (done, total);
     })
@@ -109,6 +126,43 @@ fn a_compacted_database_holds_the_same_in_fewer_pages() {
     assert_eq!(names(&directory), ["db", "db.compacting", "link"]);
     assert_eq!(fs::read(&others).unwrap(), [2; 10_000]);
     assert_eq!(content(&path), model);
+}
+
+/// Goal: a file with two names is not made two databases. Method: a hard link to it, before; one that comes while it
+/// is written anew; afterwards both names have all rows, and without the link it is compacted.
+#[test]
+fn a_file_with_two_names_is_not_compacted() {
+    let (directory, path, model) = thinned();
+    let link = directory.path().join("link");
+    fs::hard_link(&path, &link).unwrap();
+    for name in [&path, &link] {
+        let refused = Database::compact(name, &options()).unwrap_err();
+        assert!(matches!(refused, CompactError::Linked { count: 2 }), "{refused}");
+    }
+    fs::remove_file(&link).unwrap();
+    let refused = Database::compact_watched(&path, &options(), |_, _| {
+        let _ = fs::hard_link(&path, &link);
+    });
+    assert!(matches!(refused, Err(CompactError::Linked { count: 2 })), "{refused:?}");
+    assert_eq!(names(&directory), ["db", "link"]);
+    assert_eq!(content(&link), model);
+    fs::remove_file(&link).unwrap();
+    Database::compact(&path, &options()).unwrap();
+    assert_eq!(content(&path), model);
+}
+
+/// Goal: a name as long as the host takes is as good as any. Method: a name of 255 bytes, created, opened, compacted, in
+/// a directory with nothing else.
+#[test]
+fn a_database_may_have_the_longest_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("n".repeat(255));
+    Database::create(&path, &options()).unwrap().close().unwrap();
+    for _ in 0..2 {
+        Database::open_or_create(&path, &options()).unwrap().close().unwrap();
+        Database::compact(&path, &options()).unwrap();
+    }
+    assert_eq!(names(&directory).len(), 1);
 }
 
 /// Goal: what cannot be compacted stays as it is. Method: an image, an open database, no database, and

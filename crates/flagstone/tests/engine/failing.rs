@@ -239,7 +239,7 @@ fn a_block_that_takes_no_mark_is_left_out() {
 
 /// A chip after so many commits, each with a checkpoint, and one more without; every block that ever held a
 /// record is erased.
-fn without_records(rounds: u32) -> (Hooked<SimNand>, Table) {
+fn without_records(rounds: u32) -> Hooked<SimNand> {
     let programs = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&programs);
     let hook: Hook = Arc::new(move |call| {
@@ -271,22 +271,23 @@ fn without_records(rounds: u32) -> (Hooked<SimNand>, Table) {
     let mut device = database.into_device().unwrap();
     device.hook = willing();
     blocks.into_iter().for_each(|block| assert!(device.erase(block).is_ok()));
-    (device, table)
+    device
 }
 
 /// Goal: a device whose records are lost opens by a scan where the whole log is there, and opens again
 /// whatever became of that session; else it says so each time, and shows no rows without the others.
 #[test]
 fn a_device_without_records_shows_everything_or_nothing() {
-    let (mut device, table) = without_records(100);
+    let mut device = without_records(100);
     for opening in 0..3 {
         let database = Database::open_on(device, &options(1 << 20)).unwrap();
+        let table = database.table("t").unwrap();
         assert_eq!(database.recovery().full_scan, opening == 0);
         let value = database.begin().get(table, &key(7)).unwrap();
         assert_eq!(value, Some(100_u16.to_le_bytes().repeat(20)), "opening {opening}");
         device = database.into_device().unwrap();
     }
-    let (device, _) = without_records(3_000);
+    let device = without_records(3_000);
     for _ in 0..2 {
         let refused = Database::open_on(device.clone(), &options(1 << 20)).map(drop);
         assert!(matches!(refused, Err(OpenError::Corrupt(_))), "{refused:?}");
@@ -376,12 +377,14 @@ fn changes_meet_their_leaves_beside_one_that_does_not_read() {
         database.load_sorted(table, (0..ROWS).map(|row| (key(row), [1; 100]))).unwrap();
         database.merge().unwrap();
         let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
+        let table = database.table("t").unwrap();
         database.begin().get(table, &key(0)).unwrap();
         if is_lost {
             let page = last.lock().unwrap()[0];
             lost.lock().unwrap().push(page);
         }
         let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
+        let table = database.table("t").unwrap();
         let is_log_full = || {
             let space = database.runtime().space();
             space.log_used_pages() * 100 > space.log_budget_pages() * 57
@@ -404,6 +407,7 @@ fn changes_meet_their_leaves_beside_one_that_does_not_read() {
         }
         let before = database.stats().engine.deltas;
         let database = Database::open_on(database.into_device().unwrap(), options).unwrap();
+        let table = database.table("t").unwrap();
         let (after, commits) = (database.stats().engine.deltas, database.recovery().commits);
         assert!(commits * 8 > before, "{commits} commits, {before} changes waited");
         assert!(after <= before + before / 10, "{before} changes, {after} afterwards");
@@ -430,14 +434,16 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         database.load_sorted(table, (0..ROWS).map(row)).unwrap();
         database.merge().unwrap();
         let mut device = database.into_device().unwrap();
-        for (table, row) in [(table, BAD), (small, 3)] {
+        for (name, row) in [("t", BAD), ("small", 3)] {
             let database = Database::open_on(device, &options).unwrap();
+            let table = database.table(name).unwrap();
             database.begin().get(table, &key(row)).unwrap();
             let page = last.lock().unwrap()[0];
             lost.lock().unwrap().push(page);
             device = database.into_device().unwrap();
         }
         let database = Database::open_on(device, &options).unwrap();
+        let [small, table] = ["small", "t"].map(|name| database.table(name).unwrap());
         let put = |table, rows: std::ops::Range<u32>, fill: u8| {
             let mut transaction = database.begin();
             rows.for_each(|row| transaction.put(table, &key(row), &[fill; 100]).unwrap());
@@ -461,6 +467,7 @@ fn a_leaf_that_does_not_read_stops_nothing_else() {
         assert!(database.stats().engine.merges >= merges);
         let device = database.into_device().unwrap();
         let database = Database::open_on(device, &options).unwrap();
+        let table = database.table("t").unwrap();
         let found = |row| database.begin().get(table, &key(row));
         assert_eq!(found(2_800), Ok(Some(vec![99; 100])));
         assert_eq!(found(BAD - 500), Ok(Some(vec![1; 100])));
@@ -483,9 +490,11 @@ fn emptied_leaves_beside_one_that_does_not_read_stop_nothing() {
     database.merge().unwrap();
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
     database.begin().get(table, &key(BAD)).unwrap();
     let page = last.lock().unwrap()[0];
     let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    let table = database.table("t").unwrap();
     lost.lock().unwrap().push(page);
     for far in [60, 120, 600] {
         let mut transaction = database.begin();
@@ -525,4 +534,67 @@ fn a_chip_that_is_worn_out_opens_with_little_memory() {
     let mut transaction = database.begin();
     let refused = transaction.put(table, &key(1), b"x").and_then(|()| transaction.commit());
     assert_eq!(refused.map(drop), Err(EngineError::WornOut));
+}
+
+/// Goal: who closes a database that the device has failed is told so, although the session has logged nothing. Method:
+/// changes of a session before, whose merge fails.
+#[test]
+fn a_database_that_failed_is_not_closed_as_if_nothing_was() {
+    let options = options(1 << 20);
+    let database = Database::create_on(chip(64), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut transaction = database.begin();
+    (0..200).for_each(|row| transaction.put(table, &key(row), &[1; 100]).unwrap());
+    transaction.commit().unwrap();
+    database.clone().close().unwrap();
+    let hook: Hook = Arc::new(|call| match call {
+        Call::Program(_) => Err(NandError::Host { errno: 5 }),
+        _ => Ok(()),
+    });
+    let device = Hooked { device: database.into_device().unwrap(), hook };
+    let database = Database::open_on(device, &options).unwrap();
+    let untouched = database.clone();
+    assert!(!database.runtime().engine().has_logged());
+    assert!(database.merge().is_err(), "nothing was written");
+    assert!(!database.runtime().engine().has_logged());
+    assert_eq!(database.close(), Err(EngineError::Poisoned));
+    assert_eq!(rows(&untouched, untouched.table("t").unwrap()).len(), 200);
+}
+
+/// Goal: a child of a fork is told that the database is another process's, whatever it does; what it had read stays
+/// readable. Method: a device that refuses each call as a file does in a child, from a moment on.
+#[test]
+fn a_child_of_a_fork_is_told_whose_the_database_is() {
+    let is_child = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_child);
+    let hook: Hook = Arc::new(move |_| match seen.load(Ordering::Relaxed) {
+        true => Err(NandError::OtherProcess),
+        false => Ok(()),
+    });
+    for durability in [Durability::Immediate, Durability::Group, Durability::Deferred] {
+        is_child.store(false, Ordering::Relaxed);
+        let device = Hooked { device: chip(64), hook: Arc::clone(&hook) };
+        let database = Database::create_on(device, &options(1 << 20)).unwrap();
+        let table = database.table("t").unwrap();
+        let put = |row: u32, durability| {
+            let mut transaction = database.begin();
+            transaction.put(table, &key(row), &[1; 100])?;
+            transaction.commit_with(durability).map(drop)
+        };
+        put(1, Durability::Immediate).unwrap();
+        let snapshot = database.snapshot().unwrap();
+        is_child.store(true, Ordering::Relaxed);
+        let committed = put(2, durability).and_then(|()| database.flush());
+        assert_eq!(committed, Err(EngineError::OtherProcess), "{durability:?}");
+        assert_eq!(put(3, durability), Err(EngineError::OtherProcess), "{durability:?}");
+        assert_eq!(snapshot.get(table, &key(1)).unwrap(), Some(vec![1; 100]));
+        assert_eq!(database.merge(), Err(EngineError::OtherProcess));
+        assert_eq!(database.clone().close(), Err(EngineError::OtherProcess));
+        drop(snapshot);
+        // The parent has what it had.
+        is_child.store(false, Ordering::Relaxed);
+        let device = database.into_device().unwrap();
+        let database = Database::open_on(device, &options(1 << 20)).unwrap();
+        assert_eq!(database.snapshot().unwrap().len(database.table("t").unwrap()), Ok(1));
+    }
 }

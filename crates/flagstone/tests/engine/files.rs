@@ -40,6 +40,34 @@ fn a_file_is_known_by_its_content_first() {
     assert!(refused.to_string().contains("image.toml: "), "{refused}");
 }
 
+/// Goal: whoever makes a file removes nothing of others. Method: whole databases and other files under every name that
+/// unfinished ones had; a creation, a compaction and a save of an image beside them.
+#[test]
+fn making_a_database_takes_nothing_from_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let options = Options::default().with_memory(1 << 20);
+    let others = ["db.flagstone-creating", "db.restoring", ".flagstone-1", "db.compacting-1"];
+    for name in others {
+        let database = Database::create(at(name), &options).unwrap();
+        database.table("mine").unwrap();
+        database.close().unwrap();
+    }
+    fs::write(at("image.toml.new"), "mine").unwrap();
+    for _ in 0..2 {
+        Database::open_or_create(at("db"), &options).unwrap().close().unwrap();
+        Database::compact(at("db"), &options).unwrap();
+    }
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    let device = EccNand::create_image(&at("image"), &profile).unwrap();
+    Database::create_on(device, &options).unwrap().close().unwrap();
+    for name in others {
+        assert_eq!(Database::open(at(name), &options).unwrap().tables().unwrap(), ["mine"]);
+    }
+    assert_eq!(fs::read(at("image.toml.new")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), others.len() + 4);
+}
+
 /// Goal: what a dropped table took is given back to the file system, where the option asks for it, and is there again
 /// when rows need it. Method: the blocks that the system counts, with and without.
 #[test]

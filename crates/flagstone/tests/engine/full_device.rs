@@ -375,6 +375,7 @@ fn run_a_window(prefix: &[u8]) {
         pages.push(database.stats().space.live_pages);
         let device = database.into_device().unwrap();
         database = Database::open_on(device, &options).unwrap();
+        let table = database.table("queue").unwrap();
         let before = database.stats().space.reads_by_purpose[0];
         let first = database.begin().first(table).unwrap().unwrap();
         assert_eq!(first.0, key(until - WINDOW));

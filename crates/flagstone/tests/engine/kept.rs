@@ -427,6 +427,7 @@ fn a_device_that_a_kept_snapshot_fills_is_freed_by_its_end() {
     // The same once more, with a restart on the full device.
     database.keep_snapshot("before").unwrap();
     let put_on = |database: &Database<SimNand>, row: u32, fill: u8| {
+        let table = database.table("t").unwrap();
         let mut transaction = database.begin();
         transaction.put(table, &row.to_be_bytes(), &[fill; 700]).unwrap();
         transaction.commit().map(drop)
@@ -600,6 +601,7 @@ fn damage_in_a_kept_snapshot_is_told() {
         }
         (0..4).for_each(|word| damaged.flip_bits(page, word, strength + 1));
         let database = Database::open_on(damaged, &options).unwrap();
+        let table = database.table("t").unwrap();
         let live = database.snapshot().unwrap();
         assert!(rows_of(&live, table).values().all(|value| *value == [2; 60]));
         drop(live);
@@ -655,6 +657,7 @@ fn a_large_value_that_was_open_across_a_snapshot_is_in_the_next() {
     database.keep_snapshot("after").unwrap();
     let mut draws = Draws(3);
     for round in 0..60_u32 {
+        let table = database.table("t").unwrap();
         for _ in 0..40 + draws.below(100) {
             let mut transaction = database.begin();
             for _ in 0..4 {
@@ -707,8 +710,9 @@ fn a_snapshot_on_a_worn_device_can_be_dropped() {
     });
     let device = Hooked { device: chip("slc-2k", 64), hook };
     let database = Database::create_on(device, &options).unwrap();
-    let table = database.table("t").unwrap();
+    database.table("t").unwrap();
     let fill = |database: &Database<Hooked<SimNand>>, value: u8| {
+        let table = database.table("t")?;
         let mut transaction = database.begin();
         for row in 0..300_u32 {
             transaction.put(table, &row.to_be_bytes(), &[value; 60])?;
@@ -748,7 +752,9 @@ fn with_unreadable_leaves(options: &Options) -> (Database<SimNand>, Table) {
             (0..4).for_each(|word| device.flip_bits(page, word, strength + 1));
         }
     }
-    (Database::open_on(device, options).unwrap(), table)
+    let database = Database::open_on(device, options).unwrap();
+    let table = database.table("t").unwrap();
+    (database, table)
 }
 
 fn is_damage(error: &EngineError) -> bool {

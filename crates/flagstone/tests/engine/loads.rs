@@ -284,6 +284,7 @@ fn splits_share_the_syncs_of_commits() {
     assert!(stats.reshapes_at_once > 4, "{stats:?}");
     assert!(syncs < COMMITS + stats.reshapes, "{syncs} syncs, {stats:?}");
     let database = Database::open_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), COMMITS * ROWS);
     assert!(database.check().unwrap().is_sound());
 }

@@ -11,6 +11,7 @@ mod failing;
 mod files;
 mod full_device;
 mod grow;
+mod handles;
 mod hooked;
 mod indexes;
 mod isolation;

@@ -164,8 +164,10 @@ fn a_tail_that_outgrows_memory_asks_for_more() {
         "{refused}"
     );
     let database = Database::open_read_only_on(device.clone(), &large).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
     let database = Database::open_on(device, &little).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
 }
 
@@ -185,6 +187,7 @@ fn a_spilled_transaction_that_outgrows_memory_asks_for_more() {
     assert!(matches!(refused, OpenError::NeedsMemory { .. }), "{refused}");
     let large = Options { log_pages: 0, ..Options::default().with_memory(8 << 20) };
     let database = Database::open_read_only_on(device, &large).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 10_000);
 }
 

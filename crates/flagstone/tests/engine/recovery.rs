@@ -197,6 +197,7 @@ fn a_checkpoint_keeps_what_a_recovered_run_holds_apart() {
 
     let roomy = Options::default().with_memory(4 << 20);
     let database = Database::open_on(database.into_device().unwrap(), &roomy).unwrap();
+    let table = database.table("t").unwrap();
     for number in (0..ROWS).step_by(48) {
         database.begin().get(table, &row(number)).unwrap();
     }
@@ -209,6 +210,7 @@ fn a_checkpoint_keeps_what_a_recovered_run_holds_apart() {
         database.runtime().checkpoint_now().unwrap();
     }
     let database = Database::open_on(database.into_device().unwrap(), &roomy).unwrap();
+    let table = database.table("t").unwrap();
     for number in (0..ROWS).filter(is_late) {
         let value = database.begin().get(table, &row(number)).unwrap().unwrap();
         let parts = (&value[..10], &value[10..20], &value[20..30], &value[30..]);
@@ -224,7 +226,7 @@ fn pages_of_a_replaced_value_may_have_a_new_owner() {
     let options = Options::preset("traditional").unwrap().with_memory(1 << 20);
     let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
     let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
-    let [large, small, other] = ["large", "small", "other"].map(|it| database.table(it).unwrap());
+    let [large, small, _] = ["large", "small", "other"].map(|it| database.table(it).unwrap());
     let put = |table: Table, key: u32, value: &[u8], durability: Durability| {
         let mut transaction = database.begin();
         transaction.put(table, &key.to_be_bytes(), value).unwrap();
@@ -238,6 +240,7 @@ fn pages_of_a_replaced_value_may_have_a_new_owner() {
     put(large, 1, &[2; 10], Durability::Immediate);
     work_on(&database, |database| database.stats().engine.checkpoints == 2);
     let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+    let [large, other] = ["large", "other"].map(|it| database.table(it).unwrap());
     for key in 0..200_u32 {
         let mut transaction = database.begin();
         transaction.put(other, &key.to_be_bytes(), &[3; 150]).unwrap();
@@ -299,8 +302,8 @@ fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
     let roomy = Options { log_pages: 1_500, ..Options::default().with_memory(8 << 20) };
     let profile = Profile::named("slc-2k").unwrap().with_block_count(128).unwrap();
     let database = Database::create_on(SimNand::new(&profile, 1), &roomy).unwrap();
-    let table = database.table("t").unwrap();
     let change = |database: &Database<SimNand>, keys: std::ops::Range<u32>, is_there: bool| {
+        let table = database.table("t").unwrap();
         for number in keys {
             let mut transaction = database.begin();
             match is_there {
@@ -324,6 +327,7 @@ fn numbers_that_a_merging_restart_frees_have_no_other_owner_before_its_end() {
     let mut device = database.into_device().unwrap();
     for memory in [96 << 10, 8 << 20, 8 << 20] {
         let database = Database::open_on(device, &roomy.clone().with_memory(memory)).unwrap();
+        let table = database.table("t").unwrap();
         let report = database.check().unwrap();
         assert!(report.is_sound(), "{report:?}");
         assert_eq!(database.begin().len(table).unwrap(), u64::from(ROWS), "half went, half came");
@@ -354,6 +358,7 @@ fn a_merging_restart_leaves_later_spills_on_flash() {
     assert!(database.stats().engine.spilled_pages > 0, "the transaction fits in memory");
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options(96 << 10)).unwrap();
+    let table = database.table("t").unwrap();
     let recovery = database.recovery();
     assert!(recovery.commits > 2_000 && recovery.pages_written < 1_500, "{recovery:?}");
     let read = database.begin();
@@ -403,12 +408,14 @@ fn a_merging_restart_leaves_leaves_alone_that_know_more() {
     database.flush().unwrap();
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options("flagstone-claims", 32 << 20)).unwrap();
+    let table = database.table("t").unwrap();
     let mut transaction = database.begin();
     kept().for_each(|row| transaction.put(table, &row.to_be_bytes(), &[2; 150]).unwrap());
     transaction.commit().unwrap();
     assert!(database.stats().engine.claimed_pages > 50, "{:?}", database.stats().engine);
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options("flagstone", 96 << 10)).unwrap();
+    let table = database.table("t").unwrap();
     assert!(database.stats().engine.reshapes > 100, "{:?}", database.stats().engine);
     database.merge().unwrap();
     let read = database.begin();
@@ -733,9 +740,9 @@ fn a_value_that_is_refused_leaves_nothing() {
     let refused = transaction.put(table, &[0; 5_000], &[1; 20_000]);
     assert!(matches!(refused, Err(EngineError::KeyTooLong { .. })), "{refused:?}");
     assert_eq!(transaction.bill().programs(), 0, "its pages were written");
-    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(EngineError::NoTable));
-    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(EngineError::NoTable));
-    assert_eq!(transaction.delete(elsewhere, b"k"), Err(EngineError::NoTable));
+    assert_eq!(transaction.put(elsewhere, b"k", &[1; 20_000]), Err(EngineError::ForeignTable));
+    assert_eq!(transaction.put(elsewhere, b"k", b"v"), Err(EngineError::ForeignTable));
+    assert_eq!(transaction.delete(elsewhere, b"k"), Err(EngineError::ForeignTable));
     transaction.put(table, b"a", &[2; 20_000]).unwrap();
     transaction.commit().unwrap();
     assert_eq!(leaked(&database), 0);

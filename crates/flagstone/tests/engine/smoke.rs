@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flagstone::{Database, Durability, Options};
+use flagstone::{Database, Durability, EngineError, Options};
 use flagstone_nand::{Profile, SimNand};
 
 fn device(blocks: u32) -> SimNand {
@@ -198,6 +198,7 @@ fn options_without_end_overflow_nothing() {
     database.merge().unwrap();
     let device = database.into_device().unwrap();
     let database = Database::open_on(device, &options).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
     assert!(database.check().unwrap().is_sound());
 
@@ -212,7 +213,46 @@ fn options_without_end_overflow_nothing() {
     transaction.commit().unwrap();
     database.close().unwrap();
     let database = Database::open_read_only(&path, &options).unwrap();
+    let table = database.table("t").unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(3_000));
+}
+
+/// Goal: a wait for company has an end, as a lone commit has to. Method: the longest one, and the longest that is taken.
+#[test]
+fn a_group_commit_that_waits_without_end_is_refused() {
+    let made = |delay| {
+        let options = Options::default().with_group_commit(delay, 1.0);
+        Database::create_on(device(64), &options).map(drop)
+    };
+    for delay in [Duration::MAX, Duration::from_millis(60_001)] {
+        let refused = made(delay).unwrap_err().to_string();
+        assert!(refused.contains("`group_delay`") && refused.contains("a minute"), "{refused}");
+    }
+    made(Duration::from_secs(60)).unwrap();
+}
+
+/// Goal: two transactions of one thread do not wait for each other for ever unless that is asked for, on one row, and
+/// on different ones once one of them has locked ranges. Method: a limit that is short for the test's sake.
+#[test]
+fn two_transactions_of_a_thread_do_not_hang() {
+    let limit = Options::default().lock_timeout;
+    assert!((Duration::from_secs(1)..=Duration::from_secs(60)).contains(&limit), "{limit:?}");
+    let options = Options::default().with_memory(1 << 20);
+    let options = options.with_lock_timeout(Duration::from_millis(1));
+    let database = Database::create_on(device(128), &options).unwrap();
+    let table = database.table("t").unwrap();
+    let mut first = database.begin();
+    for row in 0..6_000_u32 {
+        first.put(table, &(row * 2).to_be_bytes(), b"first").unwrap();
+    }
+    for row in [0, 5_001_u32] {
+        let mut second = database.begin();
+        let refused = second.put(table, &row.to_be_bytes(), b"second");
+        assert_eq!(refused, Err(EngineError::LockTimeout), "row {row}");
+        assert_eq!(second.commit().map(drop), Err(EngineError::Ended));
+    }
+    first.commit().unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table), Ok(6_000));
 }
 
 /// Goal: nodes address 32 KiB; logical pages of more are refused, not filled with what cannot be found again.

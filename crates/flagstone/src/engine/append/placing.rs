@@ -97,9 +97,10 @@ impl Engine {
         declared.unwrap_or(self.options.append_scheme.scheme)
     }
 
-    /// Region in which a table's leaves are written at present.
+    /// Region in which a table's leaves are written at present; that of all tables for one of another engine.
     #[must_use]
     pub fn region_of(&self, table: Table) -> RegionId {
+        let Ok(table) = self.own(table) else { return REGION_TABLES };
         let takes_appends = self.append_room.slots_max > 0
             && match self.scheme_of(table) {
                 AppendScheme::None => false,
@@ -114,7 +115,7 @@ impl Engine {
     /// Slots behind a node that is about to be written, and the region that it is counted for.
     pub(crate) fn placing_of(&self, image: &[u8]) -> (u8, RegionId) {
         let view = NodeView::trusted(image);
-        let table = Table { id: view.tree() };
+        let table = Table::of(view.tree());
         let region = if view.is_leaf() { self.region_of(table) } else { REGION_TABLES };
         (self.slots_behind(image), region)
     }

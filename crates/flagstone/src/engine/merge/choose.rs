@@ -104,7 +104,7 @@ impl Engine {
         let view = NodeView::trusted(image);
         let is_root = view.low().is_empty() && view.high().is_none();
         if view.is_leaf() && view.count() == 0 && !is_root {
-            self.note_emptied(Table { id: view.tree() }, view.low());
+            self.note_emptied(Table::of(view.tree()), view.low());
         }
     }
 
@@ -133,7 +133,7 @@ impl Engine {
     /// Notes that what belongs with the group at `at` is to be merged after it.
     fn join(&mut self, at: &GroupKey) {
         let joined = self.hand.ledger.joined(at).into_iter();
-        let joined = joined.map(|(id, key)| Target::new(Table { id }, key, Reason::Joined));
+        let joined = joined.map(|(id, key)| Target::new(Table::of(id), key, Reason::Joined));
         self.hand.joined = joined.collect();
     }
 
@@ -147,7 +147,7 @@ impl Engine {
         for at in self.hand.ledger.super_groups(PASSED_MAX) {
             let Some(group) = self.hand.ledger.get(&at) else { continue };
             let (page, high) = (group.place.page, group.place.high.clone());
-            let table = Table { id: at.0 };
+            let table = Table::of(at.0);
             let range = KeyRange { low: &at.1, high: high.as_deref() };
             let is_busy = self.busy.contains(&page) || self.hand.passes_over(page);
             if self.tree(table)?.deltas.range(range).next().is_none() {
@@ -162,7 +162,7 @@ impl Engine {
 
     /// Tells the ledger what the leaf of a group uses. What was read for it may leave again.
     fn measure_leaf(&mut self, at: &GroupKey) -> Step<()> {
-        let index = self.leaf_for(Table { id: at.0 }, Seek::At(&at.1))?;
+        let index = self.leaf_for(Table::of(at.0), Seek::At(&at.1))?;
         let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
         self.hand.ledger.measure(at, used);
         self.hand.held.clear();
@@ -175,7 +175,7 @@ impl Engine {
         self.place_groups()?;
         let mut passed = 0;
         while let Some((at, group)) = self.hand.ledger.ranked(passed) {
-            let table = Table { id: at.0 };
+            let table = Table::of(at.0);
             let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
             let deltas = &self.tree(table)?.deltas;
             let size = deltas.range_bytes(range);
@@ -209,7 +209,7 @@ impl Engine {
                 self.hand.ledger.forget(id, KeyRange::ALL);
                 None
             } else {
-                self.place_below(Table { id }, &key)?.map(|high| (id, high))
+                self.place_below(Table::of(id), &key)?.map(|high| (id, high))
             };
             let is_last = id as usize + 1 >= self.trees.len();
             let next = next.or_else(|| (!is_last).then(|| (id + 1, Vec::new())));
@@ -290,7 +290,7 @@ impl Engine {
             if !self.skip_empty_trees() {
                 break;
             }
-            let table = Table { id: self.hand.tree as u32 };
+            let table = Table::of(self.hand.tree as u32);
             if let Some(next) = self.behind_unread(table, &self.hand.key) {
                 self.hand.pass_to(next);
                 continue;
@@ -333,7 +333,7 @@ impl Engine {
 
     /// Looks at the window below the hand and moves the hand to the next one.
     fn search_window(&mut self) -> Step<()> {
-        let table = Table { id: self.hand.tree as u32 };
+        let table = Table::of(self.hand.tree as u32);
         let (found, next) = self.best_below(table)?;
         self.hand.held.clear();
         let search = &mut self.hand.search;

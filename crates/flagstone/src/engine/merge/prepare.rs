@@ -222,7 +222,7 @@ impl Engine {
             // A commit waits for what merges leave free.
             return None;
         }
-        let table = Table { id: request.tree };
+        let table = Table::of(request.tree);
         let reserve = self.reserve_of(table);
         let deltas = &self.trees.get(table.id as usize).filter(|_| reserve > 0)?.deltas;
         let request = MergeRequest { page_size: self.payload_size - reserve, ..request };
@@ -326,7 +326,7 @@ impl Engine {
                 self.await_installs();
                 return Ok(None);
             }
-            let table = Table { id: number as u32 };
+            let table = Table::of(number as u32);
             let index = self.node_for(table, Seek::At(&key), level)?;
             let frame = self.pool.frame(index);
             let view = NodeView::trusted(&frame.image);

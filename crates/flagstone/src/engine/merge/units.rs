@@ -233,7 +233,7 @@ impl Engine {
     /// believed (G1).
     pub(super) fn target_of(&mut self, at: &GroupKey) -> Step<Option<Target>> {
         let Some(group) = self.hand.ledger.get(at).cloned() else { return Ok(None) };
-        let table = Table { id: at.0 };
+        let table = Table::of(at.0);
         let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
         let deltas = &self.tree(table)?.deltas;
         let size = deltas.range_bytes(range);

@@ -64,7 +64,7 @@ fn a_page_that_was_taken_already_is_not_kept() {
 fn a_key_needs_a_small_share_of_the_runs() {
     let database = spilled();
     let engine = database.runtime().engine();
-    let table = Table { id: 1 };
+    let table = Table::of(1);
     let all: usize = engine.runs.open.iter().map(|run| run.run.page_count()).sum();
     for draw in 0..50_u32 {
         let key = draw.wrapping_mul(0x2545_F491).to_be_bytes();

@@ -158,7 +158,8 @@ fn leaves_that_find_no_room_together_split_one_by_one() {
         database.merge().unwrap();
         check(&database, table);
         let device = database.into_device().unwrap();
-        check(&Database::open_on(device, &options()).unwrap(), table);
+        let database = Database::open_on(device, &options()).unwrap();
+        check(&database, database.table("t").unwrap());
     }
 }
 

@@ -1,0 +1,296 @@
+//! Files that have their name when they are whole.
+//!
+//! Owns the name that such a file has until then, and its end when it is given up.
+//!
+//! - **M1** Under the name of a file stands nothing, or what stood there, or the whole file, at every moment.
+//! - **M2** A file that is being made is called by the number of its own inode. Another file of such a name has
+//!   another number: what a process left that died is known, and nothing else is removed. An empty file is nothing.
+//! - **M3** It is locked from the moment at which it has that name until it is there or given up.
+//! - **M4** No name is longer than some 60 bytes, whatever the file will be called.
+
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::file::{FileStorage, Synced, name_anew, rename_new};
+use super::process::Process;
+use super::{EEXIST, FileLock, OpenDeviceError, io};
+use crate::ImageNand;
+use crate::mix::mix_bytes;
+
+/// A file that is being made; it is gone when this is dropped before it has its name.
+#[derive(Debug)]
+pub struct Making {
+    /// Keeps the lock, whoever closes the device in the file (M3).
+    file: Arc<Synced>,
+    path: PathBuf,
+    target: PathBuf,
+    process: Process,
+}
+
+/// Files that this process makes.
+static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Sets apart the first names of files that one process makes.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+impl Making {
+    /// Begins a file that will be called `target`: an empty one beside it, to be written. What is left of earlier
+    /// ones, whose processes died, goes (M2).
+    ///
+    /// # Errors
+    ///
+    /// `NotAFile` for a path without a name; those of the host.
+    pub fn begin(target: &Path, lock: FileLock) -> Result<(Self, FileStorage), OpenDeviceError> {
+        let name = target.file_name().ok_or(OpenDeviceError::NotAFile)?;
+        let head = format!(".flagstone-{:016x}-", mix_bytes(0, name.as_encoded_bytes()));
+        remove_left(target, &head);
+        let process = Process::current();
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let first = target.with_file_name(format!("{head}new-{}-{number}", process.id()));
+        // Whoever gives all of them up waits for the name.
+        let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
+        let storage = FileStorage::create_new(&first, lock).inspect_err(|error| {
+            if *error != (OpenDeviceError::Io { errno: EEXIST }) {
+                let _ = fs::remove_file(&first);
+            }
+        })?;
+        let named = storage.inode().and_then(|inode| {
+            let path = target.with_file_name(format!("{head}{inode}"));
+            rename_new(&first, &path).map(|()| path)
+        });
+        let path = named.inspect_err(|_| drop(fs::remove_file(&first)))?;
+        files.push(path.clone());
+        let file = storage.synced();
+        Ok((Self { file, path, target: target.to_owned(), process }, storage))
+    }
+
+    /// Name of the file until it is whole.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its name, which nothing may have yet, and makes that durable. A side file beside it goes
+    /// along.
+    ///
+    /// # Errors
+    ///
+    /// `Io`: something has the name (`EEXIST`), or the host refuses. Nothing of the file stays.
+    pub fn appear(self) -> Result<(), OpenDeviceError> {
+        self.file.sync_all().map_err(|error| io(&error))?;
+        let [from, to] = [&self.path, &self.target].map(|path| ImageNand::side_path(path));
+        let has_side = link_kind_of(&from)?.is_some();
+        if has_side {
+            name_anew(&from, &to)?;
+        }
+        name_anew(&self.path, &self.target).inspect_err(|_| {
+            if has_side {
+                let _ = fs::remove_file(&to);
+            }
+        })
+    }
+
+    /// Puts the file in the place of the one that has its name, whole on the medium; the name itself is durable after
+    /// [`sync_name`](super::sync_name).
+    ///
+    /// # Errors
+    ///
+    /// `Linked` when that has other names, under which it would stay as it is; those of the host. Nothing of the new
+    /// file stays.
+    pub fn replace(self) -> Result<(), OpenDeviceError> {
+        self.file.sync_all().map_err(|error| io(&error))?;
+        require_one_name(&self.target)?;
+        fs::rename(&self.path, &self.target).map_err(|error| io(&error))
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|path| *path != self.path);
+        // Once it has its name there is nothing of the other; a child of a fork makes nothing.
+        if self.process.is_current() {
+            remove(&self.path);
+        }
+    }
+}
+
+/// Removes every file that this process makes: for whoever ends it, by a signal for example.
+pub fn give_up_files() {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|path| remove(path));
+}
+
+/// Removes a file that is not whole, and what lies beside it. What cannot be removed stays.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    let _ = fs::remove_file(ImageNand::side_path(path));
+}
+
+/// Refuses a file with other names (hard links): who replaces it under one of them parts them.
+///
+/// # Errors
+///
+/// `Linked`; those of the host.
+pub fn require_one_name(path: &Path) -> Result<(), OpenDeviceError> {
+    let data = fs::metadata(path).map_err(|error| io(&error))?;
+    let count = data.nlink();
+    match data.is_file() && count > 1 {
+        true => Err(OpenDeviceError::Linked { count }),
+        false => Ok(()),
+    }
+}
+
+/// What stands at a path, links followed; none where nothing does.
+///
+/// # Errors
+///
+/// Those of the host: nothing is known of what stands there.
+pub fn kind_of(path: &Path) -> Result<Option<FileType>, OpenDeviceError> {
+    found(fs::metadata(path))
+}
+
+/// As [`kind_of`], of a link itself.
+///
+/// # Errors
+///
+/// As [`kind_of`].
+pub fn link_kind_of(path: &Path) -> Result<Option<FileType>, OpenDeviceError> {
+    found(fs::symlink_metadata(path))
+}
+
+fn found(data: std::io::Result<fs::Metadata>) -> Result<Option<FileType>, OpenDeviceError> {
+    match data {
+        Ok(data) => Ok(Some(data.file_type())),
+        // Nothing has a name that is too long.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidFilename) => {
+            Ok(None)
+        }
+        Err(error) => Err(io(&error)),
+    }
+}
+
+/// Removes what earlier ones left whose processes died, where the directory tells. It is in nobody's way.
+fn remove_left(target: &Path, head: &str) {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let Ok(entries) = fs::read_dir(parent.unwrap_or(Path::new("."))) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if let Some(number) = name.to_str().and_then(|name| name.strip_prefix(head))
+            && is_left(&entry.path(), number).is_ok_and(|(is_left, _lock)| is_left)
+        {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Whether a file is one that was being made, by the number in its name, and nobody is at work on it (M2, M3). It is
+/// locked as long as the file that comes with the answer is open.
+fn is_left(path: &Path, number: &str) -> std::io::Result<(bool, File)> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    file.try_lock()?;
+    let (open, named) = (file.metadata()?, fs::symlink_metadata(path)?);
+    let is_named = (open.dev(), open.ino()) == (named.dev(), named.ino());
+    let is_ours = open.len() == 0 || number.parse() == Ok(open.ino());
+    Ok((is_named && is_ours, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Storage as _;
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let names = fs::read_dir(directory).unwrap();
+        let mut names: Vec<_> =
+            names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn begin(target: &Path) -> (Making, FileStorage) {
+        let (making, mut storage) = Making::begin(target, FileLock::Required).unwrap();
+        storage.write_at(0, b"new").unwrap();
+        (making, storage)
+    }
+
+    /// Leaves a file as a process does that dies.
+    fn left(target: &Path) -> PathBuf {
+        let (making, storage) = begin(target);
+        let path = making.path().to_owned();
+        let kept = path.with_extension("kept");
+        fs::rename(&path, &kept).unwrap();
+        drop((making, storage));
+        fs::rename(&kept, &path).unwrap();
+        path
+    }
+
+    /// Goal (M1, M4): a file has its name when it is whole, the longest that the host takes as well, and nothing else
+    /// stays, whatever becomes of it.
+    #[test]
+    fn a_file_is_there_as_a_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["db", &"n".repeat(255)] {
+            let target = directory.path().join(name);
+            drop(begin(&target));
+            assert!(names(directory.path()).is_empty());
+            let (making, storage) = begin(&target);
+            assert!(!target.exists());
+            drop(storage);
+            making.appear().unwrap();
+            assert_eq!(fs::read(&target).unwrap(), b"new");
+            assert_eq!(begin(&target).0.appear(), Err(OpenDeviceError::Io { errno: 17 }));
+            fs::write(&target, b"old").unwrap();
+            begin(&target).0.replace().unwrap();
+            assert_eq!(fs::read(&target).unwrap(), b"new");
+            assert_eq!(names(directory.path()), [name]);
+            fs::remove_file(&target).unwrap();
+        }
+    }
+
+    /// Goal (M2, M3): what a process left that died goes, and nothing else does. Method: what is left, what is being
+    /// made, and files of others under such names: a copy of one that was left, an empty directory, a link.
+    #[test]
+    fn what_is_left_goes_and_what_others_have_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("db");
+        let left = left(&target);
+        let (_making, storage) = begin(&directory.path().join("other"));
+        let copy = left.with_file_name(format!("{}7", left.file_name().unwrap().to_str().unwrap()));
+        fs::copy(&left, &copy).unwrap();
+        let (folder, link) = (left.with_extension("folder"), left.with_extension("link"));
+        fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(&copy, &link).unwrap();
+        let before = names(directory.path()).len();
+        let (making, beside) = (begin(&target), begin(&target));
+        assert_eq!([copy.exists(), folder.exists(), link.is_symlink()], [true; 3]);
+        assert_eq!(
+            names(directory.path()).len(),
+            before + 1,
+            "one went, whose number may be taken again, two came"
+        );
+        drop(storage);
+        beside.0.appear().unwrap();
+        assert_eq!(making.0.appear(), Err(OpenDeviceError::Io { errno: 17 }));
+    }
+
+    /// Goal: a file with two names is not parted. Method: a hard link, made before and while the new file is made.
+    #[test]
+    fn a_file_with_two_names_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, link) = (directory.path().join("db"), directory.path().join("link"));
+        fs::write(&target, b"old").unwrap();
+        let (making, _storage) = begin(&target);
+        fs::hard_link(&target, &link).unwrap();
+        assert_eq!(require_one_name(&link), Err(OpenDeviceError::Linked { count: 2 }));
+        assert_eq!(making.replace(), Err(OpenDeviceError::Linked { count: 2 }));
+        assert_eq!(fs::read(&target).unwrap(), b"old");
+        assert_eq!(names(directory.path()), ["db", "link"]);
+    }
+}

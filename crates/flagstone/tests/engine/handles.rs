@@ -1,0 +1,173 @@
+//! Handles: what names a table, a point of a transaction or a snapshot is taken by its owner alone.
+
+use flagstone::{AnyNand, Database, EngineError, Options, SnapshotId, Stop, Table};
+use flagstone_nand::{Nand, Profile, SimNand};
+
+fn database() -> Database<SimNand> {
+    let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+    Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap()
+}
+
+fn reopened(database: Database<SimNand>) -> Database<SimNand> {
+    Database::open_on(database.into_device().unwrap(), &Options::default()).unwrap()
+}
+
+fn put<D: Nand>(database: &Database<D>, table: Table, key: &[u8]) {
+    let mut transaction = database.begin();
+    transaction.put(table, key, key).unwrap();
+    transaction.commit().unwrap();
+}
+
+/// Goal: a savepoint marks a point in one transaction, whatever numbers others have. Method: that of another database,
+/// of another transaction, and of the same database opened before, each after as many transactions and changes.
+#[test]
+fn a_savepoint_of_another_transaction_is_refused() {
+    let (one, two) = (database(), database());
+    let (table, other) = (one.table("t").unwrap(), two.table("t").unwrap());
+    let mut foreign = Vec::new();
+    let mut strange = two.begin();
+    strange.put(other, b"k", b"v").unwrap();
+    foreign.push(strange.savepoint().unwrap());
+    let mut beside = one.begin();
+    beside.put(table, b"beside", b"").unwrap();
+    foreign.push(beside.savepoint().unwrap());
+    drop(beside);
+    let one = reopened(one);
+    let table = one.table("t").unwrap();
+    for savepoint in foreign {
+        let mut transaction = one.begin();
+        for key in 0..3_u8 {
+            transaction.put(table, &[key], b"").unwrap();
+            transaction.savepoint().unwrap();
+        }
+        assert_eq!(transaction.rollback_to(savepoint), Err(EngineError::NoSavepoint));
+        assert_eq!(transaction.len(table).unwrap(), 3);
+    }
+}
+
+/// What every call says of a table that is not the database's.
+fn refuses<D: Nand>(database: &Database<D>, table: Table) {
+    let mut transaction = database.begin();
+    let foreign = EngineError::ForeignTable;
+    assert_eq!(transaction.get(table, b"k"), Err(foreign.clone()));
+    assert_eq!(transaction.get_part(table, b"k", 0, 1), Err(foreign.clone()));
+    assert_eq!(transaction.contains_key(table, b"k"), Err(foreign.clone()));
+    assert_eq!(transaction.lock_key(table, b"k"), Err(foreign.clone()));
+    assert_eq!(transaction.put(table, b"k", b"v"), Err(foreign.clone()));
+    assert_eq!(transaction.put(table, b"k", &[7; 50_000]), Err(foreign.clone()));
+    assert_eq!(transaction.patch(table, b"k", 0, b"v"), Err(foreign.clone()));
+    assert_eq!(transaction.delete(table, b"k"), Err(foreign.clone()));
+    assert_eq!(transaction.len(table), Err(foreign.clone()));
+    assert_eq!(transaction.retain(table, .., |_, _| false), Err(foreign.clone()));
+    assert_eq!(transaction.entry(table, b"k").map(drop), Err(foreign.clone()));
+    assert_eq!(transaction.cursor(table).seek(b"").map(drop), Err(foreign.clone()));
+    assert_eq!(transaction.cursor_mut(table).next().map(drop), Err(foreign.clone()));
+    assert_eq!(transaction.len_estimate(table), 0);
+    transaction.commit().unwrap();
+    let snapshot = database.snapshot().unwrap();
+    assert_eq!(snapshot.get(table, b"k"), Err(foreign.clone()));
+    assert_eq!(snapshot.range(table, ..).next(), Some(Err(foreign.clone())));
+    assert_eq!(snapshot.last(table), Err(foreign.clone()));
+    let loaded = database.load_sorted(table, [(b"k", b"v")]);
+    assert_eq!(loaded.unwrap_err().source, foreign);
+}
+
+/// Goal: a table of another database is none here, although one of its number is: not that of the same database opened
+/// before, either. Method: every call that takes a table; typed tables carry one.
+#[test]
+fn a_table_of_another_database_is_refused() {
+    let (one, two) = (database(), database());
+    let (table, other) = (one.table("t").unwrap(), two.table("other").unwrap());
+    put(&one, table, b"k");
+    put(&two, other, b"k");
+    refuses(&one, other);
+    let typed = two.typed::<u32, u32>("typed").unwrap();
+    let mut transaction = one.begin();
+    assert_eq!(typed.put(&mut transaction, &1, &1), Err(EngineError::ForeignTable));
+    let multi = two.multi::<u32, u32>("multi").unwrap();
+    assert_eq!(multi.insert(&mut transaction, &1, &1), Err(EngineError::ForeignTable));
+    drop(transaction);
+    let one = reopened(one);
+    refuses(&one, table);
+    assert_eq!(one.snapshot().unwrap().len(one.table("t").unwrap()).unwrap(), 1);
+}
+
+/// Goal: the table of a name that was dropped is not the next one of that name, in this session and in the next, where
+/// its number is another's.
+#[test]
+fn a_dropped_table_is_not_the_next_one() {
+    let database = database();
+    let old = database.table("t").unwrap();
+    put(&database, old, b"k");
+    database.drop_table("t").unwrap();
+    let new = database.table("t").unwrap();
+    assert_eq!(database.begin().put(old, b"x", b""), Err(EngineError::NoTable));
+    assert_eq!(database.snapshot().unwrap().len(new).unwrap(), 0);
+    let database = reopened(database);
+    for name in ["u", "v"] {
+        database.table(name).unwrap();
+    }
+    for table in [old, new] {
+        assert_eq!(database.begin().put(table, b"x", b""), Err(EngineError::ForeignTable));
+    }
+}
+
+/// Goal: the tables of a kept snapshot are read in it alone, and those of the database in it where both mean the same.
+/// Method: a table whose number is another's in the next session.
+#[test]
+fn tables_of_a_kept_snapshot_are_its_own() {
+    let database = database();
+    let [stays, goes] = ["stays", "goes"].map(|name| database.table(name).unwrap());
+    put(&database, stays, b"one");
+    put(&database, goes, b"secret");
+    database.keep_snapshot("kept").unwrap();
+    database.drop_table("goes").unwrap();
+    let database = reopened(reopened(database));
+    let names = ["came", "later", "last"];
+    let came = names.map(|name| database.table(name).unwrap());
+    let stays = database.table("stays").unwrap();
+    let kept = database.kept_snapshot("kept").unwrap();
+    assert_eq!(kept.get(stays, b"one").unwrap().as_deref(), Some(&b"one"[..]));
+    for table in came {
+        let found = kept.get(table, b"secret");
+        let is_refused = matches!(found, Err(EngineError::ForeignTable | EngineError::NoTable));
+        assert!(is_refused, "{found:?}");
+    }
+    let goes = kept.table("goes").unwrap().unwrap();
+    assert_eq!(kept.get(goes, b"secret").unwrap().as_deref(), Some(&b"secret"[..]));
+    refuses(&database, goes);
+    let again = database.kept_snapshot("kept").unwrap();
+    assert_eq!(again.len(goes).unwrap(), 1, "the same snapshot");
+    database.keep_snapshot("other").unwrap();
+    let other = database.kept_snapshot("other").unwrap();
+    assert_eq!(other.get(goes, b"secret"), Err(EngineError::ForeignTable));
+    assert_eq!(other.len(stays).unwrap(), 1);
+}
+
+/// Goal: a driver of several engines learns of a transaction or a snapshot that it hands to the wrong one.
+#[test]
+fn numbers_of_one_engine_mean_nothing_to_another() {
+    let (one, two) = (database(), database());
+    let (table, _) = (one.table("t").unwrap(), two.table("t").unwrap());
+    let (foreign, own) = (two.runtime().engine().begin(), one.runtime().engine().begin());
+    assert_ne!(own, foreign);
+    let ended = Err(Stop::Error(EngineError::Ended));
+    assert_eq!(one.runtime().engine().delete(foreign, table, b"k"), ended);
+    let id: SnapshotId = two.runtime().engine().begin_snapshot().unwrap();
+    let read = one.runtime().engine().get_snapshot(id, table, b"k", &mut Vec::new());
+    assert_eq!(read.map(drop), Err(Stop::Error(EngineError::NoSnapshot)));
+}
+
+/// Goal: what a program sees first is clear: two files, one table name. Method: plain files.
+#[test]
+fn a_table_of_one_file_does_not_reach_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let make = |name: &str| -> Database<AnyNand> {
+        Database::create(directory.path().join(name), &Options::default()).unwrap()
+    };
+    let (one, two) = (make("one"), make("two"));
+    let (table, other) = (one.table("t").unwrap(), two.table("u").unwrap());
+    put(&one, table, b"k");
+    assert_eq!(two.begin().get(table, b"k"), Err(EngineError::ForeignTable));
+    assert_eq!(one.begin().get(other, b"k"), Err(EngineError::ForeignTable));
+}
