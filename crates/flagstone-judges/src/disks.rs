@@ -7,7 +7,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`script`] | what workloads do, and the tables after each step |
+//! | [`script`], [`scripts`] | what workloads do, and the tables after each step |
 //! | [`workload`] | the process that is recorded |
 //! | [`tracer`], [`record`] | the recorder, and what it notes |
 //! | [`disk`], [`cuts`] | what is durable at each place of a record, and which states a cut there can leave |
@@ -41,6 +41,7 @@ mod place;
 mod progress;
 mod record;
 mod script;
+mod scripts;
 mod tracer;
 mod workload;
 
@@ -141,14 +142,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.part {
         None => judge(arguments),
         Some(Part::Scripts) => {
-            script::NAMES.iter().for_each(|(name, about)| println!("{name:<11} {about}"));
+            scripts::NAMES.iter().for_each(|(name, about)| println!("{name:<11} {about}"));
             Ok(())
         }
         Some(Part::Replay(replay)) => replay_state(replay),
         Some(Part::Workload(it)) => {
             // Until the recorder is there.
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-            let script = script::script(&it.script, it.seed)?;
+            let script = scripts::script(&it.script, it.seed)?;
             let ledger = Ledger::File(Mutex::new(File::create(&it.ledger)?));
             workload::run(&script, &it.directory, &ledger, it.bug.as_deref())
         }
@@ -159,7 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             // What comes before is not judged.
             logged::mark(device, "ready")?;
             let ledger = Ledger::Device(device.clone());
-            workload::run(&script::script(script, *seed)?, &directory, &ledger, None)
+            workload::run(&scripts::script(script, *seed)?, &directory, &ledger, None)
         }
         Some(Part::ReplayLog(it)) => logged::replay(it),
         Some(Part::Bench(it)) => {
@@ -201,7 +202,7 @@ fn scratch() -> std::io::Result<tempfile::TempDir> {
 /// Rounds of all workloads, until enough is judged.
 fn judge(arguments: &Arguments) -> anyhow::Result<()> {
     let names: Vec<&str> = match arguments.scripts.is_empty() {
-        true => script::NAMES.iter().map(|(name, _)| *name).collect(),
+        true => scripts::NAMES.iter().map(|(name, _)| *name).collect(),
         false => arguments.scripts.iter().map(String::as_str).collect(),
     };
     let begun = Instant::now();

@@ -17,7 +17,8 @@ use super::disk::{Disk, mix};
 use super::place::Stage;
 use super::progress::{History, Progress};
 use super::record::{Event, Record};
-use super::script::{Script, script};
+use super::script::Script;
+use super::scripts::script;
 
 /// How much is to be judged.
 #[derive(Clone, Copy, Debug)]
