@@ -190,8 +190,8 @@ pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
         "discard" => discard(&mut writer),
         _ => anyhow::bail!("there is no script `{name}`"),
     }
-    let others = if name == "threads" { 1..=4 } else { 1..=0 };
-    let others = others.map(|chain| thread(seed, chain)).collect();
+    let thread_count = if name == "threads" { 4 } else { 0 };
+    let others = (1..=thread_count).map(|chain| thread(seed, chain)).collect();
     let (options, size) = settings(name);
     Ok(Script { options, size, first: writer.steps, others })
 }
@@ -201,7 +201,7 @@ fn settings(name: &str) -> (Options, FileSize) {
     const SMALL: FileSize = FileSize::Fixed(6 << 20);
     let memory = |bytes| Options::default().with_memory(bytes);
     match name {
-        "creation" | "commits" => (Options::default(), FileSize::default()),
+        "creation" => (Options::default(), FileSize::default()),
         "deferred" => (memory(128 << 10), SMALL),
         "growth" => (memory(256 << 10), FileSize::Growing { limit: 1 << 30 }),
         "large" => (memory(512 << 10), FileSize::Growing { limit: 64 << 20 }),
@@ -356,7 +356,7 @@ fn discard(writer: &mut Writer) {
 
 fn thread(seed: u64, chain: usize) -> Vec<Step> {
     let mut writer = Writer::new(seed, chain);
-    if chain % 2 == 0 {
+    if chain.is_multiple_of(2) {
         writer.mixed(150);
     } else {
         for _ in 0..300 {
