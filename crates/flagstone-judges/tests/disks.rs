@@ -32,7 +32,7 @@ fn states_that_a_cut_leaves_are_whole() {
 fn planted_bugs_are_found() {
     let bugs = [
         ("SkipSync", "commits"),
-        ("AcknowledgeEarly", "commits"),
+        ("AcknowledgeEarly", "pressure"),
         ("RecordBeforePages", "pressure"),
         ("MergeBeforeDurable", "pressure"),
         ("SkipInnerNodes", "pressure"),
