@@ -7,7 +7,7 @@
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`script`] | what workloads do, and the tables after each step |
+//! | [`script`], [`scripts`] | what workloads do, and the tables after each step |
 //! | [`workload`] | the process that is recorded |
 //! | [`tracer`], [`record`] | the recorder, and what it notes |
 //! | [`disk`], [`cuts`] | what is durable at each place of a record, and which states a cut there can leave |
@@ -41,6 +41,7 @@ mod place;
 mod progress;
 mod record;
 mod script;
+mod scripts;
 mod tracer;
 mod workload;
 
@@ -116,6 +117,9 @@ struct Workload {
     ledger: PathBuf,
     #[arg(long)]
     bug: Option<String>,
+    /// Opens what is there instead.
+    #[arg(long)]
+    reopens: bool,
 }
 
 #[derive(Args)]
@@ -141,14 +145,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.part {
         None => judge(arguments),
         Some(Part::Scripts) => {
-            script::NAMES.iter().for_each(|(name, about)| println!("{name:<11} {about}"));
+            scripts::NAMES.iter().for_each(|(name, about)| println!("{name:<11} {about}"));
             Ok(())
         }
         Some(Part::Replay(replay)) => replay_state(replay),
         Some(Part::Workload(it)) => {
             // Until the recorder is there.
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-            let script = script::script(&it.script, it.seed)?;
+            let script = scripts::script(&it.script, it.seed)?;
+            if it.reopens {
+                return workload::reopen(&script, &it.directory);
+            }
             let ledger = Ledger::File(Mutex::new(File::create(&it.ledger)?));
             workload::run(&script, &it.directory, &ledger, it.bug.as_deref())
         }
@@ -159,7 +166,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             // What comes before is not judged.
             logged::mark(device, "ready")?;
             let ledger = Ledger::Device(device.clone());
-            workload::run(&script::script(script, *seed)?, &directory, &ledger, None)
+            workload::run(&scripts::script(script, *seed)?, &directory, &ledger, None)
         }
         Some(Part::ReplayLog(it)) => logged::replay(it),
         Some(Part::Bench(it)) => {
@@ -201,7 +208,7 @@ fn scratch() -> std::io::Result<tempfile::TempDir> {
 /// Rounds of all workloads, until enough is judged.
 fn judge(arguments: &Arguments) -> anyhow::Result<()> {
     let names: Vec<&str> = match arguments.scripts.is_empty() {
-        true => script::NAMES.iter().map(|(name, _)| *name).collect(),
+        true => scripts::NAMES.iter().map(|(name, _)| *name).collect(),
         false => arguments.scripts.iter().map(String::as_str).collect(),
     };
     let begun = Instant::now();
@@ -239,7 +246,8 @@ fn verdict(total: &Sum, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records a workload, and judges its states.
+/// Records a workload, and judges its states; and, for a quarter of the effort, states that a second cut leaves, while
+/// the database is opened after the first.
 fn workload_judged(
     arguments: &Arguments,
     name: &str,
@@ -248,35 +256,59 @@ fn workload_judged(
 ) -> anyhow::Result<Sum> {
     let begun = Instant::now();
     let scratch = scratch()?;
-    let path = scratch.path().join("record");
-    record_workload(name, seed, arguments.bug.as_deref(), &path)?;
+    let first = scratch.path().join("first");
+    let record = record_workload(name, seed, arguments.bug.as_deref())?;
+    record.store(BufWriter::with_capacity(1 << 20, File::create(&first)?))?;
+    let recorded = begun.elapsed();
     let effort = match effort {
-        Effort::Time(time) => Effort::Time(time.saturating_sub(begun.elapsed())),
+        Effort::Time(time) => Effort::Time(time.saturating_sub(recorded)),
         effort => effort,
     };
-    let recorded = begun.elapsed();
+    let mut sum =
+        record_judged(arguments, (name, seed), &first, scratch.path(), effort.part(3, 4))?;
+    for number in 0..REOPENINGS {
+        let home = scratch.path().join(format!("reopening{number}"));
+        let drawn = bench::draw(&record, &home, disk::mix(seed, number))?;
+        let Some(marks) = drawn.filter(|_| sum.broken == 0) else { continue };
+        let second = scratch.path().join("second");
+        let mut again = record_reopening(&record, &home.join("state"))?;
+        again.put_before(marks);
+        again.store(BufWriter::new(File::create(&second)?))?;
+        let label = format!("{name}-reopened{number}");
+        let effort = effort.part(1, 4 * REOPENINGS);
+        sum.add(&record_judged(arguments, (&label, seed), &second, scratch.path(), effort)?);
+        fs::remove_dir_all(home)?;
+    }
+    let times = (recorded.as_secs_f32(), begun.elapsed().as_secs_f32());
+    let label = format!("{name} {seed}");
+    println!("{label:<19}{sum}, in {:.0} s, {:.1} of them recording", times.1, times.0);
+    Ok(sum)
+}
+
+/// States of each workload that are opened under the recorder.
+const REOPENINGS: u64 = 2;
+
+/// Judges the states of a record in processes of their own.
+fn record_judged(
+    arguments: &Arguments,
+    label: (&str, u64),
+    record: &Path,
+    home: &Path,
+    effort: Effort,
+) -> anyhow::Result<Sum> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let jobs = arguments.jobs.unwrap_or(cores).max(1);
     let mut benches = Vec::new();
     for number in 0..jobs {
-        benches.push(start(
-            &path,
-            &scratch.path().join(number.to_string()),
-            (number, jobs),
-            effort,
-        )?);
+        benches.push(start(record, &home.join(number.to_string()), (number, jobs), effort)?);
     }
     let mut sum = Sum::default();
     for (child, lines) in benches {
-        sum.add_share(&listen(arguments, (name, seed), &path, child, &lines)?);
+        sum.add_share(&listen(arguments, label, record, child, &lines)?);
     }
-    let times = (recorded.as_secs_f32(), begun.elapsed().as_secs_f32());
-    println!(
-        "{:<19}{sum}, in {:.0} s, {:.1} of them recording",
-        format!("{name} {seed}"),
-        times.1,
-        times.0
-    );
+    for number in 0..jobs {
+        fs::remove_dir_all(home.join(number.to_string()))?;
+    }
     Ok(sum)
 }
 
@@ -284,7 +316,7 @@ fn this_program() -> anyhow::Result<Command> {
     Ok(Command::new(std::env::current_exe()?))
 }
 
-fn record_workload(name: &str, seed: u64, bug: Option<&str>, path: &Path) -> anyhow::Result<()> {
+fn record_workload(name: &str, seed: u64, bug: Option<&str>) -> anyhow::Result<Record> {
     let home = tempfile::Builder::new().prefix("flagstone-disks-").tempdir()?;
     let home = fs::canonicalize(home.path())?;
     let (directory, ledger) = (home.join("directory"), home.join("ledger"));
@@ -296,8 +328,18 @@ fn record_workload(name: &str, seed: u64, bug: Option<&str>, path: &Path) -> any
     }
     let events = tracer::record(&mut command, &directory, &ledger)
         .with_context(|| format!("workload `{name}`, seed {seed}"))?;
-    let record = Record { script: name.to_owned(), seed, events };
-    Ok(record.store(BufWriter::with_capacity(1 << 20, File::create(path)?))?)
+    Ok(Record { script: name.to_owned(), seed, events })
+}
+
+/// Records the opening of a database that a cut has left.
+fn record_reopening(first: &Record, directory: &Path) -> anyhow::Result<Record> {
+    let directory = fs::canonicalize(directory)?;
+    let mut command = this_program()?;
+    command.args(["disks", "workload", &first.script, &first.seed.to_string()]);
+    command.arg(&directory).arg("no ledger").arg("--reopens");
+    let events = tracer::record(&mut command, &directory, Path::new("no ledger"))
+        .with_context(|| format!("opening a state of `{}`, seed {}", first.script, first.seed))?;
+    Ok(Record { script: first.script.clone(), seed: first.seed, events })
 }
 
 type Lines = Receiver<String>;

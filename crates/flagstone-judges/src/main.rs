@@ -19,7 +19,7 @@ enum Judge {
     /// System calls that fail: each call of each operation in turn.
     Calls(calls::Arguments),
     /// Disks as the kernel makes them: every state that a power cut can leave of a file.
-    Disks(disks::Arguments),
+    Disks(Box<disks::Arguments>),
     /// Random histories over the public interface, checked for serializability and whole commits.
     Histories(histories::Arguments),
     /// Processes killed at any time, with a ledger in another process.

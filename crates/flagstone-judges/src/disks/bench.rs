@@ -10,6 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use rand::SeedableRng as _;
+use rand::seq::IndexedRandom as _;
+use rand_pcg::Pcg64Mcg;
 
 use super::check::{Court, Manner};
 use super::cuts::{Cut, cuts, order};
@@ -17,13 +20,25 @@ use super::disk::{Disk, mix};
 use super::place::Stage;
 use super::progress::{History, Progress};
 use super::record::{Event, Record};
-use super::script::{Script, script};
+use super::script::Script;
+use super::scripts::script;
+use super::workload::DATABASE;
 
 /// How much is to be judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effort {
     States(u64),
     Time(Duration),
+}
+
+impl Effort {
+    /// A share of it.
+    pub(super) fn part(self, number: u64, of: u64) -> Self {
+        match self {
+            Self::States(states) => Self::States((states * number).div_ceil(of)),
+            Self::Time(time) => Self::Time(time.mul_f64(number as f64 / of as f64)),
+        }
+    }
 }
 
 /// Which part of the states, and how many.
@@ -209,6 +224,31 @@ pub(super) fn run(record: &Record, home: &Path, share: Share) -> anyhow::Result<
     }
     let Sum { places, states, contents, repeated, broken } = bench.sum;
     say(&format!("sum {places} {states} {contents} {repeated} {broken}"))
+}
+
+/// Makes one state of a record, drawn by a seed, in `home/state`; gives the marks before it. None where there is no database.
+///
+/// # Errors
+/// The judge could not work.
+pub(super) fn draw(record: &Record, home: &Path, seed: u64) -> anyhow::Result<Option<Vec<Event>>> {
+    let script = script(&record.script, record.seed)?;
+    let mut places: Vec<usize> = places(record, &script)?.into_iter().collect();
+    places.sort_unstable();
+    let mut draws = Pcg64Mcg::seed_from_u64(seed);
+    let place = *places.choose(&mut draws).context("a record without places")?;
+    let mut bench = Bench::new(record, &script, home)?;
+    for number in 0..place {
+        bench.advance(number)?;
+    }
+    let cuts = cuts(&bench.disk, record, seed);
+    let cut = *cuts.choose(&mut draws).context("a place without cuts")?;
+    let state = cut.state(&bench.disk, record);
+    if !state.names.contains_key(DATABASE) {
+        return Ok(None);
+    }
+    bench.stage.put(&bench.disk, &state)?;
+    let is_mark = |event: &&Event| matches!(event, Event::Mark(_));
+    Ok(Some(record.events[..place].iter().filter(is_mark).cloned().collect()))
 }
 
 /// Judges one state of a record; or makes it in `home/state` and leaves it there.

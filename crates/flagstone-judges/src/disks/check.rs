@@ -12,7 +12,7 @@ use super::script::{COUNTER, Script, Step, Tables, counter_key};
 use super::workload::DATABASE;
 
 /// Table that checks write to.
-const PROBE: &str = "probe";
+pub(super) const PROBE: &str = "probe";
 
 /// What a state is checked against.
 pub(super) struct Court<'a> {

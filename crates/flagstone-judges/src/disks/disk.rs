@@ -85,6 +85,15 @@ impl Disk {
     pub(super) fn advance(&mut self, record: &Record, number: usize) -> Vec<FileNumber> {
         match &record.events[number] {
             Event::Nothing | Event::Mark(_) => {}
+            Event::Standing { name, file, bytes } => {
+                let mut overlay = Overlay { sectors: BTreeMap::new(), size: bytes.len() as u64 };
+                let mut image = Image::default();
+                Place { image: None, overlay: &mut overlay }.put(0, bytes);
+                image.take(overlay);
+                self.sizes.insert(*file, image.size);
+                self.files.insert(*file, image);
+                self.names.insert(name.clone(), *file);
+            }
             Event::Ended { event } => drop(self.ended.insert(*event as usize, number)),
             Event::Synced { file, begun } => {
                 let file = *file;

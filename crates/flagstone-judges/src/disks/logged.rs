@@ -26,7 +26,8 @@ use super::check::{Court, Manner};
 use super::disk::mix;
 use super::progress::{History, Progress};
 use super::record::{Event, Record};
-use super::script::{Script, script};
+use super::script::Script;
+use super::scripts::script;
 
 const LOG_MAGIC: u64 = 0x6a_7366_7773_6872;
 const FLUSH: u64 = 1;

@@ -18,6 +18,8 @@ pub(super) type FileNumber = u64;
 pub(super) enum Event {
     /// A call that failed (R3).
     Nothing,
+    /// A file that is there before the first call, durable.
+    Standing { name: String, file: FileNumber, bytes: Vec<u8> },
     /// Bytes at an offset.
     Write { file: FileNumber, offset: u64, bytes: Vec<u8> },
     /// The file has this length from here on.
@@ -45,6 +47,9 @@ pub(super) enum Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Standing { name, file, bytes } => {
+                write!(f, "file {file}: {name}, {} bytes", bytes.len())
+            }
             Self::Write { file, offset, bytes } => {
                 write!(f, "file {file}: {} bytes at {offset}", bytes.len())
             }
@@ -76,6 +81,20 @@ impl Record {
         put_number(&mut sink, self.seed)?;
         put_number(&mut sink, self.events.len() as u64)?;
         self.events.iter().try_for_each(|event| put_event(&mut sink, event))
+    }
+
+    /// Puts marks before everything else.
+    pub(super) fn put_before(&mut self, marks: Vec<Event>) {
+        let count = marks.len() as u64;
+        for event in &mut self.events {
+            match event {
+                Event::Ended { event: number }
+                | Event::Synced { begun: number, .. }
+                | Event::NamesSynced { begun: number } => *number += count,
+                _ => {}
+            }
+        }
+        self.events.splice(0..0, marks);
     }
 
     /// Reads a record that was stored.
@@ -154,6 +173,11 @@ fn put_event(sink: &mut impl Write, event: &Event) -> io::Result<()> {
         Event::Ended { event } => numbers(sink, 8, &[*event]),
         Event::Synced { file, begun } => numbers(sink, 9, &[*file, *begun]),
         Event::NamesSynced { begun } => numbers(sink, 10, &[*begun]),
+        Event::Standing { name, file, bytes } => {
+            numbers(sink, 12, &[*file])?;
+            put_bytes(sink, name.as_bytes())?;
+            put_bytes(sink, bytes)
+        }
         Event::Mark(text) => {
             numbers(sink, 11, &[])?;
             put_bytes(sink, text.as_bytes())
@@ -186,6 +210,10 @@ fn get_event(source: &mut impl Read) -> anyhow::Result<Event> {
         9 => Event::Synced { file: number()?, begun: number()? },
         10 => Event::NamesSynced { begun: number()? },
         11 => Event::Mark(get_text(source)?),
+        12 => {
+            let file = number()?;
+            Event::Standing { name: get_text(source)?, file, bytes: get_bytes(source)? }
+        }
         _ => anyhow::bail!("the record is damaged"),
     })
 }
@@ -201,6 +229,7 @@ mod tests {
         let name = || String::from("db");
         let events = vec![
             Event::Nothing,
+            Event::Standing { name: name(), file: 1, bytes: vec![1; 700] },
             Event::Write { file: 1, offset: 512, bytes },
             Event::Write { file: 1, offset: 0, bytes: vec![0; 4096] },
             Event::Resize { file: 1, size: 7 },

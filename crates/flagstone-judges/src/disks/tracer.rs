@@ -2,7 +2,8 @@
 //!
 //! - **T1** Nothing is taken from the process's word but its marks: files are known by their inodes, as `/proc` shows
 //!   them at the moment of each call.
-//! - **T2** A call that could change a recorded file and that the record cannot express ends the recording with an
+//! - **T2** What stands in the directory when the recording begins is durable.
+//! - **T3** A call that could change a recorded file and that the record cannot express ends the recording with an
 //!   error: no state is judged on a record that lacks something.
 
 use std::collections::HashMap;
@@ -62,7 +63,7 @@ struct Tracer<'a> {
 /// to the files of `directory`. What it writes to the file `ledger`, a line a call, are its marks.
 ///
 /// # Errors
-/// `ptrace` is refused here; the process failed; it did something that no record can express (T2).
+/// `ptrace` is refused here; the process failed; it did something that no record can express (T3).
 pub(super) fn record(
     command: &mut Command,
     directory: &Path,
@@ -89,6 +90,7 @@ pub(super) fn record(
         file_count: 0,
         waiting: HashMap::new(),
     };
+    tracer.begin()?;
     // Its first stop comes before it reads on.
     drop(child.stdin.take());
     let followed = tracer.follow(main);
@@ -101,6 +103,25 @@ pub(super) fn record(
 }
 
 impl Tracer<'_> {
+    /// What is there already is durable.
+    fn begin(&mut self) -> anyhow::Result<()> {
+        for entry in fs::read_dir(self.directory)? {
+            let entry = entry?;
+            let (name, bytes) = (entry.file_name(), fs::read(entry.path())?);
+            let file = self.number(&entry.metadata()?);
+            let name = name.to_string_lossy().into_owned();
+            self.events.push(Event::Standing { name, file, bytes });
+        }
+        Ok(())
+    }
+
+    /// Gives a file a number.
+    fn number(&mut self, found: &fs::Metadata) -> FileNumber {
+        self.file_count += 1;
+        self.numbers.insert((found.dev(), found.ino()), self.file_count);
+        self.file_count
+    }
+
     fn follow(&mut self, main: Pid) -> anyhow::Result<()> {
         loop {
             // Of this thread alone: others may have children of their own.
@@ -197,7 +218,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Calls that the record cannot express, and the older forms of those that it can (T2).
+    /// Calls that the record cannot express, and the older forms of those that it can (T3).
     fn other_begun(&mut self, thread: Pid, number: i64, call: &Call) -> anyhow::Result<Waiting> {
         const TO_FIRST: [i64; 4] =
             [libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2, libc::SYS_sendfile];
@@ -288,9 +309,8 @@ impl Tracer<'_> {
             Waiting::Names(event) if !failed => self.events.push(event),
             Waiting::Opened { name, was_there } if !failed && !was_there => {
                 let found = self.directory.join(&name).metadata()?;
-                self.file_count += 1;
-                self.numbers.insert((found.dev(), found.ino()), self.file_count);
-                self.events.push(Event::Link { name, file: self.file_count });
+                let file = self.number(&found);
+                self.events.push(Event::Link { name, file });
             }
             Waiting::Synced { file, begun } if !failed => {
                 self.events.push(match file {

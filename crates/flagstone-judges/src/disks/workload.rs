@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, bail};
 use flagstone::{Database, Transaction};
 
+use super::check::PROBE;
 use super::logged;
 use super::progress::promises_nothing;
 use super::script::{COUNTER, Change, Script, Step, counter_key};
@@ -70,6 +71,19 @@ pub(super) fn run(
             Err(_) => bail!("a thread panicked"),
         })
     })
+}
+
+/// Opens the database in `directory`, as whoever comes after a power cut, and commits something of no chain.
+///
+/// # Errors
+/// The engine refused.
+pub(super) fn reopen(script: &Script, directory: &Path) -> anyhow::Result<()> {
+    let database = Database::open(directory.join(DATABASE), &script.options)?;
+    let table = database.table(PROBE)?;
+    let mut transaction = database.begin();
+    transaction.put(table, b"reopened", b"")?;
+    transaction.commit()?;
+    Ok(())
 }
 
 impl Session<'_> {
