@@ -27,6 +27,7 @@ use crate::kills::draw::Draw;
 use crate::kills::said::Voice;
 use crate::kills::worker::Worker;
 use case::{Bench, parse, shown};
+use fault::Fault;
 use tracer::Aim;
 use workload::{Operation, Task, Workload};
 
@@ -54,6 +55,9 @@ pub(crate) struct Arguments {
     /// Shows each kind of error that operations gave, and how often.
     #[arg(long)]
     errors: bool,
+    /// An error that takes a failed call for an answer is a broken promise, too.
+    #[arg(long)]
+    strict: bool,
     /// Ends after so many failures.
     #[arg(long)]
     failures: Option<usize>,
@@ -109,6 +113,8 @@ struct Found {
     harmless: u64,
     /// How often each kind of error was told, and one case of it.
     stumbles: BTreeMap<String, (u64, String)>,
+    /// Errors that take a call which failed for an answer, and one case of each.
+    answers: BTreeMap<String, (u64, String)>,
     /// Promises that were broken, and one case of each.
     broken: BTreeMap<String, (u64, String)>,
 }
@@ -209,6 +215,10 @@ impl<'a> Judge<'a> {
                 found.errors += u64::from(!verdict.stumbles.is_empty());
                 found.harmless += u64::from(verdict.is_hit && verdict.stumbles.is_empty());
                 for stumble in verdict.stumbles {
+                    if aim.fault == Fault::Errno(nix::libc::EIO) && is_an_answer(&stumble) {
+                        let kind = format!("{operation}, {name}: {stumble}");
+                        found.answers.entry(kind).or_insert_with(|| (0, case.clone())).0 += 1;
+                    }
                     let kind = format!("{name} {:?}: {}", aim.fault, without_numbers(&stumble));
                     found.stumbles.entry(kind).or_insert_with(|| (0, case.clone())).0 += 1;
                 }
@@ -246,14 +256,35 @@ impl<'a> Judge<'a> {
             found.harmless,
             hits.join(", ")
         );
+        for (kind, (times, case)) in &found.answers {
+            println!("taken for an answer {times} times: {kind}   [{case}]");
+        }
+        let is_misled = self.arguments.strict && !found.answers.is_empty();
         for (kind, (times, case)) in &found.broken {
             println!(
                 "broken {times} times: {kind}\n  again: judges calls --seed {} {case}",
                 self.seed
             );
         }
-        if found.broken.is_empty() { Ok(()) } else { bail!("a promise is broken, or the judge is") }
+        if found.broken.is_empty() && !is_misled {
+            Ok(())
+        } else {
+            bail!("a promise is broken, or the judge is")
+        }
     }
+}
+
+/// Whether an error says what only an answer of the system can tell: an input or output error is none.
+fn is_an_answer(stumble: &str) -> bool {
+    const ANSWERS: [&str; 6] = [
+        "open already",
+        "does not grow",
+        "plain file",
+        "no Flagstone device",
+        "No space left",
+        "cannot be written",
+    ];
+    ANSWERS.iter().any(|answer| stumble.contains(answer))
 }
 
 /// A text that is the same for messages that differ in numbers alone.

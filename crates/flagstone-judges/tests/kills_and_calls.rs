@@ -36,7 +36,7 @@ fn a_system_call_that_fails_loses_nothing_that_was_acknowledged() {
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn deliberate_bugs_are_seen() {
-    for bug in ["AcknowledgeEarly"] {
+    for bug in ["AcknowledgeEarly", "FrontierBetween"] {
         let output = judge(&["kills", "--kills", "2000", "--seed", "1", "--bug", bug]);
         assert!(!output.status.success(), "kills do not see {bug}");
     }

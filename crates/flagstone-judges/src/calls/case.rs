@@ -206,7 +206,10 @@ impl Bench {
         command.args(["calls", "--seed", &self.seed.to_string(), "--directory"]).arg(place);
         command.args(["--operation", &name(&self.operation), "--task", &name(&task)]);
         command.args(["--count", &self.count.to_string()]);
-        if let Some(bug) = &self.bug {
+        // What comes before and behind it is judged without the bug.
+        if let Some(bug) = &self.bug
+            && task == Task::Operate
+        {
             command.args(["--bug", bug]);
         }
         Ok(command)

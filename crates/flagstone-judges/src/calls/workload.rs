@@ -309,9 +309,15 @@ impl Workload<'_> {
         };
         worker.show(&database)?;
         database.close()?;
-        if self.operation != Operation::Compact {
-            return Ok(());
+        match self.operation {
+            Operation::Compact => self.compact_again(),
+            Operation::Restore => self.restore().context("a restore afterwards"),
+            _ => Ok(()),
         }
+    }
+
+    fn compact_again(&self) -> anyhow::Result<()> {
+        let worker = &self.worker;
         match Database::compact(worker.path, &worker.session.options) {
             Err(flagstone::CompactError::Snapshots { .. }) => return Ok(()),
             compacted => drop(compacted.context("compaction afterwards")?),

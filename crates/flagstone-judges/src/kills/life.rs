@@ -191,7 +191,7 @@ impl<'a> Life<'a> {
             self.generation += 1;
             let session = self.plan.session(self.generation);
             let is_killed = session.kill.after_begun == 0;
-            let kill = is_killed.then(|| session.kill.delay_permille);
+            let kill = is_killed.then_some(session.kill.delay_permille);
             let heard = self.run_beside(Task::Create, None, kill).context("creation")?;
             if heard.is_created {
                 return Ok(());

@@ -130,11 +130,8 @@ pub const ROWS: &[Row] = &[
     row(
         "A6",
         "SIGKILL loops on a real file, expected state kept by another process",
-        "≥ 1,000, 0 lost",
-        Way::Command(
-            "env FLAGSTONE_EFFORT=34 cargo test --release -p flagstone-cli --test sigkill -- --nocapture",
-            kills,
-        ),
+        "≥ 5,000, 0 lost",
+        Way::Command("cargo run --release -p flagstone-judges -- kills --kills 5000", kills),
     ),
     row(
         "A7",
@@ -175,6 +172,12 @@ pub const ROWS: &[Row] = &[
         Way::Here(run_to_death),
     ),
     row("C1", "full at each possible operation, then delete", "works", Way::Here(full)),
+    row(
+        "B10",
+        "each system call of each operation on a file fails in turn, in each way",
+        "every failure, 0 lost, panics 0",
+        Way::Command("cargo run --release -p flagstone-judges -- calls", failing_calls),
+    ),
     row(
         "C5",
         "device reads needed to open, worst case found",
@@ -243,12 +246,24 @@ fn run_command(command: &str, read: fn(&str) -> Outcome) -> Outcome {
     }
 }
 
-/// Kills that the test of row A6 counted; it fails where one lost something.
+/// Kills that the judge of row A6 counted; it fails where one lost something.
 fn kills(printed: &str) -> Outcome {
-    let number = |line: &str| line.split_once(" kills,")?.0.parse::<u64>().ok();
+    let number = |line: &str| line.split_once(" kills in ")?.0.parse::<u64>().ok();
     let cases = printed.lines().find_map(number).unwrap_or(0);
     let value = format!("{} kills, 0 lost", grouped(cases));
-    Outcome { cases, value, is_met: cases >= 1_000, ..Outcome::default() }
+    Outcome { cases, value, is_met: cases >= 5_000, ..Outcome::default() }
+}
+
+/// System calls that the judge of row B10 made fail; it fails where one lost something.
+fn failing_calls(printed: &str) -> Outcome {
+    let numbers = |line: &str| {
+        let (tried, rest) = line.split_once(" of ")?;
+        let count = rest.split_once(" failures in ")?.0;
+        Some((tried.parse::<u64>().ok()?, count.parse::<u64>().ok()?))
+    };
+    let (cases, count) = printed.lines().find_map(numbers).unwrap_or((0, 1));
+    let value = format!("{} of {} failures, 0 lost", grouped(cases), grouped(count));
+    Outcome { cases, value, is_met: cases == count, ..Outcome::default() }
 }
 
 /// How the tests of the anomalies of row E1 are called.
@@ -918,9 +933,13 @@ mod tests {
     #[test]
     fn what_a_command_did_is_counted_in_what_it_printed() {
         let kills_of = |text: &str| (kills(text).cases, kills(text).is_met);
-        assert_eq!(kills_of("x\n1020 kills, 5 commits survived\n"), (1_020, true));
-        assert_eq!(kills_of("30 kills, 5 commits survived"), (30, false));
+        assert_eq!(kills_of("x\n5020 kills in 5 s, 7 of them\n"), (5_020, true));
+        assert_eq!(kills_of("30 kills in 5 s, 7 of them"), (30, false));
         assert_eq!(kills_of("test result: ok. 0 passed"), (0, false));
+        let calls_of = |text: &str| (failing_calls(text).cases, failing_calls(text).is_met);
+        assert_eq!(calls_of("x\n500 of 500 failures in 5 s (1 did not\n"), (500, true));
+        assert_eq!(calls_of("499 of 500 failures in 5 s (1 did not"), (499, false));
+        assert_eq!(calls_of("test result: ok. 0 passed"), (0, false));
         let line = |it: &&str| format!("test isolation::{it}x ... ok\n");
         let passed: String = ANOMALIES.iter().map(line).collect();
         assert_eq!(anomalies(&passed).value, "10/10 prevented");
