@@ -140,7 +140,8 @@ impl Database<AnyNand> {
     ///
     /// let readers = [Database::open_read_only(&path, &options)?, Database::open_read_only(&path, &options)?];
     /// for db in &readers {
-    ///     assert_eq!(db.snapshot()?.get(db.table("t")?, b"key")?.as_deref(), Some(&b"value"[..]));
+    ///     let table = db.table("t")?;
+    ///     assert_eq!(db.snapshot()?.get(table, b"key")?.as_deref(), Some(&b"value"[..]));
     ///     assert_eq!(db.begin().delete(table, b"key"), Err(EngineError::ReadOnly));
     ///     assert_eq!(db.table("new"), Err(EngineError::ReadOnly));
     /// }

@@ -1,6 +1,6 @@
 //! Handles: what names a table, a point of a transaction or a snapshot is taken by its owner alone.
 
-use flagstone::{AnyNand, Database, EngineError, Options, SnapshotId, Stop, Table};
+use flagstone::{AnyNand, Database, EngineError, Options, Savepoint, SnapshotId, Stop, Table};
 use flagstone_nand::{Nand, Profile, SimNand};
 
 fn database() -> Database<SimNand> {
@@ -18,31 +18,43 @@ fn put<D: Nand>(database: &Database<D>, table: Table, key: &[u8]) {
     transaction.commit().unwrap();
 }
 
-/// Goal: a savepoint marks a point in one transaction, whatever numbers others have. Method: that of another database,
-/// of another transaction, and of the same database opened before, each after as many transactions and changes.
-#[test]
-fn a_savepoint_of_another_transaction_is_refused() {
-    let (one, two) = (database(), database());
-    let (table, other) = (one.table("t").unwrap(), two.table("t").unwrap());
-    let mut foreign = Vec::new();
-    let mut strange = two.begin();
-    strange.put(other, b"k", b"v").unwrap();
-    foreign.push(strange.savepoint().unwrap());
-    let mut beside = one.begin();
-    beside.put(table, b"beside", b"").unwrap();
-    foreign.push(beside.savepoint().unwrap());
-    drop(beside);
-    let one = reopened(one);
-    let table = one.table("t").unwrap();
-    for savepoint in foreign {
-        let mut transaction = one.begin();
+/// Whether no transaction of a database takes a savepoint of another one, whatever its number.
+fn refuses_savepoint(database: &Database<SimNand>, foreign: Savepoint) {
+    let table = database.table("t").unwrap();
+    for number in 0..6 {
+        let mut transaction = database.begin();
         for key in 0..3_u8 {
             transaction.put(table, &[key], b"").unwrap();
             transaction.savepoint().unwrap();
         }
-        assert_eq!(transaction.rollback_to(savepoint), Err(EngineError::NoSavepoint));
+        let refused = transaction.rollback_to(foreign);
+        assert_eq!(refused, Err(EngineError::NoSavepoint), "transaction {number}");
         assert_eq!(transaction.len(table).unwrap(), 3);
     }
+}
+
+/// A savepoint of the third transaction of a database.
+fn savepoint_of(database: &Database<SimNand>) -> Savepoint {
+    let table = database.table("t").unwrap();
+    let mut transactions = [(); 3].map(|()| database.begin());
+    transactions[2].put(table, b"k", b"v").unwrap();
+    transactions[2].savepoint().unwrap()
+}
+
+/// Goal: a savepoint marks a point in one transaction, whatever numbers others have. Method: that of another database,
+/// of a transaction that has ended, and of the same database opened before, from the same chip.
+#[test]
+fn a_savepoint_of_another_transaction_is_refused() {
+    let (one, two) = (database(), database());
+    one.table("t").unwrap();
+    refuses_savepoint(&one, savepoint_of(&two));
+    let ended = savepoint_of(&one);
+    refuses_savepoint(&one, ended);
+    let device = one.into_device().unwrap();
+    let [before, after] =
+        [(); 2].map(|()| Database::open_on(device.clone(), &Options::default()).unwrap());
+    refuses_savepoint(&after, savepoint_of(&before));
+    refuses_savepoint(&after, ended);
 }
 
 /// What every call says of a table that is not the database's.
