@@ -1,0 +1,108 @@
+//! Sessions in a process of their own, which ends without a word: it aborts itself, or is killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use super::draw::Draw;
+use super::ledger::{self, LEDGER_FAILED, Recorder};
+use super::program::{End, Program};
+use super::record::{Finding, Notes};
+use super::session::{self, LOADER};
+use super::world::{self, Tables, World};
+
+/// What a process is told that makes one session.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Part {
+    /// Seed of the history.
+    #[arg(long = "part-of", value_name = "SEED", hide = true)]
+    seed: Option<u64>,
+    /// Session of the history.
+    #[arg(long, default_value_t = 0, hide = true)]
+    session: u64,
+    /// File of the database; ledgers lie beside it.
+    #[arg(long, default_value = "", hide = true)]
+    file: PathBuf,
+}
+
+fn ledger_path(file: &Path, session: u64, thread: u64) -> PathBuf {
+    file.with_extension(format!("ledger-{session}-{thread}"))
+}
+
+/// Lets another process make a session; gives what it noted.
+///
+/// # Errors
+/// What keeps the judge from working.
+pub(crate) fn session(
+    program: &Program,
+    session: u64,
+    file: &Path,
+    directory: &Path,
+) -> anyhow::Result<Notes> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["histories", "--part-of", &program.seed.to_string()])
+        .args(["--session", &session.to_string(), "--file"])
+        .arg(file)
+        .stdout(Stdio::null())
+        .current_dir(directory)
+        .spawn()
+        .context("a process of its own for a session")?;
+    if program.end(session) == End::InFlight {
+        let mut draw = Draw::new(program.seed, 5_000 + session);
+        thread::sleep(Duration::from_millis(draw.between(20, 1_500)));
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    let mut notes = Notes::default();
+    for thread in (0..program.threads).chain([LOADER]) {
+        let path = ledger_path(file, session, thread);
+        if path.exists() {
+            notes.append(ledger::read(&path).with_context(|| format!("{}", path.display()))?);
+            std::fs::remove_file(path)?;
+        }
+    }
+    match status.code() {
+        None | Some(0) => {}
+        Some(LEDGER_FAILED) => bail!("a ledger cannot be written"),
+        Some(code) if notes.findings.is_empty() => {
+            notes.findings.push(Finding::new("panic", format!("a session ended with code {code}")));
+        }
+        Some(_) => {}
+    }
+    Ok(notes)
+}
+
+/// Whether this process is one of a session; makes that session then.
+///
+/// # Errors
+/// What keeps it from working.
+pub(crate) fn run_part(part: &Part) -> anyhow::Result<bool> {
+    let Some(seed) = part.seed else { return Ok(false) };
+    let (program, session) = (Program::drawn(seed), part.session);
+    let end = program.end(session);
+    let exists = session > 0 || part.file.exists();
+    let recorder = |thread| Ok(Recorder::to_file(&ledger_path(&part.file, session, thread))?);
+    let opened = session::open(None, &part.file, &program.options, exists);
+    let db = match opened {
+        Ok(db) => db,
+        Err(error) => {
+            recorder(LOADER)?.finding(world::refused(&error));
+            return Ok(true);
+        }
+    };
+    let tables = Tables::open(&db)?;
+    let mut world = World::new(db, tables, &program, session, None);
+    world.may_abort = end != End::Close;
+    let notes = session::threads(&world, end, &recorder)?;
+    if end != End::Close || !notes.findings.is_empty() {
+        for finding in notes.findings {
+            eprintln!("{}: {}", finding.form, finding.text);
+        }
+        std::process::abort();
+    }
+    world.db.close()?;
+    Ok(true)
+}
