@@ -57,10 +57,6 @@ impl<'a> Draft<'a> {
         self.id.version(self.operations)
     }
 
-    pub(crate) fn writes(&self) -> usize {
-        self.writes.len()
-    }
-
     fn table(&self, key: Key) -> Table {
         self.world.tables.of(key.area)
     }
@@ -130,9 +126,7 @@ impl<'a> Draft<'a> {
         let mut list = self.get(key)?.map_or_else(List::default, |value| value.to_list());
         let version = self.next_version();
         list.push(version);
-        self.put(key, Value::list(version, &list, filler))?;
-        self.ops.push(Op::List(key, list));
-        Ok(())
+        self.put(key, Value::list(version, &list, filler))
     }
 
     /// Reads rows from `first` to `last`.
@@ -279,6 +273,8 @@ impl<'a> Draft<'a> {
                 false => Op::Hidden(*version),
             });
         }
+        let lists = self.own.iter().filter(|(key, _)| key.area == Area::Lists);
+        ops.extend(lists.filter_map(|(key, own)| Some(Op::List(*key, own.as_ref()?.to_list()))));
         Txn {
             id: self.id,
             begun: self.begun,

@@ -24,8 +24,8 @@ pub(crate) struct Part {
     #[arg(long, default_value_t = 0, hide = true)]
     session: u64,
     /// File of the database; ledgers lie beside it.
-    #[arg(long, default_value = "", hide = true)]
-    file: PathBuf,
+    #[arg(long, requires = "seed", hide = true)]
+    file: Option<PathBuf>,
 }
 
 fn ledger_path(file: &Path, session: u64, thread: u64) -> PathBuf {
@@ -80,12 +80,12 @@ pub(crate) fn session(
 /// # Errors
 /// What keeps it from working.
 pub(crate) fn run_part(part: &Part) -> anyhow::Result<bool> {
-    let Some(seed) = part.seed else { return Ok(false) };
+    let (Some(seed), Some(file)) = (part.seed, &part.file) else { return Ok(false) };
     let (program, session) = (Program::drawn(seed), part.session);
     let end = program.end(session);
-    let exists = session > 0 || part.file.exists();
-    let recorder = |thread| Ok(Recorder::to_file(&ledger_path(&part.file, session, thread))?);
-    let opened = session::open(None, &part.file, &program.options, exists);
+    let exists = session > 0;
+    let recorder = |thread| Ok(Recorder::to_file(&ledger_path(file, session, thread))?);
+    let opened = session::open(None, file, &program.options, exists);
     let db = match opened {
         Ok(db) => db,
         Err(error) => {

@@ -154,11 +154,6 @@ impl List {
             self.before += 1;
         }
     }
-
-    /// Elements that it has ever had.
-    pub(crate) fn len(&self) -> u64 {
-        self.before + self.elements.len() as u64
-    }
 }
 
 /// One step of a transaction or of a view.

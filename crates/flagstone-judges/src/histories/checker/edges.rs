@@ -2,7 +2,7 @@
 
 use hashbrown::HashSet;
 
-use super::super::record::{Area, Key, Look, Op, Outcome, Version};
+use super::super::record::{Area, Key, Look, Op, Outcome, Txn, Version};
 use super::rows::{At, Row, Rows};
 use super::{Checker, Edge, Viewer, Why};
 
@@ -15,6 +15,7 @@ pub(super) fn between(checker: &mut Checker<'_>, rows: &Rows) -> Vec<Edge> {
             push(&mut edges, before.node, after.node, Why::Ww, number);
         }
     }
+    let times = Times::of(checker);
     let readers: Vec<(u32, &[Op])> = checker.readers().collect();
     for (reader, ops) in readers {
         let mut seen = Vec::new();
@@ -29,7 +30,8 @@ pub(super) fn between(checker: &mut Checker<'_>, rows: &Rows) -> Vec<Edge> {
                 _ => {}
             }
         }
-        read_edges(checker, rows, reader, &seen, &mut edges);
+        let place = place_of(checker, rows, reader, &seen, times.place_before(checker, reader));
+        read_edges(checker, rows, (reader, place), &seen, &mut edges);
     }
     edges
 }
@@ -70,11 +72,10 @@ fn take_scan(
 fn read_edges(
     checker: &mut Checker<'_>,
     rows: &Rows,
-    reader: u32,
+    (reader, place): (u32, u64),
     seen: &[(Key, Look)],
     edges: &mut Vec<Edge>,
 ) {
-    let place = place_of(checker, rows, reader, seen);
     for (key, look) in seen {
         let Some(number) = rows.numbers.get(key).copied() else { continue };
         let row = &rows.rows[number as usize];
@@ -105,14 +106,22 @@ fn read_edges(
     }
 }
 
-/// A place in the order of commits at which a reader can have seen what it saw: behind everything that it read,
-/// and, where rows were missing, where they were missing.
-fn place_of(checker: &Checker<'_>, rows: &Rows, reader: u32, seen: &[(Key, Look)]) -> u64 {
+/// A place in the order of commits at which a reader can have seen what it saw: behind everything that it read, and
+/// that it had to see, and, where rows were missing, where they were missing.
+fn place_of(
+    checker: &Checker<'_>,
+    rows: &Rows,
+    reader: u32,
+    seen: &[(Key, Look)],
+    place_min: u64,
+) -> u64 {
     if (reader as usize) < checker.notes.txns.len()
         && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
-        && checker.txn(reader).ops.iter().any(|op| matches!(op, Op::Write(..)))
     {
-        return lsn - 1;
+        return match writes(checker.txn(reader)) {
+            true => lsn - 1,
+            false => lsn.max(place_min),
+        };
     }
     let row = |key: &Key| rows.numbers.get(key).map(|number| &rows.rows[*number as usize]);
     let place = |look: &Look| match look {
@@ -121,7 +130,7 @@ fn place_of(checker: &Checker<'_>, rows: &Rows, reader: u32, seen: &[(Key, Look)
     };
     let places = seen.iter().filter_map(|(_, look)| place(look));
     let places = places.map(|(row, index)| rows.rows[*row as usize].entries[*index].place);
-    let mut place = places.max().unwrap_or(0);
+    let mut place = places.max().unwrap_or(0).max(place_min);
     loop {
         let before = place;
         for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
@@ -182,8 +191,7 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
     let mut placed: Vec<(u64, u32)> = Vec::new();
     let (mut over, mut durable): (Vec<(u64, u32)>, Vec<(u64, u32)>) = Default::default();
     for (node, txn) in (0..).zip(&checker.notes.txns) {
-        let writes = txn.ops.iter().any(|op| matches!(op, Op::Write(..)));
-        if let (Outcome::Committed { lsn: Some(lsn) }, true) = (txn.outcome, writes) {
+        if let (Outcome::Committed { lsn: Some(lsn) }, true) = (txn.outcome, writes(txn)) {
             placed.push((lsn, node));
         }
         let Some(ended) = txn.ended.filter(|_| txn.outcome != Outcome::Unknown) else { continue };
@@ -223,6 +231,64 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
         edges.extend(link.map(|link| plain(link, node, Why::Durable)));
     }
     nodes as usize
+}
+
+fn writes(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| matches!(op, Op::Write(..)))
+}
+
+/// The highest place in the order of commits among those who were over, or durable, by a stamp.
+struct Times {
+    over: Vec<(u64, u64)>,
+    durable: Vec<(u64, u64)>,
+}
+
+impl Times {
+    fn of(checker: &Checker<'_>) -> Self {
+        let (mut over, mut durable) = (Vec::new(), Vec::new());
+        for txn in checker.notes.txns.iter().filter(|txn| writes(txn)) {
+            let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
+            else {
+                continue;
+            };
+            over.push((ended, lsn));
+            if txn.is_durable {
+                durable.push((ended, lsn));
+            }
+        }
+        let over = rising(over);
+        for flush in &checker.notes.flushes {
+            durable.push((flush.ended, highest(&over, flush.begun)));
+        }
+        Self { over, durable: rising(durable) }
+    }
+
+    /// The place that a reader is behind in any case.
+    fn place_before(&self, checker: &Checker<'_>, reader: u32) -> u64 {
+        if (reader as usize) < checker.notes.txns.len() {
+            return highest(&self.over, checker.txn(reader).begun);
+        }
+        let view = &checker.notes.views[reader as usize - checker.notes.txns.len()];
+        match view.viewer {
+            Viewer::Kept | Viewer::Closed => highest(&self.over, view.begun),
+            Viewer::Snapshot | Viewer::Backup | Viewer::Cut => highest(&self.durable, view.begun),
+        }
+    }
+}
+
+fn rising(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    places.sort_unstable();
+    let mut highest = 0;
+    for (_, place) in &mut places {
+        highest = highest.max(*place);
+        *place = highest;
+    }
+    places
+}
+
+fn highest(places: &[(u64, u64)], stamp: u64) -> u64 {
+    let count = places.partition_point(|(ended, _)| *ended < stamp);
+    count.checked_sub(1).map_or(0, |index| places[index].1)
 }
 
 /// Those who were over, in the order in which they were.
