@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if process::run_part(&arguments.part)? {
         return Ok(());
     }
+    process::watch(process::WAIT_MAX);
     let begun = Instant::now();
     let (mut tally, mut forms) = (Tally::default(), BTreeMap::new());
     let mut seed = arguments.seed;

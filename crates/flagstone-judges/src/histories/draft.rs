@@ -173,7 +173,11 @@ impl<'a> Draft<'a> {
 
     pub(crate) fn delete_member(&mut self, row: u32) -> Result<(), Stop> {
         let (members, version) = (self.world.tables.members.clone(), self.next_version());
-        self.read_member(row)?;
+        if self.read_member(row)?.is_none() {
+            // Nothing is written where there is nothing.
+            members.delete(self.txn()?, &row)?;
+            return Ok(());
+        }
         members.delete(self.txn()?, &row)?;
         let key = Key::new(Area::Members, row);
         self.wrote(key, version, Look::Absent);

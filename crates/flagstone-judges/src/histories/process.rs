@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ use super::world::{self, Tables, World};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Part {
     /// Seed of the history.
-    #[arg(long = "part-of", value_name = "SEED", hide = true)]
-    seed: Option<u64>,
+    #[arg(long, value_name = "SEED", hide = true)]
+    part_of: Option<u64>,
     /// Session of the history.
     #[arg(long, default_value_t = 0, hide = true)]
-    session: u64,
+    part_session: u64,
     /// File of the database; ledgers lie beside it.
-    #[arg(long, requires = "seed", hide = true)]
-    file: Option<PathBuf>,
+    #[arg(long, requires = "part_of", hide = true)]
+    part_file: Option<PathBuf>,
 }
 
 fn ledger_path(file: &Path, session: u64, thread: u64) -> PathBuf {
@@ -44,7 +45,7 @@ pub(crate) fn session(
 ) -> anyhow::Result<Notes> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["histories", "--part-of", &program.seed.to_string()])
-        .args(["--session", &session.to_string(), "--file"])
+        .args(["--part-session", &session.to_string(), "--part-file"])
         .arg(file)
         .stdout(Stdio::null())
         .current_dir(directory)
@@ -66,6 +67,9 @@ pub(crate) fn session(
     }
     match status.code() {
         None | Some(0) => {}
+        Some(HANGS) => {
+            notes.findings.push(Finding::new("hang", "a session in a process does not end"));
+        }
         Some(LEDGER_FAILED) => bail!("a ledger cannot be written"),
         Some(code) if notes.findings.is_empty() => {
             notes.findings.push(Finding::new("panic", format!("a session ended with code {code}")));
@@ -75,13 +79,45 @@ pub(crate) fn session(
     Ok(notes)
 }
 
+/// Ends this process where nothing has moved for longer than a session may take.
+///
+/// A thread that waits for ever cannot be ended otherwise, and the history that it belongs to is the one to tell of.
+pub(crate) fn watch(limit: Duration) {
+    thread::spawn(move || {
+        let mut last = BEATS.load(Ordering::Relaxed);
+        loop {
+            thread::sleep(limit);
+            let now = BEATS.load(Ordering::Relaxed);
+            if now == last {
+                println!("hang: a session has not ended for {} s: the last one told of with --verbose", limit.as_secs());
+                std::process::exit(HANGS);
+            }
+            last = now;
+        }
+    });
+}
+
+/// Longest time in which nothing moves.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100);
+
+/// Says that something moves.
+pub(crate) fn beat() {
+    BEATS.fetch_add(1, Ordering::Relaxed);
+}
+
+static BEATS: AtomicU64 = AtomicU64::new(0);
+
+/// Exit code of a process in which a thread waits for ever.
+const HANGS: i32 = 71;
+
 /// Whether this process is one of a session; makes that session then.
 ///
 /// # Errors
 /// What keeps it from working.
 pub(crate) fn run_part(part: &Part) -> anyhow::Result<bool> {
-    let (Some(seed), Some(file)) = (part.seed, &part.file) else { return Ok(false) };
-    let (program, session) = (Program::drawn(seed), part.session);
+    let (Some(seed), Some(file)) = (part.part_of, &part.part_file) else { return Ok(false) };
+    let (program, session) = (Program::drawn(seed), part.part_session);
+    watch(WAIT_MAX / 2);
     let end = program.end(session);
     let exists = session > 0;
     let recorder = |thread| Ok(Recorder::to_file(&ledger_path(file, session, thread))?);

@@ -69,6 +69,7 @@ struct History<'a> {
 impl History<'_> {
     /// One session, and the opening behind it.
     fn session(&mut self, session: u64, tally: &mut Tally) -> anyhow::Result<()> {
+        process::beat();
         let end = self.program.end(session);
         let (mut notes, begun) = match self.program.place {
             Place::Process => {

@@ -136,11 +136,10 @@ fn place_of(
         for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
             let Some(row) = row(key) else { continue };
             let newest = row.newest(place);
-            if row.look(newest) == *look {
-                continue;
-            }
-            if let Some(At::Entry(index)) = row.nearest(newest, *look) {
-                place = place.max(row.entries[index].place);
+            if row.look(newest) != *look
+                && let Some(entry) = row.later(newest).find(|entry| entry.look == *look)
+            {
+                place = place.max(entry.place);
             }
         }
         if place == before {

@@ -1,5 +1,6 @@
 //! Cycles, told to people: the shortest one of the worst kind, for whoever is part of one.
 
+use super::super::record::{Key, Look, Op};
 use super::graph::{Edge, Graph, SEARCHES, Why, name};
 use super::rows::Rows;
 use super::{Checker, Viewer};
@@ -75,8 +76,24 @@ fn tale(
             continue;
         }
         let row = edge.row.and_then(|row| rows.rows.get(row as usize));
-        let row = row.map_or_else(String::new, |row| format!(" {}", row.key));
+        let row = row.map_or_else(String::new, |row| match edge.why {
+            Why::Rw => format!(" {} as {}", row.key, seen(checker, edge.from, row.key)),
+            _ => format!(" {}", row.key),
+        });
         text.push_str(&format!("\n    {} --{}{row}-->", checker.label(edge.from), edge.why.name()));
     }
     super::Finding::new(form, text)
+}
+
+/// How a reader saw a row.
+fn seen(checker: &Checker<'_>, reader: u32, key: Key) -> Look {
+    let ops = checker.readers().nth(reader as usize).map_or(&[][..], |(_, ops)| ops);
+    let look = ops.iter().find_map(|op| match op {
+        Op::Read(read, look) if *read == key => Some(*look),
+        Op::Scan { rows, .. } => {
+            rows.iter().find(|(read, _)| *read == key).map(|(_, look)| *look)
+        }
+        _ => None,
+    });
+    look.unwrap_or(Look::Absent)
 }

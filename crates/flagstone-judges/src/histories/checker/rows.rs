@@ -53,12 +53,18 @@ impl Row {
         }
     }
 
+    /// What was written later.
+    pub(super) fn later(&self, at: At) -> impl Iterator<Item = &Entry> {
+        let start = match at {
+            At::Base => 0,
+            At::Entry(index) => index + 1,
+        };
+        self.entries[start..].iter()
+    }
+
     /// What was written next.
     pub(super) fn next(&self, at: At) -> Option<&Entry> {
-        match at {
-            At::Base => self.entries.first(),
-            At::Entry(index) => self.entries.get(index + 1),
-        }
+        self.later(at).next()
     }
 
     /// All versions, the newest first.
