@@ -13,7 +13,9 @@
 
 use hashbrown::{HashMap, HashSet};
 
-use super::record::{Area, Base, Finding, Key, Look, Notes, Op, Outcome, Txn, TxnId, Version, View, Viewer};
+use super::record::{
+    Area, Base, Finding, Key, Look, Notes, Op, Outcome, Txn, TxnId, Version, View, Viewer,
+};
 
 mod edges;
 mod explain;
@@ -180,12 +182,14 @@ impl<'a> Checker<'a> {
             return self.found("dead write read", text);
         }
         let Some(node) = self.nodes.get(&writer).copied() else {
-            let text = format!("{} reads {key} as {version}, which nobody was asked to commit", who());
+            let text =
+                format!("{} reads {key} as {version}, which nobody was asked to commit", who());
             return self.found("unwritten read", text);
         };
         match (self.fates.get(&version), self.txn(node).outcome) {
             (Some(Fate::Hidden), _) => {
-                let text = format!("{} reads {key} as {version}, which is not what was committed", who());
+                let text =
+                    format!("{} reads {key} as {version}, which is not what was committed", who());
                 self.found("G1b intermediate read", text);
             }
             (Some(Fate::Written), Outcome::Aborted) => {

@@ -66,7 +66,8 @@ impl<'a> Draft<'a> {
         match self.own.get(&key) {
             Some(own) if own.as_ref() == found => Ok(()),
             Some(own) => {
-                let text = format!("{}: {key} is {own:?} to its writer, but reads {found:?}", self.id);
+                let text =
+                    format!("{}: {key} is {own:?} to its writer, but reads {found:?}", self.id);
                 Err(Finding::new("own write", text).into())
             }
             None => {
@@ -142,7 +143,8 @@ impl<'a> Draft<'a> {
         for (key, own) in self.own.iter().filter(|(key, _)| **key >= first && **key <= last) {
             let found = rows.iter().find(|(found, _)| found == key).map(|(_, value)| value);
             if found != own.as_ref() {
-                let text = format!("{}: {key} is {own:?} to its writer, a scan has {found:?}", self.id);
+                let text =
+                    format!("{}: {key} is {own:?} to its writer, a scan has {found:?}", self.id);
                 return Err(Finding::new("own write", text).into());
             }
         }
@@ -199,13 +201,15 @@ impl<'a> Draft<'a> {
     /// Reads all members of a group by the index.
     pub(crate) fn find_members(&mut self, group: u64) -> Result<(), Stop> {
         let members = self.world.tables.members.clone();
-        let rows: Vec<u32> = members
-            .find_keys(self.txn()?, &GROUP, &group)?
-            .collect::<Result<_, EngineError>>()?;
+        let rows: Vec<u32> =
+            members.find_keys(self.txn()?, &GROUP, &group)?.collect::<Result<_, EngineError>>()?;
         for row in rows {
             let found = self.read_member(row)?;
             if found != Some(group) {
-                let text = format!("{}: the index has member {row} in {group}, the row {found:?}", self.id);
+                let text = format!(
+                    "{}: the index has member {row} in {group}, the row {found:?}",
+                    self.id
+                );
                 return Err(Finding::new("index", text).into());
             }
         }

@@ -289,7 +289,8 @@ impl Reader<'_> {
 
     fn text(&mut self) -> Option<String> {
         let length = self.next()?;
-        let bytes: Option<Vec<u8>> = (0..length).map(|_| self.next().map(|word| word as u8)).collect();
+        let bytes: Option<Vec<u8>> =
+            (0..length).map(|_| self.next().map(|word| word as u8)).collect();
         String::from_utf8(bytes?).ok()
     }
 
@@ -303,12 +304,14 @@ impl Reader<'_> {
             0 => Op::Read(self.key()?, self.look()?),
             1 => {
                 let (first, last, count) = (self.key()?, self.key()?, self.next()?);
-                let rows = (0..count).map(|_| Some((self.key()?, self.look()?))).collect::<Option<_>>()?;
+                let rows =
+                    (0..count).map(|_| Some((self.key()?, self.look()?))).collect::<Option<_>>()?;
                 Op::Scan { first, last, rows }
             }
             2 => {
                 let (key, before, count) = (self.key()?, self.next()?, self.next()?);
-                let elements = (0..count).map(|_| self.next().map(Version)).collect::<Option<_>>()?;
+                let elements =
+                    (0..count).map(|_| self.next().map(Version)).collect::<Option<_>>()?;
                 Op::List(key, List { before, elements })
             }
             3 => Op::Write(self.key()?, Version(self.next()?), self.look()?),

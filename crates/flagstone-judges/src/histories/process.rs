@@ -89,7 +89,10 @@ pub(crate) fn watch(limit: Duration) {
             thread::sleep(limit);
             let now = BEATS.load(Ordering::Relaxed);
             if now == last {
-                println!("hang: a session has not ended for {} s: the last one told of with --verbose", limit.as_secs());
+                println!(
+                    "hang: a session has not ended for {} s: the last one told of with --verbose",
+                    limit.as_secs()
+                );
                 std::process::exit(HANGS);
             }
             last = now;

@@ -124,7 +124,8 @@ pub(crate) struct Program {
 }
 
 /// Chips for histories: with flags and without, with paired pages, with several dies.
-const CHIPS: [(&str, u32); 4] = [("slc-2k", 300), ("slc-2k", 300), ("slc-4k", 300), ("mlc-2k", 200)];
+const CHIPS: [(&str, u32); 4] =
+    [("slc-2k", 300), ("slc-2k", 300), ("slc-4k", 300), ("mlc-2k", 200)];
 
 /// Presets beside the default one.
 const PRESETS: [&str; 8] = [
@@ -224,10 +225,12 @@ fn options(place: Place, draw: &mut Draw) -> Options {
     let is_chip = matches!(place, Place::Chip(..));
     if draw.one_in(5) {
         let name = draw.pick(&PRESETS);
-        let fits = name != "flagstone-flags" || matches!(place, Place::Chip("slc-2k" | "slc-4k", _));
+        let fits =
+            name != "flagstone-flags" || matches!(place, Place::Chip("slc-2k" | "slc-4k", _));
         options = Options::preset(name).ok().filter(|_| fits).unwrap_or_default();
     }
-    let page_size: u64 = if matches!(place, Place::Chip("slc-2k" | "mlc-2k", _)) { 2_048 } else { 4_096 };
+    let page_size: u64 =
+        if matches!(place, Place::Chip("slc-2k" | "mlc-2k", _)) { 2_048 } else { 4_096 };
     options.memory = match draw.below(if is_chip { 8 } else { 4 }) {
         0 | 1 => options.memory,
         2 => draw.between(1 << 19, 4 << 20) as usize,

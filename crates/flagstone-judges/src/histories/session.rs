@@ -173,11 +173,17 @@ impl History<'_> {
                 continue;
             }
             let shows = || -> Result<Whole, Stop> {
-                world::seen(&db.kept_snapshot(name)?, &Tables::open(&db)?, "named snapshot", threads)
+                world::seen(
+                    &db.kept_snapshot(name)?,
+                    &Tables::open(&db)?,
+                    "named snapshot",
+                    threads,
+                )
             };
             let shows = shows().map_err(|stop| stop.finding(form))?;
             if shows.ops != *shown {
-                let text = format!("the named snapshot {name} shows something else after a restart");
+                let text =
+                    format!("the named snapshot {name} shows something else after a restart");
                 findings.push(Finding::new("named snapshot: changed", text));
             }
         }

@@ -91,7 +91,10 @@ impl<'a> Worker<'a> {
                     Ok(()) | Err(Stop::Retry) => {}
                     Err(Stop::Over(_)) if self.world.loses_power => return self.world.finish(),
                     Err(Stop::Over(error)) => {
-                        self.found(Finding::new("refused", format!("a device that works: {error}")));
+                        self.found(Finding::new(
+                            "refused",
+                            format!("a device that works: {error}"),
+                        ));
                         return self.world.finish();
                     }
                     Err(Stop::Found(finding)) => {
@@ -243,7 +246,12 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn piece(&mut self, draft: &mut Draft<'_>, piece: Piece, churn: &mut Churn) -> Result<(), Stop> {
+    fn piece(
+        &mut self,
+        draft: &mut Draft<'_>,
+        piece: Piece,
+        churn: &mut Churn,
+    ) -> Result<(), Stop> {
         match piece {
             Piece::Append => self.append(draft),
             Piece::Set => self.set(draft),
@@ -474,7 +482,10 @@ impl<'a> Worker<'a> {
         if seen >= self.durable {
             return Ok(());
         }
-        let text = format!("thread {}: count {} is durable, a snapshot has {seen}", self.thread, self.durable);
+        let text = format!(
+            "thread {}: count {} is durable, a snapshot has {seen}",
+            self.thread, self.durable
+        );
         Err(Finding::new("snapshot: stale", text).into())
     }
 

@@ -203,7 +203,10 @@ pub(crate) fn churn_hash(churn: &Churn) -> u64 {
 pub(crate) fn decoded(key: Key, bytes: &[u8]) -> Result<Value, Finding> {
     Value::decode(bytes).ok_or_else(|| {
         let head: Vec<u8> = bytes.iter().take(40).copied().collect();
-        Finding::new("bytes", format!("{key} has bytes that nobody wrote: {head:02x?}, {} in all", bytes.len()))
+        Finding::new(
+            "bytes",
+            format!("{key} has bytes that nobody wrote: {head:02x?}, {} in all", bytes.len()),
+        )
     })
 }
 
@@ -271,7 +274,11 @@ impl<'a> Looker<'a> {
         if sum == 0 {
             return Ok(());
         }
-        Err(Finding::new(&format!("{who}: sum"), format!("the accounts of a {who} add up to {sum}")).into())
+        Err(Finding::new(
+            &format!("{who}: sum"),
+            format!("the accounts of a {who} add up to {sum}"),
+        )
+        .into())
     }
 
     fn members(&mut self, members: &IndexedTable<u32, Member>) -> Result<(), Stop> {
@@ -306,7 +313,11 @@ impl<'a> Looker<'a> {
     ///
     /// # Errors
     /// As [`Looker::row`].
-    pub(crate) fn tags(&mut self, tags: MultiTable<u32, u64>, row: Option<u32>) -> Result<(), Stop> {
+    pub(crate) fn tags(
+        &mut self,
+        tags: MultiTable<u32, u64>,
+        row: Option<u32>,
+    ) -> Result<(), Stop> {
         let key = |row, value| Key { area: Area::Tags, row, value };
         let looked = |row, value| (key(row, value), Look::Version(Version(value)));
         let mut rows = Vec::new();
@@ -436,7 +447,8 @@ pub(crate) fn copied(world: &World<'_>) -> Result<(Whole, u64), Stop> {
         Err(error) => return Err(refused(format!("a backup failed: {error}"))),
     }
     let taken = world.stamp();
-    verify_backup(&backup[..]).map_err(|error| refused(format!("a backup does not verify: {error}")))?;
+    verify_backup(&backup[..])
+        .map_err(|error| refused(format!("a backup does not verify: {error}")))?;
     let copy = empty().map_err(|error| refused(format!("no place for a copy: {error}")))?;
     copy.restore_from(&backup[..])
         .map_err(|error| refused(format!("a backup is not restored: {error}")))?;

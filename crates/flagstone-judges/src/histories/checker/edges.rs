@@ -81,9 +81,7 @@ fn read_edges(
         let row = &rows.rows[number as usize];
         let place = match look {
             Look::Version(_) if row.base == *look => Some(At::Base),
-            Look::Version(version) => {
-                rows.places.get(version).map(|(_, index)| At::Entry(*index))
-            }
+            Look::Version(version) => rows.places.get(version).map(|(_, index)| At::Entry(*index)),
             Look::Absent => row.nearest(row.newest(place), Look::Absent),
             Look::Content(_) => None,
         };
@@ -164,7 +162,14 @@ fn missed(checker: &mut Checker<'_>, row: &Row, reader: u32, look: Look) {
 }
 
 /// A write without a place comes behind what the session began with, and behind what was over before.
-fn adrift(checker: &Checker<'_>, row: &Row, reader: u32, at: At, number: u32, edges: &mut Vec<Edge>) {
+fn adrift(
+    checker: &Checker<'_>,
+    row: &Row,
+    reader: u32,
+    at: At,
+    number: u32,
+    edges: &mut Vec<Edge>,
+) {
     if row.key.area == Area::Churn {
         return;
     }

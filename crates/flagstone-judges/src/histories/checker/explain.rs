@@ -31,7 +31,8 @@ pub(super) fn cycles(checker: &mut Checker<'_>, rows: &Rows, graph: &Graph) {
     let among = graph.components(|node| views.contains(&node));
     for component in among.iter().take(2) {
         let members = component.iter().filter(|node| **node < txns).take(TRIED_MAX);
-        let cycles = members.filter_map(|node| shortest(graph, *node, |other| !views.contains(&other)));
+        let cycles =
+            members.filter_map(|node| shortest(graph, *node, |other| !views.contains(&other)));
         if let Some((_, cycle)) = cycles.min_by_key(|(rank, cycle)| (*rank, cycle.len())) {
             let form = format!("transactions: {}", name(&cycle));
             checker.findings.push(tale(checker, rows, &form, &cycle));
@@ -61,16 +62,9 @@ fn form_of(viewer: Viewer, cycle: &[Edge]) -> String {
     format!("{}: {what}", viewer.name())
 }
 
-fn tale(
-    checker: &Checker<'_>,
-    rows: &Rows,
-    form: &str,
-    cycle: &[Edge],
-) -> super::Finding {
+fn tale(checker: &Checker<'_>, rows: &Rows, form: &str, cycle: &[Edge]) -> super::Finding {
     let mut text = name(cycle);
-    let is_time = |node: u32| {
-        node as usize >= checker.notes.txns.len() + checker.notes.views.len()
-    };
+    let is_time = |node: u32| node as usize >= checker.notes.txns.len() + checker.notes.views.len();
     for edge in cycle.iter().take(40) {
         if is_time(edge.from) {
             continue;
@@ -90,9 +84,7 @@ fn seen(checker: &Checker<'_>, reader: u32, key: Key) -> Look {
     let ops = checker.readers().nth(reader as usize).map_or(&[][..], |(_, ops)| ops);
     let look = ops.iter().find_map(|op| match op {
         Op::Read(read, look) if *read == key => Some(*look),
-        Op::Scan { rows, .. } => {
-            rows.iter().find(|(read, _)| *read == key).map(|(_, look)| *look)
-        }
+        Op::Scan { rows, .. } => rows.iter().find(|(read, _)| *read == key).map(|(_, look)| *look),
         _ => None,
     });
     look.unwrap_or(Look::Absent)

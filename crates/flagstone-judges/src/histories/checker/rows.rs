@@ -149,7 +149,8 @@ impl Rows {
                 found.insert(*element, position);
                 let known = *positions.entry((key, position)).or_insert(*element);
                 if known != *element && self.conflicts.len() < super::FINDINGS_MAX {
-                    let who = reader.map_or_else(|| "the beginning".into(), |node| checker.label(node));
+                    let who =
+                        reader.map_or_else(|| "the beginning".into(), |node| checker.label(node));
                     let text = format!("{key} has at {position} {known}, and for {who} {element}");
                     self.conflicts.push(Finding::new("incompatible order", text));
                 }
@@ -164,9 +165,10 @@ impl Rows {
             for op in ops {
                 if let Op::List(key, list) = op {
                     // What it appended itself went with it.
-                    let own = list.elements.last().is_some_and(|last| {
-                        checker.nodes.get(&last.writer()) == Some(&reader)
-                    });
+                    let own = list
+                        .elements
+                        .last()
+                        .is_some_and(|last| checker.nodes.get(&last.writer()) == Some(&reader));
                     if !(own && (aborts || !checker.took_place_or_view(reader))) {
                         take(*key, list, Some(reader));
                     }
@@ -259,7 +261,9 @@ fn read_before(checker: &Checker<'_>, key: Key, node: u32) -> Option<Look> {
 /// Whether a view shows the tables of a thread as only this content has them.
 fn seen_content(checker: &Checker<'_>, key: Key, look: Look) -> bool {
     checker.views().any(|(_, view)| {
-        view.ops.iter().any(|op| matches!(op, Op::Read(read, seen) if *read == key && *seen == look))
+        view.ops
+            .iter()
+            .any(|op| matches!(op, Op::Read(read, seen) if *read == key && *seen == look))
     })
 }
 
