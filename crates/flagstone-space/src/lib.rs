@@ -11,7 +11,7 @@
 //! mount which page and version it is.
 //!
 //! Every operation names its invariants by the letters of its module: S (`space`), W (`place`),
-//! V (`collect`), K (`checkpoint`), U (`mount`), A (`append`), and rules of durability as D1 to D16.
+//! V (`collect`), K (`checkpoint`), U (`mount`), A (`append`), and rules of durability as D1 to D17.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
 

@@ -61,11 +61,13 @@ pub enum SeededBug {
     AppendBuries,
     /// D16: a patch of a key that is not there is accepted.
     PatchUnread,
+    /// D17: a flush ends between commits that were folded into one.
+    FrontierBetween,
 }
 
 impl SeededBug {
     /// Every bug.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::MergeBeforeDurable,
         Self::InstallBeforeDurable,
         Self::RecordBeforePages,
@@ -94,6 +96,7 @@ impl SeededBug {
         Self::KeepStaleReads,
         Self::AppendBuries,
         Self::PatchUnread,
+        Self::FrontierBetween,
     ];
 
     /// Number of the rule in `ARCHITECTURE.md`.
@@ -125,6 +128,7 @@ impl SeededBug {
             Self::KeepRolledBack => 14,
             Self::KeepStaleReads | Self::AppendBuries => 15,
             Self::PatchUnread => 16,
+            Self::FrontierBetween => 17,
         }
     }
 }

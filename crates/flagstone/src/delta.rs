@@ -26,6 +26,26 @@
 //! - M5: the caller adds the versions of a key in commit order; only copies of versions that are
 //!   folded already, or of all versions below some LSN (in order), may come late. Anything else
 //!   would need a version that folding has taken apart.
+//!
+//! Who may still need what goes? A version goes in one of these ways and no other:
+//!
+//! - *A newer version of its key folds it in.* A reader at a place between the two would miss it: each such place is
+//!   a floor, and becomes one only while it is one already, or lies at or above every version (rule D17).
+//! - *A merge, a relocation or a frame has it in a base complete to X.* A snapshot below X reads it: the old leaf is
+//!   pinned and keeps its deltas (`RetainedLeaf`), or the merge waits (`buries`). A cut needs it: the base is durable
+//!   before it goes, or the frame holds the log back (`ahead`).
+//! - *Restart finds it in a base complete to X.* Nobody needs it: X is a place that was kept, and folding moves
+//!   changes up alone, never below X (rule D2).
+//! - *A claim or a run has it in pages.* Restart meets it there alone: the place of the claim or run stays a floor
+//!   until what is in the pages is loaded and a checkpoint names it.
+//! - *A checkpoint copies it and lets the log go.* The copies hold every version at or below the cutoff, each with its
+//!   own LSN; the cutoff is a floor until the next one.
+//! - *A spill moves it from a private map to pages.* Its transaction reads there next, newest run first; savepoints
+//!   are floors of the private map.
+//! - *A rollback, or a poisoned database, takes what is newer than a place.* The savepoint, or the durable frontier,
+//!   is a floor; nothing above it became visible to others, or durable.
+//! - *Its table was dropped.* A snapshot below the drop reads it, and the log may bring it back: the drop waits for
+//!   both (`may_clear`).
 
 mod chunk;
 mod cursor;

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use flagstone_space::{AppendRoom, GroupId, LogicalPage, Lsn, PageInfo, PinId};
 use hashbrown::{HashMap, HashSet};
 
-use crate::bugs::Bugs;
+use crate::bugs::{Bugs, SeededBug};
 use crate::delta::{DeltaSize, DroppedRefs};
 use crate::error::EngineError;
 use crate::lock::{LockTable, Xid};
@@ -253,8 +253,6 @@ pub struct Engine {
     committed: Lsn,
     /// Commits up to here must become durable soon: somebody waits for them.
     flush_to: Lsn,
-    /// What fills log pages may leave memory, and nobody waits for it.
-    is_log_crowded: bool,
     /// Commits up to here are waited for too, but their flush may wait for company.
     company_to: Lsn,
     flush_in_flight: Option<FlushPoint>,
@@ -273,7 +271,10 @@ pub struct Engine {
     freed_lsn: Lsn,
     /// Deltas up to here were put back by restart and may be older than their base.
     recovered: Lsn,
+    /// States that are kept: no delta holds a change at or below one of them joined with a later one.
     floors: Vec<Lsn>,
+    /// The newest change that any delta has.
+    newest_delta: Lsn,
     deltas_size: usize,
     /// Bytes of committed changes as records.
     packed_size: usize,
@@ -377,7 +378,6 @@ impl Engine {
             log,
             committed: Lsn::ZERO,
             flush_to: Lsn::ZERO,
-            is_log_crowded: false,
             company_to: Lsn::ZERO,
             flush_in_flight: None,
             replay_cutoff: None,
@@ -387,6 +387,7 @@ impl Engine {
             freed_lsn: Lsn::ZERO,
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],
+            newest_delta: Lsn::ZERO,
             deltas_size: 0,
             packed_size: 0,
             unpacked: 1.0,
@@ -457,7 +458,7 @@ impl Engine {
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned()
             && self.flush_in_flight.is_none()
-            && (self.flush_to > self.log.durable() || self.has_company() || self.is_log_crowded)
+            && (self.flush_to > self.log.durable() || self.has_company())
             && self.log.pending_bytes() > 0
     }
 
@@ -503,17 +504,20 @@ impl Engine {
         if self.is_poisoned() {
             return None;
         }
-        let is_crowded = std::mem::take(&mut self.is_log_crowded);
-        let is_awaited = self.flush_to.max(self.company_to) > self.log.durable();
-        let flush = match is_crowded && !is_awaited {
-            true => self.log.seal_full_pages(geometry, slots_left)?,
-            false => self.log.seal(geometry, slots_left)?,
-        };
+        let flush = self.cut_log(geometry, slots_left)?;
         let (upto, chain) = (flush.upto, self.log.chain());
         let group = self.unsynced.back().map(|last| last.group);
         self.flush_in_flight = Some(FlushPoint { upto, chain, group });
         self.refresh_floors();
         Some(flush)
+    }
+
+    fn cut_log(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        #[cfg(feature = "seeded-bugs")]
+        if self.bugs.has(SeededBug::FrontierBetween) {
+            return self.log.seal_half(geometry, slots_left);
+        }
+        self.log.seal(geometry, slots_left)
     }
 
     /// The flush in flight is durable.
@@ -530,21 +534,6 @@ impl Engine {
     /// Asks for everything in the log to become durable.
     pub fn want_flush(&mut self) {
         self.flush_to = self.log.appended();
-    }
-
-    /// Somebody waits for memory: what is not durable cannot leave it. What does not fill its page stays where
-    /// anything fills one.
-    pub fn want_memory(&mut self) {
-        if self.log.pending_bytes() > self.view.log_page_size {
-            self.want_full_pages();
-        } else {
-            self.want_flush();
-        }
-    }
-
-    /// Asks for the log pages that are full to leave memory.
-    pub(crate) fn want_full_pages(&mut self) {
-        self.is_log_crowded = true;
     }
 
     /// Transactions that may call their operation again, each named once.
@@ -671,16 +660,28 @@ impl Engine {
     /// The durable frontier and the end of a flush in flight may become the LSN that a base is
     /// complete to; a snapshot reads at its own; a checkpoint copies up to its cutoff, and restart
     /// keeps those copies when it forgets the rest; a run that is not loaded will put changes between
-    /// older and newer ones.
+    /// older and newer ones; the marker of an epoch is flushed alone.
+    ///
+    /// # Panics
+    ///
+    /// If one of them is no state that was kept (rule D17).
     fn refresh_floors(&mut self) {
-        self.floors.clear();
-        self.floors.push(self.log.durable());
-        self.floors.extend(self.flush_in_flight.map(|point| point.upto));
-        self.floors.extend(self.cycle.cutoff());
-        self.floors.extend(self.replay_cutoff);
-        self.snapshots.floors(&mut self.floors);
-        self.runs.floors(&mut self.floors);
-        self.floors.sort_unstable();
+        let mut floors = vec![self.log.durable()];
+        floors.extend(self.log.marker());
+        floors.extend(self.flush_in_flight.map(|point| point.upto));
+        floors.extend(self.cycle.cutoff());
+        floors.extend(self.replay_cutoff);
+        self.snapshots.floors(&mut floors);
+        self.runs.floors(&mut floors);
+        floors.sort_unstable();
+        floors.dedup();
+        let was_kept =
+            |place: &Lsn| *place >= self.newest_delta || self.floors.binary_search(place).is_ok();
+        assert!(
+            floors.iter().all(was_kept) || self.bugs.has(SeededBug::FrontierBetween),
+            "D17: a frontier is a state that was kept"
+        );
+        self.floors = floors;
     }
 
     fn note_deltas_size(&mut self, before: DeltaSize, after: DeltaSize) {

@@ -38,7 +38,7 @@ fn growth(scenario: &Scenario<File>) -> (u32, u32) {
     (begin, rig.present_blocks())
 }
 
-/// Goal: no cut loses or half-shows a transaction while the file grows (rules D1 to D16 on such a file).
+/// Goal: no cut loses or half-shows a transaction while the file grows (rules D1 to D17 on such a file).
 /// Method: every state of scripts that make the file larger several times.
 #[test]
 fn every_power_cut_while_a_file_grows_recovers() {

@@ -242,6 +242,7 @@ impl Engine {
         }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
         self.hand.note_delta(table, key, op, growth);
+        self.newest_delta = self.newest_delta.max(lsn);
         let before = tree.deltas.size();
         let dropped = tree.deltas.insert(key, op, lsn, &self.floors);
         let after = tree.deltas.size();

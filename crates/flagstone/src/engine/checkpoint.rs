@@ -566,6 +566,9 @@ impl Engine {
             let (copied, last) =
                 journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
             self.counts.copied_deltas += copied as u64;
+            if self.log.marker().is_some() {
+                self.refresh_floors();
+            }
             let bytes = self.log.pending_bytes() - before;
             self.cycle.owed = self.cycle.owed.saturating_sub(bytes);
             self.prices.copied(bytes);
@@ -577,7 +580,7 @@ impl Engine {
             let is_more = bytes > 0 && number < self.trees.len();
             if is_more && self.log.pending_bytes() >= self.copy_batch_size() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
-                self.want_full_pages();
+                self.want_flush();
                 return;
             }
         }

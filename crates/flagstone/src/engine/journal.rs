@@ -35,7 +35,7 @@ impl Engine {
             runs.push(Blob(&bytes));
         }
         transaction.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
-        self.log.open();
+        self.open_log();
         self.log.skip(transaction.runs.len() as u64);
         let head = Record::Commit {
             group: transaction.group.unwrap_or(GroupId::NONE),
@@ -54,11 +54,20 @@ impl Engine {
         lsn
     }
 
+    /// Begins an epoch of the log, unless that was done. Its marker is flushed alone: what comes after it stays
+    /// apart from what came before (rule D17).
+    pub(super) fn open_log(&mut self) {
+        self.log.open();
+        if self.log.marker().is_some() {
+            self.refresh_floors();
+        }
+    }
+
     /// Appends the marker of a claim: restart keeps what was changed before and after it apart (rule
     /// D2). It commits nothing, and rides on whatever is flushed next.
     pub(crate) fn append_claimed_record(&mut self, group: GroupId) -> Lsn {
         let before = self.log.pending_bytes();
-        self.log.open();
+        self.open_log();
         let lsn = self.log.append(&Record::Claimed { group });
         self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
         lsn
@@ -74,7 +83,7 @@ impl Engine {
         parts.deletes.iter().for_each(|key| deletes.push(Blob(key)));
         parts.trims.iter().for_each(|page| trims.push(*page));
         parts.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
-        self.log.open();
+        self.open_log();
         let lsn = self.log.append(&Record::Install(Install {
             group: parts.group,
             tree: parts.tree,

@@ -282,7 +282,7 @@ impl Engine {
 
     /// Appends the marker of a new epoch: nothing is answered before it is durable.
     pub(crate) fn append_open(&mut self) {
-        self.log.open();
+        self.open_log();
         self.want_flush();
     }
 

@@ -235,7 +235,7 @@ impl Engine {
         self.counts.commits += 1;
         if self.log.pending_bytes() > self.options.memory / PENDING_SHARE {
             // Commits that nobody waits for take memory until they are written.
-            self.want_full_pages();
+            self.want_flush();
         }
         self.release(xid);
         Ok(self.ticket(lsn, durability))

@@ -281,47 +281,6 @@ fn an_epoch_ends_before_its_counters_run_out() {
     assert_eq!(writer.durable(), *written.last().expect("records were written"));
 }
 
-/// Goal: what nobody waits for leaves in full pages, what stays is less than a page, and the log reads as
-/// ever. Method: records of many sizes, LSNs left out between them, every fourth flush for all that is pending.
-#[test]
-fn pages_that_nobody_waits_for_are_full() {
-    for (slots, page_size) in [(1, 512), (4, 256)] {
-        let mut pages = Pages::new(geometry(page_size, slots));
-        let mut writer = writer();
-        let mut written = Vec::new();
-        let mut partial_count = 0;
-        for round in 0..200_u32 {
-            for step in 0..1 + round % 40 {
-                writer.skip(u64::from(step % 3 == 2));
-                let size = (round * 7 + step * 13) % 90;
-                written.push(commit(&mut writer, &vec![step as u8; size as usize]));
-            }
-            let pending = writer.pending_bytes();
-            if round % 4 == 3 {
-                pages.flush(&mut writer);
-                continue;
-            }
-            let free = pages.slots_left();
-            let Some(flush) = writer.seal_full_pages(pages.geometry, free) else { continue };
-            let last = written.iter().rposition(|lsn| *lsn <= flush.upto).expect("a record");
-            assert_eq!(written[last], flush.upto, "a record ends the flush");
-            let is_full = writer.pending_bytes() > 0;
-            let page = usize::from(slots) * pages.geometry.slot_size();
-            assert!(is_full || pending < 2 * page, "{pending} bytes in part of a page");
-            partial_count += u32::from(!is_full);
-            for fragment in &flush.fragments {
-                pages.program(fragment);
-            }
-            assert!(!is_full || pages.slots_left() == 0, "a page is not full");
-            assert!(!is_full || writer.pending_bytes() < page + 100, "a page stays pending");
-            writer.completed(flush);
-        }
-        pages.flush(&mut writer);
-        assert_eq!(all_records(&pages), written);
-        assert!(partial_count < 100, "{partial_count} flushes filled no page");
-    }
-}
-
 /// A log of one slot a page: `before`, then one flush over the other pages of the first block.
 fn one_flush_over_a_block() -> (Pages, Vec<Place>) {
     let mut pages = Pages::new(geometry(256, 1));

@@ -107,6 +107,11 @@ impl LogWriter {
         }
     }
 
+    /// The marker of the epoch, while it waits for the flush that it has for itself.
+    pub(crate) fn marker(&self) -> Option<Lsn> {
+        self.is_opening.then(|| lsn(self.epoch, 1))
+    }
+
     /// Adds a record to the tail in memory and gives it the next LSN.
     pub(crate) fn append(&mut self, record: &Record<'_>) -> Lsn {
         self.append_with(|out| record.encode(out))
@@ -190,17 +195,10 @@ impl LogWriter {
         self.seal_first(self.ends.len(), geometry, slots_left)
     }
 
-    /// As [`LogWriter::seal`], but what would not fill its page stays pending: nobody waits for it. All of
-    /// it is cut where no page can be filled.
-    pub(crate) fn seal_full_pages(
-        &mut self,
-        geometry: LogGeometry,
-        slots_left: u16,
-    ) -> Option<Flush> {
-        let room = first_room(geometry, slots_left, self.pending.len());
-        let full = full_pages_size(geometry, room, self.pending.len());
-        let count = self.ends.partition_point(|end| *end <= full);
-        self.seal_first(if count == 0 { self.ends.len() } else { count }, geometry, slots_left)
+    /// As [`LogWriter::seal`], but leaves half of the records pending: a deliberate bug.
+    #[cfg(feature = "seeded-bugs")]
+    pub(crate) fn seal_half(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+        self.seal_first(self.ends.len().div_ceil(2), geometry, slots_left)
     }
 
     /// Cuts the first `count` of the pending records.
@@ -352,21 +350,6 @@ impl Cutter<'_> {
 fn first_room(geometry: LogGeometry, slots_left: u16, size: usize) -> u16 {
     let is_worth = fragment_count(geometry, slots_left, size) <= fragment_count(geometry, 0, size);
     if is_worth { slots_left } else { 0 }
-}
-
-/// Bytes of `size` that fill the pages which they take, when `room` slots of the first are free (0: a new
-/// page).
-fn full_pages_size(geometry: LogGeometry, mut room: u16, size: usize) -> usize {
-    let mut full = 0;
-    loop {
-        let free = if room == 0 { geometry.slots_per_page() } else { room };
-        let (slots, payload_size) = cut_size(geometry, room, size - full);
-        let is_full = slots == free && payload_size < size - full;
-        if !is_full {
-            return full;
-        }
-        (full, room) = (full + payload_size, 0);
-    }
 }
 
 /// Fragments that `rest` bytes take when `room` slots of the page are free (0: a new page).

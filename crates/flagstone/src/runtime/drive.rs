@@ -121,7 +121,7 @@ impl<D: Nand> Runtime<D> {
         }
         match wait {
             Wait::Log => engine.want_log_room(),
-            Wait::Memory => engine.want_memory(),
+            Wait::Memory => engine.want_flush(),
             Wait::Durable(_) => engine.want_flush(),
             // No more than the claim needs: other work would come sooner than it pays.
             Wait::Claim => {
