@@ -39,6 +39,8 @@ pub(crate) struct Worker<'a> {
     cuts_left: u32,
     backups_left: u32,
     kept_left: u32,
+    /// Findings before the session ends for them.
+    findings_left: u32,
 }
 
 impl<'a> Worker<'a> {
@@ -61,9 +63,10 @@ impl<'a> Worker<'a> {
             durable: counted,
             churn,
             held: None,
-            cuts_left: if world.medium.is_some() { 6 } else { 0 },
+            cuts_left: if world.medium.is_some() { 8 } else { 0 },
             backups_left: u32::from(thread < 2),
             kept_left: u32::from(thread == 0) * 2,
+            findings_left: 12,
         }
     }
 
@@ -83,8 +86,8 @@ impl<'a> Worker<'a> {
                 if self.world.is_over() || Instant::now() > self.world.deadline {
                     return self.end(end);
                 }
-                if let (Some(medium), true) = (self.world.medium, falls == Some(done)) {
-                    medium.cut_soon(&mut self.draw);
+                if falls == Some(done) {
+                    self.world.cut_soon(&mut self.draw);
                 }
                 done += 1;
                 match self.step(phase) {
@@ -99,7 +102,9 @@ impl<'a> Worker<'a> {
                     }
                     Err(Stop::Found(finding)) => {
                         self.found(finding);
-                        return self.world.finish();
+                        if self.findings_left == 0 {
+                            return self.world.finish();
+                        }
                     }
                 }
             }
@@ -117,7 +122,8 @@ impl<'a> Worker<'a> {
     /// Something must not be: what a cut at this very moment would leave is looked at as well.
     fn found(&mut self, finding: Finding) {
         self.recorder.finding(finding);
-        self.cuts_left = 1;
+        self.findings_left = self.findings_left.saturating_sub(1);
+        self.cuts_left += 1;
         if self.world.may_abort {
             process::abort();
         }
@@ -154,7 +160,7 @@ impl<'a> Worker<'a> {
         if self.draw.one_in(3) {
             self.fresh()?;
         }
-        if self.draw.one_in(60) {
+        if self.draw.one_in(40) {
             self.cut()?;
         }
         if self.world.may_abort && self.draw.one_in(400) {
@@ -187,6 +193,10 @@ impl<'a> Worker<'a> {
         let built = self.build(&mut draft, phase, &mut churn, counts);
         let aborts = self.draw.one_in(60);
         let mut intent = draft.intent(durability);
+        let changes = intent.ops.iter().any(|op| matches!(op, Op::Write(..)));
+        if self.world.may_have_fallen() && (built.is_err() || aborts || !changes) {
+            intent.ops.retain(|op| matches!(op, Op::Write(..) | Op::Hidden(_)));
+        }
         if built.is_err() || aborts {
             intent.outcome = Outcome::Aborted;
             drop(draft);

@@ -119,6 +119,7 @@ pub(crate) struct World<'a> {
     pub(crate) loses_power: bool,
     clock: AtomicU64,
     is_over: AtomicBool,
+    falls: AtomicBool,
     /// What the session ended with, where its power was cut while threads were at work.
     last_cut: Mutex<Option<(u64, Box<dyn Medium>)>>,
 }
@@ -142,6 +143,7 @@ impl<'a> World<'a> {
             loses_power: false,
             clock: AtomicU64::new(1),
             is_over: AtomicBool::new(false),
+            falls: AtomicBool::new(false),
             last_cut: Mutex::new(None),
         }
     }
@@ -154,6 +156,19 @@ impl<'a> World<'a> {
             *last_cut = Some((self.stamp(), medium.cut(draw)));
         }
         self.finish();
+    }
+
+    /// Lets the power go within the next operations.
+    pub(crate) fn cut_soon(&self, draw: &mut Draw) {
+        if let Some(medium) = self.medium {
+            self.falls.store(true, Ordering::SeqCst);
+            medium.cut_soon(draw);
+        }
+    }
+
+    /// Whether the power may be gone. What was not durable is gone with it, and who reads then may miss it.
+    pub(crate) fn may_have_fallen(&self) -> bool {
+        self.falls.load(Ordering::SeqCst)
     }
 
     /// The cut that the session ended with.
