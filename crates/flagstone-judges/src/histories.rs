@@ -1,13 +1,129 @@
 //! Random histories over the public interface.
+//!
+//! A seed draws a program: where the database lies (a file, a file of a process that will be killed, a simulated chip
+//! or file whose power is cut), its options, 1 to 16 threads, and what they do, in sessions one after the other. Each
+//! thread notes down what it did and saw; a checker that knows nothing of the engine says whether that can be
+//! explained ([`checker`]). A program is the same each time it is run, the order in which its threads take turns
+//! is not.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+mod checker;
+mod draft;
+mod draw;
+mod ledger;
+mod medium;
+mod process;
+mod program;
+mod record;
+mod session;
+mod value;
+mod worker;
+mod world;
+
+use program::Program;
+use session::Tally;
 
 /// What the judge is asked for.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {}
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Begins no history after so many seconds.
+    #[arg(long, default_value_t = 120)]
+    seconds: u64,
+    /// Seed of the first history; each one after it has the next one.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Makes so many histories, whatever the time.
+    #[arg(long, value_name = "COUNT")]
+    histories: Option<u64>,
+    /// Goes on until so many transactions have been checked, whatever the time.
+    #[arg(long, value_name = "COUNT")]
+    transactions: Option<u64>,
+    /// Makes the history of the first seed again and again: its threads take other turns each time.
+    #[arg(long)]
+    again: bool,
+    /// Goes on after a failure, and says at the end when each form of failure was seen first.
+    #[arg(long)]
+    keep_going: bool,
+    /// Says what each history is.
+    #[arg(long)]
+    verbose: bool,
+    /// Directory for databases; by default that of temporary files.
+    #[arg(long, value_name = "PATH")]
+    directory: Option<PathBuf>,
+    #[command(flatten)]
+    part: process::Part,
+}
+
+/// When a form of failure was seen first, and how often.
+struct Seen {
+    after: Duration,
+    seed: u64,
+    count: u64,
+}
 
 /// Judges, and says what was found.
 ///
 /// # Errors
 /// A promise that is broken, or a judge that could not work.
-pub(crate) fn run(_arguments: &Arguments) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if process::run_part(&arguments.part)? {
+        return Ok(());
+    }
+    process::watch(process::WAIT_MAX);
+    let begun = Instant::now();
+    let (mut tally, mut forms) = (Tally::default(), BTreeMap::new());
+    let mut seed = arguments.seed;
+    while goes_on(arguments, &tally, begun) {
+        let program = Program::drawn(seed);
+        if arguments.verbose {
+            println!("{:>6.1} s  {program}", begun.elapsed().as_secs_f64());
+        }
+        let directory = match &arguments.directory {
+            Some(parent) => tempfile::tempdir_in(parent)?,
+            None => tempfile::tempdir()?,
+        };
+        session::run(&program, directory.path(), &mut tally)?;
+        for finding in tally.findings.drain(..) {
+            let after = begun.elapsed();
+            println!("{}: {}\n  {program}", finding.form, finding.text);
+            println!("  again: judges histories --seed {seed} --again");
+            forms.entry(finding.form).or_insert(Seen { after, seed, count: 0 }).count += 1;
+        }
+        if !forms.is_empty() && !arguments.keep_going {
+            break;
+        }
+        seed += u64::from(!arguments.again);
+    }
+    report(&tally, &forms, begun.elapsed())
+}
+
+fn goes_on(arguments: &Arguments, tally: &Tally, begun: Instant) -> bool {
+    match (arguments.histories, arguments.transactions) {
+        (Some(count), _) => tally.histories < count,
+        (None, Some(count)) => tally.transactions < count,
+        (None, None) => begun.elapsed().as_secs() < arguments.seconds,
+    }
+}
+
+fn report(tally: &Tally, forms: &BTreeMap<String, Seen>, took: Duration) -> anyhow::Result<()> {
+    let Tally { histories, sessions, transactions, snapshots, cuts, copies, .. } = tally;
+    let seconds = took.as_secs_f64();
+    println!(
+        "{transactions} transactions in {histories} histories of {sessions} sessions: {snapshots} snapshots, \
+         {cuts} restarts, {copies} backups; {seconds:.1} s, {:.0} transactions a second",
+        *transactions as f64 / seconds
+    );
+    for (form, Seen { after, seed, count }) in forms {
+        println!("  {form}: first after {:.1} s, seed {seed}; {count} in all", after.as_secs_f64());
+    }
+    if forms.is_empty() {
+        println!("anomalies: 0");
+        return Ok(());
+    }
+    bail!("{} forms of anomalies", forms.len())
 }

@@ -1,0 +1,232 @@
+//! Checks one session of a history: is there an order of its transactions that explains everything that was seen?
+//!
+//! Every write carries a version, so whoever reads knows whose write it read. That gives a graph: who wrote before
+//! whom (ww), who read from whom (wr), who read what another one replaced (rw), which commit has the lower place
+//! (order), who was over before another one began (time), who was durable before somebody looked (durable).
+//! A snapshot, a backup and a database after a cut are readers like others, of one moment. All is well where no
+//! cycle is in the graph: then transactions have a serial order, and each look shows a prefix of it, whole
+//! commits in the order of commits, with everything in it that was durable before.
+//!
+//! - **C1** Nothing is assumed of a transaction whose end is unknown until somebody has seen a write of it.
+//! - **C2** An edge stands for something that holds in every order that could explain what was seen. What is
+//!   ambiguous, such as a missing row of several that were deleted, is taken as it fits the place of the reader.
+
+use hashbrown::{HashMap, HashSet};
+
+use super::record::{
+    Area, Base, Finding, Key, Look, Notes, Op, Outcome, Txn, TxnId, Version, View, Viewer,
+};
+
+mod edges;
+mod explain;
+mod graph;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use graph::{Edge, Graph, Why};
+use rows::Rows;
+
+/// One session of a history.
+pub(crate) struct Session<'a> {
+    pub(crate) number: u64,
+    /// What every row was when it began.
+    pub(crate) base: &'a Base,
+    pub(crate) notes: &'a Notes,
+}
+
+/// What a check found.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    /// Transactions that committed.
+    pub(crate) committed: u64,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Checks a session.
+pub(crate) fn check(session: &Session<'_>) -> Verdict {
+    let mut checker = Checker::new(session);
+    checker.require_written();
+    let rows = Rows::of(&checker);
+    checker.findings.extend(rows.conflicts.iter().cloned());
+    let mut edges = edges::between(&mut checker, &rows);
+    let nodes = edges::of_time(&checker, &mut edges);
+    let graph = Graph::new(nodes, edges);
+    explain::cycles(&mut checker, &rows, &graph);
+    let is_committed = |txn: &&Txn| matches!(txn.outcome, Outcome::Committed { .. });
+    let committed = session.notes.txns.iter().filter(is_committed).count() as u64;
+    Verdict { committed, findings: checker.findings }
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Others may see it.
+    Written,
+    /// Nobody else may: it was taken back, or written over in the same transaction.
+    Hidden,
+}
+
+/// A session, with what is asked for again and again.
+struct Checker<'a> {
+    number: u64,
+    base: &'a Base,
+    notes: &'a Notes,
+    /// Node of each transaction: its index among those of the session.
+    nodes: HashMap<TxnId, u32>,
+    fates: HashMap<Version, Fate>,
+    /// Transactions whose end is unknown, and that somebody has seen (C1).
+    seen: HashSet<u32>,
+    findings: Vec<Finding>,
+}
+
+/// Most findings of one kind that are told of a session.
+const FINDINGS_MAX: usize = 3;
+
+impl<'a> Checker<'a> {
+    fn new(session: &Session<'a>) -> Self {
+        let notes = session.notes;
+        let nodes = (0..).zip(&notes.txns).map(|(node, txn)| (txn.id, node)).collect();
+        let mut fates = HashMap::new();
+        for op in notes.txns.iter().flat_map(|txn| &txn.ops) {
+            match op {
+                Op::Write(_, version, _) => {
+                    fates.insert(*version, Fate::Written);
+                }
+                Op::Hidden(version) => {
+                    fates.insert(*version, Fate::Hidden);
+                }
+                _ => {}
+            }
+        }
+        let (number, base) = (session.number, session.base);
+        let (seen, findings) = (HashSet::new(), Vec::new());
+        Self { number, base, notes, nodes, fates, seen, findings }
+    }
+
+    fn txn(&self, node: u32) -> &'a Txn {
+        &self.notes.txns[node as usize]
+    }
+
+    fn views(&self) -> impl Iterator<Item = (u32, &'a View)> + use<'a> {
+        (self.notes.txns.len() as u32..).zip(&self.notes.views)
+    }
+
+    /// All readers with what they did.
+    fn readers(&self) -> impl Iterator<Item = (u32, &'a [Op])> + use<'a> {
+        let txns = (0..).zip(self.notes.txns.iter().map(|txn| &txn.ops[..]));
+        txns.chain(self.views().map(|(node, view)| (node, &view.ops[..])))
+    }
+
+    /// How a row looked when the session began.
+    fn base_look(&self, key: Key) -> Look {
+        let missing = if key.area == Area::Churn { EMPTY_CHURN } else { Look::Absent };
+        self.base.rows.get(&key).copied().unwrap_or(missing)
+    }
+
+    /// Whether others may have seen what a transaction wrote.
+    fn took_place(&self, node: u32) -> bool {
+        match self.txn(node).outcome {
+            Outcome::Committed { .. } => true,
+            Outcome::Aborted => false,
+            Outcome::Unknown => self.seen.contains(&node),
+        }
+    }
+
+    fn found(&mut self, form: &str, text: String) {
+        let count = self.findings.iter().filter(|finding| finding.form == form).count();
+        if count < FINDINGS_MAX {
+            self.findings.push(Finding::new(form, text));
+        }
+    }
+
+    /// Every version that was read was written, by somebody whose write others may see; notes who was seen (C1).
+    fn require_written(&mut self) {
+        let mut checked = HashSet::new();
+        for (reader, ops) in self.readers() {
+            for op in ops {
+                match op {
+                    Op::Read(key, Look::Version(version)) => {
+                        self.require(reader, *key, *version, &mut checked);
+                    }
+                    Op::Scan { rows, .. } => {
+                        for (key, look) in rows {
+                            if let Look::Version(version) = look {
+                                self.require(reader, *key, *version, &mut checked);
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn require(
+        &mut self,
+        reader: u32,
+        key: Key,
+        version: Version,
+        checked: &mut HashSet<(Key, Version)>,
+    ) {
+        let writer = version.writer();
+        if self.nodes.get(&writer) == Some(&reader) || !checked.insert((key, version)) {
+            return;
+        }
+        let who = || self.label(reader);
+        if self.base_look(key) == Look::Version(version) {
+            return;
+        }
+        if writer.session() != self.number {
+            let text = format!("{} reads {key} as {version}, which was gone before", who());
+            return self.found("dead write read", text);
+        }
+        let Some(node) = self.nodes.get(&writer).copied() else {
+            let text =
+                format!("{} reads {key} as {version}, which nobody was asked to commit", who());
+            return self.found("unwritten read", text);
+        };
+        match (self.fates.get(&version), self.txn(node).outcome) {
+            (Some(Fate::Hidden), _) => {
+                let text =
+                    format!("{} reads {key} as {version}, which is not what was committed", who());
+                self.found("G1b intermediate read", text);
+            }
+            (Some(Fate::Written), Outcome::Aborted) => {
+                let text = format!("{} reads {key} as {version}, which was aborted", who());
+                self.found("G1a aborted read", text);
+            }
+            (Some(Fate::Written), Outcome::Unknown) => {
+                self.seen.insert(node);
+            }
+            (Some(Fate::Written), Outcome::Committed { .. }) => {}
+            (None, _) => {
+                let text = format!("{} reads {key} as {version}, which was never written", who());
+                self.found("unwritten read", text);
+            }
+        }
+    }
+
+    /// A transaction or a view, for people.
+    fn label(&self, node: u32) -> String {
+        let count = self.notes.txns.len() as u32;
+        if node < count {
+            let txn = self.txn(node);
+            let outcome = match txn.outcome {
+                Outcome::Committed { lsn: Some(lsn) } => format!("lsn {lsn:#x}"),
+                Outcome::Committed { lsn: None } => "committed".into(),
+                Outcome::Aborted => "aborted".into(),
+                Outcome::Unknown => "end unknown".into(),
+            };
+            let durable = if txn.is_durable { ", durable" } else { "" };
+            return format!("{} ({outcome}{durable})", txn.id);
+        }
+        match self.notes.views.get((node - count) as usize) {
+            Some(view) => format!("{} at {}", view.viewer.name(), view.begun),
+            None => "time".into(),
+        }
+    }
+}
+
+/// How the tables of a thread look that has none.
+pub(crate) const EMPTY_CHURN: Look = Look::Content(1);

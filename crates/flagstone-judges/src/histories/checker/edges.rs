@@ -1,0 +1,324 @@
+//! The edges of the graph: between those who wrote and read a row, and those of time.
+
+use hashbrown::HashSet;
+
+use super::super::record::{Area, Key, Look, Op, Outcome, Txn, Version};
+use super::rows::{At, Row, Rows};
+use super::{Checker, Edge, Viewer, Why};
+
+/// Edges by rows.
+pub(super) fn between(checker: &mut Checker<'_>, rows: &Rows) -> Vec<Edge> {
+    let mut edges = Vec::new();
+    for (number, row) in (0..).zip(&rows.rows) {
+        for pair in row.entries.windows(2) {
+            let [before, after] = pair else { continue };
+            push(&mut edges, before.node, after.node, Why::Ww, number);
+        }
+    }
+    let times = Times::of(checker);
+    let readers: Vec<(u32, &[Op])> = checker.readers().collect();
+    for (reader, ops) in readers {
+        let mut seen = Vec::new();
+        let written = |op: &Op| if let Op::Write(key, ..) = op { Some(*key) } else { None };
+        let own: HashSet<Key> = ops.iter().filter_map(written).collect();
+        for op in ops {
+            match op {
+                Op::Read(key, look) => seen.push((*key, *look)),
+                Op::Scan { first, last, rows: found } => {
+                    take_scan(checker, rows, reader, (*first, *last), found, &own, &mut seen);
+                }
+                _ => {}
+            }
+        }
+        let place = place_of(checker, rows, reader, &seen, times.place_before(checker, reader));
+        read_edges(checker, rows, (reader, place), &seen, &mut edges);
+    }
+    edges
+}
+
+fn push(edges: &mut Vec<Edge>, from: u32, to: u32, why: Why, row: u32) {
+    if from != to {
+        edges.push(Edge { from, to, why, row: Some(row) });
+    }
+}
+
+/// What a scan saw: the rows that it found, and no row everywhere else. The reader's own writes are left out.
+fn take_scan(
+    checker: &Checker<'_>,
+    rows: &Rows,
+    reader: u32,
+    (first, last): (Key, Key),
+    found: &[(Key, Look)],
+    own: &HashSet<Key>,
+    seen: &mut Vec<(Key, Look)>,
+) {
+    let is_own = |version: &Version| checker.nodes.get(&version.writer()) == Some(&reader);
+    for (key, look) in found {
+        if !matches!(look, Look::Version(version) if is_own(version)) {
+            seen.push((*key, *look));
+        }
+    }
+    let start = rows.sorted.partition_point(|(key, _)| *key < first);
+    let mut found = found.iter().map(|(key, _)| *key).peekable();
+    for (key, _) in rows.sorted[start..].iter().take_while(|(key, _)| *key <= last) {
+        while found.next_if(|other| other < key).is_some() {}
+        if found.peek() != Some(key) && !own.contains(key) {
+            seen.push((*key, Look::Absent));
+        }
+    }
+}
+
+/// Edges of one reader, who saw these rows at one moment.
+fn read_edges(
+    checker: &mut Checker<'_>,
+    rows: &Rows,
+    (reader, place): (u32, u64),
+    seen: &[(Key, Look)],
+    edges: &mut Vec<Edge>,
+) {
+    for (key, look) in seen {
+        let Some(number) = rows.numbers.get(key).copied() else { continue };
+        let row = &rows.rows[number as usize];
+        let place = match look {
+            Look::Version(_) if row.base == *look => Some(At::Base),
+            Look::Version(version) => rows.places.get(version).map(|(_, index)| At::Entry(*index)),
+            Look::Absent => row.nearest(row.newest(place), Look::Absent),
+            Look::Content(_) => None,
+        };
+        // Tables that looked alike more than once were seen behind the first time, and before the last one ended.
+        let (first, last) = match look {
+            Look::Content(_) => (row.alike(*look).last(), row.alike(*look).next()),
+            _ => (place, place),
+        };
+        let (Some(first), Some(last)) = (first, last) else {
+            missed(checker, row, reader, *look);
+            continue;
+        };
+        if let At::Entry(index) = first {
+            push(edges, row.entries[index].node, reader, Why::Wr, number);
+        }
+        if let Some(next) = row.next(last) {
+            push(edges, reader, next.node, Why::Rw, number);
+        }
+        adrift(checker, row, reader, last, number, edges);
+    }
+}
+
+/// A place in the order of commits at which a reader can have seen what it saw: behind everything that it read, and
+/// that it had to see, and, where rows were missing, where they were missing.
+fn place_of(
+    checker: &Checker<'_>,
+    rows: &Rows,
+    reader: u32,
+    seen: &[(Key, Look)],
+    place_min: u64,
+) -> u64 {
+    if (reader as usize) < checker.notes.txns.len()
+        && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
+    {
+        return match writes(checker.txn(reader)) {
+            true => lsn - 1,
+            false => lsn.max(place_min),
+        };
+    }
+    let row = |key: &Key| rows.numbers.get(key).map(|number| &rows.rows[*number as usize]);
+    let place = |look: &Look| match look {
+        Look::Version(version) => rows.places.get(version),
+        _ => None,
+    };
+    let places = seen.iter().filter_map(|(_, look)| place(look));
+    let places = places.map(|(row, index)| rows.rows[*row as usize].entries[*index].place);
+    let mut place = places.max().unwrap_or(0).max(place_min);
+    loop {
+        let before = place;
+        for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
+            let Some(row) = row(key) else { continue };
+            let newest = row.newest(place);
+            if row.look(newest) != *look
+                && let Some(entry) = row.later(newest).find(|entry| entry.look == *look)
+            {
+                place = place.max(entry.place);
+            }
+        }
+        if place == before {
+            return place;
+        }
+    }
+}
+
+/// Somebody saw a row as it never was.
+fn missed(checker: &mut Checker<'_>, row: &Row, reader: u32, look: Look) {
+    let is_adrift = row.adrift.iter().any(|(_, written)| *written == look);
+    // What a version was that is not among these is told where its write is looked for.
+    if is_adrift || matches!(look, Look::Version(_)) {
+        return;
+    }
+    let form = match checker.views().find(|(node, _)| *node == reader) {
+        Some((_, view)) => format!("{}: never was", view.viewer.name()),
+        None => "never was".into(),
+    };
+    let text = format!("{} sees {} as {look}, which it never was", checker.label(reader), row.key);
+    checker.found(&form, text);
+}
+
+/// A write without a place comes behind what the session began with, and behind what was over before.
+fn adrift(
+    checker: &Checker<'_>,
+    row: &Row,
+    reader: u32,
+    at: At,
+    number: u32,
+    edges: &mut Vec<Edge>,
+) {
+    if row.key.area == Area::Churn {
+        return;
+    }
+    for (node, look) in &row.adrift {
+        let begun = checker.txn(*node).begun;
+        let is_before = match at {
+            At::Base => true,
+            At::Entry(index) => {
+                checker.txn(row.entries[index].node).ended.is_some_and(|ended| ended < begun)
+            }
+        };
+        if is_before && checker.took_place(*node) && row.look(at) != *look {
+            push(edges, reader, *node, Why::Rw, number);
+        }
+    }
+}
+
+/// Adds the edges of time, of durability and of the order of commits; gives the number of all nodes.
+///
+/// Whoever is over goes into a chain, and whoever begins comes behind the link that is the last one by then.
+pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
+    let plain = |from, to, why| Edge { from, to, why, row: None };
+    let mut placed: Vec<(u64, u32)> = Vec::new();
+    let (mut over, mut durable): (Vec<(u64, u32)>, Vec<(u64, u32)>) = Default::default();
+    for (node, txn) in (0..).zip(&checker.notes.txns) {
+        if let (Outcome::Committed { lsn: Some(lsn) }, true) = (txn.outcome, writes(txn)) {
+            placed.push((lsn, node));
+        }
+        let Some(ended) = txn.ended.filter(|_| txn.outcome != Outcome::Unknown) else { continue };
+        over.push((ended, node));
+        if txn.is_durable && txn.outcome != Outcome::Aborted {
+            durable.push((ended, node));
+        }
+    }
+    placed.sort_unstable();
+    for pair in placed.windows(2) {
+        edges.push(plain(pair[0].1, pair[1].1, Why::Order));
+    }
+    for (node, view) in checker.views() {
+        match view.viewer {
+            Viewer::Snapshot | Viewer::Kept => durable.push((view.ended, node)),
+            Viewer::Backup | Viewer::Cut | Viewer::Closed => {}
+        }
+    }
+    let mut nodes = (checker.notes.txns.len() + checker.notes.views.len()) as u32;
+    let over = Chain::new(over, &mut nodes, Why::Time, edges);
+    for flush in &checker.notes.flushes {
+        if let Some(link) = over.before(flush.begun) {
+            edges.push(plain(link, nodes, Why::Durable));
+        }
+        durable.push((flush.ended, nodes));
+        nodes += 1;
+    }
+    let durable = Chain::new(durable, &mut nodes, Why::Durable, edges);
+    for (node, txn) in (0..).zip(&checker.notes.txns) {
+        edges.extend(over.before(txn.begun).map(|link| plain(link, node, Why::Time)));
+    }
+    for (node, view) in checker.views() {
+        let link = match view.viewer {
+            Viewer::Kept | Viewer::Closed => over.before(view.begun),
+            Viewer::Snapshot | Viewer::Backup | Viewer::Cut => durable.before(view.begun),
+        };
+        edges.extend(link.map(|link| plain(link, node, Why::Durable)));
+    }
+    nodes as usize
+}
+
+fn writes(txn: &Txn) -> bool {
+    txn.ops.iter().any(|op| matches!(op, Op::Write(..)))
+}
+
+/// The highest place in the order of commits among those who were over, or durable, by a stamp.
+struct Times {
+    over: Vec<(u64, u64)>,
+    durable: Vec<(u64, u64)>,
+}
+
+impl Times {
+    fn of(checker: &Checker<'_>) -> Self {
+        let (mut over, mut durable) = (Vec::new(), Vec::new());
+        for txn in checker.notes.txns.iter().filter(|txn| writes(txn)) {
+            let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
+            else {
+                continue;
+            };
+            over.push((ended, lsn));
+            if txn.is_durable {
+                durable.push((ended, lsn));
+            }
+        }
+        let over = rising(over);
+        for flush in &checker.notes.flushes {
+            durable.push((flush.ended, highest(&over, flush.begun)));
+        }
+        Self { over, durable: rising(durable) }
+    }
+
+    /// The place that a reader is behind in any case.
+    fn place_before(&self, checker: &Checker<'_>, reader: u32) -> u64 {
+        if (reader as usize) < checker.notes.txns.len() {
+            return highest(&self.over, checker.txn(reader).begun);
+        }
+        let view = &checker.notes.views[reader as usize - checker.notes.txns.len()];
+        match view.viewer {
+            Viewer::Kept | Viewer::Closed => highest(&self.over, view.begun),
+            Viewer::Snapshot | Viewer::Backup | Viewer::Cut => highest(&self.durable, view.begun),
+        }
+    }
+}
+
+fn rising(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    places.sort_unstable();
+    let mut highest = 0;
+    for (_, place) in &mut places {
+        highest = highest.max(*place);
+        *place = highest;
+    }
+    places
+}
+
+fn highest(places: &[(u64, u64)], stamp: u64) -> u64 {
+    let count = places.partition_point(|(ended, _)| *ended < stamp);
+    count.checked_sub(1).map_or(0, |index| places[index].1)
+}
+
+/// Those who were over, in the order in which they were.
+struct Chain {
+    links: Vec<(u64, u32)>,
+}
+
+impl Chain {
+    fn new(mut ends: Vec<(u64, u32)>, nodes: &mut u32, why: Why, edges: &mut Vec<Edge>) -> Self {
+        ends.sort_unstable();
+        let mut links: Vec<(u64, u32)> = Vec::with_capacity(ends.len());
+        for (stamp, node) in ends {
+            let link = *nodes;
+            *nodes += 1;
+            edges.push(Edge { from: node, to: link, why, row: None });
+            if let Some((_, before)) = links.last() {
+                edges.push(Edge { from: *before, to: link, why, row: None });
+            }
+            links.push((stamp, link));
+        }
+        Self { links }
+    }
+
+    /// The last link before a stamp.
+    fn before(&self, stamp: u64) -> Option<u32> {
+        let count = self.links.partition_point(|(ended, _)| *ended < stamp);
+        count.checked_sub(1).map(|index| self.links[index].1)
+    }
+}

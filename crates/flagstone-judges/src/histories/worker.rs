@@ -1,0 +1,611 @@
+//! One thread of a session: transactions, snapshots and what else a program does, as its seed draws it.
+
+use std::process;
+use std::time::Instant;
+
+use flagstone::{Durability, EngineError, Snapshot};
+
+use super::draft::Draft;
+use super::draw::Draw;
+use super::ledger::Recorder;
+use super::program::{End, Phase, Piece};
+use super::record::{Area, Finding, Flush, Key, Look, Op, Outcome, Txn, TxnId, View, Viewer};
+use super::value::Value;
+use super::world::{
+    self, CHURN_TABLES, Churn, GROUPS, Looker, Stop, World, churn_hash, churn_name, copied, whole,
+};
+
+/// A snapshot that is read again later.
+struct Held {
+    snapshot: Snapshot,
+    seen: Vec<Op>,
+    rows: u32,
+    txns_left: u64,
+}
+
+/// One thread of a session.
+pub(crate) struct Worker<'a> {
+    world: &'a World<'a>,
+    thread: u64,
+    draw: Draw,
+    pub(crate) recorder: Recorder,
+    sequence: u64,
+    counted: i64,
+    /// Counts that are durable.
+    durable: i64,
+    churn: Churn,
+    held: Option<Held>,
+    /// Cuts and backups that may still be made.
+    cuts_left: u32,
+    backups_left: u32,
+    kept_left: u32,
+    /// Findings before the session ends for them.
+    findings_left: u32,
+}
+
+impl<'a> Worker<'a> {
+    pub(crate) fn new(
+        world: &'a World<'a>,
+        thread: u64,
+        churn: Churn,
+        counted: i64,
+        recorder: Recorder,
+    ) -> Self {
+        let seed = world.program.seed;
+        let draw = Draw::new(seed, (world.session + 1) << 20 | (thread + 1) << 8);
+        Self {
+            world,
+            thread,
+            draw,
+            recorder,
+            sequence: 0,
+            counted,
+            durable: counted,
+            churn,
+            held: None,
+            cuts_left: if world.medium.is_some() { 8 } else { 0 },
+            backups_left: u32::from(thread < 2),
+            kept_left: u32::from(thread == 0) * 2,
+            findings_left: 12,
+        }
+    }
+
+    fn next_id(&mut self) -> TxnId {
+        self.sequence += 1;
+        TxnId::new(self.world.session, self.thread, self.sequence)
+    }
+
+    /// Runs the stretches of a session, which ends when the first thread is through.
+    pub(crate) fn run(&mut self, phases: &[Phase], end: End) {
+        let threads = self.world.program.threads;
+        let count: u64 = phases.iter().map(|phase| phase.txns.div_ceil(threads)).sum();
+        let falls = (end == End::InFlight && self.thread == 0).then(|| self.draw.below(count));
+        let mut done = 0;
+        for phase in phases {
+            for _ in 0..phase.txns.div_ceil(threads) {
+                if self.world.is_over() || Instant::now() > self.world.deadline {
+                    return self.end(end);
+                }
+                if falls == Some(done) {
+                    self.world.cut_soon(&mut self.draw);
+                }
+                done += 1;
+                match self.step(phase) {
+                    Ok(()) | Err(Stop::Retry) => {}
+                    Err(Stop::Over(_)) if self.world.loses_power => return self.world.finish(),
+                    Err(Stop::Over(error)) => {
+                        self.found(Finding::new(
+                            "refused",
+                            format!("a device that works: {error}"),
+                        ));
+                        return self.world.finish();
+                    }
+                    Err(Stop::Found(finding)) => {
+                        self.found(finding);
+                        if self.findings_left == 0 {
+                            return self.world.finish();
+                        }
+                    }
+                }
+            }
+        }
+        self.end(end);
+    }
+
+    fn end(&mut self, end: End) {
+        match end {
+            End::Cut if !self.world.is_over() => self.world.cut(&mut self.draw),
+            End::Cut | End::InFlight | End::Close => {}
+        }
+    }
+
+    /// Something must not be: what a cut at this very moment would leave is looked at as well.
+    fn found(&mut self, finding: Finding) {
+        self.recorder.finding(finding);
+        self.findings_left = self.findings_left.saturating_sub(1);
+        self.cuts_left += 1;
+        if self.world.may_abort {
+            process::abort();
+        }
+        if let Err(Stop::Found(found)) = self.cut() {
+            self.recorder.finding(found);
+        }
+    }
+
+    fn step(&mut self, phase: &Phase) -> Result<(), Stop> {
+        let durability = phase.pace.next(self.thread, &mut self.draw);
+        if phase.piece(&mut self.draw) == Piece::Churn && self.draw.one_in(3) {
+            self.change_tables()?;
+        }
+        self.transaction(phase, durability)?;
+        if durability == Durability::Immediate {
+            self.after_durable()?;
+        }
+        if self.draw.one_in(phase.snapshot_in) {
+            self.snapshot()?;
+        }
+        self.read_again()?;
+        match self.draw.below(20_000) {
+            0..3 => self.flush(false),
+            3 => self.flush(true),
+            4..6 => self.keep(),
+            6..8 => self.backup(),
+            8..10 => self.cut(),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a durable commit promises holds at once, for snapshots and for cuts.
+    fn after_durable(&mut self) -> Result<(), Stop> {
+        if self.draw.one_in(3) {
+            self.fresh()?;
+        }
+        if self.draw.one_in(40) {
+            self.cut()?;
+        }
+        if self.world.may_abort && self.draw.one_in(400) {
+            process::abort();
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, share: u32) -> u32 {
+        let rows = (self.world.program.rows / share).max(2);
+        // Half of all choices fall on an eighth of the rows.
+        let end = if self.draw.one_in(2) { (rows / 8).max(2) } else { rows };
+        self.draw.below(u64::from(end)) as u32
+    }
+
+    fn key(&mut self, area: Area) -> Key {
+        let share = if area == Area::Members || area == Area::Tags { 4 } else { 1 };
+        Key::new(area, self.row(share))
+    }
+
+    fn filler(&mut self) -> u32 {
+        self.world.program.filler(&mut self.draw)
+    }
+
+    fn transaction(&mut self, phase: &Phase, durability: Durability) -> Result<(), Stop> {
+        let id = self.next_id();
+        let mut draft = Draft::begin(self.world, id);
+        let mut churn = self.churn.clone();
+        let counts = self.draw.one_in(phase.count_in);
+        let built = self.build(&mut draft, phase, &mut churn, counts);
+        let aborts = self.draw.one_in(60);
+        let mut intent = draft.intent(durability);
+        let changes = intent.ops.iter().any(|op| matches!(op, Op::Write(..)));
+        if self.world.may_have_fallen() && (built.is_err() || aborts || !changes) {
+            intent.ops.retain(|op| matches!(op, Op::Write(..) | Op::Hidden(_)));
+        }
+        if built.is_err() || aborts {
+            intent.outcome = Outcome::Aborted;
+            drop(draft);
+            intent.ended = Some(self.world.stamp());
+            self.recorder.txn(intent);
+            return built;
+        }
+        self.recorder.intent(intent);
+        let committed = draft.commit(durability);
+        let ended = self.world.stamp();
+        match committed {
+            Ok(lsn) => {
+                self.recorder.ended(id, Outcome::Committed { lsn: Some(lsn) }, ended);
+                self.churn = churn;
+                self.counted += i64::from(counts);
+                if durability != Durability::Deferred {
+                    self.durable = self.counted;
+                }
+                Ok(())
+            }
+            Err(
+                EngineError::Deadlock
+                | EngineError::LockTimeout
+                | EngineError::Full
+                | EngineError::TooLarge,
+            ) => {
+                self.recorder.ended(id, Outcome::Aborted, ended);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn build(
+        &mut self,
+        draft: &mut Draft<'_>,
+        phase: &Phase,
+        churn: &mut Churn,
+        counts: bool,
+    ) -> Result<(), Stop> {
+        for _ in 0..self.draw.between(1, phase.pieces_max) {
+            let piece = phase.piece(&mut self.draw);
+            self.piece(draft, piece, churn)?;
+        }
+        if counts {
+            let key = Key::new(Area::Counters, self.thread as u32);
+            let old = draft.get(key)?;
+            let number = self.counted + 1;
+            match old {
+                Some(old) if self.draw.one_in(2) => draft.patch(key, &old, number)?,
+                _ => {
+                    let (version, filler) = (draft.next_version(), self.filler());
+                    draft.put(key, Value::plain(version, number, filler))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn piece(
+        &mut self,
+        draft: &mut Draft<'_>,
+        piece: Piece,
+        churn: &mut Churn,
+    ) -> Result<(), Stop> {
+        match piece {
+            Piece::Append => self.append(draft),
+            Piece::Set => self.set(draft),
+            Piece::Transfer => self.transfer(draft),
+            Piece::Read => self.read(draft),
+            Piece::Scan => self.scan(draft),
+            Piece::Member => self.member(draft),
+            Piece::Tag => {
+                let row = self.row(4);
+                draft.tag(row, 6)
+            }
+            Piece::Churn => self.churn_rows(draft, churn),
+            Piece::TakenBack => self.taken_back(draft),
+            Piece::Many => self.many(draft),
+        }
+    }
+
+    fn append(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        for _ in 0..self.draw.between(1, 3) {
+            let (key, filler) = (self.key(Area::Lists), self.filler());
+            if self.draw.one_in(2) {
+                draft.lock(key)?;
+            }
+            draft.append(key, filler)?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        for _ in 0..self.draw.between(1, 4) {
+            let key = self.key(Area::Registers);
+            match self.draw.below(8) {
+                0 => draft.delete(key)?,
+                1 => {
+                    draft.lock(key)?;
+                    if let Some(old) = draft.get(key)? {
+                        let number = old.number;
+                        draft.patch(key, &old, number + 1)?;
+                    }
+                }
+                _ => {
+                    let (version, filler) = (draft.next_version(), self.filler());
+                    draft.put(key, Value::plain(version, 0, filler))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn transfer(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        let amount = self.draw.below(1_000) as i64;
+        for change in [-amount, amount] {
+            let key = self.key(Area::Bank);
+            if self.draw.one_in(2) {
+                draft.lock(key)?;
+            }
+            let old = draft.get(key)?;
+            match old {
+                Some(old) if self.draw.one_in(3) => draft.patch(key, &old, old.number + change)?,
+                old => {
+                    let number = old.map_or(0, |old| old.number) + change;
+                    let (version, filler) = (draft.next_version(), self.filler());
+                    draft.put(key, Value::plain(version, number, filler))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        for _ in 0..self.draw.between(1, 6) {
+            let area = self.draw.pick(&[Area::Lists, Area::Registers, Area::Registers, Area::Bank]);
+            let key = self.key(area);
+            draft.get(key)?;
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        let area = self.draw.pick(&[Area::Registers, Area::Registers, Area::Lists, Area::Bank]);
+        let first = self.key(area);
+        let last = Key { row: first.row + self.draw.below(24) as u32, ..first };
+        let rows = draft.scan(first, last)?;
+        if area == Area::Registers && self.draw.one_in(2) {
+            let row = first.row + self.draw.below(24) as u32;
+            let (version, filler) = (draft.next_version(), self.filler());
+            let number = rows.len() as i64;
+            draft.put(Key::new(area, row), Value::plain(version, number, filler))?;
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        let row = self.row(4);
+        match self.draw.below(6) {
+            0 => draft.delete_member(row),
+            1 => draft.read_member(row).map(drop),
+            2 => {
+                let group = self.draw.below(GROUPS);
+                draft.find_members(group)
+            }
+            _ => {
+                let (group, filler) = (self.draw.below(GROUPS), self.filler().min(400));
+                draft.set_member(row, group, filler)
+            }
+        }
+    }
+
+    fn taken_back(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        self.set(draft)?;
+        let mark = draft.mark()?;
+        self.transfer(draft)?;
+        self.append(draft)?;
+        if self.draw.one_in(3) {
+            self.many(draft)?;
+        }
+        if self.draw.one_in(4) {
+            return Ok(());
+        }
+        draft.take_back(mark)?;
+        self.set(draft)
+    }
+
+    fn many(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        let first = self.key(Area::Registers).row;
+        for row in first..first + self.draw.between(20, 200) as u32 {
+            let (version, filler) = (draft.next_version(), self.filler());
+            draft.put(Key::new(Area::Registers, row), Value::plain(version, 0, filler))?;
+        }
+        Ok(())
+    }
+
+    /// Writes rows of one of the thread's own tables.
+    fn churn_rows(&mut self, draft: &mut Draft<'_>, churn: &mut Churn) -> Result<(), Stop> {
+        let numbers: Vec<u32> = churn.keys().copied().collect();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let number = self.draw.pick(&numbers);
+        let name = churn_name(self.thread, number);
+        let table = self.world.db.existing_table(&name)?;
+        let table = table.ok_or_else(|| Finding::new("tables", format!("{name} is gone")))?;
+        let rows = churn.entry(number).or_default();
+        for _ in 0..self.draw.between(1, 12) {
+            let row = self.draw.below(60) as u32;
+            if self.draw.one_in(4) {
+                draft.delete_raw(table, row)?;
+                rows.remove(&row);
+            } else {
+                let version = draft.next_version();
+                let filler = self.world.program.filler(&mut self.draw);
+                draft.put_raw(table, row, &Value::plain(version, 0, filler))?;
+                rows.insert(row, version);
+            }
+        }
+        draft.churned(self.thread, churn_hash(churn));
+        Ok(())
+    }
+
+    /// Makes, renames or drops one of the thread's own tables: each is a transaction by itself.
+    fn change_tables(&mut self) -> Result<(), Stop> {
+        let number = self.draw.below(u64::from(CHURN_TABLES)) as u32;
+        let other = self.draw.below(u64::from(CHURN_TABLES)) as u32;
+        let (name, new_name) = (churn_name(self.thread, number), churn_name(self.thread, other));
+        let mut churn = self.churn.clone();
+        let rows = churn.remove(&number);
+        enum Change {
+            Make,
+            Rename,
+            Drop,
+        }
+        let change = match rows {
+            None => {
+                churn.insert(number, std::collections::BTreeMap::new());
+                Change::Make
+            }
+            Some(rows) if !churn.contains_key(&other) && other != number => {
+                churn.insert(other, rows);
+                Change::Rename
+            }
+            Some(_) => Change::Drop,
+        };
+        let id = self.next_id();
+        let key = Key::new(Area::Churn, self.thread as u32);
+        let write = Op::Write(key, id.version(1), Look::Content(churn_hash(&churn)));
+        self.recorder.intent(Txn {
+            id,
+            begun: self.world.stamp(),
+            ended: None,
+            outcome: Outcome::Unknown,
+            is_durable: true,
+            ops: vec![write],
+        });
+        let changed = match change {
+            Change::Make => self.world.db.table(&name).map(drop),
+            Change::Rename => self.world.db.rename_table(&name, &new_name),
+            Change::Drop => self.world.db.drop_table(&name),
+        };
+        let ended = self.world.stamp();
+        match changed {
+            Ok(()) => {
+                self.recorder.ended(id, Outcome::Committed { lsn: None }, ended);
+                self.churn = churn;
+                Ok(())
+            }
+            Err(error) => match Stop::from(error) {
+                Stop::Retry => {
+                    self.recorder.ended(id, Outcome::Aborted, ended);
+                    Ok(())
+                }
+                stop => Err(stop),
+            },
+        }
+    }
+
+    /// A snapshot has what was durable before it was taken.
+    fn fresh(&mut self) -> Result<(), Stop> {
+        let begun = self.world.stamp();
+        let snapshot = self.world.db.snapshot()?;
+        let ended = self.world.stamp();
+        let mut looker = Looker::new(&snapshot);
+        let counter = Key::new(Area::Counters, self.thread as u32);
+        let seen = looker.row(&self.world.tables, counter)?.map_or(0, |value| value.number);
+        let key = self.key(Area::Bank);
+        looker.row(&self.world.tables, key)?;
+        let ops = looker.ops;
+        self.recorder.view(View { viewer: Viewer::Snapshot, begun, ended, ops });
+        if seen >= self.durable {
+            return Ok(());
+        }
+        let text = format!(
+            "thread {}: count {} is durable, a snapshot has {seen}",
+            self.thread, self.durable
+        );
+        Err(Finding::new("snapshot: stale", text).into())
+    }
+
+    /// Looks at a part of the whole, the bank among it.
+    fn snapshot(&mut self) -> Result<(), Stop> {
+        let begun = self.world.stamp();
+        let snapshot = self.world.db.snapshot()?;
+        let ended = self.world.stamp();
+        let rows = self.row(1);
+        let (seen, found) = self.look(&snapshot, rows)?;
+        self.recorder.view(View { viewer: Viewer::Snapshot, begun, ended, ops: seen.clone() });
+        if let Some(found) = found {
+            return Err(found.into());
+        }
+        if self.held.is_none() && self.draw.one_in(4) {
+            let txns_left = self.draw.between(1, 400);
+            self.held = Some(Held { snapshot, seen, rows, txns_left });
+        }
+        Ok(())
+    }
+
+    fn look(&self, snapshot: &Snapshot, rows: u32) -> Result<(Vec<Op>, Option<Finding>), Stop> {
+        let tables = &self.world.tables;
+        let mut looker = Looker::new(snapshot);
+        for thread in 0..self.world.program.threads {
+            looker.row(tables, Key::new(Area::Counters, thread as u32))?;
+        }
+        for area in [Area::Lists, Area::Registers] {
+            let last = Key::new(area, rows.saturating_add(16));
+            looker.rows(tables.of(area), Key::new(area, rows), last)?;
+        }
+        looker.tags(tables.tags, Some(rows / 4))?;
+        match looker.bank(tables.of(Area::Bank), "snapshot") {
+            Ok(()) => Ok((looker.ops, None)),
+            Err(Stop::Found(found)) => Ok((looker.ops, Some(found))),
+            Err(stop) => Err(stop),
+        }
+    }
+
+    /// A snapshot reads the same again, whatever was committed meanwhile.
+    fn read_again(&mut self) -> Result<(), Stop> {
+        let Some(held) = &mut self.held else { return Ok(()) };
+        held.txns_left -= 1;
+        if held.txns_left > 0 {
+            return Ok(());
+        }
+        let Some(held) = self.held.take() else { return Ok(()) };
+        let (seen, _) = self.look(&held.snapshot, held.rows)?;
+        if seen == held.seen {
+            return Ok(());
+        }
+        let text = format!("thread {}: a snapshot reads otherwise the second time", self.thread);
+        Err(Finding::new("snapshot: changed", text).into())
+    }
+
+    fn flush(&mut self, merges: bool) -> Result<(), Stop> {
+        let begun = self.world.stamp();
+        match if merges { self.world.db.merge() } else { self.world.db.flush() } {
+            Ok(()) => {}
+            Err(EngineError::Full) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let ended = self.world.stamp();
+        self.recorder.flush(Flush { begun, ended });
+        self.durable = self.counted;
+        Ok(())
+    }
+
+    /// Keeps a snapshot under a name, and looks at it.
+    fn keep(&mut self) -> Result<(), Stop> {
+        if self.kept_left == 0 {
+            return Ok(());
+        }
+        self.kept_left -= 1;
+        let name = format!("kept-{}-{}", self.world.session, self.kept_left);
+        let begun = self.world.stamp();
+        self.world.db.keep_snapshot(&name)?;
+        let ended = self.world.stamp();
+        let snapshot = self.world.db.kept_snapshot(&name)?;
+        let threads = self.world.program.threads;
+        let seen = world::seen(&snapshot, &self.world.tables, Viewer::Kept.name(), threads)?;
+        self.recorder.kept(name, seen.ops.clone());
+        self.recorder.view(View { viewer: Viewer::Kept, begun, ended, ops: seen.ops });
+        seen.found.map_or(Ok(()), |found| Err(found.into()))
+    }
+
+    fn backup(&mut self) -> Result<(), Stop> {
+        if self.backups_left == 0 {
+            return Ok(());
+        }
+        self.backups_left -= 1;
+        let begun = self.world.stamp();
+        let (copy, taken) = copied(self.world)?;
+        let view = View { viewer: Viewer::Backup, begun, ended: taken, ops: copy.ops };
+        self.recorder.view(view);
+        copy.found.map_or(Ok(()), |found| Err(found.into()))
+    }
+
+    /// Looks at what a power cut at this moment would leave.
+    fn cut(&mut self) -> Result<(), Stop> {
+        let Some(medium) = self.world.medium.filter(|_| self.cuts_left > 0) else { return Ok(()) };
+        self.cuts_left -= 1;
+        let begun = self.world.stamp();
+        let device = medium.cut(&mut self.draw).device();
+        let ended = self.world.stamp();
+        let db = flagstone::Database::open_on(device, &self.world.program.options);
+        let db = db.map_err(|error| world::refused(&error))?;
+        let seen = whole(&db, Viewer::Cut.name(), self.world.program.threads)
+            .map_err(|stop| stop.finding("restart: refused"))?;
+        self.recorder.view(View { viewer: Viewer::Cut, begun, ended, ops: seen.ops });
+        seen.found.map_or(Ok(()), |found| Err(found.into()))
+    }
+}
