@@ -201,8 +201,7 @@ impl Engine {
         if self.hurry_runs() {
             return Err(Stop::Wait(Wait::Memory));
         }
-        self.demand_shorter_log()?;
-        Err(self.fullness().into())
+        self.refuse_when_full()
     }
 
     /// Whether a value may take `pages` now. Where there are too few the device grows, or merging gives back
@@ -214,11 +213,18 @@ impl Engine {
         match is_short {
             false => Ok(()),
             true if self.growth.is_settling => Err(Stop::Wait(Wait::Memory)),
-            true => {
-                self.demand_shorter_log()?;
-                Err(self.fullness().into())
-            }
+            true => self.refuse_when_full(),
         }
+    }
+
+    /// Nothing is left to merge: waits for the room that the log has beyond its share, then for that of snapshots, and
+    /// refuses where there is none.
+    fn refuse_when_full(&mut self) -> Step<()> {
+        self.demand_shorter_log()?;
+        if self.frees_room() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Err(self.fullness().into())
     }
 
     /// Waits until data have what the log got beyond its share while the device grew. What it holds goes first, with a
@@ -339,6 +345,30 @@ impl Engine {
     pub(crate) fn may_name_more(&self, xid: Xid, pages: usize, names: usize) -> bool {
         let stays = self.record_size() - self.passing_record_size();
         self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE + names) && self.log_names(xid, names)
+    }
+
+    /// Waits until `xid` may write `pages` more before its commit, which runs name with `names` bytes. What is released,
+    /// and what the last checkpoint said, goes first; then what waits for a flush, and then what a snapshot keeps.
+    pub(super) fn demand_names(&mut self, xid: Xid, pages: usize, names: usize) -> Step<()> {
+        if self.can_name_more(xid, pages, names) {
+            return Ok(());
+        }
+        if self.has_release() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        if self.may_name_more(xid, pages, names) {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if !self.log_names(xid, names) {
+            return Err(EngineError::TooLarge.into());
+        }
+        if self.trims.awaits_flush(self.durable()) {
+            return Err(Stop::Wait(Wait::Durable(self.committed)));
+        }
+        match self.end_snapshot_for_names() {
+            true => Err(Stop::Wait(Wait::Memory)),
+            false => Err(EngineError::TooLarge.into()),
+        }
     }
 
     fn fits_record(&self, size: usize) -> bool {

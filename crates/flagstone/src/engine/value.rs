@@ -153,14 +153,7 @@ impl Engine {
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
         let page_count = chunk_count + list_count;
         self.demand_log(xid, 0)?;
-        if !self.can_name_more(xid, page_count, 0) {
-            // What waits to be released is still listed, and so is what the last checkpoint said.
-            return Err(match self.may_name_more(xid, page_count, 0) {
-                _ if self.has_release() => super::Stop::Wait(super::Wait::Memory),
-                true => super::Stop::Wait(super::Wait::Log),
-                false => EngineError::TooLarge.into(),
-            });
-        }
+        self.demand_names(xid, page_count, 0)?;
         self.admit_pages(page_count as u64)?;
         if self.unused_pages.len() < page_count {
             return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
@@ -304,6 +297,19 @@ impl Trims {
         let is_seen = !matches!(release, Release::CommitGroup(_) | Release::DiscardGroup(_))
             && oldest.is_some_and(|oldest| oldest < *lsn);
         *lsn <= durable && !is_seen
+    }
+
+    /// Whether something could be released if every commit were durable.
+    pub(crate) fn awaits_flush(&self, durable: Lsn) -> bool {
+        self.waiting.iter().any(|(lsn, _)| *lsn > durable)
+    }
+
+    /// Whether something could be released if no snapshot at `oldest` read it.
+    pub(crate) fn awaits_snapshot(&self, durable: Lsn, oldest: Lsn) -> bool {
+        let is_kept = |waiting: &(Lsn, Release)| {
+            waiting.0 <= durable && !Self::is_ready(waiting, durable, Some(oldest))
+        };
+        self.waiting.iter().any(is_kept)
     }
 
     /// Whether some group is not current although its commit is in the log.
