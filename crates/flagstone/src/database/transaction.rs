@@ -295,7 +295,7 @@ impl<D: Nand> Transaction<D> {
         let xid = self.xid;
         loop {
             let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
-            let stored = self.metered(|| self.runtime.store_value(&plan, value));
+            let stored = self.metered(|| self.runtime.store_value(xid, &plan, value));
             let stored = self.runtime.engine().stored(xid, &plan, stored);
             self.runtime.wake_others();
             match stored {

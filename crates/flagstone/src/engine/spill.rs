@@ -471,7 +471,7 @@ impl Engine {
             // tree is not registered yet.
             let (table, _) = split_private_key(entry.key());
             let tree = self.tree_slot(table.id);
-            tree.ok_or(fault(page.unwrap_or(LogicalPage(u32::MAX))))?.is_logged = true;
+            tree.ok_or(fault(page.unwrap_or(LogicalPage(u32::MAX))))?;
             self.add_entry(&entry, lsn);
         }
         if self.runs.note_loaded(number, part) {
@@ -575,6 +575,7 @@ impl Engine {
         let has_pages = self.has_pages_for(count as u64);
         let named = match has_pages {
             true => self.demand_names(xid, count, names),
+            false if self.has_given_back() => Err(Stop::Wait(Wait::Log)),
             false if self.hurry_runs() || self.frees_room() => return Ok(None),
             false => Err(EngineError::Full.into()),
         };
