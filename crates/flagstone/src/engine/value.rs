@@ -178,6 +178,11 @@ impl Engine {
         Ok(ValuePlan { descriptor, chunks, chunk_size })
     }
 
+    /// Pages of a value that are written before a record is asked again whether it can name more.
+    pub(crate) fn value_part_pages(&self) -> usize {
+        (self.nameable_pages() / PARTS_NAMED).clamp(1, PART_PAGES_MAX)
+    }
+
     /// Lets `xid` write the next `pages` of a value. What a record says of those before is known by then: most follow
     /// each other and take one entry together, so that a value needs less than all of its pages one by one might.
     pub(crate) fn begin_part(&mut self, xid: Xid, pages: usize) -> Step<()> {
@@ -284,6 +289,12 @@ impl Engine {
         Ok(group)
     }
 }
+
+/// A part of a value has one in this many of the pages that a record can name one by one.
+const PARTS_NAMED: usize = 8;
+
+/// Pages of a part, at most.
+const PART_PAGES_MAX: usize = 64;
 
 /// Largest value whatever the page size, in bytes.
 const VALUE_SIZE_MAX: usize = 1 << 30;

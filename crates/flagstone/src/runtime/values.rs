@@ -24,7 +24,8 @@ impl<D: Nand> Runtime<D> {
         });
         let pages = plan.pages();
         let mut images = chunks.chain(lists);
-        for part in pages.chunks(PART_PAGES) {
+        let part_pages = self.glance().value_part_pages();
+        for part in pages.chunks(part_pages) {
             self.run_for(Some(xid), |engine| engine.begin_part(xid, part.len()))?;
             let written = self.write_part(plan, part, &mut images);
             self.observe(&self.space());
@@ -127,9 +128,6 @@ impl<D: Nand> Runtime<D> {
         value_page_content(image).ok_or(fault)
     }
 }
-
-/// Pages of a value that are written before it is asked again whether a checkpoint's record can name more.
-const PART_PAGES: usize = 64;
 
 /// Memory reserved ahead for a value whose size a damaged descriptor may overstate.
 const LOAD_RESERVE_MAX: usize = 1 << 20;
