@@ -27,4 +27,5 @@ mod rows;
 mod smoke;
 mod tables;
 mod typed;
+mod values;
 mod victims;
