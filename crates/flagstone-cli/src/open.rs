@@ -12,7 +12,7 @@ use flagstone::{AnyNand, Bill, Database, EngineError, OpenError, Snapshot, Table
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
     CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Nand, OpenDeviceError, Profile,
-    SegmentFile, Storage as _, nearest,
+    SegmentFile, nearest,
 };
 
 use flagstone_space::{MountError, Space};
@@ -244,10 +244,7 @@ fn vacant_device(creation: &Creation) -> Result<(AnyNand, String), Failure> {
 
 /// Has a block device forget the database that it holds.
 fn give_up(path: &Path) -> Result<(), OpenDeviceError> {
-    let mut storage = FileStorage::open(path)?;
-    storage.write_at(0, &[0; 4096])?;
-    storage.sync()?;
-    Ok(())
+    SegmentFile::forget(FileStorage::open(path)?)
 }
 
 /// Refuses raw NAND that holds a database: what is about to happen would destroy it.

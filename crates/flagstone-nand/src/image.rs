@@ -24,7 +24,8 @@ use crate::ecc::{Carried, bad_mark_offset, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{Access, EEXIST, FileStorage, OpenDeviceError, Storage, begins_with};
+use crate::segment::{begins_like_ours, is_ours};
+use crate::storage::{Access, EEXIST, FileStorage, OpenDeviceError, Storage, look_at};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
@@ -99,7 +100,17 @@ impl ImageNand {
     /// Whether a path holds an image: a side file lies beside it, and it is no file of segments.
     #[must_use]
     pub fn is_at(path: &Path) -> bool {
-        Self::side_of(path).exists() && !begins_with(path, crate::segment::MAGIC)
+        let side_path = Self::side_of(path);
+        let is_image = |storage: &mut FileStorage| {
+            if begins_like_ours(storage) {
+                return false;
+            }
+            // Content of an image may look like the second head of a file.
+            let expected = side::load(&side_path).map(|(profile, _)| profile.geometry.image_size());
+            let has_its_size = expected.is_ok_and(|size| storage.size() == Ok(size));
+            has_its_size || !is_ours(storage).is_ok_and(|is_ours| is_ours)
+        };
+        side_path.exists() && look_at(path, is_image).unwrap_or(true)
     }
 
     /// The side file of an image: `PATH.toml`.

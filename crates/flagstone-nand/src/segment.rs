@@ -1,6 +1,6 @@
 //! A file or block device as a flash device: big segments are the blocks.
 //!
-//! Owns the superblock, the placement of segments, and the rules as far as one session can know
+//! Owns the placement of segments behind the head ([`head`]), and the rules as far as one session can know
 //! them. Never trusts what a sync did not cover.
 //!
 //! - **G1** An erase writes nothing: old bytes stay readable until they are programmed over, in
@@ -14,28 +14,11 @@
 //! - **G6** Where the host has no room for more segments nothing has changed.
 //! - **G7** What was discarded reads as zeros or as it did, page by page. An erase gets back from the host the
 //!   room that a discard gave it, and a growth all of it: a file does not grow into room that it will want back.
-//!
-//! ```text
-//! byte 0          4096                   head_size      + segment       + 2 segments
-//! | superblock    | bad blocks, 1 bit each | segment 0   | segment 1     | ...
-//! ```
-//!
-//! | superblock bytes | content (little-endian) |
-//! | --- | --- |
-//! | 0..8 | magic `FLAGSEG\0` |
-//! | 8..12 | version, 1; 2 = the file grows |
-//! | 12..16 | page size |
-//! | 16..20 | pages of a segment |
-//! | 20..24 | segments; of a file that grows, as many as it can have |
-//! | 24..28 | sector size |
-//! | 28..32 | 1 = the tail may be rewritten |
-//! | 32..40 | head size |
-//! | 40..44 | of a file that grows: segments that it was made with |
-//! | 40..44 or 44..48 | CRC-32C of the bytes before |
 
 use std::path::Path;
 use std::sync::Arc;
 
+use self::head::{Found, Head};
 use self::shared::Shared;
 use crate::mix::mix;
 use crate::rules::{PageState, Rules, Span};
@@ -46,14 +29,11 @@ use crate::{
     ProgramOrder, ProgramPart, ReadPart, SharedNand, SpareRange,
 };
 
+mod head;
 mod shared;
 
-pub(crate) const MAGIC: [u8; 8] = *b"FLAGSEG\0";
-const VERSION: u32 = 1;
-const VERSION_GROWING: u32 = 2;
-const SUPERBLOCK_SIZE: usize = 4096;
-const CHECKED_SIZE: usize = 40;
-const CHECKED_SIZE_GROWING: usize = 44;
+pub(crate) use self::head::{begins_like_ours, is_ours};
+
 const SECTOR_SIZE: u32 = 512;
 const EINVAL: i32 = 22;
 
@@ -161,8 +141,8 @@ impl SegmentFile<FileStorage> {
 impl<S: Storage> SegmentFile<S> {
     /// Makes a device on empty storage; takes geometry and tail rule from `profile`.
     ///
-    /// All bytes are written before the superblock is, so a creation cut short leaves a file that
-    /// is refused.
+    /// All bytes are written before a superblock is, so a creation cut short leaves a file that
+    /// is refused, or a whole one.
     ///
     /// # Errors
     ///
@@ -203,31 +183,39 @@ impl<S: Storage> SegmentFile<S> {
         let size = head.size_of(head.present_min());
         storage.preallocate(size)?;
         storage.sync()?;
-        storage.write_at(0, &head.encode())?;
-        storage.sync()?;
-        Ok(Self::assemble(storage, head, vec![0; head.bad_size()], size))
+        head.write(&mut storage)?;
+        Ok(Self::assemble(storage, head, head.no_marks(), size))
     }
 
-    /// Opens a device.
+    /// Opens a device. A copy of its head that is damaged is written again, where the storage is open for that; the
+    /// next sync makes it durable.
     ///
     /// # Errors
     ///
     /// Says what is wrong with the file: not ours, another version, damaged, truncated.
     pub fn open(mut storage: S) -> Result<Self, OpenDeviceError> {
+        let Found { head, marks, repairs } = Head::load(&mut storage)?;
         let found = storage.size()?;
-        if found < SUPERBLOCK_SIZE as u64 {
-            return Err(OpenDeviceError::NotFlagstone);
-        }
-        let mut raw = vec![0; SUPERBLOCK_SIZE];
-        storage.read_at(0, &mut raw)?;
-        let head = Head::decode(&raw)?;
         let expected = head.size_of(head.present_min());
         if found < expected {
             return Err(OpenDeviceError::Size { expected, found });
         }
-        let mut bad = vec![0; head.bad_size()];
-        storage.read_at(SUPERBLOCK_SIZE as u64, &mut bad)?;
-        Ok(Self::assemble(storage, head, bad, found))
+        if storage.is_writable() {
+            // One copy is enough: what cannot be repaired keeps nobody out.
+            for (offset, sector) in &repairs {
+                let _ = storage.write_at(*offset, sector);
+            }
+        }
+        Ok(Self::assemble(storage, head, marks, found))
+    }
+
+    /// Has storage forget the device that it holds: afterwards another one may be made there.
+    ///
+    /// # Errors
+    ///
+    /// Host errors.
+    pub fn forget(mut storage: S) -> Result<(), OpenDeviceError> {
+        Ok(head::forget(&mut storage)?)
     }
 
     fn assemble(mut storage: S, head: Head, bad: Vec<u8>, size: u64) -> Self {
@@ -280,8 +268,8 @@ impl<S: Storage> SegmentFile<S> {
     }
 
     fn is_marked(&self, block: BlockIndex) -> bool {
-        let byte = self.bad.get(block.0 as usize / 8).copied().unwrap_or(0xFF);
-        byte >> (block.0 % 8) & 1 == 1
+        let (at, bit) = Head::place_of(block);
+        self.bad.get(at).is_none_or(|byte| byte & bit != 0)
     }
 
     fn writable(&self) -> Result<(), NandError> {
@@ -450,12 +438,14 @@ impl<S: Storage> Nand for SegmentFile<S> {
 
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
         self.writable()?;
-        let index = block.0 as usize / 8;
-        let byte = self.bad.get_mut(index).ok_or(NandError::Host { errno: EINVAL })?;
-        *byte |= 1 << (block.0 % 8);
-        let byte = *byte;
-        self.storage.write_at((SUPERBLOCK_SIZE + index) as u64, &[byte])?;
-        self.sync().map(|_| ())
+        let (at, bit) = Head::place_of(block);
+        *self.bad.get_mut(at).ok_or(NandError::Host { errno: EINVAL })? |= bit;
+        let (sector, places) = self.head.marks_of(&self.bad, block);
+        for place in places {
+            self.storage.write_at(place, &sector)?;
+            self.sync()?;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<Completion, NandError> {
@@ -558,8 +548,7 @@ impl Crashable for SegmentFile<SimStorage> {
         self.pages.fill(PageState::default());
         self.erase_counts.fill(0);
         self.poisoned = false;
-        // Right after a power cycle reads of a simulated file cannot fail.
-        let _ = self.storage.read_at(SUPERBLOCK_SIZE as u64, &mut self.bad);
+        self.bad = self.head.load_marks(&mut self.storage, &mut Vec::new());
     }
 
     fn state_hash(&self) -> u64 {
@@ -569,131 +558,6 @@ impl Crashable for SegmentFile<SimStorage> {
     fn trace_hash(&self) -> u64 {
         self.storage.trace_hash()
     }
-}
-
-/// What the superblock says.
-#[derive(Clone, Copy, Debug)]
-struct Head {
-    geometry: Geometry,
-    rewrite_tail: bool,
-    /// Segments that a file which grows was made with; none where the size is fixed.
-    made_with: Option<u32>,
-}
-
-impl Head {
-    const fn new(profile: &Profile, made_with: Option<u32>) -> Self {
-        let rewrite_tail = profile.capabilities.rewrite_tail;
-        Self { geometry: profile.geometry, rewrite_tail, made_with }
-    }
-
-    /// Bytes of the bad-block map.
-    const fn bad_size(&self) -> usize {
-        (self.geometry.block_count as usize).div_ceil(8)
-    }
-
-    const fn segment_size(&self) -> u64 {
-        self.geometry.block_size()
-    }
-
-    /// Bytes before the first segment: whole segments, so that segments stay aligned.
-    fn size(&self) -> u64 {
-        ((SUPERBLOCK_SIZE + self.bad_size()) as u64).next_multiple_of(self.segment_size())
-    }
-
-    /// Bytes of a file with `block_count` segments.
-    fn size_of(&self, block_count: u32) -> u64 {
-        self.size() + u64::from(block_count) * self.segment_size()
-    }
-
-    /// Segments that are there in any case.
-    fn present_min(&self) -> u32 {
-        self.made_with.unwrap_or(self.geometry.block_count)
-    }
-
-    /// Segments that are there in a file of `size` bytes (G5).
-    fn present_in(&self, size: u64) -> u32 {
-        let whole = size.saturating_sub(self.size()) / self.segment_size();
-        let limit = self.geometry.block_count;
-        u32::try_from(whole).unwrap_or(limit).min(limit)
-    }
-
-    /// Bytes of the superblock before its checksum.
-    const fn checked_size(&self) -> usize {
-        if self.made_with.is_some() { CHECKED_SIZE_GROWING } else { CHECKED_SIZE }
-    }
-
-    fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
-        let mut raw = [0; SUPERBLOCK_SIZE];
-        raw[..8].copy_from_slice(&MAGIC);
-        let numbers = [
-            if self.made_with.is_some() { VERSION_GROWING } else { VERSION },
-            self.geometry.page_size,
-            self.geometry.pages_per_block,
-            self.geometry.block_count,
-            SECTOR_SIZE,
-            u32::from(self.rewrite_tail),
-        ];
-        for (target, number) in raw[8..32].chunks_mut(4).zip(numbers) {
-            target.copy_from_slice(&number.to_le_bytes());
-        }
-        raw[32..CHECKED_SIZE].copy_from_slice(&self.size().to_le_bytes());
-        if let Some(blocks) = self.made_with {
-            raw[CHECKED_SIZE..CHECKED_SIZE_GROWING].copy_from_slice(&blocks.to_le_bytes());
-        }
-        let checked_size = self.checked_size();
-        let crc = crc32c(&raw[..checked_size]);
-        raw[checked_size..checked_size + 4].copy_from_slice(&crc.to_le_bytes());
-        raw
-    }
-
-    /// Reads a superblock; any bytes give an answer, never a panic.
-    fn decode(raw: &[u8]) -> Result<Self, OpenDeviceError> {
-        if raw.get(..8) != Some(&MAGIC[..]) {
-            return Err(OpenDeviceError::NotFlagstone);
-        }
-        let word = |offset: usize| {
-            let bytes = raw.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
-            bytes.map(u32::from_le_bytes).ok_or(OpenDeviceError::Damaged)
-        };
-        let found = word(8)?;
-        let checked_size = match found {
-            VERSION => CHECKED_SIZE,
-            VERSION_GROWING => CHECKED_SIZE_GROWING,
-            _ => return Err(OpenDeviceError::Version { found, known: VERSION_GROWING }),
-        };
-        let checked = raw.get(..checked_size).ok_or(OpenDeviceError::Damaged)?;
-        if crc32c(checked) != word(checked_size)? {
-            return Err(OpenDeviceError::Damaged);
-        }
-        let geometry = Geometry {
-            page_size: word(12)?,
-            spare_size: 0,
-            pages_per_block: word(16)?,
-            block_count: word(20)?,
-            die_count: 1,
-        };
-        let made_with = (found == VERSION_GROWING).then(|| word(CHECKED_SIZE)).transpose()?;
-        let head = Self { geometry, rewrite_tail: word(28)? == 1, made_with };
-        crate::profile::check(&geometry, &capabilities()).map_err(|_| OpenDeviceError::Damaged)?;
-        let head_size = u64::from(word(32)?) | u64::from(word(36)?) << 32;
-        let grows_far = geometry.page_count() > GROWING_PAGES_MAX;
-        let fits = made_with.is_none_or(|blocks| blocks <= geometry.block_count && !grows_far);
-        let consistent = word(24)? == SECTOR_SIZE && head_size == head.size() && fits;
-        if consistent { Ok(head) } else { Err(OpenDeviceError::Damaged) }
-    }
-}
-
-/// CRC-32C, bit by bit: used once at opening.
-fn crc32c(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0x82F6_3B78;
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(crc & 1));
-        }
-    }
-    !crc
 }
 
 #[cfg(test)]

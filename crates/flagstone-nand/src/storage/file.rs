@@ -24,6 +24,7 @@ pub struct FileStorage {
     /// Where segments are that were never written, once it is known where they lie.
     fresh: Option<Fresh>,
     opened: Instant,
+    access: Access,
 }
 
 /// A file whose syncs are counted, whoever asks for them.
@@ -64,12 +65,10 @@ impl FileStorage {
 
     fn create_or_take(path: &Path, size: u64) -> Result<Self, OpenDeviceError> {
         if is_block_device(path) {
-            let storage = Self::open(path)?;
+            let mut storage = Self::open(path)?;
             // Before anybody gives up what is on it.
             storage.must_take(size)?;
-            let mut magic = [0; crate::segment::MAGIC.len()];
-            let is_ours = storage.file.read_exact_at(&mut magic, 0).is_ok();
-            if is_ours && magic == crate::segment::MAGIC {
+            if crate::segment::is_ours(&mut storage)? {
                 return Err(OpenDeviceError::Io { errno: EEXIST });
             }
             return Ok(storage);
@@ -172,7 +171,11 @@ impl FileStorage {
             file,
             sync_count: AtomicU64::new(0),
         };
-        Ok(Self { file: Arc::new(file), fresh: None, opened: Instant::now() })
+        Ok(Self::over(file, access))
+    }
+
+    fn over(file: Synced, access: Access) -> Self {
+        Self { file: Arc::new(file), fresh: None, opened: Instant::now(), access }
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -313,13 +316,21 @@ pub(crate) fn lock(file: &File, access: Access) -> Result<(), OpenDeviceError> {
     })
 }
 
-/// Whether a file or block device begins with `magic`. Others are not opened: a pipe would wait for its writer.
-pub(crate) fn begins_with(path: &Path, magic: [u8; 8]) -> bool {
+/// What a file or block device at `path` is found to be; nobody is kept out for a look. Nothing else is opened: a pipe
+/// would wait for its writer.
+pub(crate) fn look_at<T>(path: &Path, look: impl FnOnce(&mut FileStorage) -> T) -> Option<T> {
     let is_file = fs::metadata(path).is_ok_and(|data| data.is_file());
-    let mut found = [0; 8];
-    (is_file || is_block_device(path))
-        && File::open(path).is_ok_and(|file| file.read_exact_at(&mut found, 0).is_ok())
-        && found == magic
+    if !is_file && !is_block_device(path) {
+        return None;
+    }
+    let file = File::open(path).ok()?;
+    let file = Synced {
+        #[cfg(target_os = "linux")]
+        direct: None,
+        file,
+        sync_count: AtomicU64::new(0),
+    };
+    Some(look(&mut FileStorage::over(file, Access::Read)))
 }
 
 fn is_block_device(path: &Path) -> bool {
@@ -492,6 +503,10 @@ impl Storage for FileStorage {
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
         let shared: Arc<dyn SharedStorage> = Arc::clone(&self.file) as _;
         Some(shared)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.access == Access::Write
     }
 
     fn size(&self) -> Result<u64, StorageError> {
@@ -765,7 +780,7 @@ mod tests {
         let full = OpenDeviceError::Io { errno: ENOSPC };
         let foreign = vec![7; 1 << 20];
         let mut ours = foreign.clone();
-        ours[..8].copy_from_slice(&crate::segment::MAGIC);
+        ours[..8].copy_from_slice(b"FLAGSEG\0");
         for bytes in [foreign, ours] {
             let found = with_disk(&bytes, |path| {
                 let made = SegmentFile::create_file(path, &profile, Extent::Fixed);
