@@ -25,13 +25,22 @@ use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
 use crate::segment::{begins_like_ours, is_ours};
-use crate::storage::{Access, EEXIST, FileStorage, OpenDeviceError, Storage, look_at};
+use crate::storage::{
+    Access, EEXIST, FileStorage, OpenDeviceError, Storage, StorageError, look_at,
+};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PhysicalPage, Profile, ProgramPart,
     ReadPart, SpareRange,
 };
 use side::Side;
+
+/// An image is read whatever its size is.
+#[derive(Clone, Copy, Debug)]
+struct Damaged<'a> {
+    /// In place of a side file that does not read.
+    profile: Option<&'a Profile>,
+}
 
 /// What is known of a block that was touched.
 #[derive(Clone, Debug)]
@@ -139,7 +148,7 @@ impl ImageNand {
     /// Says what is wrong: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of our
     /// own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::load(path, Access::Write, |carried, profile| {
+        Self::load(path, Access::Write, None, |carried, profile| {
             let made = match profile.ecc {
                 EccOwner::Own => Carried::Own(profile.capabilities.code_word),
                 EccOwner::Device => Carried::Nothing,
@@ -152,17 +161,31 @@ impl ImageNand {
     fn load(
         path: &Path,
         access: Access,
+        damaged: Option<Damaged<'_>>,
         settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
     ) -> Result<Self, OpenDeviceError> {
         let mut storage = FileStorage::open_for(path, access)?;
         let side_path = Self::side_of(path);
-        let (profile, blocks) = side::load(&side_path)?;
+        let (mut profile, blocks) = match (side::load(&side_path), damaged) {
+            (Err(_), Some(Damaged { profile: Some(profile) })) => (profile.clone(), None),
+            (loaded, _) => loaded?,
+        };
         // Before memory is taken for as many blocks as the profile says.
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
-        if expected != found {
-            return Err(OpenDeviceError::Size { expected, found });
+        match damaged {
+            None if expected != found => return Err(OpenDeviceError::Size { expected, found }),
+            Some(_) if expected > found => {
+                let block_size = expected / u64::from(profile.geometry.block_count.max(1));
+                let begun = found.div_ceil(block_size.max(1)).max(1);
+                profile.geometry.block_count = u32::try_from(begun).unwrap_or(u32::MAX);
+                profile = profile.checked()?;
+            }
+            _ => {}
         }
-        let side = Side::of(&profile, blocks).map_err(|fault| side::error(&side_path, fault))?;
+        let side = match Side::of(&profile, blocks) {
+            Err(_) if damaged.is_some() => Side::new(&profile),
+            side => side.map_err(|fault| side::error(&side_path, fault))?,
+        };
         let carried = carried(&mut storage, &profile)?;
         let profile = settle(carried, profile)?;
         let mut nand = Self::assemble(storage, side_path, profile, side)?;
@@ -248,7 +271,8 @@ impl ImageNand {
             let mut marked = false;
             for page in (0..2).filter_map(|index| geometry.page(block, index)) {
                 let mut mark = [0xFF];
-                self.storage.read_at(self.spare_offset(page) + mark_at, &mut mark)?;
+                let offset = self.spare_offset(page) + mark_at;
+                read_as_far(&mut self.storage, offset, &mut mark)?;
                 marked |= mark != [0xFF];
             }
             self.bad[block.0 as usize] = marked;
@@ -474,8 +498,24 @@ impl EccNand<ImageNand> {
         Self::open_image_for(path, Access::Read)
     }
 
+    /// As [`EccNand::open_image_read_only`], however short the image is. `profile` is taken where the side file does
+    /// not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`EccNand::open_image_read_only`], but for `Size`.
+    pub fn open_image_damaged(
+        path: &Path,
+        profile: Option<&Profile>,
+    ) -> Result<Self, OpenDeviceError> {
+        let damaged = Some(Damaged { profile });
+        let image = ImageNand::load(path, Access::Read, damaged, Carried::settle)?;
+        let profile = image.profile.clone();
+        Ok(Self::new(image, &profile)?)
+    }
+
     fn open_image_for(path: &Path, access: Access) -> Result<Self, OpenDeviceError> {
-        let image = ImageNand::load(path, access, Carried::settle)?;
+        let image = ImageNand::load(path, access, None, Carried::settle)?;
         let profile = image.profile.clone();
         Ok(Self::new(image, &profile)?)
     }
@@ -497,8 +537,8 @@ fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, Open
     let stride = u64::from(geometry.page_size) + u64::from(geometry.spare_size);
     let mut read = |page: u32, data: &mut [u8], spare: &mut [u8]| {
         let offset = stride * u64::from(page);
-        storage.read_at(offset, data)?;
-        storage.read_at(offset + u64::from(geometry.page_size), spare)
+        read_as_far(storage, offset, data)?;
+        read_as_far(storage, offset + u64::from(geometry.page_size), spare)
     };
     survey(&geometry, |block, data, spare| {
         let first = block.0 * geometry.pages_per_block;
@@ -511,6 +551,21 @@ fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, Open
         read(first, data, spare)?;
         Ok(!is_bad && !is_marked(spare))
     })
+}
+
+/// Reads bytes of an image that may have been cut short: what is not there was never programmed.
+fn read_as_far(
+    storage: &mut FileStorage,
+    offset: u64,
+    target: &mut [u8],
+) -> Result<(), StorageError> {
+    match storage.read_at(offset, target) {
+        Err(StorageError::BeyondEnd) => target.fill(0xFF),
+        read => {
+            read?;
+        }
+    }
+    Ok(())
 }
 
 /// A program found legal, with what storing it needs.
@@ -552,7 +607,10 @@ impl Nand for ImageNand {
         let spare_offset = self.spare_offset(page) + u64::from(part.spare_offset);
         for (offset, target) in [(data_offset, part.data), (spare_offset, part.spare)] {
             if !target.is_empty() {
-                self.storage.read_at(offset, target)?;
+                match self.storage.read_at(offset, target) {
+                    Err(StorageError::BeyondEnd) => return Err(NandError::Uncorrectable { page }),
+                    read => read?,
+                };
             }
         }
         Ok(self.done())

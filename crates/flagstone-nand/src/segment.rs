@@ -22,7 +22,7 @@ use self::head::{Found, Head};
 use self::shared::Shared;
 use crate::mix::mix;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage};
+use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage, StorageError};
 use crate::{
     BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage, Profile,
@@ -209,6 +209,44 @@ impl<S: Storage> SegmentFile<S> {
         Ok(Self::assemble(storage, head, marks, found))
     }
 
+    /// Opens a device to be read, however short it is and whatever its head says. Where no copy of that is whole, shapes
+    /// that files of this kind have are tried until `is_right`.
+    ///
+    /// # Errors
+    ///
+    /// What the head says is wrong with the file, where no shape is right.
+    pub fn open_damaged(
+        mut storage: S,
+        mut is_right: impl FnMut(&mut Self) -> bool,
+    ) -> Result<Self, OpenDeviceError> {
+        let found = storage.size()?;
+        let refused = match Head::load(&mut storage) {
+            Ok(Found { head, marks, .. }) => {
+                let mut device = Self::assemble(storage, head, marks, found);
+                device.count_torn(found);
+                return Ok(device);
+            }
+            Err(error) => error,
+        };
+        for (head, head_size) in Head::guesses(found) {
+            let mut device = Self::assemble(storage, head, head.no_marks(), found);
+            device.head_size = head_size;
+            device.count_torn(found);
+            if is_right(&mut device) {
+                return Ok(device);
+            }
+            storage = device.into_storage();
+        }
+        Err(refused)
+    }
+
+    /// The last segment is there as far as it reaches.
+    fn count_torn(&mut self, size: u64) {
+        let begun = size.saturating_sub(self.head_size).div_ceil(self.geometry.block_size());
+        let limit = self.geometry.block_count;
+        self.set_present(u32::try_from(begun).unwrap_or(limit).min(limit));
+    }
+
     /// Has storage forget the device that it holds: afterwards another one may be made there.
     ///
     /// # Errors
@@ -349,7 +387,10 @@ impl<S: Storage> Nand for SegmentFile<S> {
         self.counters.page_reads += 1;
         self.counters.bytes_read += part.data.len() as u64;
         let offset = self.offset_of(page) + u64::from(part.data_offset);
-        Ok(self.storage.read_at(offset, part.data)?)
+        match self.storage.read_at(offset, part.data) {
+            Err(StorageError::BeyondEnd) => Err(NandError::Uncorrectable { page }),
+            read => Ok(read?),
+        }
     }
 
     fn program(

@@ -11,8 +11,10 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use flagstone_nand::{EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, SegmentFile};
-use flagstone_space::{BlockReport, SpaceStats};
+use flagstone_nand::{
+    EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile,
+};
+use flagstone_space::{BlockReport, SpaceStats, holds_pages};
 use tracing::{debug, info};
 
 use crate::engine::EngineStats;
@@ -29,6 +31,7 @@ mod entry;
 mod load;
 mod rows;
 mod snapshot;
+mod sound;
 mod tables;
 mod transaction;
 
@@ -39,9 +42,12 @@ pub use compact::{CompactError, CompactReport};
 pub use create::FileSize;
 pub use cursor::{Cursor, CursorMut, RowRef};
 pub use entry::Entry;
+pub(crate) use load::ROW_OVERHEAD;
 pub use load::{LoadError, LoadReport};
 pub use rows::{KeyValue, Range};
 pub use snapshot::Snapshot;
+pub(crate) use sound::is_damage;
+pub use sound::{MissingRange, SoundRow, SoundRows};
 pub(crate) use tables::{index_head, require_plain};
 pub use transaction::{Commit, Transaction};
 
@@ -174,6 +180,24 @@ fn open_device_to_read(path: &Path) -> Result<AnyNand, OpenDeviceError> {
         return Ok(Box::new(EccNand::open_image_read_only(path)?));
     }
     Ok(Box::new(SegmentFile::open(FileStorage::open_read_only(path)?)?))
+}
+
+/// As [`open_device_to_read`], however damaged it is, as long as something says what the pages are: `profile` does where
+/// the file beside an image does not.
+pub(crate) fn open_device_to_salvage(
+    path: &Path,
+    profile: Option<&Profile>,
+) -> Result<AnyNand, OpenDeviceError> {
+    #[cfg(target_os = "linux")]
+    if is_node(path) {
+        return Ok(Box::new(EccNand::open_mtd_read_only(path, profile)?));
+    }
+    let is_chip = profile.is_some_and(|profile| !profile.capabilities.needs_sync);
+    if ImageNand::is_at(path) || is_chip {
+        return Ok(Box::new(EccNand::open_image_damaged(path, profile)?));
+    }
+    let storage = FileStorage::open_read_only(path)?;
+    Ok(Box::new(SegmentFile::open_damaged(storage, |device| holds_pages(device))?))
 }
 
 /// Whether a path is a device node of the kind that raw NAND has.

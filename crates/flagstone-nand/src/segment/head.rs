@@ -227,6 +227,22 @@ impl Head {
         if fits && is_here { Ok(head) } else { Err(OpenDeviceError::Damaged) }
     }
 
+    /// Shapes and head sizes that a file of `size` bytes may have: those of the profile for files, with segments of any
+    /// size, since pages of a segment do not say where it ends.
+    pub(super) fn guesses(size: u64) -> impl Iterator<Item = (Self, u64)> {
+        let profile = Profile::named("segment-file").ok();
+        let shapes = profile.into_iter().flat_map(move |profile| {
+            let head_sizes = MIRRORS.map(|exponent| 1 << exponent).filter(move |head| *head < size);
+            head_sizes.map(move |head_size| (profile.geometry, head_size))
+        });
+        shapes.filter_map(move |(geometry, head_size): (Geometry, u64)| {
+            let segments = (size - head_size).div_ceil(geometry.block_size()).max(1);
+            let geometry = Geometry { block_count: u32::try_from(segments).ok()?, ..geometry };
+            check(&geometry, &capabilities()).ok()?;
+            Some((Self { geometry, rewrite_tail: true, made_with: Some(1) }, head_size))
+        })
+    }
+
     /// Looks for a superblock in each place where one may stand.
     ///
     /// # Errors
