@@ -166,22 +166,17 @@ impl ImageNand {
     ) -> Result<Self, OpenDeviceError> {
         let mut storage = FileStorage::open_for(path, access)?;
         let side_path = Self::side_of(path);
-        let (mut profile, blocks) = match (side::load(&side_path), damaged) {
+        let (profile, blocks) = match (side::load(&side_path), damaged) {
             (Err(_), Some(Damaged { profile: Some(profile) })) => (profile.clone(), None),
             (loaded, _) => loaded?,
         };
         // Before memory is taken for as many blocks as the profile says.
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
-        match damaged {
+        let profile = match damaged {
             None if expected != found => return Err(OpenDeviceError::Size { expected, found }),
-            Some(_) if expected > found => {
-                let block_size = expected / u64::from(profile.geometry.block_count.max(1));
-                let begun = found.div_ceil(block_size.max(1)).max(1);
-                profile.geometry.block_count = u32::try_from(begun).unwrap_or(u32::MAX);
-                profile = profile.checked()?;
-            }
-            _ => {}
-        }
+            None => profile,
+            Some(_) => of_size(profile, found)?,
+        };
         let side = match Side::of(&profile, blocks) {
             Err(_) if damaged.is_some() => Side::new(&profile),
             side => side.map_err(|fault| side::error(&side_path, fault))?,
@@ -519,6 +514,14 @@ impl EccNand<ImageNand> {
         let profile = image.profile.clone();
         Ok(Self::new(image, &profile)?)
     }
+}
+
+/// The profile of an image of `size` bytes, the last block begun.
+fn of_size(profile: Profile, size: u64) -> Result<Profile, OpenDeviceError> {
+    let block_size = profile.geometry.image_size() / u64::from(profile.geometry.block_count.max(1));
+    let begun = size.div_ceil(block_size.max(1)).max(1);
+    let begun = begun.next_multiple_of(profile.geometry.die_count.max(1).into());
+    Ok(profile.with_block_count(u32::try_from(begun).unwrap_or(u32::MAX))?)
 }
 
 /// Byte of the spare area that marks a bad block (K4).

@@ -3,7 +3,7 @@
 //! Owns which rows come back, what is told to be missing, and what may be older than it was. Shares nothing with the
 //! engine that runs but its decoders, and writes nothing to the device it reads.
 //!
-//! - **SA1** A database that opens is read as it is. Only where its pages do not read older images of them are looked for.
+//! - **SA1** A database that opens by a checkpoint is read as it is. Only where its pages do not read older images of them are looked for.
 //! - **SA2** One that does not open is put together from every unit that reads whole, newest first, with the changes of
 //!   each commit that the log or a run still has.
 //! - **SA3** No row comes from an image or a record that does not read whole, or of a transaction that nothing says was
@@ -23,7 +23,7 @@ mod write;
 
 use std::path::Path;
 
-use flagstone_nand::Nand;
+use flagstone_nand::{Nand, Profile};
 use flagstone_space::MountError;
 use thiserror::Error;
 
@@ -182,12 +182,9 @@ impl Database<AnyNand> {
     /// txn.commit()?;
     /// db.close()?;
     ///
-    /// let mut bytes = std::fs::read(&path)?;
-    /// bytes.truncate(2 << 20); // so it does not open any more
-    /// bytes[..4096].fill(0);
-    /// std::fs::write(&path, bytes)?;
     /// let report = Database::salvage(&path, &saved, &Options::default())?;
     /// assert_eq!(report.rows, 1);
+    /// assert!(report.is_complete(), "nothing was damaged");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -200,11 +197,27 @@ impl Database<AnyNand> {
         to: impl AsRef<Path>,
         options: &Options,
     ) -> Result<SalvageReport, SalvageError> {
-        let device = open_device_to_salvage(path.as_ref(), None);
+        Self::salvage_watched(path, None, to, options, |_| {})
+    }
+
+    /// As [`Database::salvage`]; a chip is what `profile` says, where the file beside its image does not read, and
+    /// `watch` is told from time to time how many rows there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::salvage`].
+    pub fn salvage_watched(
+        path: impl AsRef<Path>,
+        profile: Option<&Profile>,
+        to: impl AsRef<Path>,
+        options: &Options,
+        watch: impl FnMut(u64),
+    ) -> Result<SalvageReport, SalvageError> {
+        let device = open_device_to_salvage(path.as_ref(), profile);
         let device = device.map_err(|error| SalvageError::Source(error.into()))?;
         let to = to.as_ref();
         let target = Self::create(to, options).map_err(SalvageError::Target)?;
-        let salvaged = target.salvage_from(device, options, |_| {});
+        let salvaged = target.salvage_from(device, options, watch);
         let salvaged = salvaged.and_then(|report| {
             target.close().map_err(SalvageError::Engine)?;
             Ok(report)
@@ -238,6 +251,8 @@ impl<D: Nand> Database<D> {
         }
         let mut writer = Writer::new(self, watch);
         let report = match opened(&mut source, options) {
+            // Without a checkpoint nobody knows what a mount did not find.
+            Ok(damaged) if damaged.recovery().full_scan => None,
             Ok(damaged) => salvage_opened(&damaged, &mut writer)?,
             Err(error) if is_beyond_salvage(&error) => return Err(SalvageError::Source(error)),
             Err(_) => None,
