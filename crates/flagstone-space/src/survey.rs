@@ -18,6 +18,7 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use crate::evidence::Flag;
 use crate::flash::{Flash, NO_APPENDS, ReadFault};
 use crate::layout::Layout;
+use crate::mapping::UNMAPPED;
 use crate::meta::{PageKind, PageMeta, Placement, RawMeta, Standing};
 use crate::record::Record;
 use crate::scan::read_summary;
@@ -52,6 +53,7 @@ pub struct Survey<D> {
     flash: Flash<D>,
     units: Vec<SurveyUnit>,
     others: Vec<u32>,
+    lost_parts: u64,
     record: Option<Record>,
 }
 
@@ -98,6 +100,7 @@ struct Pages {
     maps: Vec<(u32, Version)>,
     records: Vec<(Version, u32, Record)>,
     others: Vec<u32>,
+    lost_parts: u64,
     floor: u32,
 }
 
@@ -134,7 +137,8 @@ impl<D: Nand> Survey<D> {
         // A page of the mapping is no loss: the units themselves are here.
         let is_root = |at: &u32| record.as_ref().is_some_and(|record| record.roots.contains(at));
         pages.others.retain(|at| !is_root(at));
-        Ok(Self { flash, units, others: pages.others, record })
+        let Pages { others, lost_parts, .. } = pages;
+        Ok(Self { flash, units, others, lost_parts, record })
     }
 
     /// Versions of data pages that read whole, as they stand on the device. One may stand more than once.
@@ -143,10 +147,23 @@ impl<D: Nand> Survey<D> {
         &self.units
     }
 
-    /// Physical pages that are no part of a unit, in order: those of the log, erased ones, damaged ones.
+    /// Physical pages that are no part of a unit, in order: those of the log, erased ones, damaged
+    /// ones that do not say what they were.
     #[must_use]
     pub fn others(&self) -> &[u32] {
         &self.others
+    }
+
+    /// Physical pages that were part of a unit, as their metadata say, and do not read.
+    #[must_use]
+    pub fn lost_parts(&self) -> u64 {
+        self.lost_parts
+    }
+
+    /// Whether the session that wrote the newest record was closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.closed)
     }
 
     /// The caller's bytes in the newest checkpoint record that reads.
@@ -244,13 +261,16 @@ impl Pages {
             let read = flash.read_page(at, &mut chunk, NO_APPENDS, ReadPurpose::Metadata);
             let Some(read) = alive(read)? else {
                 // Metadata have a code of their own: whose payload is damaged may still say what it was.
-                let is_own = match alive(flash.peek(at).map_err(ReadFault::from))? {
-                    Some(RawMeta::Found(meta, _)) => {
-                        matches!(meta.kind, PageKind::Map | PageKind::Anchor | PageKind::Summary)
+                match alive(flash.peek(at).map_err(ReadFault::from))? {
+                    Some(RawMeta::Found(PageMeta { kind: PageKind::Data, .. }, _)) => {
+                        self.lost_parts += 1;
                     }
-                    _ => false,
-                };
-                self.others.extend((!is_own).then_some(at));
+                    Some(RawMeta::Found(PageMeta { kind: PageKind::Log, .. }, _)) | None => {
+                        self.others.push(at);
+                    }
+                    Some(RawMeta::Found(..)) => {}
+                    Some(RawMeta::Erased | RawMeta::Damaged) => self.others.push(at),
+                }
                 continue;
             };
             let meta = read.meta;
@@ -270,7 +290,6 @@ impl Pages {
                 PageKind::Summary if meta.page.0 == 0 => {
                     self.take_summary(flash, block, &meta)?;
                 }
-                PageKind::Log => self.others.push(at),
                 _ => {}
             }
         }
@@ -356,10 +375,16 @@ impl Pages {
             self.units.iter().filter(|unit| unit.is_flagged).map(|unit| unit.meta.group).collect();
         let listed: BTreeSet<GroupId> =
             record.into_iter().flat_map(|record| &record.groups).map(|page| page.group).collect();
-        // A checkpoint writes its mapping last: what is older was there before it.
-        let is_root = |at: &u32| record.is_some_and(|record| record.roots.contains(at));
-        let roots = self.maps.iter().filter(|(at, _)| is_root(at));
-        let frontier = roots.map(|(_, version)| *version).max();
+        // A checkpoint writes its mapping last: what is older was there before it. Where a part of that does not read,
+        // what is newer than the rest may be older all the same.
+        let version_at = |at: &u32| {
+            let mut maps = self.maps.iter();
+            maps.find(|(found, _)| found == at).map(|(_, version)| *version)
+        };
+        let roots = record.into_iter().flat_map(|record| &record.roots);
+        let roots: Option<Vec<Version>> =
+            roots.filter(|at| **at != UNMAPPED).map(version_at).collect();
+        let frontier = roots.and_then(|versions| versions.into_iter().max());
         let proof_of = |meta: &PageMeta| {
             let decided = matches!(meta.standing, Standing::Committed | Standing::History);
             if meta.group == GroupId::NONE || decided || flagged.contains(&meta.group) {

@@ -3,7 +3,8 @@
 //! Owns which rows come back, what is told to be missing, and what may be older than it was. Shares nothing with the
 //! engine that runs but its decoders, and writes nothing to the device it reads.
 //!
-//! - **SA1** A database that opens by a checkpoint is read as it is. Only where its pages do not read older images of them are looked for.
+//! - **SA1** A database that opens by a checkpoint is read as it is. Only where its pages do not read older images of them
+//!   are looked for.
 //! - **SA2** One that does not open is put together from every unit that reads whole, newest first, with the changes of
 //!   each commit that the log or a run still has.
 //! - **SA3** No row comes from an image or a record that does not read whole, or of a transaction that nothing says was
@@ -75,6 +76,9 @@ pub enum DoubtCause {
     /// The device ends before the blocks that its newest checkpoint knows.
     #[error("the device was cut short")]
     CutShort,
+    /// The database did not open, so nothing says for certain which pages were current.
+    #[error("the database did not open: which page of these keys was the newest is not certain")]
+    Unmounted,
     /// A page with changes of a large transaction does not read.
     #[error("a page with changes of a large transaction does not read")]
     LostRun,
@@ -115,7 +119,7 @@ pub struct SalvageReport {
     pub rows: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Physical pages that hold something which does not read; 0 where nothing made anybody look.
+    /// Physical pages that hold something which does not read.
     pub damaged_pages: u64,
     /// Keys whose rows did not come back, if there were any.
     pub missing: Vec<KeySpan<MissingCause>>,
@@ -133,6 +137,18 @@ impl SalvageReport {
             damaged_pages: 0,
             missing: Vec::new(),
             doubtful: Vec::new(),
+        }
+    }
+
+    /// All rows of all tables may be old.
+    fn doubt_all(&mut self, causes: &[DoubtCause]) {
+        for table in &self.tables {
+            self.doubtful.extend(causes.iter().map(|cause| KeySpan {
+                table: table.name.clone(),
+                low: Vec::new(),
+                high: None,
+                cause: *cause,
+            }));
         }
     }
 
@@ -320,9 +336,6 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
         }
     }
     drop(snapshot);
-    if unread.is_empty() {
-        return Ok(Some(report));
-    }
     let mut space = damaged.runtime().space();
     let survey = space.survey().map_err(|error| SalvageError::Source(error.into()))?;
     let mut scanned = Scanned::of(survey).map_err(source_lost)?;
@@ -332,6 +345,9 @@ fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
         scanned.copy(table, &name, &range.low, range.high.as_deref(), writer, &mut report)?;
         let (low, high) = (range.low, range.high);
         report.doubtful.push(KeySpan { table: name, low, high, cause: DoubtCause::OlderPage });
+    }
+    if scanned.may_lack_commits() {
+        report.doubt_all(&[DoubtCause::LostPages]);
     }
     Ok(Some(report))
 }
@@ -352,15 +368,9 @@ fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
     for (name, table, is_invented) in scanned.tables().map_err(source_lost)? {
         writer.write_to(&name, is_invented, &mut report)?;
         scanned.copy(table, &name, &[], None, writer, &mut report)?;
-        let doubts = scanned.doubts().into_iter();
-        report.doubtful.extend(doubts.map(|cause| KeySpan {
-            table: name.clone(),
-            low: Vec::new(),
-            high: None,
-            cause,
-        }));
         debug_assert_ne!(table, CATALOG, "the catalog is none of the tables");
     }
+    report.doubt_all(&scanned.doubts());
     Ok(report)
 }
 

@@ -43,7 +43,8 @@ pub(super) struct Scanned<D> {
     survey: Survey<D>,
     pages: SalvagedPages,
     changes: BTreeMap<u32, Changed>,
-    damaged_pages: u64,
+    /// Pages that do not read and do not say what they were.
+    unknown_pages: u64,
     has_gap: bool,
     has_lost_run: bool,
 }
@@ -67,7 +68,7 @@ impl<D: Nand> Scanned<D> {
             survey,
             pages,
             changes: BTreeMap::new(),
-            damaged_pages: log.damaged_pages,
+            unknown_pages: log.damaged_pages,
             has_gap: extent.has_gap || extent.last.max(cutoff) < durable,
             has_lost_run: false,
         };
@@ -85,23 +86,37 @@ impl<D: Nand> Scanned<D> {
         Ok(scanned)
     }
 
+    /// Whether a page that does not read may have been one of the log: an end of the log that a cut leaves looks like
+    /// one that damage does. A database that was closed has nothing there.
+    pub(super) fn may_lack_commits(&self) -> bool {
+        self.unknown_pages > 0 && !self.survey.is_closed()
+    }
+
     /// Whether nothing of a database was found.
     pub(super) fn is_empty(&self) -> bool {
         self.pages.trees.is_empty() && self.changes.is_empty()
     }
 
-    pub(super) const fn damaged_pages(&self) -> u64 {
-        self.damaged_pages
+    /// Pages that do not read.
+    pub(super) fn damaged_pages(&self) -> u64 {
+        self.unknown_pages + self.survey.lost_parts()
     }
 
-    /// What keeps anybody from knowing that these are the newest rows.
+    /// What keeps anybody from knowing that these are the newest rows. A page that was given up may read as well as
+    /// others, so there is always something.
     pub(super) fn doubts(&self) -> Vec<DoubtCause> {
+        let damage = self.damage();
+        if damage.is_empty() { vec![DoubtCause::Unmounted] } else { damage }
+    }
+
+    /// What is known to be damaged.
+    fn damage(&self) -> Vec<DoubtCause> {
         let (known, present) = self.survey.blocks();
         let causes = [
             (known.is_none(), DoubtCause::NoCheckpoint),
             (known.is_some_and(|known| known > present), DoubtCause::CutShort),
             (self.has_gap, DoubtCause::LogGap),
-            (self.damaged_pages > 0, DoubtCause::LostPages),
+            (self.damaged_pages() > 0, DoubtCause::LostPages),
             (self.has_lost_run, DoubtCause::LostRun),
         ];
         causes.into_iter().filter_map(|(is_there, cause)| is_there.then_some(cause)).collect()
@@ -138,7 +153,7 @@ impl<D: Nand> Scanned<D> {
     /// does not name may be tables too.
     pub(super) fn tables(&mut self) -> Result<Vec<(String, Table, bool)>, NandError> {
         let mut catalog = BTreeMap::new();
-        let mut is_whole = self.doubts().is_empty();
+        let mut is_whole = self.damage().is_empty();
         self.each_part(CATALOG, &[], None, |_, part| {
             is_whole &= part.is_covered;
             catalog.extend(part.rows);
@@ -184,7 +199,7 @@ impl<D: Nand> Scanned<D> {
         report: &mut SalvageReport,
     ) -> Result<(), SalvageError> {
         // A table whose pages were never written has none.
-        let is_new = !self.pages.trees.contains_key(&table.id) && self.doubts().is_empty();
+        let is_new = !self.pages.trees.contains_key(&table.id) && self.damage().is_empty();
         let mut failed = None;
         let copied = self.each_part(table, low, high, |scanned, part| {
             if !part.is_covered && !is_new {
