@@ -25,7 +25,7 @@ pub(crate) use lab::{
 pub(crate) use listings::{CompletionsArgs, ManArgs, PresetsArgs, ProfilesArgs};
 pub(crate) use rows::{GetArgs, KeyArgs, PutArgs, RenameArgs, ScanArgs, TableArgs};
 pub(crate) use snapshot::{RawSnapshot, SnapshotArgs};
-pub(crate) use transfer::{BackupArgs, ExportArgs, ImportArgs, RestoreArgs};
+pub(crate) use transfer::{BackupArgs, ExportArgs, ImportArgs, RestoreArgs, SalvageArgs};
 
 /// Storage engine that treats flash as flash: databases, benchmarks and crash tests.
 #[derive(Debug, Parser)]
@@ -126,6 +126,14 @@ pub(crate) enum RawCommand {
     /// database has its name only when it is complete, and never takes one that is in use; on raw NAND and block
     /// devices, a restore that fails leaves a part of it.
     Restore(RestoreArgs),
+    /// Save what can be read of a damaged database into a new one.
+    ///
+    /// The damaged one is not changed. Where it opens, its rows are copied, and where a page does not read an older one
+    /// is looked for. Where it does not open, every page of the device is read: rows come from the newest pages that are
+    /// whole, with the changes that the log still has. Ranges of keys whose rows are missing, and those whose rows may
+    /// be older than they were, or were deleted since, are printed by table; the exit code is 5 then. A table of which no
+    /// name is left is called `table-7`.
+    Salvage(SalvageArgs),
     /// Write all rows as JSON Lines, as of one moment.
     ///
     /// One object a line, `{"table":"users","key":"YWRh","value":"Y291bnRlc3M="}`: the table's name as

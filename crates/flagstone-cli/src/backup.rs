@@ -10,15 +10,17 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use flagstone::{BackupError, BackupReport, verify_backup};
+use flagstone::{BackupError, BackupReport, EngineError, MissingRange, verify_backup};
 use serde_json::json;
 
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::files::{is_standard, is_stream, open_input, write_new};
 use crate::open::{Opened, announce, create_database, open_to_read};
 use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
-use crate::request::{Backup, Creation, Restore, UsageError};
+use crate::request::{Backup, Creation, Damage, Restore, UsageError};
+use crate::salvage::tell_missing;
 
 fn failure(path: &Path) -> impl FnOnce(BackupError) -> Failure {
     |source| match source {
@@ -28,24 +30,38 @@ fn failure(path: &Path) -> impl FnOnce(BackupError) -> Failure {
 }
 
 /// Writes a backup of the whole database.
-pub(crate) fn backup(backup: &Backup, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn backup(backup: &Backup, output: &mut Output) -> Result<Exit, Failure> {
     let to_stream = is_standard(&backup.file);
     if to_stream && output.form() == Form::Json {
         return Err(UsageError::Conflict(BACKUP_IS_NO_JSON).into());
     }
     let opened = open_to_read(&backup.target)?;
     let mut progress = Progress::new(output.form());
+    let (form, mut skipped) = (output.form(), 0);
+    let mut pass = |table: &str, range: MissingRange| match backup.damage {
+        Damage::Ends => Err(range.error),
+        Damage::IsSkipped => {
+            skipped += 1;
+            tell_missing(table, &range, form);
+            Ok(())
+        }
+    };
     let report = match to_stream {
-        true => write_backup(&opened, output.stream(), &mut progress),
-        false => write_new(&backup.file, |stream| write_backup(&opened, stream, &mut progress)),
+        true => write_backup(&opened, output.stream(), &mut progress, &mut pass),
+        false => write_new(&backup.file, |stream| {
+            write_backup(&opened, stream, &mut progress, &mut pass)
+        }),
     };
     progress.finish();
     let report = report?;
     opened.close()?;
-    if to_stream {
-        return Ok(());
+    if !to_stream {
+        show(&report, "backed up", &backup.file, output)?;
     }
-    show(&report, "backed up", &backup.file, output)
+    match skipped {
+        0 => Ok(Exit::Ok),
+        count => Err(Failure::Incomplete { path: backup.target.path.clone(), count }),
+    }
 }
 
 const BACKUP_IS_NO_JSON: &str = "a backup to standard output leaves no room for --json";
@@ -54,13 +70,15 @@ fn write_backup(
     opened: &Opened,
     stream: &mut dyn Write,
     progress: &mut Progress,
+    pass: &mut dyn FnMut(&str, MissingRange) -> Result<(), EngineError>,
 ) -> Result<BackupReport, Failure> {
     let database = opened.database();
     let total = rows_of(opened)?;
     let watch = |report: &BackupReport| {
         progress.report("backing up rows", report.rows, total.max(report.rows));
     };
-    let result = database.backup_of(&opened.snapshot()?, BufWriter::new(stream), watch);
+    let (snapshot, stream) = (opened.snapshot()?, BufWriter::new(stream));
+    let result = database.backup_sound(&snapshot, stream, watch, pass);
     result.map_err(|error| match error {
         BackupError::Io(error) => Failure::Output(error),
         BackupError::Engine(source) => opened.failure(source),

@@ -89,7 +89,7 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
     row(
         Exit::Damaged,
         "damaged",
-        "bytes on the device contradict themselves, or `check` found faults; restore a copy",
+        "bytes on the device contradict themselves, or `check` found faults; restore a copy, or `salvage` what is left",
     ),
     row(Exit::Version, "version", "written by another version of the format; use that version"),
     row(

@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use flagstone::{BackupError, CompactError, EngineError, OpenError, OptionsError};
+use flagstone::{BackupError, CompactError, EngineError, OpenError, OptionsError, SalvageError};
 use flagstone_lab::bench::BenchError;
 use flagstone_lab::compare::CompareError;
 use flagstone_lab::crash::CrashError;
@@ -50,6 +50,24 @@ pub(crate) enum Failure {
         path: PathBuf,
         /// Why.
         source: EngineError,
+    },
+    /// Rows are missing from what was written, or may be old.
+    #[error(
+        "{path}: rows of {count} ranges of keys do not read, or may be old: see what was printed"
+    )]
+    Incomplete {
+        /// File of the damaged database.
+        path: PathBuf,
+        /// Ranges that were told.
+        count: u64,
+    },
+    /// Nothing could be salvaged.
+    #[error("{path}: {source}")]
+    Salvage {
+        /// File of the damaged database.
+        path: PathBuf,
+        /// Why.
+        source: SalvageError,
     },
     /// The table is not there.
     #[error("{path}: there is no table `{}`{}", shown(table), suggested(nearest.as_deref()))]
@@ -324,7 +342,8 @@ impl Failure {
             Self::NoTable { .. } | Self::NoSnapshot { .. } | Self::NoKey { .. } => Exit::Missing,
             Self::Profile { .. } => Exit::ProfileMismatch,
             Self::NotSteady { .. } => Exit::NotSteady,
-            Self::Unsound { .. } => Exit::Damaged,
+            Self::Unsound { .. } | Self::Incomplete { .. } => Exit::Damaged,
+            Self::Salvage { source, .. } => salvage_exit(source),
             Self::Broken { .. } => Exit::PromiseBroken,
             Self::NoRoom { .. } => Exit::Full,
             Self::NoChip { .. } => Exit::NotADatabase,
@@ -450,6 +469,15 @@ fn engine_exit(error: &EngineError) -> Exit {
         EngineError::Device(error) => nand_exit(error),
         EngineError::Space(error) => space_exit(error),
         _ => Exit::Failed,
+    }
+}
+
+fn salvage_exit(error: &SalvageError) -> Exit {
+    match error {
+        SalvageError::Source(error) | SalvageError::Target(error) => open_exit(error),
+        SalvageError::Engine(error) => engine_exit(error),
+        SalvageError::NotEmpty => Exit::Exists,
+        _ => Exit::NotADatabase,
     }
 }
 

@@ -31,6 +31,7 @@ mod progress;
 mod quickstart;
 mod request;
 mod rows;
+mod salvage;
 mod scratch;
 mod size;
 mod snapshot;
@@ -85,9 +86,10 @@ fn run(command: RawCommand, output: &mut Output) -> Result<Exit, Failure> {
         RawCommand::Rename(args) => tables::rename(&args.try_into()?, output)?,
         RawCommand::Drop(args) => tables::drop(&args.try_into()?, output)?,
         RawCommand::Snapshot(command) => snapshot::snapshot(command, output)?,
-        RawCommand::Backup(args) => backup::backup(&args.try_into()?, output)?,
+        RawCommand::Backup(args) => return backup::backup(&args.try_into()?, output),
+        RawCommand::Salvage(args) => return salvage::salvage(&args.try_into()?, output),
         RawCommand::Restore(args) => backup::restore(args.try_into()?, output)?,
-        RawCommand::Export(args) => transfer::export(&args.try_into()?, output)?,
+        RawCommand::Export(args) => return transfer::export(&args.try_into()?, output),
         RawCommand::Import(args) => transfer::import(&args.try_into()?, output)?,
         RawCommand::Probe(args) => probe::run(&args.try_into()?, output)?,
         RawCommand::Stats(args) => inspect::stats(&args.try_into()?, output)?,

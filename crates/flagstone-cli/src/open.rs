@@ -14,7 +14,7 @@ use flagstone::{
 use flagstone_nand::MtdNand;
 use flagstone_nand::{
     Access, CellMode, EccNand, EccOwner, Extent, FileStorage, ImageNand, Making, Nand,
-    OpenDeviceError, Profile, SegmentFile, Storage as _, kind_of, link_kind_of, nearest,
+    OpenDeviceError, Profile, SegmentFile, kind_of, link_kind_of, nearest,
 };
 
 use flagstone_space::{MountError, Space};
@@ -242,10 +242,7 @@ fn vacant_device(creation: &Creation) -> Result<NewFile, Failure> {
 
 /// Has a block device forget the database that it holds.
 fn give_up(path: &Path) -> Result<(), OpenDeviceError> {
-    let mut storage = FileStorage::open(path)?;
-    storage.write_at(0, &[0; 4096])?;
-    storage.sync()?;
-    Ok(())
+    SegmentFile::forget(FileStorage::open(path)?)
 }
 
 /// Refuses raw NAND that holds a database: what is about to happen would destroy it.

@@ -18,8 +18,8 @@ use thiserror::Error;
 
 use crate::args::{
     BackupArgs, CompactArgs, CreateArgs, DatabaseArgs, EngineArgs, ExportArgs, GetArgs, ImportArgs,
-    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, ReadArgs, RenameArgs, RestoreArgs, ScanArgs,
-    SnapshotArgs, TableArgs, WearArgs,
+    KeyArgs, NewArgs, PutArgs, RawDevice, RawEcc, ReadArgs, RenameArgs, RestoreArgs, SalvageArgs,
+    ScanArgs, SnapshotArgs, TableArgs, WearArgs,
 };
 use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
@@ -286,6 +286,32 @@ pub(crate) struct Backup {
     pub(crate) target: Target,
     /// File to write; `-` is standard output.
     pub(crate) file: PathBuf,
+    /// What becomes of rows that do not read.
+    pub(crate) damage: Damage,
+}
+
+/// What a command does with rows that do not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// The first one ends it.
+    Ends,
+    /// It tells them and goes on.
+    IsSkipped,
+}
+
+impl Damage {
+    const fn of(skips: bool) -> Self {
+        if skips { Self::IsSkipped } else { Self::Ends }
+    }
+}
+
+/// A damaged database to be saved.
+#[derive(Debug)]
+pub(crate) struct Salvage {
+    /// Damaged database.
+    pub(crate) target: Target,
+    /// File to create.
+    pub(crate) to: PathBuf,
 }
 
 /// A backup to read.
@@ -315,6 +341,8 @@ pub(crate) struct Export {
     pub(crate) file: PathBuf,
     /// Tables; none named means all.
     pub(crate) tables: Vec<String>,
+    /// What becomes of rows that do not read.
+    pub(crate) damage: Damage,
 }
 
 /// Lines to store as rows.
@@ -700,7 +728,16 @@ impl TryFrom<BackupArgs> for Backup {
     type Error = UsageError;
 
     fn try_from(args: BackupArgs) -> Result<Self, UsageError> {
-        Ok(Self { target: args.database.try_into()?, file: args.file })
+        let damage = Damage::of(args.skip_damaged);
+        Ok(Self { target: args.database.try_into()?, file: args.file, damage })
+    }
+}
+
+impl TryFrom<SalvageArgs> for Salvage {
+    type Error = UsageError;
+
+    fn try_from(args: SalvageArgs) -> Result<Self, UsageError> {
+        Ok(Self { target: args.database.try_into()?, to: args.to })
     }
 }
 
@@ -728,7 +765,8 @@ impl TryFrom<ExportArgs> for Export {
 
     fn try_from(args: ExportArgs) -> Result<Self, UsageError> {
         let tables = args.tables.iter().map(|table| name(table)).collect::<Result<_, _>>()?;
-        Ok(Self { target: args.database.try_into()?, file: args.file, tables })
+        let damage = Damage::of(args.skip_damaged);
+        Ok(Self { target: args.database.try_into()?, file: args.file, tables, damage })
     }
 }
 

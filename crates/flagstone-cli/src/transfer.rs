@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use flagstone::{Bill, EngineError, Table, Transaction};
+use flagstone::{Bill, EngineError, MissingRange, SoundRow, Table, Transaction};
 use serde_json::json;
 
+use crate::exit::Exit;
 use crate::failure::{Failure, LineFault};
 use crate::files::{at, is_standard, open_input, write_new};
 use crate::inspect::bill_json;
@@ -25,7 +26,8 @@ use crate::lines::{LineRow, Lines, write_row};
 use crate::open::{Opened, open, open_to_read};
 use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
-use crate::request::{Atomicity, Export, Import, UsageError};
+use crate::request::{Atomicity, Damage, Export, Import, UsageError};
+use crate::salvage::tell_missing;
 
 /// Rows between two looks at the progress line.
 const PROGRESS_ROWS: u64 = 256;
@@ -34,7 +36,7 @@ const PROGRESS_ROWS: u64 = 256;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Writes all rows of some tables, one a line.
-pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure> {
+pub(crate) fn export(export: &Export, output: &mut Output) -> Result<Exit, Failure> {
     let to_stream = is_standard(&export.file);
     if to_stream && output.form() == Form::Json {
         return Err(UsageError::Conflict(EXPORT_IS_NOT_ONE_OBJECT).into());
@@ -47,16 +49,31 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
     let tables = names.into_iter().map(|name| Ok((opened.table(&name)?, name)));
     let tables: Vec<(Table, String)> = tables.collect::<Result<_, Failure>>()?;
     let mut progress = Progress::new(output.form());
+    let (form, mut skipped) = (output.form(), 0);
+    let mut pass = |table: &str, range: MissingRange| match export.damage {
+        Damage::Ends => Err(opened.failure(range.error)),
+        Damage::IsSkipped => {
+            skipped += 1;
+            tell_missing(table, &range, form);
+            Ok(())
+        }
+    };
     let rows = if to_stream {
-        write_rows(&opened, &tables, output.stream(), &mut progress)
+        write_rows(&opened, &tables, output.stream(), &mut progress, &mut pass)
     } else {
-        write_new(&export.file, |stream| write_rows(&opened, &tables, stream, &mut progress))
+        write_new(&export.file, |stream| {
+            write_rows(&opened, &tables, stream, &mut progress, &mut pass)
+        })
     };
     progress.finish();
     let rows = rows?;
     opened.close()?;
+    let exit = match skipped {
+        0 => Ok(Exit::Ok),
+        count => Err(Failure::Incomplete { path: export.target.path.clone(), count }),
+    };
     if to_stream {
-        return Ok(());
+        return exit;
     }
     let (file, tables) = (&export.file, tables.len());
     let json = json!({ "file": path_text(file), "tables": tables, "rows": rows });
@@ -64,7 +81,8 @@ pub(crate) fn export(export: &Export, output: &mut Output) -> Result<(), Failure
         let (rows, tables) = (counted(rows, "row", "rows"), counted(tables, "table", "tables"));
         format!("exported {rows} of {tables} to {}\n", file.display())
     };
-    Ok(output.show(&json, text)?)
+    output.show(&json, text)?;
+    exit
 }
 
 const EXPORT_IS_NOT_ONE_OBJECT: &str =
@@ -75,13 +93,20 @@ fn write_rows(
     tables: &[(Table, String)],
     stream: &mut dyn Write,
     progress: &mut Progress,
+    pass: &mut dyn FnMut(&str, MissingRange) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     let snapshot = opened.snapshot()?;
     let total = tables.iter().map(|(table, _)| opened.len_estimate(*table)).sum::<u64>();
     let mut count = 0_u64;
     for (table, name) in tables {
-        for row in snapshot.range(*table, ..) {
-            let (key, value) = row.map_err(|source| opened.failure(source))?;
+        for row in snapshot.sound_rows(*table) {
+            let (key, value) = match row.map_err(|source| opened.failure(source))? {
+                SoundRow::Row(row) => row,
+                SoundRow::Missing(range) => {
+                    pass(name, range)?;
+                    continue;
+                }
+            };
             write_row(stream, name, &key, &value)?;
             count += 1;
             if count.is_multiple_of(PROGRESS_ROWS) {

@@ -24,9 +24,10 @@ use crate::ecc::{Carried, bad_mark_offset, survey};
 use crate::fault::{Faults, Verdict};
 use crate::mix::Draw;
 use crate::rules::{PageState, Rules, Span};
+use crate::segment::{begins_like_ours, is_ours};
 use crate::storage::{
-    Access, FileLock, FileStorage, Making, OpenDeviceError, Storage, begins_with, kind_of,
-    link_kind_of, require_missing,
+    Access, FileLock, FileStorage, Making, OpenDeviceError, Storage, StorageError, kind_of,
+    link_kind_of, look_at, require_missing,
 };
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccNand, EccOwner, Ending, FaultPlan,
@@ -34,6 +35,13 @@ use crate::{
     ReadPart, SpareRange,
 };
 use side::Side;
+
+/// An image is read whatever its size is.
+#[derive(Clone, Copy, Debug)]
+struct Damaged<'a> {
+    /// In place of a side file that does not read.
+    profile: Option<&'a Profile>,
+}
 
 /// What is known of a block that was touched.
 #[derive(Clone, Debug)]
@@ -109,8 +117,20 @@ impl ImageNand {
     ///
     /// Those of the host: nothing is known of what stands there.
     pub fn is_at(path: &Path) -> Result<bool, OpenDeviceError> {
-        let has_side = kind_of(&Self::side_of(path)?)?.is_some();
-        Ok(has_side && !begins_with(path, crate::segment::MAGIC)?)
+        let side_path = Self::side_of(path)?;
+        if kind_of(&side_path)?.is_none() {
+            return Ok(false);
+        }
+        let is_image = |storage: &mut FileStorage| {
+            if begins_like_ours(storage) {
+                return Ok(false);
+            }
+            // Content of an image may look like the second head of a file.
+            let expected = side::load(&side_path).map(|(profile, _)| profile.geometry.image_size());
+            let has_its_size = expected.is_ok_and(|size| storage.size() == Ok(size));
+            Ok(has_its_size || !is_ours(storage)?)
+        };
+        look_at(path, is_image)?.unwrap_or(Ok(true))
     }
 
     /// The side file of an image: `PATH.toml`.
@@ -141,7 +161,7 @@ impl ImageNand {
     /// Says what is wrong: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of our
     /// own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
-        Self::load(path, Access::Write, FileLock::Required, |carried, profile| {
+        Self::load(path, Access::Write, FileLock::Required, None, |carried, profile| {
             let made = match profile.ecc {
                 EccOwner::Own => Carried::Own(profile.capabilities.code_word),
                 EccOwner::Device => Carried::Nothing,
@@ -155,17 +175,26 @@ impl ImageNand {
         path: &Path,
         access: Access,
         lock: FileLock,
+        damaged: Option<Damaged<'_>>,
         settle: impl FnOnce(Carried, Profile) -> Result<Profile, OpenDeviceError>,
     ) -> Result<Self, OpenDeviceError> {
         let mut storage = FileStorage::open_with(path, access, lock)?;
         let side_path = Self::side_of(path)?;
-        let (profile, blocks) = side::load(&side_path)?;
+        let (profile, blocks) = match (side::load(&side_path), damaged) {
+            (Err(_), Some(Damaged { profile: Some(profile) })) => (profile.clone(), None),
+            (loaded, _) => loaded?,
+        };
         // Before memory is taken for as many blocks as the profile says.
         let (expected, found) = (profile.geometry.image_size(), storage.size()?);
-        if expected != found {
-            return Err(OpenDeviceError::Size { expected, found });
-        }
-        let side = Side::of(&profile, blocks).map_err(|fault| side::error(&side_path, fault))?;
+        let profile = match damaged {
+            None if expected != found => return Err(OpenDeviceError::Size { expected, found }),
+            None => profile,
+            Some(_) => of_size(profile, found)?,
+        };
+        let side = match Side::of(&profile, blocks) {
+            Err(_) if damaged.is_some() => Side::new(&profile),
+            side => side.map_err(|fault| side::error(&side_path, fault))?,
+        };
         let carried = carried(&mut storage, &profile)?;
         let profile = settle(carried, profile)?;
         let mut nand = Self::assemble(storage, side_path, profile, side)?;
@@ -251,7 +280,8 @@ impl ImageNand {
             let mut marked = false;
             for page in (0..2).filter_map(|index| geometry.page(block, index)) {
                 let mut mark = [0xFF];
-                self.storage.read_at(self.spare_offset(page) + mark_at, &mut mark)?;
+                let offset = self.spare_offset(page) + mark_at;
+                read_as_far(&mut self.storage, offset, &mut mark)?;
                 marked |= mark != [0xFF];
             }
             self.bad[block.0 as usize] = marked;
@@ -502,10 +532,35 @@ impl EccNand<ImageNand> {
         access: Access,
         lock: FileLock,
     ) -> Result<Self, OpenDeviceError> {
-        let image = ImageNand::load(path, access, lock, Carried::settle)?;
+        let image = ImageNand::load(path, access, lock, None, Carried::settle)?;
         let profile = image.profile.clone();
         Ok(Self::new(image, &profile)?)
     }
+
+    /// As [`EccNand::open_image_read_only`], however short the image is. `profile` is taken where the side file does
+    /// not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`EccNand::open_image_read_only`], but for `Size`.
+    pub fn open_image_damaged(
+        path: &Path,
+        profile: Option<&Profile>,
+    ) -> Result<Self, OpenDeviceError> {
+        let damaged = Some(Damaged { profile });
+        let image =
+            ImageNand::load(path, Access::Read, FileLock::Required, damaged, Carried::settle)?;
+        let profile = image.profile.clone();
+        Ok(Self::new(image, &profile)?)
+    }
+}
+
+/// The profile of an image of `size` bytes, the last block begun.
+fn of_size(profile: Profile, size: u64) -> Result<Profile, OpenDeviceError> {
+    let block_size = profile.geometry.image_size() / u64::from(profile.geometry.block_count.max(1));
+    let begun = size.div_ceil(block_size.max(1)).max(1);
+    let begun = begun.next_multiple_of(profile.geometry.die_count.max(1).into());
+    Ok(profile.with_block_count(u32::try_from(begun).unwrap_or(u32::MAX))?)
 }
 
 /// The profile of an image to be made, if it is that of a chip.
@@ -530,8 +585,8 @@ fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, Open
     let stride = u64::from(geometry.page_size) + u64::from(geometry.spare_size);
     let mut read = |page: u32, data: &mut [u8], spare: &mut [u8]| {
         let offset = stride * u64::from(page);
-        storage.read_at(offset, data)?;
-        storage.read_at(offset + u64::from(geometry.page_size), spare)
+        read_as_far(storage, offset, data)?;
+        read_as_far(storage, offset + u64::from(geometry.page_size), spare)
     };
     survey(&geometry, |block, data, spare| {
         let first = block.0 * geometry.pages_per_block;
@@ -544,6 +599,21 @@ fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, Open
         read(first, data, spare)?;
         Ok(!is_bad && !is_marked(spare))
     })
+}
+
+/// Reads bytes of an image that may have been cut short: what is not there was never programmed.
+fn read_as_far(
+    storage: &mut FileStorage,
+    offset: u64,
+    target: &mut [u8],
+) -> Result<(), StorageError> {
+    match storage.read_at(offset, target) {
+        Err(StorageError::BeyondEnd) => target.fill(0xFF),
+        read => {
+            read?;
+        }
+    }
+    Ok(())
 }
 
 /// A program found legal, with what storing it needs.
@@ -585,7 +655,10 @@ impl Nand for ImageNand {
         let spare_offset = self.spare_offset(page) + u64::from(part.spare_offset);
         for (offset, target) in [(data_offset, part.data), (spare_offset, part.spare)] {
             if !target.is_empty() {
-                self.storage.read_at(offset, target)?;
+                match self.storage.read_at(offset, target) {
+                    Err(StorageError::BeyondEnd) => return Err(NandError::Uncorrectable { page }),
+                    read => read?,
+                };
             }
         }
         Ok(self.done())

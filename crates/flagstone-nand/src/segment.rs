@@ -1,6 +1,6 @@
 //! A file or block device as a flash device: big segments are the blocks.
 //!
-//! Owns the superblock, the placement of segments, and the rules as far as one session can know
+//! Owns the placement of segments behind the head ([`head`]), and the rules as far as one session can know
 //! them. Never trusts what a sync did not cover.
 //!
 //! - **G1** An erase writes nothing: old bytes stay readable until they are programmed over, in
@@ -14,46 +14,26 @@
 //! - **G6** Where the host has no room for more segments nothing has changed.
 //! - **G7** What was discarded reads as zeros or as it did, page by page. An erase gets back from the host the
 //!   room that a discard gave it, and a growth all of it: a file does not grow into room that it will want back.
-//!
-//! ```text
-//! byte 0          4096                   head_size      + segment       + 2 segments
-//! | superblock    | bad blocks, 1 bit each | segment 0   | segment 1     | ...
-//! ```
-//!
-//! | superblock bytes | content (little-endian) |
-//! | --- | --- |
-//! | 0..8 | magic `FLAGSEG\0` |
-//! | 8..12 | version, 1; 2 = the file grows |
-//! | 12..16 | page size |
-//! | 16..20 | pages of a segment |
-//! | 20..24 | segments; of a file that grows, as many as it can have |
-//! | 24..28 | sector size |
-//! | 28..32 | 1 = the tail may be rewritten |
-//! | 32..40 | head size |
-//! | 40..44 | of a file that grows: segments that it was made with |
-//! | 40..44 or 44..48 | CRC-32C of the bytes before |
 
 use std::path::Path;
 use std::sync::Arc;
 
+use self::head::{Found, Head};
 use self::shared::Shared;
 use crate::mix::mix;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage};
+use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage, StorageError};
 use crate::{
     BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage, Profile,
     ProgramOrder, ProgramPart, ReadPart, SharedNand, SpareRange,
 };
 
+mod head;
 mod shared;
 
-pub(crate) const MAGIC: [u8; 8] = *b"FLAGSEG\0";
-const VERSION: u32 = 1;
-const VERSION_GROWING: u32 = 2;
-const SUPERBLOCK_SIZE: usize = 4096;
-const CHECKED_SIZE: usize = 40;
-const CHECKED_SIZE_GROWING: usize = 44;
+pub(crate) use self::head::{begins_like_ours, is_ours};
+
 const SECTOR_SIZE: u32 = 512;
 const EINVAL: i32 = 22;
 
@@ -158,8 +138,8 @@ impl SegmentFile<FileStorage> {
 impl<S: Storage> SegmentFile<S> {
     /// Makes a device on empty storage; takes geometry and tail rule from `profile`.
     ///
-    /// All bytes are written before the superblock is, so a creation cut short leaves a file that
-    /// is refused.
+    /// All bytes are written before a superblock is, so a creation cut short leaves a file that
+    /// is refused, or a whole one.
     ///
     /// # Errors
     ///
@@ -216,31 +196,77 @@ impl<S: Storage> SegmentFile<S> {
         let size = head.size_of(head.present_min());
         storage.preallocate(size)?;
         storage.sync()?;
-        storage.write_at(0, &head.encode())?;
-        storage.sync()?;
-        Self::assemble(storage, head, vec![0; head.bad_size()], size)
+        head.write(&mut storage)?;
+        Self::assemble(storage, head, head.no_marks(), size)
     }
 
-    /// Opens a device.
+    /// Opens a device. A copy of its head that is damaged is written again, where the storage is open for that; the
+    /// next sync makes it durable.
     ///
     /// # Errors
     ///
     /// Says what is wrong with the file: not ours, another version, damaged, truncated.
     pub fn open(mut storage: S) -> Result<Self, OpenDeviceError> {
+        let Found { head, marks, repairs } = Head::load(&mut storage)?;
         let found = storage.size()?;
-        if found < SUPERBLOCK_SIZE as u64 {
-            return Err(OpenDeviceError::NotFlagstone);
-        }
-        let mut raw = vec![0; SUPERBLOCK_SIZE];
-        storage.read_at(0, &mut raw)?;
-        let head = Head::decode(&raw)?;
         let expected = head.size_of(head.present_min());
         if found < expected {
             return Err(OpenDeviceError::Size { expected, found });
         }
-        let mut bad = vec![0; head.bad_size()];
-        storage.read_at(SUPERBLOCK_SIZE as u64, &mut bad)?;
-        Self::assemble(storage, head, bad, found)
+        if storage.is_writable() {
+            // One copy is enough: what cannot be repaired keeps nobody out.
+            for (offset, sector) in &repairs {
+                let _ = storage.write_at(*offset, sector);
+            }
+        }
+        Self::assemble(storage, head, marks, found)
+    }
+
+    /// Opens a device to be read, however short it is and whatever its head says. Where no copy of that is whole, shapes
+    /// that files of this kind have are tried until `is_right`.
+    ///
+    /// # Errors
+    ///
+    /// What the head says is wrong with the file, where no shape is right.
+    pub fn open_damaged(
+        mut storage: S,
+        mut is_right: impl FnMut(&mut Self) -> bool,
+    ) -> Result<Self, OpenDeviceError> {
+        let found = storage.size()?;
+        let refused = match Head::load(&mut storage) {
+            Ok(Found { head, marks, .. }) => {
+                let mut device = Self::assemble(storage, head, marks, found)?;
+                device.count_torn(found);
+                return Ok(device);
+            }
+            Err(error) => error,
+        };
+        for (head, head_size) in Head::guesses(found) {
+            let mut device = Self::assemble(storage, head, head.no_marks(), found)?;
+            device.head_size = head_size;
+            device.count_torn(found);
+            if is_right(&mut device) {
+                return Ok(device);
+            }
+            storage = device.into_storage();
+        }
+        Err(refused)
+    }
+
+    /// The last segment is there as far as it reaches.
+    fn count_torn(&mut self, size: u64) {
+        let begun = size.saturating_sub(self.head_size).div_ceil(self.geometry.block_size());
+        let limit = self.geometry.block_count;
+        self.set_present(u32::try_from(begun).unwrap_or(limit).min(limit));
+    }
+
+    /// Has storage forget the device that it holds: afterwards another one may be made there.
+    ///
+    /// # Errors
+    ///
+    /// Host errors.
+    pub fn forget(mut storage: S) -> Result<(), OpenDeviceError> {
+        Ok(head::forget(&mut storage)?)
     }
 
     fn assemble(
@@ -298,8 +324,8 @@ impl<S: Storage> SegmentFile<S> {
     }
 
     fn is_marked(&self, block: BlockIndex) -> bool {
-        let byte = self.bad.get(block.0 as usize / 8).copied().unwrap_or(0xFF);
-        byte >> (block.0 % 8) & 1 == 1
+        let (at, bit) = Head::place_of(block);
+        self.bad.get(at).is_none_or(|byte| byte & bit != 0)
     }
 
     fn writable(&self) -> Result<(), NandError> {
@@ -379,7 +405,10 @@ impl<S: Storage> Nand for SegmentFile<S> {
         self.counters.page_reads += 1;
         self.counters.bytes_read += part.data.len() as u64;
         let offset = self.offset_of(page) + u64::from(part.data_offset);
-        Ok(self.storage.read_at(offset, part.data)?)
+        match self.storage.read_at(offset, part.data) {
+            Err(StorageError::BeyondEnd) => Err(NandError::Uncorrectable { page }),
+            read => Ok(read?),
+        }
     }
 
     fn program(
@@ -468,12 +497,14 @@ impl<S: Storage> Nand for SegmentFile<S> {
 
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
         self.writable()?;
-        let index = block.0 as usize / 8;
-        let byte = self.bad.get_mut(index).ok_or(NandError::Host { errno: EINVAL })?;
-        *byte |= 1 << (block.0 % 8);
-        let byte = *byte;
-        self.storage.write_at((SUPERBLOCK_SIZE + index) as u64, &[byte])?;
-        self.sync().map(|_| ())
+        let (at, bit) = Head::place_of(block);
+        *self.bad.get_mut(at).ok_or(NandError::Host { errno: EINVAL })? |= bit;
+        let (sector, places) = self.head.marks_of(&self.bad, block);
+        for place in places {
+            self.storage.write_at(place, &sector)?;
+            self.sync()?;
+        }
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<Completion, NandError> {
@@ -576,8 +607,7 @@ impl Crashable for SegmentFile<SimStorage> {
         self.pages.fill(PageState::default());
         self.erase_counts.fill(0);
         self.poisoned = false;
-        // Right after a power cycle reads of a simulated file cannot fail.
-        let _ = self.storage.read_at(SUPERBLOCK_SIZE as u64, &mut self.bad);
+        self.bad = self.head.load_marks(&mut self.storage, &mut Vec::new());
     }
 
     fn state_hash(&self) -> u64 {
@@ -587,131 +617,6 @@ impl Crashable for SegmentFile<SimStorage> {
     fn trace_hash(&self) -> u64 {
         self.storage.trace_hash()
     }
-}
-
-/// What the superblock says.
-#[derive(Clone, Copy, Debug)]
-struct Head {
-    geometry: Geometry,
-    rewrite_tail: bool,
-    /// Segments that a file which grows was made with; none where the size is fixed.
-    made_with: Option<u32>,
-}
-
-impl Head {
-    const fn new(profile: &Profile, made_with: Option<u32>) -> Self {
-        let rewrite_tail = profile.capabilities.rewrite_tail;
-        Self { geometry: profile.geometry, rewrite_tail, made_with }
-    }
-
-    /// Bytes of the bad-block map.
-    const fn bad_size(&self) -> usize {
-        (self.geometry.block_count as usize).div_ceil(8)
-    }
-
-    const fn segment_size(&self) -> u64 {
-        self.geometry.block_size()
-    }
-
-    /// Bytes before the first segment: whole segments, so that segments stay aligned.
-    fn size(&self) -> u64 {
-        ((SUPERBLOCK_SIZE + self.bad_size()) as u64).next_multiple_of(self.segment_size())
-    }
-
-    /// Bytes of a file with `block_count` segments.
-    fn size_of(&self, block_count: u32) -> u64 {
-        self.size() + u64::from(block_count) * self.segment_size()
-    }
-
-    /// Segments that are there in any case.
-    fn present_min(&self) -> u32 {
-        self.made_with.unwrap_or(self.geometry.block_count)
-    }
-
-    /// Segments that are there in a file of `size` bytes (G5).
-    fn present_in(&self, size: u64) -> u32 {
-        let whole = size.saturating_sub(self.size()) / self.segment_size();
-        let limit = self.geometry.block_count;
-        u32::try_from(whole).unwrap_or(limit).min(limit)
-    }
-
-    /// Bytes of the superblock before its checksum.
-    const fn checked_size(&self) -> usize {
-        if self.made_with.is_some() { CHECKED_SIZE_GROWING } else { CHECKED_SIZE }
-    }
-
-    fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
-        let mut raw = [0; SUPERBLOCK_SIZE];
-        raw[..8].copy_from_slice(&MAGIC);
-        let numbers = [
-            if self.made_with.is_some() { VERSION_GROWING } else { VERSION },
-            self.geometry.page_size,
-            self.geometry.pages_per_block,
-            self.geometry.block_count,
-            SECTOR_SIZE,
-            u32::from(self.rewrite_tail),
-        ];
-        for (target, number) in raw[8..32].chunks_mut(4).zip(numbers) {
-            target.copy_from_slice(&number.to_le_bytes());
-        }
-        raw[32..CHECKED_SIZE].copy_from_slice(&self.size().to_le_bytes());
-        if let Some(blocks) = self.made_with {
-            raw[CHECKED_SIZE..CHECKED_SIZE_GROWING].copy_from_slice(&blocks.to_le_bytes());
-        }
-        let checked_size = self.checked_size();
-        let crc = crc32c(&raw[..checked_size]);
-        raw[checked_size..checked_size + 4].copy_from_slice(&crc.to_le_bytes());
-        raw
-    }
-
-    /// Reads a superblock; any bytes give an answer, never a panic.
-    fn decode(raw: &[u8]) -> Result<Self, OpenDeviceError> {
-        if raw.get(..8) != Some(&MAGIC[..]) {
-            return Err(OpenDeviceError::NotFlagstone);
-        }
-        let word = |offset: usize| {
-            let bytes = raw.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
-            bytes.map(u32::from_le_bytes).ok_or(OpenDeviceError::Damaged)
-        };
-        let found = word(8)?;
-        let checked_size = match found {
-            VERSION => CHECKED_SIZE,
-            VERSION_GROWING => CHECKED_SIZE_GROWING,
-            _ => return Err(OpenDeviceError::Version { found, known: VERSION_GROWING }),
-        };
-        let checked = raw.get(..checked_size).ok_or(OpenDeviceError::Damaged)?;
-        if crc32c(checked) != word(checked_size)? {
-            return Err(OpenDeviceError::Damaged);
-        }
-        let geometry = Geometry {
-            page_size: word(12)?,
-            spare_size: 0,
-            pages_per_block: word(16)?,
-            block_count: word(20)?,
-            die_count: 1,
-        };
-        let made_with = (found == VERSION_GROWING).then(|| word(CHECKED_SIZE)).transpose()?;
-        let head = Self { geometry, rewrite_tail: word(28)? == 1, made_with };
-        crate::profile::check(&geometry, &capabilities()).map_err(|_| OpenDeviceError::Damaged)?;
-        let head_size = u64::from(word(32)?) | u64::from(word(36)?) << 32;
-        let grows_far = geometry.page_count() > GROWING_PAGES_MAX;
-        let fits = made_with.is_none_or(|blocks| blocks <= geometry.block_count && !grows_far);
-        let consistent = word(24)? == SECTOR_SIZE && head_size == head.size() && fits;
-        if consistent { Ok(head) } else { Err(OpenDeviceError::Damaged) }
-    }
-}
-
-/// CRC-32C, bit by bit: used once at opening.
-fn crc32c(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0x82F6_3B78;
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (POLYNOMIAL & 0_u32.wrapping_sub(crc & 1));
-        }
-    }
-    !crc
 }
 
 #[cfg(test)]

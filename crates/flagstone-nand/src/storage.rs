@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-pub(crate) use file::begins_with;
 #[cfg(target_os = "linux")]
 pub(crate) use file::lock;
+pub(crate) use file::look_at;
 pub use file::{FileStorage, require_missing, sync_name};
 pub use making::{Making, give_up_files, kind_of, link_kind_of, require_one_name};
 #[cfg(target_os = "linux")]
@@ -109,7 +109,7 @@ fn io(error: &std::io::Error) -> OpenDeviceError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OpenDeviceError {
-    /// The file does not begin like one of ours.
+    /// Nothing in the file says that it is one of ours.
     #[error(
         "the file is no Flagstone device; a NAND image is one with its profile beside it, in the \
          file of the same name with `.toml` behind"
@@ -131,7 +131,7 @@ pub enum OpenDeviceError {
         /// Bytes found.
         found: u64,
     },
-    /// The head of the file is damaged.
+    /// Both copies of the file's head are damaged.
     #[error("the description of the device is damaged")]
     Damaged,
     /// The side file of an image is damaged, or cannot be read or written.
@@ -292,6 +292,11 @@ pub trait Storage {
     ///
     /// `SyncFailed`: the caller must give up, not retry.
     fn sync(&mut self) -> Result<Completion, StorageError>;
+
+    /// Whether the storage was opened to be written.
+    fn is_writable(&self) -> bool {
+        true
+    }
 
     /// Bytes the storage holds.
     ///

@@ -58,6 +58,7 @@ pub mod shadow;
 mod space;
 mod stats;
 mod summary;
+mod survey;
 mod types;
 
 #[cfg(test)]
@@ -80,6 +81,7 @@ pub use options::{GcPolicy, SpaceOptions};
 pub use record::OPEN_GROUP_PAGE_SIZE;
 pub use space::Space;
 pub use stats::{Bill, BlockReport, EraseCounts, ReadPurpose, RegionStats, SpaceStats};
+pub use survey::{Proof, Survey, SurveyUnit, holds_pages};
 pub use types::{
     Cause, FrozenId, GroupId, LogAddress, LogicalPage, Lsn, PageInfo, PinId, RegionId, Temperature,
     Version, WriteTag,

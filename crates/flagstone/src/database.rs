@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flagstone_nand::{
-    Access, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, SegmentFile, kind_of,
+    Access, EccNand, FileStorage, ImageNand, Nand, OpenDeviceError, Profile, SegmentFile, kind_of,
 };
-use flagstone_space::{BlockReport, SpaceStats};
+use flagstone_space::{BlockReport, SpaceStats, holds_pages};
 use tracing::{debug, info};
 
 use crate::engine::EngineStats;
@@ -30,6 +30,7 @@ mod entry;
 mod load;
 mod rows;
 mod snapshot;
+mod sound;
 mod tables;
 mod transaction;
 
@@ -40,9 +41,12 @@ pub use compact::{CompactError, CompactReport};
 pub use create::FileSize;
 pub use cursor::{Cursor, CursorMut, RowRef};
 pub use entry::Entry;
+pub(crate) use load::ROW_OVERHEAD;
 pub use load::{LoadError, LoadReport};
 pub use rows::{KeyValue, Range};
 pub use snapshot::Snapshot;
+pub(crate) use sound::is_damage;
+pub use sound::{MissingRange, SoundRow, SoundRows};
 pub(crate) use tables::{index_head, require_plain};
 pub use transaction::{Commit, Transaction};
 
@@ -173,6 +177,24 @@ fn open_device(path: &Path, access: Access, options: &Options) -> Result<AnyNand
         return Ok(Box::new(EccNand::open_image_with(path, access, lock)?));
     }
     Ok(Box::new(SegmentFile::open(FileStorage::open_with(path, access, lock)?)?))
+}
+
+/// As [`open_device`], to be read, however damaged it is, as long as something says what the pages are: `profile` does
+/// where the file beside an image does not.
+pub(crate) fn open_device_to_salvage(
+    path: &Path,
+    profile: Option<&Profile>,
+) -> Result<AnyNand, OpenDeviceError> {
+    #[cfg(target_os = "linux")]
+    if kind_of(path)?.is_some_and(|kind| kind.is_char_device()) {
+        return Ok(Box::new(EccNand::open_mtd_read_only(path, profile)?));
+    }
+    let is_chip = profile.is_some_and(|profile| !profile.capabilities.needs_sync);
+    if is_chip || ImageNand::is_at(path)? {
+        return Ok(Box::new(EccNand::open_image_damaged(path, profile)?));
+    }
+    let storage = FileStorage::open_read_only(path)?;
+    Ok(Box::new(SegmentFile::open_damaged(storage, |device| holds_pages(device))?))
 }
 
 /// Whether a path holds neither an image nor a device of the system.

@@ -64,9 +64,9 @@ pub use catalog::Table;
 pub(crate) use catalog::{
     CATALOG, CATALOG_ROOT, Tree, is_name, named_root, named_table, tombstone,
 };
-pub(crate) use checkpoint::{CheckpointJob, Master};
+pub(crate) use checkpoint::{CheckpointJob, Input, Master, MasterRun};
 pub(crate) use claim::ClaimJob;
-pub(crate) use descent::{DEPTH_MAX, Seek, check_node};
+pub(crate) use descent::{DEPTH_MAX, Seek, check_node, end_of_child};
 pub(crate) use dropped::Freed;
 pub(crate) use glance::{LeafRows, LeafValue};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
@@ -78,11 +78,12 @@ pub(crate) use restart::{MeetPoint, Replay, ReplayEffects};
 pub(crate) use scan::successor;
 pub use scan::{Direction, Row, RowValue, ScanRange};
 pub use snapshot::SnapshotId;
-pub(crate) use spill::SpillJob;
+pub(crate) use spill::{SpillJob, entries as run_entries, is_rolled_back};
 use split::{Sizes, Split};
 pub(crate) use stats::NodeOutline;
 pub use stats::{EngineStats, Memory};
 use transaction::Transaction;
+pub(crate) use transaction::split_private_key;
 pub use transaction::{Savepoint, Ticket};
 pub use value::Descriptor;
 pub(crate) use value::{Release, ValuePlan, value_page, value_page_content};

@@ -30,6 +30,7 @@
 //! | read without waiting | [`Database::snapshot`], [`Snapshot`] |
 //! | choose when a commit returns | [`Durability`], [`Transaction::commit_with`] |
 //! | copy a database | [`Database::backup_to`], [`Database::restore_from`], [`verify_backup`] |
+//! | read past damage; save what a damaged database still has | [`Snapshot::sound_rows`], [`Database::salvage`] |
 //! | run on another device | [`Database::create_on`], [`Database::open_on`] |
 //! | store many rows that come in order, each page written once | [`Database::load_sorted`] |
 //! | see what a transaction cost the flash | [`Commit::bill`], [`Bill`] |
@@ -68,14 +69,16 @@ mod options;
 #[cfg(feature = "parts")]
 pub mod parts;
 mod runtime;
+mod salvage;
 mod typed;
 
 pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use database::{
     Allowance, AnyNand, AtLimit, BackupError, BackupReport, Commit, CompactError, CompactReport,
-    Cursor, CursorMut, Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport, Range,
-    RowRef, Snapshot, Stats, Transaction, WearBudget, WearStatus, verify_backup,
+    Cursor, CursorMut, Database, Entry, FileSize, KeyValue, Limits, LoadError, LoadReport,
+    MissingRange, Range, RowRef, Snapshot, SoundRow, SoundRows, Stats, Transaction, WearBudget,
+    WearStatus, verify_backup,
 };
 pub use engine::{
     Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, Memory, Read, ReadNumber, Row,
@@ -94,6 +97,9 @@ pub use options::{
 pub use runtime::{
     CheckFault, CheckReport, Flush, REGION_APPENDS, REGION_SYSTEM, REGION_TABLES, REGION_VALUES,
     RecoveryReport, Runtime, SpaceGuard, Work,
+};
+pub use salvage::{
+    DoubtCause, KeySpan, MissingCause, SalvageError, SalvageMethod, SalvageReport, SalvagedTable,
 };
 pub use typed::{
     AnyIndex, DecodeError, EncodeKey, Finds, Found, FoundRows, Index, IndexFault, IndexReport,

@@ -48,10 +48,10 @@ use flagstone_space::Lsn;
 #[cfg(test)]
 pub(crate) use self::codec::Item;
 pub(crate) use self::codec::{Cursor, ItemBuf, Items, RecordFault, put_varint};
-pub(crate) use self::fragment::HEADER_SIZE;
 #[cfg(all(feature = "parts", feature = "seeded-bugs"))]
 pub(crate) use self::fragment::reseal_all;
-pub(crate) use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors};
+pub(crate) use self::fragment::{HEADER_SIZE, Header as FragmentHeader, parse as parse_fragment};
+pub(crate) use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors, whole_frame};
 pub(crate) use self::record::{Blob, Changes, Copies, Install, Record, Separator};
 #[cfg(test)]
 pub(crate) use self::record::{CopiedDelta, LoggedDelta};

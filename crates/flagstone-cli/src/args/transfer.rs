@@ -23,6 +23,9 @@ pub(crate) struct ExportArgs {
     /// Export this table alone; may be repeated [default: all tables].
     #[arg(long = "table", value_name = "TABLE")]
     pub(crate) tables: Vec<String>,
+    /// Go on past damage: what does not read is told by its keys, and ends the command with exit code 5.
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
 }
 
 /// Arguments of `import`.
@@ -62,6 +65,24 @@ pub(crate) struct BackupArgs {
     /// File to write, which must not exist; `-` is standard output.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Go on past damage: what does not read is told by its keys, and ends the command with exit code 5.
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
+}
+
+/// Arguments of `salvage`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  flagstone salvage shop.db saved.db
+  flagstone salvage chip.nand saved.db --profile slc-2k     where the profile beside the image is gone
+  flagstone salvage shop.db saved.db --json > saved.json    what is missing, and what may be old")]
+pub(crate) struct SalvageArgs {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArgs,
+    /// Database to create in a file, which must not exist.
+    #[arg(value_name = "OUT")]
+    pub(crate) to: PathBuf,
 }
 
 /// Arguments of `restore`.

@@ -19,6 +19,7 @@ fn every_command_has_help() {
         "stats",
         "check",
         "merge",
+        "salvage",
         "compact",
         "wear",
         "bench",

@@ -19,6 +19,7 @@ mod own_ecc;
 mod probe;
 mod rows;
 mod runs;
+mod salvage;
 mod snapshot;
 mod transfer;
 mod words;

@@ -35,7 +35,7 @@ fn the_profile_and_the_device_agree() {
 
 #[test]
 fn crc_is_the_published_one() {
-    assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    assert_eq!(head::crc32c(b"123456789"), 0xE306_9283);
 }
 
 #[test]
@@ -158,25 +158,113 @@ fn a_file_reopens_with_its_bytes_marks_and_geometry() {
     assert_eq!(nand.is_bad(BlockIndex(1)), Ok(false));
 }
 
-/// Goal: wrong files are refused with the right name. Method: single changes to a good file.
+fn opened(bytes: &[u8]) -> Result<SegmentFile<SimStorage>, OpenDeviceError> {
+    SegmentFile::open(SimStorage::from_bytes(profile().timing, bytes))
+}
+
+/// Where the second superblock of these files ends.
+const MIRROR: usize = 256 << 10;
+
+/// What stands first in both copies, and where they stand.
+const COPIES: [usize; 2] = [0, MIRROR - 4096];
+
+/// The checksum of both superblocks fits again.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    for at in COPIES {
+        let crc = head::crc32c(&bytes[at..at + 508]).to_le_bytes();
+        bytes[at + 508..at + 512].copy_from_slice(&crc);
+    }
+    bytes
+}
+
+/// Goal: wrong files are refused with the right name. Method: single changes to both copies of a good head.
 #[test]
 fn wrong_files_are_refused_by_kind() {
     let good = device().into_storage().to_bytes();
-    let open = |bytes: &[u8]| {
-        SegmentFile::open(SimStorage::from_bytes(profile().timing, bytes)).map(|_| ()).unwrap_err()
-    };
+    let open = |bytes: &[u8]| opened(bytes).map(|_| ()).unwrap_err();
     assert_eq!(open(&[]), OpenDeviceError::NotFlagstone);
     assert_eq!(open(&[0; 5000]), OpenDeviceError::NotFlagstone);
     let short = &good[..good.len() - 1];
     assert!(matches!(open(short), OpenDeviceError::Size { .. }));
-    let mut newer = good.clone();
-    newer[8] = 3;
-    assert_eq!(open(&newer), OpenDeviceError::Version { found: 3, known: 2 });
-    for byte in 12..44 {
-        let mut damaged = good.clone();
-        damaged[byte] ^= 0x04;
-        assert_eq!(open(&damaged), OpenDeviceError::Damaged, "byte {byte}");
+    let changed = |byte: usize, value: u8| {
+        let mut bytes = good.clone();
+        COPIES.iter().for_each(|copy| bytes[copy + byte] ^= value);
+        bytes
+    };
+    assert_eq!(open(&sealed(changed(8, 7))), OpenDeviceError::Version { found: 4, known: 3 });
+    assert_eq!(open(&changed(8, 7)), OpenDeviceError::Damaged, "the checksum comes first");
+    assert_eq!(open(&changed(0, 7)), OpenDeviceError::NotFlagstone);
+    for byte in 12..56 {
+        assert_eq!(open(&changed(byte, 4)), OpenDeviceError::Damaged, "byte {byte}");
+        // Of others a whole head could be made.
+        if !(20..24).contains(&byte) && !(40..44).contains(&byte) {
+            let forged = open(&sealed(changed(byte, 4)));
+            assert!(matches!(forged, OpenDeviceError::Damaged), "byte {byte}: {forged}");
+        }
     }
+}
+
+/// Goal: a file of another version is told as such, though its checksum stands elsewhere. Method: the superblocks of
+/// versions 1 and 2.
+#[test]
+fn files_of_before_are_told_by_their_version() {
+    for (version, checked) in [(1_u32, 40), (2, 44)] {
+        let mut bytes = device().into_storage().to_bytes();
+        COPIES.iter().for_each(|at| bytes[*at..at + 512].fill(0));
+        bytes[..8].copy_from_slice(b"FLAGSEG\0");
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let crc = head::crc32c(&bytes[..checked]).to_le_bytes();
+        bytes[checked..checked + 4].copy_from_slice(&crc);
+        let refused = opened(&bytes).map(|_| ()).unwrap_err();
+        assert_eq!(refused, OpenDeviceError::Version { found: version, known: 3 });
+    }
+}
+
+/// Goal (H1, H4): no sector and no page of 4 KiB hides a device or a mark, and what it held is there again after the
+/// next opening. Method: each that holds anything of the head damaged in turn, in three ways, on files of both
+/// kinds.
+#[test]
+fn no_part_of_the_head_stands_once() {
+    for mut nand in [device(), growing()] {
+        nand.mark_bad(BlockIndex(1)).unwrap();
+        nand.program(page(5), at(0, &[9; 4096])).unwrap();
+        nand.sync().unwrap();
+        let good = nand.into_storage().to_bytes();
+        let damages: [fn(usize, u8) -> u8; 3] = [
+            |_, _| 0,
+            |index, _| (index * 151 % 251) as u8,
+            |index, byte| byte ^ u8::from(index == 11),
+        ];
+        for (size, damage) in [512, 4096].iter().flat_map(|size| damages.map(|it| (*size, it))) {
+            let is_used = |start: &usize| good[*start..start + size].iter().any(|byte| *byte != 0);
+            for start in (0..MIRROR).step_by(size).filter(is_used) {
+                let mut bytes = good.clone();
+                for (index, byte) in bytes[start..start + size].iter_mut().enumerate() {
+                    *byte = damage(index, *byte);
+                }
+                let mut nand = opened(&bytes).unwrap_or_else(|error| panic!("{start}: {error}"));
+                assert_eq!(nand.is_bad(BlockIndex(1)), Ok(true), "{start}");
+                assert_eq!(nand.is_bad(BlockIndex(0)), Ok(false), "{start}");
+                assert_eq!(content(&mut nand, page(5)), [9; 4096]);
+                let repaired = nand.into_storage().to_bytes();
+                for at in [0, 4096, MIRROR - 4096 - 512, MIRROR - 4096] {
+                    assert_eq!(repaired[at..at + 512], good[at..at + 512], "{start}");
+                }
+            }
+        }
+    }
+}
+
+/// Goal (H3): a device that was made anew is not the one that stood there before. Method: a superblock of another place.
+#[test]
+fn a_superblock_counts_where_it_says_that_it_stands() {
+    let good = device().into_storage().to_bytes();
+    let mut moved = good.clone();
+    moved.copy_within(COPIES[1]..COPIES[1] + 512, (128 << 10) - 4096);
+    COPIES.iter().for_each(|at| moved[*at..at + 512].fill(0));
+    assert_eq!(opened(&moved).map(|_| ()).unwrap_err(), OpenDeviceError::NotFlagstone);
+    let storage = SimStorage::from_bytes(profile().timing, &good);
+    SegmentFile::forget(storage).unwrap();
 }
 
 /// A file that grows from three segments to eight.
@@ -252,17 +340,13 @@ fn a_growth_is_there_as_a_whole_or_not_at_all() {
 #[test]
 fn wrong_files_that_grow_are_refused_by_kind() {
     let good = growing().into_storage().to_bytes();
-    let open = |bytes: &[u8]| {
-        SegmentFile::open(SimStorage::from_bytes(profile().timing, bytes)).map(|_| ()).unwrap_err()
-    };
+    let open = |bytes: &[u8]| opened(bytes).map(|_| ()).unwrap_err();
     assert!(matches!(open(&good[..good.len() - 1]), OpenDeviceError::Size { .. }));
-    for byte in 12..48 {
-        let mut damaged = good.clone();
-        damaged[byte] ^= 0x04;
-        assert_eq!(open(&damaged), OpenDeviceError::Damaged, "byte {byte}");
-    }
     let geometry = Geometry { block_count: (1 << 22) + 1, ..profile().geometry };
-    let forged = Head { geometry, rewrite_tail: true, made_with: Some(3) }.encode();
+    let mut forged = good;
+    let head = Head { geometry, rewrite_tail: true, made_with: Some(3) };
+    forged[..512].copy_from_slice(&head.encode(head::Copy::First));
+    forged[COPIES[1]..COPIES[1] + 512].fill(0);
     assert_eq!(open(&forged), OpenDeviceError::Damaged);
     let large = Profile { geometry, ..profile() };
     let made = SegmentFile::create_growing(SimStorage::new(large.timing), &large, 3);

@@ -31,6 +31,7 @@ pub struct FileStorage {
     /// Where segments are that were never written, once it is known where they lie.
     fresh: Option<Fresh>,
     opened: Instant,
+    access: Access,
 }
 
 /// A file whose syncs are counted, whoever asks for them.
@@ -81,11 +82,10 @@ impl FileStorage {
         if !kind_of(path)?.is_some_and(|kind| kind.is_block_device()) {
             return Self::create_new(path, FileLock::Required);
         }
-        let storage = Self::open(path)?;
+        let mut storage = Self::open(path)?;
         // Before anybody gives up what is on it.
         storage.must_take(size)?;
-        let is_ours = starts_with(&storage.file, crate::segment::MAGIC);
-        match is_ours.map_err(|error| io(&error))? {
+        match crate::segment::is_ours(&mut storage)? {
             true => Err(OpenDeviceError::Io { errno: EEXIST }),
             false => Ok(storage),
         }
@@ -224,7 +224,11 @@ impl FileStorage {
             process: writes.then(Process::current),
             sync_count: AtomicU64::new(0),
         };
-        Ok(Self { file: Arc::new(file), is_plain, fresh: None, opened: Instant::now() })
+        Ok(Self::over(file, access, is_plain))
+    }
+
+    fn over(file: Synced, access: Access, is_plain: bool) -> Self {
+        Self { file: Arc::new(file), is_plain, fresh: None, opened: Instant::now(), access }
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -389,23 +393,26 @@ const ENOLCK: i32 = rustix::io::Errno::NOLCK.raw_os_error();
 #[cfg(not(target_os = "linux"))]
 const ENOLCK: i32 = 77;
 
-/// Whether a file or block device begins with `magic`. Others are not opened: a pipe would wait for its writer.
-pub(crate) fn begins_with(path: &Path, magic: [u8; 8]) -> Result<bool, OpenDeviceError> {
+/// What a file or block device at `path` is found to be; nobody is kept out for a look. Nothing else is opened: a pipe
+/// would wait for its writer.
+pub(crate) fn look_at<T>(
+    path: &Path,
+    look: impl FnOnce(&mut FileStorage) -> T,
+) -> Result<Option<T>, OpenDeviceError> {
     let kind = kind_of(path)?;
     if !kind.is_some_and(|kind| kind.is_file() || kind.is_block_device()) {
-        return Ok(false);
+        return Ok(None);
     }
-    let found = File::open(path).and_then(|file| starts_with(&file, magic));
-    found.map_err(|error| io(&error))
-}
-
-fn starts_with(file: &File, magic: [u8; 8]) -> std::io::Result<bool> {
-    let mut found = [0; 8];
-    match file.read_exact_at(&mut found, 0) {
-        Ok(()) => Ok(found == magic),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(error),
-    }
+    let file = File::open(path).map_err(|error| io(&error))?;
+    let file = Synced {
+        #[cfg(target_os = "linux")]
+        direct: None,
+        file,
+        process: None,
+        sync_count: AtomicU64::new(0),
+    };
+    let is_plain = kind.is_some_and(|kind| kind.is_file());
+    Ok(Some(look(&mut FileStorage::over(file, Access::Read, is_plain))))
 }
 
 /// Whether a file refused to be written rather than to be opened.
@@ -577,6 +584,10 @@ impl Storage for FileStorage {
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
         let shared: Arc<dyn SharedStorage> = Arc::clone(&self.file) as _;
         Some(shared)
+    }
+
+    fn is_writable(&self) -> bool {
+        self.access == Access::Write
     }
 
     fn size(&self) -> Result<u64, StorageError> {
@@ -922,7 +933,7 @@ mod tests {
         let full = OpenDeviceError::Io { errno: ENOSPC };
         let foreign = vec![7; 1 << 20];
         let mut ours = foreign.clone();
-        ours[..8].copy_from_slice(&crate::segment::MAGIC);
+        ours[..8].copy_from_slice(b"FLAGSEG\0");
         for bytes in [foreign, ours] {
             let found = with_disk(&bytes, |path| {
                 let made = SegmentFile::create_file(path, &profile, Extent::Fixed);

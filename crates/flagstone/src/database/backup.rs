@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use self::stream::{FrameReader, FrameWriter};
 use super::load::ROW_OVERHEAD;
-use super::{Database, Snapshot, Transaction};
+use super::{Database, MissingRange, Snapshot, SoundRow, Transaction};
 use crate::error::EngineError;
 use crate::options::Durability;
 
@@ -157,15 +157,37 @@ impl<D: Nand> Database<D> {
         &self,
         snapshot: &Snapshot<D>,
         sink: impl Write,
+        watch: impl FnMut(&BackupReport),
+    ) -> Result<BackupReport, BackupError> {
+        self.backup_sound(snapshot, sink, watch, |_, missing| Err(missing.error))
+    }
+
+    /// As [`Database::backup_of`], past damage: `pass` is told the table and the keys whose rows do not read, and says
+    /// whether to go on without them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::backup_to`], and those of `pass`.
+    pub fn backup_sound(
+        &self,
+        snapshot: &Snapshot<D>,
+        sink: impl Write,
         mut watch: impl FnMut(&BackupReport),
+        mut pass: impl FnMut(&str, MissingRange) -> Result<(), EngineError>,
     ) -> Result<BackupReport, BackupError> {
         let mut writer = FrameWriter::begin(sink)?;
         let mut report = BackupReport::default();
         for (name, table) in snapshot.named_tables()? {
             put_head(&mut writer, ENTRY_TABLE, name.as_bytes())?;
             report.tables += 1;
-            for row in snapshot.range(table, ..) {
-                let (key, value) = row?;
+            for row in snapshot.sound_rows(table) {
+                let (key, value) = match row? {
+                    SoundRow::Row(row) => row,
+                    SoundRow::Missing(missing) => {
+                        pass(&name, missing)?;
+                        continue;
+                    }
+                };
                 put_head(&mut writer, ENTRY_ROW, &key)?;
                 writer.write(&(value.len() as u64).to_le_bytes())?;
                 writer.write(&value)?;

@@ -15,7 +15,7 @@ use super::{AnyNand, Database};
 use crate::error::OpenError;
 use crate::options::Options;
 
-/// Size of the file of a database, in bytes of its segments; a head of some kilobytes comes on top.
+/// Size of the file of a database, in bytes of its segments; a head of some hundred kilobytes comes on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSize {
     /// All its bytes are written when it is created.

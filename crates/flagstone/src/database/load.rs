@@ -43,7 +43,7 @@ fn how_far(stored: u64) -> String {
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Memory of a row that waits for its commit, beside key and value.
-pub(super) const ROW_OVERHEAD: usize = 64;
+pub(crate) const ROW_OVERHEAD: usize = 64;
 
 impl<D: Nand> Database<D> {
     /// Stores rows that come in ascending order of their keys, and says how many there were: none is fine, too.
@@ -96,7 +96,7 @@ impl<D: Nand> Database<D> {
     }
 
     /// Bytes of rows that one commit may hold and stay in memory until then.
-    pub(super) fn batch_bytes(&self) -> usize {
+    pub(crate) fn batch_bytes(&self) -> usize {
         let engine = self.runtime.engine();
         (engine.uncommitted_max() / 2).min(engine.claimed_bytes_max()).min(BATCH_BYTES_MAX)
     }

@@ -55,6 +55,15 @@ impl Reader {
     }
 }
 
+/// What an error of a range is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// The large value of this key; the rows behind it wait.
+    Row(Vec<u8>),
+    /// The leaf at the near end of what is left.
+    Leaf(ScanRange),
+}
+
 /// Rows of a range. Ends after the first error.
 pub struct Range<'a, D: Nand = AnyNand> {
     runtime: &'a Runtime<D>,
@@ -69,6 +78,8 @@ pub struct Range<'a, D: Nand = AnyNand> {
     lent: KeyValue,
     /// Nothing comes any more.
     has_failed: bool,
+    /// What the last error was about.
+    stopped: Option<Stopped>,
     /// Whose bill it is when reading makes way by writing.
     bill: Option<&'a Mutex<Bill>>,
 }
@@ -97,8 +108,20 @@ impl<'a, D: Nand> Range<'a, D> {
             leaf: LeafRows::default(),
             lent: KeyValue::default(),
             has_failed: false,
+            stopped: None,
             bill: None,
         }
+    }
+
+    /// What the error was about that ended the range.
+    pub(super) fn take_stopped(&mut self) -> Option<Stopped> {
+        self.stopped.take()
+    }
+
+    /// Goes on after an error: behind the row that it was about, or with `rest` where it was a leaf.
+    pub(super) fn go_on(&mut self, rest: Option<ScanRange>) {
+        self.has_failed = false;
+        self.rest = rest.or(self.rest.take());
     }
 
     /// The same rows; what reading them does to the flash is added to `bill`.
@@ -137,11 +160,16 @@ impl<'a, D: Nand> Range<'a, D> {
 
     fn fetch(&mut self) -> Result<(), EngineError> {
         let Some(range) = self.rest.take() else { return Ok(()) };
+        let fetched = self.fetch_part(&range);
+        fetched.inspect_err(|_| self.stopped = Some(Stopped::Leaf(range)))
+    }
+
+    fn fetch_part(&mut self, range: &ScanRange) -> Result<(), EngineError> {
         if let Reader::Snapshot(id) = self.reader
             && let Some(rest) = self.runtime.glance().glance_at_leaf(
                 id,
                 self.table,
-                &range,
+                range,
                 self.direction,
                 &mut self.leaf,
             )
@@ -151,7 +179,7 @@ impl<'a, D: Nand> Range<'a, D> {
         }
         let (reader, table, direction) = (self.reader, self.table, self.direction);
         if let Reader::Kept(id) = reader {
-            self.rest = self.runtime.scan_kept(id, table, &range, direction, &mut self.leaf)?;
+            self.rest = self.runtime.scan_kept(id, table, range, direction, &mut self.leaf)?;
             return Ok(());
         }
         let mut rows = Vec::new();
@@ -159,11 +187,11 @@ impl<'a, D: Nand> Range<'a, D> {
             rows.clear();
             match reader {
                 Reader::Transaction(xid) => {
-                    engine.scan(xid, table, &range, direction, BATCH_COUNT, &mut rows)
+                    engine.scan(xid, table, range, direction, BATCH_COUNT, &mut rows)
                 }
                 Reader::Kept(_) => Ok(None),
                 Reader::Snapshot(id) => {
-                    engine.scan_snapshot(id, table, &range, direction, BATCH_COUNT, &mut rows)
+                    engine.scan_snapshot(id, table, range, direction, BATCH_COUNT, &mut rows)
                 }
             }
         };
@@ -226,10 +254,10 @@ impl<'a, D: Nand> Range<'a, D> {
         }
         if self.leaf.count() == 0 {
             let row = self.batch.pop_front()?;
-            match self.load(row) {
-                Ok(row) => self.lent = row,
-                Err(error) => return Some(Err(self.ended_by(error))),
-            }
+            self.lent = match self.load(row) {
+                Ok(row) => row,
+                Err(error) => return Some(Err(error)),
+            };
             return Some(Ok((&self.lent.0, &self.lent.1)));
         }
         let (runtime, bill, reader) = (self.runtime, self.bill, self.reader);
@@ -246,6 +274,7 @@ impl<'a, D: Nand> Range<'a, D> {
                     Ok(value) => self.lent.1 = value,
                     Err(error) => {
                         self.has_failed = true;
+                        self.stopped = Some(Stopped::Row(key.to_vec()));
                         return Some(Err(error));
                     }
                 }
@@ -254,14 +283,20 @@ impl<'a, D: Nand> Range<'a, D> {
         }
     }
 
-    fn load(&self, row: Row) -> Result<KeyValue, EngineError> {
-        let value = match row.value {
-            RowValue::Inline(bytes) => bytes,
+    fn load(&mut self, row: Row) -> Result<KeyValue, EngineError> {
+        let loaded = match row.value {
+            RowValue::Inline(bytes) => Ok(bytes),
             RowValue::Large(descriptor) => {
-                self.metered(|| self.reader.load(self.runtime, &descriptor))?
+                self.metered(|| self.reader.load(self.runtime, &descriptor))
             }
         };
-        Ok((row.key, value))
+        match loaded {
+            Ok(value) => Ok((row.key, value)),
+            Err(error) => {
+                self.stopped = Some(Stopped::Row(row.key));
+                Err(self.ended_by(error))
+            }
+        }
     }
 
     /// Nothing comes after an error.
@@ -279,7 +314,7 @@ impl<D: Nand> Iterator for Range<'_, D> {
             && self.leaf.count() == 0
             && let Some(row) = self.batch.pop_front()
         {
-            return Some(self.load(row).map_err(|error| self.ended_by(error)));
+            return Some(self.load(row));
         }
         let row = self.next_row()?;
         Some(row.map(|(key, value)| (key.to_vec(), value.to_vec())))

@@ -9,10 +9,13 @@ use flagstone_space::FrozenId;
 
 use super::AnyNand;
 use super::rows::{KeyValue, Range, Reader};
+use super::sound::SoundRows;
 use super::transaction::scan_range;
 #[cfg(test)]
 use crate::engine::SnapshotId;
-use crate::engine::{CATALOG, Descriptor, Engine, Owner, Read, ScanRange, Table, named_table};
+use crate::engine::{
+    CATALOG, DEPTH_MAX, Descriptor, Engine, Owner, Read, ScanRange, Table, named_table,
+};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
 
@@ -94,7 +97,7 @@ impl<D: Nand> Snapshot<D> {
     }
 
     /// All tables that it has, in order of their names.
-    pub(super) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
+    pub(crate) fn named_tables(&self) -> Result<Vec<(String, Table)>, EngineError> {
         let owner = self.owner()?;
         let found = self.range(CATALOG, ..).map(|row| {
             let (key, entry) = row?;
@@ -156,6 +159,44 @@ impl<D: Nand> Snapshot<D> {
     /// Rows of a range in ascending order; [`Range::rev`] turns it around.
     pub fn range<'a>(&'a self, table: Table, bounds: impl RangeBounds<&'a [u8]>) -> Range<'a, D> {
         self.rows(table, scan_range(&bounds))
+    }
+
+    /// Rows of a table in ascending order, past damage: what does not read is told by its key range, and the rows
+    /// behind it are given.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("db");
+    /// # let db = flagstone::Database::create(&path, &flagstone::Options::default())?;
+    /// use flagstone::SoundRow;
+    ///
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"a", b"1")?;
+    /// txn.commit()?;
+    /// for row in db.snapshot()?.sound_rows(table) {
+    ///     match row? {
+    ///         SoundRow::Row((key, _value)) => assert_eq!(key, b"a"),
+    ///         SoundRow::Missing(range) => println!("{:?} to {:?}: {}", range.low, range.high, range.error),
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sound_rows(&self, table: Table) -> SoundRows<'_, D> {
+        SoundRows::new(self.range(table, ..), Box::new(move |key| self.end_of_leaf(table, key)))
+    }
+
+    /// First key behind the leaf of `key`, as far as the way to it reads; none where that is not known, or the leaf is
+    /// the last one.
+    fn end_of_leaf(&self, table: Table, key: &[u8]) -> Option<Vec<u8>> {
+        match self.reader {
+            Reader::Kept(id) => self.runtime.end_of_kept_leaf(id, table, key),
+            Reader::Snapshot(_) | Reader::Transaction(_) => {
+                let end_at =
+                    |level| self.runtime.run(|engine| engine.end_of_child(table, key, level));
+                (0..DEPTH_MAX).find_map(|level| end_at(level).ok()).flatten()
+            }
+        }
     }
 
     /// Rows whose keys start with `prefix`.

@@ -40,7 +40,7 @@
 use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, PinId};
 
 use super::append::{Append, Growth, Whose};
-use super::descent::{Seek, corrupt};
+use super::descent::{Seek, corrupt, end_of_child};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
 use super::price::LeafBytes;
 use super::spill::private_bounds;
@@ -450,11 +450,7 @@ impl Engine {
         }
         let (place, page) =
             view.child_for(key).ok_or_else(|| corrupt(frame.page, "inner node has no child"))?;
-        let high = match place + 1 < view.count() {
-            true => Some(view.separator(place + 1)),
-            false => view.high().map(<[u8]>::to_vec),
-        };
-        Ok(LeafPlace { page, low: view.separator(place), high })
+        Ok(LeafPlace { page, low: view.separator(place), high: end_of_child(&view, key) })
     }
 
     /// Programs that a leaf's claim saves; none or less when its changes are better in the log. A whole

@@ -114,6 +114,19 @@ impl Engine {
         Err(corrupt(page, "tree is deeper than any tree can be"))
     }
 
+    /// Where the child of `key` ends in the node at `level`, or where that ends if it is a leaf; none at the end of the
+    /// tree.
+    pub(crate) fn end_of_child(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        level: u8,
+    ) -> Step<Option<Vec<u8>>> {
+        let table = self.own(table)?;
+        let index = self.node_for(table, Seek::At(key), level)?;
+        Ok(end_of_child(&NodeView::trusted(&self.pool.frame(index).image), key))
+    }
+
     /// The node in a frame, if it is what its place in `parent` demands.
     fn node_at(
         &self,
@@ -319,6 +332,14 @@ impl Engine {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
         self.hand.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
         self.follow_units(table, range);
+    }
+}
+
+/// Where the child of `key` ends in an inner node, or where a leaf does.
+pub(crate) fn end_of_child(view: &NodeView<'_>, key: &[u8]) -> Option<Vec<u8>> {
+    match view.child_for(key) {
+        Some((place, _)) if place + 1 < view.count() => Some(view.separator(place + 1)),
+        _ => view.high().map(<[u8]>::to_vec),
     }
 }
 

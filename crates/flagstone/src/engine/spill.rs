@@ -196,14 +196,15 @@ fn fault(page: LogicalPage) -> EngineError {
 }
 
 /// One entry of a run page.
-struct RunEntry<'a> {
-    key: &'a [u8],
-    number: u64,
-    op: Op<'a>,
+pub(crate) struct RunEntry<'a> {
+    /// The private key.
+    pub(crate) key: &'a [u8],
+    pub(crate) number: u64,
+    pub(crate) op: Op<'a>,
 }
 
 /// Entries of a run page, in order; stops at the first fault.
-fn entries(image: &[u8]) -> Option<impl Iterator<Item = Option<RunEntry<'_>>>> {
+pub(crate) fn entries(image: &[u8]) -> Option<impl Iterator<Item = Option<RunEntry<'_>>>> {
     let (header, mut rest) = image.split_first_chunk::<RUN_HEADER_SIZE>()?;
     if header[0] != RUN_MAGIC || header[1] != RUN_VERSION {
         return None;
@@ -797,7 +798,7 @@ pub(super) fn private_bounds(table: Table, range: KeyRange<'_>) -> (Vec<u8>, Vec
     (low, high)
 }
 
-fn is_rolled_back(ranges: &[(u64, u64)], number: u64) -> bool {
+pub(crate) fn is_rolled_back(ranges: &[(u64, u64)], number: u64) -> bool {
     ranges.iter().any(|(above, upto)| number > *above && number <= *upto)
 }
 

@@ -27,21 +27,21 @@ const _: () = assert!(NO_RECORD as usize >= SIZE_END, "no offset may mean that t
 
 /// What stands before the payload, the checksum aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// Index of the fragment in its flush.
-    pub(super) flush_index: u32,
-    pub(super) payload_size: u32,
+    pub(crate) flush_index: u32,
+    pub(crate) payload_size: u32,
     /// Offset of the first record that starts in the payload.
-    pub(super) first_record: Option<u32>,
-    pub(super) epoch: u32,
-    pub(super) sequence: u64,
+    pub(crate) first_record: Option<u32>,
+    pub(crate) epoch: u32,
+    pub(crate) sequence: u64,
     /// Checksum of the fragment before.
-    pub(super) predecessor: u32,
+    pub(crate) predecessor: u32,
 }
 
 impl Header {
     /// Sequence of the first fragment of the flush: all before it were complete (I2).
-    pub(super) fn flush_start(&self) -> u64 {
+    pub(crate) fn flush_start(&self) -> u64 {
         self.sequence.saturating_sub(u64::from(self.flush_index))
     }
 }
@@ -65,16 +65,16 @@ pub(super) fn write_header(fragment: &mut [u8], header: &Header) -> u32 {
 
 /// A fragment that passed its checks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parsed<'a> {
-    pub(super) header: Header,
-    pub(super) crc: u32,
-    pub(super) payload: &'a [u8],
+pub(crate) struct Parsed<'a> {
+    pub(crate) header: Header,
+    pub(crate) crc: u32,
+    pub(crate) payload: &'a [u8],
 }
 
 /// The fragment that starts at the front of `bytes`; `None` for anything else.
 ///
 /// Erased, torn and foreign bytes all mean the same: there is no fragment here.
-pub(super) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
     let (crc, rest) = take::<4>(bytes)?;
     let (magic, rest) = take::<2>(rest)?;
     let (flush_index, rest) = take::<4>(rest)?;

@@ -430,7 +430,7 @@ fn proves_hole(chain: &ChainPoint, header: &Header) -> bool {
 /// Counter, offset of the body and size of the frame at the front of `bytes`.
 ///
 /// `None` when more bytes are needed, `Some(None)` when no bytes make it a frame.
-fn whole_frame(bytes: &[u8]) -> Option<Option<(u64, usize, usize)>> {
+pub(crate) fn whole_frame(bytes: &[u8]) -> Option<Option<(u64, usize, usize)>> {
     let mut input = Cursor::new(bytes);
     let size = match input.varint() {
         Ok(size) => size,

@@ -20,7 +20,7 @@ use hashbrown::{HashMap, HashSet};
 use super::{Folding, Runtime};
 use crate::engine::{
     CATALOG, CATALOG_ROOT, DEPTH_MAX, Descriptor, Direction, LeafRows, LeafValue, Owner, Read,
-    ScanRange, Seek, Table, check_node, named_root,
+    ScanRange, Seek, Table, check_node, end_of_child, named_root,
 };
 use crate::error::EngineError;
 use crate::node::{self, NodeView, ValueRef};
@@ -328,6 +328,30 @@ impl<D: Nand> Runtime<D> {
             (parent, page) = (Some((image, place)), child);
         }
         Err(EngineError::Corrupt { page: root, check: "tree is deeper than any tree can be" })
+    }
+
+    /// First key behind the leaf of `key`, as far as the way to it reads.
+    pub(crate) fn end_of_kept_leaf(
+        &self,
+        id: FrozenId,
+        table: Table,
+        key: &[u8],
+    ) -> Option<Vec<u8>> {
+        let mut page = match table {
+            CATALOG => CATALOG_ROOT,
+            _ => self.kept_tables(id).ok()?.root_of(table, self.glance().owner).ok()?,
+        };
+        let mut end = None;
+        for depth in 0..DEPTH_MAX {
+            let Ok(image) = self.kept_node(id, table, page, depth == 0) else { return end };
+            let view = NodeView::trusted(&image);
+            end = end_of_child(&view, key);
+            match view.child_for(key) {
+                Some((_, child)) => page = child,
+                None => return end,
+            }
+        }
+        end
     }
 
     fn kept_node(

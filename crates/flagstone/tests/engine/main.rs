@@ -24,6 +24,8 @@ mod progress;
 mod read_only;
 mod recovery;
 mod rows;
+mod salvage;
+mod single_points;
 mod smoke;
 mod tables;
 mod typed;

@@ -1,0 +1,105 @@
+//! Reading past damage: every row that reads, and which key ranges do not.
+
+use flagstone_nand::{Nand, NandError};
+use flagstone_space::SpaceError;
+
+use super::AnyNand;
+use super::rows::{KeyValue, Range, Stopped};
+use crate::engine::{ScanRange, successor};
+use crate::error::EngineError;
+
+/// Keys of a table whose rows do not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingRange {
+    /// First key.
+    pub low: Vec<u8>,
+    /// First key behind it; none = to the end of the table.
+    pub high: Option<Vec<u8>>,
+    /// What is in the way.
+    pub error: EngineError,
+}
+
+/// What [`crate::Snapshot::sound_rows`] gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SoundRow {
+    /// A row.
+    Row(KeyValue),
+    /// Rows that there may have been, behind those that were given before.
+    Missing(MissingRange),
+}
+
+/// Rows of a table in ascending order, and what is missing between them. Ends after the first error that is no damage.
+#[derive(Debug)]
+pub struct SoundRows<'a, D: Nand = AnyNand> {
+    rows: Range<'a, D>,
+    /// Where the leaf of a key ends.
+    end_of: EndOf<'a>,
+}
+
+/// Tells where the leaf of a key ends, as far as the way to it reads.
+pub(super) type EndOfKey<'a> = dyn Fn(&[u8]) -> Option<Vec<u8>> + 'a;
+
+pub(super) struct EndOf<'a>(pub(super) Box<EndOfKey<'a>>);
+
+impl std::fmt::Debug for EndOf<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EndOf")
+    }
+}
+
+impl<'a, D: Nand> SoundRows<'a, D> {
+    pub(super) fn new(rows: Range<'a, D>, end_of: Box<EndOfKey<'a>>) -> Self {
+        Self { rows, end_of: EndOf(end_of) }
+    }
+
+    /// The range that `stopped` stands for, and has the rows go on behind it.
+    fn pass(&mut self, stopped: Stopped, error: EngineError) -> MissingRange {
+        match stopped {
+            Stopped::Row(key) => {
+                self.rows.go_on(None);
+                MissingRange { high: Some(successor(&key)), low: key, error }
+            }
+            Stopped::Leaf(ScanRange { low, high }) => {
+                // A way that leads back is damaged, too.
+                let end = (self.end_of.0)(&low).filter(|end| *end > low);
+                let end = match (end, &high) {
+                    (Some(end), Some(high)) => Some(end.min(high.clone())),
+                    (end, high) => end.or_else(|| high.clone()),
+                };
+                let rest = end.clone().map(|low| ScanRange { low, high });
+                self.rows.go_on(rest.filter(|rest| !rest.is_empty()));
+                MissingRange { low, high: end, error }
+            }
+        }
+    }
+}
+
+impl<D: Nand> Iterator for SoundRows<'_, D> {
+    type Item = Result<SoundRow, EngineError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let error = match self.rows.next()? {
+            Ok(row) => return Some(Ok(SoundRow::Row(row))),
+            Err(error) => error,
+        };
+        match self.rows.take_stopped().filter(|_| is_damage(&error)) {
+            Some(stopped) => Some(Ok(SoundRow::Missing(self.pass(stopped, error)))),
+            None => Some(Err(error)),
+        }
+    }
+}
+
+/// Whether an error says that a page does not read, and nothing about others.
+pub(crate) const fn is_damage(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Corrupt { .. }
+            | EngineError::Device(NandError::Uncorrectable { .. })
+            | EngineError::Space(
+                SpaceError::Corrupt { .. }
+                    | SpaceError::Lost(_)
+                    | SpaceError::Unmapped(_)
+                    | SpaceError::OutOfRange(_)
+            )
+    )
+}

@@ -1,0 +1,379 @@
+//! Saving what can be read of a damaged database into a new one.
+//!
+//! Owns which rows come back, what is told to be missing, and what may be older than it was. Shares nothing with the
+//! engine that runs but its decoders, and writes nothing to the device it reads.
+//!
+//! - **SA1** A database that opens by a checkpoint is read as it is. Only where its pages do not read older images of them
+//!   are looked for.
+//! - **SA2** One that does not open is put together from every unit that reads whole, newest first, with the changes of
+//!   each commit that the log or a run still has.
+//! - **SA3** No row comes from an image or a record that does not read whole, or of a transaction that nothing says was
+//!   committed while a checkpoint reads.
+//! - **SA4** Whatever may be older than the newest commit is told as doubtful, by table and key range.
+//!
+//! ```text
+//! open to read ──▶ rows, leaf by leaf ──▶ (ranges that do not read) ─┐
+//!      │ refused                                                     ▼
+//!      └────────▶ survey of all pages ─▶ images by key ─▶ + log, runs ─▶ rows
+//! ```
+
+mod log;
+mod pages;
+mod scan;
+mod write;
+
+use std::path::Path;
+
+use flagstone_nand::{Nand, Profile};
+use flagstone_space::MountError;
+use thiserror::Error;
+
+use self::scan::Scanned;
+use self::write::Writer;
+use crate::database::{AnyNand, Database, SoundRow, is_damage, open_device_to_salvage};
+use crate::engine::CATALOG;
+use crate::error::{EngineError, OpenError};
+use crate::options::Options;
+
+/// How a database was salvaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SalvageMethod {
+    /// It opened; pages that do not read were replaced by what else was found.
+    Opened,
+    /// It did not open: its pages were read one by one.
+    Scanned,
+}
+
+/// Why rows are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MissingCause {
+    /// No page that reads holds these keys.
+    #[error("no page of these keys reads")]
+    Unreadable,
+    /// The row is there, but a page of its large value does not read.
+    #[error("a page of the value does not read")]
+    Value,
+    /// The row is longer than the new database stores.
+    #[error("the row is too long for the new database")]
+    TooLong,
+}
+
+/// Why rows may be older than they were, or rows deleted since may be back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DoubtCause {
+    /// The newest page of these keys does not read; an older one does.
+    #[error("the newest page of these keys does not read; an older one was taken")]
+    OlderPage,
+    /// A part of the log does not read: changes may have stood there.
+    #[error("a part of the log does not read, where changes may have stood")]
+    LogGap,
+    /// Some pages do not read, and nothing says what they held.
+    #[error("pages do not read that may have held newer rows")]
+    LostPages,
+    /// No checkpoint reads: it is not known what else there was.
+    #[error("no checkpoint reads that says what there was")]
+    NoCheckpoint,
+    /// The device ends before the blocks that its newest checkpoint knows.
+    #[error("the device was cut short")]
+    CutShort,
+    /// The database did not open, so nothing says for certain which pages were current.
+    #[error("the database did not open: which page of these keys was the newest is not certain")]
+    Unmounted,
+    /// A page with changes of a large transaction does not read.
+    #[error("a page with changes of a large transaction does not read")]
+    LostRun,
+}
+
+/// Keys of a table, and what became of their rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySpan<C> {
+    /// Name of the table in the new database.
+    pub table: String,
+    /// First key.
+    pub low: Vec<u8>,
+    /// First key behind it; none = to the end of the table.
+    pub high: Option<Vec<u8>>,
+    /// Why.
+    pub cause: C,
+}
+
+/// A table that was salvaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvagedTable {
+    /// Its name in the new database.
+    pub name: String,
+    /// Whether the name was made up (`table-7`): the catalog does not say what it was, or that it was dropped.
+    pub is_invented: bool,
+    /// Rows that came back.
+    pub rows: u64,
+}
+
+/// What was salvaged, and what was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// How.
+    pub method: SalvageMethod,
+    /// Tables, in order of their names where these are known.
+    pub tables: Vec<SalvagedTable>,
+    /// Rows of all tables.
+    pub rows: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Physical pages that hold something which does not read.
+    pub damaged_pages: u64,
+    /// Keys whose rows did not come back, if there were any.
+    pub missing: Vec<KeySpan<MissingCause>>,
+    /// Keys whose rows came back, but may be older, or may have been deleted since.
+    pub doubtful: Vec<KeySpan<DoubtCause>>,
+}
+
+impl SalvageReport {
+    fn new(method: SalvageMethod) -> Self {
+        Self {
+            method,
+            tables: Vec::new(),
+            rows: 0,
+            bytes: 0,
+            damaged_pages: 0,
+            missing: Vec::new(),
+            doubtful: Vec::new(),
+        }
+    }
+
+    /// All rows of all tables may be old.
+    fn doubt_all(&mut self, causes: &[DoubtCause]) {
+        for table in &self.tables {
+            self.doubtful.extend(causes.iter().map(|cause| KeySpan {
+                table: table.name.clone(),
+                low: Vec::new(),
+                high: None,
+                cause: *cause,
+            }));
+        }
+    }
+
+    /// Whether every row came back as it was.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.doubtful.is_empty()
+    }
+}
+
+/// Why nothing could be salvaged.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SalvageError {
+    /// The damaged database cannot be read at all: no such file, locked, no power.
+    #[error(transparent)]
+    Source(OpenError),
+    /// The new database could not be made.
+    #[error("the new database: {0}")]
+    Target(OpenError),
+    /// The new database refused an operation.
+    #[error("the new database: {0}")]
+    Engine(EngineError),
+    /// The new database holds tables.
+    #[error("the new database is not empty")]
+    NotEmpty,
+    /// Not one page of a database reads.
+    #[error("no page of a database was found")]
+    NothingFound,
+}
+
+impl Database<AnyNand> {
+    /// Saves what can be read of a damaged database in a file, a NAND image or raw NAND into a new database in a file.
+    ///
+    /// The damaged database is opened to be read, and not changed. Where it does not open, all its pages are read, which
+    /// takes some 200 bytes of memory for each.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let (path, saved) = (directory.path().join("db"), directory.path().join("saved"));
+    /// use flagstone::{Database, Options};
+    ///
+    /// let db = Database::create(&path, &Options::default())?;
+    /// let table = db.table("t")?;
+    /// let mut txn = db.begin();
+    /// txn.put(table, b"key", b"value")?;
+    /// txn.commit()?;
+    /// db.close()?;
+    ///
+    /// let report = Database::salvage(&path, &saved, &Options::default())?;
+    /// assert_eq!(report.rows, 1);
+    /// assert!(report.is_complete(), "nothing was damaged");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Source` when the damaged database cannot be read, whatever is in it; `Target` when the new file exists or
+    /// cannot be written; `NothingFound`. No new file stays.
+    pub fn salvage(
+        path: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        options: &Options,
+    ) -> Result<SalvageReport, SalvageError> {
+        Self::salvage_watched(path, None, to, options, |_| {})
+    }
+
+    /// As [`Database::salvage`]; a chip is what `profile` says, where the file beside its image does not read, and
+    /// `watch` is told from time to time how many rows there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::salvage`].
+    pub fn salvage_watched(
+        path: impl AsRef<Path>,
+        profile: Option<&Profile>,
+        to: impl AsRef<Path>,
+        options: &Options,
+        watch: impl FnMut(u64),
+    ) -> Result<SalvageReport, SalvageError> {
+        let device = open_device_to_salvage(path.as_ref(), profile);
+        let device = device.map_err(|error| SalvageError::Source(error.into()))?;
+        let to = to.as_ref();
+        let target = Self::create(to, options).map_err(SalvageError::Target)?;
+        let salvaged = target.salvage_from(device, options, watch);
+        let salvaged = salvaged.and_then(|report| {
+            target.close().map_err(SalvageError::Engine)?;
+            Ok(report)
+        });
+        if salvaged.is_err() {
+            // It was made a moment ago.
+            let _ = std::fs::remove_file(to);
+        }
+        salvaged
+    }
+}
+
+/// Memory up to which a database is tried to be opened: what was changed since its last checkpoint has to fit.
+const MEMORY_MAX: usize = 4 << 30;
+
+impl<D: Nand> Database<D> {
+    /// Saves what can be read of the database on `source` into this one, which must be empty, and makes it durable.
+    /// `watch` is told from time to time how many rows there are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Database::salvage`]; when it fails, what was saved so far stays.
+    pub fn salvage_from<S: Nand>(
+        &self,
+        mut source: S,
+        options: &Options,
+        watch: impl FnMut(u64),
+    ) -> Result<SalvageReport, SalvageError> {
+        if !self.tables().map_err(SalvageError::Engine)?.is_empty() {
+            return Err(SalvageError::NotEmpty);
+        }
+        let mut writer = Writer::new(self, watch);
+        let report = match opened(&mut source, options) {
+            // Without a checkpoint nobody knows what a mount did not find.
+            Ok(damaged) if damaged.recovery().full_scan => None,
+            Ok(damaged) => salvage_opened(&damaged, &mut writer)?,
+            Err(error) if is_beyond_salvage(&error) => return Err(SalvageError::Source(error)),
+            Err(_) => None,
+        };
+        let report = match report {
+            Some(report) => report,
+            None => salvage_scanned(source, &mut writer)?,
+        };
+        writer.finish()?;
+        Ok(report)
+    }
+}
+
+/// Opens the damaged database with as much memory as it asks for.
+fn opened<'a, S: Nand>(
+    source: &'a mut S,
+    options: &Options,
+) -> Result<Database<&'a mut S>, OpenError> {
+    let mut options = options.clone();
+    loop {
+        // Once more where it was given too little.
+        match Database::open_read_only_on(&mut *source, &options).map(drop) {
+            Err(OpenError::NeedsMemory { .. }) if options.memory < MEMORY_MAX => {
+                options.memory = options.memory.saturating_mul(4);
+            }
+            Err(error) => return Err(error),
+            Ok(()) => break,
+        }
+    }
+    Database::open_read_only_on(source, &options)
+}
+
+/// Whether there is nothing to be read, whatever it is.
+fn is_beyond_salvage(error: &OpenError) -> bool {
+    use flagstone_nand::NandError::PowerOff;
+    matches!(
+        error,
+        OpenError::Options(_)
+            | OpenError::Mount(MountError::Device(PowerOff))
+            | OpenError::Engine(EngineError::Device(PowerOff))
+    )
+}
+
+/// Copies the rows of a database that opens; none where its catalog does not read.
+fn salvage_opened<S: Nand, D: Nand, W: FnMut(u64)>(
+    damaged: &Database<&mut S>,
+    writer: &mut Writer<'_, D, W>,
+) -> Result<Option<SalvageReport>, SalvageError> {
+    let source = |error: EngineError| SalvageError::Source(error.into());
+    let snapshot = damaged.snapshot().map_err(source)?;
+    let tables = match snapshot.named_tables() {
+        Ok(tables) => tables,
+        Err(error) if is_damage(&error) => return Ok(None),
+        Err(error) => return Err(source(error)),
+    };
+    let mut report = SalvageReport::new(SalvageMethod::Opened);
+    let mut unread = Vec::new();
+    for (name, table) in tables {
+        writer.write_to(&name, false, &mut report)?;
+        for row in snapshot.sound_rows(table) {
+            match row.map_err(source)? {
+                SoundRow::Row((key, value)) => writer.put(&key, &value, &mut report)?,
+                SoundRow::Missing(range) => unread.push((table, name.clone(), range)),
+            }
+        }
+    }
+    drop(snapshot);
+    let mut space = damaged.runtime().space();
+    let survey = space.survey().map_err(|error| SalvageError::Source(error.into()))?;
+    let mut scanned = Scanned::of(survey).map_err(source_lost)?;
+    report.damaged_pages = scanned.damaged_pages();
+    for (table, name, range) in unread {
+        writer.write_to(&name, false, &mut report)?;
+        scanned.copy(table, &name, &range.low, range.high.as_deref(), writer, &mut report)?;
+        let (low, high) = (range.low, range.high);
+        report.doubtful.push(KeySpan { table: name, low, high, cause: DoubtCause::OlderPage });
+    }
+    if scanned.may_lack_commits() {
+        report.doubt_all(&[DoubtCause::LostPages]);
+    }
+    Ok(Some(report))
+}
+
+/// Puts a database together that does not open.
+fn salvage_scanned<S: Nand, D: Nand, W: FnMut(u64)>(
+    source: S,
+    writer: &mut Writer<'_, D, W>,
+) -> Result<SalvageReport, SalvageError> {
+    let survey = flagstone_space::Survey::of(source);
+    let survey = survey.map_err(|error| SalvageError::Source(error.into()))?;
+    let mut scanned = Scanned::of(survey).map_err(source_lost)?;
+    if scanned.is_empty() {
+        return Err(SalvageError::NothingFound);
+    }
+    let mut report = SalvageReport::new(SalvageMethod::Scanned);
+    report.damaged_pages = scanned.damaged_pages();
+    for (name, table, is_invented) in scanned.tables().map_err(source_lost)? {
+        writer.write_to(&name, is_invented, &mut report)?;
+        scanned.copy(table, &name, &[], None, writer, &mut report)?;
+        debug_assert_ne!(table, CATALOG, "the catalog is none of the tables");
+    }
+    report.doubt_all(&scanned.doubts());
+    Ok(report)
+}
+
+fn source_lost(error: flagstone_nand::NandError) -> SalvageError {
+    SalvageError::Source(EngineError::from(error).into())
+}

@@ -1,0 +1,97 @@
+//! The new database: rows go in by many transactions.
+
+use flagstone_nand::Nand;
+
+use super::{KeySpan, MissingCause, SalvageError, SalvageReport, SalvagedTable};
+use crate::database::{Database, ROW_OVERHEAD, Transaction};
+use crate::engine::{Table, successor};
+use crate::error::EngineError;
+use crate::options::Durability;
+
+/// Rows between two calls of a watcher.
+const WATCH_ROWS: u64 = 256;
+
+/// Writes rows to a database.
+pub(super) struct Writer<'a, D: Nand, W> {
+    database: &'a Database<D>,
+    watch: W,
+    /// The table that is written, and its place in the report.
+    table: Option<(Table, usize)>,
+    transaction: Option<Transaction<D>>,
+    waiting: usize,
+    batch_bytes: usize,
+}
+
+impl<'a, D: Nand, W: FnMut(u64)> Writer<'a, D, W> {
+    pub(super) fn new(database: &'a Database<D>, watch: W) -> Self {
+        let batch_bytes = database.batch_bytes();
+        Self { database, watch, table: None, transaction: None, waiting: 0, batch_bytes }
+    }
+
+    /// The rows that come next belong to this table, which is in the report from now on.
+    pub(super) fn write_to(
+        &mut self,
+        name: &str,
+        is_invented: bool,
+        report: &mut SalvageReport,
+    ) -> Result<(), SalvageError> {
+        self.commit()?;
+        let table = self.database.copied_table(name).map_err(SalvageError::Engine)?;
+        let known = report.tables.iter().position(|table| table.name == name);
+        let index = known.unwrap_or(report.tables.len());
+        if known.is_none() {
+            report.tables.push(SalvagedTable { name: name.to_owned(), is_invented, rows: 0 });
+        }
+        self.table = Some((table, index));
+        Ok(())
+    }
+
+    /// Stores a row; one that is too long is told to be missing.
+    pub(super) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        report: &mut SalvageReport,
+    ) -> Result<(), SalvageError> {
+        let Some((table, index)) = self.table else { return Ok(()) };
+        let Some(told) = report.tables.get_mut(index) else { return Ok(()) };
+        let transaction = self.transaction.get_or_insert_with(|| self.database.begin());
+        match transaction.put(table, key, value) {
+            Err(EngineError::KeyTooLong { .. } | EngineError::ValueTooLong { .. }) => {
+                report.missing.push(KeySpan {
+                    table: told.name.clone(),
+                    low: key.to_vec(),
+                    high: Some(successor(key)),
+                    cause: MissingCause::TooLong,
+                });
+                return Ok(());
+            }
+            stored => stored.map_err(SalvageError::Engine)?,
+        }
+        self.waiting += key.len() + value.len() + ROW_OVERHEAD;
+        told.rows += 1;
+        report.rows += 1;
+        report.bytes += (key.len() + value.len()) as u64;
+        if report.rows.is_multiple_of(WATCH_ROWS) {
+            (self.watch)(report.rows);
+        }
+        if self.waiting >= self.batch_bytes {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// The flush at the end makes all of them durable, in order.
+    fn commit(&mut self) -> Result<(), SalvageError> {
+        self.waiting = 0;
+        let Some(transaction) = self.transaction.take() else { return Ok(()) };
+        let committed = transaction.commit_with(Durability::Deferred);
+        committed.map(drop).map_err(SalvageError::Engine)
+    }
+
+    /// Makes everything durable.
+    pub(super) fn finish(mut self) -> Result<(), SalvageError> {
+        self.commit()?;
+        self.database.flush().map_err(SalvageError::Engine)
+    }
+}
