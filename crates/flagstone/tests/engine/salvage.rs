@@ -63,6 +63,9 @@ fn value_of(table: &str, row: u32, generation: u32) -> Vec<u8> {
 /// Newest value of each row of each table, and how often it was set.
 type Model = BTreeMap<(String, Vec<u8>), (Vec<u8>, u32)>;
 
+/// What came back, by table and key.
+type Rows = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
 struct Saved {
     directory: tempfile::TempDir,
     path: PathBuf,
@@ -116,7 +119,7 @@ fn is_in(low: &[u8], high: Option<&[u8]>, key: &[u8]) -> bool {
 impl Saved {
     /// Salvages, and holds against the model what came back: a row that is not the newest is told as doubtful and one that
     /// was committed once; a row that is not there is told as missing or doubtful.
-    fn salvage(&self) -> (SalvageReport, BTreeMap<(String, Vec<u8>), Vec<u8>>) {
+    fn salvage(&self) -> (SalvageReport, Rows) {
         let out = self.directory.path().join("out");
         let _ = fs::remove_file(&out);
         let before = fs::read(&self.path).unwrap();
@@ -138,7 +141,7 @@ impl Saved {
         (report, rows)
     }
 
-    fn compare(&self, report: &SalvageReport, rows: &BTreeMap<(String, Vec<u8>), Vec<u8>>) {
+    fn compare(&self, report: &SalvageReport, rows: &Rows) {
         let is_doubtful = |table: &str, key: &[u8]| {
             let spans = report.doubtful.iter().filter(|span| span.table == table);
             spans.into_iter().any(|span| is_in(&span.low, span.high.as_deref(), key))
@@ -172,10 +175,7 @@ impl Saved {
     }
 
     /// Every row whose newest value stands whole somewhere comes back with it, under whatever name of a table.
-    fn all_that_stands_came_back(
-        &self,
-        rows: &BTreeMap<(String, Vec<u8>), Vec<u8>>,
-    ) -> (usize, usize) {
+    fn all_that_stands_came_back(&self, rows: &Rows) -> (usize, usize) {
         let mut bytes = fs::read(&self.path).unwrap();
         bytes.truncate(bytes.len() - bytes.len() % self.kind.page_size());
         let found = found_in(&bytes);
