@@ -63,7 +63,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
         match wait {
             Wait::Log => self.engine().want_log_room(),
             Wait::Claim => {}
-            Wait::Memory => self.engine().want_memory(),
+            Wait::Memory => self.engine().want_flush(),
             _ => self.engine().want_flush(),
         }
     }
