@@ -15,7 +15,7 @@ pub(super) fn between(checker: &mut Checker<'_>, rows: &Rows) -> Vec<Edge> {
             push(&mut edges, before.node, after.node, Why::Ww, number);
         }
     }
-    let times = Times::of(checker);
+    let times = Times::of(checker, rows);
     let readers: Vec<(u32, &[Op])> = checker.readers().collect();
     for (reader, ops) in readers {
         let mut seen = Vec::new();
@@ -200,7 +200,9 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
         }
         let Some(ended) = txn.ended.filter(|_| txn.outcome != Outcome::Unknown) else { continue };
         over.push((ended, node));
-        if txn.is_durable && txn.outcome != Outcome::Aborted {
+        // Who has seen nothing and changed nothing waits for nobody.
+        let waits = !matches!(txn.outcome, Outcome::Aborted | Outcome::Committed { lsn: Some(0) });
+        if txn.is_durable && waits {
             durable.push((ended, node));
         }
     }
@@ -248,7 +250,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(checker: &Checker<'_>) -> Self {
+    fn of(checker: &Checker<'_>, rows: &Rows) -> Self {
         let (mut over, mut durable) = (Vec::new(), Vec::new());
         for txn in checker.notes.txns.iter().filter(|txn| writes(txn)) {
             let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
@@ -264,6 +266,17 @@ impl Times {
         for flush in &checker.notes.flushes {
             durable.push((flush.ended, highest(&over, flush.begun)));
         }
+        for txn in &checker.notes.txns {
+            // Its place was not told, but it is behind all that was over before.
+            if let (Outcome::Committed { lsn: None }, Some(ended)) = (txn.outcome, txn.ended) {
+                durable.push((ended, highest(&over, txn.begun)));
+            }
+        }
+        for (_, view) in checker.views() {
+            if matches!(view.viewer, Viewer::Snapshot | Viewer::Kept) {
+                durable.push((view.ended, newest_seen(rows, &view.ops)));
+            }
+        }
         Self { over, durable: rising(durable) }
     }
 
@@ -278,6 +291,21 @@ impl Times {
             Viewer::Snapshot | Viewer::Backup | Viewer::Cut => highest(&self.durable, view.begun),
         }
     }
+}
+
+/// The highest place among the versions that a view shows.
+fn newest_seen(rows: &Rows, ops: &[Op]) -> u64 {
+    let place = |look: &Look| {
+        let Look::Version(version) = look else { return None };
+        let (row, index) = rows.places.get(version)?;
+        Some(rows.rows[*row as usize].entries[*index].place)
+    };
+    let newest = |op: &Op| match op {
+        Op::Read(_, look) => place(look),
+        Op::Scan { rows, .. } => rows.iter().filter_map(|(_, look)| place(look)).max(),
+        _ => None,
+    };
+    ops.iter().filter_map(newest).max().unwrap_or(0)
 }
 
 fn rising(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
