@@ -118,7 +118,7 @@ pub(crate) struct Program {
     /// Rows of lists, registers and bank; of members and tags a quarter each.
     pub(crate) rows: u32,
     /// Bytes of filler that most values have at most, and some.
-    filler: (u32, u32),
+    pub(crate) filler: (u32, u32),
     /// Transactions are divided by this.
     pub(crate) divisor: u64,
     /// Longest time of a session.

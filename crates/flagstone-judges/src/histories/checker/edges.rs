@@ -113,14 +113,6 @@ fn place_of(
     seen: &[(Key, Look)],
     place_min: u64,
 ) -> u64 {
-    if (reader as usize) < checker.notes.txns.len()
-        && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
-    {
-        return match writes(checker.txn(reader)) {
-            true => lsn - 1,
-            false => lsn.max(place_min),
-        };
-    }
     let row = |key: &Key| rows.numbers.get(key).map(|number| &rows.rows[*number as usize]);
     let place = |look: &Look| match look {
         Look::Version(version) => rows.places.get(version),
@@ -128,7 +120,17 @@ fn place_of(
     };
     let places = seen.iter().filter_map(|(_, look)| place(look));
     let places = places.map(|(row, index)| rows.rows[*row as usize].entries[*index].place);
-    let mut place = places.max().unwrap_or(0).max(place_min);
+    let seen_place = places.max().unwrap_or(0).max(place_min);
+    let mut place = seen_place;
+    if (reader as usize) < checker.notes.txns.len()
+        && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
+    {
+        return match writes(checker.txn(reader)) {
+            // One of the same place may come before it.
+            true => seen_place.min(lsn).max(lsn - 1),
+            false => lsn.max(place_min),
+        };
+    }
     loop {
         let before = place;
         for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
@@ -193,7 +195,7 @@ fn adrift(
 pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
     let plain = |from, to, why| Edge { from, to, why, row: None };
     let mut placed: Vec<(u64, u32)> = Vec::new();
-    let (mut over, mut durable): (Vec<(u64, u32)>, Vec<(u64, u32)>) = Default::default();
+    let (mut over, mut durable) = (Vec::new(), Vec::new());
     for (node, txn) in (0..).zip(&checker.notes.txns) {
         if let (Outcome::Committed { lsn: Some(lsn) }, true) = (txn.outcome, writes(txn)) {
             placed.push((lsn, node));
@@ -207,8 +209,12 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
         }
     }
     placed.sort_unstable();
-    for pair in placed.windows(2) {
-        edges.push(plain(pair[0].1, pair[1].1, Why::Order));
+    // Commits by flags have the place of the one before them: those of one place are in any order.
+    let groups: Vec<_> = placed.chunk_by(|one, other| one.0 == other.0).collect();
+    for pair in groups.windows(2) {
+        for (_, before) in pair[0] {
+            edges.extend(pair[1].iter().map(|(_, after)| plain(*before, *after, Why::Order)));
+        }
     }
     for (node, view) in checker.views() {
         match view.viewer {
