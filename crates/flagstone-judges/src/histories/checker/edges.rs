@@ -79,6 +79,13 @@ fn read_edges(
     for (key, look) in seen {
         let Some(number) = rows.numbers.get(key).copied() else { continue };
         let row = &rows.rows[number as usize];
+        if *look == Look::Absent
+            && row.look(row.newest(place)) != *look
+            && row.adrift.iter().any(|(_, written)| written == look)
+        {
+            // Who deleted it never returned, and when that was is not known (C1).
+            continue;
+        }
         let place = match look {
             Look::Version(_) if row.base == *look => Some(At::Base),
             Look::Version(version) => rows.places.get(version).map(|(_, index)| At::Entry(*index)),
