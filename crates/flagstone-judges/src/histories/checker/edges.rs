@@ -98,6 +98,9 @@ fn read_edges(
             _ => (place, place),
         };
         let (Some(first), Some(last)) = (first, last) else {
+            if let Some((node, _)) = row.adrift.iter().find(|(_, written)| written == look) {
+                push(edges, *node, reader, Why::Wr, number);
+            }
             missed(checker, row, reader, *look);
             continue;
         };
