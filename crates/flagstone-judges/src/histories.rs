@@ -127,3 +127,25 @@ fn report(tally: &Tally, forms: &BTreeMap<String, Seen>, took: Duration) -> anyh
     }
     bail!("{} forms of anomalies", forms.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::program::Place;
+    use super::*;
+
+    /// Goal: no anomaly in small histories on each kind of device. Method: those of the first seeds, but for the
+    /// ones that need a process of their own, with a tenth of their transactions. Again:
+    /// `judges histories --seed SEED --again`.
+    #[test]
+    fn small_histories_are_serializable_and_whole() {
+        let mut tally = Tally::default();
+        for seed in 2..8 {
+            let program = Program { divisor: 10, ..Program::drawn(seed) };
+            assert_ne!(program.place, Place::Process, "{program}");
+            let directory = tempfile::tempdir().unwrap();
+            session::run(&program, directory.path(), &mut tally).unwrap();
+            assert!(tally.findings.is_empty(), "{program}: {:#?}", tally.findings);
+        }
+        assert!(tally.transactions > 1_000 && tally.cuts > 10, "{tally:?}");
+    }
+}

@@ -219,7 +219,10 @@ impl<'a> Checker<'a> {
                 Outcome::Unknown => "end unknown".into(),
             };
             let durable = if txn.is_durable { ", durable" } else { "" };
-            return format!("{} ({outcome}{durable})", txn.id);
+            let count = |is: fn(&Op) -> bool| txn.ops.iter().filter(|op| is(op)).count();
+            let writes = count(|op| matches!(op, Op::Write(..)));
+            let hidden = count(|op| matches!(op, Op::Hidden(_)));
+            return format!("{} ({outcome}{durable}, {writes} writes, {hidden} hidden)", txn.id);
         }
         match self.notes.views.get((node - count) as usize) {
             Some(view) => format!("{} at {}", view.viewer.name(), view.begun),

@@ -21,7 +21,7 @@ impl Draw {
 
     /// A number below `end`; 0 for 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.bits()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
     /// A number from `first` to `last`.

@@ -118,7 +118,9 @@ pub(crate) struct Program {
     /// Rows of lists, registers and bank; of members and tags a quarter each.
     pub(crate) rows: u32,
     /// Bytes of filler that most values have at most, and some.
-    filler: (u32, u32),
+    pub(crate) filler: (u32, u32),
+    /// Transactions are divided by this.
+    pub(crate) divisor: u64,
     /// Longest time of a session.
     pub(crate) session_time: Duration,
 }
@@ -162,6 +164,7 @@ impl Program {
             sessions: draw.between(2, 4),
             rows: draw.pick(&[12, 60, 300, 300, 1_000, 3_000]),
             filler,
+            divisor: 1,
             session_time: Duration::from_secs(3),
         }
     }
@@ -176,7 +179,7 @@ impl Program {
                 1 => Pace::Beside,
                 _ => Pace::Mixed,
             };
-            let txns = match pace {
+            let txns: u64 = match pace {
                 Pace::Deferred { .. } => draw.pick(&[1_000, 4_000, 10_000, 30_000]),
                 Pace::Beside => draw.pick(&[1_000, 5_000, 20_000]),
                 Pace::Mixed => draw.pick(&[300, 1_000, 4_000]),
@@ -191,7 +194,7 @@ impl Program {
             }
             weights[Piece::Transfer as usize] += 1;
             phases.push(Phase {
-                txns,
+                txns: txns.div_ceil(self.divisor),
                 pace,
                 weights,
                 pieces_max: draw.pick(&[1, 1, 2, 3]),

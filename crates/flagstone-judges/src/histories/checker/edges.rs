@@ -15,7 +15,7 @@ pub(super) fn between(checker: &mut Checker<'_>, rows: &Rows) -> Vec<Edge> {
             push(&mut edges, before.node, after.node, Why::Ww, number);
         }
     }
-    let times = Times::of(checker);
+    let times = Times::of(checker, rows);
     let readers: Vec<(u32, &[Op])> = checker.readers().collect();
     for (reader, ops) in readers {
         let mut seen = Vec::new();
@@ -79,6 +79,13 @@ fn read_edges(
     for (key, look) in seen {
         let Some(number) = rows.numbers.get(key).copied() else { continue };
         let row = &rows.rows[number as usize];
+        if *look == Look::Absent
+            && row.look(row.newest(place)) != *look
+            && row.adrift.iter().any(|(_, written)| written == look)
+        {
+            // Who deleted it never returned, and when that was is not known (C1).
+            continue;
+        }
         let place = match look {
             Look::Version(_) if row.base == *look => Some(At::Base),
             Look::Version(version) => rows.places.get(version).map(|(_, index)| At::Entry(*index)),
@@ -91,6 +98,9 @@ fn read_edges(
             _ => (place, place),
         };
         let (Some(first), Some(last)) = (first, last) else {
+            if let Some((node, _)) = row.adrift.iter().find(|(_, written)| written == look) {
+                push(edges, *node, reader, Why::Wr, number);
+            }
             missed(checker, row, reader, *look);
             continue;
         };
@@ -113,14 +123,6 @@ fn place_of(
     seen: &[(Key, Look)],
     place_min: u64,
 ) -> u64 {
-    if (reader as usize) < checker.notes.txns.len()
-        && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
-    {
-        return match writes(checker.txn(reader)) {
-            true => lsn - 1,
-            false => lsn.max(place_min),
-        };
-    }
     let row = |key: &Key| rows.numbers.get(key).map(|number| &rows.rows[*number as usize]);
     let place = |look: &Look| match look {
         Look::Version(version) => rows.places.get(version),
@@ -128,7 +130,17 @@ fn place_of(
     };
     let places = seen.iter().filter_map(|(_, look)| place(look));
     let places = places.map(|(row, index)| rows.rows[*row as usize].entries[*index].place);
-    let mut place = places.max().unwrap_or(0).max(place_min);
+    let seen_place = places.max().unwrap_or(0).max(place_min);
+    let mut place = seen_place;
+    if (reader as usize) < checker.notes.txns.len()
+        && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
+    {
+        return match writes(checker.txn(reader)) {
+            // One of the same place may come before it.
+            true => seen_place.min(lsn).max(lsn - 1),
+            false => lsn.max(place_min),
+        };
+    }
     loop {
         let before = place;
         for (key, look) in seen.iter().filter(|(_, look)| *look == Look::Absent) {
@@ -193,20 +205,26 @@ fn adrift(
 pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
     let plain = |from, to, why| Edge { from, to, why, row: None };
     let mut placed: Vec<(u64, u32)> = Vec::new();
-    let (mut over, mut durable): (Vec<(u64, u32)>, Vec<(u64, u32)>) = Default::default();
+    let (mut over, mut durable) = (Vec::new(), Vec::new());
     for (node, txn) in (0..).zip(&checker.notes.txns) {
         if let (Outcome::Committed { lsn: Some(lsn) }, true) = (txn.outcome, writes(txn)) {
             placed.push((lsn, node));
         }
         let Some(ended) = txn.ended.filter(|_| txn.outcome != Outcome::Unknown) else { continue };
         over.push((ended, node));
-        if txn.is_durable && txn.outcome != Outcome::Aborted {
+        // Who has seen nothing and changed nothing waits for nobody.
+        let waits = !matches!(txn.outcome, Outcome::Aborted | Outcome::Committed { lsn: Some(0) });
+        if txn.is_durable && waits {
             durable.push((ended, node));
         }
     }
     placed.sort_unstable();
-    for pair in placed.windows(2) {
-        edges.push(plain(pair[0].1, pair[1].1, Why::Order));
+    // Commits by flags have the place of the one before them: those of one place are in any order.
+    let groups: Vec<_> = placed.chunk_by(|one, other| one.0 == other.0).collect();
+    for pair in groups.windows(2) {
+        for (_, before) in pair[0] {
+            edges.extend(pair[1].iter().map(|(_, after)| plain(*before, *after, Why::Order)));
+        }
     }
     for (node, view) in checker.views() {
         match view.viewer {
@@ -248,7 +266,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(checker: &Checker<'_>) -> Self {
+    fn of(checker: &Checker<'_>, rows: &Rows) -> Self {
         let (mut over, mut durable) = (Vec::new(), Vec::new());
         for txn in checker.notes.txns.iter().filter(|txn| writes(txn)) {
             let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
@@ -264,6 +282,17 @@ impl Times {
         for flush in &checker.notes.flushes {
             durable.push((flush.ended, highest(&over, flush.begun)));
         }
+        for txn in &checker.notes.txns {
+            // Its place was not told, but it is behind all that was over before.
+            if let (Outcome::Committed { lsn: None }, Some(ended)) = (txn.outcome, txn.ended) {
+                durable.push((ended, highest(&over, txn.begun)));
+            }
+        }
+        for (_, view) in checker.views() {
+            if matches!(view.viewer, Viewer::Snapshot | Viewer::Kept) {
+                durable.push((view.ended, newest_seen(rows, &view.ops)));
+            }
+        }
         Self { over, durable: rising(durable) }
     }
 
@@ -278,6 +307,21 @@ impl Times {
             Viewer::Snapshot | Viewer::Backup | Viewer::Cut => highest(&self.durable, view.begun),
         }
     }
+}
+
+/// The highest place among the versions that a view shows.
+fn newest_seen(rows: &Rows, ops: &[Op]) -> u64 {
+    let place = |look: &Look| {
+        let Look::Version(version) = look else { return None };
+        let (row, index) = rows.places.get(version)?;
+        Some(rows.rows[*row as usize].entries[*index].place)
+    };
+    let newest = |op: &Op| match op {
+        Op::Read(_, look) => place(look),
+        Op::Scan { rows, .. } => rows.iter().filter_map(|(_, look)| place(look)).max(),
+        _ => None,
+    };
+    ops.iter().filter_map(newest).max().unwrap_or(0)
 }
 
 fn rising(mut places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {

@@ -2,7 +2,7 @@
 
 use super::super::record::{Key, Look, Op};
 use super::graph::{Edge, Graph, SEARCHES, Why, name};
-use super::rows::Rows;
+use super::rows::{Entry, Rows};
 use super::{Checker, Viewer};
 
 /// Readers and transactions of a component that are tried.
@@ -75,6 +75,15 @@ fn tale(checker: &Checker<'_>, rows: &Rows, form: &str, cycle: &[Edge]) -> super
             _ => format!(" {}", row.key),
         });
         text.push_str(&format!("\n    {} --{}{row}-->", checker.label(edge.from), edge.why.name()));
+    }
+    for row in cycle.iter().filter(|edge| edge.why == Why::Rw).filter_map(|edge| edge.row).take(2) {
+        let row = &rows.rows[row as usize];
+        text.push_str(&format!("\n    {} was {}", row.key, row.base));
+        let is_near =
+            |entry: &&Entry| cycle.iter().any(|edge| edge.from.abs_diff(entry.node) < 400);
+        for entry in row.entries.iter().filter(is_near).take(12) {
+            text.push_str(&format!(", {} by {}", entry.look, checker.label(entry.node)));
+        }
     }
     super::Finding::new(form, text)
 }

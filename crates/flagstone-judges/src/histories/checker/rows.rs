@@ -116,7 +116,8 @@ impl Rows {
         }
         let lists = rows.lists(checker);
         rows.take_writes(checker);
-        rows.sort(&lists);
+        let sizes: Vec<usize> = checker.notes.txns.iter().map(|txn| txn.ops.len()).collect();
+        rows.sort(&lists, &sizes);
         rows.place_unknown(checker);
         for (number, row) in (0..).zip(&rows.rows) {
             for (index, entry) in row.entries.iter().enumerate() {
@@ -198,7 +199,7 @@ impl Rows {
         }
     }
 
-    fn sort(&mut self, lists: &HashMap<Version, u64>) {
+    fn sort(&mut self, lists: &HashMap<Version, u64>, sizes: &[usize]) {
         for row in &mut self.rows {
             let position = |entry: &Entry| match entry.look {
                 Look::Version(version) => lists.get(&version).copied(),
@@ -210,7 +211,8 @@ impl Rows {
                 Area::Lists if row.entries.iter().all(|entry| position(entry).is_some()) => {
                     row.entries.sort_by_key(|entry| (position(entry), entry.place));
                 }
-                _ => row.entries.sort_by_key(|entry| entry.place),
+                // A commit by flags has the place of the one before it. It is the larger one: it was worth its pages.
+                _ => row.entries.sort_by_key(|entry| (entry.place, sizes[entry.node as usize])),
             }
             let mut place = 0;
             for entry in &mut row.entries {
