@@ -867,7 +867,7 @@ mod tests {
         assert_eq!(require_missing(&beyond), Err(failed.clone()));
         assert_eq!(kind_of(&beyond), Err(failed.clone()));
         assert_eq!(storage.has_name(&beyond), Err(failed.clone()));
-        assert_eq!(begins_with(&beyond, [0; 8]), Err(failed.clone()));
+        assert_eq!(look_at(&beyond, |_| ()), Err(failed.clone()));
         assert_eq!(FileStorage::create(&beyond).unwrap_err(), failed);
         assert_eq!(crate::ImageNand::is_at(&beyond), Err(failed));
     }
