@@ -150,8 +150,8 @@ pub enum EngineError {
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
-    /// More is changed before a commit than memory and its record hold, whatever room the device has: commit
-    /// in smaller parts, or give the database more memory.
+    /// More is changed before a commit than memory and its record hold, whatever room the device has; or more is
+    /// deleted than memory holds, on a device that is full. Commit in smaller parts, or give the database more memory.
     #[error(
         "the transaction is too large for the memory that there is: commit in smaller parts, or give the database more"
     )]

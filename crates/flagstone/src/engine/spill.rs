@@ -576,7 +576,7 @@ impl Engine {
         let can_name = self.can_name_more(xid, count, names);
         let may_name = self.may_name_more(xid, count, names);
         let may_find_pages = !has_pages && self.hurry_runs();
-        if may_find_pages {
+        if may_find_pages || !has_pages && self.settle_growth().is_err() {
             return Ok(None);
         }
         if has_pages && !can_name && may_name {
@@ -626,7 +626,8 @@ impl Engine {
     /// A spill failed to reach flash: its transaction cannot go on.
     pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
         debug_assert!(!job.run.parts.is_empty(), "a spill writes at least one page");
-        self.doom(job.xid, EngineError::Full);
+        let why = self.refusal(job.xid, EngineError::Full);
+        self.doom(job.xid, why);
     }
 
     /// A spill has reached flash: its transaction may go on.

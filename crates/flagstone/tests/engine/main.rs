@@ -6,6 +6,7 @@ mod backup;
 mod beside;
 mod bill;
 mod compact;
+mod emptied;
 mod failing;
 mod files;
 mod full_device;
