@@ -74,7 +74,7 @@ pub use sim::{PageContent, SimNand};
 pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
 pub use storage::{
-    CodeWords, FileStorage, OpenDeviceError, SharedStorage, SideFault, SimStorage, Storage,
-    StorageError, name_anew, require_missing, sync_name,
+    CodeWords, FileStorage, OpenDeviceError, SharedStorage, SideFault, SimHost, SimStorage,
+    Storage, StorageError, name_anew, require_missing, sync_name,
 };
 pub use timing::Timing;

@@ -22,7 +22,7 @@ pub(crate) use file::begins_with;
 #[cfg(target_os = "linux")]
 pub(crate) use file::lock;
 pub use file::{FileStorage, name_anew, require_missing, sync_name};
-pub use sim::SimStorage;
+pub use sim::{SimHost, SimStorage};
 
 use crate::{CodeWord, Completion, NandError};
 
@@ -239,7 +239,8 @@ pub trait Storage {
     ///
     /// # Errors
     ///
-    /// Host errors and power loss.
+    /// `NoSpace` when the host has no room for it; other host errors and power loss. What the bytes hold is
+    /// not known then.
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError>;
 
     /// Makes everything written durable.
@@ -294,12 +295,28 @@ pub trait Storage {
         false
     }
 
+    /// Whether the host puts elsewhere what is written again, so that room which it promised is good for one
+    /// write alone.
+    fn moves_rewrites(&self) -> bool {
+        false
+    }
+
     /// Makes sure of room for `size` bytes at `offset` that may have been discarded; their content stays.
     ///
     /// # Errors
     ///
     /// `NoSpace` when there is none: nothing changed. Power loss.
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
+
+    /// As [`Storage::reserve`], for bytes whose content nobody needs: each may be written once more, wherever
+    /// the host puts what is written again.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when there is no room: the content may be gone. Power loss.
+    fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.reserve(offset, size)
+    }
 
     /// Gets ready for a write through [`SharedStorage::write_at`], which comes next.
     fn begin_write(&mut self, _offset: u64, _size: usize) {}

@@ -217,7 +217,8 @@ fn for_how_long(wait: Duration) -> String {
 impl From<SpaceError> for EngineError {
     fn from(error: SpaceError) -> Self {
         match error {
-            SpaceError::Full => Self::Full,
+            // Room was ensured; a host that gives it to others all the same has none.
+            SpaceError::Full | SpaceError::NoRoom => Self::Full,
             SpaceError::TooManyFrozen => Self::TooManySnapshots,
             SpaceError::WornOut => Self::WornOut,
             SpaceError::ReadOnly => Self::ReadOnly,

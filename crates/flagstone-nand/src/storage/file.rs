@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::fs::{FileExt, FileTypeExt as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 #[cfg(target_os = "linux")]
@@ -23,6 +23,8 @@ pub struct FileStorage {
     file: Arc<Synced>,
     /// Where segments are that were never written, once it is known where they lie.
     fresh: Option<Fresh>,
+    /// Bytes of a segment, once that is known.
+    segment_size: Option<u64>,
     opened: Instant,
 }
 
@@ -30,6 +32,9 @@ pub struct FileStorage {
 #[derive(Debug)]
 struct Synced {
     file: File,
+    /// The file system puts elsewhere what is written again: by its kind, or because a write had no room where
+    /// some had been reserved. Clones of a file that share its blocks are the second kind.
+    moves_rewrites: AtomicBool,
     #[cfg(target_os = "linux")]
     direct: Option<Direct>,
     sync_count: AtomicU64,
@@ -169,10 +174,12 @@ impl FileStorage {
         let file = Synced {
             #[cfg(target_os = "linux")]
             direct: (access == Access::Write).then(|| Direct::over(&file)).flatten(),
+            moves_rewrites: AtomicBool::new(is_copy_on_write(&file)),
             file,
             sync_count: AtomicU64::new(0),
         };
-        Ok(Self { file: Arc::new(file), fresh: None, opened: Instant::now() })
+        let file = Arc::new(file);
+        Ok(Self { file, fresh: None, segment_size: None, opened: Instant::now() })
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -201,6 +208,21 @@ impl FileStorage {
             from += step;
         }
         Ok(())
+    }
+
+    /// Reserves room behind the end, as [`allocate`]. Where rewrites move, a segment at a time: such a file system
+    /// gives back no part of what was reserved at once, as long as another part is needed.
+    fn allocate_new(&self, from: u64, to: u64) -> std::io::Result<bool> {
+        let step = self.segment_size.filter(|_| self.moves_rewrites()).unwrap_or(to - from);
+        let mut at = from;
+        while at < to {
+            let end = (at + step.max(1)).min(to);
+            if !allocate(&self.file, at, end - at)? {
+                return Ok(false);
+            }
+            at = end;
+        }
+        Ok(true)
     }
 
     /// Fills the place of a write with zeros where that is cheaper than to leave it to the file system (F1).
@@ -356,6 +378,21 @@ fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<bool> {
     }
 }
 
+/// Whether the file system is known to put elsewhere what is written again: btrfs, bcachefs, ZFS and NILFS. What a
+/// network or an overlay has below it shows when a write finds no room.
+#[cfg(target_os = "linux")]
+fn is_copy_on_write(file: &File) -> bool {
+    // `statfs(2)`, `linux/magic.h`; ZFS as OpenZFS has it in `sys/fs/zfs.h`.
+    const KINDS: [u64; 4] = [0x9123_683E, 0xCA45_1A4E, 0x2FC1_2FC1, 0x3434];
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|found| KINDS.contains(&(found.f_type as u64 & 0xFFFF_FFFF)))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_copy_on_write(_: &File) -> bool {
+    false
+}
+
 /// Nothing is read ahead meanwhile, where the system can be asked for that.
 struct ReadAlone<'a>(&'a File);
 
@@ -445,7 +482,13 @@ impl SharedStorage for Synced {
         if self.direct.as_ref().is_some_and(|direct| direct.writes(offset, source)) {
             return Ok(());
         }
-        self.write_all_at(source, offset).map_err(host)
+        self.write_all_at(source, offset).map_err(|error| {
+            if !is_full(&error) {
+                return host(error);
+            }
+            self.moves_rewrites.store(true, Ordering::Relaxed);
+            StorageError::NoSpace
+        })
     }
 
     fn sync(&self) -> Result<(), StorageError> {
@@ -500,7 +543,15 @@ impl Storage for FileStorage {
     }
 
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
-        self.fill(size, 0)
+        if !self.moves_rewrites() || !self.can_extend() {
+            return self.fill(size, 0);
+        }
+        // Zeros would be rewritten elsewhere; compressed, they take no room to begin with.
+        match self.extend(0, size) {
+            Ok(()) => self.file.sync_all().map_err(host),
+            Err(StorageError::NoSpace) => Err(StorageError::Host { errno: ENOSPC }),
+            Err(error) => Err(error),
+        }
     }
 
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
@@ -515,6 +566,10 @@ impl Storage for FileStorage {
         self.file.metadata().is_ok_and(|data| data.is_file() && data.blocks() * 512 < data.len())
     }
 
+    fn moves_rewrites(&self) -> bool {
+        self.file.moves_rewrites.load(Ordering::Relaxed)
+    }
+
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
         match allocate(&self.file, offset, size) {
             Err(error) if is_full(&error) => Err(StorageError::NoSpace),
@@ -523,7 +578,18 @@ impl Storage for FileStorage {
         }
     }
 
+    /// Room that was given back and is reserved anew is good for one write, which is what a promise for room that
+    /// holds something is not.
+    fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        if self.moves_rewrites() {
+            // What is not given back may be moved, and then a write tells.
+            let _ = self.discard(offset, size);
+        }
+        self.reserve(offset, size)
+    }
+
     fn expect_segments(&mut self, origin: u64, size: u64) {
+        self.segment_size = Some(size);
         self.fresh =
             (size >= EMPTY_STEP as u64 && self.can_extend()).then(|| Fresh::new(origin, size));
     }
@@ -537,7 +603,7 @@ impl Storage for FileStorage {
             return Err(StorageError::NoSpace);
         }
         // Room that was never written reads as zeros; what stood behind the end is gone with the old end.
-        let written = self.file.set_len(from).and_then(|()| allocate(&self.file, from, to - from));
+        let written = self.file.set_len(from).and_then(|()| self.allocate_new(from, to));
         let written = written.and_then(|is_there| match is_there {
             true => Ok(()),
             false => self.write_bytes(from, to, 0),

@@ -95,6 +95,9 @@ impl Engine {
         if self.quiet > 0 {
             return Err(Stop::Wait(Wait::Quiet));
         }
+        if self.view.lacks_reserve {
+            return Err(Stop::Wait(Wait::Reserve));
+        }
         let (size, growth) = self.demand_of(xid);
         match self.room_missed(size, growth) {
             Some(wait) => {

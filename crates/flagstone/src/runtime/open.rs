@@ -359,6 +359,13 @@ impl<D: Nand> Restart<'_, D> {
                 self.require_memory()?;
                 self.runtime.engine().poison(EngineError::ReadOnly);
             }
+            // The host has no room for a session to begin: what is there can be read.
+            Err(
+                OpenError::Engine(EngineError::Full)
+                | OpenError::Space(SpaceError::Full | SpaceError::NoRoom | SpaceError::LogFull),
+            ) => {
+                self.runtime.engine().poison(EngineError::Full);
+            }
             // Nothing can be written any more, but what is there can be read.
             Err(
                 OpenError::Engine(EngineError::WornOut) | OpenError::Space(SpaceError::WornOut),
