@@ -16,7 +16,8 @@
 //!   holes, else with its segment, before the segment is erased or written to. What was discarded reads as zeros or
 //!   as it did, page by page. A growth makes sure of all of it: a file does not grow into room that it will want back.
 //! - **G8** Where the host puts elsewhere what is written again, an erase gives the segment's room back and gets it
-//!   anew, for one write of each page. A page that is written in parts may lack room for all but the first.
+//!   anew, for one write of each page. A page that is written in parts may lack room for all but the first. Nothing
+//!   is discarded there.
 //!
 //! ```text
 //! byte 0          4096                   head_size      + segment       + 2 segments
@@ -497,7 +498,8 @@ impl<S: Storage> Nand for SegmentFile<S> {
         else {
             return;
         };
-        if self.keeps_all || self.writable().is_err() {
+        // Where rewrites move, room that was given back is lost to what the host notes of them.
+        if self.keeps_all || self.storage.moves_rewrites() || self.writable().is_err() {
             return;
         }
         let size = u64::from(end - begin.number()) * u64::from(self.geometry.page_size);

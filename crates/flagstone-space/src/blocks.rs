@@ -236,12 +236,12 @@ impl BlockTable {
         }
     }
 
-    /// Leaves all free blocks alone that are not prepared.
-    pub(crate) fn withhold(&mut self) {
-        for (_, block) in core::mem::take(&mut self.free) {
-            self.blocks[block as usize].is_withheld = true;
-            self.withheld.insert(block);
-        }
+    /// Leaves a free block alone.
+    pub(crate) fn withhold(&mut self, block: BlockIndex) {
+        assert_eq!(self.get(block).state, BlockState::Free, "only free blocks are withheld");
+        self.unlink(block);
+        self.blocks[block.0 as usize].is_withheld = true;
+        self.link(block);
     }
 
     /// Leaves none alone any more.

@@ -7,8 +7,9 @@
 //! H1. Where an erase may find no room, as many free blocks are prepared as a checkpoint, a collection and the log
 //!     need to go on, before a commit is admitted; and those beside them that an ensured write may take.
 //! H2. Prepared blocks are the last that are taken: the others tell whether the host has room.
-//! H3. Once the host has refused a block, those that are not prepared are withheld: the space is as full as on a
-//!     device without them, until somebody was told so, and the host is asked again.
+//! H3. A block that the host has refused is withheld: the space is as full as on a device without it, until somebody
+//!     was told so, and the host is asked again. Meanwhile, and while the reserve is not prepared, nothing is given
+//!     back to the host: it would give that to others.
 //! H4. A program that finds no room has changed nothing that counts. What stood there goes to a page that was not
 //!     written since its block was erased, at first in the same block.
 
@@ -75,7 +76,7 @@ impl<D: Nand> Space<D> {
             };
             match self.erase_free(block) {
                 Ok(()) => self.blocks.prepare(block),
-                Err(NandError::NoSpace) => self.blocks.withhold(),
+                Err(NandError::NoSpace) => self.blocks.withhold(block),
                 Err(NandError::EraseFailed { .. }) => self.mark_bad(block)?,
                 Err(error) => return Err(self.fail(error)),
             }

@@ -212,8 +212,8 @@ impl<D: Nand> Space<D> {
                     // The room that was ensured did not count on it.
                     claim = Claim::Reserve;
                 }
-                // Prepared blocks are left, or none (H3).
-                Err(NandError::NoSpace) => self.blocks.withhold(),
+                // Others may have room; prepared ones do (H3).
+                Err(NandError::NoSpace) => self.blocks.withhold(block),
                 Err(error) => return Err(self.fail(error)),
             }
         }

@@ -244,7 +244,7 @@ impl<D: Nand> Space<D> {
         let ring = &mut self.ring.halves[half];
         let left = core::mem::replace(&mut ring.blocks[ring.current], fresh.0);
         self.blocks.free(BlockIndex(left));
-        self.blocks.withhold();
+        self.blocks.withhold(BlockIndex(left));
         Ok(())
     }
 

@@ -37,10 +37,10 @@ pub enum OpenError {
         /// The first of them.
         first: Box<CheckFault>,
     },
-    /// What was changed since the last checkpoint does not fit the memory, and nothing may be written: open
+    /// What was changed and is in no page yet does not fit the memory, and nothing may be written: open
     /// the database with more of it, or once for writing.
     #[error(
-        "changes since the last checkpoint take more than {memory} bytes of memory: give it more, or open \
+        "changes that no page holds yet take more than {memory} bytes of memory: give it more, or open \
          the database once for writing"
     )]
     NeedsMemory {

@@ -80,7 +80,9 @@ impl FileStorage {
             return Ok(storage);
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        Self::locked_at(file.map_err(|error| io(&error))?, path, Access::Write)
+        let file = file.map_err(|error| io(&error))?;
+        write_in_place(&file);
+        Self::locked_at(file, path, Access::Write)
     }
 
     /// Hands a new, empty file or a whole block device of `size` bytes to `make`. A file does not outlive a
@@ -382,16 +384,34 @@ fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<bool> {
 /// network or an overlay has below it shows when a write finds no room.
 #[cfg(target_os = "linux")]
 fn is_copy_on_write(file: &File) -> bool {
+    use rustix::fs::{IFlags, fstatfs, ioctl_getflags};
     // `statfs(2)`, `linux/magic.h`; ZFS as OpenZFS has it in `sys/fs/zfs.h`.
     const KINDS: [u64; 4] = [0x9123_683E, 0xCA45_1A4E, 0x2FC1_2FC1, 0x3434];
-    rustix::fs::fstatfs(file)
-        .is_ok_and(|found| KINDS.contains(&(found.f_type as u64 & 0xFFFF_FFFF)))
+    let is_kind = |kind: u64| KINDS.contains(&(kind & 0xFFFF_FFFF));
+    fstatfs(file).is_ok_and(|found| is_kind(found.f_type as u64))
+        && !ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
 #[cfg(not(target_os = "linux"))]
 fn is_copy_on_write(_: &File) -> bool {
     false
 }
+
+/// Asks a file system that would put elsewhere what is written again to write a new, empty file in place: that is
+/// what room can be reserved for. Pages have checksums of their own.
+#[cfg(target_os = "linux")]
+fn write_in_place(file: &File) {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    if is_copy_on_write(file)
+        && let Ok(flags) = ioctl_getflags(file)
+    {
+        // Not all of them can.
+        let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_in_place(_: &File) {}
 
 /// Nothing is read ahead meanwhile, where the system can be asked for that.
 struct ReadAlone<'a>(&'a File);
@@ -447,6 +467,22 @@ fn has_room_alone(_: &File, _: u64) -> bool {
     false
 }
 
+/// Bytes that a file takes of its host.
+fn room_of(file: &File) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    file.metadata().map_or(0, |data| data.blocks() * 512)
+}
+
+/// Some file systems let nobody have what was given back before all that they hold in memory is written.
+#[cfg(target_os = "linux")]
+fn settle_given_back(file: &File) {
+    // Where it fails there is no more room than before.
+    let _ = rustix::fs::syncfs(file);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn settle_given_back(_: &File) {}
+
 /// Makes a hole of bytes, which a block device below discards.
 #[cfg(target_os = "linux")]
 fn punch(file: &File, offset: u64, size: u64) -> std::io::Result<()> {
@@ -482,13 +518,12 @@ impl SharedStorage for Synced {
         if self.direct.as_ref().is_some_and(|direct| direct.writes(offset, source)) {
             return Ok(());
         }
-        self.write_all_at(source, offset).map_err(|error| {
-            if !is_full(&error) {
-                return host(error);
-            }
-            self.moves_rewrites.store(true, Ordering::Relaxed);
-            StorageError::NoSpace
-        })
+        let Err(error) = self.write_all_at(source, offset) else { return Ok(()) };
+        if !is_full(&error) {
+            return Err(host(error));
+        }
+        self.moves_rewrites.store(true, Ordering::Relaxed);
+        Err(StorageError::NoSpace)
     }
 
     fn sync(&self) -> Result<(), StorageError> {
@@ -562,8 +597,7 @@ impl Storage for FileStorage {
     }
 
     fn has_holes(&self) -> bool {
-        use std::os::unix::fs::MetadataExt as _;
-        self.file.metadata().is_ok_and(|data| data.is_file() && data.blocks() * 512 < data.len())
+        self.can_extend() && self.file.metadata().is_ok_and(|data| room_of(&self.file) < data.len())
     }
 
     fn moves_rewrites(&self) -> bool {
@@ -581,10 +615,17 @@ impl Storage for FileStorage {
     /// Room that was given back and is reserved anew is good for one write, which is what a promise for room that
     /// holds something is not.
     fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
-        if self.moves_rewrites() {
-            // What is not given back may be moved, and then a write tells.
-            let _ = self.discard(offset, size);
+        if !self.moves_rewrites() {
+            return self.reserve(offset, size);
         }
+        let before = room_of(&self.file);
+        // What is not given back may be moved, and then a write tells.
+        let _ = self.discard(offset, size);
+        let reserved = self.reserve(offset, size);
+        if reserved.is_ok() || room_of(&self.file) >= before {
+            return reserved;
+        }
+        settle_given_back(&self.file);
         self.reserve(offset, size)
     }
 

@@ -349,6 +349,17 @@ impl Engine {
         self.options.compaction == Compaction::Copy && self.packed_size > self.view.copies_max()
     }
 
+    /// Changes take no more memory than a map takes that was filled in order: those that met their leaves left gaps.
+    pub(crate) fn pack_deltas(&mut self) {
+        for id in 0..self.trees.len() {
+            let before = self.trees[id].deltas.size();
+            let packed = self.trees[id].deltas.copy_range(KeyRange::ALL, Lsn(u64::MAX));
+            self.trees[id].deltas = packed;
+            let after = self.trees[id].deltas.size();
+            self.note_deltas_size(before, after);
+        }
+    }
+
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
         self.deltas_size + self.runs.pages_left() * self.payload_size > self.options.memory

@@ -9,6 +9,7 @@ mod compact;
 mod failing;
 mod files;
 mod full_device;
+mod full_host;
 mod grow;
 mod hooked;
 mod indexes;
