@@ -197,11 +197,7 @@ impl<D: Nand> Space<D> {
         programs: &[SlotProgram],
     ) -> Result<Option<LogAddress>, SpaceError> {
         self.log_skip_page();
-        programs
-            .iter()
-            .map(|program| self.log_append(program.bytes()).map(Some))
-            .last()
-            .unwrap_or(Ok(None))
+        programs.iter().try_fold(None, |_, program| self.log_append(program.bytes()).map(Some))
     }
 
     /// As [`Space::log_append`]; the program is left to the caller where the device lets it.
