@@ -412,15 +412,27 @@ fn large_files_are_announced_or_refused() {
     assert!(said.contains("warning") && said.contains("1.03 GiB"), "{said}");
 }
 
+/// CRC-32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let shifted = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 };
+    let step = |crc, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| shifted(crc));
+    !bytes.iter().fold(!0, step)
+}
+
 #[test]
 fn another_version_of_the_format_is_named() {
     let place = place_with_a_row(DEVICES[1]);
     let whole = fs::read(place.file("db")).expect("readable");
     let mut newer = whole.clone();
-    newer[8] = 3;
+    let mirror = u64::from_le_bytes(whole[44..52].try_into().expect("eight bytes")) as usize - 4096;
+    for copy in [0, mirror] {
+        newer[copy + 8] = 4;
+        let crc = crc32c(&newer[copy..copy + 508]);
+        newer[copy + 508..copy + 512].copy_from_slice(&crc.to_le_bytes());
+    }
     fs::write(place.file("db"), &newer).expect("written");
     let error = place.run("put", &["t", "k", "v"]).fails(6).stderr;
-    assert!(error.contains("version 3"), "{error}");
+    assert!(error.contains("version 4"), "{error}");
     assert_eq!(fs::read(place.file("db")).expect("readable"), newer, "nothing was written");
     fs::write(place.file("db"), &whole).expect("written");
     row_is_there(&place);

@@ -79,6 +79,7 @@ fn a_sparse_copy_on_a_full_host_is_full() {
     // The opening had to write what the session before left in its log.
     host.set_free(64 << 20);
     let database = open_on(database.into_device().unwrap(), None);
+    let table = database.existing_table("t").unwrap().unwrap();
     for key in 1_000..4_000 {
         put(&database, table, &mut rows, key).unwrap();
     }

@@ -166,6 +166,7 @@ fn a_tail_that_outgrows_memory_asks_for_more() {
     );
     let enough = Options { memory: 256 << 10, ..large.clone() };
     let database = Database::open_read_only_on(device.clone(), &enough).unwrap();
+    let table = database.existing_table("t").unwrap().unwrap();
     assert_eq!(database.snapshot().unwrap().len(table).unwrap(), 6_000);
     let database = Database::open_read_only_on(device.clone(), &large).unwrap();
     let table = database.table("t").unwrap();
@@ -199,6 +200,7 @@ fn a_reader_needs_no_more_memory_than_the_session_before() {
         }
         let reader = Database::open_read_only_on(database.into_device().unwrap(), &options);
         let reader = reader.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let table = reader.existing_table("t").unwrap().unwrap();
         let snapshot = reader.snapshot().unwrap();
         for (key, byte) in &rows {
             let value = snapshot.get(table, key).unwrap();
