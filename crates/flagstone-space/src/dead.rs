@@ -110,8 +110,7 @@ impl<D: Nand> Space<D> {
 
     /// Tells the device which pages nothing needs any more (E3).
     pub(crate) fn tell_dead(&mut self) {
-        let is_settled = self.flash.is_settled() || self.flash.bugs.has(SpaceBug::EraseBeforeSync);
-        if !is_settled || self.was_refused() || self.lacks_reserve() {
+        if !self.flash.is_settled() && !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
             return;
         }
         for range in self.blocks.dead.take() {
