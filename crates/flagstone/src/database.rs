@@ -384,7 +384,6 @@ impl<D: Nand> Database<D> {
             key_size_max: engine.key_size_max(),
             inline_value_size_max: engine.inline_value_size_max(engine.key_size_max()),
             value_size_max: engine.value_size_max(),
-            table_count_max: engine.table_count_max(),
         };
         let stats = engine.stats();
         drop(engine);
@@ -502,7 +501,7 @@ impl<D: Nand> Database<D> {
     }
 }
 
-/// What a database accepts, fixed when it is created: sizes in bytes.
+/// Sizes that a database accepts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest key.
@@ -510,10 +509,8 @@ pub struct Limits {
     /// Longest value that lies inside a leaf under any key; longer ones get pages of their own.
     /// A key shorter than the longest leaves room for a value that is longer by as much.
     pub inline_value_size_max: usize,
-    /// Longest value: the same for the lifetime of a database, whatever else is in it.
+    /// Longest value.
     pub value_size_max: usize,
-    /// Tables and indexes that there may be.
-    pub table_count_max: usize,
 }
 
 /// What was counted since the database was opened.

@@ -55,7 +55,6 @@ mod split;
 mod stats;
 mod structure;
 mod transaction;
-mod trees;
 mod value;
 
 pub use access::Read;
@@ -127,8 +126,6 @@ pub enum Wait {
     LargerLog(u64),
     /// Room that the log has beyond its share; the runtime takes it.
     ShorterLog,
-    /// Pages of values that a transaction stored and no longer names; the runtime gives them back.
-    Garbage(Xid),
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
@@ -141,8 +138,8 @@ impl Wait {
     /// Whether [`crate::Runtime::supply`] ends the wait at once.
     #[must_use]
     pub const fn is_at_hand(self) -> bool {
-        use Wait::{Garbage, Group, LargerLog, Pages, Room, ShorterLog};
-        matches!(self, Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog | Garbage(_))
+        use Wait::{Group, LargerLog, Pages, Room, ShorterLog};
+        matches!(self, Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog)
     }
 }
 
@@ -247,7 +244,7 @@ pub struct Engine {
     options: Options,
     payload_size: usize,
     limits: Limits,
-    trees: trees::Trees,
+    trees: Vec<Tree>,
     pool: Pool,
     split: Split,
     /// Levels of the tallest tree that was seen.
@@ -375,7 +372,7 @@ impl Engine {
             owner,
             limits,
             payload_size,
-            trees: trees::Trees::new(),
+            trees: vec![Tree::catalog()],
             pool: Pool::new(&options),
             split: Split::new(options.frame_share),
             height: 1,

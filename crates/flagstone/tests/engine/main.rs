@@ -29,5 +29,4 @@ mod single_points;
 mod smoke;
 mod tables;
 mod typed;
-mod values;
 mod victims;
