@@ -13,7 +13,7 @@
 //! | [`disk`], [`cuts`] | what is durable at each place of a record, and which states a cut there can leave |
 //! | [`place`] | states as real files |
 //! | [`progress`], [`check`] | what must be there, and whether it is |
-//! | [`bench`] | a process that judges states |
+//! | [`mod@bench`] | a process that judges states |
 //! | [`logged`] | the same behind file systems, from what reached their block device |
 
 use std::fs::{self, File};
