@@ -121,7 +121,7 @@ fn nothing_is_written_over() {
     assert_eq!(names(&place), before, "a restore that does not fit leaves nothing");
 }
 
-/// Goal: what a restore left that was cut off is in nobody's way and goes, and what others have stays. Method: a restore
+/// Goal: the leftovers of a restore that was cut off are in nobody's way and go; files of others stay. Method: a restore
 /// that is killed half way, and a file under a name that says it is one.
 #[test]
 fn what_a_restore_left_is_replaced() {

@@ -1,4 +1,4 @@
-//! One operation with one call that fails: what is left before, the run, and what has to hold afterwards.
+//! One operation with one call that fails: the state before, the run, and the promises that hold afterwards.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -230,7 +230,7 @@ impl Bench {
         Ok(said)
     }
 
-    /// Judges what the operation said and what it left; gives the errors that it told.
+    /// Judges the answer of the operation and the files after it; gives the errors that it told.
     fn verify(&self, place: &Path, traced: &Traced) -> anyhow::Result<Vec<String>> {
         let mut record = self.record.clone();
         let is_reader = self.operation == Operation::Look;

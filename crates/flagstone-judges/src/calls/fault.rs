@@ -11,7 +11,7 @@ pub(crate) enum Fault {
     Errno(i32),
     /// A sync with this number, after which the kernel has dropped what was written.
     Dropped(i32),
-    /// It reads or writes half of what it was asked for.
+    /// It reads or writes half of the bytes asked for.
     Short,
 }
 

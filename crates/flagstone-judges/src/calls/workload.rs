@@ -59,7 +59,7 @@ impl Operation {
             Self::Create | Self::Image => (0, 4),
             Self::Open => (30, 0),
             Self::Commit | Self::Discard => (12, 30),
-            // Those before are counted until the file grows.
+            // Calls before the file grows are only counted.
             Self::Growth => (2_000, 8),
             Self::Chores => (20, 12),
             Self::Compact | Self::Backup | Self::Restore | Self::Look => (24, 0),
@@ -104,7 +104,7 @@ pub(crate) enum Task {
     Prepare,
     /// Does the operation.
     Operate,
-    /// Opens the database, shows it, and tries again what may have failed.
+    /// Opens the database, shows it, and repeats the operation that may have failed.
     Verify,
     /// Restores the backup and shows it.
     Restore,
@@ -299,7 +299,7 @@ impl Workload<'_> {
             worker.create().context("to be made again")?;
         }
         let opened = worker.open();
-        // The image of a chip is made in place: what is left of one that was never whole is made anew.
+        // The image of a chip is made in place: an image that was never whole is made anew.
         let database = match opened {
             Err(_) if self.operation == Operation::Image => {
                 worker.create().context("to be made again")?;

@@ -104,7 +104,7 @@ fn a_table_of_another_database_is_refused() {
     assert_eq!(one.snapshot().unwrap().len(one.table("t").unwrap()).unwrap(), 1);
 }
 
-/// Goal: the table of a name that was dropped is not the next one of that name, in this session and in the next, where
+/// Goal: a dropped table is not the next table of its name, in this session and in the next, where
 /// its number is another's.
 #[test]
 fn a_dropped_table_is_not_the_next_one() {
