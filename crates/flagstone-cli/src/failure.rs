@@ -460,6 +460,7 @@ fn engine_exit(error: &EngineError) -> Exit {
         EngineError::Full
         | EngineError::TooLarge
         | EngineError::TooManySnapshots
+        | EngineError::TooManyTables
         | EngineError::SnapshotTooOld => Exit::Full,
         EngineError::WornOut => Exit::WornOut,
         EngineError::ReadOnly => Exit::ReadOnly,

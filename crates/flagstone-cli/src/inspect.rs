@@ -41,6 +41,7 @@ pub(crate) fn stats(target: &Target, output: &mut Output) -> Result<(), Failure>
             "key_size_max": stats.limits.key_size_max,
             "inline_value_size_max": stats.limits.inline_value_size_max,
             "value_size_max": stats.limits.value_size_max,
+            "table_count_max": stats.limits.table_count_max,
         },
         "space": space_json(&stats),
         "recovery": recovery_json(&recovery),

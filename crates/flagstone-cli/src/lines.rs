@@ -183,8 +183,12 @@ impl<R: BufRead> Lines<R> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { key_size_max: 512, inline_value_size_max: 600, value_size_max: 3000 };
+    const LIMITS: Limits = Limits {
+        key_size_max: 512,
+        inline_value_size_max: 600,
+        value_size_max: 3000,
+        table_count_max: 9,
+    };
 
     fn rows(text: &[u8]) -> Vec<Result<LineRow, String>> {
         let mut lines = Lines::new(text, &LIMITS);

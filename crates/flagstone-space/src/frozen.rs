@@ -40,7 +40,7 @@ pub const FROZEN_MAX: u8 = 32;
 /// Bytes of the longest label of a frozen mapping.
 pub const FROZEN_LABEL_SIZE_MAX: usize = 255;
 
-/// Frozen mappings take at most one part in this many of what a record has for the caller.
+/// Frozen mappings take at most one part in this many of what a record has for them and the caller.
 const RECORD_SHARE: usize = 4;
 
 /// One of them.
@@ -152,8 +152,7 @@ impl<D: Nand> Space<D> {
         let is_taken = |slot: &u8| self.frozen.maps.values().any(|frozen| frozen.slot == *slot);
         let slot = (0..FROZEN_MAX).find(|slot| !is_taken(slot)).ok_or(SpaceError::TooManyFrozen)?;
         let size = FrozenRecord::size(self.layout().frozen_directory_pages() as usize, label.len());
-        let taken = self.frozen_record_size();
-        if (taken + size) * RECORD_SHARE > self.record_room() + taken {
+        if self.frozen_record_size() + size > self.frozen_record_max(self.shared_record_room()) {
             return Err(SpaceError::TooManyFrozen);
         }
         let count = self.frozen.maps.len() as u32;
@@ -282,6 +281,13 @@ impl<D: Nand> Space<D> {
             }
         };
         self.frozen.maps.iter().map(record).collect()
+    }
+
+    /// Bytes that frozen mappings may take in a record, of `room`.
+    pub(crate) fn frozen_record_max(&self, room: usize) -> usize {
+        let roots = self.layout().frozen_directory_pages() as usize;
+        let longest = FrozenRecord::size(roots, FROZEN_LABEL_SIZE_MAX);
+        (room / RECORD_SHARE).min(usize::from(FROZEN_MAX) * longest)
     }
 
     /// Bytes that frozen mappings take in a record.

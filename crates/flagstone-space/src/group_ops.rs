@@ -173,4 +173,15 @@ impl<D: Nand> Space<D> {
         let Some(pages) = self.groups.remove(group) else { return };
         self.limbo.extend(pages.into_values().map(|entry| entry.at));
     }
+
+    /// Forgets some pages of an open group, as [`Space::discard_group`] does with all of them. Until the next checkpoint a
+    /// mount finds them in the group again: whoever commits it says that they are garbage, and writes none of them
+    /// anew in this group, where an older version would stand for one that does not read.
+    pub fn discard_pages(&mut self, group: GroupId, pages: &[LogicalPage]) {
+        for page in pages {
+            let Some(known) = self.groups.get(group, *page) else { continue };
+            let removed = self.groups.remove_page(group, *page, known.version);
+            self.limbo.extend(removed.map(|entry| entry.at));
+        }
+    }
 }

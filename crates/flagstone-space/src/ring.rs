@@ -73,9 +73,16 @@ impl Ring {
 }
 
 impl<D: Nand> Space<D> {
-    /// Bytes that a record has for the caller's blob and the pages of open groups.
+    /// Bytes that a record has for the caller's blob and the pages of open groups, as many mappings as may be frozen
+    /// left aside: the same for the lifetime of a space.
     #[must_use]
     pub fn record_room(&self) -> usize {
+        let room = self.shared_record_room();
+        room - self.frozen_record_max(room)
+    }
+
+    /// The same with what frozen mappings may take.
+    pub(crate) fn shared_record_room(&self) -> usize {
         let layout = self.layout();
         let roots = match layout.directory_pages {
             0 => layout.directory_start,
@@ -84,8 +91,7 @@ impl<D: Nand> Space<D> {
         let lists = 4 * (usize::from(self.options.ring_blocks) + roots as usize)
             + 16 * self.frontiers.len();
         let limit = layout.chunk_size * layout.geometry.pages_per_block as usize;
-        let frozen = self.frozen_record_size() + size_of::<u32>();
-        limit.saturating_sub(HEAD_SIZE + lists + frozen + size_of::<u32>())
+        limit.saturating_sub(HEAD_SIZE + lists + 2 * size_of::<u32>())
     }
 
     /// Bytes of a record that list the pages of the groups that are open now.

@@ -384,6 +384,7 @@ impl<D: Nand> Database<D> {
             key_size_max: engine.key_size_max(),
             inline_value_size_max: engine.inline_value_size_max(engine.key_size_max()),
             value_size_max: engine.value_size_max(),
+            table_count_max: engine.table_count_max(),
         };
         let stats = engine.stats();
         drop(engine);
@@ -501,7 +502,7 @@ impl<D: Nand> Database<D> {
     }
 }
 
-/// Sizes that a database accepts, in bytes.
+/// What a database accepts, fixed when it is created: sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest key.
@@ -509,8 +510,10 @@ pub struct Limits {
     /// Longest value that lies inside a leaf under any key; longer ones get pages of their own.
     /// A key shorter than the longest leaves room for a value that is longer by as much.
     pub inline_value_size_max: usize,
-    /// Longest value.
+    /// Longest value: the same for the lifetime of a database, whatever else is in it.
     pub value_size_max: usize,
+    /// Tables and indexes that there may be.
+    pub table_count_max: usize,
 }
 
 /// What was counted since the database was opened.

@@ -55,6 +55,7 @@ mod split;
 mod stats;
 mod structure;
 mod transaction;
+mod trees;
 mod value;
 
 pub use access::Read;
@@ -126,6 +127,8 @@ pub enum Wait {
     LargerLog(u64),
     /// Room that the log has beyond its share; the runtime takes it.
     ShorterLog,
+    /// Pages of values that a transaction stored and no longer names; the runtime gives them back.
+    Garbage(Xid),
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
@@ -138,8 +141,8 @@ impl Wait {
     /// Whether [`crate::Runtime::supply`] ends the wait at once.
     #[must_use]
     pub const fn is_at_hand(self) -> bool {
-        use Wait::{Group, LargerLog, Pages, Room, ShorterLog};
-        matches!(self, Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog)
+        use Wait::{Garbage, Group, LargerLog, Pages, Room, ShorterLog};
+        matches!(self, Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog | Garbage(_))
     }
 }
 
@@ -244,7 +247,7 @@ pub struct Engine {
     options: Options,
     payload_size: usize,
     limits: Limits,
-    trees: Vec<Tree>,
+    trees: trees::Trees,
     pool: Pool,
     split: Split,
     /// Levels of the tallest tree that was seen.
@@ -372,7 +375,7 @@ impl Engine {
             owner,
             limits,
             payload_size,
-            trees: vec![Tree::catalog()],
+            trees: trees::Trees::new(),
             pool: Pool::new(&options),
             split: Split::new(options.frame_share),
             height: 1,

@@ -156,6 +156,10 @@ pub enum EngineError {
     /// The device has no room for the change; deleting is still possible.
     #[error("the device is full")]
     Full,
+    /// There are as many tables as there may be, or ever were: [`crate::Limits::table_count_max`]. Those that were
+    /// dropped do not count once they are free.
+    #[error("there are as many tables as there may be: drop one")]
+    TooManyTables,
     /// More is changed before a commit than memory and its record hold, whatever room the device has: commit
     /// in smaller parts, or give the database more memory.
     #[error(

@@ -430,6 +430,10 @@ impl<D: Nand> Runtime<D> {
                 let grown = space.grow_log(budget);
                 self.note_growth(&space, grown)?;
             }
+            Wait::Garbage(xid) => {
+                drop(space);
+                self.give_back(xid)?;
+            }
             Wait::ShorterLog => {
                 let mut engine = self.engine();
                 // Another thread may have filled it meanwhile.
@@ -781,17 +785,40 @@ impl<D: Nand> Runtime<D> {
             }
             Release::Pages(group, pages) => self.trim_all(pages.iter(), group),
             Release::Value(descriptor) => {
-                let descriptor = Descriptor::decode(&descriptor)?;
-                let group = descriptor.group();
-                let chunks = match self.chunks_of(&descriptor) {
-                    Ok(chunks) => chunks,
-                    // Trimmed before a crash, and replayed since.
-                    Err(EngineError::Corrupt { .. } | EngineError::Space(_)) => Vec::new(),
-                    Err(error) => return Err(error),
-                };
-                self.trim_all(chunks.into_iter(), group)?;
-                self.trim_all(descriptor.pages().iter().copied(), group)
+                let (group, pages) = self.value_pages(&descriptor)?;
+                self.trim_all(pages.into_iter(), group)
             }
+        }
+    }
+
+    /// The group of a value, and the pages that are found of it: its lists last.
+    fn value_pages(&self, descriptor: &[u8]) -> Result<(GroupId, Vec<LogicalPage>), EngineError> {
+        let descriptor = Descriptor::decode(descriptor)?;
+        let mut pages = match self.chunks_of(&descriptor) {
+            Ok(chunks) => chunks,
+            // Trimmed before a crash, and replayed since.
+            Err(EngineError::Corrupt { .. } | EngineError::Space(_)) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        if descriptor.is_indirect() {
+            pages.extend(descriptor.pages());
+        }
+        Ok((descriptor.group(), pages))
+    }
+
+    /// Takes the values that a transaction stored and no longer names out of its group.
+    fn give_back(&self, xid: Xid) -> Result<(), EngineError> {
+        loop {
+            let Some(garbage) = self.engine().next_garbage(xid) else { return Ok(()) };
+            let (group, pages) = self.value_pages(&garbage)?;
+            let mut space = self.space();
+            // In one step: a commit in between would make them current.
+            let mut engine = self.engine();
+            if engine.give_back(xid, &garbage, &pages) {
+                space.discard_pages(group, &pages);
+            }
+            drop(engine);
+            self.observe(&space);
         }
     }
 

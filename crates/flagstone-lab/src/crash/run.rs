@@ -683,6 +683,7 @@ fn is_refused_whole(error: &EngineError) -> bool {
         error,
         EngineError::Full
             | EngineError::TooLarge
+            | EngineError::TooManyTables
             | EngineError::Deadlock
             | EngineError::ReadOnly
             | EngineError::WornOut

@@ -143,8 +143,8 @@ impl<D: Nand> Database<D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The number of a dropped table names no other before the database is opened again: in one session as many
-    /// tables can come and go as the record of a checkpoint counts, some 8,000 on blocks of 128 KiB.
+    /// A table that is gone leaves nothing behind: any number of them may come and go. One that a snapshot reads counts
+    /// until the snapshot ends.
     ///
     /// # Errors
     ///

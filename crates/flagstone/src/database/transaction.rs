@@ -293,11 +293,16 @@ impl<D: Nand> Transaction<D> {
 
     fn store(&self, value: &[u8]) -> Result<Descriptor, EngineError> {
         let xid = self.xid;
-        let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
-        let stored = self.metered(|| self.runtime.store_value(&plan, value));
-        let stored = self.runtime.engine().stored(xid, &plan, stored);
-        self.runtime.wake_others();
-        stored.map(|()| plan.descriptor)
+        loop {
+            let plan = self.run(|engine| engine.plan_value(xid, value.len()))?;
+            let stored = self.metered(|| self.runtime.store_value(xid, &plan, value));
+            let stored = self.runtime.engine().stored(xid, &plan, stored);
+            self.runtime.wake_others();
+            match stored {
+                Err(EngineError::Full) if self.metered(|| self.runtime.free_room())? => {}
+                stored => return stored.map(|()| plan.descriptor),
+            }
+        }
     }
 
     /// Changes `bytes` at `offset` of the value of `key`; only these bytes are logged and kept.

@@ -80,8 +80,6 @@ pub(crate) struct Tree {
     pub(crate) rows: Rows,
     /// Scheme of appends that the options have for its name, if one of its own.
     pub(crate) declared: Option<AppendScheme>,
-    /// Restart read a record that concerns it.
-    pub(crate) is_logged: bool,
     /// It was dropped, and something of it is left.
     pub(crate) dropped: Option<Box<Dropped>>,
 }
@@ -105,7 +103,6 @@ impl Tree {
             habit: Habit::default(),
             rows: Rows::default(),
             declared: None,
-            is_logged: false,
             dropped: None,
         }
     }
@@ -198,22 +195,16 @@ impl Engine {
             return found.ok_or(Stop::Error(EngineError::NoTable));
         }
         self.require_sound()?;
-        let next = u32::try_from(self.trees.len()).unwrap_or(u32::MAX);
-        let vacant = self.drops.vacant();
-        if vacant.is_none() && !self.can_count_table() {
-            return Err(EngineError::Full.into());
-        }
-        let id = vacant.unwrap_or(next);
-        let (table, root) = (Table::of(id), self.take_page()?);
+        self.demand_table()?;
+        let (table, root) = (Table::of(self.trees.next()), self.take_page()?);
         if let Err(stop) = self.put(xid, CATALOG, name.as_bytes(), &encode_entry(table, root)) {
             self.unused_pages.push(root);
             return Err(stop);
         }
         self.transaction(xid)?.created.push(table);
-        self.drops.take_vacant(id);
         let declared = self.options.append_scheme.own(name.as_bytes());
-        if let Some(slot) = self.tree_slot(id) {
-            *slot = Tree { declared, ..Tree::new(id, Some(root)) };
+        if let Some(slot) = self.tree_slot(table.id) {
+            (slot.root, slot.declared) = (Some(root), declared);
         }
         Ok(table.owned_by(self.owner))
     }
@@ -223,13 +214,19 @@ impl Engine {
         table.inside(self.owner)
     }
 
-    /// A table that was never committed is no more: its number and its page are for the next one.
+    /// A table that was never committed is no more: its page is for the next one.
     pub(super) fn forget_created(&mut self, table: Table) {
-        let tree = self.trees.get_mut(table.id as usize);
-        if let Some(root) = tree.and_then(|tree| tree.root.take()) {
+        let tree = self.trees.remove(table.id);
+        if let Some(root) = tree.and_then(|tree| tree.root) {
             self.forget_page(root);
             self.unused_pages.push(root);
-            self.drops.add_vacant(table.id);
+        }
+    }
+
+    /// Restart knows every table: what it met of others belonged to some that are gone.
+    pub(crate) fn forget_nameless(&mut self) {
+        for tree in self.trees.take_nameless() {
+            self.note_deltas_size(tree.deltas.size(), DeltaMap::new().size());
         }
     }
 
@@ -247,14 +244,7 @@ impl Engine {
 
     /// The tree's place, made when restart meets its deltas before its name.
     pub(crate) fn tree_slot(&mut self, id: u32) -> Option<&mut Tree> {
-        if id > TREE_ID_MAX {
-            return None;
-        }
-        while self.trees.len() <= id as usize {
-            let next = u32::try_from(self.trees.len()).ok()?;
-            self.trees.push(Tree::new(next, None));
-        }
-        self.trees.get_mut(id as usize)
+        self.trees.slot(id)
     }
 
     pub(crate) fn tree(&self, table: Table) -> Step<&Tree> {
@@ -292,5 +282,5 @@ impl Engine {
     }
 }
 
-/// Largest tree id that is believed: bounds what a damaged log can make us allocate.
-pub(super) const TREE_ID_MAX: u32 = 1 << 20;
+/// Largest number of a tree: keys end at the number behind their tree's.
+pub(super) const TREE_ID_MAX: u32 = u32::MAX - 2;

@@ -30,7 +30,7 @@ use super::spans::PageSpans;
 use super::spill::{CommittedRun, Run};
 use super::transaction::PENDING_SHARE;
 use super::value::Release;
-use super::{Engine, Step, Table, journal};
+use super::{Engine, Step, Table, Tree, journal};
 use crate::bugs::SeededBug;
 use crate::log::{Cursor, LogPosition};
 use crate::options::Compaction;
@@ -161,8 +161,10 @@ pub(crate) struct Master {
     pub(crate) epoch: u32,
     /// Durable frontier: a log that ends before it is damaged.
     pub(crate) durable: Lsn,
-    /// Rows of each tree, in the order of their numbers.
-    pub(crate) entry_counts: Vec<i64>,
+    /// No table ever had this number or a higher one.
+    pub(crate) next_table: u32,
+    /// Rows of each tree by its number, as many as [`COUNT_MAX`] at most.
+    pub(crate) entry_counts: Vec<(u32, u64)>,
     pub(crate) runs: Vec<MasterRun>,
     pub(crate) values: Vec<(Lsn, Vec<u8>)>,
     /// Pages of runs that nobody needs any more, once this record is durable.
@@ -177,18 +179,26 @@ pub(crate) struct MasterRun {
     pub(crate) rolled_back: Vec<(u64, u64)>,
 }
 
-const MASTER_VERSION: u8 = 4;
+const MASTER_VERSION: u8 = 5;
 
 /// Bytes of a master record without the elements of its lists.
-pub(crate) const MASTER_HEAD_SIZE: usize = 65;
+pub(crate) const MASTER_HEAD_SIZE: usize = 69;
+
+/// Bytes that count the rows of one table.
+pub(crate) const TABLE_COUNT_SIZE: usize = 10;
+
+/// Most rows of a table that are counted: as many as six bytes say.
+const COUNT_MAX: u64 = (1 << 48) - 1;
 
 /// Bytes of a deferred release beside what it releases, at most.
 const RELEASE_SIZE: usize = 20;
 
 impl Master {
     /// ```text
-    /// 4 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
-    ///   | epoch u32 | durable u64 | counts | runs | values | pages        lists: count u32, then elements
+    /// 5 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
+    ///   | epoch u32 | durable u64 | next table u32 | counts | runs | values | pages
+    ///                                                                    lists: count u32, then elements
+    /// count: table u32 | rows u48
     /// ```
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![MASTER_VERSION];
@@ -200,9 +210,11 @@ impl Master {
         out.extend(self.begin.chain.predecessor.to_le_bytes());
         out.extend(self.epoch.to_le_bytes());
         out.extend(self.durable.0.to_le_bytes());
+        out.extend(self.next_table.to_le_bytes());
         out.extend((self.entry_counts.len() as u32).to_le_bytes());
-        for count in &self.entry_counts {
-            out.extend(count.to_le_bytes());
+        for (table, count) in &self.entry_counts {
+            out.extend(table.to_le_bytes());
+            out.extend_from_slice(&count.to_le_bytes()[..TABLE_COUNT_SIZE - size_of::<u32>()]);
         }
         out.extend((self.runs.len() as u32).to_le_bytes());
         for run in &self.runs {
@@ -235,8 +247,10 @@ impl Master {
         master.begin.chain.predecessor = input.u32()?;
         master.epoch = input.u32()?;
         master.durable = Lsn(input.u64()?);
+        master.next_table = input.u32()?;
         for _ in 0..input.u32()? {
-            master.entry_counts.push(input.u64()? as i64);
+            let (table, [low, high]) = (input.u32()?, [input.u32()?, input.u16()?.into()]);
+            master.entry_counts.push((table, u64::from(high) << 32 | u64::from(low)));
         }
         for _ in 0..input.u32()? {
             master.runs.push(MasterRun::decode(&mut input)?);
@@ -302,6 +316,10 @@ pub(crate) struct Input<'a>(pub(crate) Cursor<'a>);
 impl<'a> Input<'a> {
     fn u8(&mut self) -> Option<u8> {
         self.0.byte().ok()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(self.0.take(2).ok()?.try_into().ok()?))
     }
 
     pub(crate) fn u32(&mut self) -> Option<u32> {
@@ -545,9 +563,9 @@ impl Engine {
     /// The first delta at or below the cutoff, by tree and key, from a key of a tree on.
     fn next_old_delta(&self, number: usize, from: &[u8]) -> Option<(usize, Vec<u8>)> {
         let below = Lsn(self.cycle.cutoff.0 + 1);
-        (number..self.trees.len()).find_map(|at| {
+        self.trees.from(number).filter(|tree| tree.root.is_some()).find_map(|tree| {
+            let at = tree.id as usize;
             let from = if at == number { from } else { &[] };
-            let tree = self.trees.get(at).filter(|tree| tree.root.is_some())?;
             let (key, ..) = tree.deltas.older_than(below, Bound::Included(from)).next()?;
             Some((at, key.to_vec()))
         })
@@ -558,10 +576,12 @@ impl Engine {
         let below = Lsn(self.cycle.cutoff.0 + 1);
         let room = self.copy_record_size();
         if self.bugs.has(SeededBug::SkipCopies) {
-            number = self.trees.len();
+            number = usize::MAX;
         }
-        while number < self.trees.len() {
-            let tree = &self.trees[number];
+        while let Some(tree) = self.trees.first_from(number) {
+            if number != tree.id as usize {
+                (number, after) = (tree.id as usize, None);
+            }
             let before = self.log.pending_bytes();
             let (copied, last) =
                 journal::append_copies(&mut self.log, self.cycle.number, tree, below, after, room);
@@ -577,7 +597,7 @@ impl Engine {
             if after.is_none() {
                 number += 1;
             }
-            let is_more = bytes > 0 && number < self.trees.len();
+            let is_more = bytes > 0 && self.trees.first_from(number).is_some();
             if is_more && self.log.pending_bytes() >= self.copy_batch_size() {
                 self.cycle.phase = Phase::Copying { tree: number, after };
                 self.want_flush();
@@ -612,6 +632,7 @@ impl Engine {
             return Ok(None);
         }
         self.cycle.phase = Phase::Saving;
+        self.note_given_saved();
         self.cycle.grouped_saved = self.cycle.grouped_pages;
         let master = self.master().encode();
         let release_before = self.cycle.begin.page;
@@ -632,7 +653,7 @@ impl Engine {
         let bare =
             self.runs.bare_lsns().map(|lsn| MasterRun::size_of(&MasterRun::bare(lsn).run, 0));
         let lists = releases.chain(open).chain(bare).sum::<usize>() + self.run_record_size();
-        MASTER_HEAD_SIZE + self.trees.len() * 8 + lists + self.open_pages_size()
+        MASTER_HEAD_SIZE + self.counts_size() + lists + self.open_pages_size()
     }
 
     /// Bytes of it that name the runs of committed transactions.
@@ -678,13 +699,18 @@ impl Engine {
             rolled_back: run.rolled_back.clone(),
         };
         let bare = self.runs.bare_lsns().map(MasterRun::bare);
+        let count = |tree: &Tree| {
+            let rows = u64::try_from(tree.entry_count).unwrap_or(0);
+            (tree.id, rows.min(COUNT_MAX))
+        };
         Master {
             cycle: self.cycle.number,
             cutoff: self.cycle.cutoff,
             begin: self.cycle.begin,
             epoch: self.log.epoch(),
             durable: self.durable(),
-            entry_counts: self.trees.iter().map(|tree| tree.entry_count).collect(),
+            next_table: self.trees.next(),
+            entry_counts: self.trees.iter().map(count).collect(),
             runs: self.runs.unfinished().map(run).chain(bare).collect(),
             values: self.trims.deferred().filter_map(value).collect(),
             pages: self.trims.deferred().filter_map(pages).chain(covered).collect(),
@@ -698,6 +724,7 @@ impl Engine {
         self.cycle.grouped_pages -= std::mem::take(&mut self.cycle.grouped_saved);
         self.cycle.end_page = Some(self.log_page);
         self.drops_saved();
+        self.take_given_saved();
         if self.freed_lsn <= self.cycle.cutoff {
             self.freed_lsn = Lsn::ZERO;
         }
@@ -712,6 +739,7 @@ impl Engine {
         self.end_cycle();
         self.cycle.grouped_saved = 0;
         self.drops_uncovered();
+        self.keep_given_saved();
         for run in std::mem::take(&mut self.cycle.loaded) {
             self.runs.keep_loaded(run);
         }
@@ -812,8 +840,9 @@ mod tests {
         let values = vec![(Lsn(1), vec![0; 17])];
         let apart: PageSpans = [1, 3, 5].map(LogicalPage).into_iter().collect();
         let pages = vec![(Lsn(1), GroupId(2), apart.clone())];
-        let master = Master { values, pages, ..Master::default() };
-        let sizes = 2 * RELEASE_SIZE + 17 + apart.encoded_size();
+        let entry_counts = vec![(7, 3), (1 << 30, COUNT_MAX)];
+        let master = Master { values, pages, next_table: 9, entry_counts, ..Master::default() };
+        let sizes = 2 * (RELEASE_SIZE + TABLE_COUNT_SIZE) + 17 + apart.encoded_size();
         assert!(master.encode().len() <= MASTER_HEAD_SIZE + sizes);
         assert_eq!(Master::decode(&master.encode()), Some(master));
     }

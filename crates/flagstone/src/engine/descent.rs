@@ -243,7 +243,7 @@ impl Engine {
         let fault = |_| EngineError::Corrupt { page, check: "node does not parse" };
         let view = NodeView::parse(&image).map_err(fault)?;
         let (tree, level) = (view.tree(), view.level());
-        if tree as usize >= self.trees.len() {
+        if self.trees.get(tree as usize).is_none() {
             return Err(EngineError::Corrupt { page, check: "node of a tree that does not exist" });
         }
         if self.busy.contains(&page) && self.buries(info.lsn) && !self.awaits_install(page) {
@@ -257,8 +257,9 @@ impl Engine {
             self.note_version(page, Some(&info));
             return Ok(());
         }
-        let structure = &self.trees[tree as usize].structure;
-        let (image, lsn) = structure.apply(&image, info.lsn).unwrap_or((image, info.lsn));
+        let of_tree = self.trees.get(tree as usize);
+        let applied = of_tree.and_then(|tree| tree.structure.apply(&image, info.lsn));
+        let (image, lsn) = applied.unwrap_or((image, info.lsn));
         self.place(page, lsn, image, Class::Inner);
         Ok(())
     }

@@ -25,8 +25,7 @@
 //!   any more.
 //! - **X4** The record that frees the root stands before the commit that takes the entry away, and the root
 //!   is free when both are durable: its number gets no other owner while the entry names it.
-//! - **X5** The number of a table that is gone names another one no earlier than in the next session, and when
-//!   no record that a restart reads concerns it: no handle of before is left, and nothing to be put back.
+//! - **X5** The number of a table that is gone never names another one.
 
 use std::collections::VecDeque;
 
@@ -121,32 +120,12 @@ pub(crate) struct Freed {
 pub(crate) struct Drops {
     tables: Vec<u32>,
     freed: VecDeque<Freed>,
-    /// Numbers that name no table (X5): records may concern them, a checkpoint under way leaves these behind,
-    /// and there are none.
-    stale: Vec<u32>,
-    covered: Vec<u32>,
-    vacant: Vec<u32>,
 }
 
 impl Drops {
     /// Whether a table that was dropped has pages yet.
     pub(super) fn has_tables(&self) -> bool {
         !self.tables.is_empty()
-    }
-
-    /// A number for a new table that an old one had.
-    pub(super) fn vacant(&self) -> Option<u32> {
-        self.vacant.last().copied()
-    }
-
-    /// Nobody has this number any more, and nothing in the log does.
-    pub(super) fn add_vacant(&mut self, id: u32) {
-        self.vacant.push(id);
-    }
-
-    /// A new table took its number.
-    pub(super) fn take_vacant(&mut self, id: u32) {
-        self.vacant.retain(|vacant| *vacant != id);
     }
 
     /// Whether records are in the log whose pages are not free yet.
@@ -187,7 +166,9 @@ impl Engine {
             tree.dropped.take_if(|dropped| dropped.lsn > durable);
         }
         let trees = &self.trees;
-        self.drops.tables.retain(|id| trees[*id as usize].dropped.is_some());
+        let is_dropped =
+            |id: u32| trees.get(id as usize).is_some_and(|tree| tree.dropped.is_some());
+        self.drops.tables.retain(|id| is_dropped(*id));
     }
 
     /// Whether a table was dropped and something of it is left.
@@ -235,7 +216,7 @@ impl Engine {
             return None;
         }
         let can_go_on = |id: &&u32| {
-            let tree = &self.trees[**id as usize];
+            let Some(tree) = self.trees.get(**id as usize) else { return false };
             tree.dropped.as_ref().is_some_and(|dropped| match dropped.phase {
                 Phase::Waiting => self.may_clear(tree, dropped),
                 Phase::Cleared | Phase::Covered => false,
@@ -261,14 +242,18 @@ impl Engine {
     /// The next step for a table that was dropped.
     pub(super) fn drop_step(&mut self) -> Step<Next> {
         let Some(id) = self.next_dropped() else {
-            if self.drops.tables.iter().any(|id| !self.trees[*id as usize].reshaping.is_none()) {
+            let mut dropped = self.trees.iter().filter(|tree| tree.dropped.is_some());
+            if self.drops.has_tables() && dropped.any(|tree| !tree.reshaping.is_none()) {
                 self.await_installs();
             }
             return Ok(Next::Idle);
         };
         let table = Table::of(id);
         let payload_size = self.payload_size;
-        let Some(dropped) = self.trees[id as usize].dropped.as_mut() else { return Ok(Next::Idle) };
+        let tree = self.trees.get_mut(id as usize);
+        let Some(dropped) = tree.and_then(|tree| tree.dropped.as_mut()) else {
+            return Ok(Next::Idle);
+        };
         if dropped.phase == Phase::Waiting {
             self.clear(table);
             return Ok(Next::Stepped);
@@ -315,32 +300,18 @@ impl Engine {
         self.want_checkpoint();
     }
 
-    /// Restart knows every table: the other numbers are of some that are gone.
-    pub(crate) fn note_vacant(&mut self) {
-        let gone = self.trees.iter().filter(|tree| tree.root.is_none());
-        let (stale, vacant): (Vec<&Tree>, _) = gone.partition(|tree| tree.is_logged);
-        self.drops.stale = stale.iter().map(|tree| tree.id).collect();
-        self.drops.vacant = vacant.iter().map(|tree| tree.id).collect();
-    }
-
     /// A checkpoint begins: it finds no change of the tables that are clear.
     pub(super) fn drops_covered(&mut self) {
-        let stale = std::mem::take(&mut self.drops.stale);
-        self.drops.covered.extend(stale);
         self.move_drops(Phase::Cleared, Phase::Covered);
     }
 
     /// A checkpoint that had begun was given up.
     pub(super) fn drops_uncovered(&mut self) {
-        let covered = std::mem::take(&mut self.drops.covered);
-        self.drops.stale.extend(covered);
         self.move_drops(Phase::Covered, Phase::Cleared);
     }
 
     /// The checkpoint is durable: what it covered can be released.
     pub(super) fn drops_saved(&mut self) {
-        let covered = std::mem::take(&mut self.drops.covered);
-        self.drops.vacant.extend(covered);
         self.move_drops(Phase::Covered, Phase::Releasing);
     }
 
@@ -433,14 +404,11 @@ impl Engine {
     pub(crate) fn freed(&mut self, freed: Freed) {
         let Freed { table, pages, values, is_last, .. } = freed;
         pages.into_iter().for_each(|page| self.forget_page(page));
-        let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
+        let Some(tree) = self.trees.get(table.id as usize) else { return };
         // A snapshot from before the drop would have kept all of it.
         let lsn = tree.dropped.as_ref().map_or(Lsn::ZERO, |dropped| dropped.lsn);
-        if is_last {
-            let before = tree.deltas.size();
-            *tree = Tree::new(table.id, None);
-            let after = tree.deltas.size();
-            self.note_deltas_size(before, after);
+        if is_last && let Some(tree) = self.trees.remove(table.id) {
+            self.note_deltas_size(tree.size(), Tree::new(table.id, None).size());
             self.drops.tables.retain(|id| *id != table.id);
         }
         self.drop_refs(values, lsn);
@@ -478,14 +446,15 @@ mod tests {
         let second = database.snapshot().unwrap();
         fill(kept, 0..20);
         database.merge().unwrap();
-        let retained = database.runtime().engine().trees[table.id as usize].retained.bytes();
+        let retained =
+            database.runtime().engine().trees.get(table.id as usize).unwrap().retained.bytes();
         assert!(retained > 0, "no old leaf is kept");
         drop(first);
         for _ in 0..10 {
             fill(kept, 0..20);
             database.merge().unwrap();
         }
-        let is_gone = database.runtime().engine().trees[table.id as usize].root.is_none();
+        let is_gone = database.runtime().engine().trees.get(table.id as usize).is_none();
         assert!(is_gone, "the second snapshot keeps the table");
         drop(second);
         (0..3).for_each(|_| database.merge().unwrap());
@@ -516,7 +485,7 @@ mod tests {
         transaction.commit().unwrap();
         let reshapes = database.stats().engine.reshapes;
         database.drop_table("t").unwrap();
-        let is_gone = database.runtime().engine().trees[table.id as usize].root.is_none();
+        let is_gone = database.runtime().engine().trees.get(table.id as usize).is_none();
         assert!(is_gone, "the table is not freed yet");
         assert_eq!(database.stats().engine.reshapes, reshapes, "its leaves were merged");
     }

@@ -3,7 +3,7 @@
 use flagstone_space::{Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use super::catalog::TREE_ID_MAX;
-use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun};
+use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun, TABLE_COUNT_SIZE};
 use super::merge::grown_by;
 use super::transaction::Transaction;
 use super::{Engine, Step, Stop, Wait};
@@ -69,6 +69,11 @@ const RESTART_USE_PERCENT: u64 = 95;
 /// Share of a checkpoint's record, in percent, up to which transactions may write before their
 /// commit; the rest is for values whose release waits for a snapshot.
 const RECORD_USE_PERCENT: usize = 50;
+
+/// Share of a checkpoint's record, in percent, that counts the rows of tables.
+const COUNTS_PERCENT: usize = 25;
+
+const _: () = assert!(RECORD_USE_PERCENT + COUNTS_PERCENT < 100, "values wait in the rest");
 
 /// LSNs that keep changes apart take at most one part in this many of a checkpoint's record.
 const APART_SHARE: usize = 8;
@@ -201,8 +206,7 @@ impl Engine {
         if self.hurry_runs() {
             return Err(Stop::Wait(Wait::Memory));
         }
-        self.demand_shorter_log()?;
-        Err(self.fullness().into())
+        self.refuse_when_full()
     }
 
     /// Whether a value may take `pages` now. Where there are too few the device grows, or merging gives back
@@ -214,11 +218,21 @@ impl Engine {
         match is_short {
             false => Ok(()),
             true if self.growth.is_settling => Err(Stop::Wait(Wait::Memory)),
-            true => {
-                self.demand_shorter_log()?;
-                Err(self.fullness().into())
-            }
+            true => self.refuse_when_full(),
         }
+    }
+
+    /// Nothing is left to merge: waits for the room that the log has beyond its share, then for that of snapshots, and
+    /// refuses where there is none.
+    fn refuse_when_full(&mut self) -> Step<()> {
+        self.demand_shorter_log()?;
+        if self.has_given_back() {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if self.frees_room() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Err(self.fullness().into())
     }
 
     /// Waits until data have what the log got beyond its share while the device grew. What it holds goes first, with a
@@ -311,17 +325,38 @@ impl Engine {
             || self.has_pages_for(pages + self.view.capacity_pages / CLAIM_SPARE_SHARE)
     }
 
-    /// Whether the record of a checkpoint can count the rows of one table more.
-    pub(crate) fn can_count_table(&self) -> bool {
-        self.trees.len() < TREE_ID_MAX as usize
-            && self.fits_record(MASTER_HEAD_SIZE + (self.trees.len() + 1) * 8)
+    /// Bytes of a checkpoint's record that count the rows of tables.
+    pub(super) fn counts_size(&self) -> usize {
+        self.trees.len() * TABLE_COUNT_SIZE
     }
 
-    /// Pages that a transaction may write before its commit while nothing else is unfinished.
+    /// How many tables there may be: their counts have a share of a checkpoint's record to themselves.
+    pub(crate) fn table_count_max(&self) -> usize {
+        let counts = self.view.record_room * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
+        // The catalog has a count, too.
+        counts.saturating_sub(1)
+    }
+
+    /// Passes when there may be one table more. Those that were dropped count until they are free.
+    pub(super) fn demand_table(&mut self) -> Step<()> {
+        if self.trees.next() > TREE_ID_MAX {
+            return Err(EngineError::TooManyTables.into());
+        }
+        if self.trees.len() <= self.table_count_max() {
+            return Ok(());
+        }
+        if self.drops.has_tables() {
+            self.frees_room();
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        Err(EngineError::TooManyTables.into())
+    }
+
+    /// Pages that a transaction may write before its commit while nothing else is unfinished: the same on every day of
+    /// a database, whatever else its record says.
     pub(crate) fn nameable_pages(&self) -> usize {
-        let idle_size = MASTER_HEAD_SIZE + self.trees.len() * 8;
         let usable = self.view.record_room * RECORD_USE_PERCENT / 100;
-        usable.saturating_sub(idle_size) / OPEN_GROUP_PAGE_SIZE
+        usable.saturating_sub(MASTER_HEAD_SIZE) / OPEN_GROUP_PAGE_SIZE
     }
 
     /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: the record of a
@@ -341,15 +376,53 @@ impl Engine {
         self.fits_record(stays + pages * OPEN_GROUP_PAGE_SIZE + names) && self.log_names(xid, names)
     }
 
+    /// Waits until `xid` may write `pages` more before its commit, which runs name with `names` bytes. What is released,
+    /// and what the last checkpoint said, goes first; then what waits for a flush, and then what a snapshot keeps.
+    pub(super) fn demand_names(&mut self, xid: Xid, pages: usize, names: usize) -> Step<()> {
+        if self.is_garbage_long(xid) {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if self.can_name_more(xid, pages, names) {
+            return Ok(());
+        }
+        if self.has_release() {
+            return Err(Stop::Wait(Wait::Memory));
+        }
+        if self.may_name_more(xid, pages, names) {
+            return Err(Stop::Wait(Wait::Log));
+        }
+        if !self.log_names(xid, names) {
+            return Err(EngineError::TooLarge.into());
+        }
+        if self.trims.awaits_flush(self.durable()) {
+            return Err(Stop::Wait(Wait::Durable(self.committed)));
+        }
+        match self.end_snapshot_for_names() {
+            true => Err(Stop::Wait(Wait::Memory)),
+            false => Err(EngineError::TooLarge.into()),
+        }
+    }
+
+    /// Whether a record of `size` bytes leaves what is not given to transactions. Counts have a share of their own.
     fn fits_record(&self, size: usize) -> bool {
-        size * 100 <= self.view.record_room * RECORD_USE_PERCENT
+        size.saturating_sub(self.counts_size()) * 100 <= self.view.record_room * RECORD_USE_PERCENT
     }
 
     /// Whether one record in the log names the runs of `xid`, and one more in `names` bytes.
     fn log_names(&self, xid: Xid, names: usize) -> bool {
-        let log_size = self.view.log_budget as usize * self.view.log_page_size;
         let commit_size = self.transactions.get(&xid).map_or(0, Transaction::named_size);
-        commit_size + names <= log_size / COMMIT_LOG_SHARE
+        commit_size + names <= self.commit_names_max()
+    }
+
+    /// Bytes that names in one commit record may take.
+    fn commit_names_max(&self) -> usize {
+        self.view.log_budget as usize * self.view.log_page_size / COMMIT_LOG_SHARE
+    }
+
+    /// Whether what `xid` gave back makes the record of its commit long, for want of a checkpoint.
+    fn is_garbage_long(&self, xid: Xid) -> bool {
+        let garbage = self.transactions.get(&xid).map_or(0, Transaction::garbage_size);
+        garbage > self.commit_names_max()
     }
 
     /// Waits until a log that grows with its device is large enough for the commit of `xid`.
@@ -379,7 +452,7 @@ impl Engine {
     pub(crate) fn is_record_filling(&self) -> bool {
         let is_much = self.runs.loaded_size() * LOADED_SHARE > self.view.record_room;
         self.are_many_apart()
-            || is_much && self.record_size() * 200 > self.view.record_room * RECORD_USE_PERCENT
+            || is_much && !self.fits_record(2 * (self.record_size() - self.counts_size()))
     }
 
     /// The part of a checkpoint's record that runs which wait take of what they may have, beside those that

@@ -8,6 +8,7 @@ use super::Engine;
 use super::catalog::Tree;
 use super::checkpoint::MasterRun;
 use super::transaction::{Transaction, split_private_key};
+use super::value::Descriptor;
 use crate::delta::{KeyRange, pack};
 use crate::log::{Blob, Changes, Copies, Install, ItemBuf, LogWriter, Record, Separator};
 
@@ -35,6 +36,8 @@ impl Engine {
             runs.push(Blob(&bytes));
         }
         transaction.dropped.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
+        let garbage = garbage_of(transaction);
+        garbage.iter().for_each(|descriptor| dropped.push(Blob(descriptor)));
         self.open_log();
         self.log.skip(transaction.runs.len() as u64);
         let head = Record::Commit {
@@ -104,6 +107,13 @@ impl Engine {
             self.freed_lsn = self.freed_lsn.max(lsn);
         }
     }
+}
+
+/// What names the pages that a transaction gave back: a mount may find them in its group.
+fn garbage_of(transaction: &Transaction) -> Option<Vec<u8>> {
+    let pages = [&transaction.given_back[..], &transaction.given_saved].concat();
+    let group = transaction.group.filter(|_| !pages.is_empty())?;
+    Some(Descriptor::of_pages(group, pages).encode())
 }
 
 /// Appends the changes of a commit record, which end it.

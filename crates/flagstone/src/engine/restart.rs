@@ -78,9 +78,10 @@ impl Engine {
         self.replaying = Some(master.cutoff);
         self.log_page = master.begin.page;
         self.durable_chain = master.begin.chain;
-        for (id, count) in master.entry_counts.iter().enumerate() {
-            if let Some(tree) = u32::try_from(id).ok().and_then(|id| self.tree_slot(id)) {
-                tree.entry_count = *count;
+        self.trees.note_next(master.next_table);
+        for (id, count) in &master.entry_counts {
+            if let Some(tree) = self.tree_slot(*id) {
+                tree.entry_count = i64::try_from(*count).unwrap_or(i64::MAX);
             }
         }
         for run in &master.runs {
@@ -221,7 +222,7 @@ impl Engine {
             // Changes that share so long a key would take far more memory than log.
             return Err(DAMAGED);
         }
-        self.tree_slot(table.id).ok_or(DAMAGED)?.is_logged = true;
+        self.tree_slot(table.id).ok_or(DAMAGED)?;
         self.add_delta(table, key, op, lsn);
         Ok(())
     }
@@ -261,7 +262,6 @@ impl Engine {
         }
         let level = install.level;
         let tree = self.tree_slot(install.tree).ok_or(DAMAGED)?;
-        tree.is_logged = true;
         for key in install.deletes.iter() {
             tree.structure.note(level, key.map_err(|_| DAMAGED)?.0, lsn, None);
         }
@@ -300,7 +300,10 @@ impl Engine {
 
     /// The next leaf behind `at` that something was put back for, by its table and a key; none at the end.
     pub(crate) fn next_to_meet(&mut self, at: &mut MeetPoint) -> Step<Option<(Table, Vec<u8>)>> {
-        while let Some(tree) = self.trees.get(at.tree) {
+        while let Some(tree) = self.trees.first_from(at.tree) {
+            if at.tree != tree.id as usize {
+                *at = MeetPoint { tree: tree.id as usize, from: Vec::new() };
+            }
             let rest = KeyRange { low: &at.from, high: None };
             let next = tree.deltas.range(rest).next().map(|entry| entry.key().to_vec());
             let Some(key) = next.filter(|_| tree.root.is_some()) else {
@@ -368,10 +371,12 @@ impl Engine {
     /// Forgets user commits above the cutoff: the second reading puts them back with merges.
     pub(crate) fn forget_replayed(&mut self, cutoff: Lsn) {
         self.replaying = Some(cutoff);
-        for id in 1..self.trees.len() {
-            let before = self.trees[id].deltas.size();
-            self.trees[id].deltas.remove_newer(cutoff);
-            let after = self.trees[id].deltas.size();
+        let ids: Vec<usize> = self.trees.from(1).map(|tree| tree.id as usize).collect();
+        for id in ids {
+            let Some(tree) = self.trees.get_mut(id) else { continue };
+            let before = tree.deltas.size();
+            tree.deltas.remove_newer(cutoff);
+            let after = tree.deltas.size();
             self.note_deltas_size(before, after);
         }
     }

@@ -319,6 +319,32 @@ impl Engine {
         true
     }
 
+    /// Ends the oldest snapshot if a checkpoint's record names something that it alone keeps; false when it does not.
+    pub(crate) fn end_snapshot_for_names(&mut self) -> bool {
+        let durable = self.durable();
+        let oldest = self.snapshots.oldest();
+        let is_of_use = oldest.is_some_and(|oldest| self.trims.awaits_snapshot(durable, oldest));
+        is_of_use && self.end_oldest_snapshot()
+    }
+
+    /// Ends the oldest snapshot if it keeps pages of the device, be they values, old leaves or dropped tables; false when
+    /// it keeps none.
+    pub(crate) fn end_snapshot_for_room(&mut self) -> bool {
+        let Some(oldest) = self.snapshots.oldest() else { return false };
+        let is_kept = |tree: &Tree| {
+            let is_dropped = tree.dropped.as_ref().is_some_and(|dropped| dropped.lsn > oldest);
+            is_dropped || !tree.retained.is_empty()
+        };
+        let keeps =
+            self.trims.awaits_snapshot(self.durable(), oldest) || self.trees.iter().any(is_kept);
+        keeps && self.end_oldest_snapshot()
+    }
+
+    /// Whether background work gives pages back, of a snapshot that ends for them if need be.
+    pub(crate) fn frees_room(&mut self) -> bool {
+        self.has_release() || self.snapshots.has_unpins() || self.end_snapshot_for_room()
+    }
+
     /// Reads `key` as the snapshot sees it.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ use super::pool::Class;
 use super::scan::{Direction, ScanRange};
 use super::spans::PageSpans;
 use super::transaction::{Transaction, private_key, split_private_key};
-use super::{Engine, Fetch, Step, Stop, Table};
+use super::{Engine, Fetch, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::{DeltaMap, DroppedRefs, KeyRange, Op, put_varint, take_varint};
 use crate::error::EngineError;
@@ -472,7 +472,7 @@ impl Engine {
             // tree is not registered yet.
             let (table, _) = split_private_key(entry.key());
             let tree = self.tree_slot(table.id);
-            tree.ok_or(fault(page.unwrap_or(LogicalPage(u32::MAX))))?.is_logged = true;
+            tree.ok_or(fault(page.unwrap_or(LogicalPage(u32::MAX))))?;
             self.add_entry(&entry, lsn);
         }
         if self.runs.note_loaded(number, part) {
@@ -574,29 +574,26 @@ impl Engine {
         self.demand_room(count as u64)?;
         self.demand_log(xid, names)?;
         let has_pages = self.has_pages_for(count as u64);
-        let can_name = self.can_name_more(xid, count, names);
-        let may_name = self.may_name_more(xid, count, names);
-        let may_find_pages = !has_pages && self.hurry_runs();
-        if may_find_pages {
-            return Ok(None);
-        }
-        if has_pages && !can_name && may_name {
-            // The next checkpoint says less than the last one, and names fewer runs of others.
-            self.ask_for_runs();
-            if !self.is_checkpointing() {
-                self.want_checkpoint();
+        let named = match has_pages {
+            true => self.demand_names(xid, count, names),
+            false if self.has_given_back() => Err(Stop::Wait(Wait::Log)),
+            false if self.hurry_runs() || self.frees_room() => return Ok(None),
+            false => Err(EngineError::Full.into()),
+        };
+        match named {
+            Ok(()) => {}
+            Err(Stop::Wait(wait)) => {
+                self.hurry_names(wait);
+                return Ok(None);
             }
-            return Ok(None);
-        }
-        if !has_pages || !can_name {
-            if !self.transaction(xid)?.is_bulk {
-                let why = if has_pages { EngineError::TooLarge } else { EngineError::Full };
+            Err(Stop::Error(why)) if !self.transaction(xid)?.is_bulk => {
                 self.hand.stop_spilling(why);
+                return Ok(None);
             }
-            return Ok(None);
+            Err(_) => return Ok(None),
         }
         if self.unused_pages.len() < count {
-            return Err(Stop::Wait(super::Wait::Pages(count)));
+            return Err(Stop::Wait(Wait::Pages(count)));
         }
         // Everything that may stop comes before the first change.
         let group = self.group_of(xid)?;
@@ -622,6 +619,21 @@ impl Engine {
             transaction.is_spilling = true;
         }
         Ok(Some(SpillJob { xid, group, images, run }))
+    }
+
+    /// A spill waits for room in a checkpoint's record: asks for what makes it.
+    fn hurry_names(&mut self, wait: Wait) {
+        match wait {
+            // The next checkpoint says less than the last one, and names fewer runs of others.
+            Wait::Log => {
+                self.ask_for_runs();
+                if !self.is_checkpointing() {
+                    self.want_checkpoint();
+                }
+            }
+            Wait::Durable(_) => self.want_flush(),
+            _ => {}
+        }
     }
 
     /// A spill failed to reach flash: its transaction cannot go on.

@@ -9,6 +9,8 @@
 //!                     (none): changes forgotten, nothing written
 //! ```
 
+use std::collections::BTreeSet;
+
 use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
 use hashbrown::hash_map;
 
@@ -59,8 +61,12 @@ pub(crate) struct Transaction {
     pub(crate) appends: Vec<GroupAppend>,
     /// Out-of-line values that it stored and no longer needs.
     pub(crate) dropped: DroppedRefs,
+    /// Pages of such values that its group has no more, but may have had in the last checkpoint.
+    pub(super) given_back: Vec<LogicalPage>,
+    /// Those of them that the group does not have in the checkpoint being written.
+    pub(super) given_saved: Vec<LogicalPage>,
     /// Page numbers it took for its group.
-    pub(crate) pages: Vec<LogicalPage>,
+    pub(crate) pages: BTreeSet<LogicalPage>,
     /// How many of them may not be on flash yet.
     pub(super) unwritten: usize,
     /// Where the changes begin that leave memory next.
@@ -98,6 +104,11 @@ impl Transaction {
     pub(crate) fn named_size(&self) -> usize {
         let run = |run: &Run| MasterRun::size_of(run, self.rolled_back.len());
         self.runs.iter().map(run).chain(self.dropped.iter().map(|value| 20 + value.len())).sum()
+    }
+
+    /// Bytes of the pages that it gave back, in its commit record.
+    pub(super) fn garbage_size(&self) -> usize {
+        (self.given_back.len() + self.given_saved.len()) * size_of::<u32>()
     }
 
     /// Changes with each of its changes, and with each savepoint that it goes back to.
@@ -217,6 +228,7 @@ impl Engine {
             self.end(xid);
             return Ok(self.ticket(lsn, durability));
         }
+        self.demand_no_garbage(xid)?;
         self.pass_claim(xid)?;
         self.pass_bulk(xid)?;
         self.admit_commit(xid)?;
@@ -281,6 +293,8 @@ impl Engine {
                 self.add_entry(&entry, lsn);
             }
         }
+        // Its record says that they are garbage: whoever has the numbers now, has them in another group.
+        self.take_back(transaction.given_back.iter().chain(&transaction.given_saved).copied());
         let growth = transaction.growth_at_most(self.payload_size);
         self.growth.committed(growth);
         if growth == 0 {
@@ -304,19 +318,21 @@ impl Engine {
         if let Some(group) = transaction.group {
             self.trims.discard_group(group);
         }
-        if !transaction.pages.is_empty() {
+        let Transaction { pages, given_back, given_saved, created, .. } = transaction;
+        self.take_back(pages.into_iter().chain(given_back).chain(given_saved));
+        created.into_iter().for_each(|table| self.forget_created(table));
+        self.release(xid);
+    }
+
+    /// Numbers that their owner needs no more.
+    pub(super) fn take_back(&mut self, pages: impl Iterator<Item = LogicalPage>) {
+        for page in pages {
             // What found no pages for a split may find some now.
             self.hand.forget_stuck();
-        }
-        for page in transaction.pages {
             // The number will have another owner: nothing of this one may be found under it.
             self.forget_page(page);
             self.unused_pages.push(page);
         }
-        for table in transaction.created {
-            self.forget_created(table);
-        }
-        self.release(xid);
     }
 
     pub(super) fn release(&mut self, xid: Xid) {
@@ -403,7 +419,7 @@ impl Engine {
 
     /// Whether the transaction may add a change now; the largest one spills when not (rule D7).
     pub(crate) fn admit_write(&mut self, xid: Xid) -> Step<()> {
-        self.transaction(xid)?;
+        self.demand_no_garbage(xid)?;
         let is_crowded = self.may_be_ahead() && {
             self.pool.shrink(self.frames_max());
             self.frames_exceed()

@@ -50,6 +50,11 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// Names pages alone: the value is gone.
+    pub(super) fn of_pages(group: GroupId, pages: Vec<LogicalPage>) -> Self {
+        Self { size: 0, group, is_indirect: false, pages }
+    }
+
     /// Bytes of the value.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -117,10 +122,14 @@ pub(crate) struct ValuePlan {
 }
 
 impl ValuePlan {
-    /// Pages of the value and of the lists that lead to them.
-    fn page_count(&self) -> usize {
-        let lists = if self.descriptor.is_indirect { self.descriptor.pages.len() } else { 0 };
-        self.chunks.len() + lists
+    /// Lists that lead to the pages of the value.
+    fn lists(&self) -> &[LogicalPage] {
+        if self.descriptor.is_indirect { &self.descriptor.pages } else { &[] }
+    }
+
+    /// Pages of the value, and of the lists that lead to them.
+    pub(crate) fn pages(&self) -> Vec<LogicalPage> {
+        [&self.chunks, self.lists()].concat()
     }
 }
 
@@ -145,6 +154,7 @@ impl Engine {
             return Err(EngineError::ValueTooLong { size, size_max }.into());
         }
         self.require_sound()?;
+        self.demand_no_garbage(xid)?;
         let chunk_size = self.payload_size - VALUE_PAGE_HEADER_SIZE;
         let chunk_count = size.div_ceil(chunk_size);
         let direct_max =
@@ -152,15 +162,6 @@ impl Engine {
         let list_count =
             if chunk_count > direct_max { chunk_count.div_ceil(chunk_size / 4) } else { 0 };
         let page_count = chunk_count + list_count;
-        self.demand_log(xid, 0)?;
-        if !self.can_name_more(xid, page_count, 0) {
-            // What waits to be released is still listed, and so is what the last checkpoint said.
-            return Err(match self.may_name_more(xid, page_count, 0) {
-                _ if self.has_release() => super::Stop::Wait(super::Wait::Memory),
-                true => super::Stop::Wait(super::Wait::Log),
-                false => EngineError::TooLarge.into(),
-            });
-        }
         self.admit_pages(page_count as u64)?;
         if self.unused_pages.len() < page_count {
             return Err(super::Stop::Wait(super::Wait::Pages(page_count)));
@@ -171,11 +172,31 @@ impl Engine {
         let lists: Vec<LogicalPage> = self.unused_pages.drain(..list_count).collect();
         let own = self.transaction(xid)?;
         own.pages.extend(chunks.iter().chain(&lists));
-        own.unwritten += page_count;
         let is_indirect = list_count > 0;
         let pages = if is_indirect { lists } else { chunks.clone() };
         let descriptor = Descriptor { size: size as u32, group, is_indirect, pages };
         Ok(ValuePlan { descriptor, chunks, chunk_size })
+    }
+
+    /// Pages of a value that are written before a record is asked again whether it can name more.
+    pub(crate) fn value_part_pages(&self) -> usize {
+        (self.nameable_pages() / PARTS_NAMED).clamp(1, PART_PAGES_MAX)
+    }
+
+    /// Lets `xid` write the next `pages` of a value. What a record says of those before is known by then: most follow
+    /// each other and take one entry together, so that a value needs less than all of its pages one by one might.
+    pub(crate) fn begin_part(&mut self, xid: Xid, pages: usize) -> Step<()> {
+        self.demand_log(xid, 0)?;
+        self.demand_names(xid, pages, 0)?;
+        self.transaction(xid)?.unwritten += pages;
+        Ok(())
+    }
+
+    /// What came of them is seen on flash.
+    pub(crate) fn end_part(&mut self, xid: Xid, pages: usize) {
+        if let Some(own) = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none()) {
+            own.unwritten -= pages;
+        }
     }
 
     /// What came of writing the pages of a value: none stay that nothing will refer to.
@@ -186,13 +207,14 @@ impl Engine {
         result: Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         let own = self.transactions.get_mut(&xid).filter(|own| own.doom.is_none());
-        let is_live = own.map(|own| own.unwritten -= plan.page_count()).is_some();
         match &result {
             // It was ended while they were written: its group was given up without them.
-            _ if !is_live => self.trims.discard_group(plan.descriptor.group),
-            Err(_) if !plan.descriptor.is_indirect => self.drop_stored(xid, &plan.descriptor),
-            // No list leads to those that were written.
-            Err(error) => self.doom(xid, error.clone()),
+            _ if own.is_none() => self.trims.discard_group(plan.descriptor.group),
+            // Lists may not lead to all that were written.
+            Err(_) => {
+                let all = Descriptor::of_pages(plan.descriptor.group, plan.pages());
+                self.drop_stored(xid, &all);
+            }
             Ok(()) => {}
         }
         result
@@ -205,6 +227,58 @@ impl Engine {
         }
     }
 
+    /// Waits until the pages of values that `xid` stored and no longer names are given back.
+    pub(super) fn demand_no_garbage(&mut self, xid: Xid) -> Step<()> {
+        match self.transaction(xid)?.dropped.is_empty() {
+            true => Ok(()),
+            false => Err(super::Stop::Wait(super::Wait::Garbage(xid))),
+        }
+    }
+
+    /// The next value whose pages `xid` gives back.
+    pub(crate) fn next_garbage(&self, xid: Xid) -> Option<Vec<u8>> {
+        self.transactions.get(&xid)?.dropped.last().cloned()
+    }
+
+    /// The pages of the value that [`Engine::next_garbage`] named are in the group of `xid` no more. Their numbers stay
+    /// with it until a checkpoint says so: before, a mount finds what they held in the group, and would take it for
+    /// what the group wrote there later and lost.
+    /// False when they are not its any more.
+    pub(crate) fn give_back(&mut self, xid: Xid, garbage: &[u8], pages: &[LogicalPage]) -> bool {
+        let Some(own) = self.transactions.get_mut(&xid) else { return false };
+        let is_own = own.dropped.pop_if(|last| last.as_slice() == garbage).is_some();
+        if is_own {
+            own.given_back.extend(pages.iter().filter(|page| own.pages.remove(*page)));
+        }
+        is_own
+    }
+
+    /// A checkpoint is written of which a mount finds nothing in a group that was given back before.
+    pub(super) fn note_given_saved(&mut self) {
+        for own in self.transactions.values_mut() {
+            own.given_saved.append(&mut own.given_back);
+        }
+    }
+
+    /// It is durable.
+    pub(super) fn take_given_saved(&mut self) {
+        let each = self.transactions.values_mut().map(|own| std::mem::take(&mut own.given_saved));
+        let pages: Vec<_> = each.flatten().collect();
+        self.take_back(pages.into_iter());
+    }
+
+    /// It failed.
+    pub(super) fn keep_given_saved(&mut self) {
+        for own in self.transactions.values_mut() {
+            own.given_back.append(&mut own.given_saved);
+        }
+    }
+
+    /// Whether a checkpoint frees pages that open transactions gave back.
+    pub(super) fn has_given_back(&self) -> bool {
+        self.transactions.values().any(|own| own.garbage_size() > 0)
+    }
+
     /// The group of the pages that a transaction writes before its commit.
     pub(crate) fn group_of(&mut self, xid: Xid) -> Step<GroupId> {
         if let Some(group) = self.transaction(xid)?.group {
@@ -215,6 +289,12 @@ impl Engine {
         Ok(group)
     }
 }
+
+/// A part of a value has one in this many of the pages that a record can name one by one.
+const PARTS_NAMED: usize = 8;
+
+/// Pages of a part, at most.
+const PART_PAGES_MAX: usize = 64;
 
 /// Largest value whatever the page size, in bytes.
 const VALUE_SIZE_MAX: usize = 1 << 30;
@@ -304,6 +384,19 @@ impl Trims {
         let is_seen = !matches!(release, Release::CommitGroup(_) | Release::DiscardGroup(_))
             && oldest.is_some_and(|oldest| oldest < *lsn);
         *lsn <= durable && !is_seen
+    }
+
+    /// Whether something could be released if every commit were durable.
+    pub(crate) fn awaits_flush(&self, durable: Lsn) -> bool {
+        self.waiting.iter().any(|(lsn, _)| *lsn > durable)
+    }
+
+    /// Whether something could be released if no snapshot at `oldest` read it.
+    pub(crate) fn awaits_snapshot(&self, durable: Lsn, oldest: Lsn) -> bool {
+        let is_kept = |waiting: &(Lsn, Release)| {
+            waiting.0 <= durable && !Self::is_ready(waiting, durable, Some(oldest))
+        };
+        self.waiting.iter().any(is_kept)
     }
 
     /// Whether some group is not current although its commit is in the log.

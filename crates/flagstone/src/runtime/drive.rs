@@ -97,13 +97,16 @@ impl<D: Nand> Runtime<D> {
                 Ok(value) => return Ok(value),
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Miss(fetch)) => fetched = Some(self.read(fetch)?),
-                Err(Stop::Wait(wait)) if wait.is_at_hand() => self.supply(wait)?,
+                Err(Stop::Wait(wait)) if wait.is_at_hand() => match self.supply(wait) {
+                    Err(EngineError::Full) if self.free_room()? => {}
+                    supplied => supplied?,
+                },
                 Err(Stop::Wait(wait)) => {
                     if self.make_way(wait)? {
                         idle_count = 0;
                     } else {
                         idle_count += 1;
-                        if idle_count > IDLE_COUNT_MAX {
+                        if idle_count > IDLE_COUNT_MAX && !self.free_room()? {
                             return Err(EngineError::Full);
                         }
                     }
@@ -140,6 +143,19 @@ impl<D: Nand> Runtime<D> {
         }
         drop(engine);
         self.advance()
+    }
+
+    /// Frees a little of what waits to be free, of the oldest snapshot if need be; false when nobody keeps anything.
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub(crate) fn free_room(&self) -> Result<bool, EngineError> {
+        let frees = self.engine().frees_room();
+        if frees {
+            self.advance()?;
+        }
+        Ok(frees)
     }
 
     /// Wakes the transactions that the end of another one let in.
@@ -390,7 +406,7 @@ impl<D: Nand> Runtime<D> {
             self.engine().sound()?;
             let progress = self.advance()?;
             idle_count = if progress { 0 } else { idle_count + 1 };
-            if idle_count > IDLE_COUNT_MAX {
+            if idle_count > IDLE_COUNT_MAX && !self.free_room()? {
                 return Err(EngineError::Full);
             }
         }

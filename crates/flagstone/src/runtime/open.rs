@@ -718,7 +718,7 @@ impl<D: Nand> Restart<'_, D> {
         let mut engine = self.runtime.engine();
         let roots: Vec<_> =
             entries.iter().filter_map(|(key, entry)| engine.register_tree(key, entry)).collect();
-        engine.note_vacant();
+        engine.forget_nameless();
         drop(engine);
         let mut space = self.runtime.space();
         space.reserve(CATALOG_ROOT);

@@ -6,30 +6,45 @@ use flagstone_space::{Cause, FrozenId, LogicalPage, SpaceError};
 use super::{REGION_VALUES, Runtime, tag_of};
 use crate::engine::{Descriptor, ValuePlan, value_page, value_page_content};
 use crate::error::EngineError;
+use crate::lock::Xid;
 
 impl<D: Nand> Runtime<D> {
     /// Writes a large value under its transaction's group; the descriptor is then put in its leaf.
-    pub(crate) fn store_value(&self, plan: &ValuePlan, value: &[u8]) -> Result<(), EngineError> {
-        let stored = self.write_value(plan, value).and_then(|()| self.seal_group());
-        self.observe(&self.space());
-        stored
+    pub(crate) fn store_value(
+        &self,
+        xid: Xid,
+        plan: &ValuePlan,
+        value: &[u8],
+    ) -> Result<(), EngineError> {
+        let chunks = value.chunks(plan.chunk_size).map(value_page);
+        let per_list = plan.chunk_size / 4;
+        let lists = plan.chunks.chunks(per_list).map(|pages| {
+            let bytes: Vec<u8> = pages.iter().flat_map(|page| page.0.to_le_bytes()).collect();
+            value_page(&bytes)
+        });
+        let pages = plan.pages();
+        let mut images = chunks.chain(lists);
+        let part_pages = self.glance().value_part_pages();
+        for part in pages.chunks(part_pages) {
+            self.run_for(Some(xid), |engine| engine.begin_part(xid, part.len()))?;
+            let written = self.write_part(plan, part, &mut images);
+            self.observe(&self.space());
+            self.engine().end_part(xid, part.len());
+            written?;
+        }
+        self.seal_group()
     }
 
-    fn write_value(&self, plan: &ValuePlan, value: &[u8]) -> Result<(), EngineError> {
+    fn write_part(
+        &self,
+        plan: &ValuePlan,
+        part: &[LogicalPage],
+        images: &mut impl Iterator<Item = Vec<u8>>,
+    ) -> Result<(), EngineError> {
         let lsn = self.engine().durable();
         let tag = tag_of(lsn, REGION_VALUES, Cause::Data);
-        let group = plan.descriptor.group();
-        for (chunk, page) in value.chunks(plan.chunk_size).zip(&plan.chunks) {
-            let image = value_page(chunk);
-            self.write_group(group, [(*page, &image)].into_iter(), tag)?;
-        }
-        if plan.descriptor.is_indirect() {
-            let per_list = plan.chunk_size / 4;
-            for (pages, list) in plan.chunks.chunks(per_list).zip(plan.descriptor.pages()) {
-                let bytes: Vec<u8> = pages.iter().flat_map(|page| page.0.to_le_bytes()).collect();
-                let image = value_page(&bytes);
-                self.write_group(group, [(*list, &image)].into_iter(), tag)?;
-            }
+        for (page, image) in part.iter().zip(images) {
+            self.write_group(plan.descriptor.group(), [(*page, &image)].into_iter(), tag)?;
         }
         Ok(())
     }

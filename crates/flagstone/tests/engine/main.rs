@@ -29,4 +29,5 @@ mod single_points;
 mod smoke;
 mod tables;
 mod typed;
+mod values;
 mod victims;

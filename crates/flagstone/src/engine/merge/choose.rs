@@ -9,7 +9,7 @@ use super::units::gross_of;
 use super::{EMPTIED_MAX, Reason, Target, WINDOWS_MAX, WriteJob};
 use crate::delta::{DeltaMap, Entry, KeyRange, Op};
 use crate::engine::descent::Seek;
-use crate::engine::{Engine, Step, Stop, Table};
+use crate::engine::{Engine, Step, Stop, Table, Tree};
 use crate::error::EngineError;
 use crate::node::NodeView;
 use crate::options::{SuperGroup, Victim};
@@ -211,8 +211,8 @@ impl Engine {
             } else {
                 self.place_below(Table::of(id), &key)?.map(|high| (id, high))
             };
-            let is_last = id as usize + 1 >= self.trees.len();
-            let next = next.or_else(|| (!is_last).then(|| (id + 1, Vec::new())));
+            let behind = self.trees.first_from(id as usize + 1).map(|tree| tree.id);
+            let next = next.or_else(|| behind.map(|id| (id, Vec::new())));
             self.hand.ledger.swept_to(next);
             self.tell_units();
         }
@@ -226,7 +226,8 @@ impl Engine {
         let frame = self.pool.frame(index);
         let view = NodeView::trusted(&frame.image);
         let next = view.high().map(<[u8]>::to_vec);
-        let deltas = &self.trees[table.id as usize].deltas;
+        let Some(tree) = self.trees.get(table.id as usize) else { return Ok(None) };
+        let deltas = &tree.deltas;
         let ledger = &mut self.hand.ledger;
         let parent = frame.page;
         let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
@@ -364,19 +365,13 @@ impl Engine {
 
     /// Moves the hand to a tree that has deltas; false when none has.
     fn skip_empty_trees(&mut self) -> bool {
-        for _ in 0..=self.trees.len() {
-            if self.hand.tree >= self.trees.len() {
-                self.hand.tree = 0;
-                self.hand.key.clear();
-            }
-            let tree = &self.trees[self.hand.tree];
-            if !tree.deltas.is_empty() && tree.root.is_some() {
-                return true;
-            }
-            self.hand.tree += 1;
-            self.hand.key.clear();
+        let has_deltas = |tree: &&Tree| !tree.deltas.is_empty() && tree.root.is_some();
+        let mut around = self.trees.from(self.hand.tree).chain(&self.trees);
+        let Some(next) = around.find(has_deltas).map(|tree| tree.id as usize) else { return false };
+        if next != self.hand.tree {
+            (self.hand.tree, self.hand.key) = (next, Vec::new());
         }
-        false
+        true
     }
 
     /// Best leaves below the lowest inner node at the hand with their scores, the best one first, and where

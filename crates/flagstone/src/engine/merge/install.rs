@@ -222,8 +222,8 @@ impl Engine {
         let Some(page) = reshape.parent else { return };
         let Some(index) = self.pool.peek(page) else { return };
         let frame = self.pool.frame(index);
-        let structure = &self.trees[table.id as usize].structure;
-        let applied = structure.apply(&frame.image, frame.lsn);
+        let Some(tree) = self.trees.get(table.id as usize) else { return };
+        let applied = tree.structure.apply(&frame.image, frame.lsn);
         debug_assert!(
             applied.is_some() || frame.lsn >= lsn,
             "a node has room for what was put into it"

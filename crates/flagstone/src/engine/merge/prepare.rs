@@ -11,7 +11,7 @@ use crate::delta::{DeltaMap, KeyRange};
 use crate::engine::append::{Growth, Whose};
 use crate::engine::descent::{Seek, corrupt};
 use crate::engine::pool::{Class, FrameIndex};
-use crate::engine::{Engine, MERGE_PAGES, Step, Table};
+use crate::engine::{Engine, MERGE_PAGES, Step, Table, Tree};
 use crate::node::{self, Built, MergeRequest, Merged, NoOutline, NodeView};
 
 /// What a merge is counted as, once it is made.
@@ -316,17 +316,14 @@ impl Engine {
 
     /// Inner nodes as jobs: the log's head may pass their structure changes afterwards.
     pub(crate) fn inner_job(&mut self, cutoff: Lsn) -> Step<Option<WriteJob>> {
-        for number in 0..self.trees.len() {
-            let tree = &self.trees[number];
-            if tree.structure.is_empty() {
-                continue;
-            }
-            let Some((level, key)) = tree.structure.first_until(cutoff) else { continue };
+        let old = |tree: &Tree| Some((tree.id, tree.structure.first_until(cutoff)?));
+        if let Some((id, (level, key))) = self.trees.iter().find_map(old) {
+            let table = Table::of(id);
+            let tree = self.tree(table)?;
             if !tree.reshaping.is_none() {
                 self.await_installs();
                 return Ok(None);
             }
-            let table = Table::of(number as u32);
             let index = self.node_for(table, Seek::At(&key), level)?;
             let frame = self.pool.frame(index);
             let view = NodeView::trusted(&frame.image);
@@ -342,7 +339,9 @@ impl Engine {
             let (page, upto) = (frame.page, frame.lsn);
             let write = PageWrite::new(page, frame.image.clone(), upto);
             let outcome = Outcome::InnerWritten { table, level, low, high, upto };
-            self.trees[number].reshaping = Reshaping::Alone;
+            if let Some(tree) = self.trees.get_mut(id as usize) {
+                tree.reshaping = Reshaping::Alone;
+            }
             return Ok(Some(WriteJob::new(GroupId::NONE, vec![write], outcome)));
         }
         Ok(None)
@@ -352,8 +351,8 @@ impl Engine {
     fn with_structure(&mut self, table: Table, index: FrameIndex) -> FrameIndex {
         let frame = self.pool.frame(index);
         let page = frame.page;
-        let structure = &self.trees[table.id as usize].structure;
-        match structure.apply(&frame.image, frame.lsn) {
+        let tree = self.trees.get(table.id as usize);
+        match tree.and_then(|tree| tree.structure.apply(&frame.image, frame.lsn)) {
             Some((image, lsn)) => self.pool.insert(page, lsn, image, Class::Inner),
             None => index,
         }

@@ -1,0 +1,248 @@
+//! Values with pages of their own: what they need of a checkpoint's record, and what gives way to them.
+
+use flagstone::{Database, Durability, EngineError, Options, Table};
+use flagstone_nand::{Nand, Profile, SimNand};
+
+fn chip(name: &str, blocks: u32) -> SimNand {
+    SimNand::new(&Profile::named(name).unwrap().with_block_count(blocks).unwrap(), 1)
+}
+
+fn options() -> Options {
+    Options::default().with_memory(256 << 10)
+}
+
+fn set<D: Nand>(
+    database: &Database<D>,
+    table: Table,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), EngineError> {
+    let mut transaction = database.begin();
+    transaction.put(table, key, value)?;
+    transaction.commit().map(drop)
+}
+
+/// Nothing contradicts itself, and no page is nobody's.
+fn require_sound<D: Nand>(database: &Database<D>) {
+    database.merge().unwrap();
+    let report = database.check().unwrap();
+    assert!(report.is_sound(), "{:?}", report.faults);
+    assert_eq!(report.leaked_pages, 0);
+}
+
+/// Goal (README, Limits): the oldest snapshot ends before a write is refused, and not before. Method: one value set
+/// again and again on small blocks, whose records are small, while two snapshots are open.
+#[test]
+fn a_snapshot_ends_before_a_value_is_refused() {
+    let database = Database::create_on(chip("tiny", 1_000), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let value = |fill: u32| vec![fill as u8; 1_500];
+    set(&database, table, b"key", &value(0)).unwrap();
+    let old = database.snapshot().unwrap();
+    // What it keeps is old enough to make room by its end alone.
+    (1..10).for_each(|number| set(&database, table, b"key", &value(number)).unwrap());
+    let young = database.snapshot().unwrap();
+    let mut ended = None;
+    for number in 10..1_000 {
+        assert_eq!(set(&database, table, b"key", &value(number)), Ok(()), "{number}");
+        match old.get(table, b"key") {
+            Ok(seen) => assert_eq!(seen, Some(value(0))),
+            Err(error) => assert_eq!(error, EngineError::SnapshotTooOld),
+        }
+        if ended.is_none() && old.get(table, b"key").is_err() {
+            ended = Some(number);
+            assert!(young.get(table, b"key") == Ok(Some(value(9))), "one was enough");
+        }
+    }
+    assert!(ended.is_some_and(|number| number > 20), "it ended at {ended:?}");
+    require_sound(&database);
+}
+
+/// Goal (README, Limits): the same where the device has no room. Method: values on a small chip, each set again while a
+/// snapshot is open, several times what the chip holds.
+#[test]
+fn a_snapshot_ends_before_a_device_is_full() {
+    let database = Database::create_on(chip("slc-2k", 48), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let snapshot = database.snapshot().unwrap();
+    for number in 0..400_u32 {
+        let key = (number % 4).to_be_bytes();
+        let put = set(&database, table, &key, &vec![number as u8; 40_000]);
+        assert_eq!(put, Ok(()), "{number}");
+    }
+    assert_eq!(snapshot.get(table, b"key"), Err(EngineError::SnapshotTooOld));
+    require_sound(&database);
+}
+
+/// Goal: a value is not refused for what only waits for a flush. Method: values that are deleted by commits of which
+/// nobody waits for one, many for a record, and one more.
+#[test]
+fn a_value_is_not_refused_for_want_of_a_flush() {
+    let database = Database::create_on(chip("tiny", 1_000), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    for number in 0..100_u32 {
+        set(&database, table, &number.to_be_bytes(), &[7; 1_500]).unwrap();
+    }
+    for number in 0..100_u32 {
+        let mut transaction = database.begin();
+        transaction.delete(table, &number.to_be_bytes()).unwrap();
+        transaction.commit_with(Durability::Deferred).unwrap();
+    }
+    assert_eq!(set(&database, table, b"key", &[7; 1_500]), Ok(()));
+    require_sound(&database);
+}
+
+/// Goal (README, Limits): the longest value stays the longest, whatever else there is, and so do all other limits.
+/// Method: a value of that length, then tables, kept snapshots and tables that come and go; it is set again, restored
+/// into a database that is equal, and compacted.
+#[test]
+fn the_limits_of_a_database_stay_what_they_were() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db");
+    let database = Database::create(&path, &Options::default()).unwrap();
+    let table = database.table("z").unwrap();
+    let limits = database.stats().limits;
+    println!("{limits:?}");
+    let value = vec![7; limits.value_size_max];
+    set(&database, table, b"key", &value).unwrap();
+    for number in 0..300 {
+        database.table(&format!("a{number}")).unwrap();
+    }
+    (0..3).for_each(|number| database.keep_snapshot(&format!("s{number}")).unwrap());
+    assert_eq!(database.stats().limits, limits);
+    set(&database, table, b"key", &value).unwrap();
+    (0..3).for_each(|number| database.drop_snapshot(&format!("s{number}")).unwrap());
+    let mut backup = Vec::new();
+    database.backup_to(&mut backup).unwrap();
+    database.close().unwrap();
+    Database::compact(&path, &Options::default()).unwrap();
+    let database = Database::open(&path, &Options::default()).unwrap();
+    assert_eq!(database.stats().limits, limits);
+    assert!(database.snapshot().unwrap().get(table_of(&database), b"key").unwrap() == Some(value));
+    let restored = Database::create(directory.path().join("new"), &Options::default()).unwrap();
+    restored.restore_from(&backup[..]).unwrap();
+    assert_eq!(restored.stats().limits, limits);
+}
+
+fn table_of<D: Nand>(database: &Database<D>) -> Table {
+    database.existing_table("z").unwrap().unwrap()
+}
+
+/// Goal: tables that come and go use up neither numbers nor room, and cost the same each time; there is an error for
+/// too many of them. Method: many times as many as there may be, and then as many.
+#[test]
+fn tables_that_are_gone_leave_room_for_others() {
+    let database = Database::create_on(chip("tiny", 400), &options()).unwrap();
+    let (limits, max) = (database.stats().limits, database.stats().limits.table_count_max);
+    for number in 0..10 * max {
+        let table = database.table("passes").unwrap();
+        if number % 50 == 0 {
+            set(&database, table, b"key", &[7; 1_500]).unwrap();
+        }
+        database.drop_table("passes").unwrap();
+    }
+    assert_eq!(database.stats().limits, limits);
+    let made = (0..).map(|number| database.table(&format!("t{number}")));
+    let made: Vec<_> = made.take_while(Result::is_ok).collect();
+    assert_eq!(made.len(), max);
+    assert_eq!(database.table("more"), Err(EngineError::TooManyTables));
+    let longest = vec![7; limits.value_size_max];
+    assert_eq!(set(&database, *made[0].as_ref().unwrap(), b"key", &longest), Ok(()));
+    database.drop_table("t7").unwrap();
+    assert!(database.table("more").is_ok());
+    require_sound(&database);
+}
+
+/// Goal: a table's number is never another's: what knows it, a handle or a kept snapshot, means that table. Method: a
+/// table that is dropped and another that is made, in the same session and in the next.
+#[test]
+fn a_number_of_a_table_that_is_gone_names_no_other() {
+    let mut database = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..6 {
+        let table = database.table("t").unwrap();
+        assert!(seen.insert(table), "round {round}");
+        set(&database, table, b"key", b"value").unwrap();
+        database.drop_table("t").unwrap();
+        assert_eq!(database.begin().get(table, b"key"), Err(EngineError::NoTable));
+        let device = database.into_device().unwrap();
+        database = Database::open_on(device, &options()).unwrap();
+    }
+}
+
+/// Goal: values of a transaction's own that it replaced or deleted give their pages back: the next ones need none but
+/// those, and no record names them for ever. Method: many times what the device holds, in one transaction that commits;
+/// one key again and again, and another that is deleted.
+#[test]
+fn values_that_a_transaction_replaces_give_their_pages_back() {
+    for (name, size, count) in
+        [("slc-2k", 1_500, 8_000_u32), ("tiny", 1_500, 3_000), ("slc-2k", 300_000, 60)]
+    {
+        let database = Database::create_on(chip(name, 64), &options()).unwrap();
+        let table = database.table("t").unwrap();
+        let mut transaction = database.begin();
+        for number in 0..count {
+            let value = vec![number as u8; size];
+            assert_eq!(transaction.put(table, b"key", &value), Ok(()), "{name}, {number}");
+            if number % 3 == 0 {
+                let put = transaction.put(table, b"other", &value);
+                assert_eq!(put, Ok(()), "{name}, {number}");
+                assert_eq!(transaction.delete(table, b"other"), Ok(()));
+            }
+        }
+        transaction.commit().unwrap();
+        require_sound(&database);
+        let database = Database::open_on(database.into_device().unwrap(), &options()).unwrap();
+        let table = database.existing_table("t").unwrap().unwrap();
+        let value = database.snapshot().unwrap().get(table, b"key").unwrap();
+        assert!(value == Some(vec![(count - 1) as u8; size]), "{name}, values of {size} bytes");
+        assert_eq!(database.snapshot().unwrap().len(table), Ok(1));
+        require_sound(&database);
+    }
+}
+
+/// Goal (rule D14): a value that a savepoint may bring back stays, and goes with the savepoint's later changes. Method:
+/// values that are replaced before and behind savepoints, and what is there after each way back.
+#[test]
+fn a_value_that_a_savepoint_names_stays() {
+    let database = Database::create_on(chip("slc-2k", 64), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let value = |fill: u8| vec![fill; 30_000];
+    let mut transaction = database.begin();
+    for round in 0..40 {
+        transaction.put(table, b"key", &value(1)).unwrap();
+        let first = transaction.savepoint().unwrap();
+        for fill in 2..6 {
+            transaction.put(table, b"key", &value(fill)).unwrap();
+        }
+        let second = transaction.savepoint().unwrap();
+        transaction.put(table, b"key", &value(6)).unwrap();
+        transaction.delete(table, b"key").unwrap();
+        transaction.rollback_to(second).unwrap();
+        assert!(transaction.get(table, b"key") == Ok(Some(value(5))), "round {round}");
+        transaction.put(table, b"other", &value(7)).unwrap();
+        transaction.rollback_to(first).unwrap();
+        assert!(transaction.get(table, b"key") == Ok(Some(value(1))), "round {round}");
+        assert_eq!(transaction.get(table, b"other"), Ok(None));
+    }
+    transaction.commit().unwrap();
+    assert!(database.snapshot().unwrap().get(table, b"key") == Ok(Some(value(1))));
+    require_sound(&database);
+}
+
+/// Goal: what values may take of a record is what they take, not what they might: two transactions each have the
+/// longest value, and one has many of them. Method: both, beside each other.
+#[test]
+fn the_longest_value_fits_beside_others() {
+    let database = Database::create_on(chip("slc-2k", 320), &options()).unwrap();
+    let table = database.table("t").unwrap();
+    let longest = vec![7; database.stats().limits.value_size_max];
+    let mut transaction = database.begin();
+    for number in 0..3_u8 {
+        assert_eq!(transaction.put(table, &[number], &longest), Ok(()), "{number}");
+    }
+    assert_eq!(set(&database, table, b"other", &longest), Ok(()));
+    transaction.commit().unwrap();
+    assert_eq!(database.snapshot().unwrap().len(table), Ok(4));
+    require_sound(&database);
+}
