@@ -76,7 +76,9 @@ impl Trees {
 
     /// Takes out those that the catalog does not name.
     pub(crate) fn take_nameless(&mut self) -> Vec<Tree> {
-        self.trees.extract_if(.., |_, tree| tree.root.is_none()).map(|(_, tree)| tree).collect()
+        let ids: Vec<u32> =
+            self.trees.values().filter(|tree| tree.root.is_none()).map(|tree| tree.id).collect();
+        ids.into_iter().filter_map(|id| self.trees.remove(&id)).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Values with pages of their own: what they need of a checkpoint's record, and what gives way to them.
 
 use flagstone::{Database, Durability, EngineError, Options, Table};
-use flagstone_nand::{Nand, Profile, SimNand};
+use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 fn chip(name: &str, blocks: u32) -> SimNand {
     SimNand::new(&Profile::named(name).unwrap().with_block_count(blocks).unwrap(), 1)
@@ -245,4 +245,77 @@ fn the_longest_value_fits_beside_others() {
     transaction.commit().unwrap();
     assert_eq!(database.snapshot().unwrap().len(table), Ok(4));
     require_sound(&database);
+}
+
+/// Transactions that set one value several times, and store others that they delete, until the power goes; some have a
+/// checkpoint in their midst. How many commits returned.
+fn session<D: Nand>(database: Database<D>) -> (u8, D) {
+    let table = table_of(&database);
+    let run = |number: u8| -> Result<(), EngineError> {
+        let value = |fill: u8, size: usize| vec![fill; size];
+        let mut transaction = database.begin();
+        for fill in 100..103 {
+            transaction.put(table, b"key", &value(fill, 9_000))?;
+            transaction.put(table, b"other", &value(fill, 5_000))?;
+            transaction.delete(table, b"other")?;
+            if fill == 101 && number.is_multiple_of(2) {
+                database.runtime().checkpoint_now()?;
+            }
+        }
+        transaction.put(table, b"key", &value(number, 9_000))?;
+        transaction.commit().map(drop)
+    };
+    let commits = (1..5).take_while(|number| run(*number).is_ok()).count();
+    (commits as u8, database.into_device().unwrap())
+}
+
+/// Goal (rules D4 and D12): whatever an open transaction has given back, a cut shows the value of one commit, whole, and
+/// no page is nobody's. Method: each operation of a session is cut with every ending.
+fn values_through_every_cut<D: Crashable>(device: D) {
+    let database = Database::create_on(device, &options()).unwrap();
+    let table = database.table("z").unwrap();
+    set(&database, table, b"key", &[0; 9_000]).unwrap();
+    let twin = database.clone();
+    database.close().unwrap();
+    let device = twin.into_device().unwrap();
+    let mut recorded = device.clone();
+    recorded.record_operations();
+    let (commits, recorded) = session(Database::open_on(recorded, &options()).unwrap());
+    assert_eq!(commits, 4);
+    let mut cuts = 0;
+    for number in device.operation_count()..recorded.operation_count() {
+        for ending in recorded.endings_at(number) {
+            let mut cut = device.clone();
+            cut.set_plan(FaultPlan::power_cut(1, number, ending));
+            let Ok(database) = Database::open_on(cut, &options()) else { continue };
+            let (commits, mut cut) = session(database);
+            cut.power_cycle();
+            cut.set_plan(FaultPlan::default());
+            let database = Database::open_on(cut, &options()).unwrap();
+            let value = database.snapshot().unwrap().get(table_of(&database), b"key").unwrap();
+            let value = value.unwrap();
+            let is_right = value[0] == commits || value[0] == commits + 1;
+            let is_whole = value.len() == 9_000 && value.iter().all(|byte| *byte == value[0]);
+            assert!(is_right && is_whole, "cut {number} {ending}: {} of {commits}", value[0]);
+            // Another commit, so that restart's work is done.
+            set(&database, table_of(&database), b"more", &[9; 5_000]).unwrap();
+            require_sound(&database);
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 100, "{cuts} cuts");
+}
+
+#[test]
+fn a_chip_gives_values_back_through_every_cut() {
+    values_through_every_cut(chip("slc-2k", 48));
+}
+
+#[test]
+fn a_file_gives_values_back_through_every_cut() {
+    let mut profile = Profile::named("segment-file").unwrap();
+    profile.geometry.pages_per_block = 32;
+    let profile = profile.with_block_count(256).unwrap();
+    let storage = SimStorage::new(profile.timing);
+    values_through_every_cut(SegmentFile::create_growing(storage, &profile, 4).unwrap());
 }
