@@ -229,6 +229,8 @@ fn crc_of(record: &[u8], at: u32, version: Version) -> u32 {
 struct Parsed<'a> {
     form: ChangeForm,
     lsn: Lsn,
+    /// Group that it belongs to, if any.
+    group: GroupId,
     changes: &'a [u8],
 }
 
@@ -248,9 +250,10 @@ fn parse(slot: &[u8], at: u32, version: Version) -> Option<Parsed<'_>> {
     }
     let (head, changes) = record.split_at_checked(HEAD_SIZE)?;
     let group_size = if first & GROUPED != 0 { GROUP_SIZE } else { 0 };
-    // The group is for whoever reads a dump: the record that commits it names the append (X2).
-    let (_, changes) = changes.split_at_checked(group_size)?;
-    Some(Parsed { form, lsn: Lsn(get_uint(&head[3..])), changes })
+    // The record that commits the group names the append (X2); a copy that has it folded in names the group (X7).
+    let (group, changes) = changes.split_at_checked(group_size)?;
+    let (lsn, group) = (Lsn(get_uint(&head[3..])), GroupId(get_uint(group)));
+    Some(Parsed { form, lsn, group, changes })
 }
 
 impl<D: Nand> Flash<D> {
@@ -269,6 +272,9 @@ impl<D: Nand> Flash<D> {
             let record = parse(slot, at, meta.version)?;
             runs::apply(image, record.form, record.changes).then_some(())?;
             meta.lsn = record.lsn;
+            if record.group != GroupId::NONE {
+                meta.group = record.group;
+            }
         }
         Some(meta)
     }

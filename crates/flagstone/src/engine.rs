@@ -235,6 +235,8 @@ struct Limits {
     deltas_hard: usize,
     /// Above this, the largest transaction spills.
     uncommitted: usize,
+    /// Of more deltas a checkpoint could not copy all.
+    deltas_copied: usize,
     /// With a longer log deltas might take more.
     is_log_short: bool,
 }
@@ -774,6 +776,7 @@ impl Limits {
             deltas_hard: deltas,
             // However little deltas save: what a transaction cannot keep leaves memory a row at a time.
             uncommitted: share(options.uncommitted_share).min(deltas / 2).max(payload_size),
+            deltas_copied: usize::MAX,
             is_log_short: false,
         }
     }
@@ -788,6 +791,7 @@ impl Limits {
         if copies_max < usize::MAX {
             let deltas_max = (copies_max as f64 * unpacked) as usize;
             let deltas_max = deltas_max.max(self.uncommitted.min(1024));
+            self.deltas_copied = deltas_max;
             self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;
             self.deltas_hard = self.deltas_hard.min(deltas_max);
             self.deltas_soft = self.deltas_soft.min(deltas_max - deltas_max / 16);

@@ -160,8 +160,8 @@ pub enum EngineError {
     /// dropped do not count once they are free.
     #[error("there are as many tables as there may be: drop one")]
     TooManyTables,
-    /// More is changed before a commit than memory and its record hold, whatever room the device has: commit
-    /// in smaller parts, or give the database more memory.
+    /// More is changed before a commit than memory and its record hold, whatever room the device has; or more is
+    /// deleted than memory holds, on a device that is full. Commit in smaller parts, or give the database more memory.
     #[error(
         "the transaction is too large for the memory that there is: commit in smaller parts, or give the database more"
     )]

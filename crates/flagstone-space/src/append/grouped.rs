@@ -24,8 +24,10 @@
 //!     when power went.
 //! X6. A copy of a unit takes no append of a group: where damage takes the copy, a mount finds the original,
 //!     and the record does not look for the append there.
-//! X7. Where a mount maps what is older than the unit, or nothing, damage took the unit with the append: the page is
-//!     lost, not what it was before the group (U5), until a page that is newer is committed.
+//! X7. Where a mount maps what is older than the append, or nothing, damage took the unit with the append, or the page
+//!     that the append became: the page is lost, not what it was before the group (U5), until a page that is newer is
+//!     committed. A copy of the unit tells by its group whether it has the append: groups that append to a unit are
+//!     younger than the one that wrote it, and follow each other.
 
 use alloc::vec::Vec;
 
@@ -66,7 +68,12 @@ impl<D: Nand> Space<D> {
             return Err(SpaceError::UnknownGroup(group));
         }
         let change = Change { page, lsn, form, records };
-        if self.copies.get(expected.at) || !self.append_to(expected, group, &change)? {
+        // A copy is known to have the append folded in by the group that it names (X7).
+        let is_younger = expected.group > group;
+        if is_younger
+            || self.copies.get(expected.at)
+            || !self.append_to(expected, group, &change)?
+        {
             return Ok(None);
         }
         let count = expected.appends + records.len() as u8;
@@ -95,7 +102,7 @@ impl<D: Nand> Space<D> {
     ) -> Result<(), SpaceError> {
         for append in appends {
             if !self.may_count(append) && !self.may_come_to_count(append) {
-                if !is_freed(append.page) && self.is_gone(append)? {
+                if !is_freed(append.page) && self.is_gone(group, append)? {
                     self.lose(append.page);
                     // What a group wrote before the unit is no more valid than what was mapped.
                     self.groups.overtake(append.page, append.onto);
@@ -115,9 +122,15 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Whether what is mapped is older than the unit that took the append, or nothing is (X7). A copy of the unit has
-    /// its version. A group may have a page that is newer: if it is committed, it takes the place of what is lost.
-    fn is_gone(&mut self, append: &GroupAppend) -> Result<bool, SpaceError> {
+    /// Whether what is mapped is older than the append, or nothing is (X7). A copy of the unit has its version: one that
+    /// was made after the group was committed has the append, and names the group, or that of a later one. The group may
+    /// have the page that the append became, and another one that is newer: if it is committed, it takes the place of
+    /// what is lost.
+    fn is_gone(&mut self, group: GroupId, append: &GroupAppend) -> Result<bool, SpaceError> {
+        let has_become = |it: GroupPage| it.version == append.version;
+        if self.groups.get(group, append.page).is_some_and(has_become) {
+            return Ok(false);
+        }
         let at = match self.map.get(append.page) {
             Some(at) if at == append.at => return Ok(false),
             Some(at) => at,
@@ -125,7 +138,10 @@ impl<D: Nand> Space<D> {
         };
         let mut image = Vec::new();
         match self.read_unit_twice(at, &mut image, ReadPurpose::Metadata) {
-            Ok(found) => Ok(found.version < append.onto),
+            Ok(found) => {
+                let is_copy_before = found.origin == Origin::Copy && found.group < group;
+                Ok(found.version < append.onto || found.version == append.onto && is_copy_before)
+            }
             // Whoever reads it learns of it.
             Err(SpaceError::Corrupt { .. }) => Ok(false),
             Err(error) => Err(error),

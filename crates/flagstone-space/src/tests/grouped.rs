@@ -195,6 +195,10 @@ impl World {
     /// More bits of a code word of the unit that holds `page` are wrong than can be corrected.
     fn damage(&mut self, page: u32, code_word: u32) {
         let at = self.read(page).0.at;
+        self.damage_at(at, code_word);
+    }
+
+    fn damage_at(&mut self, at: u32, code_word: u32) {
         let device = self.space.device_mut();
         let page = device.geometry().page_from_number(at).unwrap();
         let strength = device.capabilities().code_word.strength;
@@ -645,6 +649,36 @@ fn an_older_page_of_a_group_does_not_stand_for_the_unit_that_is_gone() {
     world.space.trim(LogicalPage(2), None).unwrap();
     world.images.remove(&2);
     damage_below_appends(&world, Beside::Older);
+}
+
+/// Goal (X7): what a group appended is told as well where the page is gone that the append became, and the copy of
+/// its unit reads as before. Method: the unit moves before the group is committed; damage in the group's page, anywhere in
+/// a block.
+#[test]
+fn a_page_that_is_gone_with_the_append_it_was_is_told() {
+    let mut lost = 0;
+    for ahead in 0..8 {
+        let mut world = appended();
+        (0..ahead).for_each(|_| world.act(Act::Fill { page: CHANGED }, 1).unwrap());
+        let group = world.open.as_ref().unwrap().id;
+        churn(&mut world, |world| world.space.groups.get(group, LogicalPage(2)).is_some());
+        world.act(Act::Record, 0).unwrap();
+        let mut sound = world.clone();
+        sound.remount();
+        sound.decide();
+        sound.check();
+        let at = world.space.groups.get(group, LogicalPage(2)).unwrap().at;
+        world.damage_at(at, 0);
+        world.remount();
+        world.decide();
+        match world.space.read(LogicalPage(2), &mut Vec::new()) {
+            Err(SpaceError::Lost(LogicalPage(2))) => lost += 1,
+            // The block's summary lists it.
+            Err(SpaceError::Corrupt { .. }) => {}
+            other => panic!("{ahead}: {:?}", other.map(|info| info.version)),
+        }
+    }
+    assert!(lost > 0, "each was listed");
 }
 
 /// What a group has of the page beside the unit that is gone.

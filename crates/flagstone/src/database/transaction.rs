@@ -342,7 +342,8 @@ impl<D: Nand> Transaction<D> {
     pub(super) fn delete_row(&self, table: Table, key: &[u8]) -> Result<(), EngineError> {
         self.admit()?;
         let xid = self.xid;
-        self.run(|engine| engine.delete(xid, table, key))
+        let deleted = self.run(|engine| engine.delete(xid, table, key));
+        deleted.map_err(|error| self.runtime.engine().refusal(xid, error))
     }
 
     /// Rows of a range in ascending order; [`Range::rev`] turns it around. From the first row on, all of the

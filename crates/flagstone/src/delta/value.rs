@@ -12,6 +12,16 @@ pub(crate) enum Value {
     Ref(Vec<u8>),
 }
 
+impl Value {
+    /// The operation that sets it.
+    pub(crate) fn as_put(&self) -> Op<'_> {
+        match self {
+            Self::Inline(value) => Op::Put(value),
+            Self::Ref(descriptor) => Op::PutRef(descriptor),
+        }
+    }
+}
+
 /// A patch met an out-of-line value: whoever can read the value must apply it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfLine<'a> {

@@ -381,9 +381,10 @@ impl Engine {
     }
 
     /// Whether merges wait until a checkpoint is made. To look for one meanwhile reads pages, which would drive out
-    /// what the checkpoint has read (rule D7).
+    /// what the checkpoint has read (rule D7). Where changes wait outside memory, what merges of all of them put into
+    /// the log may be more than it holds.
     pub(super) fn goes_before_merges(&self) -> bool {
-        self.cycle.goes_first
+        self.cycle.goes_first || !self.runs.is_empty() && self.must_checkpoint()
     }
 
     /// Whether the checkpoint under way is the last one: nobody needs more memory than there is.

@@ -5,7 +5,7 @@ use flagstone_space::{Lsn, OPEN_GROUP_PAGE_SIZE};
 use super::catalog::TREE_ID_MAX;
 use super::checkpoint::{MASTER_HEAD_SIZE, MasterRun, TABLE_COUNT_SIZE};
 use super::merge::grown_by;
-use super::transaction::Transaction;
+use super::transaction::{Transaction, growth_of, split_private_key};
 use super::{Engine, Step, Stop, Wait};
 use crate::bugs::SeededBug;
 use crate::delta::KeyRange;
@@ -51,7 +51,7 @@ const LEAF_USE_PERCENT: usize = 65;
 /// Logical pages never given to users: the largest structure change and a checkpoint's inner nodes.
 const PAGES_RESERVED: u64 = 8;
 
-/// One part in this many of the memory for deltas is kept for changes that make leaves shrink.
+/// One part in this many of the memory for deltas is kept for changes that replace what is as long.
 const DELETE_SHARE: usize = 4;
 
 /// Share of the log budget, in percent, that users may fill; the rest is for install records and
@@ -100,22 +100,55 @@ impl Engine {
         if self.quiet > 0 {
             return Err(Stop::Wait(Wait::Quiet));
         }
-        let (size, growth) = self.demand_of(xid);
-        match self.room_missed(size, growth) {
-            Some(wait) => {
-                if wait == Wait::Memory {
+        loop {
+            let (_, growth) = self.demand_of(xid);
+            let admitted = match self.room_missed(xid) {
+                Some(Wait::Memory) => {
                     self.hand.retry_shrinking();
+                    Err(Stop::Wait(Wait::Memory))
                 }
-                Err(Stop::Wait(wait))
+                Some(wait) => Err(Stop::Wait(wait)),
+                None => self.admit_growth(growth),
+            };
+            let is_for_growth = match admitted {
+                Err(Stop::Wait(Wait::Memory)) => self.is_stuck(),
+                Err(Stop::Error(EngineError::Full)) => true,
+                _ => false,
+            };
+            if !is_for_growth || !self.weigh(xid)? {
+                return admitted;
             }
-            None => self.admit_growth(growth),
         }
     }
 
-    /// The room that a commit of `size` bytes waits for, which merging and checkpoints make.
-    fn room_missed(&self, size: usize, growth: usize) -> Option<Wait> {
+    /// Counts by how much `xid` makes leaves grow, beside the rows that it replaces; whether that is less than
+    /// was known. It reads them: only a device without room is worth that. Goes on where it stopped for a page.
+    fn weigh(&mut self, xid: Xid) -> Step<bool> {
+        let own = self.transaction(xid)?;
+        if own.growth == 0 || !own.runs.is_empty() || own.is_weighed() {
+            return Ok(false);
+        }
+        while let Some((key, grown)) = self.transaction(xid)?.next_to_weigh() {
+            let (table, user_key) = split_private_key(&key);
+            let replaced = match grown {
+                0 => 0,
+                _ => match self.committed_value(table, user_key, Lsn(u64::MAX)) {
+                    Ok(value) => value.map_or(0, |value| growth_of(user_key.len(), value.as_put())),
+                    // Whoever reads it learns of it.
+                    Err(Stop::Error(_)) => 0,
+                    Err(stop) => return Err(stop),
+                },
+            };
+            self.transaction(xid)?.note_weighed(&key, grown.saturating_sub(replaced));
+        }
+        Ok(self.transaction(xid)?.take_weighed())
+    }
+
+    /// The room that the commit of `xid` waits for, which merging and checkpoints make.
+    fn room_missed(&self, xid: Xid) -> Option<Wait> {
+        let (size, _) = self.demand_of(xid);
         let deltas_size = self.deltas_size + size + self.claim_demand();
-        if deltas_size > self.deltas_limit(growth) && self.has_deltas() {
+        if deltas_size > self.deltas_limit(xid) && self.has_deltas() {
             return Some(Wait::Memory);
         }
         let is_full = self.is_log_full() || self.takes_room_of_copies(size);
@@ -125,9 +158,8 @@ impl Engine {
     /// Why there was no room for the commit of `xid`. Changes of a page that does not read never reach it: where
     /// the commit waited in vain for them to make way, that is why, and deleting would not help.
     pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
-        let (size, growth) = self.demand_of(xid);
-        let unread = self.room_missed(size, growth).and_then(|_| self.unread_error());
-        unread.unwrap_or_else(|| self.fullness())
+        let unread = self.room_missed(xid).and_then(|_| self.unread_error());
+        unread.unwrap_or_else(|| self.refusal(xid, self.fullness()))
     }
 
     /// What a device without room is: full, or left with fewer blocks than what is on it takes.
@@ -198,11 +230,7 @@ impl Engine {
             return self.admit_growth(growth);
         }
         self.demand_room(self.pages_for(self.growth.bytes + growth))?;
-        if self.may_settle() {
-            self.growth.is_settling = true;
-            return Err(Stop::Wait(Wait::Memory));
-        }
-        self.growth.is_settling = false;
+        self.settle_growth()?;
         if self.hurry_runs() {
             return Err(Stop::Wait(Wait::Memory));
         }
@@ -213,13 +241,20 @@ impl Engine {
     /// those of values that were deleted or replaced.
     pub(crate) fn admit_pages(&mut self, pages: u64) -> Step<()> {
         self.demand_room(pages)?;
-        let is_short = !self.has_pages_for(pages);
-        self.growth.is_settling = is_short && self.may_settle();
-        match is_short {
-            false => Ok(()),
-            true if self.growth.is_settling => Err(Stop::Wait(Wait::Memory)),
-            true => self.refuse_when_full(),
+        if self.has_pages_for(pages) {
+            self.growth.is_settling = false;
+            return Ok(());
         }
+        self.settle_growth()?;
+        self.refuse_when_full()
+    }
+
+    /// Waits as long as merging may tell real growth from replaced values, or give pages back: leaves that found no
+    /// page may fit theirs again since something shrank.
+    pub(super) fn settle_growth(&mut self) -> Step<()> {
+        self.hand.retry_shrinking();
+        self.growth.is_settling = self.may_settle();
+        if self.growth.is_settling { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
     }
 
     /// Nothing is left to merge: waits for the room that the log has beyond its share, then for that of snapshots, and
@@ -274,12 +309,16 @@ impl Engine {
         may_merge || self.has_release() || self.has_installs()
     }
 
-    /// Memory that deltas may take when the next commit makes leaves grow by `growth`. Where leaves
-    /// have no room to split, their deltas stay in memory: what only deletes and replaces may then
-    /// use what is kept for it, since it makes leaves fit again.
-    fn deltas_limit(&self, growth: usize) -> usize {
+    /// Memory that deltas may take with those of `xid`. Where leaves have no room to split, their deltas stay in
+    /// memory: what only replaces may then use what is kept for it, and what only deletes as much as a checkpoint
+    /// has room to copy, since it makes leaves fit again.
+    fn deltas_limit(&self, xid: Xid) -> usize {
         let hard = self.limits.deltas_hard;
-        if growth == 0 && self.is_stuck() { hard + hard / DELETE_SHARE } else { hard }
+        match self.transactions.get(&xid) {
+            Some(own) if self.is_stuck() && !own.has_put => hard.max(self.limits.deltas_copied),
+            Some(own) if self.is_stuck() && own.growth == 0 => hard + hard / DELETE_SHARE,
+            _ => hard,
+        }
     }
 
     /// The smaller of a share of the log budget and what is left of it above some blocks.

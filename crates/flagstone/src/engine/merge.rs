@@ -812,7 +812,7 @@ impl Engine {
     fn must_load_runs(&self) -> bool {
         // What is loaded while the last checkpoint is made is not covered by it.
         let may_load = !self.is_replaying() && !self.is_closing();
-        may_load && self.are_runs_due() && !self.must_merge()
+        may_load && self.are_runs_due() && !self.must_merge() && !self.goes_before_merges()
     }
 
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.

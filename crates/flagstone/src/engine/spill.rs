@@ -577,7 +577,9 @@ impl Engine {
         let named = match has_pages {
             true => self.demand_names(xid, count, names),
             false if self.has_given_back() => Err(Stop::Wait(Wait::Log)),
-            false if self.hurry_runs() || self.frees_room() => return Ok(None),
+            false if self.hurry_runs() || self.settle_growth().is_err() || self.frees_room() => {
+                return Ok(None);
+            }
             false => Err(EngineError::Full.into()),
         };
         match named {
@@ -639,7 +641,8 @@ impl Engine {
     /// A spill failed to reach flash: its transaction cannot go on.
     pub(crate) fn spill_failed(&mut self, job: &SpillJob) {
         debug_assert!(!job.run.parts.is_empty(), "a spill writes at least one page");
-        self.doom(job.xid, EngineError::Full);
+        let why = self.refusal(job.xid, EngineError::Full);
+        self.doom(job.xid, why);
     }
 
     /// A spill has reached flash: its transaction may go on.

@@ -81,6 +81,9 @@ pub(crate) struct Transaction {
     pub(super) size: usize,
     /// Bytes by which it may make leaves grow.
     pub(super) growth: usize,
+    /// It has set a value: it does more than delete.
+    pub(super) has_put: bool,
+    pub(super) weighing: Weighing,
     pub(super) has_read: bool,
     /// What claiming its leaves promises.
     pub(super) prospect: Prospect,
@@ -99,7 +102,51 @@ pub(crate) struct Transaction {
     pub(crate) doom: Option<EngineError>,
 }
 
+/// What of a transaction's changes was compared with the rows that they replace.
+#[derive(Debug, Default)]
+pub(super) struct Weighing {
+    /// Number of its last change when that began.
+    sequence: u64,
+    /// Private key up to which they were.
+    looked: Vec<u8>,
+    growth: usize,
+    is_done: bool,
+}
+
 impl Transaction {
+    /// Whether its growth is that beside the rows which it replaces.
+    pub(super) fn is_weighed(&self) -> bool {
+        self.weighing.is_done && self.weighing.sequence == self.sequence
+    }
+
+    /// The next change to compare with the row that it replaces: its private key, and by how much it makes its leaf
+    /// grow where there is none.
+    pub(super) fn next_to_weigh(&mut self) -> Option<(Vec<u8>, usize)> {
+        if self.weighing.sequence != self.sequence {
+            self.weighing = Weighing { sequence: self.sequence, ..Weighing::default() };
+        }
+        let behind = KeyRange { low: &self.weighing.looked, high: None };
+        let entry = self.writes.range(behind).next()?;
+        let key_size = split_private_key(entry.key()).1.len();
+        let puts = entry.versions().filter(|(_, op)| matches!(op, Op::Put(_) | Op::PutRef(_)));
+        let grown = puts.map(|(_, op)| growth_of(key_size, op)).max().unwrap_or(0);
+        Some((entry.key().to_vec(), grown))
+    }
+
+    /// The change of `key` makes its leaf grow by so much.
+    pub(super) fn note_weighed(&mut self, key: &[u8], grown: usize) {
+        self.weighing.growth += grown;
+        self.weighing.looked = [key, &[0]].concat();
+    }
+
+    /// All changes were compared: whether they make leaves grow by less than was known.
+    pub(super) fn take_weighed(&mut self) -> bool {
+        self.weighing.is_done = true;
+        let before = std::mem::replace(&mut self.growth, self.weighing.growth);
+        self.growth = self.growth.min(before);
+        self.growth < before
+    }
+
     /// Bytes of what its commit record names: runs, and values that it drops.
     pub(crate) fn named_size(&self) -> usize {
         let run = |run: &Run| MasterRun::size_of(run, self.rolled_back.len());
@@ -403,6 +450,7 @@ impl Engine {
         transaction.sequence += 1;
         if matches!(op, Op::Put(_) | Op::PutRef(_)) {
             transaction.growth += growth_of(key.len(), op);
+            transaction.has_put = true;
         }
         let before = transaction.writes.bytes();
         let number = Lsn(transaction.sequence);
@@ -426,12 +474,26 @@ impl Engine {
         };
         let is_large = self.uncommitted_size > self.limits.uncommitted;
         if let Some(why) = self.no_spill().filter(|_| is_large) {
-            return Err(why.clone().into());
+            let why = why.clone();
+            // What is small beside others' commits all the same, and may make room.
+            let share = self.limits.uncommitted / self.transactions.len().max(1);
+            let is_small = self.transaction(xid)?.size <= share;
+            return if is_small { Ok(()) } else { Err(self.refusal(xid, why).into()) };
         }
         if is_large || is_crowded {
             return Err(Stop::Wait(Wait::Memory));
         }
         Ok(())
+    }
+
+    /// What a transaction is told that finds no room: one that only deletes makes room once it commits, and in smaller
+    /// parts it does.
+    pub(crate) fn refusal(&self, xid: Xid, why: EngineError) -> EngineError {
+        let deletes = |own: &Transaction| !own.has_put && (own.size > 0 || !own.runs.is_empty());
+        match self.transactions.get(&xid).is_some_and(deletes) {
+            true if why == EngineError::Full => EngineError::TooLarge,
+            _ => why,
+        }
     }
 
     /// The transaction's own changes to `key`, oldest first.

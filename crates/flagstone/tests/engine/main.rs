@@ -7,6 +7,7 @@ mod beside;
 mod bill;
 mod compact;
 mod deferred;
+mod emptied;
 mod failing;
 mod files;
 mod full_device;
