@@ -115,6 +115,10 @@ impl Nand for Medium {
         of_either!(self, device => device.erase(block))
     }
 
+    fn may_lack_room(&self) -> bool {
+        of_either!(self, device => device.may_lack_room())
+    }
+
     fn trim(&mut self, first: PhysicalPage, count: u32) {
         of_either!(self, device => device.trim(first, count));
     }

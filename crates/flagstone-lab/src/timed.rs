@@ -83,6 +83,10 @@ impl<D: Nand> Nand for Timed<D> {
         self.ended(result)
     }
 
+    fn may_lack_room(&self) -> bool {
+        self.device.may_lack_room()
+    }
+
     fn trim(&mut self, first: PhysicalPage, count: u32) {
         self.device.trim(first, count);
     }

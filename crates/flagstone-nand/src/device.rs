@@ -177,7 +177,8 @@ pub trait Nand {
     /// # Errors
     ///
     /// `ProgramFailed` means that the block has to be retired; pages programmed earlier stay
-    /// readable. `Rule` is a bug of the caller and changes nothing.
+    /// readable. `Rule` is a bug of the caller and changes nothing. `NoSpace` where a host has no room for the
+    /// part: what it holds now is not known, and all else is as it was.
     fn program(
         &mut self,
         page: PhysicalPage,
@@ -188,8 +189,14 @@ pub trait Nand {
     ///
     /// # Errors
     ///
-    /// `EraseFailed` means that the block has to be retired.
+    /// `EraseFailed` means that the block has to be retired; `NoSpace` that a host has no room for what the
+    /// block is to hold: its content may be gone, and it may be erased later.
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError>;
+
+    /// Whether a host may have no room for blocks that are there: an erase tells.
+    fn may_lack_room(&self) -> bool {
+        false
+    }
 
     /// Whether NOP lets the spare bytes of `page` be programmed once more, as far as the device
     /// knows: a real chip counts nothing, and its driver only what this session did.

@@ -275,6 +275,10 @@ impl<D: Nand> Nand for EccNand<D> {
         self.device.erase(block)
     }
 
+    fn may_lack_room(&self) -> bool {
+        self.device.may_lack_room()
+    }
+
     fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
         self.device.takes_spare(page)
     }

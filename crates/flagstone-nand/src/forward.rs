@@ -35,6 +35,9 @@ macro_rules! forward {
             fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError> {
                 (**self).erase(block)
             }
+            fn may_lack_room(&self) -> bool {
+                (**self).may_lack_room()
+            }
             fn takes_spare(&mut self, page: PhysicalPage) -> Result<bool, NandError> {
                 (**self).takes_spare(page)
             }

@@ -75,7 +75,7 @@ pub use ssd::{SimSsd, SsdCounters, THIN_FACTOR};
 #[cfg(feature = "std")]
 pub use storage::{
     Access, CodeWords, FileLock, FileStorage, Making, OpenDeviceError, SharedStorage, SideFault,
-    SimStorage, Storage, StorageError, give_up_files, kind_of, link_kind_of, require_missing,
-    require_one_name, sync_name,
+    SimHost, SimStorage, Storage, StorageError, give_up_files, kind_of, link_kind_of,
+    require_missing, require_one_name, sync_name,
 };
 pub use timing::Timing;

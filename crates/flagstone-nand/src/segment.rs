@@ -12,8 +12,12 @@
 //! - **G5** A file that grows has segments as far as it reaches: those that are whole. They read as zeros,
 //!   after a cut too, before they are there, and what is behind them counts for nothing and is written over.
 //! - **G6** Where the host has no room for more segments nothing has changed.
-//! - **G7** What was discarded reads as zeros or as it did, page by page. An erase gets back from the host the
-//!   room that a discard gave it, and a growth all of it: a file does not grow into room that it will want back.
+//! - **G7** Whatever is written to had its room made sure of in this session: with all of the file where it has no
+//!   holes, else with its segment, before the segment is erased or written to. What was discarded reads as zeros or
+//!   as it did, page by page. A growth makes sure of all of it: a file does not grow into room that it will want back.
+//! - **G8** Where the host puts elsewhere what is written again, an erase gives the segment's room back and gets it
+//!   anew, for one write of each page. A page that is written in parts may lack room for all but the first. Nothing
+//!   is discarded there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -75,12 +79,48 @@ pub struct SegmentFile<S> {
     pages: Vec<PageState>,
     /// The host takes no discards.
     keeps_all: bool,
-    /// Some segments may have been given back to the host (G7).
-    has_holes: bool,
+    /// Which segments have room on the host, as far as is known (G7).
+    rooms: Rooms,
     erase_counts: Vec<u32>,
     counters: Counters,
     poisoned: bool,
     shared: Option<Arc<Shared>>,
+}
+
+/// Which parts of a file have room on the host for what is written to them.
+#[derive(Clone, Debug, Default)]
+struct Rooms {
+    /// Of each segment that is there.
+    segments: Vec<bool>,
+    /// How many of them lack it.
+    lacking: usize,
+    /// Of what is before them.
+    head: bool,
+}
+
+impl Rooms {
+    fn has(&self, segment: usize) -> bool {
+        self.segments.get(segment).copied().unwrap_or(true)
+    }
+
+    fn set(&mut self, segment: usize, has_room: bool) {
+        if let Some(known) = self.segments.get_mut(segment) {
+            self.lacking = self.lacking + usize::from(*known) - usize::from(has_room);
+            *known = has_room;
+        }
+    }
+
+    /// So many segments are there; new ones have room.
+    fn resize(&mut self, count: usize) {
+        self.segments.resize(count, true);
+        self.lacking = self.segments.iter().filter(|has_room| !**has_room).count();
+    }
+
+    fn set_all(&mut self, has_room: bool) {
+        self.head = has_room;
+        self.segments.fill(has_room);
+        self.lacking = if has_room { 0 } else { self.segments.len() };
+    }
 }
 
 /// How much of a new file is there from the start.
@@ -194,6 +234,7 @@ impl<S: Storage> SegmentFile<S> {
         check_kind(profile)?;
         let head = Head::new(profile, made_with);
         let size = head.size_of(head.present_min());
+        storage.expect_segments(head.size(), head.segment_size());
         storage.preallocate(size)?;
         storage.sync()?;
         head.write(&mut storage)?;
@@ -278,7 +319,6 @@ impl<S: Storage> SegmentFile<S> {
         let geometry = head.geometry;
         storage.expect_segments(head.size(), geometry.block_size());
         let capabilities = Capabilities { rewrite_tail: head.rewrite_tail, ..capabilities() };
-        let has_holes = storage.has_holes()?;
         let shared = storage.shared().map(|storage| Shared::new(storage, geometry, head.size()));
         let mut device = Self {
             storage,
@@ -292,13 +332,21 @@ impl<S: Storage> SegmentFile<S> {
             bad,
             pages: Vec::new(),
             keeps_all: false,
-            has_holes,
+            rooms: Rooms::default(),
             erase_counts: Vec::new(),
             counters: Counters::default(),
             poisoned: false,
         };
         device.set_present(head.present_in(size));
+        device.forget_rooms();
         Ok(device)
+    }
+
+    /// What the host promised to whoever had the file before is not known; nor is it where the host does not say
+    /// whether there are holes.
+    fn forget_rooms(&mut self) {
+        let is_sure = self.storage.has_holes().is_ok_and(|has_holes| !has_holes);
+        self.rooms.set_all(is_sure && !self.storage.moves_rewrites());
     }
 
     /// Takes note that `block_count` segments are there.
@@ -306,6 +354,7 @@ impl<S: Storage> SegmentFile<S> {
         self.present = block_count;
         let page_count = block_count as usize * self.geometry.pages_per_block as usize;
         self.pages.resize(page_count, PageState::default());
+        self.rooms.resize(block_count as usize);
         self.erase_counts.resize(block_count as usize, 0);
     }
 
@@ -345,7 +394,31 @@ impl<S: Storage> SegmentFile<S> {
         if span.rewritten != 0 && !self.keeps_bytes(page, &span, part)? {
             return Err(broken(FlashRule::CodeWordReuse));
         }
+        self.ensure_room(self.geometry.block_of(page))?;
         Ok(span)
+    }
+
+    /// Makes sure of room for whatever is written to a segment; what it holds stays (G7).
+    fn ensure_room(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        let segment = block.0 as usize;
+        if !self.rooms.has(segment) {
+            let size = self.geometry.block_size();
+            self.storage.reserve(self.head_size + u64::from(block.0) * size, size)?;
+            self.rooms.set(segment, true);
+        }
+        Ok(())
+    }
+
+    /// The same for a segment whose content nobody needs (G8).
+    fn renew_room(&mut self, block: BlockIndex) -> Result<(), NandError> {
+        if !self.storage.moves_rewrites() {
+            return self.ensure_room(block);
+        }
+        let (segment, size) = (block.0 as usize, self.geometry.block_size());
+        self.rooms.set(segment, false);
+        self.storage.renew(self.head_size + u64::from(block.0) * size, size)?;
+        self.rooms.set(segment, true);
+        Ok(())
     }
 
     /// Whether rewritten sectors keep their bytes (G4).
@@ -454,9 +527,7 @@ impl<S: Storage> Nand for SegmentFile<S> {
         }
         // A device without power must not pretend to erase.
         self.storage.size()?;
-        if self.has_holes {
-            self.storage.reserve(self.offset_of(first), self.geometry.block_size())?;
-        }
+        self.renew_room(block)?;
         let start = first.number() as usize;
         let pages = start..start + self.geometry.pages_per_block as usize;
         self.pages[pages].fill(PageState::default());
@@ -476,18 +547,25 @@ impl<S: Storage> Nand for SegmentFile<S> {
         else {
             return;
         };
-        if self.keeps_all || self.writable().is_err() {
+        // Where rewrites move, room that was given back is lost to what the host notes of them.
+        if self.keeps_all || self.storage.moves_rewrites() || self.writable().is_err() {
             return;
         }
         let size = u64::from(end - begin.number()) * u64::from(self.geometry.page_size);
         match self.storage.discard(self.offset_of(begin), size) {
             Ok(()) => {
                 self.counters.bytes_discarded += size;
-                self.has_holes = true;
+                let per_block = pages_per_block as usize;
+                let segments = begin.number() as usize / per_block..end as usize / per_block;
+                segments.for_each(|segment| self.rooms.set(segment, false));
             }
             // What is kept is as good.
             Err(_) => self.keeps_all = true,
         }
+    }
+
+    fn may_lack_room(&self) -> bool {
+        self.rooms.lacking > 0 || self.storage.moves_rewrites()
     }
 
     fn is_bad(&mut self, block: BlockIndex) -> Result<bool, NandError> {
@@ -497,6 +575,10 @@ impl<S: Storage> Nand for SegmentFile<S> {
 
     fn mark_bad(&mut self, block: BlockIndex) -> Result<(), NandError> {
         self.writable()?;
+        if !self.rooms.head {
+            self.storage.reserve(0, self.head_size)?;
+            self.rooms.head = true;
+        }
         let (at, bit) = Head::place_of(block);
         *self.bad.get_mut(at).ok_or(NandError::Host { errno: EINVAL })? |= bit;
         let (sector, places) = self.head.marks_of(&self.bad, block);
@@ -535,9 +617,11 @@ impl<S: Storage> Nand for SegmentFile<S> {
         }
         // From the end of the last segment that is there: the file may be longer (G5).
         let (from, to) = (self.head.size_of(self.present), self.head.size_of(block_count));
-        if self.has_holes {
+        if self.rooms.lacking > 0 {
             self.storage.reserve(self.head_size, from - self.head_size)?;
-            self.has_holes = false;
+            if !self.storage.moves_rewrites() {
+                self.rooms.set_all(true);
+            }
         }
         self.storage.extend(from, to)?;
         self.sync()?;
@@ -604,6 +688,7 @@ impl Crashable for SegmentFile<SimStorage> {
         self.storage.power_cycle();
         let size = self.storage.size().unwrap_or(0);
         self.set_present(self.head.present_in(size));
+        self.forget_rooms();
         self.pages.fill(PageState::default());
         self.erase_counts.fill(0);
         self.poisoned = false;

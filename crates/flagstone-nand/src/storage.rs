@@ -28,7 +28,7 @@ pub use file::{FileStorage, require_missing, sync_name};
 pub use making::{Making, give_up_files, kind_of, link_kind_of, require_one_name};
 #[cfg(target_os = "linux")]
 pub(crate) use process::Process;
-pub use sim::SimStorage;
+pub use sim::{SimHost, SimStorage};
 
 use crate::{CodeWord, Completion, NandError};
 
@@ -283,7 +283,8 @@ pub trait Storage {
     ///
     /// # Errors
     ///
-    /// Host errors and power loss.
+    /// `NoSpace` when the host has no room for it; other host errors and power loss. What the bytes hold is
+    /// not known then.
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError>;
 
     /// Makes everything written durable.
@@ -347,12 +348,28 @@ pub trait Storage {
         Ok(false)
     }
 
+    /// Whether the host puts elsewhere what is written again, so that room which it promised is good for one
+    /// write alone.
+    fn moves_rewrites(&self) -> bool {
+        false
+    }
+
     /// Makes sure of room for `size` bytes at `offset` that may have been discarded; their content stays.
     ///
     /// # Errors
     ///
     /// `NoSpace` when there is none: nothing changed. Power loss.
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
+
+    /// As [`Storage::reserve`], for bytes whose content nobody needs: each may be written once more, wherever
+    /// the host puts what is written again.
+    ///
+    /// # Errors
+    ///
+    /// `NoSpace` when there is no room: the content may be gone. Power loss.
+    fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        self.reserve(offset, size)
+    }
 
     /// Gets ready for a write through [`SharedStorage::write_at`], which comes next.
     fn begin_write(&mut self, _offset: u64, _size: usize) {}

@@ -52,6 +52,8 @@ impl SyncTicket {
 pub struct FlushTicket {
     sync: SyncTicket,
     programs: Vec<SlotProgram>,
+    /// How many of them are done.
+    done: usize,
     end: Option<LogAddress>,
 }
 
@@ -62,17 +64,12 @@ impl FlushTicket {
     /// # Errors
     ///
     /// To be handed to [`Space::end_flush`].
-    pub fn run(&self) -> Result<(), NandError> {
+    pub fn run(&mut self) -> Result<(), NandError> {
         for program in &self.programs {
             program.run(&*self.sync.device)?;
+            self.done += 1;
         }
         self.sync.run()
-    }
-
-    /// Where the last append begins.
-    #[must_use]
-    pub fn end(&self) -> Option<LogAddress> {
-        self.end
     }
 }
 
@@ -175,24 +172,31 @@ impl<D: Nand> Space<D> {
         }
         let sync = self.begin_sync()?;
         self.is_flushing = sync.is_some();
-        Ok(sync.map(|sync| FlushTicket { sync, programs, end }))
+        Ok(sync.map(|sync| FlushTicket { sync, programs, done: 0, end }))
     }
 
-    /// Notes how a flush ended (Z3).
+    /// Notes how a flush ended (Z3): where its last append begins. What the host had no room for is appended again,
+    /// elsewhere, and made durable (H4).
     ///
     /// # Errors
     ///
-    /// A failed program or sync poisons the space.
+    /// A failed program or sync poisons the space; those of [`Space::log_append`].
     pub fn end_flush(
         &mut self,
         ticket: FlushTicket,
         result: Result<(), NandError>,
-    ) -> Result<(), SpaceError> {
+    ) -> Result<Option<LogAddress>, SpaceError> {
         self.is_flushing = false;
+        let FlushTicket { sync, programs, done, end } = ticket;
+        if let (Err(NandError::NoSpace), Some(left)) = (&result, programs.get(done..)) {
+            self.flash.changes += done as u64;
+            let end = self.log_append_again(left)?;
+            self.sync()?;
+            return Ok(end);
+        }
         result.map_err(|error| self.fail(error))?;
-        let FlushTicket { sync, programs, .. } = ticket;
         self.flash.flushed(&sync, programs.len());
-        Ok(())
+        Ok(end)
     }
 
     /// A read of `page` that needs the space at its beginning and its end only; none where

@@ -5,7 +5,8 @@
 //!
 //! B1. `live` of a block is the number of its live bits.
 //! B2. A closed block with no live unit is free; a closed block is in the bucket of its live count.
-//! B3. A free block's bytes are not relied on: it is erased when it is taken.
+//! B3. A free block's bytes are not relied on: it is erased when it is taken, or ahead of that in the same session.
+//! B4. A free block is prepared, or waits among those that are not, or is withheld.
 //!
 //! ```text
 //!          take             close              live = 0
@@ -68,6 +69,10 @@ pub(crate) struct Block {
     pub(crate) stuck: bool,
     /// Moment at which what replaced its units is complete ([`Flash::moment`](crate::flash::Flash)).
     pub(crate) replaced_at: u64,
+    /// It was erased in this session, and nothing was programmed since.
+    pub(crate) is_prepared: bool,
+    /// It is left alone until its host is asked for room again.
+    is_withheld: bool,
     /// It is free because its units were moved or replaced: its erase is due to collection.
     pub(crate) is_reclaimed: bool,
     /// What it was taken for in this session.
@@ -92,6 +97,8 @@ const UNKNOWN: Block = Block {
     closed_at: 0,
     stuck: false,
     replaced_at: 0,
+    is_prepared: false,
+    is_withheld: false,
     is_reclaimed: false,
     purpose: None,
     slot: 0,
@@ -121,7 +128,10 @@ pub(crate) enum Purpose {
 pub(crate) struct BlockTable {
     blocks: Vec<Block>,
     live: Bits,
+    /// Free blocks that are neither prepared nor withheld, by erases.
     free: BTreeSet<(u32, u32)>,
+    prepared: BTreeSet<u32>,
+    withheld: BTreeSet<u32>,
     buckets: Vec<Vec<u32>>,
     pages_per_block: u32,
     /// Counts closings: the clock of cost-benefit.
@@ -147,6 +157,8 @@ impl BlockTable {
             blocks: vec![UNKNOWN; block_count as usize],
             live: Bits::new(block_count as usize * pages_per_block as usize),
             free: BTreeSet::new(),
+            prepared: BTreeSet::new(),
+            withheld: BTreeSet::new(),
             buckets: vec![Vec::new(); units_per_block as usize + 1],
             pages_per_block,
             clock: 0,
@@ -187,8 +199,58 @@ impl BlockTable {
         self.blocks.len() as u32
     }
 
+    /// Free blocks that may be taken.
     pub(crate) fn free_count(&self) -> u32 {
+        self.unprepared_count() + self.prepared_count()
+    }
+
+    /// Free blocks that are erased already.
+    pub(crate) fn prepared_count(&self) -> u32 {
+        self.prepared.len() as u32
+    }
+
+    /// Those that are not, and may be taken.
+    pub(crate) fn unprepared_count(&self) -> u32 {
         self.free.len() as u32
+    }
+
+    /// Free blocks that are left alone.
+    pub(crate) fn withheld_count(&self) -> u32 {
+        self.withheld.len() as u32
+    }
+
+    /// A free block was erased and waits to be taken.
+    pub(crate) fn prepare(&mut self, block: BlockIndex) {
+        assert_eq!(self.get(block).state, BlockState::Free, "only free blocks are prepared");
+        self.unlink(block);
+        self.blocks[block.0 as usize].is_prepared = true;
+        self.link(block);
+    }
+
+    /// Prepared blocks are as others again.
+    pub(crate) fn unprepare(&mut self) {
+        for block in core::mem::take(&mut self.prepared) {
+            let entry = &mut self.blocks[block as usize];
+            entry.is_prepared = false;
+            self.free.insert((entry.erases, block));
+        }
+    }
+
+    /// Leaves a free block alone.
+    pub(crate) fn withhold(&mut self, block: BlockIndex) {
+        assert_eq!(self.get(block).state, BlockState::Free, "only free blocks are withheld");
+        self.unlink(block);
+        self.blocks[block.0 as usize].is_withheld = true;
+        self.link(block);
+    }
+
+    /// Leaves none alone any more.
+    pub(crate) fn release_withheld(&mut self) {
+        for block in core::mem::take(&mut self.withheld) {
+            let entry = &mut self.blocks[block as usize];
+            entry.is_withheld = false;
+            self.free.insert((entry.erases, block));
+        }
     }
 
     /// Blocks in `state`.
@@ -246,8 +308,18 @@ impl BlockTable {
         }
     }
 
-    /// Free block to take next: one that may be erased at once, if there is any.
+    /// Free block to take next: a prepared one if there is no other.
     pub(crate) fn choose_free(&self, purpose: Purpose, safe_until: u64) -> Option<BlockIndex> {
+        let prepared = || self.prepared.first().map(|block| BlockIndex(*block));
+        self.choose_unprepared(purpose, safe_until).or_else(prepared)
+    }
+
+    /// Free block to erase next: one that may be erased at once, if there is any.
+    pub(crate) fn choose_unprepared(
+        &self,
+        purpose: Purpose,
+        safe_until: u64,
+    ) -> Option<BlockIndex> {
         let is_ready =
             |(_, block): &&(u32, u32)| self.get(BlockIndex(*block)).replaced_at <= safe_until;
         let least_worn = || self.free.iter().find(is_ready).or(self.free.first());
@@ -282,6 +354,7 @@ impl BlockTable {
         self.changed.insert(block.0);
         let entry = &mut self.blocks[block.0 as usize];
         entry.state = state;
+        entry.is_prepared = false;
         entry.sequence = sequence;
         entry.stuck = false;
         entry.purpose = Some(purpose);
@@ -350,7 +423,8 @@ impl BlockTable {
     pub(crate) fn set_bad(&mut self, block: BlockIndex) {
         self.unlink(block);
         self.changed.insert(block.0);
-        self.blocks[block.0 as usize].state = BlockState::Bad;
+        let entry = &mut self.blocks[block.0 as usize];
+        (entry.state, entry.is_prepared, entry.is_withheld) = (BlockState::Bad, false, false);
         self.link(block);
     }
 
@@ -527,6 +601,12 @@ impl BlockTable {
             self.erases_total -= u64::from(entry.erases);
         }
         match entry.state {
+            BlockState::Free if entry.is_prepared => {
+                self.prepared.remove(&block.0);
+            }
+            BlockState::Free if entry.is_withheld => {
+                self.withheld.remove(&block.0);
+            }
             BlockState::Free => {
                 self.free.remove(&(entry.erases, block.0));
             }
@@ -550,6 +630,12 @@ impl BlockTable {
             self.erases_total += u64::from(entry.erases);
         }
         match entry.state {
+            BlockState::Free if entry.is_prepared => {
+                self.prepared.insert(block.0);
+            }
+            BlockState::Free if entry.is_withheld => {
+                self.withheld.insert(block.0);
+            }
             BlockState::Free => {
                 self.free.insert((entry.erases, block.0));
             }

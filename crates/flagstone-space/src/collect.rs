@@ -103,6 +103,7 @@ impl<D: Nand> Space<D> {
     }
 
     fn make_room(&mut self, pages: u32, owner: &mut dyn Owner) -> Result<(), SpaceError> {
+        self.prepare_for(pages)?;
         if self.has_room(pages) {
             return Ok(());
         }
@@ -126,6 +127,7 @@ impl<D: Nand> Space<D> {
             }
             rounds_left = rounds_left.saturating_sub(1);
             self.ready()?;
+            self.prepare_for(pages)?;
         }
         Ok(())
     }

@@ -110,7 +110,8 @@ impl<D: Nand> Space<D> {
 
     /// Tells the device which pages nothing needs any more (E3).
     pub(crate) fn tell_dead(&mut self) {
-        if !self.flash.is_settled() && !self.flash.bugs.has(SpaceBug::EraseBeforeSync) {
+        let is_settled = self.flash.is_settled() || self.flash.bugs.has(SpaceBug::EraseBeforeSync);
+        if !is_settled || self.was_refused() || self.lacks_reserve() {
             return;
         }
         for range in self.blocks.dead.take() {

@@ -120,6 +120,11 @@ impl SlotProgram {
     pub(crate) fn run(&self, device: &dyn SharedNand) -> Result<(), NandError> {
         device.program(self.page, self.data_offset, &self.data)
     }
+
+    /// Whole slots.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.data
+    }
 }
 
 /// How many appends of a unit with such metadata count (A2).

@@ -56,12 +56,13 @@ impl<D: Nand> Space<D> {
     /// Whether the host had no room when it was asked last.
     #[must_use]
     pub fn was_refused(&self) -> bool {
-        self.growth_refused
+        self.growth_refused || self.blocks.withheld_count() > 0
     }
 
-    /// The host is asked again for more blocks when they are needed again.
+    /// The host is asked again for room, and for more blocks, when they are needed again (H3).
     pub fn retry_growth(&mut self) {
         self.growth_refused = false;
+        self.blocks.release_withheld();
     }
 
     /// Grows, if need be and as far as the device can, so that `pages` more logical pages can be live and

@@ -39,6 +39,7 @@ mod frozen;
 mod group_ops;
 mod groups;
 mod grow;
+mod host;
 mod layout;
 mod level;
 mod log;

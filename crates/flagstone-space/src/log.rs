@@ -164,15 +164,40 @@ impl<D: Nand> Space<D> {
     /// block is free; `WornOut` when that is because blocks failed.
     pub fn log_append(&mut self, bytes: &[u8]) -> Result<LogAddress, SpaceError> {
         let slots = self.find_log_slots(bytes)?;
+        let mut lacks_room = false;
         for _ in 0..ATTEMPTS_MAX {
             self.open_log_block()?;
             match self.program_log(bytes) {
                 Ok(()) => return Ok(self.log_appended(slots)),
                 Err(NandError::ProgramFailed { .. }) => self.retire_log_block(),
+                Err(NandError::NoSpace) => {
+                    self.log_moves_on();
+                    lacks_room = true;
+                }
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        Err(SpaceError::WornOut)
+        Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
+    }
+
+    /// The host has no room for an append: it goes to a page that holds nothing yet, and where that was one already,
+    /// to another block (H4).
+    fn log_moves_on(&mut self) {
+        if self.log.next_slot > 0 {
+            self.log_skip_page();
+        } else {
+            self.doubt_prepared();
+            self.log.is_open = false;
+        }
+    }
+
+    /// Repeats appends that found no room beside other work, behind the places that they had.
+    pub(crate) fn log_append_again(
+        &mut self,
+        programs: &[SlotProgram],
+    ) -> Result<Option<LogAddress>, SpaceError> {
+        self.log_skip_page();
+        programs.iter().try_fold(None, |_, program| self.log_append(program.bytes()).map(Some))
     }
 
     /// As [`Space::log_append`]; the program is left to the caller where the device lets it.
@@ -261,6 +286,10 @@ impl<D: Nand> Space<D> {
                 Ok(()) => {}
                 Err(NandError::ProgramFailed { .. }) => {
                     self.retire_log_block();
+                    return self.open_log_block();
+                }
+                Err(NandError::NoSpace) => {
+                    self.log_moves_on();
                     return self.open_log_block();
                 }
                 Err(error) => return Err(self.fail(error)),

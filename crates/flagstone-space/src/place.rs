@@ -46,7 +46,7 @@ impl<D: Nand> Space<D> {
         payload: &[u8],
         cause: Cause,
     ) -> Result<u32, SpaceError> {
-        let mut claim = claim;
+        let (mut claim, mut lacks_room) = (claim, false);
         for _ in 0..ATTEMPTS_MAX {
             let (at, sequence) = self.next_slot(stream, claim)?;
             let meta = PageMeta { sequence, ..meta };
@@ -56,6 +56,10 @@ impl<D: Nand> Space<D> {
                     return Ok(at);
                 }
                 Err(NandError::ProgramFailed { .. }) => self.retire_frontier(stream),
+                Err(NandError::NoSpace) => {
+                    self.leave_frontier(stream);
+                    lacks_room = true;
+                }
                 Err(error) => return Err(self.fail(error)),
             }
             // The room that was ensured did not count on a failure.
@@ -63,7 +67,7 @@ impl<D: Nand> Space<D> {
                 claim = Claim::Reserve;
             }
         }
-        Err(SpaceError::WornOut)
+        Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
     }
 
     fn next_slot(&mut self, stream: Stream, claim: Claim) -> Result<(u32, u32), SpaceError> {
@@ -100,7 +104,8 @@ impl<D: Nand> Space<D> {
     pub(crate) fn finish_block(&mut self, stream: Stream) -> Result<(), SpaceError> {
         let Some(frontier) = self.frontiers[stream as usize].take() else { return Ok(()) };
         match self.program_summary(&frontier) {
-            Ok(()) => self.blocks.close(frontier.block),
+            // A mount reads what a summary would have said from its pages.
+            Ok(()) | Err(NandError::NoSpace) => self.blocks.close(frontier.block),
             Err(NandError::ProgramFailed { .. }) => self.retire(frontier.block),
             Err(error) => return Err(self.fail(error)),
         }
@@ -141,6 +146,14 @@ impl<D: Nand> Space<D> {
         }
     }
 
+    /// Nothing more goes to the block of `stream`: the host has no room there (H4).
+    fn leave_frontier(&mut self, stream: Stream) {
+        self.doubt_prepared();
+        if let Some(frontier) = self.frontiers[stream as usize].take() {
+            self.blocks.close(frontier.block);
+        }
+    }
+
     /// A program failed in `block` (W3): nothing more goes there, its units move out later.
     pub(crate) fn retire(&mut self, block: BlockIndex) {
         self.blocks.retire(block);
@@ -150,7 +163,7 @@ impl<D: Nand> Space<D> {
     /// counts there, and a later one that takes the block finds out again.
     pub(crate) fn mark_bad(&mut self, block: BlockIndex) -> Result<(), SpaceError> {
         match self.flash.device.mark_bad(block) {
-            Ok(()) | Err(NandError::Host { .. }) => {}
+            Ok(()) | Err(NandError::Host { .. } | NandError::NoSpace) => {}
             Err(error) => return Err(self.fail(error)),
         }
         self.blocks.set_bad(block);
@@ -183,12 +196,13 @@ impl<D: Nand> Space<D> {
             if self.blocks.get(block).is_reclaimed {
                 self.flash.busy.work = Work::Collection;
             }
-            let erased = self.flash.erase(block, self.blocks.get(block).replaced());
+            let erased = match self.blocks.get(block).is_prepared {
+                true => Ok(()),
+                false => self.erase_free(block),
+            };
             self.flash.busy.work = work;
             match erased {
                 Ok(()) => {
-                    self.blocks.erased(block);
-                    self.blocks.withdraw_dead(block);
                     let sequence = self.numbers.next_sequence();
                     self.blocks.take(block, purpose, state, sequence);
                     return Ok(block);
@@ -198,8 +212,8 @@ impl<D: Nand> Space<D> {
                     // The room that was ensured did not count on it.
                     claim = Claim::Reserve;
                 }
-                // The host gave away what it had been given back.
-                Err(NandError::NoSpace) => return Err(SpaceError::NoRoom),
+                // Others may have room; prepared ones do (H3).
+                Err(NandError::NoSpace) => self.blocks.withhold(block),
                 Err(error) => return Err(self.fail(error)),
             }
         }

@@ -174,6 +174,7 @@ impl<D: Nand> Space<D> {
     fn write_half(&mut self, half: usize, number: Version, bytes: &[u8]) -> Result<(), SpaceError> {
         let pages_per_block = self.layout().geometry.pages_per_block;
         let pages = bytes.len().div_ceil(self.layout().chunk_size) as u32;
+        let mut lacks_room = false;
         for _ in 0..ATTEMPTS_MAX {
             if self.ring.halves[half].next_page + pages > pages_per_block {
                 self.advance_ring(half)?;
@@ -186,10 +187,15 @@ impl<D: Nand> Space<D> {
                     return Ok(());
                 }
                 Err(NandError::ProgramFailed { .. }) => self.replace_ring_block(half)?,
+                // The next record of the half, and this one, go to another block (H4).
+                Err(NandError::NoSpace) => {
+                    self.ring.halves[half].next_page = pages_per_block;
+                    lacks_room = true;
+                }
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        Err(SpaceError::WornOut)
+        Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
     }
 
     fn program_copy(&mut self, first: u32, number: Version, bytes: &[u8]) -> Result<(), NandError> {
@@ -208,10 +214,12 @@ impl<D: Nand> Space<D> {
     /// Goes on to the next block of the half, which holds older records only (A2).
     fn advance_ring(&mut self, half: usize) -> Result<(), SpaceError> {
         let ring = &mut self.ring.halves[half];
+        let before = ring.current;
         ring.current = (ring.current + 1) % ring.blocks.len();
         ring.next_page = 0;
         let block = BlockIndex(ring.blocks[ring.current]);
         // At a second attempt, what the first one wrote may not be durable.
+        let pages_per_block = self.layout().geometry.pages_per_block;
         let is_synced = self.flash.layout.capabilities.needs_sync;
         let replaced = if is_synced { self.flash.moment() } else { 0 };
         match self.flash.erase(block, Some(replaced)) {
@@ -223,8 +231,27 @@ impl<D: Nand> Space<D> {
                 Ok(())
             }
             Err(NandError::EraseFailed { .. }) => self.replace_ring_block(half),
+            Err(NandError::NoSpace) => self.exchange_ring_block(half).inspect_err(|_| {
+                // The newest record stays where it is (A2).
+                let ring = &mut self.ring.halves[half];
+                (ring.current, ring.next_page) = (before, pages_per_block);
+            }),
             Err(error) => Err(self.fail(error)),
         }
+    }
+
+    /// Puts a block that has room in the place of the current one, which holds nothing that counts.
+    fn exchange_ring_block(&mut self, half: usize) -> Result<(), SpaceError> {
+        let fresh = self.take_block(Claim::Reserve, Purpose::Ring, BlockState::Ring);
+        let fresh = fresh.map_err(|error| match error {
+            SpaceError::NoRoom => SpaceError::Full,
+            error => error,
+        })?;
+        let ring = &mut self.ring.halves[half];
+        let left = core::mem::replace(&mut ring.blocks[ring.current], fresh.0);
+        self.blocks.free(BlockIndex(left));
+        self.blocks.withhold(BlockIndex(left));
+        Ok(())
     }
 
     /// Puts a fresh block in the place of the current one, which failed.

@@ -221,7 +221,8 @@ impl<D: Nand> Space<D> {
     /// Logical pages that may be live: shrinks when blocks fail.
     #[must_use]
     pub fn capacity_pages(&self) -> u32 {
-        self.layout().capacity(self.blocks.len() - self.lost_blocks())
+        let lost = self.lost_blocks() + self.blocks.withheld_count();
+        self.layout().capacity(self.blocks.len() - lost)
     }
 
     /// As [`Space::capacity_pages`] without frozen mappings: more than that may not be live because blocks failed.

@@ -155,8 +155,8 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// As [`Database::open`]; `NeedsMemory` when changes since the last checkpoint do not fit the memory
-    /// that `options` give.
+    /// As [`Database::open`]; `NeedsMemory` when the changes that no page holds yet do not fit the memory that
+    /// `options` give: mostly no more than the session that made them had, but for those that had left its memory.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::open_read_only_on(open_device(path.as_ref(), Access::Read, options)?, options)
     }

@@ -129,6 +129,8 @@ pub enum Wait {
     ShorterLog,
     /// Pages of values that a transaction stored and no longer names; the runtime gives them back.
     Garbage(Xid),
+    /// Room on the host for what a commit brings with it; the runtime makes sure of it.
+    Reserve,
     /// The log to become durable up to a commit.
     Durable(Lsn),
     /// A transaction that is being committed with its leaves: background work gets there.
@@ -141,8 +143,11 @@ impl Wait {
     /// Whether [`crate::Runtime::supply`] ends the wait at once.
     #[must_use]
     pub const fn is_at_hand(self) -> bool {
-        use Wait::{Garbage, Group, LargerLog, Pages, Room, ShorterLog};
-        matches!(self, Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog | Garbage(_))
+        use Wait::{Garbage, Group, LargerLog, Pages, Reserve, Room, ShorterLog};
+        matches!(
+            self,
+            Pages(_) | Group | Room(_) | LargerLog(_) | ShorterLog | Garbage(_) | Reserve
+        )
     }
 }
 
@@ -203,6 +208,8 @@ pub(crate) struct SpaceView {
     pub(crate) can_grow: bool,
     /// So may the log.
     pub(crate) log_grows: bool,
+    /// The host may have no room for the blocks that log, checkpoints and collection rely on.
+    pub(crate) lacks_reserve: bool,
     /// Blocks are bad: less may be live than when the device was new.
     pub(crate) has_lost_blocks: bool,
     /// Memory of the mapping.

@@ -37,10 +37,10 @@ pub enum OpenError {
         /// The first of them.
         first: Box<CheckFault>,
     },
-    /// What was changed since the last checkpoint does not fit the memory, and nothing may be written: open
+    /// What was changed and is in no page yet does not fit the memory, and nothing may be written: open
     /// the database with more of it, or once for writing.
     #[error(
-        "changes since the last checkpoint take more than {memory} bytes of memory: give it more, or open \
+        "changes that no page holds yet take more than {memory} bytes of memory: give it more, or open \
          the database once for writing"
     )]
     NeedsMemory {
@@ -242,7 +242,8 @@ fn for_how_long(wait: Duration) -> String {
 impl From<SpaceError> for EngineError {
     fn from(error: SpaceError) -> Self {
         match error {
-            SpaceError::Full => Self::Full,
+            // Room was ensured; a host that gives it to others all the same has none.
+            SpaceError::Full | SpaceError::NoRoom => Self::Full,
             SpaceError::TooManyFrozen => Self::TooManySnapshots,
             SpaceError::WornOut => Self::WornOut,
             SpaceError::ReadOnly => Self::ReadOnly,

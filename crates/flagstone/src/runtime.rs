@@ -248,13 +248,12 @@ impl<D: Nand> Runtime<D> {
         syncs: bool,
     ) -> Result<(SpaceGuard<'a, D>, u64), SpaceError> {
         let fragments = || flush.fragments.iter().map(|fragment| fragment.bytes.as_slice());
-        if syncs && let Some(ticket) = space.begin_flush(fragments())? {
+        if syncs && let Some(mut ticket) = space.begin_flush(fragments())? {
             drop(space);
             let result = ticket.run();
-            let log_page = ticket.end().map_or(0, |address| address.page);
             let mut space = self.space();
-            space.end_flush(ticket, result)?;
-            return Ok((space, log_page));
+            let end = space.end_flush(ticket, result)?;
+            return Ok((space, end.map_or(0, |address| address.page)));
         }
         let mut log_page = 0;
         for fragment in fragments() {
@@ -314,7 +313,7 @@ impl<D: Nand> Runtime<D> {
     /// Gives the log its reserve back. A device full of data keeps it: the log still has room.
     fn restore_reserves(&self, space: &mut Space<D>) -> Result<(), EngineError> {
         match space.ensure_room(1, &mut Folding(&self.engine)) {
-            Ok(()) | Err(SpaceError::Full) => Ok(()),
+            Ok(()) | Err(SpaceError::Full | SpaceError::NoRoom) => Ok(()),
             Err(error) => self.poison_for(error.into()),
         }
     }
@@ -421,6 +420,10 @@ impl<D: Nand> Runtime<D> {
                 let group = space.new_group()?;
                 self.engine().supply_group(group);
             }
+            Wait::Reserve => {
+                let prepared = space.prepare_reserve(&mut Folding(&self.engine));
+                self.note_growth(&space, prepared)?;
+            }
             Wait::Room(pages) => {
                 let grown = space.grow_for(u32::try_from(pages).unwrap_or(u32::MAX)).map(drop);
                 self.note_growth(&space, grown)?;
@@ -472,7 +475,7 @@ impl<D: Nand> Runtime<D> {
         grown: Result<(), SpaceError>,
     ) -> Result<(), EngineError> {
         self.observe(space);
-        grown.or_else(|error| self.poison_for(error.into()))
+        grown.or_else(|error| self.fail(error.into()))
     }
 
     /// Aborts a transaction. The pages that it wrote make room at once: nobody may be left to do it.
@@ -857,6 +860,7 @@ impl<D: Nand> Runtime<D> {
             capacity_pages: u64::from(space.capacity_pages()),
             can_grow: space.can_grow(),
             log_grows: space.log_grows(),
+            lacks_reserve: space.lacks_reserve(),
             has_lost_blocks: space.lost_blocks() > 0,
             mapping_bytes: space.mapping_bytes(),
             carries_flags: space.carries_flags(),

@@ -355,6 +355,10 @@ impl<D: Crashable, M: Clone> Nand for Rig<D, M> {
         self.state().device.translation()
     }
 
+    fn may_lack_room(&self) -> bool {
+        self.state().device.may_lack_room()
+    }
+
     fn trim(&mut self, first: PhysicalPage, count: u32) {
         self.state().device.trim(first, count);
     }

@@ -96,7 +96,7 @@ impl Head {
         vec![0; self.mark_sectors() * CRC_OFFSET]
     }
 
-    const fn segment_size(&self) -> u64 {
+    pub(super) const fn segment_size(&self) -> u64 {
         self.geometry.block_size()
     }
 

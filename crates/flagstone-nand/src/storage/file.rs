@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::fs::{FileExt, FileTypeExt as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 #[cfg(target_os = "linux")]
@@ -30,6 +30,8 @@ pub struct FileStorage {
     is_plain: bool,
     /// Where segments are that were never written, once it is known where they lie.
     fresh: Option<Fresh>,
+    /// Bytes of a segment, once that is known.
+    segment_size: Option<u64>,
     opened: Instant,
     access: Access,
 }
@@ -40,6 +42,9 @@ pub(super) struct Synced {
     file: File,
     /// Who may write it, and read what may be written meanwhile; none where nobody writes.
     process: Option<Process>,
+    /// The file system puts elsewhere what is written again: by its kind, or because a write had no room where
+    /// some had been reserved. Clones of a file that share its blocks are the second kind.
+    moves_rewrites: AtomicBool,
     #[cfg(target_os = "linux")]
     direct: Option<Direct>,
     sync_count: AtomicU64,
@@ -94,7 +99,9 @@ impl FileStorage {
     /// A new, empty file.
     pub(super) fn create_new(path: &Path, lock: FileLock) -> Result<Self, OpenDeviceError> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        Self::locked_at(file.map_err(|error| io(&error))?, path, Access::Write, lock)
+        let file = file.map_err(|error| io(&error))?;
+        write_in_place(&file);
+        Self::locked_at(file, path, Access::Write, lock)
     }
 
     /// Refuses a child of a fork.
@@ -220,6 +227,7 @@ impl FileStorage {
         let file = Synced {
             #[cfg(target_os = "linux")]
             direct: writes.then(|| Direct::over(&file)).flatten(),
+            moves_rewrites: AtomicBool::new(is_copy_on_write(&file)),
             file,
             process: writes.then(Process::current),
             sync_count: AtomicU64::new(0),
@@ -228,7 +236,8 @@ impl FileStorage {
     }
 
     fn over(file: Synced, access: Access, is_plain: bool) -> Self {
-        Self { file: Arc::new(file), is_plain, fresh: None, opened: Instant::now(), access }
+        let (file, opened) = (Arc::new(file), Instant::now());
+        Self { file, is_plain, fresh: None, segment_size: None, opened, access }
     }
 
     /// Refuses a block device with fewer bytes than these.
@@ -258,6 +267,21 @@ impl FileStorage {
             from += step;
         }
         Ok(())
+    }
+
+    /// Reserves room behind the end, as [`allocate`]. Where rewrites move, a segment at a time: such a file system
+    /// gives back no part of what was reserved at once, as long as another part is needed.
+    fn allocate_new(&self, from: u64, to: u64) -> std::io::Result<bool> {
+        let step = self.segment_size.filter(|_| self.moves_rewrites()).unwrap_or(to - from);
+        let mut at = from;
+        while at < to {
+            let end = (at + step.max(1)).min(to);
+            if !allocate(&self.file, at, end - at)? {
+                return Ok(false);
+            }
+            at = end;
+        }
+        Ok(true)
     }
 
     /// Fills the place of a write with zeros where that is cheaper than to leave it to the file system (F1).
@@ -409,6 +433,7 @@ pub(crate) fn look_at<T>(
         direct: None,
         file,
         process: None,
+        moves_rewrites: AtomicBool::new(false),
         sync_count: AtomicU64::new(0),
     };
     let is_plain = kind.is_some_and(|kind| kind.is_file());
@@ -440,6 +465,39 @@ fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<bool> {
         Err(error) => Err(error.into()),
     }
 }
+
+/// Whether the file system is known to put elsewhere what is written again: btrfs, bcachefs, ZFS and NILFS. What a
+/// network or an overlay has below it shows when a write finds no room.
+#[cfg(target_os = "linux")]
+fn is_copy_on_write(file: &File) -> bool {
+    use rustix::fs::{IFlags, fstatfs, ioctl_getflags};
+    // `statfs(2)`, `linux/magic.h`; ZFS as OpenZFS has it in `sys/fs/zfs.h`.
+    const KINDS: [u64; 4] = [0x9123_683E, 0xCA45_1A4E, 0x2FC1_2FC1, 0x3434];
+    let is_kind = |kind: u64| KINDS.contains(&(kind & 0xFFFF_FFFF));
+    fstatfs(file).is_ok_and(|found| is_kind(found.f_type as u64))
+        && !ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_copy_on_write(_: &File) -> bool {
+    false
+}
+
+/// Asks a file system that would put elsewhere what is written again to write a new, empty file in place: that is
+/// what room can be reserved for. Pages have checksums of their own.
+#[cfg(target_os = "linux")]
+fn write_in_place(file: &File) {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    if is_copy_on_write(file)
+        && let Ok(flags) = ioctl_getflags(file)
+    {
+        // Not all of them can.
+        let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_in_place(_: &File) {}
 
 /// Nothing is read ahead meanwhile, where the system can be asked for that.
 struct ReadAlone<'a>(&'a File);
@@ -495,6 +553,22 @@ fn has_room_alone(_: &File, _: u64) -> bool {
     false
 }
 
+/// Bytes that a file takes of its host.
+fn room_of(file: &File) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    file.metadata().map_or(0, |data| data.blocks() * 512)
+}
+
+/// Some file systems let nobody have what was given back before all that they hold in memory is written.
+#[cfg(target_os = "linux")]
+fn settle_given_back(file: &File) {
+    // Where it fails there is no more room than before.
+    let _ = rustix::fs::syncfs(file);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn settle_given_back(_: &File) {}
+
 /// Makes a hole of bytes, which a block device below discards.
 #[cfg(target_os = "linux")]
 fn punch(file: &File, offset: u64, size: u64) -> std::io::Result<()> {
@@ -532,7 +606,12 @@ impl SharedStorage for Synced {
         if self.direct.as_ref().is_some_and(|direct| direct.writes(offset, source)) {
             return Ok(());
         }
-        self.write_all_at(source, offset).map_err(host)
+        let Err(error) = self.write_all_at(source, offset) else { return Ok(()) };
+        if !is_full(&error) {
+            return Err(host(error));
+        }
+        self.moves_rewrites.store(true, Ordering::Relaxed);
+        Err(StorageError::NoSpace)
     }
 
     fn sync(&self) -> Result<(), StorageError> {
@@ -596,7 +675,15 @@ impl Storage for FileStorage {
     }
 
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
-        self.fill(size, 0)
+        if !self.moves_rewrites() || !self.can_extend() {
+            return self.fill(size, 0);
+        }
+        // Zeros would be rewritten elsewhere; compressed, they take no room to begin with.
+        match self.extend(0, size) {
+            Ok(()) => self.file.sync_all().map_err(host),
+            Err(StorageError::NoSpace) => Err(StorageError::Host { errno: ENOSPC }),
+            Err(error) => Err(error),
+        }
     }
 
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
@@ -608,9 +695,12 @@ impl Storage for FileStorage {
     }
 
     fn has_holes(&self) -> Result<bool, StorageError> {
-        use std::os::unix::fs::MetadataExt as _;
         let data = self.file.metadata().map_err(host)?;
-        Ok(self.is_plain && data.blocks() * 512 < data.len())
+        Ok(self.is_plain && room_of(&self.file) < data.len())
+    }
+
+    fn moves_rewrites(&self) -> bool {
+        self.file.moves_rewrites.load(Ordering::Relaxed)
     }
 
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
@@ -622,7 +712,25 @@ impl Storage for FileStorage {
         }
     }
 
+    /// Room that was given back and is reserved anew is good for one write, which is what a promise for room that
+    /// holds something is not.
+    fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        if !self.moves_rewrites() {
+            return self.reserve(offset, size);
+        }
+        let before = room_of(&self.file);
+        // What is not given back may be moved, and then a write tells.
+        let _ = self.discard(offset, size);
+        let reserved = self.reserve(offset, size);
+        if reserved.is_ok() || room_of(&self.file) >= before {
+            return reserved;
+        }
+        settle_given_back(&self.file);
+        self.reserve(offset, size)
+    }
+
     fn expect_segments(&mut self, origin: u64, size: u64) {
+        self.segment_size = Some(size);
         self.fresh =
             (size >= EMPTY_STEP as u64 && self.can_extend()).then(|| Fresh::new(origin, size));
     }
@@ -637,7 +745,7 @@ impl Storage for FileStorage {
             return Err(StorageError::NoSpace);
         }
         // Room that was never written reads as zeros; what stood behind the end is gone with the old end.
-        let written = self.file.set_len(from).and_then(|()| allocate(&self.file, from, to - from));
+        let written = self.file.set_len(from).and_then(|()| self.allocate_new(from, to));
         let written = written.and_then(|is_there| match is_there {
             true => Ok(()),
             false => self.write_bytes(from, to, 0),

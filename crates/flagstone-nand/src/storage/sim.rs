@@ -7,8 +7,12 @@
 //!   only at multiples of the tear size.
 //! - **M2** After a failed sync the writes since the last one never become durable by themselves.
 //! - **M3** A file that grows is as long after a cut as the last of the writes that survived reaches.
+//! - **M4** On a host that is told of ([`SimHost`]) each piece of 4 KiB is a hole, reserved, or written. A hole
+//!   takes room when it is written or reserved; where rewrites move, what was written takes room for a moment
+//!   whenever it is written again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Storage, StorageError};
 use crate::fault::{Faults, Verdict};
@@ -87,6 +91,56 @@ struct Unsynced {
     bytes: Arc<[u8]>,
 }
 
+/// The file system around a simulated file (M4). Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct SimHost {
+    free: Arc<AtomicU64>,
+    moves_rewrites: bool,
+}
+
+impl SimHost {
+    /// A host with `free` bytes left that writes in place, as ext4 does.
+    #[must_use]
+    pub fn in_place(free: u64) -> Self {
+        Self { free: Arc::new(AtomicU64::new(free)), moves_rewrites: false }
+    }
+
+    /// A host with `free` bytes left that writes elsewhere what is written again, as btrfs does.
+    #[must_use]
+    pub fn copy_on_write(free: u64) -> Self {
+        Self { moves_rewrites: true, ..Self::in_place(free) }
+    }
+
+    /// Bytes left.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Others take or give up room: `free` bytes are left.
+    pub fn set_free(&self, free: u64) {
+        self.free.store(free, Ordering::Relaxed);
+    }
+
+    fn take(&self, size: u64) -> Result<(), StorageError> {
+        let rest = self.free().checked_sub(size).ok_or(StorageError::NoSpace)?;
+        self.set_free(rest);
+        Ok(())
+    }
+
+    fn give_back(&self, size: u64) {
+        self.set_free(self.free() + size);
+    }
+}
+
+/// What a piece of a file has of its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    Hole,
+    Reserved,
+    Written,
+}
+
 /// A simulated file on a simulated drive. `Clone` is a copy-on-write snapshot.
 #[derive(Clone, Debug)]
 pub struct SimStorage {
@@ -95,6 +149,8 @@ pub struct SimStorage {
     durable_size: u64,
     /// Bytes that the drive has room for.
     size_max: u64,
+    /// The host, and what each piece has of it.
+    host: Option<(SimHost, Vec<Piece>)>,
     visible: Image,
     durable: Image,
     unsynced: Vec<Unsynced>,
@@ -112,6 +168,7 @@ impl SimStorage {
             size: 0,
             durable_size: 0,
             size_max: u64::MAX,
+            host: None,
             visible: Image::default(),
             durable: Image::default(),
             unsynced: Vec::new(),
@@ -136,6 +193,34 @@ impl SimStorage {
     /// Leaves room for a file of `size_max` bytes.
     pub fn set_size_max(&mut self, size_max: u64) {
         self.size_max = size_max;
+    }
+
+    /// From now on the file lies on `host`, where pieces of zeros are holes if it is a sparse copy.
+    pub fn move_to(&mut self, host: SimHost, is_sparse: bool) {
+        let is_hole = |chunk: &Option<Arc<[u8; CHUNK_SIZE]>>| {
+            is_sparse && chunk.as_ref().is_none_or(|bytes| **bytes == [0; CHUNK_SIZE])
+        };
+        let piece = |chunk| if is_hole(chunk) { Piece::Hole } else { Piece::Written };
+        self.host = Some((host, self.visible.chunks.iter().map(piece).collect()));
+    }
+
+    /// Takes the room of a write of `size` bytes at `offset`.
+    fn take_room(&mut self, offset: u64, size: usize) -> Result<(), StorageError> {
+        let Some((host, known)) = &mut self.host else { return Ok(()) };
+        let room = CHUNK_SIZE as u64;
+        for (chunk, ..) in pieces(offset, size) {
+            known.resize(known.len().max(chunk + 1), Piece::Hole);
+            match known[chunk] {
+                Piece::Hole => host.take(room)?,
+                Piece::Written if host.moves_rewrites => {
+                    host.take(room)?;
+                    host.give_back(room);
+                }
+                _ => {}
+            }
+            known[chunk] = Piece::Written;
+        }
+        Ok(())
     }
 
     /// Starts to keep the kind of every operation.
@@ -287,6 +372,7 @@ impl Storage for SimStorage {
 
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError> {
         self.check(offset, source.len())?;
+        self.take_room(offset, source.len())?;
         self.trace = mix_bytes(mix(mix(self.trace, 2), offset), source);
         let code_words = source.len().div_ceil(SECTOR_SIZE).min(usize::from(u8::MAX)) as u8;
         let kind = OperationKind::Program { code_words, spare: false, again: false, paired: false };
@@ -322,11 +408,49 @@ impl Storage for SimStorage {
 
     /// Zeros that are written: what a cut leaves of them is drawn as of any write (M1).
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
-        self.write_at(offset, &vec![0; size as usize]).map(drop)
+        let host = self.host.take();
+        let written = self.write_at(offset, &vec![0; size as usize]).map(drop);
+        self.host = host;
+        if let Some((host, known)) = &mut self.host {
+            for (chunk, ..) in pieces(offset, size as usize) {
+                known.resize(known.len().max(chunk + 1), Piece::Hole);
+                if std::mem::replace(&mut known[chunk], Piece::Hole) != Piece::Hole {
+                    host.give_back(CHUNK_SIZE as u64);
+                }
+            }
+        }
+        written
+    }
+
+    fn has_holes(&self) -> Result<bool, StorageError> {
+        Ok(self.host.as_ref().is_some_and(|(_, known)| known.contains(&Piece::Hole)))
+    }
+
+    fn moves_rewrites(&self) -> bool {
+        self.host.as_ref().is_some_and(|(host, _)| host.moves_rewrites)
     }
 
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
-        self.check(offset, size as usize)
+        self.check(offset, size as usize)?;
+        let Some((host, known)) = &mut self.host else { return Ok(()) };
+        let chunks: Vec<usize> = pieces(offset, size as usize).map(|(chunk, ..)| chunk).collect();
+        let last = chunks.last().map_or(0, |chunk| chunk + 1);
+        known.resize(known.len().max(last), Piece::Hole);
+        let holes = chunks.iter().filter(|chunk| known[**chunk] == Piece::Hole).count();
+        host.take((holes * CHUNK_SIZE) as u64)?;
+        for chunk in chunks {
+            if known[chunk] == Piece::Hole {
+                known[chunk] = Piece::Reserved;
+            }
+        }
+        Ok(())
+    }
+
+    fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
+        if self.moves_rewrites() {
+            self.discard(offset, size)?;
+        }
+        self.reserve(offset, size)
     }
 
     fn size(&self) -> Result<u64, StorageError> {
@@ -346,14 +470,15 @@ impl Storage for SimStorage {
         if to > self.size_max {
             return Err(StorageError::NoSpace);
         }
-        let mut offset = from;
-        while offset < to {
-            let step = (to - offset).min(GROWTH_SIZE);
-            self.resize(self.size.max(offset + step));
-            self.write_at(offset, &vec![0; step as usize])?;
-            offset += step;
+        if let Some((host, known)) = &mut self.host {
+            known.truncate(from as usize / CHUNK_SIZE);
+            host.take(to - from)?;
+            known.resize(to as usize / CHUNK_SIZE, Piece::Reserved);
         }
-        Ok(())
+        let host = self.host.take();
+        let written = self.write_zeros(from, to);
+        self.host = host;
+        written
     }
 
     fn now_ns(&self) -> u64 {
@@ -362,6 +487,19 @@ impl Storage for SimStorage {
 
     fn advance_to(&mut self, now_ns: u64) {
         self.timeline.advance_to(now_ns);
+    }
+}
+
+impl SimStorage {
+    fn write_zeros(&mut self, from: u64, to: u64) -> Result<(), StorageError> {
+        let mut offset = from;
+        while offset < to {
+            let step = (to - offset).min(GROWTH_SIZE);
+            self.resize(self.size.max(offset + step));
+            self.write_at(offset, &vec![0; step as usize])?;
+            offset += step;
+        }
+        Ok(())
     }
 }
 

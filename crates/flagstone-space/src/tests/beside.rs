@@ -130,10 +130,9 @@ fn a_flush_beside_the_space_appends_what_any_append_does() {
     let addresses = APPENDS.map(|bytes| other.log_append(bytes).unwrap());
     other.sync().unwrap();
     let syncs = space.device().counters().syncs;
-    let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
-    assert_eq!(ticket.end(), addresses.last().copied());
+    let mut ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
     let result = ticket.run();
-    space.end_flush(ticket, result).unwrap();
+    assert_eq!(space.end_flush(ticket, result), Ok(addresses.last().copied()));
     space.fence().unwrap();
     assert!(
         space.device().counters().syncs <= syncs + 2,
@@ -152,7 +151,7 @@ fn what_is_appended_during_a_sync_of_others_waits_for_its_own() {
     let directory = tempfile::tempdir().unwrap();
     let mut space = space(&directory);
     write(&mut space, LogicalPage(1), 1);
-    let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
+    let mut ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
     space.fence().unwrap();
     let syncs = space.device().counters().syncs;
     space.fence().unwrap();
@@ -172,11 +171,11 @@ fn a_session_is_not_closed_during_a_flush() {
     for is_flushing in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let mut space = space(&directory);
-        let ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
+        let mut ticket = space.begin_flush(APPENDS.into_iter()).unwrap().unwrap();
         let result = ticket.run();
         let ticket = match is_flushing {
             true => Some(ticket),
-            false => space.end_flush(ticket, result).map(|()| None).unwrap(),
+            false => space.end_flush(ticket, result).map(|_| None).unwrap(),
         };
         space.close(b"user").unwrap();
         drop((space, ticket));

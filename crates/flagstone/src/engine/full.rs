@@ -100,6 +100,9 @@ impl Engine {
         if self.quiet > 0 {
             return Err(Stop::Wait(Wait::Quiet));
         }
+        if self.view.lacks_reserve {
+            return Err(Stop::Wait(Wait::Reserve));
+        }
         loop {
             let (_, growth) = self.demand_of(xid);
             let admitted = match self.room_missed(xid) {

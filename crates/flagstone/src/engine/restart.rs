@@ -351,6 +351,18 @@ impl Engine {
         self.options.compaction == Compaction::Copy && self.packed_size > self.view.copies_max()
     }
 
+    /// Changes take no more memory than a map takes that was filled in order: those that met their leaves left gaps.
+    pub(crate) fn pack_deltas(&mut self) {
+        let ids: Vec<_> = self.trees.iter().map(|tree| tree.id as usize).collect();
+        for id in ids {
+            let Some(tree) = self.trees.get_mut(id) else { continue };
+            let before = tree.deltas.size();
+            tree.deltas = tree.deltas.copy_range(KeyRange::ALL, Lsn(u64::MAX));
+            let after = tree.deltas.size();
+            self.note_deltas_size(before, after);
+        }
+    }
+
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
         self.deltas_size + self.runs.pages_left() * self.payload_size > self.options.memory

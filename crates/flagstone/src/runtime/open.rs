@@ -118,7 +118,7 @@ impl<D: Nand> Runtime<D> {
     ///
     /// # Errors
     ///
-    /// As [`Runtime::open`]; `NeedsMemory` when the tail of the log does not fit the memory.
+    /// As [`Runtime::open`]; `NeedsMemory` when the changes that no page holds yet do not fit the memory.
     pub fn open_read_only(device: D, options: &Options) -> Result<Self, OpenError> {
         Self::open_with(device, options, Access::Read, Bugs::default(), |device| {
             let mut mounted = Space::mount(device)?;
@@ -356,8 +356,14 @@ impl<D: Nand> Restart<'_, D> {
         }
         match self.settle_flags().and_then(|()| self.continue_log(&end, &tail)) {
             Ok(()) if self.access == Access::Read => {
-                self.require_memory()?;
                 self.runtime.engine().poison(EngineError::ReadOnly);
+            }
+            // The host has no room for a session to begin: what is there can be read.
+            Err(
+                OpenError::Engine(EngineError::Full)
+                | OpenError::Space(SpaceError::Full | SpaceError::NoRoom | SpaceError::LogFull),
+            ) => {
+                self.runtime.engine().poison(EngineError::Full);
             }
             // Nothing can be written any more, but what is there can be read.
             Err(
@@ -380,8 +386,9 @@ impl<D: Nand> Restart<'_, D> {
                 return Err(LOG_HOLE.into());
             }
         }
-        if self.access == Access::Write && !self.runtime.engine().is_poisoned() {
-            self.fit_copies()?;
+        match self.can_write() {
+            true => self.fit_copies()?,
+            false => self.require_memory()?,
         }
         let freed = self.runtime.engine().end_replay();
         let mut space = self.runtime.space();
@@ -483,11 +490,6 @@ impl<D: Nand> Restart<'_, D> {
                 self.effects.push((lsn, effects));
             }
             let overflows = self.runtime.engine().replay_overflows();
-            if self.access == Access::Read {
-                // Pages in memory are clean: they leave room for all of it.
-                self.require_memory()?;
-                continue;
-            }
             match phase {
                 Replay::All if overflows => {
                     self.runtime.engine().forget_replayed(self.master.cutoff);
@@ -500,8 +502,16 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// What was put back may take all the memory where nothing can be merged.
+    fn can_write(&self) -> bool {
+        self.access == Access::Write && !self.runtime.engine().is_poisoned()
+    }
+
+    /// Where nothing can be merged, what no leaf holds has to fit the memory. The session before had it there, too.
     fn require_memory(&self) -> Result<(), OpenError> {
+        if self.runtime.engine().exceeds_share() {
+            self.meet_leaves()?;
+            self.runtime.engine().pack_deltas();
+        }
         let engine = self.runtime.engine();
         match engine.replay_fills_memory() {
             true => Err(OpenError::NeedsMemory { memory: engine.options().memory }),
@@ -652,11 +662,15 @@ impl<D: Nand> Restart<'_, D> {
             let pages = self.meet_step.div_ceil(self.runtime.log_page_size());
             self.meets_at = self.report.log_pages_read + pages as u64;
         }
-        while self.runtime.engine().replay_overflows() {
+        while self.can_write() && self.runtime.engine().replay_overflows() {
             match self.runtime.advance() {
                 Ok(true) => {}
                 // What the device has no room to merge stays in memory.
                 Ok(false) | Err(EngineError::Full) => break,
+                Err(EngineError::WornOut) => {
+                    self.runtime.engine().poison(EngineError::WornOut);
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -79,6 +79,10 @@ impl<D: Nand> Nand for Hooked<D> {
         self.device.sync()
     }
 
+    fn may_lack_room(&self) -> bool {
+        self.device.may_lack_room()
+    }
+
     fn present_blocks(&self) -> u32 {
         self.device.present_blocks()
     }

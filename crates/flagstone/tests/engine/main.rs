@@ -11,6 +11,7 @@ mod emptied;
 mod failing;
 mod files;
 mod full_device;
+mod full_host;
 mod grow;
 mod handles;
 mod hooked;
