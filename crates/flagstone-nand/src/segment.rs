@@ -33,7 +33,7 @@ use crate::{
     ProgramOrder, ProgramPart, ReadPart, SharedNand, SpareRange,
 };
 
-mod head;
+pub(crate) mod head;
 mod shared;
 
 pub(crate) use self::head::{begins_like_ours, is_ours};

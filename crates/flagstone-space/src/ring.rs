@@ -73,15 +73,20 @@ impl Ring {
 }
 
 impl<D: Nand> Space<D> {
-    /// Bytes that a record has for the caller's blob and the pages of open groups, as many mappings as may be frozen
-    /// left aside: the same for the lifetime of a space.
+    /// Bytes that a record has for the caller's blob and the pages of open groups, beside mappings that are frozen.
     #[must_use]
     pub fn record_room(&self) -> usize {
+        self.shared_record_room().saturating_sub(self.frozen_record_size())
+    }
+
+    /// The same beside as many mappings as may be frozen: fixed for the lifetime of a space.
+    #[must_use]
+    pub fn record_room_least(&self) -> usize {
         let room = self.shared_record_room();
         room - self.frozen_record_max(room)
     }
 
-    /// The same with what frozen mappings may take.
+    /// The same with what frozen mappings take.
     pub(crate) fn shared_record_room(&self) -> usize {
         let layout = self.layout();
         let roots = match layout.directory_pages {

@@ -55,10 +55,9 @@ pub type AnyNand = Box<dyn Nand + Send>;
 
 /// A transactional key-value database on flash: cheap to clone, shared by threads.
 ///
-/// It does not cross a fork: in the child, what reaches the device gives [`EngineError::OtherProcess`] and nothing is
-/// written, while the parent goes on. What is in memory is readable as it was, and a commit of
-/// [`Durability::Deferred`] waits there for a flush that fails. A database that is open to be read may be read on both
-/// sides.
+/// It does not cross a fork: in the child, each commit and all that reaches the device gives
+/// [`EngineError::OtherProcess`] and nothing is written, while the parent goes on. What is in memory is readable as it
+/// was. A database that is open to be read may be read on both sides.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;

@@ -200,6 +200,8 @@ pub(crate) struct SpaceView {
     pub(crate) log_block_pages: u64,
     /// Bytes that the record of a checkpoint has for the master record and open groups.
     pub(crate) record_room: usize,
+    /// The same with as many kept snapshots as there may be: never less.
+    pub(crate) record_room_least: usize,
     /// Logical pages that are live, or taken by the engine.
     pub(crate) taken_pages: u64,
     /// Logical pages that may be live.

@@ -79,6 +79,8 @@ pub struct Runtime<D: Nand> {
     has_dies: bool,
     has_pairs: bool,
     recovery: RecoveryReport,
+    /// Number of the process that opened it.
+    pub(crate) opened_by: u32,
 }
 
 /// A flush whose programs are issued.
@@ -149,6 +151,11 @@ impl Owner for Folding<'_> {
 }
 
 impl<D: Nand> Runtime<D> {
+    /// Refuses a child of a fork, whose commits no flush would ever take.
+    pub(crate) fn require_own_process(&self) -> Result<(), EngineError> {
+        if self.opened_by == std::process::id() { Ok(()) } else { Err(EngineError::OtherProcess) }
+    }
+
     /// The engine: pure state, never does I/O. Do not hold it across calls of the runtime.
     pub fn engine(&self) -> RwLockWriteGuard<'_, Engine> {
         self.engine.write()
@@ -854,6 +861,7 @@ impl<D: Nand> Runtime<D> {
             log_block_pages: space.log_block_pages(),
             log_page_size: self.log_page_size(),
             record_room: space.record_room(),
+            record_room_least: space.record_room_least(),
             record_said: space.saved_size(),
             record_listed: space.listed_size(),
             taken_pages: u64::from(space.taken_pages()),

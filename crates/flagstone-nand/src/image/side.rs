@@ -8,17 +8,20 @@
 //! | `erase_counts` | erases of each block up to the last save; absent = 0 |
 //! | `bad` | bad blocks, for chips without a spare area |
 //! | `programs` | `block.page=data/spare/words`: program counts and, in hexadecimal, the code words used, for pages whose bytes do not tell |
+//!
+//! The text stands twice, with a checksum (CRC-32C) behind each, so that no damaged sector of the host hides the image.
+//! Lines of the copy begin with `#|`. A text without a checksum, as a user writes it, stands alone.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
 use toml::{Table, Value};
 
 use super::BlockState;
 use crate::rules::PageState;
+use crate::segment::head;
 use crate::storage::{EIO, FileLock, Making, OpenDeviceError, SideFault, Storage as _, kind_of};
 use crate::{BlockIndex, Profile};
 
@@ -53,14 +56,59 @@ pub(super) fn remove(path: &Path) {
 
 /// Reads a side file: the profile, and the table of the blocks if there is one.
 pub(super) fn load(path: &Path) -> Result<(Profile, Option<Value>), OpenDeviceError> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(found) if found.kind() == ErrorKind::InvalidData => {
-            return Err(error(path, SideFault::Text));
-        }
-        Err(found) => return Err(io(path, &found)),
+    let bytes = fs::read(path).map_err(|found| io(path, &found))?;
+    let text = match whole(&bytes) {
+        Some(text) => Ok(text),
+        None => String::from_utf8(bytes).map_err(|_| error(path, SideFault::Text)),
     };
-    parse(&text).map_err(|fault| error(path, fault))
+    parse(&text?).map_err(|fault| error(path, fault))
+}
+
+/// Begins the line behind the text.
+const CHECKSUM: &str = "# Whoever changes this text deletes all from here on. Checksum: ";
+
+/// Begins the line behind the copy.
+const COPY_CHECKSUM: &str = "# Checksum of the copy: ";
+
+/// Begins each line of the copy.
+const COPY_LINE: &str = "#|";
+
+/// Bytes of a host that one fault damages.
+const HOST_SECTOR_SIZE: usize = 4096;
+
+/// The text and its copy, so far apart that one sector has nothing of both.
+fn twice(text: &str) -> String {
+    let sum = head::crc32c(text.as_bytes());
+    let mut both = format!("{text}{CHECKSUM}{sum:08x}\n");
+    both.extend(std::iter::repeat_n("#\n", HOST_SECTOR_SIZE / 2));
+    for line in text.lines() {
+        both.extend([COPY_LINE, line, "\n"]);
+    }
+    both + &format!("{COPY_CHECKSUM}{sum:08x}\n")
+}
+
+/// The text, from whichever of both places has it whole.
+fn whole(bytes: &[u8]) -> Option<String> {
+    let mut text = Vec::new();
+    let mut copy = Vec::new();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        if let Some(sum) = line.strip_prefix(CHECKSUM.as_bytes()) {
+            if is_sum_of(sum, &text) {
+                return String::from_utf8(text).ok();
+            }
+        } else if let Some(line) = line.strip_prefix(COPY_LINE.as_bytes()) {
+            copy.extend_from_slice(line);
+        } else if let Some(sum) = line.strip_prefix(COPY_CHECKSUM.as_bytes()) {
+            return is_sum_of(sum, &copy).then(|| String::from_utf8(copy).ok())?;
+        } else {
+            text.extend_from_slice(line);
+        }
+    }
+    None
+}
+
+fn is_sum_of(sum: &[u8], text: &[u8]) -> bool {
+    sum.trim_ascii() == format!("{:08x}", head::crc32c(text)).as_bytes()
 }
 
 /// The error that a fault of the side file at `path` is.
@@ -133,7 +181,7 @@ impl Side {
             let target = target.map_err(|error| io(path, &error))?;
             // The image has the lock.
             let (making, mut storage) = Making::begin(&target, FileLock::WherePossible)?;
-            storage.write_at(0, text.as_bytes())?;
+            storage.write_at(0, twice(&text).as_bytes())?;
             if is_there { making.replace() } else { making.appear() }
         };
         replace().map_err(|failed| match failed {

@@ -401,6 +401,36 @@ fn a_side_file_with_other_names_is_not_parted_from_them() {
     assert!(side.is_symlink() && other.is_file());
 }
 
+/// Goal: no damaged sector of a side file hides the image, nor is what it says then taken for right. Method: each byte
+/// turned over, and each sector.
+#[test]
+fn a_side_file_stands_twice() {
+    let (_directory, path, mut nand) = created(&tiny());
+    nand.program(page(0), whole(&[0xFF; 512])).unwrap();
+    nand.erase(BlockIndex(3)).unwrap();
+    nand.close().unwrap();
+    let side = ImageNand::side_path(&path);
+    let opens = |saved: &[u8], damaged: &[u8]| {
+        std::fs::write(&side, damaged).unwrap();
+        ImageNand::open(&path).unwrap().close().unwrap();
+        std::fs::read(&side).unwrap() == saved
+    };
+    let saved = std::fs::read(&side).unwrap();
+    assert!(opens(&saved, &saved));
+    for size in [1, 512, 4_096] {
+        for start in (0..saved.len()).step_by(size) {
+            let mut damaged = saved.clone();
+            let sector = start..damaged.len().min(start + size);
+            damaged[sector].iter_mut().for_each(|byte| *byte ^= 0x41);
+            assert!(opens(&saved, &damaged), "{size} bytes at {start}");
+        }
+    }
+    let text = String::from_utf8(saved).unwrap();
+    let both = text.replace("block_count = 24", "block_count = 25");
+    std::fs::write(&side, both).unwrap();
+    assert!(ImageNand::open(&path).is_err(), "both are damaged");
+}
+
 /// What is wrong in the side file of an image that does not open.
 fn fault(opened: Result<ImageNand, OpenDeviceError>) -> SideFault {
     match opened {

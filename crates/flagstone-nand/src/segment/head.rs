@@ -411,7 +411,7 @@ fn word(raw: &Sector, offset: usize) -> u32 {
 }
 
 /// CRC-32C, a nibble at a time: of a few hundred sectors at opening.
-pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 16] = nibbles();
     let step = |crc: u32, nibble: u32| (crc >> 4) ^ TABLE[((crc ^ nibble) & 0xF) as usize];
     !bytes.iter().fold(u32::MAX, |crc, byte| {

@@ -477,6 +477,7 @@ impl<D: Nand> Transaction<D> {
         if let Some(error) = self.doom.take() {
             return Err(error);
         }
+        self.runtime.require_own_process()?;
         let xid = self.xid;
         // The flush is this thread's business: the engine need not ask for it.
         let ticket = loop {
@@ -528,4 +529,25 @@ fn of_name(error: EngineError) -> EngineError {
 pub(super) fn scan_range<'a>(bounds: &impl RangeBounds<&'a [u8]>) -> ScanRange {
     let bound = |bound: Bound<&&'a [u8]>| bound.map(|key| *key);
     ScanRange::from_bounds(bound(bounds.start_bound()), bound(bounds.end_bound()))
+}
+
+#[cfg(test)]
+mod tests {
+    use flagstone_nand::{Profile, SimNand};
+
+    use crate::{Database, Durability, EngineError, Options, Runtime};
+
+    /// Goal: no commit of a child of a fork is told that it stands, not even one that waits in memory. Method: a
+    /// database that another process opened, by its number.
+    #[test]
+    fn a_child_of_a_fork_commits_nothing() {
+        let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
+        let mut runtime = Runtime::create(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        runtime.opened_by ^= 1;
+        let database = Database::over(runtime);
+        for durability in [Durability::Immediate, Durability::Group, Durability::Deferred] {
+            let committed = database.begin().commit_with(durability).map(drop);
+            assert_eq!(committed, Err(EngineError::OtherProcess), "{durability:?}");
+        }
+    }
 }

@@ -381,10 +381,16 @@ impl Engine {
     }
 
     /// Whether merges wait until a checkpoint is made. To look for one meanwhile reads pages, which would drive out
-    /// what the checkpoint has read (rule D7). Where changes wait outside memory, what merges of all of them put into
-    /// the log may be more than it holds.
+    /// what the checkpoint has read (rule D7). Where changes wait outside memory, and the log fills or leaves find no
+    /// page to split, what merges of all of them bring back may be more than the log has room to copy.
     pub(super) fn goes_before_merges(&self) -> bool {
-        self.cycle.goes_first || !self.runs.is_empty() && self.must_checkpoint()
+        let may_overfill = !self.runs.is_empty() && (self.is_stuck() || self.is_log_filling());
+        self.cycle.goes_first || may_overfill && self.must_checkpoint()
+    }
+
+    /// Whether the log has so much that a checkpoint has to let go of some of it.
+    fn is_log_filling(&self) -> bool {
+        self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS)
     }
 
     /// Whether the checkpoint under way is the last one: nobody needs more memory than there is.
@@ -417,13 +423,11 @@ impl Engine {
         }
         match self.cycle.phase {
             Phase::Idle => {
-                let is_full =
-                    self.view.log_used > self.log_pages_below(BEGIN_PERCENT, BEGIN_BLOCKS);
                 self.cycle.is_wanted
                     || self.is_checkpoint_due()
                     || self.is_tail_long()
                     || self.is_record_crowded()
-                    || (is_full || self.is_record_filling() || self.are_loaded_many())
+                    || (self.is_log_filling() || self.is_record_filling() || self.are_loaded_many())
                         && self.shortens_log()
             }
             Phase::Merging { .. } => true,

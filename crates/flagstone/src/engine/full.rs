@@ -374,7 +374,7 @@ impl Engine {
 
     /// How many tables there may be: their counts have a share of a checkpoint's record to themselves.
     pub(crate) fn table_count_max(&self) -> usize {
-        let counts = self.view.record_room * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
+        let counts = self.view.record_room_least * COUNTS_PERCENT / 100 / TABLE_COUNT_SIZE;
         // The catalog has a count, too.
         counts.saturating_sub(1)
     }
@@ -394,11 +394,14 @@ impl Engine {
         Err(EngineError::TooManyTables.into())
     }
 
-    /// Pages that a transaction may write before its commit while nothing else is unfinished: the same on every day of
-    /// a database, whatever else its record says.
+    /// Pages that a transaction may write before its commit while nothing else is unfinished.
     pub(crate) fn nameable_pages(&self) -> usize {
-        let usable = self.view.record_room * RECORD_USE_PERCENT / 100;
-        usable.saturating_sub(MASTER_HEAD_SIZE) / OPEN_GROUP_PAGE_SIZE
+        nameable_in(self.view.record_room)
+    }
+
+    /// The same on every day of a database, whatever else its record says.
+    pub(super) fn nameable_pages_ever(&self) -> usize {
+        nameable_in(self.view.record_room_least)
     }
 
     /// Whether `xid` may write `pages` more before its commit, which runs name with `names` bytes: the record of a
@@ -514,6 +517,11 @@ impl Engine {
     pub(super) fn used_pages(&self) -> u64 {
         self.view.taken_pages.saturating_sub(self.unused_pages.len() as u64)
     }
+}
+
+/// Pages that transactions may have named in a record with `room` bytes.
+fn nameable_in(room: usize) -> usize {
+    (room * RECORD_USE_PERCENT / 100).saturating_sub(MASTER_HEAD_SIZE) / OPEN_GROUP_PAGE_SIZE
 }
 
 #[cfg(test)]

@@ -142,7 +142,8 @@ impl Engine {
         let lists = (node::descriptor_size_max(self.payload_size) - DESCRIPTOR_HEADER_SIZE) / 4;
         let list_chunks = chunk_size / 4;
         // Of the pages that the record names, one in so many is a list.
-        let named_chunks = self.nameable_pages().saturating_mul(list_chunks) / (list_chunks + 1);
+        let named_chunks =
+            self.nameable_pages_ever().saturating_mul(list_chunks) / (list_chunks + 1);
         let chunks = lists.saturating_mul(list_chunks).min(named_chunks);
         chunks.saturating_mul(chunk_size).min(VALUE_SIZE_MAX)
     }

@@ -234,6 +234,7 @@ impl<D: Nand> Runtime<D> {
             has_dies: device_geometry.die_count > 1,
             has_pairs,
             recovery: RecoveryReport::default(),
+            opened_by: std::process::id(),
         })
     }
 }
