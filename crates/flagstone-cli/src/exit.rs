@@ -107,7 +107,8 @@ pub(crate) const EXIT_ROWS: &[ExitRow] = &[
     row(
         Exit::Full,
         "full",
-        "no room for the change; everything committed is there, and deleting works",
+        "no room for the change, or as many tables or snapshots as there may be; everything committed is there, and \
+         deleting works",
     ),
     row(
         Exit::WornOut,
