@@ -288,6 +288,8 @@ fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
             Ok(()) => {}
             Err(SpaceError::NoRoom) => {
                 refused += u32::from(is_dirty);
+                // The host is asked again once somebody was told (H3).
+                space.retry_growth();
                 space.checkpoint(b"").unwrap();
             }
             // No room for the record.
@@ -338,6 +340,7 @@ fn a_frozen_mapping_whose_end_found_no_room_is_gone() {
             Ok(()) => {}
             Err(SpaceError::NoRoom) => {
                 refused += 1;
+                space.retry_growth();
                 assert_eq!(space.frozen(), Vec::new());
                 assert_eq!(space.thaw(id), Err(SpaceError::UnknownFrozen(id)));
                 space.checkpoint(b"").unwrap();
