@@ -733,8 +733,9 @@ impl Engine {
     /// What frames take at least: what was read for the next job stays beside what operations need, or
     /// each would read what the other has dropped (rule D7).
     fn frames_min(&self) -> usize {
-        let count = frame_count_min(self.height) + self.hand.held_count();
-        count * frame_size(self.payload_size)
+        let held = self.hand.held_count();
+        let versions = (LEAVES_MIN + held) * size_of::<PageInfo>();
+        (frame_count_min(self.height) + held) * frame_size(self.payload_size) + versions
     }
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {
