@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use flagstone_space::{AppendRoom, GroupId, LogicalPage, Lsn, PageInfo, PinId};
+use flagstone_space::{AppendRoom, GroupId, GroupSpan, LogicalPage, Lsn, PageInfo, PinId};
 use hashbrown::{HashMap, HashSet};
 
 use crate::bugs::{Bugs, SeededBug};
@@ -283,6 +283,8 @@ pub struct Engine {
     is_opening: bool,
     /// Numbers that no page gets while restart puts commits back.
     held_numbers: Vec<LogicalPage>,
+    /// Group and pages of the claim whose marker was replayed last: the next record commits it.
+    replayed_claim: Option<(GroupId, Vec<GroupSpan>)>,
     /// The last record that frees page numbers, of those that a restart would find in the log.
     freed_lsn: Lsn,
     /// Deltas up to here were put back by restart and may be older than their base.
@@ -401,6 +403,7 @@ impl Engine {
             replaying: None,
             is_opening: false,
             held_numbers: Vec::new(),
+            replayed_claim: None,
             freed_lsn: Lsn::ZERO,
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],

@@ -734,9 +734,11 @@ impl<D: Nand> Runtime<D> {
         let (append_slots, region) = self.engine().placing_of(&write.image);
         let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, Cause::Data) };
         let body = write.image.get(..space.payload_size_with(append_slots));
-        space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
+        let written = space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
         let cost_ns = space.busy_ns() - begun_ns;
-        self.engine().note_write_cost(1, cost_ns);
+        let mut engine = self.engine();
+        engine.note_write_cost(1, cost_ns);
+        engine.claim_written(write.page, written.version);
         Ok(())
     }
 

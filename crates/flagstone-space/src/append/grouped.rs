@@ -149,7 +149,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// What is mapped is not what was valid last.
-    fn lose(&mut self, page: LogicalPage) {
+    pub(crate) fn lose(&mut self, page: LogicalPage) {
         if let Some(old) = self.map.clear(page) {
             self.displace(old);
             self.limbo.insert(old);
