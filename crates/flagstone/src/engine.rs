@@ -67,7 +67,7 @@ pub(crate) use catalog::{
 pub(crate) use checkpoint::{CheckpointJob, Input, Master, MasterRun};
 pub(crate) use claim::ClaimJob;
 pub(crate) use descent::{DEPTH_MAX, Seek, check_node, end_of_child};
-pub(crate) use dropped::Freed;
+pub(crate) use dropped::{Freed, Visited};
 pub(crate) use glance::{LeafRows, LeafValue};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
 pub(crate) use owner::Owner;

@@ -155,6 +155,7 @@ impl<D: Nand> Space<D> {
             self.limbo.insert(old);
         }
         self.map.lose(page);
+        self.lost_since.insert(page);
     }
 
     /// Whether the append stands on the unit that is mapped, in slots that are not counted.

@@ -578,6 +578,9 @@ impl<D: Nand> Restart<'_, D> {
                 && info.lsn < lsn
             {
                 space.trim(page, None)?;
+            } else if lsn > self.master.durable {
+                // Made after the checkpoint, the record means who had the number then.
+                space.trim_lost(page);
             }
             if space.reserve(page) {
                 self.runtime.engine().hold_number(page);
