@@ -101,6 +101,7 @@ impl<D: Nand> Space<D> {
             flags: BTreeMap::new(),
             suspects: Vec::new(),
             spoilt: BTreeMap::new(),
+            lost_since: BTreeSet::new(),
             copies: Bits::new(unit_count),
             worn: Vec::new(),
             level_credit: None,

@@ -11,11 +11,12 @@ use alloc::vec::Vec;
 use flagstone_nand::Nand;
 
 use crate::error::SpaceError;
-use crate::groups::{GroupPage, Rank};
+use crate::groups::{GroupPage, GroupSpan, Rank};
 use crate::meta::{PageMeta, Standing};
 use crate::place::Claim;
 use crate::space::{Space, info_of};
-use crate::{GroupId, LogicalPage, PageInfo, WriteTag};
+use crate::stats::ReadPurpose;
+use crate::{GroupId, LogicalPage, PageInfo, Version, WriteTag};
 
 impl<D: Nand> Space<D> {
     /// A group number that was never used before (rule D3).
@@ -164,6 +165,42 @@ impl<D: Nand> Space<D> {
             }
         }
         Ok(moved)
+    }
+
+    /// Looks for the pages that a record of the caller's log names as those of a committed group. Where one is gone, and
+    /// what is mapped is older, damage took it: the page is lost, not what it was before the group (U5), until a page
+    /// that is newer is committed. Those that `is_freed` says a later record frees are passed over. Restart hands them in
+    /// before anything is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn require_pages(
+        &mut self,
+        group: GroupId,
+        spans: &[GroupSpan],
+        is_freed: impl Fn(LogicalPage) -> bool,
+    ) -> Result<(), SpaceError> {
+        let end = self.map.len();
+        for (page, version) in spans.iter().flat_map(|span| span.pages_below(end)) {
+            let is_found = self.groups.get(group, page).is_some() || self.map.is_lost(page);
+            if !is_found && !is_freed(page) && self.is_older(page, version)? {
+                self.lose(page);
+                self.groups.overtake(page, version);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what is mapped of a page is older than this version, or nothing is.
+    fn is_older(&mut self, page: LogicalPage, version: Version) -> Result<bool, SpaceError> {
+        let Some(at) = self.map.get(page) else { return Ok(true) };
+        match self.read_unit_twice(at, &mut Vec::new(), ReadPurpose::Metadata) {
+            Ok(found) => Ok(found.version < version),
+            // Whoever reads it learns of it.
+            Err(SpaceError::Corrupt { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Forgets the pages of an open group. Until the next checkpoint a mount finds the group open again,

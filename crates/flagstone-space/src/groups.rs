@@ -53,6 +53,35 @@ pub struct GroupAppend {
     pub onto: Version,
 }
 
+/// Versions that a group has written of pages which follow each other: so do the versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSpan {
+    /// First page.
+    pub page: LogicalPage,
+    /// Its version.
+    pub version: Version,
+    /// Pages.
+    pub count: u32,
+}
+
+impl GroupSpan {
+    /// Each page below `end` with its version.
+    pub(crate) fn pages_below(self, end: u32) -> impl Iterator<Item = (LogicalPage, Version)> {
+        let pages = (self.page.0..end).take(self.count as usize).map(LogicalPage);
+        pages.zip((self.version.0..=u64::MAX).map(Version))
+    }
+
+    /// Takes in the version of a page; false where another span begins with it.
+    #[must_use]
+    pub fn extend(&mut self, page: LogicalPage, version: Version) -> bool {
+        let next =
+            (self.page.0.checked_add(self.count), self.version.0.checked_add(self.count.into()));
+        let is_next = next == (Some(page.0), Some(version.0));
+        self.count += u32::from(is_next);
+        is_next
+    }
+}
+
 type Pages = BTreeMap<LogicalPage, GroupPage>;
 
 /// All open groups.

@@ -100,6 +100,8 @@ pub struct Space<D> {
     pub(crate) suspects: Vec<Suspect>,
     /// Units with an append that never counts, and the sequences of their blocks: they take no others.
     pub(crate) spoilt: BTreeMap<u32, u32>,
+    /// Pages that records of this restart say are lost: each is that of who wrote it last, and of nobody before.
+    pub(crate) lost_since: BTreeSet<LogicalPage>,
     /// Units that are copies of others: a mount may find either.
     pub(crate) copies: Bits,
     /// Units that needed many corrections.
@@ -213,6 +215,12 @@ impl<D: Nand> Space<D> {
         self.map.get(page).is_some()
     }
 
+    /// Whether damage took the page's version.
+    #[must_use]
+    pub fn is_lost(&self, page: LogicalPage) -> bool {
+        self.map.is_lost(page)
+    }
+
     /// Every page with a valid version, in order of numbers.
     pub fn mapped_pages(&self) -> impl Iterator<Item = LogicalPage> + '_ {
         self.map.iter().map(|(page, _)| page)
@@ -278,10 +286,10 @@ impl<D: Nand> Space<D> {
         info_of(&PageMeta { sequence, ..*meta }, at)
     }
 
-    /// Forgets `page` and frees its number; whether it had a version that was to be forgotten.
+    /// Forgets `page` and frees its number; whether it had a version that was to be forgotten, or a lost one.
     ///
     /// With a group given, only a version that this group wrote is forgotten (rule D12), or one
-    /// that does not read. Until the next checkpoint a mount shows the page again: whoever replays a
+    /// that does not read, or that was lost before this session. Until the next checkpoint a mount shows the page again: whoever replays a
     /// log forgets it again.
     ///
     /// # Errors
@@ -305,10 +313,24 @@ impl<D: Nand> Space<D> {
                 Err(error) => return Err(error),
             }
         }
-        let Some(old) = self.map.clear(page) else { return Ok(false) };
+        let is_lost = self.map.is_lost(page);
+        if is_lost && only_if_group.is_some() && self.lost_since.contains(&page) {
+            return Ok(false);
+        }
+        let Some(old) = self.map.clear(page) else { return Ok(is_lost) };
         self.displace(old);
         self.limbo.insert(old);
         Ok(true)
+    }
+
+    /// Forgets a page that was lost before this session and frees its number; whether it was. For a record that frees
+    /// it, and was made after the checkpoint: whoever had the number then is who lost it.
+    pub fn trim_lost(&mut self, page: LogicalPage) -> bool {
+        let is_lost = self.map.is_lost(page) && !self.lost_since.contains(&page);
+        if is_lost {
+            self.map.clear(page);
+        }
+        is_lost
     }
 
     /// Keeps the valid version of `page` readable, whatever is written later. Not across mounts.

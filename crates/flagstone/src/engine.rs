@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use flagstone_space::{AppendRoom, GroupId, LogicalPage, Lsn, PageInfo, PinId};
+use flagstone_space::{AppendRoom, GroupId, GroupSpan, LogicalPage, Lsn, PageInfo, PinId};
 use hashbrown::{HashMap, HashSet};
 
 use crate::bugs::{Bugs, SeededBug};
@@ -67,7 +67,7 @@ pub(crate) use catalog::{
 pub(crate) use checkpoint::{CheckpointJob, Input, Master, MasterRun};
 pub(crate) use claim::ClaimJob;
 pub(crate) use descent::{DEPTH_MAX, Seek, check_node, end_of_child};
-pub(crate) use dropped::Freed;
+pub(crate) use dropped::{Freed, Visited};
 pub(crate) use glance::{LeafRows, LeafValue};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
 pub(crate) use owner::Owner;
@@ -285,6 +285,8 @@ pub struct Engine {
     is_opening: bool,
     /// Numbers that no page gets while restart puts commits back.
     held_numbers: Vec<LogicalPage>,
+    /// Group and pages of the claim whose marker was replayed last: the next record commits it.
+    replayed_claim: Option<(GroupId, Vec<GroupSpan>)>,
     /// The last record that frees page numbers, of those that a restart would find in the log.
     freed_lsn: Lsn,
     /// Deltas up to here were put back by restart and may be older than their base.
@@ -403,6 +405,7 @@ impl Engine {
             replaying: None,
             is_opening: false,
             held_numbers: Vec::new(),
+            replayed_claim: None,
             freed_lsn: Lsn::ZERO,
             recovered: Lsn::ZERO,
             floors: vec![Lsn::ZERO],
@@ -735,8 +738,9 @@ impl Engine {
     /// What frames take at least: what was read for the next job stays beside what operations need, or
     /// each would read what the other has dropped (rule D7).
     fn frames_min(&self) -> usize {
-        let count = frame_count_min(self.height) + self.hand.held_count();
-        count * frame_size(self.payload_size)
+        let held = self.hand.held_count();
+        let versions = (LEAVES_MIN + held) * size_of::<PageInfo>();
+        (frame_count_min(self.height) + held) * frame_size(self.payload_size) + versions
     }
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {

@@ -26,7 +26,7 @@ use crate::bugs::SeededBug;
 use crate::database::WearAccount;
 use crate::engine::{
     Append, CheckpointJob, ClaimJob, Descriptor, Engine, Fetch, Fetched, Freed, InstallJob, Job,
-    PageWrite, Release, SpaceView, SpillJob, Step, Stop, Table, Wait, WriteJob,
+    PageWrite, Release, SpaceView, SpillJob, Step, Stop, Table, Visited, Wait, WriteJob,
 };
 use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
@@ -548,14 +548,15 @@ impl<D: Nand> Runtime<D> {
         }
     }
 
-    /// Reads a node of a dropped table. What does not read is passed over: it may be anybody's by now.
+    /// Reads a node of a dropped table.
     fn visit(&self, table: Table, page: LogicalPage) -> Result<(), EngineError> {
         let mut image = Vec::new();
         let read = self.space().read(page, &mut image);
         let (found, failed) = match read {
-            Ok(info) => (Some((info, image)), Ok(())),
-            Err(SpaceError::Device(error)) => (None, Err(error)),
-            Err(_) => (None, Ok(())),
+            Ok(_) => (Visited::Node(image), Ok(())),
+            Err(SpaceError::Device(error)) => (Visited::Nothing, Err(error)),
+            Err(SpaceError::Corrupt { .. } | SpaceError::Lost(_)) => (Visited::Damage, Ok(())),
+            Err(_) => (Visited::Nothing, Ok(())),
         };
         self.engine().visited(table, found);
         Ok(failed?)
@@ -741,9 +742,11 @@ impl<D: Nand> Runtime<D> {
         let (append_slots, region) = self.engine().placing_of(&write.image);
         let tag = WriteTag { append_slots, ..tag_of(write.lsn, region, Cause::Data) };
         let body = write.image.get(..space.payload_size_with(append_slots));
-        space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
+        let written = space.write_claimed(group, write.page, body.unwrap_or(&write.image), &tag)?;
         let cost_ns = space.busy_ns() - begun_ns;
-        self.engine().note_write_cost(1, cost_ns);
+        let mut engine = self.engine();
+        engine.note_write_cost(1, cost_ns);
+        engine.claim_written(write.page, written.version);
         Ok(())
     }
 
@@ -840,7 +843,8 @@ impl<D: Nand> Runtime<D> {
         let mut space = self.space();
         let guard = (!self.engine().bugs.has(SeededBug::TrimAnyGroup)).then_some(group);
         for page in pages {
-            if space.is_mapped(page) && space.trim(page, guard)? {
+            let is_there = space.is_mapped(page) || space.is_lost(page);
+            if is_there && space.trim(page, guard)? {
                 hold_number(&mut space, &mut self.engine(), page);
             }
         }

@@ -149,12 +149,13 @@ impl<D: Nand> Space<D> {
     }
 
     /// What is mapped is not what was valid last.
-    fn lose(&mut self, page: LogicalPage) {
+    pub(crate) fn lose(&mut self, page: LogicalPage) {
         if let Some(old) = self.map.clear(page) {
             self.displace(old);
             self.limbo.insert(old);
         }
         self.map.lose(page);
+        self.lost_since.insert(page);
     }
 
     /// Whether the append stands on the unit that is mapped, in slots that are not counted.

@@ -36,8 +36,10 @@
 //!   that installs the new leaves is then its commit point, and holds none of its content.
 //! - **Q6** No mount finds what was appended: the record that commits the group names each append, so a
 //!   claim that has appended is never committed by a flag.
+//! - **Q7** The marker in front of the record names the pages of the claim: a leaf that damage took since is lost, and
+//!   not what it was before.
 
-use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, PinId};
+use flagstone_space::{GroupAppend, GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
 use super::append::{Append, Growth, Whose};
 use super::descent::{Seek, corrupt, end_of_child};
@@ -58,6 +60,9 @@ const INNER_PAGES: usize = 4;
 
 /// Bytes of log that the name of an append takes, at most.
 const APPEND_NAME_SIZE_MAX: usize = 30;
+
+/// Bytes of log that the name of a span of pages takes, at most.
+const SPAN_NAME_SIZE_MAX: usize = 20;
 
 /// How far a claim has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +121,8 @@ pub(crate) struct Claim {
     leaves: Vec<ClaimedLeaf>,
     /// Of these, what took no page: appends that its record has to name (Q6).
     appends: Vec<GroupAppend>,
+    /// And what took pages (Q7).
+    pages: Vec<GroupSpan>,
     /// The one leaf that became several, once they are on flash.
     reshaped: Option<InstallJob>,
 }
@@ -257,7 +264,7 @@ impl Engine {
     pub(crate) fn claim_demand(&self) -> usize {
         match &self.claim {
             Some(claim) if !matches!(claim.phase, Phase::Recorded(_)) => {
-                self.demand_of(claim.xid).0
+                self.demand_of(claim.xid).0 + claim.pages.len() * SPAN_NAME_SIZE_MAX
             }
             _ => 0,
         }
@@ -342,6 +349,7 @@ impl Engine {
             next: Some(next),
             leaves: Vec::new(),
             appends: Vec::new(),
+            pages: Vec::new(),
             reshaped: None,
         });
         if self.committed > self.durable() {
@@ -705,6 +713,14 @@ impl Engine {
         }
     }
 
+    /// A leaf of the claim is on flash, as this version.
+    pub(crate) fn claim_written(&mut self, page: LogicalPage, version: Version) {
+        let Some(claim) = &mut self.claim else { return };
+        if !claim.pages.last_mut().is_some_and(|last| last.extend(page, version)) {
+            claim.pages.push(GroupSpan { page, version, count: 1 });
+        }
+    }
+
     /// The claim finds no room on the device.
     pub(crate) fn claim_failed(&mut self) {
         self.refuse_claim();
@@ -759,7 +775,7 @@ impl Engine {
         if !self.bugs.has(SeededBug::AppendsUnnamed) {
             own.appends = std::mem::take(&mut claim.appends);
         }
-        self.append_marker(claim.group);
+        self.append_claimed_record(claim.group.unwrap_or(GroupId::NONE), &claim.pages);
         let lsn = self.append_commit(&own);
         own.group = None;
         self.cycle.count_committed(own.writes.bytes());
@@ -864,7 +880,7 @@ impl Engine {
     }
 
     pub(super) fn append_marker(&mut self, group: Option<GroupId>) -> Lsn {
-        self.append_claimed_record(group.unwrap_or(GroupId::NONE))
+        self.append_claimed_record(group.unwrap_or(GroupId::NONE), &[])
     }
 
     /// Snapshots below `until` need the old leaf.

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use flagstone_space::{GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupId, GroupSpan, LogicalPage, Lsn, Version};
 
 use super::Engine;
 use super::catalog::Tree;
@@ -10,7 +10,9 @@ use super::checkpoint::MasterRun;
 use super::transaction::{Transaction, split_private_key};
 use super::value::Descriptor;
 use crate::delta::{KeyRange, pack};
-use crate::log::{Blob, Changes, Copies, Install, ItemBuf, LogWriter, Record, Separator};
+use crate::log::{
+    Blob, Changes, ClaimedSpan, Copies, Install, ItemBuf, LogWriter, Record, Separator,
+};
 
 /// What an install record says.
 pub(crate) struct InstallParts<'a> {
@@ -67,11 +69,17 @@ impl Engine {
     }
 
     /// Appends the marker of a claim: restart keeps what was changed before and after it apart (rule
-    /// D2). It commits nothing, and rides on whatever is flushed next.
-    pub(crate) fn append_claimed_record(&mut self, group: GroupId) -> Lsn {
+    /// D2). It commits nothing, and rides on whatever is flushed next. Pages are named where the next record commits
+    /// the claim.
+    pub(crate) fn append_claimed_record(&mut self, group: GroupId, pages: &[GroupSpan]) -> Lsn {
         let before = self.log.pending_bytes();
+        let lowest = pages.iter().map(|span| span.version).min().unwrap_or(Version(0));
+        let mut spans = ItemBuf::EMPTY;
+        for &GroupSpan { page, version, count } in pages {
+            spans.push(ClaimedSpan { page, above: version.0 - lowest.0, count });
+        }
         self.open_log();
-        let lsn = self.log.append(&Record::Claimed { group });
+        let lsn = self.log.append(&Record::Claimed { group, lowest, spans: spans.items() });
         self.counts.log_bytes += (self.log.pending_bytes() - before) as u64;
         lsn
     }

@@ -10,7 +10,8 @@
 //!   node is no exception to being droppable: what its base lacks stands in the tree's structure
 //!   deltas, so it is never marked ahead.
 //! - **P3** Leaves leave before inner nodes, since every search walks the latter; but the last few
-//!   leaves stay, or the one just read would be gone before it is used.
+//!   leaves stay, or the one just read would be gone before it is used. For room that is kept free alone
+//!   they stay even where there is no inner node to go in their place.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -371,11 +372,14 @@ impl Pool {
     /// The frame that leaves next (P3).
     fn victim(&mut self, urgency: Urgency) -> Option<u32> {
         let [leaves, inner] = &mut self.orders;
-        if leaves.count() <= LEAVES_MIN + self.kept_leaves && inner.count() > 0 {
-            return if urgency == Urgency::Now { inner.victim(urgency) } else { None };
+        let are_last_few = leaves.count() <= LEAVES_MIN + self.kept_leaves;
+        match urgency {
+            // Memory that stays free is worth no leaf that somebody is about to use.
+            Urgency::Soon if are_last_few => None,
+            Urgency::Soon => leaves.victim(urgency),
+            Urgency::Now if are_last_few && inner.count() > 0 => inner.victim(urgency),
+            Urgency::Now => leaves.victim(urgency).or_else(|| inner.victim(urgency)),
         }
-        let victim = leaves.victim(urgency);
-        if urgency == Urgency::Soon { victim } else { victim.or_else(|| inner.victim(urgency)) }
     }
 
     /// Whether changes have to meet their pages before frames leave, if these may take `bytes_max`.
@@ -523,6 +527,27 @@ mod tests {
         }
         let is_there = |number: &u32| pool.peek(LogicalPage(*number)).is_some();
         assert!([1, 2, 3, 4, 5].iter().all(is_there), "inner nodes make way");
+    }
+
+    /// Goal (rule D7): a leaf just read outlives the wish for free memory, however much of that there is to be beside
+    /// what frames may take, and where no inner node can go in its place. Method: every policy and frames for a path and
+    /// a few leaves; trees of one leaf.
+    #[test]
+    fn a_page_just_read_outlives_the_wish_for_free_memory() {
+        for replacement in Replacement::ALL {
+            for memory in [1 << 10, 16 << 10, 256 << 10, 64 << 20] {
+                let mut pool = Pool::new(&Options { replacement, memory, ..Options::default() });
+                let bytes_max = 8 * (100 + FRAME_OVERHEAD);
+                for number in 0..20 {
+                    page_of(&mut pool, number, Class::Leaf);
+                    assert_eq!(pool.shrink(bytes_max), None);
+                    let first = number.saturating_sub(LEAVES_MIN as u32 - 1);
+                    let is_there = |number| pool.peek(LogicalPage(number)).is_some();
+                    assert!((first..=number).all(is_there), "{replacement:?}, {memory} bytes");
+                    assert!(pool.bytes() <= bytes_max, "{replacement:?}, {memory} bytes");
+                }
+            }
+        }
     }
 
     /// Goal: two that read a page each in turns both come to use it, although all others are used again and again.

@@ -10,7 +10,7 @@
 //! A delta put back may be older than its base; it is dropped when the two meet (rule D2). Most are where memory was
 //! full before: restart lets them meet, which reads, before it merges, which writes.
 
-use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
+use flagstone_space::{GroupAppend, GroupId, GroupSpan, LogicalPage, Lsn, Version};
 
 use super::catalog::CATALOG;
 use super::checkpoint::{Input, Master, MasterRun};
@@ -43,6 +43,8 @@ pub(crate) struct ReplayEffects {
     pub(crate) group: Option<GroupId>,
     /// Appends of that group, which no mount finds by itself.
     pub(crate) appends: Vec<GroupAppend>,
+    /// Pages of that group, as far as they are named.
+    pub(crate) pages: Vec<GroupSpan>,
     /// Pages that went, if what they hold is older than the record.
     pub(crate) trims: Vec<LogicalPage>,
 }
@@ -115,11 +117,14 @@ impl Engine {
         let is_first = phase != Replay::CommitsOnly;
         match record {
             Record::Commit { group, appends, runs, dropped, changes } if lsn > master.cutoff => {
+                let claimed = self.replayed_claim.take();
                 if phase != Replay::WithoutCommits {
                     self.replaying = Some(lsn);
                 }
                 if is_first {
                     effects.group = (*group != GroupId::NONE).then_some(*group);
+                    let named = claimed.filter(|(claimed, _)| claimed == group);
+                    effects.pages = named.map(|(_, pages)| pages).unwrap_or_default();
                     for append in appends.iter() {
                         effects.appends.push(append.map_err(|_| DAMAGED)?);
                     }
@@ -134,7 +139,17 @@ impl Engine {
                 self.replay_install(lsn, install, &mut effects)?;
             }
             // The cut may have taken the marker of a commit that a flag made: no later one tells.
-            Record::Claimed { .. } | Record::Open { .. } if is_first => self.keep_apart(lsn),
+            Record::Claimed { group, lowest, spans } if is_first => {
+                let mut pages = Vec::new();
+                for span in spans.iter() {
+                    let span = span.map_err(|_| DAMAGED)?;
+                    let version = lowest.0.checked_add(span.above).map(Version).ok_or(DAMAGED)?;
+                    pages.push(GroupSpan { page: span.page, version, count: span.count });
+                }
+                self.replayed_claim = Some((*group, pages));
+                self.keep_apart(lsn);
+            }
+            Record::Open { .. } if is_first => self.keep_apart(lsn),
             Record::Copy { cycle, tree, copies } if is_first && *cycle == master.cycle => {
                 self.replay_copies(Table::of(*tree), copies)?;
             }

@@ -7,6 +7,7 @@
 //!
 //! 2 Install     group | tree | level (1) | deletes: list | trims: list | dropped: list | puts: last
 //! 4 Claimed     group
+//! 11 Claimed    group | lowest version | pages: last
 //! 7 Open        epoch
 //! 8 Commit      changes to the end, with their trees
 //! 9 Commit      group | appends: list | runs: list | dropped: list | the rest as 8
@@ -100,6 +101,17 @@ pub(crate) struct Install<'a> {
     pub dropped: Items<'a, Blob<'a>>,
 }
 
+/// Pages of a claim that follow each other, and so do their versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimedSpan {
+    /// First page.
+    pub page: LogicalPage,
+    /// How far its version is above the lowest one of the claim.
+    pub above: u64,
+    /// Pages.
+    pub count: u32,
+}
+
 /// One record of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
@@ -132,6 +144,10 @@ pub(crate) enum Record<'a> {
     Claimed {
         /// The group.
         group: GroupId,
+        /// Lowest version of its pages.
+        lowest: Version,
+        /// Its pages, where the next record commits it: damage may take one that nothing else names.
+        spans: Items<'a, ClaimedSpan>,
     },
     /// A restart is complete; the first record of its epoch.
     Open {
@@ -149,6 +165,7 @@ const KIND_OPEN: u8 = 7;
 const KIND_COMMIT: u8 = 8;
 const KIND_COMMIT_GROUP: u8 = 9;
 const KIND_COPY: u8 = 10;
+const KIND_CLAIMED_PAGES: u8 = 11;
 
 impl<'a> Record<'a> {
     /// Appends kind and body.
@@ -177,9 +194,15 @@ impl<'a> Record<'a> {
                 put_varint(out, u64::from(*tree));
                 copies.encode(out);
             }
-            Self::Claimed { group } => {
+            Self::Claimed { group, spans, .. } if spans.is_empty() => {
                 out.push(KIND_CLAIMED);
                 put_varint(out, group.0);
+            }
+            Self::Claimed { group, lowest, spans } => {
+                out.push(KIND_CLAIMED_PAGES);
+                put_varint(out, group.0);
+                put_varint(out, lowest.0);
+                spans.put_last(out);
             }
             Self::Open { epoch } => {
                 out.push(KIND_OPEN);
@@ -240,7 +263,16 @@ impl<'a> Record<'a> {
                 let (cycle, tree) = (input.varint32()?, input.varint32()?);
                 Self::Copy { cycle, tree, copies: Copies::Listed(Items::take_last(input)?) }
             }
-            KIND_CLAIMED => Self::Claimed { group: GroupId(input.varint()?) },
+            KIND_CLAIMED => Self::Claimed {
+                group: GroupId(input.varint()?),
+                lowest: Version(0),
+                spans: Items::default(),
+            },
+            KIND_CLAIMED_PAGES => Self::Claimed {
+                group: GroupId(input.varint()?),
+                lowest: Version(input.varint()?),
+                spans: Items::take_last(input)?,
+            },
             KIND_OPEN => Self::Open { epoch: input.varint32()? },
             unknown => return Err(RecordFault::UnknownKind(unknown)),
         })
@@ -354,6 +386,19 @@ impl Item<'_> for GroupAppend {
         };
         let (count, onto) = (count & !ONTO_FOLLOWS, Version(onto));
         Ok(Self { page, at, sequence, count, version, onto })
+    }
+}
+
+impl Item<'_> for ClaimedSpan {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.page.encode(out);
+        put_varint(out, self.above);
+        put_varint(out, u64::from(self.count));
+    }
+
+    fn decode(input: &mut Cursor<'_>) -> Result<Self, RecordFault> {
+        let (page, above) = (LogicalPage::decode(input)?, input.varint()?);
+        Ok(Self { page, above, count: input.varint32()? })
     }
 }
 

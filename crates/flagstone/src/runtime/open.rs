@@ -521,7 +521,7 @@ impl<D: Nand> Restart<'_, D> {
     }
 
     /// What committed groups have appended is found before anything is written: from here on a page that
-    /// moves takes its appends along.
+    /// moves takes its appends along. And what damage took of their pages is known as lost from here on.
     fn find_appends(&self) -> Result<(), SpaceError> {
         let mut space = self.runtime.space();
         let freed = self
@@ -534,6 +534,7 @@ impl<D: Nand> Restart<'_, D> {
             if let Some(group) = effects.group {
                 let is_freed = |page| freed.get(&page).is_some_and(|freed| freed >= lsn);
                 space.find_appends(group, &effects.appends, is_freed)?;
+                space.require_pages(group, &effects.pages, is_freed)?;
             }
         }
         Ok(())
@@ -578,6 +579,9 @@ impl<D: Nand> Restart<'_, D> {
                 && info.lsn < lsn
             {
                 space.trim(page, None)?;
+            } else if lsn > self.master.durable {
+                // Made after the checkpoint, the record means who had the number then.
+                space.trim_lost(page);
             }
             if space.reserve(page) {
                 self.runtime.engine().hold_number(page);

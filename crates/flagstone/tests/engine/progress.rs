@@ -1,7 +1,12 @@
 //! Rule D7: whatever waits comes to its end, with as little memory and log as there may be.
 
-use flagstone::{Database, Durability, Options, Stop, Table};
-use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, Profile, SimNand};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use flagstone::{Database, Durability, Options, PRESETS, Replacement, Stop, Table};
+use flagstone_nand::{Crashable as _, Ending, FaultPlan, Nand as _, NandError, Profile, SimNand};
+
+use crate::hooked::{Call, Hooked};
 
 const PAGE_SIZE: usize = 512;
 
@@ -166,5 +171,65 @@ fn sessions_without_a_record_leave_the_log_its_room() {
         let (after, is_done) = commit_row(device, &options, number);
         assert!(is_done);
         device = after;
+    }
+}
+
+/// The device, which fails where more pages are read than any opening may need.
+fn with_bounded_reads(device: SimNand, read_count_max: u32) -> Hooked<SimNand> {
+    let count = AtomicU32::new(0);
+    let hook = move |call| match call {
+        Call::Read(page) if count.fetch_add(1, Ordering::Relaxed) >= read_count_max => {
+            Err(NandError::Uncorrectable { page })
+        }
+        _ => Ok(()),
+    };
+    Hooked { device, hook: Arc::new(hook) }
+}
+
+/// Rows of one table all over its leaves, and of others of one leaf each, all of them in the log alone; then a cut.
+fn cut_with_many_changes(options: &Options) -> SimNand {
+    let database = created("tiny", 1_000, options);
+    let table = database.table("wide").unwrap();
+    (0..2_000_u32).for_each(|row| put_row(&database, table, &row.to_be_bytes(), 1));
+    let narrow: Vec<_> =
+        (0..12).map(|number| database.table(&format!("t{number}")).unwrap()).collect();
+    for row in 0..6_000_u32 {
+        put_row(&database, table, &(row.wrapping_mul(769) % 2_000).to_be_bytes(), 2);
+        put_row(&database, narrow[row as usize % narrow.len()], b"key", row as u8);
+    }
+    database.flush().unwrap();
+    let mut device = database.into_device().unwrap();
+    device.power_cycle();
+    device
+}
+
+/// Goal: an opening ends, whatever the memory and whichever frames leave it first. Method: many changes that the log
+/// alone has, in trees of many leaves and of one; opened with other memory by every preset and every policy, on a
+/// device that counts what is read.
+#[test]
+fn every_opening_ends_whatever_the_memory() {
+    const READS_MAX: u32 = 400_000;
+    let with_policy = |policy: &Replacement| Options {
+        replacement: *policy,
+        ..Options::preset(if *policy == Replacement::LsLru { "ls-lru" } else { "flagstone" })
+            .unwrap()
+    };
+    let presets = PRESETS.iter().map(|preset| Options::preset(preset.name).unwrap());
+    let device = cut_with_many_changes(&Options::default().with_memory(2 << 20));
+    let ways = presets.chain(Replacement::ALL.iter().map(with_policy));
+    // Some presets want a chip with other capabilities.
+    for way in ways.filter(|way| way.require(&device).is_ok()) {
+        for memory in [24 * PAGE_SIZE, 96 << 10, 160 << 10, 256 << 10] {
+            let options = way.clone().with_memory(memory);
+            let told = format!("{}, {:?}, {memory} bytes", options.preset, options.replacement);
+            let database =
+                Database::open_on(with_bounded_reads(device.clone(), READS_MAX), &options);
+            let database = database.unwrap_or_else(|error| panic!("{told}: {error}"));
+            let table = database.table("wide").unwrap();
+            for row in (0..2_000_u32).step_by(97) {
+                let found = database.begin().get(table, &row.to_be_bytes()).unwrap();
+                assert_eq!(found.as_deref(), Some(&[2; 60][..]), "{told}, row {row}");
+            }
+        }
     }
 }
