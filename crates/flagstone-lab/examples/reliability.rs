@@ -4,7 +4,9 @@
 //! cargo run --release -p flagstone-lab --features seeded-bugs --example reliability -- A1 B2 --effort 4
 //! ```
 //!
-//! Without names of rows, all are measured. Run it at the root of the source tree.
+//! Without names of rows, all are measured. Run it at the root of the source tree. With `--add`, images
+//! (rows D1 and D5) go on behind those that were drawn at this commit before; their result so far is
+//! written every few seconds.
 
 use std::error::Error;
 use std::fs;
@@ -12,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use flagstone_lab::crash::scoreboard::{Measured, ROWS, Results, document};
+use flagstone_lab::crash::scoreboard::{Measured, Outcome, ROWS, Results, document};
 
 /// What measures a row again, before its name.
 const COMMAND: &str =
@@ -24,12 +26,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A panic is a finding that the harness catches and reports.
     std::panic::set_hook(Box::new(|_| ()));
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let mut effort = 1;
+    let (mut effort, mut adds) = (1, false);
     let mut names = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--effort" => effort = words.next().ok_or("--effort needs a number")?.parse()?,
+            "--add" => adds = true,
             name if ROWS.iter().any(|row| row.id == name) => names.push(name),
             name => return Err(format!("there is no row `{name}`").into()),
         }
@@ -41,11 +44,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     let commit = commit();
     for row in ROWS.iter().filter(|row| names.is_empty() || names.contains(&row.id)) {
         let started = Instant::now();
-        let Some(outcome) = row.measure(effort, &results)? else { continue };
+        let before = results.get(row.id).filter(|found| adds && found.commit == commit);
+        let before = before.map(|found| found.outcome.clone());
+        let measured = |outcome: &Outcome| Measured {
+            outcome: outcome.clone(),
+            commit: commit.clone(),
+            command: format!("{COMMAND} {} --effort {}", row.id, row.effort_of(outcome, effort)),
+        };
+        let mut told = results.clone();
+        let mut tell = |outcome: &Outcome| {
+            told.insert(row.id.to_owned(), measured(outcome));
+            if let Err(error) = write(&told) {
+                eprintln!("{error}");
+            }
+        };
+        let outcome = row.measure(effort, &results, before.as_ref(), &mut tell)?;
+        let Some(outcome) = outcome else { continue };
         println!("{:<3} {} ({:.0} s)", row.id, outcome.value, started.elapsed().as_secs_f64());
-        let command = format!("{COMMAND} {} --effort {effort}", row.id);
-        let measured = Measured { outcome, commit: commit.clone(), command };
-        results.insert(row.id.to_owned(), measured);
+        results.insert(row.id.to_owned(), measured(&outcome));
         write(&results)?;
     }
     write(&results)

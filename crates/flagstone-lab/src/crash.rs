@@ -37,6 +37,7 @@ mod growth;
 pub mod histories;
 #[cfg(feature = "seeded-bugs")]
 pub mod hunt;
+pub mod images;
 pub mod ledger;
 pub mod opening;
 pub mod overlay;

@@ -70,6 +70,7 @@ mod options;
 pub mod parts;
 mod runtime;
 mod salvage;
+mod sync;
 mod typed;
 
 pub use appends::{AppendScheme, Appends, BadScheme};

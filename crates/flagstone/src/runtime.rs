@@ -19,7 +19,6 @@ use flagstone_space::{
     Cause, GcPolicy, GroupId, LogicalPage, Lsn, NewerImage, Owner, PageInfo, PinId, RegionId,
     Space, SpaceError, SpaceOptions, WriteTag,
 };
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tracing::{debug, warn};
 
 use crate::bugs::SeededBug;
@@ -32,6 +31,7 @@ use crate::error::{EngineError, OpenError};
 use crate::lock::Xid;
 use crate::log::{Flush as LogFlush, LogGeometry};
 use crate::options::{Collection, Options, WearLevelling};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sleep::Sleepers;
 
 mod check;

@@ -55,7 +55,7 @@ fn change_page(random: &mut Pcg64Mcg, content: &mut PageContent) {
 }
 
 /// A chip with a few pages changed and sealed anew, drawn from `seed`.
-fn forged(chip: &SimNand, pages: &[PhysicalPage], seed: u64) -> SimNand {
+pub(super) fn forged(chip: &SimNand, pages: &[PhysicalPage], seed: u64) -> SimNand {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let (geometry, capabilities) = (chip.geometry(), chip.capabilities());
     let mut chip = chip.clone();

@@ -645,6 +645,89 @@ fn hunt_by(quarry: Quarry, ways: &[Way], rounds: u64) -> Result<Found, CrashErro
     Ok(found)
 }
 
+/// A test that plants a bug and demands that it is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnTest {
+    /// Arguments of `cargo test` before the name.
+    arguments: &'static str,
+    /// Name of the test.
+    name: &'static str,
+}
+
+const IN_SPACE: &str = "-p flagstone-space --lib";
+const IN_ENGINE: &str = "-p flagstone --test engine";
+
+/// Bugs that no way of the hunt has shown, or late: each has a test that does.
+const OWN_TESTS: [(Quarry, OwnTest); 5] = {
+    const FROZEN: OwnTest = OwnTest {
+        arguments: IN_SPACE,
+        name: "tests::frozen::planted_bugs_of_frozen_mappings_are_found",
+    };
+    [
+        (
+            Quarry::Engine(SeededBug::ClaimInPart),
+            OwnTest {
+                arguments: IN_ENGINE,
+                name: "loads::planted_bugs_are_found_by_cutting_loads",
+            },
+        ),
+        (
+            Quarry::Space(SpaceBug::OpenAppendsCount),
+            OwnTest {
+                arguments: IN_SPACE,
+                name: "tests::grouped::planted_bugs_of_open_appends_are_found",
+            },
+        ),
+        (Quarry::Space(SpaceBug::FrozenIgnored), FROZEN),
+        (Quarry::Space(SpaceBug::FrozenNotFollowed), FROZEN),
+        (
+            Quarry::Space(SpaceBug::GrownBlocksForgotten),
+            OwnTest {
+                arguments: IN_SPACE,
+                name: "tests::bugs::grown_blocks_that_a_mount_forgets_are_missed",
+            },
+        ),
+    ]
+};
+
+impl Quarry {
+    /// The test that shows it, where that is no way of the hunt.
+    #[must_use]
+    pub fn own_test(self) -> Option<OwnTest> {
+        OWN_TESTS.into_iter().find(|(quarry, _)| *quarry == self).map(|(_, test)| test)
+    }
+}
+
+impl OwnTest {
+    /// The command that runs it, at the root of the source tree.
+    #[must_use]
+    pub fn command(self) -> String {
+        let Self { arguments, name } = self;
+        format!("cargo test {arguments} --features seeded-bugs --locked -- --exact {name}")
+    }
+
+    /// Whether what the command printed says that it ran, and saw the bug.
+    #[must_use]
+    pub fn has_passed(self, printed: &str) -> bool {
+        printed.lines().any(|line| line == format!("test {} ... ok", self.name))
+    }
+
+    /// What it found of `quarry`; `printed` gives what the command printed, if that succeeded.
+    #[must_use]
+    pub fn found(self, quarry: Quarry, printed: impl FnOnce(&str) -> Option<String>) -> Found {
+        let started = Instant::now();
+        let printed = printed(&self.command()).unwrap_or_default();
+        Found {
+            bug: quarry.name(),
+            rule: quarry.rule(),
+            by: self.has_passed(&printed).then_some(self.name),
+            seen: String::new(),
+            states: 0,
+            elapsed_s: started.elapsed().as_secs_f64(),
+        }
+    }
+}
+
 /// First line of the table that a hunt prints.
 #[must_use]
 pub fn head() -> String {
@@ -696,6 +779,19 @@ mod tests {
         Quarry::Space(SpaceBug::FreeBlockNotErased),
         Quarry::Space(SpaceBug::PinsIgnored),
     ];
+
+    /// Goal (T1): a test that did not run, or failed, finds nothing.
+    #[test]
+    fn a_test_finds_a_bug_when_it_ran_and_passed() {
+        for (quarry, test) in OWN_TESTS {
+            let passed = format!("running 1 test\ntest {} ... ok\n", test.name);
+            let by = |printed: Option<&str>| test.found(quarry, |_| printed.map(String::from)).by;
+            assert_eq!(by(Some(&passed)), Some(test.name));
+            assert_eq!(by(Some(&passed.replace("ok", "FAILED"))), None);
+            assert_eq!(by(Some("running 0 tests\n")), None);
+            assert_eq!(by(None), None);
+        }
+    }
 
     /// Goal (T1): the harness sees. Method: the cheapest ways of the hunt, on the bugs that show
     /// there; `cargo run --release -p flagstone-lab --features seeded-bugs --example hunt` looks for

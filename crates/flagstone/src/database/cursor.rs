@@ -7,7 +7,6 @@ use std::fmt;
 
 use flagstone_nand::Nand;
 use flagstone_space::Bill;
-use parking_lot::Mutex;
 
 use super::AnyNand;
 use super::rows::{KeyValue, Range, Reader};
@@ -16,6 +15,7 @@ use super::transaction::Transaction;
 use crate::engine::{Direction, ScanRange, Table, successor};
 use crate::error::EngineError;
 use crate::runtime::Runtime;
+use crate::sync::Mutex;
 
 /// Key and value of the row that a cursor stands on.
 pub type RowRef<'a> = (&'a [u8], &'a [u8]);

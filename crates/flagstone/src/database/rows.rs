@@ -7,7 +7,6 @@ use std::fmt;
 
 use flagstone_nand::Nand;
 use flagstone_space::{Bill, FrozenId};
-use parking_lot::Mutex;
 
 use super::{AnyNand, RowRef};
 use crate::engine::{
@@ -16,6 +15,7 @@ use crate::engine::{
 use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::runtime::{Runtime, meter};
+use crate::sync::Mutex;
 
 /// Rows fetched at a time, at most.
 const BATCH_COUNT: usize = 256;

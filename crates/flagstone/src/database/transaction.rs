@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flagstone_nand::Nand;
 use flagstone_space::{Bill, Lsn};
-use parking_lot::Mutex;
 use tracing::{debug, trace};
 
 use super::rows::{KeyValue, Range, Reader};
@@ -17,6 +16,7 @@ use crate::error::EngineError;
 use crate::lock::Xid;
 use crate::options::Durability;
 use crate::runtime::{Runtime, meter};
+use crate::sync::Mutex;
 
 /// A commit that returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@
 
 use flagstone_space::LogicalPage;
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+
+use crate::sync::Mutex;
 
 /// Order in which reads of pages were asked for: what was asked for before a page changed brings
 /// nothing (rule D15), and what was asked for later is not held up by it.

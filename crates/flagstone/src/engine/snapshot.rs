@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 
 use flagstone_space::{LogicalPage, Lsn, PinId};
-use parking_lot::Mutex;
 
 use super::access::value_in;
 use super::owner::Owner;
@@ -18,6 +17,7 @@ use super::{Engine, Fetch, Read, Step, Stop, Table, Tree, Wait};
 use crate::delta::{DeltaMap, DeltaSize, KeyRange, Value, apply};
 use crate::error::EngineError;
 use crate::node::NodeView;
+use crate::sync::Mutex;
 
 /// Names a snapshot; the younger, the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,7 @@
 //! Running operations to their end on the calling thread: reading what they miss, flushing and
 //! working when they wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flagstone_nand::Nand;
 use flagstone_space::Lsn;
@@ -12,6 +12,7 @@ use crate::bugs::SeededBug;
 use crate::engine::{Engine, Fetch, Step, Stop, Table, Wait};
 use crate::error::EngineError;
 use crate::lock::Xid;
+use crate::sync::Instant;
 
 impl<D: Nand> Runtime<D> {
     /// Runs an operation to its end: reads what it misses, does what it waits for.
@@ -434,7 +435,7 @@ impl Patience {
         if limit.is_zero() {
             return Duration::MAX;
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
+        let since = self.since.get_or_insert_with(Instant::now);
         limit.saturating_sub(since.elapsed())
     }
 }
@@ -450,7 +451,10 @@ const IDLE_COUNT_MAX: u32 = 1_000;
 
 /// How long a thread sleeps that waits for a lock or a flush before it looks again. None is woken
 /// by that: long in tests, so that a missed wake-up is seen.
-const LOCK_POLL: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 20 });
+#[cfg(not(any(test, shuttle)))]
+const LOCK_POLL: Duration = Duration::from_millis(20);
+#[cfg(any(test, shuttle))]
+const LOCK_POLL: Duration = crate::sync::LONG;
 
 /// How long a thread sleeps that another one may have overtaken before it looks again.
 const CHANGE_POLL: Duration = Duration::from_millis(20);

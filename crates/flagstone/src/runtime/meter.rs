@@ -11,7 +11,8 @@ use std::ops::{Deref, DerefMut};
 
 use flagstone_nand::Nand;
 use flagstone_space::{Bill, Space};
-use parking_lot::{Mutex, MutexGuard};
+
+use crate::sync::{Mutex, MutexGuard, thread_local};
 
 thread_local! {
     static SPENT: Cell<Bill> = Cell::default();
@@ -55,16 +56,16 @@ impl<D: Nand> Drop for SpaceGuard<'_, D> {
         let now = self.space.bill();
         // Most calls only read.
         if now != self.before {
-            SPENT.set(SPENT.get() + (now - self.before));
+            SPENT.with(|spent| spent.set(spent.get() + (now - self.before)));
         }
     }
 }
 
 /// What `calls` give; what they do to the flash on this thread is added to `bill`.
 pub(crate) fn charging<T>(bill: &Mutex<Bill>, calls: impl FnOnce() -> T) -> T {
-    let before = SPENT.get();
+    let before = SPENT.with(Cell::get);
     let result = calls();
-    let after = SPENT.get();
+    let after = SPENT.with(Cell::get);
     if after != before {
         *bill.lock() += after - before;
     }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flagstone_space::Lsn;
-use parking_lot::{Condvar, Mutex};
 
 use crate::lock::Xid;
+use crate::sync::{Condvar, Mutex, thread_local};
 
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
