@@ -77,7 +77,10 @@ fn fault_of<D: Crashable>(device: D, returned: u32) -> Option<String> {
         Ok(database) => database,
         Err(error) => return Some(error.to_string()),
     };
-    let [table, counts] = tables(&database);
+    let (table, counts) = match ["t", "counts"].map(|name| database.table(name)) {
+        [Ok(table), Ok(counts)] => (table, counts),
+        [Err(error), _] | [_, Err(error)] => return Some(error.to_string()),
+    };
     let mut rows = 0_u32;
     for row in database.snapshot().unwrap().range(table, ..) {
         let (key, found) = match row {
@@ -94,7 +97,10 @@ fn fault_of<D: Crashable>(device: D, returned: u32) -> Option<String> {
     if !is_whole {
         return Some(format!("{rows} rows after {returned} commits"));
     }
-    let counted = database.begin().get(counts, b"batches").unwrap();
+    let counted = match database.begin().get(counts, b"batches") {
+        Ok(counted) => counted,
+        Err(error) => return Some(error.to_string()),
+    };
     let last = (0..rows / BATCH).rev().find(|batch| batch % 2 == 1);
     if counted != last.map(|batch| vec![batch as u8]) {
         return Some(format!("{rows} rows beside a count of {counted:?}"));
