@@ -29,7 +29,7 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner, thread};
 pub(crate) const BATCH: u64 = 500;
 
 /// Blocks of the chip.
-const BLOCK_COUNT: u32 = 32;
+const BLOCK_COUNT: u32 = 48;
 
 /// Pages of the log.
 const LOG_PAGES: u32 = 24;
@@ -53,7 +53,7 @@ const ACCOUNTS: u64 = 4;
 const OPENING_BALANCE: i64 = 100;
 
 /// Rows between two accounts, so that they stand in leaves of their own.
-const BETWEEN: u64 = 45;
+const BETWEEN: u64 = 28;
 
 /// Rows in all.
 const ROWS: u64 = (ACCOUNTS + TELLERS as u64) * BETWEEN;
@@ -61,8 +61,8 @@ const ROWS: u64 = (ACCOUNTS + TELLERS as u64) * BETWEEN;
 /// Bytes of such a row.
 const ROW_SIZE: usize = 60;
 
-/// Operations of the device in which the power goes: most schedules have fewer than that.
-const OPERATIONS: u64 = 40;
+/// Operations of the device in which the power goes, if there are so many.
+const OPERATIONS: u64 = 100;
 
 /// Steps after which threads are taken for spinning.
 const STEPS_MAX: usize = 300_000;
@@ -162,7 +162,7 @@ fn row_key(row: u64) -> [u8; 4] {
     (row as u32).to_be_bytes()
 }
 
-/// A chip with the bank on it, closed.
+/// A chip with the bank on it, as it is when the power goes.
 #[derive(Clone, Debug)]
 struct Bank {
     chip: SimNand,
@@ -205,12 +205,13 @@ impl Bank {
                 _ => vec![row as u8; ROW_SIZE],
             };
             let mut transaction = database.begin();
-            transaction.put(table, &row_key(row), &value).map_err(text)?;
-            transaction.commit_with(Durability::Deferred).map_err(text)?;
+            let put = transaction.put(table, &row_key(row), &value);
+            put.map_err(|error| format!("row {row}: {error}"))?;
+            let committed = transaction.commit();
+            committed.map_err(|error| format!("row {row}: {error}"))?;
         }
-        database.runtime().merge_now().map_err(text)?;
+        database.flush().map_err(text)?;
         let chip = chip_of(&database);
-        database.close().map_err(text)?;
         Ok(Self { chip, options, bug: None })
     }
 
@@ -270,7 +271,7 @@ fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Foun
         let shared = &shared;
         let mut threads: Vec<_> =
             (0..TELLERS).map(|teller| scope.spawn(move || shared.transfers(teller))).collect();
-        threads.push(scope.spawn(move || shared.look_twice()));
+        threads.push(scope.spawn(move || shared.look()));
         threads.push(scope.spawn(move || shared.upkeep()));
         let ended = threads.into_iter().map(|thread| match thread.join() {
             Ok(ended) => ended,
@@ -285,7 +286,7 @@ fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Foun
             settle(seed, &books, &said, |said| (said.committed, said.committed))
                 .map_err(|wrong| format!("at the end, {wrong}"))?;
         }
-        Err(wrong) if !is_off(database) => return Err(wrong),
+        Err(missed) if !is_off(database) => return Err(missed.into()),
         _ => {}
     }
     let found = latched(&shared.found).clone();
@@ -305,13 +306,25 @@ fn table_of(database: &Database<SimNand>) -> Result<Table, Wrong> {
     table.ok_or_else(|| String::from("the table is gone"))
 }
 
+/// Why the books cannot be read.
+#[derive(Debug)]
+enum Missed {
+    Refused(EngineError),
+    Gone([u8; 4]),
+}
+
+impl From<Missed> for Wrong {
+    fn from(missed: Missed) -> Self {
+        match missed {
+            Missed::Refused(error) => format!("not read: {error}"),
+            Missed::Gone(key) => format!("row {key:?} is gone"),
+        }
+    }
+}
+
 /// What `get` shows of every account and mark.
-fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, EngineError>) -> Result<Books, Wrong> {
-    let read = |key: [u8; 4]| match get(&key) {
-        Ok(Some(value)) => Ok(value),
-        Ok(None) => Err(format!("row {key:?} is gone")),
-        Err(error) => Err(error.to_string()),
-    };
+fn books(get: impl Fn(&[u8]) -> Result<Option<Vec<u8>>, EngineError>) -> Result<Books, Missed> {
+    let read = |key: [u8; 4]| get(&key).map_err(Missed::Refused)?.ok_or(Missed::Gone(key));
     let mut books = Books { balances: Default::default(), marks: Default::default() };
     for (account, balance) in (0..).zip(&mut books.balances) {
         *balance = amount(&read(account_key(account))?);
@@ -399,7 +412,7 @@ impl Shared<'_> {
             let said = &mut latched(&self.said)[teller];
             said.committed |= 1 << number;
             if transfer.durability != Durability::Deferred {
-                said.durable = said.committed;
+                said.durable |= said.committed;
             }
         }
         Ok(())
@@ -424,8 +437,8 @@ impl Shared<'_> {
         transaction.commit_with(durability).map(drop)
     }
 
-    /// Two snapshots, the second no older than the first.
-    fn look_twice(&self) -> Result<(), Wrong> {
+    /// Two snapshots, the second no older than the first, and a transaction that only reads.
+    fn look(&self) -> Result<(), Wrong> {
         let mut seen = [0; TELLERS];
         for _ in 0..2 {
             let before = *latched(&self.said);
@@ -433,25 +446,52 @@ impl Shared<'_> {
                 Ok(snapshot) => snapshot,
                 Err(error) => return self.excused(Err(error)),
             };
-            let read = |key: &[u8]| snapshot.get(self.table, key);
-            let books = match books(read) {
+            let books = match books(|key| snapshot.get(self.table, key)) {
                 Ok(books) => books,
+                // The device may need the room of what a snapshot keeps.
+                Err(Missed::Refused(EngineError::SnapshotTooOld)) => continue,
                 Err(_) if is_off(self.database) => return Ok(()),
-                Err(wrong) => return Err(format!("a snapshot: {wrong}")),
+                Err(missed) => return Err(Wrong::from(missed) + ", by a snapshot"),
             };
-            let mut said = *latched(&self.said);
-            for (said, before) in said.iter_mut().zip(before) {
-                said.durable = before.durable;
-            }
-            settle(self.seed, &books, &said, |said| (said.durable, said.asked))
-                .map_err(|wrong| format!("in a snapshot, {wrong}"))?;
+            self.must_show(&books, before).map_err(|wrong| format!("in a snapshot, {wrong}"))?;
             if seen.iter().zip(books.marks).any(|(seen, mark)| seen & !mark != 0) {
                 return Err(format!("snapshots go back from {seen:?} to {:?}", books.marks));
             }
             seen = books.marks;
             latched(&self.found).snapshots += 1;
         }
-        Ok(())
+        self.look_and_commit()
+    }
+
+    /// What a transaction has read is right, and durable, once its commit returns.
+    fn look_and_commit(&self) -> Result<(), Wrong> {
+        let before = *latched(&self.said);
+        let transaction = self.database.begin();
+        let books = match books(|key| transaction.get(self.table, key)) {
+            Ok(books) => books,
+            Err(Missed::Refused(EngineError::Deadlock)) => return Ok(()),
+            Err(_) if is_off(self.database) => return Ok(()),
+            Err(missed) => return Err(missed.into()),
+        };
+        match transaction.commit() {
+            Ok(_) => {
+                self.must_show(&books, before).map_err(|wrong| format!("read, {wrong}"))?;
+                for (said, mark) in latched(&self.said).iter_mut().zip(books.marks) {
+                    said.durable |= mark;
+                }
+                Ok(())
+            }
+            Err(error) => self.excused(Err(error)),
+        }
+    }
+
+    /// Whether what is read now has all that was durable `before`, and nothing that nobody asked for.
+    fn must_show(&self, books: &Books, before: [Said; TELLERS]) -> Result<(), Wrong> {
+        let mut said = *latched(&self.said);
+        for (said, before) in said.iter_mut().zip(before) {
+            said.durable = before.durable;
+        }
+        settle(self.seed, books, &said, |said| (said.durable, said.asked))
     }
 
     /// A checkpoint, or a flush, after which is durable what was committed before.
