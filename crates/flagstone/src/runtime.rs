@@ -528,8 +528,8 @@ impl<D: Nand> Runtime<D> {
                 }
             }
             Job::Claim(job) => Ok(self.claim(job)?),
-            Job::Release(release) => {
-                self.release(release)?;
+            Job::Release(release, is_new) => {
+                self.release(release, is_new)?;
                 Ok(Done::Nothing)
             }
             Job::Visit(table, page) => {
@@ -786,7 +786,7 @@ impl<D: Nand> Runtime<D> {
         Ok(Done::Checkpoint)
     }
 
-    fn release(&self, release: Release) -> Result<(), EngineError> {
+    fn release(&self, release: Release, is_new: bool) -> Result<(), EngineError> {
         match release {
             Release::CommitGroup(group) => match self.space().commit_group(group) {
                 Ok(_) | Err(SpaceError::UnknownGroup(_)) => Ok(()),
@@ -796,10 +796,10 @@ impl<D: Nand> Runtime<D> {
                 self.space().discard_group(group);
                 Ok(())
             }
-            Release::Pages(group, pages) => self.trim_all(pages.iter(), group),
+            Release::Pages(group, pages) => self.trim_all(pages.iter(), group, is_new),
             Release::Value(descriptor) => {
                 let (group, pages) = self.value_pages(&descriptor)?;
-                self.trim_all(pages.into_iter(), group)
+                self.trim_all(pages.into_iter(), group, is_new)
             }
         }
     }
@@ -839,11 +839,21 @@ impl<D: Nand> Runtime<D> {
         &self,
         pages: impl Iterator<Item = LogicalPage>,
         group: GroupId,
+        is_new: bool,
     ) -> Result<(), EngineError> {
         let mut space = self.space();
         let guard = (!self.engine().bugs.has(SeededBug::TrimAnyGroup)).then_some(group);
+        let mut image = Vec::new();
         for page in pages {
-            let is_there = space.is_mapped(page) || space.is_lost(page);
+            // Where restart found the release, the number may have had another owner since. What does not read
+            // may be his: without it the root of a table would pass for one that was never written.
+            let is_there = match is_new {
+                true => space.is_mapped(page) || space.is_lost(page),
+                false => match space.read(page, &mut image) {
+                    Err(SpaceError::Device(error)) => return Err(error.into()),
+                    read => read.is_ok(),
+                },
+            };
             if is_there && space.trim(page, guard)? {
                 hold_number(&mut space, &mut self.engine(), page);
             }

@@ -434,6 +434,8 @@ impl Engine {
             return Err(Stop::Wait(Wait::Memory));
         }
         if self.may_name_more(xid, pages, names) {
+            // Runs that nobody asks for would wait, and be named, for ever.
+            self.ask_for_runs();
             return Err(Stop::Wait(Wait::Log));
         }
         if !self.log_names(xid, names) {

@@ -67,7 +67,7 @@ pub(crate) enum Job {
     /// Write or commit the leaves of a large transaction.
     Claim(ClaimJob),
     /// Free or switch pages after a commit.
-    Release(Release),
+    Release(Release, bool),
     /// Read a node of a table that was dropped, then [`Engine::visited`].
     Visit(Table, LogicalPage),
     /// Free pages of a table that was dropped, then [`Engine::freed`].
@@ -625,8 +625,8 @@ impl Engine {
         if self.snapshots.has_unpins() {
             return Ok(Next::Job(Job::Unpin(self.snapshots.take_unpins())));
         }
-        if let Some(release) = self.take_release() {
-            return Ok(Next::Job(Job::Release(release)));
+        if let Some((release, is_new)) = self.take_release() {
+            return Ok(Next::Job(Job::Release(release, is_new)));
         }
         match self.claim_step()? {
             Next::Idle => {}

@@ -352,11 +352,11 @@ impl Trims {
     }
 
     /// The first release that may be done, with every commit up to `durable` durable and the
-    /// oldest snapshot at `oldest`.
-    pub(crate) fn take_ready(&mut self, durable: Lsn, oldest: Option<Lsn>) -> Option<Release> {
+    /// oldest snapshot at `oldest`; with the commit that lets it go.
+    fn take_ready(&mut self, durable: Lsn, oldest: Option<Lsn>) -> Option<(Lsn, Release)> {
         let ready = |waiting: &(Lsn, Release)| Self::is_ready(waiting, durable, oldest);
         let index = self.waiting.iter().position(ready)?;
-        Some(self.waiting.remove(index).1)
+        Some(self.waiting.remove(index))
     }
 
     /// Groups of transactions that are gone.
@@ -426,8 +426,10 @@ impl Engine {
         self.trims.take_discarded()
     }
 
-    pub(crate) fn take_release(&mut self) -> Option<Release> {
+    /// The next release, and whether this session let it go: one that restart found may have been done before.
+    pub(crate) fn take_release(&mut self) -> Option<(Release, bool)> {
         let (durable, oldest) = (self.durable(), self.snapshots.oldest());
-        self.trims.take_ready(durable, oldest)
+        let (lsn, release) = self.trims.take_ready(durable, oldest)?;
+        Some((release, lsn > self.recovered))
     }
 }

@@ -180,6 +180,7 @@ impl<D: Nand> Runtime<D> {
             geometry,
             report: RecoveryReport::default(),
             effects: Vec::new(),
+            freed_lost: Vec::new(),
             meets_at: 0,
             meet_step: 0,
         };
@@ -328,6 +329,8 @@ struct Restart<'a, D: Nand> {
     /// What replayed records ask of the space floor, with their LSNs: what the log's tail asks for is
     /// not done before the tail is safe (rule D11).
     effects: Vec<(Lsn, ReplayEffects)>,
+    /// Lost pages that records free which were made after the checkpoint.
+    freed_lost: Vec<LogicalPage>,
     /// Log pages that have been read when changes meet their leaves again, at the earliest.
     meets_at: u64,
     /// Bytes of log in between: more each time that little was dropped.
@@ -381,6 +384,7 @@ impl<D: Nand> Restart<'_, D> {
         self.runtime.engine().settle(last);
         self.runtime.observe(&self.runtime.space());
         self.load_catalog()?;
+        self.free_lost();
         if phase == Replay::WithoutCommits {
             let (_, again, _) = self.read_log(Replay::CommitsOnly)?;
             if again.fault.is_some() || again.last_lsn < end.last_lsn {
@@ -564,7 +568,7 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    fn apply(&self, lsn: Lsn, effects: ReplayEffects) -> Result<(), OpenError> {
+    fn apply(&mut self, lsn: Lsn, effects: ReplayEffects) -> Result<(), OpenError> {
         let mut space = self.runtime.space();
         if let Some(group) = effects.group {
             match space.commit_group(group) {
@@ -579,15 +583,29 @@ impl<D: Nand> Restart<'_, D> {
                 && info.lsn < lsn
             {
                 space.trim(page, None)?;
-            } else if lsn > self.master.durable {
+            } else if lsn > self.master.durable && space.is_lost(page) {
                 // Made after the checkpoint, the record means who had the number then.
-                space.trim_lost(page);
+                self.freed_lost.push(page);
             }
             if space.reserve(page) {
                 self.runtime.engine().hold_number(page);
             }
         }
         Ok(())
+    }
+
+    /// Frees the numbers of lost pages. The space floor makes checkpoints of its own, which the engine's record does not
+    /// follow: the number may have had another owner by then. The root of a table that was lost is no root that was
+    /// never written.
+    fn free_lost(&mut self) {
+        let roots = self.runtime.engine().roots();
+        let mut space = self.runtime.space();
+        for page in std::mem::take(&mut self.freed_lost) {
+            let is_root = roots.iter().any(|(_, root)| *root == page);
+            if !is_root && space.trim_lost(page) && space.reserve(page) {
+                self.runtime.engine().hold_number(page);
+            }
+        }
     }
 
     /// Drops what leaves hold already. What does not read is for the merges to go without.

@@ -1,6 +1,9 @@
 //! Values with pages of their own: what they need of a checkpoint's record, and what gives way to them.
 
-use flagstone::{Database, Durability, EngineError, Options, Table};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use flagstone::{CommitBy, Database, Durability, EngineError, Options, Table};
 use flagstone_nand::{Crashable, FaultPlan, Nand, Profile, SegmentFile, SimNand, SimStorage};
 
 fn chip(name: &str, blocks: u32) -> SimNand {
@@ -318,4 +321,159 @@ fn a_file_gives_values_back_through_every_cut() {
     let profile = profile.with_block_count(256).unwrap();
     let storage = SimStorage::new(profile.timing);
     values_through_every_cut(SegmentFile::create_growing(storage, &profile, 4).unwrap());
+}
+
+/// Goal (D12, promise 4): what a restart frees again is not somebody else's page that does not read. Method: roots of
+/// tables under numbers that a value had before, in the same part of the log; they hold what no log has, and are damaged.
+#[test]
+fn a_damaged_root_does_not_pass_for_the_value_before_it() {
+    let database = Database::create_on(chip("slc-2k", 128), &options()).unwrap();
+    let values = database.table("values").unwrap();
+    set(&database, values, b"key", &[9; 100_000]).unwrap();
+    database.merge().unwrap();
+    let mut transaction = database.begin();
+    transaction.delete(values, b"key").unwrap();
+    transaction.commit().unwrap();
+    // What it frees stands behind the beginning of this checkpoint.
+    database.merge().unwrap();
+    let mut device = database.into_device().unwrap();
+    device.power_cycle();
+
+    let claiming = Options { commit: CommitBy::Claims, ..options() };
+    let database = Database::open_on(device, &claiming).unwrap();
+    let names: Vec<_> = (0..90).map(|number| format!("t{number}")).collect();
+    for name in &names {
+        let table = database.table(name).unwrap();
+        let mut transaction = database.begin();
+        for row in 0..15_u32 {
+            transaction.put(table, &row.to_be_bytes(), &[5; 100]).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    assert!(database.stats().engine.claimed_pages >= 90, "rows are logged");
+    let mut device = database.into_device().unwrap();
+    device.power_cycle();
+    let geometry = device.geometry();
+    let pages = (0..geometry.page_count() as u32)
+        .filter_map(|number| geometry.page_from_number(number))
+        .filter(|page| {
+            let data = device.peek(*page).data;
+            data[0] == 0xF1 && data.windows(90).any(|window| *window == [5; 90])
+        })
+        .collect::<Vec<_>>();
+    assert!(pages.len() >= 90, "{} roots", pages.len());
+    pages.into_iter().for_each(|page| device.flip_bits(page, 1, 40));
+
+    let database = Database::open_on(device, &options()).unwrap();
+    // Background work frees what restart found.
+    let _ = database.merge();
+    let snapshot = database.snapshot().unwrap();
+    let passed = names.iter().filter(|name| {
+        let table = database.existing_table(name).unwrap().unwrap();
+        snapshot.get(table, &3_u32.to_be_bytes()).is_ok()
+    });
+    let passed: Vec<_> = passed.collect();
+    assert!(passed.is_empty(), "{} tables read as empty", passed.len());
+}
+
+/// Goal (D7): a value does not wait for ever for the names of runs that nobody has asked for. Method: scattered commits
+/// whose pages wait, named by as much of a small record as they may be, and the longest value in pages far from each other.
+#[test]
+fn a_value_has_the_room_of_runs_that_wait() {
+    let database = Database::create_on(chip("tiny", 2_000), &options()).unwrap();
+    let [rows, values] = ["rows", "values"].map(|name| database.table(name).unwrap());
+    let all = (0..6_000_u32).map(|row| (row.to_be_bytes(), [7; 100]));
+    database.load_sorted(rows, all).unwrap();
+    for number in 0..400_u32 {
+        set(&database, values, &number.to_be_bytes(), &[7; 400]).unwrap();
+    }
+    database.merge().unwrap();
+    let mut transaction = database.begin();
+    for number in (0..400_u32).step_by(2) {
+        transaction.delete(values, &number.to_be_bytes()).unwrap();
+    }
+    transaction.commit().unwrap();
+    database.merge().unwrap();
+    let mut device = database.into_device().unwrap();
+    device.power_cycle();
+    // Numbers are given out from the first one on.
+    let database = Arc::new(Database::open_on(device, &options()).unwrap());
+    let [rows, values] = ["rows", "values"].map(|name| database.table(name).unwrap());
+    for round in 0..3_u32 {
+        let mut transaction = database.begin();
+        for row in 0..100 {
+            transaction.put(rows, &(row * 60 + round).to_be_bytes(), &[8; 100]).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    let stats = database.stats().engine;
+    assert!(stats.run_commits >= 2, "{stats:?}");
+    let value = vec![3; database.stats().limits.value_size_max];
+    let (done, outcome) = mpsc::channel();
+    let writer = Arc::clone(&database);
+    std::thread::spawn(move || done.send(set(&writer, values, b"long", &value)));
+    let outcome = outcome.recv_timeout(Duration::from_secs(60));
+    let count = database.stats().engine.checkpoints - stats.checkpoints;
+    assert_eq!(outcome, Ok(Ok(())), "after {count} checkpoints");
+}
+
+/// Goal (promise 4): what a record frees again is not what its next owner lost. Method: a table is dropped, its numbers
+/// are roots of others, which a session writes into its first checkpoint; a block of them is erased.
+#[test]
+fn a_lost_root_does_not_pass_for_the_page_before_it() {
+    let claiming = Options { commit: CommitBy::Claims, ..options() };
+    let mut device = chip("slc-2k", 128);
+    let database = Database::create_on(device, &claiming).unwrap();
+    let former = database.table("former").unwrap();
+    let all = (0..1_500_u32).map(|row| (row.to_be_bytes(), [7; 100]));
+    database.load_sorted(former, all).unwrap();
+    database.merge().unwrap();
+    database.drop_table("former").unwrap();
+    device = database.into_device().unwrap();
+    device.power_cycle();
+    // Numbers are given out from the first one on.
+    let database = Database::open_on(device, &claiming).unwrap();
+    let names: Vec<_> = (0..150).map(|number| format!("t{number}")).collect();
+    for name in &names {
+        let table = database.table(name).unwrap();
+        let mut transaction = database.begin();
+        for row in 0..15_u32 {
+            transaction.put(table, &row.to_be_bytes(), &[5; 100]).unwrap();
+        }
+        transaction.commit().unwrap();
+    }
+    device = database.into_device().unwrap();
+    device.power_cycle();
+    let database = Database::open_on(device, &claiming).unwrap();
+    let first = database.existing_table("t0").unwrap().unwrap();
+    set(&database, first, b"more", b"1").unwrap();
+    device = database.into_device().unwrap();
+    device.power_cycle();
+
+    let geometry = device.geometry();
+    let count = |block: &flagstone_nand::BlockIndex| {
+        let begin = block.0 * geometry.pages_per_block;
+        let pages = (begin..begin + geometry.pages_per_block)
+            .map(|number| device.peek(geometry.page_from_number(number).unwrap()).data);
+        pages
+            .filter(|data| data[0] == 0xF1 && data.windows(90).any(|part| *part == [5; 90]))
+            .count()
+    };
+    let block = geometry.blocks().max_by_key(count).unwrap();
+    assert!(count(&block) > 30, "{} roots in a block", count(&block));
+    device.erase(block).unwrap();
+
+    let database = Database::open_on(device, &options()).unwrap();
+    let _ = database.merge();
+    let snapshot = database.snapshot().unwrap();
+    let (mut lost, mut empty) = (0, 0);
+    for name in &names {
+        let table = database.existing_table(name).unwrap().unwrap();
+        match snapshot.get(table, &3_u32.to_be_bytes()) {
+            Ok(None) => empty += 1,
+            Ok(_) => {}
+            Err(_) => lost += 1,
+        }
+    }
+    assert!(empty == 0 && lost > 0, "{empty} tables read as empty, {lost} are lost");
 }
