@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Directory for databases; by default that of temporary files.
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
+    /// Plants a deliberate bug in the engine, by its name in `SeededBug`: the judge has to see it.
+    #[arg(long, value_name = "NAME")]
+    bug: Option<String>,
     #[command(flatten)]
     part: process::Part,
 }
@@ -71,7 +74,7 @@ struct Seen {
 /// # Errors
 /// A promise that is broken, or a judge that could not work.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    if process::run_part(&arguments.part)? {
+    if process::run_part(&arguments.part, arguments.bug.as_deref())? {
         return Ok(());
     }
     process::watch(process::WAIT_MAX);
@@ -79,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let (mut tally, mut forms) = (Tally::default(), BTreeMap::new());
     let mut seed = arguments.seed;
     while goes_on(arguments, &tally, begun) {
-        let program = Program::drawn(seed);
+        let program = Program { bug: arguments.bug.clone(), ..Program::drawn(seed) };
         if arguments.verbose {
             println!("{:>6.1} s  {program}", begun.elapsed().as_secs_f64());
         }
@@ -91,7 +94,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         for finding in tally.findings.drain(..) {
             let after = begun.elapsed();
             println!("{}: {}\n  {program}", finding.form, finding.text);
-            println!("  again: judges histories --seed {seed} --again");
+            let bug = program.bug.iter().map(|bug| format!(" --bug {bug}")).collect::<String>();
+            println!("  again: judges histories --seed {seed} --again{bug}");
             forms.entry(finding.form).or_insert(Seen { after, seed, count: 0 }).count += 1;
         }
         if !forms.is_empty() && !arguments.keep_going {
@@ -100,6 +104,20 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         seed += u64::from(!arguments.again);
     }
     report(&tally, &forms, begun.elapsed())
+}
+
+/// Plants a deliberate bug.
+#[cfg(feature = "seeded-bugs")]
+fn plant(db: &flagstone::Database, name: &str) -> anyhow::Result<()> {
+    let bug = flagstone::SeededBug::ALL.into_iter().find(|bug| format!("{bug:?}") == name);
+    anyhow::ensure!(bug.is_some(), "there is no deliberate bug {name}");
+    db.runtime().plant(bug);
+    Ok(())
+}
+
+#[cfg(not(feature = "seeded-bugs"))]
+fn plant(_: &flagstone::Database, name: &str) -> anyhow::Result<()> {
+    bail!("deliberate bugs such as {name} need the feature `seeded-bugs`")
 }
 
 fn goes_on(arguments: &Arguments, tally: &Tally, begun: Instant) -> bool {

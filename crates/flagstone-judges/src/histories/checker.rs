@@ -58,11 +58,66 @@ pub(crate) fn check(session: &Session<'_>) -> Verdict {
     Verdict { committed, findings: checker.findings }
 }
 
+/// Numbers the commits that wrote, by the place that they were told; gives what is known of each number, too.
+///
+/// A commit by flags is told the place of the one before it, which is in the log: by flags commits what is worth its
+/// pages, so that is the smallest one. Others of one place are in the order in which they returned. Whoever read from
+/// another one comes behind it.
+fn places(txns: &[Txn]) -> (Vec<u64>, Vec<(u64, u64)>) {
+    let mut order: Vec<(u64, u64, usize)> = Vec::new();
+    for (node, txn) in txns.iter().enumerate() {
+        if let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
+            && txn.ops.iter().any(|op| matches!(op, Op::Write(..)))
+        {
+            order.push((lsn, ended, node));
+        }
+    }
+    order.sort_unstable();
+    let mut places = vec![0; txns.len()];
+    for alike in order.chunk_by_mut(|one, other| one.0 == other.0).filter(|alike| alike.len() > 1) {
+        sort_alike(txns, alike);
+    }
+    for (place, (_, _, node)) in (1..).zip(&order) {
+        places[*node] = place;
+    }
+    let known = order.iter().map(|(lsn, _, node)| (*lsn, txns[*node].begun)).collect();
+    (places, known)
+}
+
+/// Puts commits of one place in order, which are in that of their ends.
+fn sort_alike(txns: &[Txn], alike: &mut [(u64, u64, usize)]) {
+    let first_end = alike.first().map_or(0, |(_, ended, _)| *ended);
+    let may_be_first =
+        |(_, (.., node)): &(usize, &(u64, u64, usize))| txns[*node].begun < first_end;
+    let size = |(_, (.., node)): &(usize, &(u64, u64, usize))| txns[*node].ops.len();
+    let first = alike.iter().enumerate().filter(may_be_first).min_by_key(size);
+    let first = first.map_or(0, |(index, _)| index);
+    alike[..=first].rotate_right(1);
+    for end in 1..alike.len() {
+        for at in (1..=end).rev() {
+            let (before, behind) = (&txns[alike[at - 1].2], &txns[alike[at].2]);
+            if !reads_from(before, behind) {
+                break;
+            }
+            alike.swap(at - 1, at);
+        }
+    }
+}
+
+fn reads_from(reader: &Txn, writer: &Txn) -> bool {
+    let is_its = |look: &Look| matches!(look, Look::Version(seen) if seen.writer() == writer.id);
+    reader.ops.iter().any(|op| match op {
+        Op::Read(_, look) => is_its(look),
+        Op::Scan { rows, .. } => rows.iter().any(|(_, look)| is_its(look)),
+        _ => false,
+    })
+}
+
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Others may see it.
-    Written,
+    /// Others may see it, in this row.
+    Written(Key),
     /// Nobody else may: it was taken back, or written over in the same transaction.
     Hidden,
 }
@@ -75,6 +130,10 @@ struct Checker<'a> {
     /// Node of each transaction: its index among those of the session.
     nodes: HashMap<TxnId, u32>,
     fates: HashMap<Version, Fate>,
+    /// Place of each transaction among all writes that committed; 0 for others.
+    places: Vec<u64>,
+    /// Those that have one, in order: what the engine says of it, stamp of the beginning.
+    order: Vec<(u64, u64)>,
     /// Transactions whose end is unknown, and that somebody has seen (C1).
     seen: HashSet<u32>,
     findings: Vec<Finding>,
@@ -90,8 +149,8 @@ impl<'a> Checker<'a> {
         let mut fates = HashMap::new();
         for op in notes.txns.iter().flat_map(|txn| &txn.ops) {
             match op {
-                Op::Write(_, version, _) => {
-                    fates.insert(*version, Fate::Written);
+                Op::Write(key, version, _) => {
+                    fates.insert(*version, Fate::Written(*key));
                 }
                 Op::Hidden(version) => {
                     fates.insert(*version, Fate::Hidden);
@@ -101,7 +160,15 @@ impl<'a> Checker<'a> {
         }
         let (number, base) = (session.number, session.base);
         let (seen, findings) = (HashSet::new(), Vec::new());
-        Self { number, base, notes, nodes, fates, seen, findings }
+        let (places, order) = places(&notes.txns);
+        Self { number, base, notes, nodes, fates, places, order, seen, findings }
+    }
+
+    /// The place of the last one that somebody can have seen who was told `lsn`, and was over at a stamp.
+    fn place_by(&self, lsn: u64, ended: u64) -> u64 {
+        let count = self.order.partition_point(|(known, _)| *known <= lsn);
+        let may_be_seen = |(known, begun): &(u64, u64)| *known < lsn || *begun < ended;
+        self.order[..count].iter().rposition(may_be_seen).map_or(0, |last| last as u64 + 1)
     }
 
     fn txn(&self, node: u32) -> &'a Txn {
@@ -192,14 +259,18 @@ impl<'a> Checker<'a> {
                     format!("{} reads {key} as {version}, which is not what was committed", who());
                 self.found("G1b intermediate read", text);
             }
-            (Some(Fate::Written), Outcome::Aborted) => {
+            (Some(Fate::Written(row)), _) if *row != key => {
+                let text = format!("{} reads {key} as {version}, which is of {row}", who());
+                self.found("misplaced", text);
+            }
+            (Some(Fate::Written(_)), Outcome::Aborted) => {
                 let text = format!("{} reads {key} as {version}, which was aborted", who());
                 self.found("G1a aborted read", text);
             }
-            (Some(Fate::Written), Outcome::Unknown) => {
+            (Some(Fate::Written(_)), Outcome::Unknown) => {
                 self.seen.insert(node);
             }
-            (Some(Fate::Written), Outcome::Committed { .. }) => {}
+            (Some(Fate::Written(_)), Outcome::Committed { .. }) => {}
             (None, _) => {
                 let text = format!("{} reads {key} as {version}, which was never written", who());
                 self.found("unwritten read", text);

@@ -47,6 +47,7 @@ pub(crate) fn session(
         .args(["histories", "--part-of", &program.seed.to_string()])
         .args(["--part-session", &session.to_string(), "--part-file"])
         .arg(file)
+        .args(program.bug.iter().flat_map(|bug| ["--bug", bug]))
         .stdout(Stdio::null())
         .current_dir(directory)
         .spawn()
@@ -117,12 +118,12 @@ const HANGS: i32 = 71;
 ///
 /// # Errors
 /// What keeps it from working.
-pub(crate) fn run_part(part: &Part) -> anyhow::Result<bool> {
+pub(crate) fn run_part(part: &Part, bug: Option<&str>) -> anyhow::Result<bool> {
     let (Some(seed), Some(file)) = (part.part_of, &part.part_file) else { return Ok(false) };
     let (program, session) = (Program::drawn(seed), part.part_session);
     watch(WAIT_MAX / 2);
     let end = program.end(session);
-    let exists = session > 0;
+    let exists = file.exists();
     let recorder = |thread| Ok(Recorder::to_file(&ledger_path(file, session, thread))?);
     let opened = session::open(None, file, &program.options, exists);
     let db = match opened {
@@ -132,6 +133,9 @@ pub(crate) fn run_part(part: &Part) -> anyhow::Result<bool> {
             return Ok(true);
         }
     };
+    if let Some(bug) = bug {
+        super::plant(&db, bug)?;
+    }
     let tables = Tables::open(&db)?;
     let mut world = World::new(db, tables, &program, session, None);
     world.may_abort = end != End::Close;

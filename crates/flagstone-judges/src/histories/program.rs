@@ -6,6 +6,7 @@ use std::time::Duration;
 use flagstone::{CommitBy, Durability, Options};
 
 use super::draw::Draw;
+use super::value::EVEN;
 
 /// Where the database of a history lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub(crate) enum Place {
 pub(crate) enum Pace {
     /// None waits, but one in so many of each thread; 0: none at all.
     Deferred { durable_in: u64 },
-    /// None waits but those of the first thread.
-    Beside,
+    /// None waits but those of the first threads, so many of them, which wait like this.
+    Beside { durable: u64, by: Durability },
     /// Each as drawn.
     Mixed,
 }
@@ -36,8 +37,8 @@ impl Pace {
     pub(crate) fn next(self, thread: u64, draw: &mut Draw) -> Durability {
         match self {
             Self::Deferred { durable_in } if draw.one_in(durable_in) => Durability::Immediate,
-            Self::Beside if thread == 0 => Durability::Immediate,
-            Self::Deferred { .. } | Self::Beside => Durability::Deferred,
+            Self::Beside { durable, by } if thread < durable => by,
+            Self::Deferred { .. } | Self::Beside { .. } => Durability::Deferred,
             Self::Mixed => {
                 draw.pick(&[Durability::Immediate, Durability::Group, Durability::Deferred])
             }
@@ -51,6 +52,7 @@ pub(crate) enum Piece {
     Append,
     Set,
     Transfer,
+    Spread,
     Read,
     Scan,
     Member,
@@ -61,10 +63,11 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Append,
         Self::Set,
         Self::Transfer,
+        Self::Spread,
         Self::Read,
         Self::Scan,
         Self::Member,
@@ -81,16 +84,51 @@ pub(crate) struct Phase {
     /// Transactions of all threads.
     pub(crate) txns: u64,
     pub(crate) pace: Pace,
-    weights: [u32; Piece::ALL.len()],
-    /// Most pieces of a transaction.
-    pub(crate) pieces_max: u64,
+    /// Transactions that wait until they are durable, and those that do not.
+    lots: [Lot; 2],
     /// One in so many transactions counts in its thread's counter.
     pub(crate) count_in: u64,
     /// One in so many transactions is followed by a snapshot.
     pub(crate) snapshot_in: u64,
+    /// One in so many durable commits is followed by a look at what a cut would leave.
+    pub(crate) cut_in: u64,
 }
 
 impl Phase {
+    /// What a transaction of this durability consists of.
+    pub(crate) fn lot(&self, durability: Durability) -> &Lot {
+        &self.lots[usize::from(durability == Durability::Deferred)]
+    }
+}
+
+/// What transactions consist of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lot {
+    weights: [u32; Piece::ALL.len()],
+    /// Most pieces of a transaction.
+    pub(crate) pieces_max: u64,
+}
+
+impl Lot {
+    /// A single small piece.
+    const SMALL: Self = Self { weights: [30, 10, 10, 0, 4, 0, 4, 4, 0, 0, 0], pieces_max: 1 };
+
+    const TRANSFERS: Self = Self { weights: [0, 0, 20, 0, 1, 0, 0, 0, 0, 0, 0], pieces_max: 1 };
+    const SPREADS: Self = Self { weights: [1, 1, 4, 30, 1, 0, 0, 0, 0, 0, 0], pieces_max: 1 };
+
+    fn drawn(draw: &mut Draw) -> Self {
+        let mut weights = [30, 30, 40, 10, 12, 8, 12, 12, 2, 6, 1];
+        for weight in &mut weights {
+            *weight = match draw.below(6) {
+                0 => 0,
+                1 => *weight * 5,
+                _ => *weight,
+            };
+        }
+        weights[Piece::Transfer as usize] += 1;
+        Self { weights, pieces_max: draw.pick(&[1, 1, 2, 3]) }
+    }
+
     pub(crate) fn piece(&self, draw: &mut Draw) -> Piece {
         Piece::ALL[draw.weighted(&self.weights)]
     }
@@ -119,10 +157,17 @@ pub(crate) struct Program {
     pub(crate) rows: u32,
     /// Bytes of filler that most values have at most, and some.
     pub(crate) filler: (u32, u32),
+    /// Values of a row differ in their heads alone: little of them has to be logged.
+    pub(crate) is_even: bool,
+    /// Commits of all kinds beside each other, hardly any room, and little log for much change: what is not durable yet
+    /// is much, and leaves memory while it is written to again.
+    pub(crate) is_pressed: bool,
     /// Transactions are divided by this.
     pub(crate) divisor: u64,
     /// Longest time of a session.
     pub(crate) session_time: Duration,
+    /// Deliberate bug of the engine while sessions are at work.
+    pub(crate) bug: Option<String>,
 }
 
 /// Chips for histories: with flags and without, with paired pages, with several dies.
@@ -154,19 +199,41 @@ impl Program {
             }
             _ => Place::SimulatedFile,
         };
-        let threads = draw.pick(&[1, 1, 2, 3, 4, 5, 6, 8, 12, 16]);
-        let filler = draw.pick(&[(16, 64), (100, 400), (100, 9_000), (300, 2_000), (40, 60_000)]);
-        Self {
+        let program = Self {
             seed,
             place,
             options: options(place, &mut draw),
-            threads,
+            threads: draw.pick(&[1, 1, 2, 3, 4, 5, 6, 8, 12, 16]),
             sessions: draw.between(2, 4),
             rows: draw.pick(&[12, 60, 300, 300, 1_000, 3_000]),
-            filler,
+            filler: draw.pick(&[(16, 64), (100, 400), (100, 9_000), (300, 2_000), (40, 60_000)]),
+            is_even: draw.one_in(4),
+            is_pressed: draw.one_in(3),
             divisor: 1,
-            session_time: Duration::from_secs(3),
+            session_time: Duration::from_millis(draw.pick(&[300, 1_000, 1_000, 3_000])),
+            bug: None,
+        };
+        let mut program = if program.is_pressed { program.pressed(&mut draw) } else { program };
+        if program.options.commit == CommitBy::Flags {
+            // They are told no place of their own: of several at a time nobody knows which came first.
+            program.threads = 1;
         }
+        program
+    }
+
+    /// The program with accounts that just fit its memory, which is small.
+    fn pressed(mut self, draw: &mut Draw) -> Self {
+        let memory = draw.between(96 << 10, 256 << 10);
+        if self.options.memory > memory as usize {
+            self.options = Options { memory: memory as usize, ..self.options };
+        }
+        self.options.group_delay = Duration::from_micros(draw.pick(&[100, 1_000]));
+        self.threads = draw.pick(&[3, 4, 5, 5, 6]);
+        self.rows = draw.pick(&[200, 300, 400]);
+        let size = self.options.memory as u32 / self.rows * draw.between(5, 9) as u32 / 10;
+        self.filler = (size.saturating_sub(40).max(16), 400);
+        self.is_even = true;
+        self
     }
 
     /// What one session does, one stretch after the other.
@@ -174,32 +241,37 @@ impl Program {
         let mut draw = Draw::new(self.seed, 1_000 + session);
         let mut phases = Vec::new();
         for _ in 0..draw.between(1, 3) {
-            let pace = match draw.weighted(&[5, 3, 2]) {
+            let paces = if self.is_pressed { [1, 9, 0] } else { [4, 4, 2] };
+            let pace = match draw.weighted(&paces) {
                 0 => Pace::Deferred { durable_in: draw.pick(&[0, 0, 2_000, 300, 40]) },
-                1 => Pace::Beside,
+                1 => Pace::Beside {
+                    durable: draw.pick(&[1, 1, 1, 2, self.threads / 2]),
+                    by: draw.pick(&[
+                        Durability::Immediate,
+                        Durability::Immediate,
+                        Durability::Group,
+                    ]),
+                },
                 _ => Pace::Mixed,
             };
             let txns: u64 = match pace {
                 Pace::Deferred { .. } => draw.pick(&[1_000, 4_000, 10_000, 30_000]),
-                Pace::Beside => draw.pick(&[1_000, 5_000, 20_000]),
+                Pace::Beside { .. } => draw.pick(&[1_000, 5_000, 20_000]),
                 Pace::Mixed => draw.pick(&[300, 1_000, 4_000]),
             };
-            let mut weights = [30, 30, 40, 12, 8, 12, 12, 2, 6, 1];
-            for weight in &mut weights {
-                *weight = match draw.below(6) {
-                    0 => 0,
-                    1 => *weight * 5,
-                    _ => *weight,
-                };
+            let (mut lot, is_small) = (Lot::drawn(&mut draw), draw.one_in(2));
+            // Who waits often does little: so it waits more often.
+            let mut waits = if is_small { Lot::SMALL } else { lot };
+            if self.is_pressed {
+                (waits, lot) = (Lot::TRANSFERS, Lot::SPREADS);
             }
-            weights[Piece::Transfer as usize] += 1;
             phases.push(Phase {
                 txns: txns.div_ceil(self.divisor),
                 pace,
-                weights,
-                pieces_max: draw.pick(&[1, 1, 2, 3]),
+                lots: [waits, lot],
                 count_in: draw.pick(&[1, 1, 4, 50]),
                 snapshot_in: draw.pick(&[10, 30, 100, 400]),
+                cut_in: draw.pick(&[10, 40, 40, 200]),
             });
         }
         phases
@@ -217,6 +289,9 @@ impl Program {
     /// Bytes of filler of the next value.
     pub(crate) fn filler(&self, draw: &mut Draw) -> u32 {
         let (usual, max) = self.filler;
+        if self.is_even && !draw.one_in(200) {
+            return usual | EVEN;
+        }
         let size_max = if draw.one_in(200) { max } else { usual };
         draw.below(u64::from(size_max) + 1) as u32
     }
@@ -256,13 +331,16 @@ fn options(place: Place, draw: &mut Draw) -> Options {
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, place, options, threads, sessions, rows, .. } = self;
+        let pressed = if self.is_pressed { "pressed, " } else { "" };
         write!(
             f,
-            "seed {seed}: {place:?}, {threads} threads, {sessions} sessions, {rows} rows, preset {}, \
-             commit {:?}, memory {} KiB",
+            "seed {seed}: {pressed}{place:?}, {threads} threads, {sessions} sessions, {rows} rows, \
+             preset {}, commit {:?}, memory {} KiB, group delay {:?}, checkpoint after {} commits",
             options.preset,
             options.commit,
-            options.memory >> 10
+            options.memory >> 10,
+            options.group_delay,
+            options.checkpoint_commits
         )
     }
 }

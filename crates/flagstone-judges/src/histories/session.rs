@@ -78,6 +78,12 @@ impl History<'_> {
             }
             _ => self.work(session, end)?,
         };
+        let is_process = self.program.place == Place::Process;
+        if is_process && notes.txns.is_empty() && !self.path.exists() {
+            // It was killed before there was anything.
+            tally.findings.append(&mut notes.findings);
+            return Ok(());
+        }
         self.kept.extend(notes.kept.drain(..));
         let viewer = if end == End::Close { Viewer::Closed } else { Viewer::Cut };
         match self.look(viewer) {
@@ -126,6 +132,9 @@ impl History<'_> {
         };
         let (notes, ended, cut) = {
             let medium = self.medium.as_deref();
+            if let Some(bug) = &self.program.bug {
+                super::plant(&db, bug)?;
+            }
             let tables = Tables::open(&db)?;
             let mut world = World::new(db, tables, self.program, session, medium);
             world.loses_power = end == End::InFlight;

@@ -3,16 +3,26 @@
 //! ```text
 //!  0  version        changed by a patch
 //!  8  number         an amount, a count, elements of a list that are gone; changed by a patch
-//! 16  body           version of the write that made the rest
-//! 24  elements, size of the filler: 32 bits each
-//! 32  elements of a list, 64 bits each
-//!     filler         drawn from `body`
+//! 16  body           version of the write that made the rest, as the newest patch knew it
+//! 24  body           the same, as that write left it
+//! 32  elements, size of the filler: 32 bits each
+//! 40  elements of a list, 64 bits each
+//!     filler         drawn from `body`, or the same byte again and again
 //! ```
+//!
+//! A patch that lies over another value than the one that it was made for is so told from every value that was written.
 
 use super::draw::mixed;
 use super::record::{List, Version};
 
-const HEAD_SIZE: usize = 32;
+const HEAD_SIZE: usize = 40;
+
+/// Of the size of a filler: it is the same byte again and again, so that values differ in their heads alone.
+pub(crate) const EVEN: u32 = 1 << 31;
+
+const fn size_of_filler(filler: u32) -> usize {
+    (filler & !EVEN) as usize
+}
 
 /// A value as a program sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +31,7 @@ pub(crate) struct Value {
     pub(crate) number: i64,
     pub(crate) body: Version,
     pub(crate) elements: Vec<Version>,
+    /// Size of the filler, and whether it is [`EVEN`].
     pub(crate) filler: u32,
 }
 
@@ -39,7 +50,7 @@ impl Value {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let size = HEAD_SIZE + self.elements.len() * 8 + self.filler as usize;
+        let size = HEAD_SIZE + self.elements.len() * 8 + size_of_filler(self.filler);
         let mut bytes = Vec::with_capacity(size);
         bytes.extend_from_slice(&self.patched());
         bytes.extend_from_slice(&self.body.0.to_le_bytes());
@@ -48,16 +59,22 @@ impl Value {
         for element in &self.elements {
             bytes.extend_from_slice(&element.0.to_le_bytes());
         }
-        fill(&mut bytes, self.body, self.filler as usize);
+        fill(&mut bytes, self.body, self.filler);
         bytes
     }
 
     /// The bytes at offset 0 that make another version of a value, and nothing else.
-    pub(crate) fn patched(&self) -> [u8; 16] {
-        let mut bytes = [0; 16];
+    pub(crate) fn patched(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&self.version.0.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.body.0.to_le_bytes());
         bytes
+    }
+
+    /// The version that these bytes say to be.
+    pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
+        Some(Version(u64::from_le_bytes(*bytes.first_chunk()?)))
     }
 
     /// The value of these bytes; none where they are not what was written.
@@ -65,9 +82,9 @@ impl Value {
         let word = |offset: usize| -> Option<u64> {
             Some(u64::from_le_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
         };
-        let sizes = word(24)?;
+        let sizes = word(32)?;
         let (count, filler) = (sizes as u32 as usize, (sizes >> 32) as u32);
-        if bytes.len() != HEAD_SIZE + count.checked_mul(8)? + filler as usize {
+        if bytes.len() != HEAD_SIZE + count.checked_mul(8)? + size_of_filler(filler) {
             return None;
         }
         let elements =
@@ -75,19 +92,26 @@ impl Value {
         let value = Self {
             version: Version(word(0)?),
             number: word(8)? as i64,
-            body: Version(word(16)?),
+            body: Version(word(24)?),
             elements: elements?,
             filler,
         };
-        let mut expected = Vec::with_capacity(filler as usize);
-        fill(&mut expected, value.body, filler as usize);
+        if word(16)? != value.body.0 {
+            return None;
+        }
+        let mut expected = Vec::with_capacity(size_of_filler(filler));
+        fill(&mut expected, value.body, filler);
         (bytes[HEAD_SIZE + count * 8..] == expected).then_some(value)
     }
 }
 
-/// Appends `size` bytes that only `body` has.
-fn fill(bytes: &mut Vec<u8>, body: Version, size: usize) {
-    let end = bytes.len() + size;
+/// Appends a filler: bytes that only `body` has, unless it is even.
+fn fill(bytes: &mut Vec<u8>, body: Version, filler: u32) {
+    let end = bytes.len() + size_of_filler(filler);
+    if filler & EVEN != 0 {
+        bytes.resize(end, 0x5A);
+        return;
+    }
     let mut counter = body.0;
     while bytes.len() < end {
         counter = counter.wrapping_add(1 << 40);
@@ -103,17 +127,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_patch_over_another_value_is_seen() {
+        let id = TxnId::new(1, 2, 3);
+        let value = Value::plain(id.version(1), 0, 50);
+        let patched = Value { version: id.version(2), number: 7, ..value.clone() };
+        let mut bytes = value.encode();
+        bytes[..24].copy_from_slice(&patched.patched());
+        assert_eq!(Value::decode(&bytes), Some(patched.clone()));
+        let mut other = Value::plain(id.version(3), 0, 50).encode();
+        other[..24].copy_from_slice(&patched.patched());
+        assert_eq!(Value::decode(&other), None);
+    }
+
+    #[test]
     fn a_value_reads_back_and_one_wrong_byte_is_seen() {
         let version = TxnId::new(1, 2, 3).version(4);
         let list = List { before: 5, elements: vec![version, Version(9)] };
-        let value = Value::list(version, &list, 100);
-        let bytes = value.encode();
-        assert_eq!(Value::decode(&bytes), Some(value));
-        for index in 16..bytes.len() {
-            let is_element = (32..48).contains(&index);
-            let mut damaged = bytes.clone();
-            damaged[index] ^= 1;
-            assert_eq!(Value::decode(&damaged).is_some(), is_element, "byte {index}");
+        for filler in [100, 100 | EVEN] {
+            let value = Value::list(version, &list, filler);
+            let bytes = value.encode();
+            assert_eq!(Value::decode(&bytes), Some(value));
+            for index in 16..bytes.len() {
+                let is_element = (40..56).contains(&index);
+                let mut damaged = bytes.clone();
+                damaged[index] ^= 1;
+                assert_eq!(Value::decode(&damaged).is_some(), is_element, "byte {index}");
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One thread of a session: transactions, snapshots and what else a program does, as its seed draws it.
 
+use std::collections::BTreeMap;
 use std::process;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use flagstone::{Durability, EngineError, Snapshot};
 use super::draft::Draft;
 use super::draw::Draw;
 use super::ledger::Recorder;
-use super::program::{End, Phase, Piece};
+use super::program::{End, Lot, Phase, Piece};
 use super::record::{Area, Finding, Flush, Key, Look, Op, Outcome, Txn, TxnId, View, Viewer};
 use super::value::Value;
 use super::world::{
@@ -23,6 +24,15 @@ struct Held {
     txns_left: u64,
 }
 
+/// Form of a finding: a snapshot lacks what was durable before.
+const STALE: &str = "snapshot: stale";
+
+/// Findings of one form that a thread tells of in a session.
+const TOLD_MAX: u32 = 3;
+
+/// Cuts that a thread makes in a session, but for those where something was found.
+const CUTS_MAX: u32 = 8;
+
 /// One thread of a session.
 pub(crate) struct Worker<'a> {
     world: &'a World<'a>,
@@ -33,14 +43,18 @@ pub(crate) struct Worker<'a> {
     counted: i64,
     /// Counts that are durable.
     durable: i64,
+    /// Lists that the newest transaction appended to, and how many elements were ever in them then.
+    appended: Vec<(Key, u64)>,
+    /// Rows that the newest transaction changed, and how it had found them.
+    replaced: Vec<(Key, Look)>,
     churn: Churn,
     held: Option<Held>,
     /// Cuts and backups that may still be made.
     cuts_left: u32,
     backups_left: u32,
     kept_left: u32,
-    /// Findings before the session ends for them.
-    findings_left: u32,
+    /// How often something was found, by its form.
+    found: BTreeMap<String, u32>,
 }
 
 impl<'a> Worker<'a> {
@@ -61,12 +75,14 @@ impl<'a> Worker<'a> {
             sequence: 0,
             counted,
             durable: counted,
+            appended: Vec::new(),
+            replaced: Vec::new(),
             churn,
             held: None,
-            cuts_left: if world.medium.is_some() { 8 } else { 0 },
+            cuts_left: if world.medium.is_some() { CUTS_MAX } else { 0 },
             backups_left: u32::from(thread < 2),
             kept_left: u32::from(thread == 0) * 2,
-            findings_left: 12,
+            found: BTreeMap::new(),
         }
     }
 
@@ -90,7 +106,8 @@ impl<'a> Worker<'a> {
                     self.world.cut_soon(&mut self.draw);
                 }
                 done += 1;
-                match self.step(phase) {
+                let world = self.world;
+                match world.step(|| self.step(phase)) {
                     Ok(()) | Err(Stop::Retry) => {}
                     Err(Stop::Over(_)) if self.world.loses_power => return self.world.finish(),
                     Err(Stop::Over(error)) => {
@@ -100,12 +117,7 @@ impl<'a> Worker<'a> {
                         ));
                         return self.world.finish();
                     }
-                    Err(Stop::Found(finding)) => {
-                        self.found(finding);
-                        if self.findings_left == 0 {
-                            return self.world.finish();
-                        }
-                    }
+                    Err(Stop::Found(finding)) => self.found(finding),
                 }
             }
         }
@@ -114,32 +126,43 @@ impl<'a> Worker<'a> {
 
     fn end(&mut self, end: End) {
         match end {
-            End::Cut if !self.world.is_over() => self.world.cut(&mut self.draw),
-            End::Cut | End::InFlight | End::Close => {}
+            End::Cut if self.world.is_over() => {}
+            // Others may be at work, or be through with it.
+            End::Cut if self.draw.one_in(2) => self.world.cut(&mut self.draw),
+            End::Cut => self.world.step(|| self.world.hush(|| self.world.cut(&mut self.draw))),
+            End::InFlight | End::Close => {}
         }
     }
 
     /// Something must not be: what a cut at this very moment would leave is looked at as well.
     fn found(&mut self, finding: Finding) {
-        self.recorder.finding(finding);
-        self.findings_left = self.findings_left.saturating_sub(1);
-        self.cuts_left += 1;
-        if self.world.may_abort {
-            process::abort();
+        let count = self.found.entry(finding.form.clone()).or_default();
+        *count += 1;
+        let (count, is_stale) = (*count, finding.form == STALE);
+        if count <= TOLD_MAX {
+            self.recorder.finding(finding);
         }
-        if let Err(Stop::Found(found)) = self.cut() {
+        if self.world.may_abort {
+            self.world.hush(|| process::abort());
+        }
+        // What is durable and not to be seen may well be lost.
+        if count > TOLD_MAX * if is_stale { 20 } else { 1 } {
+            return;
+        }
+        self.cuts_left += 1;
+        if let Err(Stop::Found(found)) = self.cut(true) {
             self.recorder.finding(found);
         }
     }
 
     fn step(&mut self, phase: &Phase) -> Result<(), Stop> {
         let durability = phase.pace.next(self.thread, &mut self.draw);
-        if phase.piece(&mut self.draw) == Piece::Churn && self.draw.one_in(3) {
+        if phase.lot(durability).piece(&mut self.draw) == Piece::Churn && self.draw.one_in(3) {
             self.change_tables()?;
         }
         self.transaction(phase, durability)?;
-        if durability == Durability::Immediate {
-            self.after_durable()?;
+        if durability != Durability::Deferred {
+            self.after_durable(phase)?;
         }
         if self.draw.one_in(phase.snapshot_in) {
             self.snapshot()?;
@@ -150,20 +173,24 @@ impl<'a> Worker<'a> {
             3 => self.flush(true),
             4..6 => self.keep(),
             6..8 => self.backup(),
-            8..10 => self.cut(),
+            8..10 => self.cut(false),
             _ => Ok(()),
         }
     }
 
     /// What a durable commit promises holds at once, for snapshots and for cuts.
-    fn after_durable(&mut self) -> Result<(), Stop> {
-        if self.draw.one_in(3) {
+    fn after_durable(&mut self, phase: &Phase) -> Result<(), Stop> {
+        if self.world.program.is_pressed || self.draw.one_in(3) {
             self.fresh()?;
         }
-        if self.draw.one_in(40) {
-            self.cut()?;
+        if self.draw.one_in(phase.cut_in) {
+            let hushes = self.draw.one_in(2);
+            self.cut(hushes)?;
         }
         if self.world.may_abort && self.draw.one_in(400) {
+            if self.draw.one_in(2) {
+                self.world.hush(|| process::abort());
+            }
             process::abort();
         }
         Ok(())
@@ -190,13 +217,16 @@ impl<'a> Worker<'a> {
         let mut draft = Draft::begin(self.world, id);
         let mut churn = self.churn.clone();
         let counts = self.draw.one_in(phase.count_in);
-        let built = self.build(&mut draft, phase, &mut churn, counts);
+        let lot = phase.lot(durability);
+        let built = self.build(&mut draft, lot, &mut churn, counts);
         let aborts = self.draw.one_in(60);
         let mut intent = draft.intent(durability);
         let changes = intent.ops.iter().any(|op| matches!(op, Op::Write(..)));
         if self.world.may_have_fallen() && (built.is_err() || aborts || !changes) {
             intent.ops.retain(|op| matches!(op, Op::Write(..) | Op::Hidden(_)));
         }
+        self.appended.clear();
+        self.replaced.clear();
         if built.is_err() || aborts {
             intent.outcome = Outcome::Aborted;
             drop(draft);
@@ -204,6 +234,8 @@ impl<'a> Worker<'a> {
             self.recorder.txn(intent);
             return built;
         }
+        self.appended = appended(&intent);
+        self.replaced = replaced(&intent);
         self.recorder.intent(intent);
         let committed = draft.commit(durability);
         let ended = self.world.stamp();
@@ -223,6 +255,8 @@ impl<'a> Worker<'a> {
                 | EngineError::Full
                 | EngineError::TooLarge,
             ) => {
+                self.appended.clear();
+                self.replaced.clear();
                 self.recorder.ended(id, Outcome::Aborted, ended);
                 Ok(())
             }
@@ -233,12 +267,12 @@ impl<'a> Worker<'a> {
     fn build(
         &mut self,
         draft: &mut Draft<'_>,
-        phase: &Phase,
+        lot: &Lot,
         churn: &mut Churn,
         counts: bool,
     ) -> Result<(), Stop> {
-        for _ in 0..self.draw.between(1, phase.pieces_max) {
-            let piece = phase.piece(&mut self.draw);
+        for _ in 0..self.draw.between(1, lot.pieces_max) {
+            let piece = lot.piece(&mut self.draw);
             self.piece(draft, piece, churn)?;
         }
         if counts {
@@ -266,6 +300,7 @@ impl<'a> Worker<'a> {
             Piece::Append => self.append(draft),
             Piece::Set => self.set(draft),
             Piece::Transfer => self.transfer(draft),
+            Piece::Spread => self.spread(draft),
             Piece::Read => self.read(draft),
             Piece::Scan => self.scan(draft),
             Piece::Member => self.member(draft),
@@ -281,11 +316,8 @@ impl<'a> Worker<'a> {
 
     fn append(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
         for _ in 0..self.draw.between(1, 3) {
-            let (key, filler) = (self.key(Area::Lists), self.filler());
-            if self.draw.one_in(2) {
-                draft.lock(key)?;
-            }
-            draft.append(key, filler)?;
+            let (key, locks) = (self.key(Area::Lists), self.draw.one_in(2));
+            self.append_to(draft, key, locks)?;
         }
         Ok(())
     }
@@ -302,10 +334,7 @@ impl<'a> Worker<'a> {
                         draft.patch(key, &old, number + 1)?;
                     }
                 }
-                _ => {
-                    let (version, filler) = (draft.next_version(), self.filler());
-                    draft.put(key, Value::plain(version, 0, filler))?;
-                }
+                _ => self.put(draft, key)?,
             }
         }
         Ok(())
@@ -314,21 +343,55 @@ impl<'a> Worker<'a> {
     fn transfer(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
         let amount = self.draw.below(1_000) as i64;
         for change in [-amount, amount] {
-            let key = self.key(Area::Bank);
-            if self.draw.one_in(2) {
-                draft.lock(key)?;
-            }
-            let old = draft.get(key)?;
-            match old {
-                Some(old) if self.draw.one_in(3) => draft.patch(key, &old, old.number + change)?,
-                old => {
-                    let number = old.map_or(0, |old| old.number) + change;
-                    let (version, filler) = (draft.next_version(), self.filler());
-                    draft.put(key, Value::plain(version, number, filler))?;
-                }
-            }
+            let (key, locks) = (self.key(Area::Bank), self.draw.one_in(2));
+            self.add(draft, key, change, locks)?;
         }
         Ok(())
+    }
+
+    /// Takes from many accounts what one of them gets: neighbours, or a scattered lot.
+    fn spread(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
+        let (first, step) = (self.row(1), self.draw.pick(&[1, 7, 7]));
+        let (count, locks) = (self.draw.between(3, 24) as u32, !self.draw.one_in(4));
+        for number in 1..=count {
+            let key = Key::new(Area::Bank, (first + number * step) % self.world.program.rows);
+            self.add(draft, key, -1, locks)?;
+        }
+        self.add(draft, Key::new(Area::Bank, first), i64::from(count), locks)
+    }
+
+    fn append_to(&mut self, draft: &mut Draft<'_>, key: Key, locks: bool) -> Result<(), Stop> {
+        if locks {
+            draft.lock(key)?;
+        }
+        let filler = self.filler();
+        draft.append(key, filler)
+    }
+
+    fn put(&mut self, draft: &mut Draft<'_>, key: Key) -> Result<(), Stop> {
+        let (version, filler) = (draft.next_version(), self.filler());
+        draft.put(key, Value::plain(version, 0, filler))
+    }
+
+    /// Changes an account.
+    fn add(
+        &mut self,
+        draft: &mut Draft<'_>,
+        key: Key,
+        change: i64,
+        locks: bool,
+    ) -> Result<(), Stop> {
+        if locks {
+            draft.lock(key)?;
+        }
+        match draft.get(key)? {
+            Some(old) if self.draw.one_in(3) => draft.patch(key, &old, old.number + change),
+            old => {
+                let number = old.map_or(0, |old| old.number) + change;
+                let (version, filler) = (draft.next_version(), self.filler());
+                draft.put(key, Value::plain(version, number, filler))
+            }
+        }
     }
 
     fn read(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
@@ -388,8 +451,7 @@ impl<'a> Worker<'a> {
     fn many(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
         let first = self.key(Area::Registers).row;
         for row in first..first + self.draw.between(20, 200) as u32 {
-            let (version, filler) = (draft.next_version(), self.filler());
-            draft.put(Key::new(Area::Registers, row), Value::plain(version, 0, filler))?;
+            self.put(draft, Key::new(Area::Registers, row))?;
         }
         Ok(())
     }
@@ -435,7 +497,7 @@ impl<'a> Worker<'a> {
         }
         let change = match rows {
             None => {
-                churn.insert(number, std::collections::BTreeMap::new());
+                churn.insert(number, BTreeMap::new());
                 Change::Make
             }
             Some(rows) if !churn.contains_key(&other) && other != number => {
@@ -487,16 +549,26 @@ impl<'a> Worker<'a> {
         let seen = looker.row(&self.world.tables, counter)?.map_or(0, |value| value.number);
         let key = self.key(Area::Bank);
         looker.row(&self.world.tables, key)?;
+        let mut lacks = (seen < self.durable)
+            .then(|| format!("count {} is durable, a snapshot has {seen}", self.durable));
+        for (key, count) in &self.appended {
+            let list = looker.row(&self.world.tables, *key)?.map(|value| value.to_list());
+            let seen = list.map_or(0, |list| list.before + list.elements.len() as u64);
+            if seen < *count {
+                lacks = Some(format!("{count} of {key} are durable, a snapshot has {seen}"));
+            }
+        }
+        for (key, old) in &self.replaced {
+            let seen = looker.row(&self.world.tables, *key)?;
+            if seen.map_or(Look::Absent, |value| Look::Version(value.version)) == *old {
+                lacks = Some(format!("a change of {key} is durable, a snapshot has {old}"));
+            }
+        }
         let ops = looker.ops;
         self.recorder.view(View { viewer: Viewer::Snapshot, begun, ended, ops });
-        if seen >= self.durable {
-            return Ok(());
-        }
-        let text = format!(
-            "thread {}: count {} is durable, a snapshot has {seen}",
-            self.thread, self.durable
-        );
-        Err(Finding::new("snapshot: stale", text).into())
+        let Some(lacks) = lacks else { return Ok(()) };
+        let text = format!("thread {}: {lacks}", self.thread);
+        Err(Finding::new(STALE, text).into())
     }
 
     /// Looks at a part of the whole, the bank among it.
@@ -594,12 +666,32 @@ impl<'a> Worker<'a> {
         copy.found.map_or(Ok(()), |found| Err(found.into()))
     }
 
+    /// Reads, now and then so much that work for memory is done meanwhile.
+    fn read_much(&mut self) -> Result<(), Stop> {
+        if self.draw.one_in(3) {
+            return Ok(());
+        }
+        let snapshot = self.world.db.snapshot()?;
+        for area in [Area::Bank, Area::Lists, Area::Registers] {
+            for row in snapshot.range(self.world.tables.of(area), ..) {
+                row?;
+            }
+        }
+        Ok(())
+    }
+
     /// Looks at what a power cut at this moment would leave.
-    fn cut(&mut self) -> Result<(), Stop> {
+    fn cut(&mut self, hushes: bool) -> Result<(), Stop> {
         let Some(medium) = self.world.medium.filter(|_| self.cuts_left > 0) else { return Ok(()) };
         self.cuts_left -= 1;
         let begun = self.world.stamp();
-        let device = medium.cut(&mut self.draw).device();
+        let device = match hushes {
+            true => self.world.hush(|| {
+                self.read_much()?;
+                Ok::<_, Stop>(medium.cut(&mut self.draw).device())
+            })?,
+            false => medium.cut(&mut self.draw).device(),
+        };
         let ended = self.world.stamp();
         let db = flagstone::Database::open_on(device, &self.world.program.options);
         let db = db.map_err(|error| world::refused(&error))?;
@@ -608,4 +700,32 @@ impl<'a> Worker<'a> {
         self.recorder.view(View { viewer: Viewer::Cut, begun, ended, ops: seen.ops });
         seen.found.map_or(Ok(()), |found| Err(found.into()))
     }
+}
+
+/// The lists that a transaction appends to, and how many elements will ever have been in them.
+fn appended(txn: &Txn) -> Vec<(Key, u64)> {
+    let written =
+        |key: &Key| txn.ops.iter().any(|op| matches!(op, Op::Write(other, ..) if other == key));
+    let count = |op: &Op| match op {
+        Op::List(key, list) if list.elements.last().is_some_and(|last| last.writer() == txn.id) => {
+            written(key).then(|| (*key, list.before + list.elements.len() as u64))
+        }
+        _ => None,
+    };
+    txn.ops.iter().filter_map(count).take(4).collect()
+}
+
+/// The rows that a transaction found and changed. One that was missing may be missing again.
+fn replaced(txn: &Txn) -> Vec<(Key, Look)> {
+    let written =
+        |key: &Key| txn.ops.iter().any(|op| matches!(op, Op::Write(other, ..) if other == key));
+    let found = |op: &Op| match op {
+        Op::Read(key, look @ Look::Version(_))
+            if matches!(key.area, Area::Registers | Area::Bank) =>
+        {
+            written(key).then_some((*key, *look))
+        }
+        _ => None,
+    };
+    txn.ops.iter().filter_map(found).take(4).collect()
 }

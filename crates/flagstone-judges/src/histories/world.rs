@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use flagstone::{
     AnyNand, Database, EngineError, Index, IndexedTable, MultiTable, OpenError, Options, Snapshot,
@@ -105,6 +106,12 @@ impl Tables {
     }
 }
 
+/// How long a thread waits before it looks whether all others have stopped.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Pauses after which somebody goes on who waits for others to stop.
+const HUSH_PAUSES_MAX: u32 = 2_000;
+
 /// What the threads of a session share.
 pub(crate) struct World<'a> {
     pub(crate) db: Database,
@@ -120,6 +127,9 @@ pub(crate) struct World<'a> {
     clock: AtomicU64,
     is_over: AtomicBool,
     falls: AtomicBool,
+    /// Threads in a step, and those of them that want all others to stop for a moment.
+    busy: AtomicU64,
+    hushing: AtomicU64,
     /// What the session ended with, where its power was cut while threads were at work.
     last_cut: Mutex<Option<(u64, Box<dyn Medium>)>>,
 }
@@ -144,6 +154,8 @@ impl<'a> World<'a> {
             clock: AtomicU64::new(1),
             is_over: AtomicBool::new(false),
             falls: AtomicBool::new(false),
+            busy: AtomicU64::new(0),
+            hushing: AtomicU64::new(0),
             last_cut: Mutex::new(None),
         }
     }
@@ -156,6 +168,32 @@ impl<'a> World<'a> {
             *last_cut = Some((self.stamp(), medium.cut(draw)));
         }
         self.finish();
+    }
+
+    /// Does `step` unless somebody wants all others to stop: then waits.
+    pub(crate) fn step<T>(&self, step: impl FnOnce() -> T) -> T {
+        while self.hushing.load(Ordering::SeqCst) > 0 && !self.is_over() {
+            thread::sleep(PAUSE);
+        }
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let done = step();
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+        done
+    }
+
+    /// Does `moment` when all other threads are through with their steps, or after a while: what they left undone
+    /// stays so meanwhile.
+    pub(crate) fn hush<T>(&self, moment: impl FnOnce() -> T) -> T {
+        self.hushing.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..HUSH_PAUSES_MAX {
+            if self.busy.load(Ordering::SeqCst) <= self.hushing.load(Ordering::SeqCst) {
+                break;
+            }
+            thread::sleep(PAUSE);
+        }
+        let done = moment();
+        self.hushing.fetch_sub(1, Ordering::SeqCst);
+        done
     }
 
     /// Lets the power go within the next operations.
@@ -217,7 +255,7 @@ pub(crate) fn churn_hash(churn: &Churn) -> u64 {
 /// Bytes that nobody wrote.
 pub(crate) fn decoded(key: Key, bytes: &[u8]) -> Result<Value, Finding> {
     Value::decode(bytes).ok_or_else(|| {
-        let head: Vec<u8> = bytes.iter().take(40).copied().collect();
+        let head: Vec<u8> = bytes.iter().take(48).copied().collect();
         Finding::new(
             "bytes",
             format!("{key} has bytes that nobody wrote: {head:02x?}, {} in all", bytes.len()),
@@ -264,11 +302,21 @@ impl<'a> Looker<'a> {
     /// As [`Looker::row`].
     pub(crate) fn rows(&mut self, table: Table, first: Key, last: Key) -> Result<i64, Stop> {
         let (start, end) = (first.row.to_be_bytes(), last.row.to_be_bytes());
-        let (mut rows, mut sum) = (Vec::new(), 0_i64);
+        let (mut rows, mut sum, mut broken) = (Vec::new(), 0_i64, None);
         for row in self.snapshot.range(table, &start[..]..=&end[..]) {
             let (key, bytes) = row?;
             let key = Key::new(first.area, row_of(&key)?);
-            let value = decoded(key, &bytes)?;
+            let value = match decoded(key, &bytes) {
+                Ok(value) => value,
+                Err(found) => {
+                    // What it says to be is noted all the same: others may lack more than this row does.
+                    rows.extend(
+                        Value::version_of(&bytes).map(|version| (key, Look::Version(version))),
+                    );
+                    broken.get_or_insert(found);
+                    continue;
+                }
+            };
             sum = sum.wrapping_add(value.number);
             rows.push((key, Look::Version(value.version)));
             if key.area == Area::Lists {
@@ -276,7 +324,7 @@ impl<'a> Looker<'a> {
             }
         }
         self.ops.push(Op::Scan { first, last, rows });
-        Ok(sum)
+        broken.map_or(Ok(sum), |found| Err(found.into()))
     }
 
     /// Reads all accounts, whose sum has to be 0.
@@ -434,7 +482,10 @@ pub(crate) fn seen(
     let seen = looker.everybody(tables).and_then(|()| looker.everything(who, threads));
     match seen {
         Ok(churn) => Ok(Whole { ops: looker.ops, churn, found: None }),
-        Err(Stop::Found(found)) => {
+        Err(Stop::Found(mut found)) => {
+            if !found.form.starts_with(who) {
+                found.form = format!("{who}: {}", found.form);
+            }
             Ok(Whole { ops: looker.ops, churn: Vec::new(), found: Some(found) })
         }
         Err(stop) => Err(stop),

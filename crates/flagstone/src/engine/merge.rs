@@ -66,7 +66,7 @@ pub(crate) enum Job {
     Spill(SpillJob),
     /// Write or commit the leaves of a large transaction.
     Claim(ClaimJob),
-    /// Free or switch pages after a commit.
+    /// Free or switch pages after a commit; whether that is of this session.
     Release(Release, bool),
     /// Read a node of a table that was dropped, then [`Engine::visited`].
     Visit(Table, LogicalPage),

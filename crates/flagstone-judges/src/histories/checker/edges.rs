@@ -88,7 +88,10 @@ fn read_edges(
         }
         let place = match look {
             Look::Version(_) if row.base == *look => Some(At::Base),
-            Look::Version(version) => rows.places.get(version).map(|(_, index)| At::Entry(*index)),
+            Look::Version(version) => {
+                let place = rows.places.get(version).filter(|(row, _)| *row == number);
+                place.map(|(_, index)| At::Entry(*index))
+            }
             Look::Absent => row.nearest(row.newest(place), Look::Absent),
             Look::Content(_) => None,
         };
@@ -132,14 +135,16 @@ fn place_of(
     let places = places.map(|(row, index)| rows.rows[*row as usize].entries[*index].place);
     let seen_place = places.max().unwrap_or(0).max(place_min);
     let mut place = seen_place;
-    if (reader as usize) < checker.notes.txns.len()
-        && let Outcome::Committed { lsn: Some(lsn) } = checker.txn(reader).outcome
-    {
-        return match writes(checker.txn(reader)) {
-            // One of the same place may come before it.
-            true => seen_place.min(lsn).max(lsn - 1),
-            false => lsn.max(place_min),
-        };
+    if (reader as usize) < checker.notes.txns.len() {
+        let txn = checker.txn(reader);
+        match (checker.places[reader as usize], txn.outcome) {
+            // One that is told the same place may come before it.
+            (own @ 1.., _) => return seen_place.min(own).max(own - 1),
+            (0, Outcome::Committed { lsn: Some(lsn) }) => {
+                return checker.place_by(lsn, txn.ended.unwrap_or(u64::MAX)).max(seen_place);
+            }
+            _ => {}
+        }
     }
     loop {
         let before = place;
@@ -268,14 +273,11 @@ struct Times {
 impl Times {
     fn of(checker: &Checker<'_>, rows: &Rows) -> Self {
         let (mut over, mut durable) = (Vec::new(), Vec::new());
-        for txn in checker.notes.txns.iter().filter(|txn| writes(txn)) {
-            let (Outcome::Committed { lsn: Some(lsn) }, Some(ended)) = (txn.outcome, txn.ended)
-            else {
-                continue;
-            };
-            over.push((ended, lsn));
+        for (txn, place) in checker.notes.txns.iter().zip(&checker.places) {
+            let Some(ended) = txn.ended.filter(|_| *place > 0) else { continue };
+            over.push((ended, *place));
             if txn.is_durable {
-                durable.push((ended, lsn));
+                durable.push((ended, *place));
             }
         }
         let over = rising(over);

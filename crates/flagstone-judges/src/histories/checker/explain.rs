@@ -1,7 +1,7 @@
 //! Cycles, told to people: the shortest one of the worst kind, for whoever is part of one.
 
 use super::super::record::{Key, Look, Op};
-use super::graph::{Edge, Graph, SEARCHES, Why, name};
+use super::graph::{Edge, Graph, Kinds, SEARCHES, Why, name};
 use super::rows::{Entry, Rows};
 use super::{Checker, Viewer};
 
@@ -22,10 +22,14 @@ pub(super) fn cycles(checker: &mut Checker<'_>, rows: &Rows, graph: &Graph) {
         let others = |other: u32| !views.contains(&other);
         let cycle = shortest(graph, *node, others).or_else(|| shortest(graph, *node, |_| true));
         let Some((_, cycle)) = cycle else { continue };
-        let form = form_of(view.viewer, &cycle);
-        if !told.contains(&form) {
-            checker.findings.push(tale(checker, rows, &form, &cycle));
-            told.push(form);
+        let cycle = (form_of(view.viewer, &cycle), cycle);
+        let lost = lost(checker, graph, *node);
+        let is_told = lost.is_some() && is_of_time(&cycle.1);
+        for (form, cycle) in Some(cycle).filter(|_| !is_told).into_iter().chain(lost) {
+            if !told.contains(&form) {
+                checker.findings.push(tale(checker, rows, &form, &cycle));
+                told.push(form);
+            }
         }
     }
     let among = graph.components(|node| views.contains(&node));
@@ -46,20 +50,58 @@ fn shortest(
     node: u32,
     may_pass: impl Fn(u32) -> bool + Copy,
 ) -> Option<(usize, Vec<Edge>)> {
-    let search = |(rank, kinds): (usize, &_)| Some((rank, graph.cycle(node, *kinds, may_pass)?));
+    let follows = |kinds: Kinds| {
+        move |edge: &Edge| kinds.has(edge.why) && (edge.to == node || may_pass(edge.to))
+    };
+    let search = |(rank, kinds): (usize, &_)| Some((rank, graph.cycle(node, follows(*kinds))?));
     SEARCHES.iter().enumerate().find_map(search)
+}
+
+/// A write that a cut took away although it was durable: its own commit had promised that, or else that of somebody
+/// who had read it, or a flush behind it. That half of a transaction is there as well does not excuse it.
+fn lost(checker: &Checker<'_>, graph: &Graph, node: u32) -> Option<(String, Vec<Edge>)> {
+    let txns = checker.notes.txns.len() as u32;
+    let viewer = checker.notes.views[(node - txns) as usize].viewer;
+    if !matches!(viewer, Viewer::Cut | Viewer::Closed) {
+        return None;
+    }
+    let times = txns + checker.notes.views.len() as u32;
+    let acknowledged = |to: u32| to < txns && checker.txn(to).is_durable;
+    let itself = |edge: &Edge| match edge.why {
+        Why::Rw => edge.from == node && acknowledged(edge.to),
+        Why::Durable => edge.from != node,
+        _ => false,
+    };
+    // Other views are no witnesses: one of them may be what is wrong.
+    let is_view = |other: u32| (txns..times).contains(&other) && other != node;
+    let by_others = |edge: &Edge| match edge.why {
+        Why::Rw => edge.from == node,
+        Why::Wr | Why::Durable => edge.from != node && !is_view(edge.to),
+        Why::Time => edge.to >= times,
+        Why::Ww | Why::Order => false,
+    };
+    let is_promised = |cycle: &Vec<Edge>| cycle.last().is_some_and(|edge| edge.why == Why::Durable);
+    let own = graph.cycle(node, itself).filter(is_promised);
+    if let Some(cycle) = own {
+        return Some((format!("{}: acknowledged commit lost", viewer.name()), cycle));
+    }
+    let cycle = graph.cycle(node, by_others).filter(is_promised)?;
+    Some((form_of(viewer, &cycle), cycle))
 }
 
 /// What a cycle means to who looked.
 fn form_of(viewer: Viewer, cycle: &[Edge]) -> String {
-    let lacks = cycle.iter().any(|edge| matches!(edge.why, Why::Durable | Why::Time));
-    let what = match (viewer, lacks) {
+    let what = match (viewer, is_of_time(cycle)) {
         (Viewer::Cut | Viewer::Closed, true) => "lost",
         (Viewer::Cut | Viewer::Closed, false) => "half",
         (_, true) => "stale",
         (_, false) => "torn",
     };
     format!("{}: {what}", viewer.name())
+}
+
+fn is_of_time(cycle: &[Edge]) -> bool {
+    cycle.iter().any(|edge| matches!(edge.why, Why::Durable | Why::Time))
 }
 
 fn tale(checker: &Checker<'_>, rows: &Rows, form: &str, cycle: &[Edge]) -> super::Finding {

@@ -49,7 +49,7 @@ impl Kinds {
         Self(set)
     }
 
-    const fn has(self, why: Why) -> bool {
+    pub(crate) const fn has(self, why: Why) -> bool {
         self.0 >> why as u8 & 1 == 1
     }
 }
@@ -146,17 +146,12 @@ impl Graph {
         found
     }
 
-    /// The shortest cycle through `node` along edges of these kinds, where `may_pass` lets it.
-    pub(crate) fn cycle(
-        &self,
-        node: u32,
-        kinds: Kinds,
-        may_pass: impl Fn(u32) -> bool,
-    ) -> Option<Vec<Edge>> {
+    /// The shortest cycle through `node` along edges that `follows` takes.
+    pub(crate) fn cycle(&self, node: u32, follows: impl Fn(&Edge) -> bool) -> Option<Vec<Edge>> {
         let mut came_by: hashbrown::HashMap<u32, Edge> = hashbrown::HashMap::new();
         let mut queue = VecDeque::from([node]);
         while let Some(at) = queue.pop_front() {
-            for edge in self.from(at).iter().filter(|edge| kinds.has(edge.why)) {
+            for edge in self.from(at).iter().filter(|edge| follows(edge)) {
                 if edge.to == node {
                     let mut cycle = vec![*edge];
                     let mut back = at;
@@ -168,7 +163,7 @@ impl Graph {
                     cycle.reverse();
                     return Some(cycle);
                 }
-                if may_pass(edge.to) && !came_by.contains_key(&edge.to) {
+                if !came_by.contains_key(&edge.to) {
                     came_by.insert(edge.to, *edge);
                     queue.push_back(edge.to);
                 }
@@ -226,10 +221,11 @@ mod tests {
         let graph = Graph::new(200_001, edges);
         assert_eq!(graph.components(|_| false).iter().map(Vec::len).collect::<Vec<_>>(), [101]);
         assert!(graph.components(|node| node == 1_000).is_empty());
-        assert_eq!(graph.cycle(900, SEARCHES[1], |_| true), None);
-        let cycle = graph.cycle(900, SEARCHES[2], |_| true).unwrap();
-        assert_eq!((cycle.len(), name(&cycle).as_str()), (2, "G-single"));
-        let cycle = graph.cycle(950, SEARCHES[3], |_| true).unwrap();
-        assert_eq!((cycle.len(), name(&cycle).as_str()), (101, "G-single-order"));
+        let cycle = |node, kinds: Kinds| graph.cycle(node, |edge| kinds.has(edge.why));
+        assert_eq!(cycle(900, SEARCHES[1]), None);
+        let short = cycle(900, SEARCHES[2]).unwrap();
+        assert_eq!((short.len(), name(&short).as_str()), (2, "G-single"));
+        let long = cycle(950, SEARCHES[3]).unwrap();
+        assert_eq!((long.len(), name(&long).as_str()), (101, "G-single-order"));
     }
 }

@@ -116,8 +116,7 @@ impl Rows {
         }
         let lists = rows.lists(checker);
         rows.take_writes(checker);
-        let sizes: Vec<usize> = checker.notes.txns.iter().map(|txn| txn.ops.len()).collect();
-        rows.sort(&lists, &sizes);
+        rows.sort(&lists);
         rows.place_unknown(checker);
         for (number, row) in (0..).zip(&rows.rows) {
             for (index, entry) in row.entries.iter().enumerate() {
@@ -189,8 +188,8 @@ impl Rows {
                 let number = self.number(checker, *key);
                 let row = &mut self.rows[number as usize];
                 match txn.outcome {
-                    Outcome::Committed { lsn } => {
-                        let place = lsn.unwrap_or(0);
+                    Outcome::Committed { .. } => {
+                        let place = checker.places[node as usize];
                         row.entries.push(Entry { node, place, look: *look });
                     }
                     _ => row.adrift.push((node, *look)),
@@ -199,7 +198,7 @@ impl Rows {
         }
     }
 
-    fn sort(&mut self, lists: &HashMap<Version, u64>, sizes: &[usize]) {
+    fn sort(&mut self, lists: &HashMap<Version, u64>) {
         for row in &mut self.rows {
             let position = |entry: &Entry| match entry.look {
                 Look::Version(version) => lists.get(&version).copied(),
@@ -211,8 +210,7 @@ impl Rows {
                 Area::Lists if row.entries.iter().all(|entry| position(entry).is_some()) => {
                     row.entries.sort_by_key(|entry| (position(entry), entry.place));
                 }
-                // A commit by flags has the place of the one before it. It is the larger one: it was worth its pages.
-                _ => row.entries.sort_by_key(|entry| (entry.place, sizes[entry.node as usize])),
+                _ => row.entries.sort_by_key(|entry| entry.place),
             }
             let mut place = 0;
             for entry in &mut row.entries {

@@ -134,6 +134,15 @@ fn g1a_g1b_and_writes_of_nobody() {
 }
 
 #[test]
+fn a_value_of_another_row_is_misplaced() {
+    let mut story = Story::default();
+    story.txn(1, 10, vec![wrote(A, 1)]);
+    story.txn(2, 11, vec![wrote(B, 2)]);
+    story.view(Viewer::Snapshot, vec![Op::Read(A, saw_b(2)), Op::Read(B, saw_b(2))]);
+    assert_eq!(story.forms(), ["misplaced"]);
+}
+
+#[test]
 fn g1c_two_that_read_from_each_other() {
     let mut story = Story::default();
     story.beside(1, 10, vec![wrote(A, 1), Op::Read(B, saw_b(2))]);
@@ -193,10 +202,10 @@ fn half_a_transaction_in_each_kind_of_view() {
 
 #[test]
 fn a_durable_commit_that_a_view_lacks() {
-    for (viewer, form) in [
-        (Viewer::Snapshot, "snapshot: stale"),
-        (Viewer::Backup, "backup: stale"),
-        (Viewer::Cut, "restart after a cut: lost"),
+    for (viewer, form, form_of_earlier) in [
+        (Viewer::Snapshot, "snapshot: stale", "snapshot: stale"),
+        (Viewer::Backup, "backup: stale", "backup: stale"),
+        (Viewer::Cut, "restart after a cut: acknowledged commit lost", "restart after a cut: lost"),
     ] {
         let mut story = Story::default();
         story.txn(1, 10, vec![wrote(A, 1)]);
@@ -208,8 +217,22 @@ fn a_durable_commit_that_a_view_lacks() {
         story.txn(2, 11, vec![wrote(B, 2)]).is_durable = true;
         let view = story.notes.views.remove(0);
         story.view(viewer, view.ops);
-        assert_eq!(story.forms(), [form], "a later one is durable");
+        assert_eq!(story.forms(), [form_of_earlier], "a later one is durable");
     }
+}
+
+#[test]
+fn a_loss_is_told_of_beside_half_a_transaction() {
+    let mut story = Story::default();
+    story.beside(1, 10, vec![wrote(A, 1), wrote(B, 1)]);
+    let half = vec![Op::Read(A, saw(1)), Op::Read(B, Look::Absent)];
+    story.view(Viewer::Cut, half.clone());
+    assert_eq!(story.forms(), ["restart after a cut: half"]);
+    story.notes.txns[0] = Txn { ended: Some(0), is_durable: true, ..story.notes.txns[0].clone() };
+    assert_eq!(
+        story.forms(),
+        ["restart after a cut: half", "restart after a cut: acknowledged commit lost"]
+    );
 }
 
 #[test]
@@ -266,6 +289,17 @@ fn a_row_that_was_deleted_twice_is_missing_at_the_right_time() {
     story.txn(4, 13, vec![gone(4, 1), wrote(B, 4)]);
     story.view(Viewer::Cut, vec![Op::Read(A, Look::Absent), Op::Read(B, saw_b(4))]);
     story.view(Viewer::Cut, vec![Op::Read(A, Look::Absent), Op::Read(B, Look::Absent)]);
+    assert!(story.forms().is_empty(), "{:?}", story.forms());
+}
+
+#[test]
+fn commits_of_one_place_are_in_the_order_of_reads_and_of_time() {
+    let mut story = Story::default();
+    story.txn(1, 10, vec![wrote(A, 1), wrote(B, 1), wrote(L, 1)]);
+    story.txn(2, 10, vec![wrote(A, 2)]);
+    story.beside(3, 11, vec![Op::Read(A, saw(2)), wrote(A, 3), wrote(B, 3)]);
+    story.beside(4, 11, vec![Op::Read(A, saw(3)), wrote(A, 4)]);
+    story.view(Viewer::Snapshot, vec![Op::Read(A, saw(4)), Op::Read(B, saw_b(3))]);
     assert!(story.forms().is_empty(), "{:?}", story.forms());
 }
 
