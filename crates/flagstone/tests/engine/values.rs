@@ -354,7 +354,7 @@ fn a_damaged_root_does_not_pass_for_the_value_before_it() {
     let mut device = database.into_device().unwrap();
     device.power_cycle();
     let geometry = device.geometry();
-    let pages = (0..geometry.page_count() as u32)
+    let pages = (0..geometry.page_count())
         .filter_map(|number| geometry.page_from_number(number))
         .filter(|page| {
             let data = device.peek(*page).data;
