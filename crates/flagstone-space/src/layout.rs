@@ -287,6 +287,13 @@ impl Layout {
         self.meta_reserve = self.blocks_for(self.meta_pages());
     }
 
+    /// Whether a unit may stand at `at`: at pages of a summary, and inside of units, none does.
+    pub(crate) fn is_unit(&self, at: u32) -> bool {
+        let offset = at % self.geometry.pages_per_block;
+        let is_inside = at < self.geometry.page_count();
+        is_inside && offset.is_multiple_of(self.parts) && offset / self.parts < self.units_per_block
+    }
+
     /// Log pages that may be in use in so many blocks.
     pub(crate) fn log_pages_in(&self, blocks: u32) -> u64 {
         // One block less: the head may stand at the end of its block and hold all of it.

@@ -57,13 +57,9 @@ use frozen::Moved;
 
 /// Whether a unit may stand at `at`, in the life of its block that the record knows (U1).
 fn stands(layout: &Layout, classes: &[Class], at: u32) -> bool {
-    let (block, offset) =
-        (at / layout.geometry.pages_per_block, at % layout.geometry.pages_per_block);
-    let is_aligned = offset.is_multiple_of(layout.parts);
+    let block = at / layout.geometry.pages_per_block;
     let class = classes.get(block as usize).copied().unwrap_or(Class::Drop);
-    is_aligned
-        && offset / layout.parts < layout.units_per_block
-        && !matches!(class, Class::Drop | Class::Scan)
+    layout.is_unit(at) && !matches!(class, Class::Drop | Class::Scan)
 }
 
 /// What a mount found.
@@ -340,6 +336,9 @@ impl<D: Nand> Mount<D> {
         }
         let page = self.space.layout().geometry.page_from_number(at);
         let page = page.ok_or(MountError::GeometryMismatch)?;
+        if !self.space.layout().is_unit(at) {
+            return Err(MountError::Damaged { what, page });
+        }
         let mut buffer = Vec::new();
         for _ in 0..2 {
             match self.space.flash.read_unit(at, &mut buffer, NO_APPENDS, ReadPurpose::Metadata) {
@@ -588,12 +587,10 @@ impl<D: Nand> Mount<D> {
     /// Pages of recorded open groups whose blocks still live the recorded life.
     fn load_groups(&mut self, record: &Record) -> Result<(), NandError> {
         for page in &record.groups {
-            let block = self.space.blocks.block_of(page.at);
-            let class = self.classes.get(block.0 as usize).copied().unwrap_or(Class::Drop);
             if page.rank == Rank::Overtaken {
                 self.overtaken.push((page.page, page.version));
             }
-            let kept = !matches!(class, Class::Drop | Class::Scan);
+            let kept = stands(self.space.layout(), &self.classes, page.at);
             if kept && page.page.0 < self.space.map.len() {
                 let entry = GroupPage { at: page.at, version: page.version, rank: page.rank };
                 self.space.groups.insert(page.group, page.page, entry);

@@ -75,7 +75,7 @@ impl OpenGroupPage {
         Self {
             page: LogicalPage(self.page.0.wrapping_add(distance)),
             at: self.at.wrapping_add(distance.wrapping_mul(parts.into())),
-            version: Version(self.version.0 + u64::from(distance)),
+            version: Version(self.version.0.saturating_add(distance.into())),
             ..*self
         }
     }

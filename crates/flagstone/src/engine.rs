@@ -333,6 +333,8 @@ pub struct Engine {
     log_page: u64,
     /// Why nothing is written any more.
     fault: Option<EngineError>,
+    /// Images in memory hold changes that a failure took back.
+    has_torn_images: bool,
     counts: Counts,
     scratch: Vec<u8>,
     pub(crate) bugs: Bugs,
@@ -439,6 +441,7 @@ impl Engine {
             view: SpaceView::default(),
             log_page: 0,
             fault: None,
+            has_torn_images: false,
             counts: Counts::default(),
             scratch: Vec::new(),
             bugs: Bugs::default(),
@@ -657,15 +660,30 @@ impl Engine {
     }
 
     /// The device failed while the log or a page was written: nothing above the durable frontier
-    /// can be relied on any more (rule D8). Whoever writes from now on gets `fault`.
+    /// can be relied on any more (rule D8), and all of it is taken back. Whoever writes from now on gets `fault`, and
+    /// so does a transaction that may have read what is gone: it would see the rest as it was before.
     pub(crate) fn poison(&mut self, fault: EngineError) {
         let durable = self.durable();
-        self.fault.get_or_insert(fault);
+        let fault = self.fault.get_or_insert(fault).clone();
         for tree in &mut self.trees {
             tree.deltas.remove_newer(durable);
         }
+        self.runs.remove_newer(durable);
         self.forget_drops(durable);
+        self.has_torn_images |= self.pool.is_beyond(durable);
         self.woken.extend(self.transactions.keys().copied());
+        if durable < self.committed {
+            let open = self.transactions.iter().filter(|(xid, own)| {
+                own.claimed.is_none() && own.doom.is_none() && !self.is_claiming(**xid)
+            });
+            let open: Vec<Xid> = open.map(|(xid, _)| *xid).collect();
+            open.into_iter().for_each(|xid| self.doom(xid, fault.clone()));
+        }
+    }
+
+    /// Passes unless images in memory hold what a failure took back, which cannot be parted from the rest.
+    fn require_whole_images(&self) -> Step<()> {
+        if self.has_torn_images { self.require_sound() } else { Ok(()) }
     }
 
     pub(crate) fn require_sound(&self) -> Step<()> {
@@ -688,6 +706,14 @@ impl Engine {
     ///
     /// If one of them is no state that was kept (rule D17).
     fn refresh_floors(&mut self) {
+        assert!(
+            self.take_floors() || self.bugs.has(SeededBug::FrontierBetween),
+            "D17: a frontier is a state that was kept"
+        );
+    }
+
+    /// Whether each of them is a state that was kept: LSNs that are read from flash may say anything.
+    fn take_floors(&mut self) -> bool {
         let mut floors = vec![self.log.durable()];
         floors.extend(self.log.marker());
         floors.extend(self.flush_in_flight.map(|point| point.upto));
@@ -699,11 +725,9 @@ impl Engine {
         floors.dedup();
         let was_kept =
             |place: &Lsn| *place >= self.newest_delta || self.floors.binary_search(place).is_ok();
-        assert!(
-            floors.iter().all(was_kept) || self.bugs.has(SeededBug::FrontierBetween),
-            "D17: a frontier is a state that was kept"
-        );
+        let are_kept = floors.iter().all(was_kept);
         self.floors = floors;
+        are_kept
     }
 
     fn note_deltas_size(&mut self, before: DeltaSize, after: DeltaSize) {

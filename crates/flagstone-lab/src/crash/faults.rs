@@ -139,6 +139,16 @@ impl Trial {
         self.after_script_and::<S>(Op::Reopen)
     }
 
+    /// A chip on which the script has run to its end, as power that is lost then leaves it: its log has commits that no
+    /// checkpoint covers.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong on the way.
+    pub fn cut_after_script<S: Subject<ChipRig>>(&self) -> Result<Base, Violation> {
+        self.after_script_and::<S>(Op::Commit(SlotIndex(0), Durability::Immediate))
+    }
+
     /// A chip on which the script has run to its end, and one step more, as it is then.
     fn after_script_and<S: Subject<ChipRig>>(&self, last: Op) -> Result<Base, Violation> {
         let rig = self.rig(self.chip.clone());

@@ -41,7 +41,8 @@ fn change(random: &mut Pcg64Mcg, byte: &mut u8) {
     };
 }
 
-/// Changes bytes of a page: half of the time near its front, where most of what is decoded stands.
+/// Changes bytes of a page: half of the time near its front, where most of what is decoded stands. Now and then a whole
+/// number: one that is counted in changes by a little, or by much, or becomes one from elsewhere.
 fn change_page(random: &mut Pcg64Mcg, content: &mut PageContent) {
     for _ in 0..=below(random, BYTES_MAX) {
         let target = match below(random, 4) {
@@ -50,7 +51,42 @@ fn change_page(random: &mut Pcg64Mcg, content: &mut PageContent) {
         };
         let reach = if below(random, 2) == 0 { target.len().min(96) } else { target.len() };
         let at = below(random, reach);
-        change(random, &mut target[at]);
+        match below(random, 4) {
+            0 => change_number(random, &mut target[at..]),
+            1 => {
+                let (from, size) = (below(random, target.len()), 1 + below(random, 16));
+                let size = size.min(target.len() - from.max(at));
+                target.copy_within(from..from + size, at);
+            }
+            _ => change(random, &mut target[at]),
+        }
+    }
+}
+
+/// Changes a number at the front of `bytes`, of fixed size or of as many bytes as it says.
+fn change_number(random: &mut Pcg64Mcg, bytes: &mut [u8]) {
+    let is_varint = below(random, 2) == 0;
+    let size = match is_varint {
+        true => 1 + bytes.iter().take(9).take_while(|byte| **byte >= 0x80).count(),
+        false => [2, 4, 8][below(random, 3)],
+    };
+    let Some(bytes) = bytes.get_mut(..size) else { return };
+    let bits = if is_varint { 7 } else { 8 };
+    let mask = (1_u64 << bits) - 1;
+    let old =
+        bytes.iter().rev().fold(0_u64, |number, byte| number << bits | u64::from(*byte) & mask);
+    let new = match below(random, 6) {
+        0 => u64::MAX,
+        1 => old.wrapping_add(1 + random.next_u64() % 8),
+        2 => old.wrapping_sub(1 + random.next_u64() % 8),
+        3 => old ^ 1 << below(random, 64),
+        4 => old << 1,
+        _ => random.next_u64() >> below(random, 64),
+    };
+    let last = bytes.len() - 1;
+    for (place, byte) in bytes.iter_mut().enumerate() {
+        let part = (new.checked_shr(bits * place as u32).unwrap_or(0) & mask) as u8;
+        *byte = if is_varint && place < last { part | 0x80 } else { part };
     }
 }
 

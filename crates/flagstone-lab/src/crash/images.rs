@@ -120,9 +120,11 @@ fn opened(
     let mut tried = Tried::default();
     let mut bases = Vec::new();
     for profile in CHIP_PROFILES {
-        match closed(profile, ops)? {
-            Ok(chip) => bases.push(Base { pages: programmed_pages(&chip), chip }),
-            Err(violation) => tried.failures.push(format!("{profile}: {violation}")),
+        for base in bases_of(profile, ops)? {
+            match base {
+                Ok(chip) => bases.push(Base { pages: programmed_pages(&chip), chip }),
+                Err(violation) => tried.failures.push(format!("{profile}: {violation}")),
+            }
         }
     }
     if !tried.failures.is_empty() {
@@ -142,12 +144,22 @@ fn opened(
     Ok(tried)
 }
 
-/// A chip on which a script was run and the database closed.
-fn closed(profile: &str, ops: usize) -> Result<Result<SimNand, Violation>, CrashError> {
+/// Chips on which a script was run: the database closed, and cut where it was at some places of the script, which
+/// leaves a log to read.
+fn bases_of(profile: &str, ops: usize) -> Result<Vec<Result<SimNand, Violation>>, CrashError> {
     let chip = chip(profile, 1)?;
     let setup: Setup = small(flagstone::Options::default().with_seed(1), &chip).into();
-    let trial = Trial { chip, setup, ops, seed: 1, threads: 1, stride: 1 };
-    Ok(trial.after_script::<Engine>().map(|base| base.chip))
+    let trial = |ops| Trial {
+        chip: chip.clone(),
+        setup: setup.clone(),
+        ops,
+        seed: 1,
+        threads: 1,
+        stride: 1,
+    };
+    let cut = [ops / 3, ops / 2, ops].map(|ops| trial(ops).cut_after_script::<Engine>());
+    let bases = std::iter::once(trial(ops).after_script::<Engine>()).chain(cut);
+    Ok(bases.map(|base| base.map(|base| base.chip)).collect())
 }
 
 #[cfg(test)]

@@ -115,7 +115,11 @@ impl<D: Nand> Mount<D> {
             match self.read_frozen_page(pages.start + page, Structure::Map)? {
                 FrozenPage::Absent => {}
                 FrozenPage::Lost => lost.push(pages.start + page),
-                FrozenPage::Present(bytes) => drop(map.load(page, &bytes, |_| true)),
+                FrozenPage::Present(bytes) => {
+                    let refused = map.load(page, &bytes, |at| layout.is_unit(at));
+                    self.report.lost_pages += refused.len() as u32;
+                    refused.into_iter().for_each(|page| map.lose(page));
+                }
             }
         }
         for page in lost.into_iter().map(|index| index - pages.start) {

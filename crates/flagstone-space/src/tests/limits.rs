@@ -13,10 +13,13 @@ use super::harness::{
     Draw, Pair, REGION, Sight, file, options, profile, script, sim, spare_profile,
 };
 use crate::frontier::Stream;
+use crate::groups::{GroupPage, Rank};
 #[cfg(feature = "seeded-bugs")]
 use crate::meta::Placement;
 use crate::place::Claim;
-use crate::{BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
+use crate::{
+    BlockState, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, Version, WriteTag,
+};
 
 const TAG: WriteTag = WriteTag::data(Lsn(1), REGION);
 
@@ -520,5 +523,30 @@ fn a_damaged_page_that_claims_slots_is_reported() {
                 );
             }
         }
+    }
+}
+
+/// Goal (D5): what a record says of open groups is doubted: no unit stands on a summary, or inside another one. Method: a
+/// checkpoint of a session that believes it, which names every page of a closed block.
+#[test]
+fn a_group_page_where_no_unit_stands_is_refused() {
+    for name in ["tiny", "tiny-mlc", "tiny-nop1"] {
+        let mut space = Space::format(sim(&profile(name)), &options()).unwrap();
+        let group = space.new_group().unwrap();
+        (0..40).for_each(|page| write(&mut space, page, page).unwrap());
+        let block = (0..space.blocks.len())
+            .map(BlockIndex)
+            .find(|block| space.blocks.get(*block).state == BlockState::Closed)
+            .unwrap();
+        let pages = space.layout().geometry.pages_per_block;
+        for (number, at) in (50..).zip(block.0 * pages..(block.0 + 1) * pages) {
+            let entry = GroupPage { at, version: Version(1), rank: Rank::Newest };
+            space.groups.insert(group, LogicalPage(number), entry);
+        }
+        space.checkpoint(b"").unwrap();
+        let (space, _) = Space::mount(space.into_device()).unwrap();
+        let units = space.layout().units_per_block;
+        assert!(units < pages, "{name}: no page of a block is a summary");
+        assert!(space.group_pages(group).len() as u32 <= units, "{name}");
     }
 }

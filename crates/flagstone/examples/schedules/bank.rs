@@ -286,8 +286,10 @@ fn day(seed: u64, database: &Database<SimNand>) -> Result<([Said; TELLERS], Foun
             settle(seed, &books, &said, |said| (said.committed, said.committed))
                 .map_err(|wrong| format!("at the end, {wrong}"))?;
         }
+        Ok(books) => settle(seed, &books, &said, |said| (said.durable, said.asked))
+            .map_err(|wrong| format!("without power, {wrong}"))?,
         Err(missed) if !is_off(database) => return Err(missed.into()),
-        _ => {}
+        Err(_) => {}
     }
     let found = latched(&shared.found).clone();
     Ok((said, found))
@@ -463,7 +465,7 @@ impl Shared<'_> {
         self.look_and_commit()
     }
 
-    /// What a transaction has read is right, and durable, once its commit returns.
+    /// What a transaction has read is right, whatever fails meanwhile, and durable once its commit returns.
     fn look_and_commit(&self) -> Result<(), Wrong> {
         let before = *latched(&self.said);
         let transaction = self.database.begin();
@@ -473,9 +475,9 @@ impl Shared<'_> {
             Err(_) if is_off(self.database) => return Ok(()),
             Err(missed) => return Err(missed.into()),
         };
+        self.must_show(&books, before).map_err(|wrong| format!("read, {wrong}"))?;
         match transaction.commit() {
             Ok(_) => {
-                self.must_show(&books, before).map_err(|wrong| format!("read, {wrong}"))?;
                 for (said, mark) in latched(&self.said).iter_mut().zip(books.marks) {
                     said.durable |= mark;
                 }

@@ -268,7 +268,8 @@ impl Master {
         let mut lsns: Vec<Lsn> = master.runs.iter().map(|run| run.lsn).collect();
         lsns.sort_unstable();
         let are_apart = lsns.is_sorted_by(|one, other| one < other);
-        (is_sound && are_apart).then_some(master)
+        let are_durable = lsns.last().is_none_or(|last| *last <= master.durable);
+        (is_sound && are_apart && are_durable).then_some(master)
     }
 }
 
@@ -859,7 +860,10 @@ mod tests {
         let master = Master { cutoff: Lsn(8), durable: Lsn(7), ..Master::default() };
         assert_eq!(Master::decode(&master.encode()), None);
         let master = Master { cutoff: Lsn(7), ..master };
-        assert_eq!(Master::decode(&master.encode()), Some(master));
+        assert_eq!(Master::decode(&master.encode()), Some(master.clone()));
+        let named = |lsn| Master { runs: vec![MasterRun::bare(Lsn(lsn))], ..master.clone() };
+        assert_eq!(Master::decode(&named(8).encode()), None);
+        assert_eq!(Master::decode(&named(7).encode()), Some(named(7)));
     }
 
     /// Goal (R3): a run that both the master record and the log name is loaded and freed once.

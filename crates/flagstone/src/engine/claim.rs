@@ -201,7 +201,7 @@ impl Engine {
         let may_be_committed =
             self.claim.as_ref().map(|claim| (claim.xid, claim.may_be_committed()));
         if self.is_poisoned() && may_be_committed == Some((xid, true)) {
-            self.transactions.remove(&xid);
+            self.end(xid);
             return Err(EngineError::OutcomeUnknown.into());
         }
         self.require_sound()?;
@@ -249,10 +249,17 @@ impl Engine {
         !is_decided
     }
 
-    /// The owner of a claim has given up; false when there is none.
+    /// The owner of a claim has given up; false when there is none. Once the device has failed nobody goes on with it.
     pub(super) fn abandon_claim(&mut self, xid: Xid) -> bool {
-        let own = self.claim.as_mut().filter(|claim| claim.xid == xid);
-        own.map(|claim| claim.owner = Owner::Gone).is_some()
+        if !self.is_claiming(xid) {
+            return false;
+        }
+        if self.is_poisoned() {
+            self.cancel_claim();
+        } else if let Some(claim) = &mut self.claim {
+            claim.owner = Owner::Gone;
+        }
+        true
     }
 
     /// Pages of the claim under way.
@@ -758,6 +765,9 @@ impl Engine {
 
     /// The pages of the claim are durable: its record commits it, with what is not in the pages.
     pub(crate) fn claim_sealed(&mut self) {
+        if self.is_poisoned() {
+            return self.cancel_claim();
+        }
         let Some(mut claim) = self.claim.take_if(|claim| claim.owner == Owner::Waits) else {
             return self.cancel_claim();
         };

@@ -263,6 +263,11 @@ impl Pool {
         self.bytes_peak = self.bytes_peak.max(self.bytes);
     }
 
+    /// Whether some image ahead of flash holds changes of commits above `lsn`.
+    pub(crate) fn is_beyond(&self, lsn: Lsn) -> bool {
+        self.frames.iter().any(|frame| frame.ahead.is_some() && frame.lsn > lsn)
+    }
+
     /// Flash has caught up with a frame.
     pub(crate) fn mark_clean(&mut self, index: FrameIndex) {
         self.frames[index.0 as usize].ahead = None;

@@ -70,10 +70,16 @@ impl MeetPoint {
 }
 
 const DAMAGED: Corruption = Corruption { page: None, check: "log record does not decode" };
+const NOT_KEPT: Corruption =
+    Corruption { page: None, check: "LSN that the log could not have at its place" };
 
 impl Engine {
     /// Takes over what the master record says.
-    pub(crate) fn resume(&mut self, master: &Master, last: Lsn) {
+    ///
+    /// # Errors
+    ///
+    /// LSNs that no session gives.
+    pub(crate) fn resume(&mut self, master: &Master, last: Lsn) -> Result<(), Corruption> {
         self.cycle.resume(master.cycle);
         self.recovered = last;
         self.replay_cutoff = Some(master.cutoff);
@@ -98,7 +104,16 @@ impl Engine {
         for (lsn, group, pages) in &master.pages {
             self.trims.add_pages(*lsn, *group, pages.clone());
         }
-        self.refresh_floors();
+        self.read_floors()
+    }
+
+    /// Recomputes the floors from LSNs that were read: places between versions that were folded are damage.
+    fn read_floors(&mut self) -> Result<(), Corruption> {
+        if self.take_floors() || self.bugs.has(SeededBug::FrontierBetween) {
+            Ok(())
+        } else {
+            Err(NOT_KEPT)
+        }
     }
 
     /// Puts one record back.
@@ -147,11 +162,11 @@ impl Engine {
                     pages.push(GroupSpan { page: span.page, version, count: span.count });
                 }
                 self.replayed_claim = Some((*group, pages));
-                self.keep_apart(lsn);
+                self.keep_apart(lsn)?;
             }
-            Record::Open { .. } if is_first => self.keep_apart(lsn),
+            Record::Open { .. } if is_first => self.keep_apart(lsn)?,
             Record::Copy { cycle, tree, copies } if is_first && *cycle == master.cycle => {
-                self.replay_copies(Table::of(*tree), copies)?;
+                self.replay_copies(master.cutoff, Table::of(*tree), copies)?;
             }
             _ => {}
         }
@@ -160,11 +175,12 @@ impl Engine {
 
     /// Pages may hold changes of a commit at `lsn` that the log does not have: what was changed before
     /// and after it is not folded (Q2 of claims, R4 of runs).
-    fn keep_apart(&mut self, lsn: Lsn) {
-        if !self.bugs.has(SeededBug::ClaimFolded) {
-            self.runs.keep_apart(lsn);
-            self.refresh_floors();
+    fn keep_apart(&mut self, lsn: Lsn) -> Result<(), Corruption> {
+        if self.bugs.has(SeededBug::ClaimFolded) {
+            return Ok(());
         }
+        self.runs.keep_apart(lsn);
+        self.read_floors()
     }
 
     fn replay_changes(
@@ -201,8 +217,15 @@ impl Engine {
         Ok(())
     }
 
-    fn replay_copies(&mut self, table: Table, copies: &Copies<'_>) -> Result<(), Corruption> {
+    /// Copies of changes up to the cutoff: later ones are not copied.
+    fn replay_copies(
+        &mut self,
+        cutoff: Lsn,
+        table: Table,
+        copies: &Copies<'_>,
+    ) -> Result<(), Corruption> {
         match copies {
+            Copies::Packed { newest, .. } if *newest > cutoff => return Err(NOT_KEPT),
             Copies::Packed { newest, changes } => {
                 let mut changes = Unpacker::new(changes);
                 while let Some(change) = changes.next() {
@@ -214,6 +237,9 @@ impl Engine {
             Copies::Listed(items) => {
                 for copied in items.iter() {
                     let copied = copied.map_err(|_| DAMAGED)?;
+                    if copied.lsn > cutoff {
+                        return Err(NOT_KEPT);
+                    }
                     self.put_listed_back(table, copied.delta, copied.lsn)?;
                 }
             }
@@ -255,10 +281,12 @@ impl Engine {
             rolled_back = run.rolled_back;
             list.push(run.run);
         }
+        if lsn.0 < list.len() as u64 {
+            return Err(NOT_KEPT);
+        }
         self.runs.commit(lsn, &list, &rolled_back);
         self.runs.note_recovered();
-        self.refresh_floors();
-        Ok(())
+        self.read_floors()
     }
 
     fn replay_install(
@@ -301,11 +329,15 @@ impl Engine {
     }
 
     /// The log's end is known.
-    pub(crate) fn settle(&mut self, last: Lsn) {
+    ///
+    /// # Errors
+    ///
+    /// Changes that were put back from behind it.
+    pub(crate) fn settle(&mut self, last: Lsn) -> Result<(), Corruption> {
         self.committed = last;
         self.recovered = last;
         self.replay_cutoff = None;
-        self.refresh_floors();
+        self.read_floors()
     }
 
     /// Whether what was put back so far exceeds the budget.
@@ -453,8 +485,8 @@ mod tests {
     use flagstone_space::GroupId;
 
     use super::{Engine, Lsn, Master, Replay, Table};
-    use crate::delta::{Op, pack};
-    use crate::log::{Changes, ItemBuf, Record};
+    use crate::delta::{Op, encode_delta, pack};
+    use crate::log::{Changes, CopiedDelta, Copies, ItemBuf, Record};
     use crate::{Budget, Database, Options};
 
     /// A commit of these changes was found in the log; false when it is damage.
@@ -500,6 +532,33 @@ mod tests {
         assert!(share < waiting && waiting < engine.merges_above(), "{waiting}, of them {share}");
         engine.end_opening();
         assert_eq!(engine.merges_above(), share);
+    }
+
+    /// Goal: a copy of a change says an LSN that the log can have had (rule D17 holds whatever was read). Method: copies
+    /// from above the cutoff, whose checksums hold, in both forms, and one at it.
+    #[test]
+    fn copies_from_above_the_cutoff_are_damage() {
+        let profile = Profile::named("slc-2k").unwrap();
+        let database = Database::create_on(SimNand::new(&profile, 1), &Options::default()).unwrap();
+        let table = database.table("t").unwrap();
+        let mut engine = database.runtime().engine();
+        let cutoff = engine.durable();
+        let master = Master { cutoff, ..Master::default() };
+        let mut replayed = |copies: Copies<'_>| {
+            let record = Record::Copy { cycle: master.cycle, tree: table.id, copies };
+            engine.replay(&master, Replay::All, Lsn(cutoff.0 + 1), &record).is_ok()
+        };
+        for (newest, is_sound) in [(cutoff.0, true), (cutoff.0 + 1, false), (u64::MAX, false)] {
+            let mut changes = Vec::new();
+            pack(&[], 0, b"a", Op::Put(b"1"), &mut changes);
+            let packed = Copies::Packed { newest: Lsn(newest), changes: &changes };
+            assert_eq!(replayed(packed), is_sound, "packed, {newest}");
+            let mut delta = Vec::new();
+            encode_delta(b"a", Op::Put(b"1"), &mut delta);
+            let mut listed = ItemBuf::EMPTY;
+            listed.push(CopiedDelta { lsn: Lsn(newest), delta: &delta });
+            assert_eq!(replayed(Copies::Listed(listed.items())), is_sound, "listed, {newest}");
+        }
     }
 
     /// Goal: changes that share a long key with the one before take no more memory than keys may. Method: a

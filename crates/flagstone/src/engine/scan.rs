@@ -154,6 +154,7 @@ impl Engine {
         direction: Direction,
         out: &mut Vec<Row>,
     ) -> Step<Option<ScanRange>> {
+        self.require_whole_images()?;
         let part = self.part_of(table, range, direction, None)?;
         let rows = self.rows_of(table, &part, Lsn(u64::MAX), &DeltaMap::new())?;
         Ok(deliver(rows, part.range, range, direction, usize::MAX, out))

@@ -270,7 +270,8 @@ impl Engine {
             return Ok(self.ticket(lsn, durability));
         }
         if is_empty && !self.is_claiming(xid) {
-            let waits = has_read && !self.bugs.has(SeededBug::ReaderNotHeld);
+            // After a failure it has read what is durable, and nothing else.
+            let waits = has_read && !self.is_poisoned() && !self.bugs.has(SeededBug::ReaderNotHeld);
             let lsn = if waits { self.committed } else { Lsn::ZERO };
             self.end(xid);
             return Ok(self.ticket(lsn, durability));
@@ -359,7 +360,7 @@ impl Engine {
     }
 
     /// Ends a transaction without commit.
-    fn end(&mut self, xid: Xid) {
+    pub(super) fn end(&mut self, xid: Xid) {
         let Some(transaction) = self.transactions.remove(&xid) else { return };
         self.uncommitted_size -= transaction.size;
         if let Some(group) = transaction.group {
@@ -405,6 +406,7 @@ impl Engine {
     }
 
     pub(crate) fn note_read(&mut self, xid: Xid) -> Step<()> {
+        self.require_whole_images()?;
         self.transaction(xid)?.has_read = true;
         Ok(())
     }

@@ -17,7 +17,9 @@ use crate::engine::{
     ScanRange, is_name,
 };
 use crate::error::Corruption;
-use crate::log::{ChainPoint, LogEnd, LogPage, LogReader, LogWriter, ReadStart, Record, Survivors};
+use crate::log::{
+    ChainPoint, LogEnd, LogPage, LogReader, LogWriter, ReadStart, Record, Survivors, lsn,
+};
 use crate::options::OptionsError;
 
 /// What a database is opened for.
@@ -340,7 +342,7 @@ struct Restart<'a, D: Nand> {
 impl<D: Nand> Restart<'_, D> {
     fn run(&mut self) -> Result<(), OpenError> {
         self.report.full_scan = self.mount.full_scan;
-        self.runtime.engine().resume(&self.master, Lsn(LSN_MAX));
+        self.runtime.engine().resume(&self.master, Lsn(LSN_MAX))?;
         let (phase, end, tail) = self.read_log(Replay::All)?;
         if end.fault.is_some() {
             return Err(if self.mount.full_scan { NO_RECORD } else { LOG_HOLE }.into());
@@ -381,7 +383,7 @@ impl<D: Nand> Restart<'_, D> {
             self.apply(lsn, effects)?;
         }
         self.end_groups()?;
-        self.runtime.engine().settle(last);
+        self.runtime.engine().settle(last)?;
         self.runtime.observe(&self.runtime.space());
         self.load_catalog()?;
         self.free_lost();
@@ -704,8 +706,11 @@ impl<D: Nand> Restart<'_, D> {
     fn begin_epoch(&self, end: &LogEnd, last: Lsn) -> Result<(), OpenError> {
         let epoch = match self.has(SeededBug::ReuseEpoch) {
             true => end.chain.epoch.max(1),
-            false => end.chain.epoch.max(self.master.epoch) + 1,
+            false => end.chain.epoch.max(self.master.epoch).checked_add(1).ok_or(EPOCHS)?,
         };
+        if last >= lsn(epoch, 0) && !self.has(SeededBug::ReuseEpoch) {
+            return Err(LOG_SHORT.into());
+        }
         let after = ChainPoint { epoch: epoch - 1, ..end.chain };
         let after = if end.last_page.is_none() && end.chain == ChainPoint::START {
             self.master.begin.chain

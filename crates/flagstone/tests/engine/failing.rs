@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use flagstone::{Budget, CommitBy, Database, Durability, EngineError, OpenError, Options, Table};
+use flagstone::{
+    Budget, CommitBy, Database, Durability, EngineError, FrameKind, MergeTo, OpenError, Options,
+    Table,
+};
 use flagstone_nand::{
     BlockIndex, Nand, NandError, PhysicalPage, Profile, SegmentFile, SimNand, SimStorage,
 };
@@ -559,6 +562,137 @@ fn a_database_that_failed_is_not_closed_as_if_nothing_was() {
     assert!(!database.runtime().engine().has_logged());
     assert_eq!(database.close(), Err(EngineError::Poisoned));
     assert_eq!(rows(&untouched, untouched.table("t").unwrap()).len(), 200);
+}
+
+/// Goal: a transaction that has read a commit which a failure of the device takes back reads nothing beside it: half of
+/// that commit would be gone. One that begins later reads what is durable, all of it. Method: two rows that each commit
+/// changes together, read before and after the device fails.
+#[test]
+fn a_failure_tears_no_transaction_that_reads() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let failing = Arc::clone(&fails);
+    let hook: Hook = Arc::new(move |call| match call {
+        Call::Program(_) if failing.load(Ordering::Relaxed) => Err(NandError::Host { errno: 5 }),
+        _ => Ok(()),
+    });
+    let device = Hooked { device: chip(64), hook };
+    let database = Database::create_on(device, &options(1 << 20)).unwrap();
+    let table = database.table("t").unwrap();
+    let put_all = |rows: &[u32], value: &[u8], durability| {
+        let mut transaction = database.begin();
+        rows.iter().for_each(|row| transaction.put(table, &key(*row), value).unwrap());
+        transaction.commit_with(durability).map(drop)
+    };
+    put_all(&[1, 2], b"old", Durability::Immediate).unwrap();
+    put_all(&[1, 2], b"new", Durability::Deferred).unwrap();
+    let (reader, fresh, mut writer) = (database.begin(), database.begin(), database.begin());
+    assert_eq!(reader.get(table, &key(1)), Ok(Some(b"new".to_vec())));
+    assert_eq!(writer.get(table, &key(1)), Ok(Some(b"new".to_vec())));
+    fails.store(true, Ordering::Relaxed);
+    assert!(put_all(&[3], b"new", Durability::Immediate).is_err());
+    assert_eq!(reader.get(table, &key(2)), Err(EngineError::Poisoned));
+    assert_eq!(
+        fresh.range(table, ..).next().map(|row| row.map(drop)),
+        Some(Err(EngineError::Poisoned))
+    );
+    assert_eq!(writer.put(table, &key(2), b"x"), Err(EngineError::Poisoned));
+    let later = database.begin();
+    for row in [1, 2] {
+        assert_eq!(later.get(table, &key(row)), Ok(Some(b"old".to_vec())));
+    }
+}
+
+/// Goal: a failure of the device takes back all of a commit that was not durable, or nothing that reads says otherwise.
+/// Method: deferred commits from two rows to more than memory takes, by every way that an engine keeps them, then a
+/// program that fails; a transaction that begins later reads the rows, and so does the next session.
+#[test]
+fn a_failure_takes_back_whole_commits() {
+    let ways = [
+        ("default", options(1 << 20)),
+        ("little memory", options(96 << 10)),
+        ("logged", Options { commit: CommitBy::Log, ..options(1 << 20) }),
+        ("claimed", Options { commit: CommitBy::Claims, ..options(1 << 20) }),
+        ("ahead", Options { frames: FrameKind::Ahead, ..options(1 << 20) }),
+        ("merged in memory", Options { merge_to: MergeTo::Frame, ..options(1 << 20) }),
+    ];
+    const ROWS: u32 = 3_000;
+    const FAR: u32 = 2_000;
+    let base_of = |options: &Options| {
+        let device = Hooked { device: chip(64), hook: willing() };
+        let database = Database::create_on(device, options).unwrap();
+        let table = database.table("t").unwrap();
+        for first in (0..ROWS).step_by(100) {
+            let mut transaction = database.begin();
+            let mut put = |row: u32| transaction.put(table, &key(row), &[1; 50]).unwrap();
+            (first..first + 100).for_each(&mut put);
+            transaction.commit().unwrap();
+        }
+        database.merge().unwrap();
+        database.into_device().unwrap()
+    };
+    let show = |values: &[u8]| {
+        let count = |value| values.iter().filter(|other| **other == value).count();
+        format!("{} old, {} new", count(1), count(2))
+    };
+    let cases = || {
+        let counts = [1, 20, 300, 1_000, 1_800];
+        counts
+            .into_iter()
+            .flat_map(|count| [0, 1, 2, 5, 9, 20, 40].map(|programs| (count, programs)))
+    };
+    for (way, options) in ways {
+        for (count, programs) in cases() {
+            let left = Arc::new(AtomicU32::new(u32::MAX));
+            let counter = Arc::clone(&left);
+            let hook: Hook = Arc::new(move |call| match call {
+                Call::Program(_) if counter.load(Ordering::Relaxed) == 0 => {
+                    Err(NandError::Host { errno: 5 })
+                }
+                Call::Program(_) => {
+                    counter.fetch_sub(1, Ordering::Relaxed);
+                    Ok(())
+                }
+                _ => Ok(()),
+            });
+            let mut device = base_of(&options);
+            device.hook = hook;
+            let database = Database::open_on(device, &options).unwrap();
+            let table = database.table("t").unwrap();
+            // Some of the leaves are in memory, others are not.
+            let changed: Vec<u32> = (0..count).chain([FAR]).collect();
+            assert!(database.begin().get(table, &key(0)).unwrap().is_some());
+            left.store(programs, Ordering::Relaxed);
+            let put_all = |rows: &[u32], durability| {
+                let mut transaction = database.begin();
+                let mut put = |row: &u32| transaction.put(table, &key(*row), &[2; 50]);
+                rows.iter().try_for_each(|row| put(row))?;
+                transaction.commit_with(durability).map(drop)
+            };
+            // It may be refused: the failure may come while it takes room.
+            put_all(&changed, Durability::Deferred).ok();
+            let failed = (0..1_000).map(|row| put_all(&[ROWS + row], Durability::Immediate));
+            assert!(failed.into_iter().any(|result| result.is_err()), "{way}, {count} rows");
+            let values = |database: &Database<_>| {
+                let transaction = database.begin();
+                let table = database.existing_table("t")?.unwrap();
+                let value = |row: &u32| Ok(transaction.get(table, &key(*row))?.unwrap()[0]);
+                changed.iter().map(value).collect::<Result<Vec<u8>, EngineError>>()
+            };
+            let is_one = |values: &[u8]| values.iter().all(|value| *value == values[0]);
+            let read = values(&database);
+            match &read {
+                Ok(values) => assert!(is_one(values), "{way}, {count} rows: {}", show(values)),
+                Err(error) => assert_eq!(*error, EngineError::Poisoned, "{way}, {count} rows"),
+            }
+            left.store(u32::MAX, Ordering::Relaxed);
+            let database = Database::open_on(database.into_device().unwrap(), &options).unwrap();
+            let kept = values(&database).unwrap();
+            assert!(is_one(&kept), "{way}, {count} rows, after a restart: {}", show(&kept));
+            let is_there = |values: &[u8]| values[0] == 2;
+            let was_lost = read.is_ok_and(|values| is_there(&values)) && !is_there(&kept);
+            assert!(!was_lost, "{way}, {count} rows were read that no session finds");
+        }
+    }
 }
 
 /// Goal: a child of a fork is told that the database is another process's, whatever it does; what it had read stays

@@ -362,4 +362,26 @@ impl Runs {
         }
         taken
     }
+
+    /// Forgets runs of commits above `lsn`, which are gone.
+    pub(crate) fn remove_newer(&mut self, lsn: Lsn) {
+        self.loaded.retain(|run| run.lsn <= lsn);
+        self.open.retain(|run| run.lsn <= lsn);
+        self.recovered.retain(|apart| *apart <= lsn);
+        self.left.retain(|(_, run)| *run <= lsn);
+        (self.met, self.probe) = (None, None);
+        self.totals = Totals::default();
+        for run in &self.open {
+            let parts = run.run.parts.iter().zip(&run.is_loaded);
+            let left = parts.filter(|(_, is_loaded)| !**is_loaded);
+            self.totals.pages_left += left.map(|(part, _)| part.pages.len()).sum::<usize>();
+            self.totals.pages += run.run.page_count();
+            self.totals.waiting_size += run.named_size;
+        }
+        for run in &self.loaded {
+            self.totals.pages += run.run.page_count();
+            self.totals.loaded_pages += run.run.page_count();
+            self.totals.loaded_size += run.named_size;
+        }
+    }
 }
