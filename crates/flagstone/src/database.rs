@@ -154,8 +154,9 @@ impl Database<AnyNand> {
     ///
     /// # Errors
     ///
-    /// As [`Database::open`]; `NeedsMemory` when the changes that no page holds yet do not fit the memory that
-    /// `options` give: mostly no more than the session that made them had, but for those that had left its memory.
+    /// As [`Database::open`]; `NeedsMemory` when the changes that the log alone holds do not fit the memory that
+    /// `options` give: mostly no more than the session that made them had. Those that had left its memory are read when
+    /// they are asked for, and let go again.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self, OpenError> {
         Self::open_read_only_on(open_device(path.as_ref(), Access::Read, options)?, options)
     }

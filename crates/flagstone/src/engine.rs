@@ -768,6 +768,10 @@ impl Engine {
     }
 
     fn drop_refs(&mut self, dropped: DroppedRefs, lsn: Lsn) {
+        if self.runs.may_unload() {
+            // Nothing is freed, and what is loaded again drops it again.
+            return;
+        }
         for descriptor in dropped {
             self.trims.add(lsn, descriptor);
         }

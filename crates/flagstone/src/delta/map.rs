@@ -334,6 +334,11 @@ impl DeltaMap {
         dropped
     }
 
+    /// Forgets what one commit changed in `range`.
+    pub(crate) fn remove_at(&mut self, range: KeyRange<'_>, lsn: Lsn) {
+        self.retain_in(range, |record| record.lsn != lsn);
+    }
+
     fn retain_in(&mut self, range: KeyRange<'_>, mut keep: impl FnMut(&Record<'_>) -> bool) {
         let mut next = self.index.locate(range.low);
         let first = next;

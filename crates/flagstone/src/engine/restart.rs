@@ -412,7 +412,13 @@ impl Engine {
 
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
-        self.deltas_size + self.runs.pages_left() * self.payload_size > self.options.memory
+        let waiting = if self.runs.may_unload() { 0 } else { self.runs.pages_left() };
+        self.deltas_size + waiting * self.payload_size > self.options.memory
+    }
+
+    /// The session only reads: what spilled is loaded as it is read, and let go again.
+    pub(crate) fn begin_reading(&mut self) {
+        self.runs.allow_unloading();
     }
 
     /// Pages of runs that have to be loaded before a close, since a session which only reads might have no memory for

@@ -208,7 +208,10 @@ impl Engine {
                 let end = self.load_some_runs(table, part.as_key_range(), Lsn(u64::MAX))?;
                 part.high = end.or(part.high);
             }
-            Direction::Backward => self.load_runs(table, part.as_key_range())?,
+            Direction::Backward => {
+                let end = self.load_last_runs(table, part.as_key_range())?;
+                part.low = end.unwrap_or(part.low);
+            }
         }
         clip_to_changes(&self.tree(table)?.deltas, &mut part, direction);
         let Some(upto) = snapshot else {

@@ -23,6 +23,8 @@
 //!   copies such a change, so its master record names the run, without pages, while any is unmerged.
 //! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: they lie in one
 //!   part, and a part becomes deltas as a whole, once all its pages are read.
+//! - **R6** A session that only reads lets go of parts again, when others are read and memory is short: their changes are
+//!   folded with nothing, older or newer, and what comes back is the same.
 
 use std::ops::Bound;
 
@@ -403,7 +405,7 @@ impl Engine {
         let (low, high) = private_bounds(table, range);
         let inside = KeyRange { low: &low, high: Some(&high) };
         let most = self.limits.deltas_hard / LOAD_SHARE;
-        while let Some((number, part)) = self.runs.next_left(inside, upto) {
+        while let Some((number, part)) = self.next_part(inside, upto) {
             let left = self.runs.part(number, part);
             if left.first > low {
                 let begin = split_private_key(&left.first).1.to_vec();
@@ -416,6 +418,29 @@ impl Engine {
             self.load_part(number, part)?;
         }
         Ok(None)
+    }
+
+    /// As [`Engine::load_some_runs`], from the end of the range: where the last part ends that is not loaded, if there
+    /// is one.
+    pub(crate) fn load_last_runs(
+        &mut self,
+        table: Table,
+        range: KeyRange<'_>,
+    ) -> Step<Option<Vec<u8>>> {
+        if self.runs.is_empty() {
+            return Ok(None);
+        }
+        let (low, high) = private_bounds(table, range);
+        let most = self.limits.deltas_hard / LOAD_SHARE;
+        let deltas = &self.tree(table)?.deltas;
+        let end =
+            self.runs.left_from_end(KeyRange { low: &low, high: Some(&high) }, |end, pages| {
+                let behind = KeyRange { low: split_private_key(end).1, ..range };
+                deltas.range_bytes(behind) + pages * self.payload_size > most
+            });
+        let end = end.map(|end| split_private_key(&end).1.to_vec());
+        self.load_runs(table, KeyRange { low: end.as_deref().unwrap_or(range.low), ..range })?;
+        Ok(end)
     }
 
     /// Loads the parts of runs that may change `key` into the tree's deltas.
@@ -433,10 +458,49 @@ impl Engine {
     }
 
     fn load_parts(&mut self, range: KeyRange<'_>, upto: Lsn) -> Step<()> {
-        while let Some((number, part)) = self.runs.next_left(range, upto) {
+        while let Some((number, part)) = self.next_part(range, upto) {
             self.load_part(number, part)?;
         }
         Ok(())
+    }
+
+    /// The part of `range` to load next; there is memory for it, if any can be had.
+    fn next_part(&mut self, range: KeyRange<'_>, upto: Lsn) -> Option<(usize, usize)> {
+        let next = self.runs.next_left(range, upto)?;
+        match self.make_room_for_part(range) {
+            true => self.runs.next_left(range, upto),
+            false => Some(next),
+        }
+    }
+
+    /// Lets go of parts that hold no key of `range`, if nothing else frees memory (R6). Whether runs have other places
+    /// now.
+    fn make_room_for_part(&mut self, range: KeyRange<'_>) -> bool {
+        if !self.runs.may_unload() || self.deltas_size <= self.limits.deltas_soft {
+            return false;
+        }
+        for (lsn, low, high) in self.runs.unload_outside(range) {
+            let (first, _) = split_private_key(&low);
+            let (last, _) = split_private_key(&high);
+            for id in first.id..=last.id {
+                let table = Table::of(id);
+                let bounds = private_bounds(table, KeyRange::ALL);
+                let begin = low.as_slice().max(&bounds.0);
+                let end = high.as_slice().min(&bounds.1);
+                if begin >= end {
+                    continue;
+                }
+                let end = (end < bounds.1.as_slice()).then(|| split_private_key(end).1);
+                let part = KeyRange { low: split_private_key(begin).1, high: end };
+                let Some(tree) = self.trees.get_mut(id as usize) else { continue };
+                let before = tree.deltas.size();
+                tree.deltas.remove_at(part, lsn);
+                let after = tree.deltas.size();
+                self.note_deltas_size(before, after);
+                self.regroup(table, part);
+            }
+        }
+        true
     }
 
     /// Loads one more part, where the search for leaves to merge goes on; false when there is none.

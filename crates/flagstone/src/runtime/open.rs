@@ -342,6 +342,9 @@ struct Restart<'a, D: Nand> {
 impl<D: Nand> Restart<'_, D> {
     fn run(&mut self) -> Result<(), OpenError> {
         self.report.full_scan = self.mount.full_scan;
+        if self.access == Access::Read {
+            self.runtime.engine().begin_reading();
+        }
         self.runtime.engine().resume(&self.master, Lsn(LSN_MAX))?;
         let (phase, end, tail) = self.read_log(Replay::All)?;
         if end.fault.is_some() {

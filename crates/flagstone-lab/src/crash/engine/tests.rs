@@ -138,7 +138,7 @@ fn every_power_cut_with_kept_snapshots_recovers() {
             let used = new.clone().in_use::<Engine>(&before).unwrap();
             kept += traced(&new).kept;
             for (scenario, depth) in [(&new, 1), (&used, 1), (&used, 2)] {
-                let states_max = if depth == 1 { 300 } else { 60 };
+                let states_max = if depth == 1 { 150 } else { 55 };
                 let limits = Limits { depth, states_max, ..Limits::default() };
                 let tally = explore::explore::<Engine, _>(scenario, &limits, &|_, _| ());
                 for failure in &tally.failures {

@@ -84,6 +84,8 @@ pub(crate) struct Runs {
     met: Option<Met>,
     probe: Option<Probe>,
     totals: Totals,
+    /// Nothing is merged: what was loaded may be let go, and is loaded again when it is read (R6).
+    may_unload: bool,
 }
 
 /// Private keys from `low` on, below `high`, of which every part is loaded of commits up to `upto`. None where nothing
@@ -208,6 +210,33 @@ impl Runs {
         found
     }
 
+    /// Where the last part of `range` ends that is `too_much` to load, given where it ends and the pages that are not
+    /// loaded from its first key on.
+    pub(super) fn left_from_end(
+        &self,
+        range: KeyRange<'_>,
+        mut too_much: impl FnMut(&[u8], usize) -> bool,
+    ) -> Option<Vec<u8>> {
+        let high = range.high?;
+        let mut pages = 0;
+        for (first, lsn) in self.left.range(..(high.to_vec(), Lsn::ZERO)).rev() {
+            let (number, part) = self.part_at(first, *lsn)?;
+            let Run { parts, last, .. } = &self.open[number].run;
+            pages += parts[part].pages.len();
+            let end = match parts.get(part + 1) {
+                Some(next) => next.first.clone(),
+                None => [last.as_slice(), &[0]].concat(),
+            };
+            if end.as_slice() <= range.low {
+                return None;
+            }
+            if end.as_slice() < high && too_much(&end, pages) {
+                return Some(end);
+            }
+        }
+        None
+    }
+
     /// Whether a part of `range` is not loaded, of commits up to `upto`.
     pub(super) fn has_left(&self, range: KeyRange<'_>, upto: Lsn) -> bool {
         if self.is_met(range.low, upto) {
@@ -298,10 +327,46 @@ impl Runs {
         self.recovered.retain(|lsn| !is_gone(lsn));
     }
 
-    /// LSNs at which changes will still arrive, or must stay apart from later ones.
+    /// LSNs at which changes will still arrive, or must stay apart from later ones; and from earlier ones, where they
+    /// may go again (R6).
     pub(crate) fn floors(&self, floors: &mut Vec<Lsn>) {
         floors.extend(self.open.iter().map(|run| run.lsn));
         floors.extend(&self.recovered);
+        if self.may_unload {
+            floors.extend(self.unfinished().flat_map(|run| [Lsn(run.lsn.0 - 1), run.lsn]));
+        }
+    }
+
+    /// The session only reads.
+    pub(crate) fn allow_unloading(&mut self) {
+        self.may_unload = true;
+    }
+
+    /// Whether what was loaded may be let go.
+    pub(crate) fn may_unload(&self) -> bool {
+        self.may_unload
+    }
+
+    /// Takes every loaded part that holds no key of `range` for one that is not: commit, first and last private key
+    /// of each.
+    pub(super) fn unload_outside(&mut self, range: KeyRange<'_>) -> Vec<(Lsn, Vec<u8>, Vec<u8>)> {
+        let mut unloaded = Vec::new();
+        self.open.append(&mut self.loaded);
+        for run in &mut self.open {
+            let inside = run.run.parts_in(range);
+            for part in (0..run.run.parts.len()).filter(|part| !inside.contains(part)) {
+                if std::mem::replace(&mut run.is_loaded[part], false) {
+                    let first = run.run.parts[part].first.clone();
+                    let next = run.run.parts.get(part + 1).map(|next| next.first.clone());
+                    let last = next.unwrap_or_else(|| [run.run.last.as_slice(), &[0]].concat());
+                    self.left.insert((first.clone(), run.lsn));
+                    unloaded.push((run.lsn, first, last));
+                }
+            }
+        }
+        self.loaded = self.open.extract_if(.., |run| run.is_loaded.iter().all(|is| *is)).collect();
+        self.recount();
+        unloaded
     }
 
     /// Restart put runs back.
@@ -369,6 +434,11 @@ impl Runs {
         self.open.retain(|run| run.lsn <= lsn);
         self.recovered.retain(|apart| *apart <= lsn);
         self.left.retain(|(_, run)| *run <= lsn);
+        self.recount();
+    }
+
+    /// Counts anew, and knows of no place any more where all is loaded.
+    fn recount(&mut self) {
         (self.met, self.probe) = (None, None);
         self.totals = Totals::default();
         for run in &self.open {
