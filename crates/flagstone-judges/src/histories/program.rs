@@ -228,6 +228,9 @@ impl Program {
             self.options = Options { memory: memory as usize, ..self.options };
         }
         self.options.group_delay = Duration::from_micros(draw.pick(&[100, 1_000]));
+        if !draw.one_in(3) {
+            self.options.checkpoint_commits = draw.between(20, 300);
+        }
         self.threads = draw.pick(&[3, 4, 5, 5, 6]);
         self.rows = draw.pick(&[200, 300, 400]);
         let size = self.options.memory as u32 / self.rows * draw.between(5, 9) as u32 / 10;

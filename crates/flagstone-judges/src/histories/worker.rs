@@ -671,9 +671,9 @@ impl<'a> Worker<'a> {
         if self.draw.one_in(3) {
             return Ok(());
         }
-        let snapshot = self.world.db.snapshot()?;
+        let txn = self.world.db.begin();
         for area in [Area::Bank, Area::Lists, Area::Registers] {
-            for row in snapshot.range(self.world.tables.of(area), ..) {
+            for row in txn.range(self.world.tables.of(area), ..) {
                 row?;
             }
         }

@@ -664,8 +664,8 @@ fn a_failure_takes_back_whole_commits() {
             left.store(programs, Ordering::Relaxed);
             let put_all = |rows: &[u32], durability| {
                 let mut transaction = database.begin();
-                let mut put = |row: &u32| transaction.put(table, &key(*row), &[2; 50]);
-                rows.iter().try_for_each(|row| put(row))?;
+                let put = |row: &u32| transaction.put(table, &key(*row), &[2; 50]);
+                rows.iter().try_for_each(put)?;
                 transaction.commit_with(durability).map(drop)
             };
             // It may be refused: the failure may come while it takes room.
