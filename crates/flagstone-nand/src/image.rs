@@ -656,7 +656,9 @@ impl Nand for ImageNand {
         for (offset, target) in [(data_offset, part.data), (spare_offset, part.spare)] {
             if !target.is_empty() {
                 match self.storage.read_at(offset, target) {
-                    Err(StorageError::BeyondEnd) => return Err(NandError::Uncorrectable { page }),
+                    Err(error) if error.is_unreadable() => {
+                        return Err(NandError::Uncorrectable { page });
+                    }
                     read => read?,
                 };
             }

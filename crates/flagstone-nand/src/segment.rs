@@ -26,7 +26,7 @@ use self::head::{Found, Head};
 use self::shared::Shared;
 use crate::mix::mix;
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage, StorageError};
+use crate::storage::{FileStorage, OpenDeviceError, SimStorage, Storage};
 use crate::{
     BlockIndex, Capabilities, CellMode, CodeWord, Completion, Counters, Crashable, FaultPlan,
     FlashRule, Geometry, Nand, NandError, OperationKind, PartialCut, PhysicalPage, Profile,
@@ -479,7 +479,7 @@ impl<S: Storage> Nand for SegmentFile<S> {
         self.counters.bytes_read += part.data.len() as u64;
         let offset = self.offset_of(page) + u64::from(part.data_offset);
         match self.storage.read_at(offset, part.data) {
-            Err(StorageError::BeyondEnd) => Err(NandError::Uncorrectable { page }),
+            Err(error) if error.is_unreadable() => Err(NandError::Uncorrectable { page }),
             read => Ok(read?),
         }
     }

@@ -59,6 +59,17 @@ pub enum StorageError {
     },
 }
 
+impl StorageError {
+    /// Whether some bytes alone do not read: those behind the end, and those that the medium does not give back.
+    pub(crate) fn is_unreadable(self) -> bool {
+        match self {
+            Self::BeyondEnd => true,
+            Self::Host { errno } => [EIO, ENODATA, EILSEQ, EBADMSG].contains(&errno),
+            _ => false,
+        }
+    }
+}
+
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -80,6 +91,11 @@ pub enum FileLock {
 
 /// `EIO` on every Unix: for failures that carry no number of their own.
 pub(crate) const EIO: i32 = 5;
+
+/// `ENODATA`, `EILSEQ` and `EBADMSG` of Linux: the medium does not give bytes back, or others than were written.
+pub(crate) const ENODATA: i32 = 61;
+pub(crate) const EILSEQ: i32 = 84;
+pub(crate) const EBADMSG: i32 = 74;
 
 /// `EEXIST` on every Unix.
 pub(crate) const EEXIST: i32 = 17;

@@ -373,6 +373,13 @@ impl<D: Nand> Space<D> {
             }
         }
         let damaged_slots = self.log_read_slots(at, out)?;
+        if damaged_slots > 0
+            && self.layout().capabilities.needs_sync
+            && let Some(page) = self.layout().geometry.page_from_number(at)
+        {
+            // No cut leaves a file that does not read: what stands there may be durable.
+            return Err(SpaceError::Device(NandError::Uncorrectable { page }));
+        }
         Ok(LogRead::Present { damaged_slots, opens_block })
     }
 

@@ -66,7 +66,10 @@ impl SharedNand for Shared {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(target.len() as u64, Ordering::Relaxed);
         let offset = u64::from(page.number()) * u64::from(self.geometry.page_size);
-        Ok(self.storage.read_at(self.head_size + offset, target)?)
+        match self.storage.read_at(self.head_size + offset, target) {
+            Err(error) if error.is_unreadable() => Err(NandError::Uncorrectable { page }),
+            read => Ok(read?),
+        }
     }
 
     fn program(&self, page: PhysicalPage, data_offset: u32, data: &[u8]) -> Result<(), NandError> {

@@ -467,6 +467,36 @@ fn a_sync_that_failed_beside_it_poisons_the_device() {
     assert_eq!(shared.sync(), Err(NandError::SyncFailed));
 }
 
+/// Goal: bytes that a medium does not give back are the loss of their page, as beyond the strength of an ECC, and other
+/// failures are those of the device. Method: a host that answers a read with each of them.
+#[test]
+fn a_sector_that_does_not_read_is_a_page_that_does_not() {
+    #[derive(Debug)]
+    struct Answering(i32);
+    impl crate::SharedStorage for Answering {
+        fn write_at(&self, _: u64, _: &[u8]) -> Result<(), crate::StorageError> {
+            Ok(())
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<(), crate::StorageError> {
+            Err(crate::StorageError::Host { errno: self.0 })
+        }
+        fn sync(&self) -> Result<(), crate::StorageError> {
+            Ok(())
+        }
+    }
+    for (errno, is_page) in [(5, true), (61, true), (74, true), (84, true), (19, false), (9, false)]
+    {
+        let shared = Shared::new(Arc::new(Answering(errno)), device().geometry(), 0);
+        let read = shared.read(page(0), &mut [0; 512]);
+        let wanted = match is_page {
+            true => NandError::Uncorrectable { page: page(0) },
+            false => NandError::Host { errno },
+        };
+        assert_eq!(read, Err(wanted), "errno {errno}");
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_made_does_not_stay() {
     let directory = tempfile::tempdir().unwrap();

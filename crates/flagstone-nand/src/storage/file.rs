@@ -597,7 +597,13 @@ fn host(error: std::io::Error) -> StorageError {
 impl SharedStorage for Synced {
     fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError> {
         self.require_process()?;
-        self.read_exact_at(target, offset).map_err(host)
+        match self.read_exact_at(target, offset).map_err(host) {
+            // What a medium does not give back once, it may give back when it is asked again.
+            Err(error @ StorageError::Host { .. }) if error.is_unreadable() => {
+                self.read_exact_at(target, offset).map_err(host)
+            }
+            read => read,
+        }
     }
 
     fn write_at(&self, offset: u64, source: &[u8]) -> Result<(), StorageError> {

@@ -1,11 +1,15 @@
 //! Damage to one place of a device: what hides the whole database.
 
+use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
-use flagstone::{Database, FileSize, OpenError, Options};
-use flagstone_nand::{EccNand, Profile};
+use flagstone::{AnyNand, Database, FileSize, OpenError, Options};
+use flagstone_nand::{EccNand, Nand, NandError, Profile, SegmentFile, SimStorage};
+
+use crate::hooked::{Call, Hook, Hooked};
 
 const ROWS: u32 = 400;
 
@@ -21,7 +25,7 @@ enum End {
 }
 
 /// Fills a new database: leaves of two tables, a large value, a checkpoint on the way, commits behind it.
-fn fill(database: Database, end: End) {
+fn fill<D: Nand>(database: Database<D>, end: End) {
     for name in ["t", "u"] {
         let table = database.table(name).unwrap();
         for begin in (0..ROWS).step_by(50) {
@@ -40,9 +44,8 @@ fn fill(database: Database, end: End) {
         transaction.put(table, &row.to_be_bytes(), &[8; 100]).unwrap();
         transaction.commit().unwrap();
     }
-    match end {
-        End::Closed => database.close().unwrap(),
-        End::Cut => drop(database),
+    if end == End::Closed {
+        database.close().unwrap();
     }
 }
 
@@ -70,7 +73,8 @@ fn what_one_place_hides_is_salvaged() {
             false => {
                 let profile = Profile::named("slc-2k").unwrap().with_block_count(64).unwrap();
                 let image = EccNand::create_image(&path, &profile).unwrap();
-                fill(Database::create_on(Box::new(image) as _, &options()).unwrap(), end);
+                let image: AnyNand = Box::new(image);
+                fill(Database::create_on(image, &options()).unwrap(), end);
                 2112
             }
         };
@@ -96,5 +100,83 @@ fn what_one_place_hides_is_salvaged() {
         }
         println!("{end:?}: {hidden} of {} places hide the database", places.len());
         assert!(hidden * 4 < places.len(), "{hidden} of {}", places.len());
+    }
+}
+
+/// Goal: the same where a place does not read: whoever opens the database has every row but those that stood there, or is
+/// told, and `salvage` goes past it. Method: each page that an opening or a scan reads fails in turn.
+#[test]
+fn a_page_that_does_not_read_hides_no_other() {
+    for end in [End::Closed, End::Cut] {
+        let mut profile = Profile::named("segment-file").unwrap();
+        profile.geometry.pages_per_block = 32;
+        let profile = profile.with_block_count(256).unwrap();
+        let storage = SimStorage::new(profile.timing);
+        let file = SegmentFile::create_growing(storage, &profile, 2).unwrap();
+        let database = Database::create_on(file, &options()).unwrap();
+        fill(database.clone(), end);
+        let device = database.into_device().unwrap();
+        let opened = |hook: Hook| {
+            let device = Hooked { device: device.clone(), hook };
+            Database::open_read_only_on(device, &options())
+        };
+        let rows_of = |database: &Database<_>, name| {
+            let table = database.existing_table(name)?.ok_or(flagstone::EngineError::NoTable)?;
+            let snapshot = database.snapshot()?;
+            let mut rows = 0;
+            for row in 0..ROWS {
+                match snapshot.get(table, &row.to_be_bytes()) {
+                    Ok(value) => {
+                        let wanted = if name == "t" && row < 20 { 8 } else { 7 };
+                        assert_eq!(value, Some(vec![wanted; 100]), "{name}, row {row}");
+                        rows += 1;
+                    }
+                    Err(error) => assert!(error.to_string().contains("page"), "{error}"),
+                }
+            }
+            Ok::<_, flagstone::EngineError>(rows)
+        };
+        let read = Arc::new(Mutex::new(BTreeSet::new()));
+        let reads = Arc::clone(&read);
+        let database = opened(Arc::new(move |call| {
+            if let Call::Read(page) = call {
+                reads.lock().unwrap().insert(page);
+            }
+            Ok(())
+        }));
+        let database = database.unwrap();
+        assert_eq!(rows_of(&database, "t"), Ok(ROWS));
+        assert_eq!(rows_of(&database, "u"), Ok(ROWS));
+        drop(database);
+        let pages = read.lock().unwrap().clone();
+        let (mut hidden, mut partly) = (0, 0);
+        for lost in &pages {
+            let lost = *lost;
+            let hook: Hook = Arc::new(move |call| match call {
+                Call::Read(page) if page == lost => Err(NandError::Uncorrectable { page }),
+                _ => Ok(()),
+            });
+            let found = opened(Arc::clone(&hook)).map(|database| {
+                [rows_of(&database, "t"), rows_of(&database, "u")].map(|rows| rows.unwrap_or(0))
+            });
+            match found {
+                Ok([ROWS, ROWS]) => {}
+                Ok(_) => partly += 1,
+                Err(_) => {
+                    hidden += 1;
+                    let target =
+                        SegmentFile::create_growing(SimStorage::new(profile.timing), &profile, 2);
+                    let target = Database::create_on(target.unwrap(), &options()).unwrap();
+                    let source = Hooked { device: device.clone(), hook };
+                    let report = target.salvage_from(source, &options(), |_| ()).unwrap();
+                    assert!(report.rows >= 2 * u64::from(ROWS) - 60, "{lost}: {report:?}");
+                }
+            }
+        }
+        println!(
+            "{end:?}: of {} pages {hidden} hide the database, {partly} some rows",
+            pages.len()
+        );
+        assert!(hidden * 4 < pages.len(), "{hidden} of {}", pages.len());
     }
 }
