@@ -254,10 +254,13 @@ impl Engine {
         if !self.is_claiming(xid) {
             return false;
         }
-        if self.is_poisoned() {
+        if !self.is_poisoned() {
+            self.claim.as_mut().into_iter().for_each(|claim| claim.owner = Owner::Gone);
+        } else if self.claim.take_if(|claim| claim.may_be_committed()).is_some() {
+            // The next session finds out: its group is nobody's here.
+            self.end(xid);
+        } else {
             self.cancel_claim();
-        } else if let Some(claim) = &mut self.claim {
-            claim.owner = Owner::Gone;
         }
         true
     }
@@ -842,7 +845,8 @@ impl Engine {
 
     /// The group of the claim whose flag is being programmed.
     pub(crate) fn flagging_claim(&self) -> Option<GroupId> {
-        let claim = self.claim.as_ref()?;
+        // Once the device has failed its locks may be gone: nobody sees part of it come.
+        let claim = self.claim.as_ref().filter(|_| !self.is_poisoned())?;
         claim.group.filter(|_| claim.phase == Phase::Flagging)
     }
 

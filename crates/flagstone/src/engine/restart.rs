@@ -231,6 +231,7 @@ impl Engine {
                 while let Some(change) = changes.next() {
                     let change = change.map_err(|_| DAMAGED)?;
                     let lsn = newest.0.checked_sub(change.number).ok_or(DAMAGED)?;
+                    self.runs.note_copied(Lsn(lsn));
                     self.put_back(table, change.key, change.op, Lsn(lsn))?;
                 }
             }
@@ -240,6 +241,7 @@ impl Engine {
                     if copied.lsn > cutoff {
                         return Err(NOT_KEPT);
                     }
+                    self.runs.note_copied(copied.lsn);
                     self.put_listed_back(table, copied.delta, copied.lsn)?;
                 }
             }
@@ -281,7 +283,7 @@ impl Engine {
             rolled_back = run.rolled_back;
             list.push(run.run);
         }
-        if lsn.0 < list.len() as u64 {
+        if lsn.0 <= list.len() as u64 {
             return Err(NOT_KEPT);
         }
         self.runs.commit(lsn, &list, &rolled_back);
@@ -412,8 +414,7 @@ impl Engine {
 
     /// Whether what was put back so far takes more than all the memory, with what spilled and will be loaded.
     pub(crate) fn replay_fills_memory(&self) -> bool {
-        let waiting = if self.runs.may_unload() { 0 } else { self.runs.pages_left() };
-        self.deltas_size + waiting * self.payload_size > self.options.memory
+        self.deltas_size + self.runs.pages_to_stay() * self.payload_size > self.options.memory
     }
 
     /// The session only reads: what spilled is loaded as it is read, and let go again.

@@ -24,7 +24,8 @@
 //! - **R5** The versions of a key that savepoints kept apart come under one LSN, folded: they lie in one
 //!   part, and a part becomes deltas as a whole, once all its pages are read.
 //! - **R6** A session that only reads lets go of parts again, when others are read and memory is short: their changes are
-//!   folded with nothing, older or newer, and what comes back is the same.
+//!   folded with nothing, older or newer, and what comes back is the same. Where a checkpoint has copied changes of a run,
+//!   which the session that wrote it may have folded with older ones, the run stays.
 
 use std::ops::Bound;
 
@@ -482,7 +483,9 @@ impl Engine {
         for (lsn, low, high) in self.runs.unload_outside(range) {
             let (first, _) = split_private_key(&low);
             let (last, _) = split_private_key(&high);
-            for id in first.id..=last.id {
+            let named = self.trees.from(first.id as usize).map(|tree| tree.id);
+            let ids: Vec<u32> = named.take_while(|id| *id <= last.id).collect();
+            for id in ids {
                 let table = Table::of(id);
                 let bounds = private_bounds(table, KeyRange::ALL);
                 let begin = low.as_slice().max(&bounds.0);

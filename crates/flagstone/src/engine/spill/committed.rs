@@ -86,6 +86,9 @@ pub(crate) struct Runs {
     totals: Totals,
     /// Nothing is merged: what was loaded may be let go, and is loaded again when it is read (R6).
     may_unload: bool,
+    /// LSNs of runs that stay loaded all the same: a checkpoint copied changes under them, which may have taken in
+    /// older ones.
+    pinned: BTreeSet<Lsn>,
 }
 
 /// Private keys from `low` on, below `high`, of which every part is loaded of commits up to `upto`. None where nothing
@@ -333,7 +336,8 @@ impl Runs {
         floors.extend(self.open.iter().map(|run| run.lsn));
         floors.extend(&self.recovered);
         if self.may_unload {
-            floors.extend(self.unfinished().flat_map(|run| [Lsn(run.lsn.0 - 1), run.lsn]));
+            let before = |lsn: Lsn| Lsn(lsn.0.saturating_sub(1));
+            floors.extend(self.unfinished().flat_map(|run| [before(run.lsn), run.lsn]));
         }
     }
 
@@ -347,12 +351,32 @@ impl Runs {
         self.may_unload
     }
 
+    /// A change of the commit at `lsn` was put back from a copy.
+    pub(crate) fn note_copied(&mut self, lsn: Lsn) {
+        if self.may_unload && self.open.iter().any(|run| run.lsn == lsn) {
+            self.pinned.insert(lsn);
+        }
+    }
+
+    /// Pages that are not loaded and will stay once they are.
+    pub(crate) fn pages_to_stay(&self) -> usize {
+        if !self.may_unload {
+            return self.totals.pages_left;
+        }
+        let left = |run: &CommittedRun| {
+            let parts = run.run.parts.iter().zip(&run.is_loaded);
+            let left = parts.filter(|(_, is_loaded)| !**is_loaded);
+            left.map(|(part, _)| part.pages.len()).sum::<usize>()
+        };
+        self.open.iter().filter(|run| self.pinned.contains(&run.lsn)).map(left).sum()
+    }
+
     /// Takes every loaded part that holds no key of `range` for one that is not: commit, first and last private key
     /// of each.
     pub(super) fn unload_outside(&mut self, range: KeyRange<'_>) -> Vec<(Lsn, Vec<u8>, Vec<u8>)> {
         let mut unloaded = Vec::new();
         self.open.append(&mut self.loaded);
-        for run in &mut self.open {
+        for run in self.open.iter_mut().filter(|run| !self.pinned.contains(&run.lsn)) {
             let inside = run.run.parts_in(range);
             for part in (0..run.run.parts.len()).filter(|part| !inside.contains(part)) {
                 if std::mem::replace(&mut run.is_loaded[part], false) {
