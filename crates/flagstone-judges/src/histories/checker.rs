@@ -94,12 +94,11 @@ fn sort_alike(txns: &[Txn], alike: &mut [(u64, u64, usize)]) {
     let first = first.map_or(0, |(index, _)| index);
     alike[..=first].rotate_right(1);
     for end in 1..alike.len() {
-        for at in (1..=end).rev() {
-            let (before, behind) = (&txns[alike[at - 1].2], &txns[alike[at].2]);
-            if !reads_from(before, behind) {
-                break;
-            }
-            alike.swap(at - 1, at);
+        let writer = &txns[alike[end].2];
+        if let Some(at) =
+            alike[..end].iter().position(|(.., node)| reads_from(&txns[*node], writer))
+        {
+            alike[at..=end].rotate_right(1);
         }
     }
 }

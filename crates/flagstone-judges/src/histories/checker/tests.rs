@@ -315,3 +315,15 @@ fn tables_of_a_thread_as_they_never_were() {
     story.view(Viewer::Cut, vec![Op::Read(churn, Look::Content(72))]);
     assert_eq!(story.forms(), ["restart after a cut: never was"]);
 }
+
+/// Goal: commits by flags, which are told the same place, come behind those that they read from, whoever stands between
+/// them. Method: three of one place, whose ends are in another order.
+#[test]
+fn commits_of_one_place_are_in_the_order_of_their_reads() {
+    let mut story = Story::default();
+    let hidden = |number| [8, 9].map(|operation| Op::Hidden(version(number, operation)));
+    story.beside(1, 9, vec![Op::Read(A, saw(3)), wrote(A, 1)]);
+    story.beside(2, 9, [vec![wrote(B, 2)], hidden(2).to_vec()].concat());
+    story.beside(3, 9, [vec![wrote(A, 3)], hidden(3).to_vec()].concat());
+    assert_eq!(story.forms(), Vec::<String>::new());
+}
