@@ -131,7 +131,7 @@ struct Checker<'a> {
     fates: HashMap<Version, Fate>,
     /// Place of each transaction among all writes that committed; 0 for others.
     places: Vec<u64>,
-    /// Those that have one, in order: what the engine says of it, stamp of the beginning.
+    /// The placed commits in order: LSN of each, and stamp of its beginning.
     order: Vec<(u64, u64)>,
     /// Transactions whose end is unknown, and that somebody has seen (C1).
     seen: HashSet<u32>,

@@ -598,7 +598,7 @@ impl SharedStorage for Synced {
     fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), StorageError> {
         self.require_process()?;
         match self.read_exact_at(target, offset).map_err(host) {
-            // What a medium does not give back once, it may give back when it is asked again.
+            // A medium may give bytes back at the second try.
             Err(error @ StorageError::Host { .. }) if error.is_unreadable() => {
                 self.read_exact_at(target, offset).map_err(host)
             }

@@ -417,7 +417,7 @@ impl Engine {
         self.deltas_size + self.runs.pages_to_stay() * self.payload_size > self.options.memory
     }
 
-    /// The session only reads: what spilled is loaded as it is read, and let go again.
+    /// The session only reads: parts of runs are loaded as they are read, and let go again.
     pub(crate) fn begin_reading(&mut self) {
         self.runs.allow_unloading();
     }
