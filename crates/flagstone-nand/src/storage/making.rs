@@ -48,23 +48,16 @@ impl Making {
         let name = target.file_name().ok_or(OpenDeviceError::NotAFile)?;
         let head = format!(".flagstone-{:016x}-", mix_bytes(0, name.as_encoded_bytes()));
         remove_left(target, &head);
-        let process = Process::current();
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let first = target.with_file_name(format!("{head}new-{}-{number}", process.id()));
         // Whoever gives all of them up waits for the name.
         let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        let storage = FileStorage::create_new(&first, lock).inspect_err(|error| {
-            if *error != (OpenDeviceError::Io { errno: EEXIST }) {
-                let _ = fs::remove_file(&first);
+        let mut refused = Vec::new();
+        let (path, storage) = loop {
+            if let Some(begun) = begin_once(target, &head, lock, &mut refused)? {
+                break begun;
             }
-        })?;
-        let named = storage.inode().and_then(|inode| {
-            let path = target.with_file_name(format!("{head}{inode}"));
-            rename_new(&first, &path).map(|()| path)
-        });
-        let path = named.inspect_err(|_| drop(fs::remove_file(&first)))?;
+        };
         files.push(path.clone());
-        let file = storage.synced();
+        let (file, process) = (storage.synced(), Process::current());
         Ok((Self { file, path, target: target.to_owned(), process }, storage))
     }
 
@@ -124,6 +117,47 @@ pub fn give_up_files() {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|path| remove(path));
 }
 
+/// A new, empty file that is called by its number. None where it has to be begun again: another creation took it for one
+/// that was left before it had its lock (M2), or a file of somebody has the name; its number stays in use
+/// in `refused`.
+fn begin_once(
+    target: &Path,
+    head: &str,
+    lock: FileLock,
+    refused: &mut Vec<FileStorage>,
+) -> Result<Option<(PathBuf, FileStorage)>, OpenDeviceError> {
+    let (process, number) = (Process::current().id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let first = target.with_file_name(format!("{head}new-{process}-{number}"));
+    let storage = match FileStorage::create_new(&first, lock) {
+        Ok(storage) => storage,
+        // A process of this number died at this very place.
+        Err(OpenDeviceError::Io { errno: EEXIST }) => return Ok(None),
+        Err(OpenDeviceError::Locked) => {
+            let _ = fs::remove_file(&first);
+            return Ok(None);
+        }
+        Err(error) => {
+            let _ = fs::remove_file(&first);
+            return Err(error);
+        }
+    };
+    let named = storage.inode().and_then(|inode| {
+        let path = target.with_file_name(format!("{head}{inode}"));
+        rename_new(&first, &path).map(|()| path)
+    });
+    match named {
+        Ok(path) => return Ok(Some((path, storage))),
+        Err(error) => {
+            let _ = fs::remove_file(&first);
+            if error != (OpenDeviceError::Io { errno: EEXIST }) {
+                return Err(error);
+            }
+        }
+    }
+    refused.push(storage);
+    Ok(None)
+}
+
 /// Removes a file that is not whole, and what lies beside it. What cannot be removed stays.
 fn remove(path: &Path) {
     let _ = fs::remove_file(path);
@@ -175,16 +209,19 @@ fn found(data: std::io::Result<fs::Metadata>) -> Result<Option<FileType>, OpenDe
 
 /// Removes what earlier ones left whose processes died, where the directory tells. It is in nobody's way.
 fn remove_left(target: &Path, head: &str) {
-    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let Ok(entries) = fs::read_dir(parent.unwrap_or(Path::new("."))) else { return };
+    let Ok(entries) = fs::read_dir(parent_of(target)) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         if let Some(number) = name.to_str().and_then(|name| name.strip_prefix(head))
-            && is_left(&entry.path(), number).is_ok_and(|(is_left, _lock)| is_left)
+            && let Ok((true, _lock)) = is_left(&entry.path(), number)
         {
             remove(&entry.path());
         }
     }
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether a file is one that was being made, by the number in its name, and nobody is at work on it (M2, M3). It is
@@ -278,6 +315,54 @@ mod tests {
         drop(storage);
         beside.0.appear().unwrap();
         assert_eq!(making.0.appear(), Err(OpenDeviceError::Io { errno: 17 }));
+    }
+
+    /// Goal (M2): whoever begins a file while others begin it gets one. Method: threads that look for what was left again
+    /// and again, and meet files that have no lock yet.
+    #[test]
+    fn who_looks_for_files_that_were_left_keeps_nobody_from_beginning_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("db");
+        let path = begin(&target).0.path().to_str().unwrap().to_owned();
+        let head = &path[path.rfind(".flagstone").unwrap()..=path.rfind('-').unwrap()];
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_done.load(Ordering::Relaxed) {
+                        remove_left(&target, head);
+                    }
+                });
+            }
+            let begun = (0..3000).all(|_| Making::begin(&target, FileLock::Required).is_ok());
+            is_done.store(true, Ordering::Relaxed);
+            assert!(begun);
+        });
+        assert!(names(directory.path()).is_empty());
+    }
+
+    /// Goal (M2): a name that a file of somebody has keeps nobody from making another one. Method: files under the names of
+    /// all numbers that come next.
+    #[test]
+    fn a_number_whose_name_is_taken_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("db");
+        let other = directory.path().join("somebody's");
+        fs::write(&other, b"old").unwrap();
+        let other_number = fs::metadata(&other).unwrap().ino();
+        let made = begin(&target);
+        let path = made.0.path().to_str().unwrap().to_owned();
+        drop(made);
+        let (head, number) = path.rsplit_once('-').unwrap();
+        let number: u64 = number.parse().unwrap();
+        for number in (number..number + 20).filter(|number| *number != other_number) {
+            fs::hard_link(&other, format!("{head}-{number}")).unwrap();
+        }
+        let before = names(directory.path()).len();
+        let begun = [begin(&target), begin(&target), begin(&target)];
+        assert_eq!(names(directory.path()).len(), before + begun.len());
+        drop(begun);
+        assert_eq!(names(directory.path()).len(), before);
     }
 
     /// Goal: a file with two names is not parted. Method: a hard link, made before and while the new file is made.
