@@ -14,7 +14,8 @@
 //!     leaves those of the slots erased.
 //! A2. The mapping counts the appends of a page that are complete, and only they are read. So a torn
 //!     append, or one that a restart cannot vouch for, is not there: whoever appends has logged the
-//!     change, and brings it back as after any lost write (rule D11).
+//!     change, and brings it back as after any lost write (rule D11). A session that only reads may count what stands
+//!     whole, and has to find it from then on ([`Space::see_appends`]).
 //! A3. Only a unit of this session takes appends: what a cut may have left in the slots of an older
 //!     one is not known.
 //! A4. An append is compared and set on unit, life of its block and count (rule D6): on a page that
@@ -38,7 +39,7 @@ use crate::checksum::crc32c;
 use crate::error::SpaceError;
 use crate::flash::Flash;
 use crate::layout::Layout;
-use crate::meta::{PageKind, PageMeta, Placement, get_uint, put_uint};
+use crate::meta::{PageKind, PageMeta, Placement, RawMeta, get_uint, put_uint};
 use crate::runs::{self, ChangeForm};
 use crate::space::Space;
 use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, Version};
@@ -390,6 +391,27 @@ impl<D: Nand> Space<D> {
         }
         self.map.append(page, records.len() as u8);
         Ok(Some(PageInfo { lsn, appends: expected.appends + records.len() as u8, ..*expected }))
+    }
+
+    /// Counts the appends that stand whole on the unit of `page`, for a session that programs nothing: a mount
+    /// left out those since the newest checkpoint. Each holds what was durable when it was made, and from here on
+    /// it has to read. Whether there are more than before.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    pub fn see_appends(&mut self, page: LogicalPage) -> Result<bool, SpaceError> {
+        let Some(at) = self.map.get(page) else { return Ok(false) };
+        // What may have been in flight is read from memory.
+        if self.append_lack(1).is_some() || self.suspects.iter().any(|suspect| suspect.at == at) {
+            return Ok(false);
+        }
+        let RawMeta::Found(meta, _) = self.flash.peek(at)? else { return Ok(false) };
+        let have = self.map.appends(page);
+        let is_whole = (meta.page, meta.kind) == (page, PageKind::Data);
+        let count = if is_whole { self.flash.count_appends(at, &meta)? } else { have };
+        self.map.append(page, count.saturating_sub(have));
+        Ok(count > have)
     }
 
     /// Programs records onto the unit that `expected` names; false when it takes none.

@@ -347,8 +347,11 @@ impl Engine {
         self.deltas_size > self.replay_size_max()
     }
 
-    /// The next leaf behind `at` that something was put back for, by its table and a key; none at the end.
-    pub(crate) fn next_to_meet(&mut self, at: &mut MeetPoint) -> Step<Option<(Table, Vec<u8>)>> {
+    /// The next leaf behind `at` that something was put back for, by its table and a key, and its page; none at the end.
+    pub(crate) fn next_to_meet(
+        &mut self,
+        at: &mut MeetPoint,
+    ) -> Step<Option<(Table, Vec<u8>, LogicalPage)>> {
         while let Some(tree) = self.trees.first_from(at.tree) {
             if at.tree != tree.id as usize {
                 *at = MeetPoint { tree: tree.id as usize, from: Vec::new() };
@@ -360,11 +363,12 @@ impl Engine {
                 continue;
             };
             let table = Table::of(at.tree as u32);
-            match self.place_of(table, &key)?.high {
+            let place = self.place_of(table, &key)?;
+            match place.high {
                 Some(high) => at.from = high,
                 None => at.pass_table(),
             }
-            return Ok(Some((table, key)));
+            return Ok(Some((table, key, place.page)));
         }
         Ok(None)
     }
@@ -377,6 +381,11 @@ impl Engine {
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
         Ok(())
+    }
+
+    /// The base of `page` is read again: there is more of it on flash.
+    pub(crate) fn forget_base(&mut self, page: LogicalPage) {
+        self.pool.remove(page);
     }
 
     /// Memory that restart may fill: no frame needs its share yet.

@@ -177,11 +177,12 @@ fn a_tail_that_outgrows_memory_asks_for_more() {
 }
 
 /// Goal: a session that was cut off is read with the memory that it had, although its log holds more changes than that.
-/// Method: rows all over a table, many times what memory holds; sessions of several lengths.
+/// Method: rows all over a table, many times what memory holds; sessions of several lengths, three of which are read
+/// only with what they had appended since their last checkpoint.
 #[test]
 fn a_reader_needs_no_more_memory_than_the_session_before() {
-    let options = Options::default().with_memory(512 << 10);
-    for seed in 0..5_u64 {
+    for (seed, kib) in [(0, 512), (3, 512), (16, 512), (6, 256), (13, 256)] {
+        let options = Options::default().with_memory(kib << 10);
         let profile = Profile::named("slc-2k").unwrap().with_block_count(300).unwrap();
         let database = Database::create_on(SimNand::new(&profile, seed), &options).unwrap();
         let table = database.table("t").unwrap();
