@@ -21,7 +21,7 @@ use flagstone_nand::{
     CellMode, Crashable, EccNand, EccOwner, Nand, NandError, OpenDeviceError, Profile,
     ProfileError, SegmentFile, SimNand, SimSsd, SimStorage, Translation,
 };
-use flagstone_space::shadow::Restart;
+use flagstone_opponents::shadow::Restart;
 use serde::Serialize;
 
 pub mod classic;

@@ -10,8 +10,8 @@ use flagstone::{
 };
 use flagstone_nand::Nand;
 #[cfg(feature = "seeded-bugs")]
-use flagstone_space::shadow::records::RecordBug;
-use flagstone_space::shadow::{Lack, Restart, ShadowError};
+use flagstone_opponents::shadow::records::RecordBug;
+use flagstone_opponents::shadow::{Lack, Restart, ShadowError};
 use flagstone_space::{BlockReport, LogicalPage, Lsn, SpaceError, SpaceStats};
 use parking_lot::MutexGuard;
 

@@ -6,8 +6,8 @@
 
 use flagstone::{AppendScheme, Appends, Options, OptionsError, PRESETS};
 
-use flagstone_space::evidence::Flags;
-use flagstone_space::shadow::ShadowProtocol;
+use flagstone_opponents::evidence::Flags;
+use flagstone_opponents::shadow::ShadowProtocol;
 
 use crate::classic::Locking;
 

@@ -2,7 +2,7 @@
 //! pool and lock table as the other engines of the lab.
 //!
 //! On et al., "Flag Commit" (TKDE 24(9), 2012), section 4: no-force with a redo log, locks on records,
-//! one flag a transaction and page. The store beneath ([`flagstone_space::shadow::records`]) keeps the
+//! one flag a transaction and page. The store beneath ([`flagstone_opponents::shadow::records`]) keeps the
 //! versions, the flags and the pages of the log; this engine knows which records are whose.
 //!
 //! ```text
@@ -46,7 +46,7 @@
 //! Values must fit into a leaf; there are no savepoints.
 
 use flagstone::Options;
-use flagstone_space::evidence::Flags;
+use flagstone_opponents::evidence::Flags;
 
 use crate::preset::{self, EngineKind};
 

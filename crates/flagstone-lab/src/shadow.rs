@@ -30,7 +30,7 @@
 //! Values must fit into a leaf: the protocols know pages only.
 
 use flagstone::Options;
-use flagstone_space::shadow::ShadowProtocol;
+use flagstone_opponents::shadow::ShadowProtocol;
 
 use crate::preset::{self, EngineKind};
 

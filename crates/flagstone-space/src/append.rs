@@ -35,11 +35,12 @@ use flagstone_nand::{
 };
 
 use crate::blocks::BlockState;
-use crate::checksum::crc32c;
+use crate::bytes::crc32c;
+use crate::bytes::{get_uint, put_uint};
 use crate::error::SpaceError;
 use crate::flash::Flash;
 use crate::layout::Layout;
-use crate::meta::{PageKind, PageMeta, Placement, RawMeta, get_uint, put_uint};
+use crate::meta::{PageKind, PageMeta, Placement, RawMeta};
 use crate::runs::{self, ChangeForm};
 use crate::space::Space;
 use crate::{Cause, GroupId, LogicalPage, Lsn, PageInfo, SpaceBug, Version};

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use flagstone_nand::{Nand, NandError, PhysicalPage, SharedNand};
 
 use crate::bugs::SpaceBug;
-use crate::checksum::crc32c;
+use crate::bytes::crc32c;
 use crate::error::SpaceError;
 use crate::flash::{Flash, SlotProgram};
 use crate::meta::{HEADER_SIZE, PageKind, PageMeta, Placement, RawMeta};

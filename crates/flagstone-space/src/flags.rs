@@ -1,9 +1,8 @@
 //! Flags that commit a group without a record: one partial program in a page's spare area.
 //!
-//! Owns the cells of a flag, which devices carry one, and how long a set flag stays. Whether flags
-//! prove a group committed is decided by [`crate::evidence`]: every page names its group, so that the
-//! links of a chain would say nothing more, and what they hand on before a page goes, a checkpoint of
-//! the mapping says for good.
+//! Owns the cells of a flag, which devices carry one, and how long a set flag stays. One set flag proves a group
+//! committed, as in the paper's protocol CFC: every page names its group, so that the links of a chain would say
+//! nothing more, and what they hand on before a page goes, a checkpoint of the mapping says for good.
 //!
 //! ```text
 //! meta 35  append count, left erased
@@ -24,7 +23,6 @@ use flagstone_nand::{Capabilities, CellMode, Geometry, Nand, NandError, PartialC
 use flagstone_nand::{ProgramPart, ReadPart};
 
 use crate::error::SpaceError;
-use crate::evidence::Flag;
 use crate::flash::Flash;
 use crate::frontier::Stream;
 use crate::meta::{META_SIZE_WITH_FLAGS, PageMeta, Placement, RawMeta};
@@ -80,14 +78,14 @@ pub fn flag_lack(geometry: &Geometry, capabilities: &Capabilities) -> Option<Fla
 }
 
 /// What the cells of a flag show (P1).
-fn vote(cells: &[u8]) -> Flag {
+fn vote(cells: &[u8]) -> bool {
     let fallen: u32 = cells.iter().map(|cell| cell.count_zeros()).sum();
-    if fallen as usize * 4 >= cells.len() * 8 * 3 { Flag::True } else { Flag::First }
+    fallen as usize * 4 >= cells.len() * 8 * 3
 }
 
 impl<D: Nand> Flash<D> {
     /// Metadata and flag of a page; none where metadata do not stand beside raw spare bytes.
-    pub(crate) fn peek_flag(&mut self, number: u32) -> Result<Option<(PageMeta, Flag)>, NandError> {
+    pub(crate) fn peek_flag(&mut self, number: u32) -> Result<Option<(PageMeta, bool)>, NandError> {
         let Placement::RawSpare { offset } = self.layout.placement else { return Ok(None) };
         let Some(page) = self.layout.geometry.page_from_number(number) else { return Ok(None) };
         let mut bytes = [0xFF; META_SIZE_WITH_FLAGS];
@@ -118,7 +116,7 @@ impl<D: Nand> Flash<D> {
             Err(NandError::ProgramFailed { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
-        Ok(matches!(self.peek_flag(number)?, Some((_, Flag::True))))
+        Ok(matches!(self.peek_flag(number)?, Some((_, true))))
     }
 }
 
@@ -207,10 +205,10 @@ mod tests {
 
     #[test]
     fn a_flag_is_what_three_quarters_of_its_cells_show() {
-        assert_eq!(vote(&[0, 0]), Flag::True);
-        assert_eq!(vote(&[0xFF, 0xFF]), Flag::First);
-        assert_eq!(vote(&[0, 0xF0]), Flag::True, "twelve of sixteen");
-        assert_eq!(vote(&[0, 0xF8]), Flag::First, "eleven are in between");
+        assert!(vote(&[0, 0]));
+        assert!(!vote(&[0xFF, 0xFF]));
+        assert!(vote(&[0, 0xF0]), "twelve of sixteen");
+        assert!(!vote(&[0, 0xF8]), "eleven are in between");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use flagstone_nand::{
 use crate::Cause;
 use crate::append::append_lack;
 use crate::bugs::{Bugs, SpaceBug};
-use crate::checksum::crc32c;
+use crate::bytes::crc32c;
 use crate::error::Check;
 use crate::layout::Layout;
 use crate::meta::{META_SIZE, PageMeta, Placement, RawMeta};

@@ -8,7 +8,7 @@
 
 use flagstone_nand::{Capabilities, Geometry, PhysicalPage};
 
-use crate::checksum::crc32c;
+use crate::bytes::crc32c;
 use crate::meta::{META_SIZE, PageKind, PageMeta, Placement};
 use crate::{record, summary};
 

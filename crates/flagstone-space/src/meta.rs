@@ -23,8 +23,9 @@
 
 use flagstone_nand::{Capabilities, Geometry, PhysicalPage};
 
-use crate::checksum::crc32c;
-use crate::code::{self, Correction};
+use crate::bytes::code::{self, Correction};
+use crate::bytes::crc32c;
+use crate::bytes::{get_uint, put_uint};
 use crate::{GroupId, LogicalPage, Lsn, RegionId, Version};
 
 /// Bytes that the first program of a page writes.
@@ -173,16 +174,6 @@ pub(crate) const REGION_MAX: u8 = 31;
 /// A region and the append slots of one of its pages, in one byte.
 pub(crate) const fn region_byte(region: RegionId, slots: u8) -> u8 {
     region.0 & REGION_MAX | slots << 5
-}
-
-pub(crate) fn put_uint(target: &mut [u8], value: u64) {
-    for (byte, source) in target.iter_mut().zip(value.to_le_bytes()) {
-        *byte = source;
-    }
-}
-
-pub(crate) fn get_uint(source: &[u8]) -> u64 {
-    source.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
 impl PageKind {

@@ -34,6 +34,7 @@ use flagstone_nand::{BlockIndex, Geometry, Nand, NandError};
 
 use crate::blocks::BlockState;
 use crate::bugs::Bugs;
+use crate::bytes::get_uint;
 use crate::checkpoint::stored;
 use crate::error::{Check, MountError, Structure};
 use crate::flash::{Flash, NO_APPENDS, ReadFault};
@@ -42,7 +43,7 @@ use crate::groups::{GroupPage, Rank};
 use crate::layout::{BLOCK_ENTRY_SIZE, Layout};
 use crate::log::LogBlock;
 use crate::mapping::UNMAPPED;
-use crate::meta::{Origin, PageKind, PageMeta, get_uint};
+use crate::meta::{Origin, PageKind, PageMeta};
 use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Ring;

@@ -14,9 +14,9 @@ use alloc::vec::Vec;
 
 use flagstone_nand::Geometry;
 
-use crate::checksum::crc32c;
+use crate::bytes::crc32c;
+use crate::bytes::{get_uint, put_uint};
 use crate::groups::Rank;
-use crate::meta::{get_uint, put_uint};
 use crate::options::{GcPolicy, SpaceOptions};
 use crate::{FROZEN_MAX, GroupId, LogicalPage, Version};
 

@@ -12,10 +12,9 @@
 
 use alloc::vec::Vec;
 
-use crate::checksum::crc32c;
-use crate::meta::{
-    Origin, PageKind, PageMeta, REGION_MAX, Standing, get_uint, put_uint, region_byte,
-};
+use crate::bytes::crc32c;
+use crate::bytes::{get_uint, put_uint};
+use crate::meta::{Origin, PageKind, PageMeta, REGION_MAX, Standing, region_byte};
 use crate::{GroupId, LogicalPage, Lsn, RegionId, Version};
 
 const MAGIC: &[u8; 4] = b"FSUM";

@@ -15,7 +15,6 @@ use alloc::vec::Vec;
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
-use crate::evidence::Flag;
 use crate::flash::{Flash, NO_APPENDS, ReadFault};
 use crate::layout::Layout;
 use crate::mapping::UNMAPPED;
@@ -312,7 +311,7 @@ impl Pages {
             }
             _ => None,
         };
-        let is_flagged = flag.is_some_and(|(_, flag)| flag == Flag::True);
+        let is_flagged = flag.is_some_and(|(_, is_set)| is_set);
         // Which of them a checkpoint counts is no matter here: what they hold was durable before.
         let appends = alive(flash.count_appends(at, &meta).map_err(ReadFault::from))?.unwrap_or(0);
         let meta = match appends {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use flagstone::{Durability, EngineError, OpenError, Options, Runtime};
 use flagstone_nand::Nand;
-use flagstone_space::shadow::Restart;
+use flagstone_opponents::shadow::Restart;
 
 use super::script::Direction;
 use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
@@ -27,7 +27,7 @@ pub struct Setup {
     pub space_bug: Option<flagstone_space::SpaceBug>,
     /// A bug of the store of shared pages, or none.
     #[cfg(feature = "seeded-bugs")]
-    pub record_bug: Option<flagstone_space::shadow::records::RecordBug>,
+    pub record_bug: Option<flagstone_opponents::shadow::records::RecordBug>,
 }
 
 impl From<Options> for Setup {

@@ -10,9 +10,9 @@ use flagstone::{
 };
 use flagstone_nand::Nand;
 #[cfg(feature = "seeded-bugs")]
-use flagstone_space::shadow::records::RecordBug;
-use flagstone_space::shadow::records::{Batch, RecordOptions, RecordStats, RecordStore};
-use flagstone_space::shadow::{Restart, ShadowError};
+use flagstone_opponents::shadow::records::RecordBug;
+use flagstone_opponents::shadow::records::{Batch, RecordOptions, RecordStats, RecordStore};
+use flagstone_opponents::shadow::{Restart, ShadowError};
 use flagstone_space::{
     BlockReport, Cause, GroupId, LogicalPage, Lsn, PageInfo, RegionId, SpaceStats, Version,
 };

@@ -4,7 +4,7 @@
 
 use flagstone::{EngineError, Xid};
 use flagstone_nand::Nand;
-use flagstone_space::shadow::records::{Read, RecordStore, Standing};
+use flagstone_opponents::shadow::records::{Read, RecordStore, Standing};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::page::{self, Listed};

@@ -1,6 +1,6 @@
 //! Restart: who committed, what the log has that pages lack, and which pages are written again.
 //!
-//! Owns the order above the store's ([`flagstone_space::shadow::records`], R5): records of committed
+//! Owns the order above the store's ([`flagstone_opponents::shadow::records`], R5): records of committed
 //! transactions and changes of shape are repeated, page by page, in the order of the log, each page
 //! from where its newest version leaves off (H2). All of it counts once the store has given its
 //! verdict.
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use flagstone::parts::{self, Node};
 use flagstone::{EngineError, RecoveryReport, Xid};
 use flagstone_nand::Nand;
-use flagstone_space::shadow::records::{Batch, RecordStore};
+use flagstone_opponents::shadow::records::{Batch, RecordStore};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::log::{self, Edit, Part, Record};

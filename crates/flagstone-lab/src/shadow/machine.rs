@@ -9,7 +9,7 @@ use flagstone::{
     EngineError, EngineStats, Fetch, Fetched, OpenError, Options, RecoveryReport, Step, Stop, Xid,
 };
 use flagstone_nand::Nand;
-use flagstone_space::shadow::{Restart, ShadowError, ShadowOptions, ShadowStats, ShadowStore};
+use flagstone_opponents::shadow::{Restart, ShadowError, ShadowOptions, ShadowStats, ShadowStore};
 use flagstone_space::{
     BlockReport, Cause, LogicalPage, Lsn, PageInfo, RegionId, SpaceStats, Version,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flagstone_space::shadow::Restart;
+use flagstone_opponents::shadow::Restart;
 
 use super::stopping::{EngineTransaction, LatchedSession, Machinery, Stopping};
 use super::{

@@ -9,11 +9,12 @@ use core::ops::Range;
 use flagstone_nand::{Nand, NandError};
 
 use super::{Class, Found, Mount, stands};
+use crate::bytes::get_uint;
 use crate::error::{Check, MountError, Structure};
 use crate::flash::{NO_APPENDS, ReadFault};
 use crate::frozen::{FROZEN_MAX, Frozen};
 use crate::mapping::{Mapping, UNMAPPED};
-use crate::meta::{Origin, Standing, get_uint};
+use crate::meta::{Origin, Standing};
 use crate::record::{FrozenRecord, Record};
 use crate::scan::FoundUnit;
 use crate::stats::ReadPurpose;

@@ -11,7 +11,6 @@ use flagstone_nand::{BlockIndex, Nand, NandError};
 use super::frozen::FrozenLosers;
 use super::{Class, Found, Mount};
 use crate::blocks::BlockState;
-use crate::evidence::{Flag, Flags, Shadow};
 use crate::flash::{NO_APPENDS, ReadFault};
 use crate::groups::{GroupPage, Rank};
 use crate::mapping::UNMAPPED;
@@ -138,7 +137,7 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Decides which open groups a flag has committed, by the rules of evidence: their pages are
+    /// Decides which open groups a flag has committed, where any page of them has one: their pages are
     /// versions like others (U2).
     fn judge_flags(&mut self) -> Result<(), NandError> {
         if !self.space.carries_flags() {
@@ -159,29 +158,26 @@ impl<D: Nand> Mount<D> {
         let groups = evidence.iter().filter(tells).map(|(_, meta)| meta.group);
         let groups: BTreeSet<_> =
             groups.filter(|group| self.space.groups.is_open(*group)).collect();
-        let mut shadows = Vec::new();
+        let mut committed = BTreeSet::new();
         for (at, meta) in evidence.iter().filter(|(_, meta)| groups.contains(&meta.group)) {
-            if let Some(flag) = self.flag_of(*at, meta)? {
-                let (at, page, version, xid) = (*at, meta.page, meta.version, meta.group);
-                shadows.push(Shadow { at, page, version, xid, order: 0, link: None, flag });
+            if self.is_flagged(*at, meta)? {
+                self.space.flags.insert(*at, meta.group);
+                committed.insert(meta.group);
             }
         }
-        let committed = Flags::Cfc.committed(&shadows);
-        let proofs = shadows.iter().filter(|shadow| shadow.flag == Flag::True);
-        self.space.flags.extend(proofs.map(|proof| (proof.at, proof.xid)));
         self.report.unflagged_groups = groups.difference(&committed).copied().collect();
         committed.iter().for_each(|group| self.take_group(*group));
         self.report.flagged_groups = committed.into_iter().collect();
         Ok(())
     }
 
-    /// What a page says of its group's commit.
-    fn flag_of(&mut self, at: u32, meta: &PageMeta) -> Result<Option<Flag>, NandError> {
+    /// Whether a page says that its group is committed.
+    fn is_flagged(&mut self, at: u32, meta: &PageMeta) -> Result<bool, NandError> {
         Ok(match meta.standing {
-            Standing::Flagged => self.space.flash.peek_flag(at)?.map(|(_, flag)| flag),
+            Standing::Flagged => self.space.flash.peek_flag(at)?.is_some_and(|(_, is_set)| is_set),
             // A copy that was made when the group was committed for good.
-            Standing::Committed => Some(Flag::True),
-            Standing::Plain | Standing::History => None,
+            Standing::Committed => true,
+            Standing::Plain | Standing::History => false,
         })
     }
 

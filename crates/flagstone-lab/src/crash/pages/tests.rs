@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use flagstone_nand::{Profile, SimNand};
-use flagstone_space::shadow::Restart;
+use flagstone_opponents::shadow::Restart;
 #[cfg(feature = "seeded-bugs")]
-use flagstone_space::shadow::records::RecordBug;
+use flagstone_opponents::shadow::records::RecordBug;
 
 use super::*;
 use crate::crash::explore::{self, Limits, Scenario};
