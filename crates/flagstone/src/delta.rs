@@ -63,9 +63,7 @@ pub(crate) use chunk::key_head;
 pub(crate) use cursor::Sum;
 pub(crate) use cursor::{Entry, Versions};
 pub(crate) use map::{DeltaMap, DeltaSize, DroppedRefs, KeyRange};
-#[cfg(test)]
-pub(crate) use op::encode_delta;
-pub(crate) use op::{Op, decode_delta, put_varint, take_varint, varint_size};
+pub(crate) use op::{Op, put_varint, take_varint, varint_size};
 pub(crate) use packed::{Unpacker, pack};
 pub(crate) use patch::{Patch, PatchBuf};
 pub(crate) use value::{OutOfLine, Value, apply};

@@ -52,9 +52,7 @@ pub(crate) use self::codec::{Cursor, ItemBuf, Items, RecordFault, put_varint};
 pub(crate) use self::fragment::reseal_all;
 pub(crate) use self::fragment::{HEADER_SIZE, Header as FragmentHeader, parse as parse_fragment};
 pub(crate) use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors, whole_frame};
-pub(crate) use self::record::{Blob, Changes, ClaimedSpan, Copies, Install, Record, Separator};
-#[cfg(test)]
-pub(crate) use self::record::{CopiedDelta, LoggedDelta};
+pub(crate) use self::record::{Blob, ClaimedSpan, Install, Record, Separator};
 pub(crate) use self::writer::{Flush, LogWriter};
 
 /// How log pages are divided.

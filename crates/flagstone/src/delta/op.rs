@@ -8,7 +8,6 @@
 //!       | 2 bytes                put of an out-of-line value, opaque descriptor
 //!       | 3 value_size run*      patch
 //! run   = gap size bytes         gap: distance from the end of the run before
-//! delta = key_size key op_size op    in logs of before: see `packed`
 //! ```
 //!
 //! All sizes and gaps are varints (LEB128, at most 5 bytes).
@@ -154,43 +153,11 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Appends one self-delimiting delta to `out`: no record is written with it any more.
-#[cfg(test)]
-pub(crate) fn encode_delta(key: &[u8], op: Op<'_>, out: &mut Vec<u8>) {
-    put_varint(out, size_of_slice(key));
-    out.extend_from_slice(key);
-    put_varint(out, op.encoded_size() as u32);
-    op.encode(out);
-}
-
-#[cfg(test)]
-/// Size of `encode_delta`'s output in bytes.
-pub(crate) fn encoded_delta_size(key: &[u8], op: Op<'_>) -> usize {
-    let body = op.encoded_size();
-    varint_size(size_of_slice(key)) + key.len() + varint_size(body as u32) + body
-}
-
-/// Reads one delta; gives key, operation and the bytes behind it.
-///
-/// # Errors
-///
-/// The first check that failed; `bytes` may be anything (O3).
-pub(crate) fn decode_delta(bytes: &[u8]) -> Result<(&[u8], Op<'_>, &[u8]), DeltaFault> {
-    let (key, rest) = take_sized(bytes).ok_or(DeltaFault::Truncated)?;
-    let (body, rest) = take_sized(rest).ok_or(DeltaFault::Truncated)?;
-    Ok((key, Op::decode(body)?, rest))
-}
-
 /// Length of a key or value as the encoding holds it; both are bounded by the page or by
 /// `VALUE_SIZE_MAX`, far below 4 GiB.
 pub(super) fn size_of_slice(bytes: &[u8]) -> u32 {
     debug_assert!(u32::try_from(bytes.len()).is_ok(), "keys and values stay below 4 GiB");
     bytes.len() as u32
-}
-
-fn take_sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (size, rest) = take_varint(bytes)?;
-    rest.split_at_checked(size as usize)
 }
 
 /// Appends a varint: 7 bits a byte, low bits first.

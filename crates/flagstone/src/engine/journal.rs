@@ -10,9 +10,7 @@ use super::checkpoint::MasterRun;
 use super::transaction::{Transaction, split_private_key};
 use super::value::Descriptor;
 use crate::delta::{KeyRange, pack};
-use crate::log::{
-    Blob, Changes, ClaimedSpan, Copies, Install, ItemBuf, LogWriter, Record, Separator,
-};
+use crate::log::{Blob, ClaimedSpan, Install, ItemBuf, LogWriter, Record, Separator};
 
 /// What an install record says.
 pub(crate) struct InstallParts<'a> {
@@ -47,7 +45,7 @@ impl Engine {
             appends: appends.items(),
             runs: runs.items(),
             dropped: dropped.items(),
-            changes: Changes::Packed(&[]),
+            changes: &[],
         };
         let lsn = self.log.append_with(|out| {
             head.encode(out);
@@ -166,8 +164,7 @@ pub(crate) fn append_copies(
     }
     if count > 0 {
         log.open();
-        let copies = Copies::Packed { newest, changes: &changes };
-        log.append(&Record::Copy { cycle, tree: tree.id, copies });
+        log.append(&Record::Copy { cycle, tree: tree.id, newest, changes: &changes });
     }
     (count, last.filter(|_| more).map(<[u8]>::to_vec))
 }

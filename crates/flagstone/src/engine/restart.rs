@@ -18,9 +18,9 @@ use super::descent::Seek;
 use super::spill::Run;
 use super::{Engine, MERGE_PAGES, Step, Table, UNPACKED_MAX};
 use crate::bugs::SeededBug;
-use crate::delta::{KeyRange, Op, Unpacker, decode_delta};
+use crate::delta::{KeyRange, Op, Unpacker};
 use crate::error::Corruption;
-use crate::log::{Changes, Copies, Cursor, Install, Items, LogWriter, Record};
+use crate::log::{Cursor, Install, Items, LogWriter, Record};
 use crate::node::NodeView;
 use crate::options::Compaction;
 
@@ -165,8 +165,8 @@ impl Engine {
                 self.keep_apart(lsn)?;
             }
             Record::Open { .. } if is_first => self.keep_apart(lsn)?,
-            Record::Copy { cycle, tree, copies } if is_first && *cycle == master.cycle => {
-                self.replay_copies(master.cutoff, Table::of(*tree), copies)?;
+            Record::Copy { cycle, tree, newest, changes } if is_first && *cycle == master.cycle => {
+                self.replay_copies(master.cutoff, Table::of(*tree), *newest, changes)?;
             }
             _ => {}
         }
@@ -187,31 +187,19 @@ impl Engine {
         &mut self,
         phase: Replay,
         lsn: Lsn,
-        changes: &Changes<'_>,
+        changes: &[u8],
     ) -> Result<(), Corruption> {
         let is_wanted = |table: Table| match phase {
             Replay::All => true,
             Replay::WithoutCommits => table == CATALOG,
             Replay::CommitsOnly => table != CATALOG,
         };
-        match changes {
-            Changes::Packed(bytes) => {
-                let mut changes = Unpacker::new(bytes);
-                while let Some(change) = changes.next() {
-                    let change = change.map_err(|_| DAMAGED)?;
-                    let table = Table::of(u32::try_from(change.number).map_err(|_| DAMAGED)?);
-                    if is_wanted(table) {
-                        self.put_back(table, change.key, change.op, lsn)?;
-                    }
-                }
-            }
-            Changes::Listed(items) => {
-                for delta in items.iter() {
-                    let delta = delta.map_err(|_| DAMAGED)?;
-                    if is_wanted(Table::of(delta.tree)) {
-                        self.put_listed_back(Table::of(delta.tree), delta.delta, lsn)?;
-                    }
-                }
+        let mut changes = Unpacker::new(changes);
+        while let Some(change) = changes.next() {
+            let change = change.map_err(|_| DAMAGED)?;
+            let table = Table::of(u32::try_from(change.number).map_err(|_| DAMAGED)?);
+            if is_wanted(table) {
+                self.put_back(table, change.key, change.op, lsn)?;
             }
         }
         Ok(())
@@ -222,36 +210,20 @@ impl Engine {
         &mut self,
         cutoff: Lsn,
         table: Table,
-        copies: &Copies<'_>,
+        newest: Lsn,
+        changes: &[u8],
     ) -> Result<(), Corruption> {
-        match copies {
-            Copies::Packed { newest, .. } if *newest > cutoff => return Err(NOT_KEPT),
-            Copies::Packed { newest, changes } => {
-                let mut changes = Unpacker::new(changes);
-                while let Some(change) = changes.next() {
-                    let change = change.map_err(|_| DAMAGED)?;
-                    let lsn = newest.0.checked_sub(change.number).ok_or(DAMAGED)?;
-                    self.runs.note_copied(Lsn(lsn));
-                    self.put_back(table, change.key, change.op, Lsn(lsn))?;
-                }
-            }
-            Copies::Listed(items) => {
-                for copied in items.iter() {
-                    let copied = copied.map_err(|_| DAMAGED)?;
-                    if copied.lsn > cutoff {
-                        return Err(NOT_KEPT);
-                    }
-                    self.runs.note_copied(copied.lsn);
-                    self.put_listed_back(table, copied.delta, copied.lsn)?;
-                }
-            }
+        if newest > cutoff {
+            return Err(NOT_KEPT);
+        }
+        let mut changes = Unpacker::new(changes);
+        while let Some(change) = changes.next() {
+            let change = change.map_err(|_| DAMAGED)?;
+            let lsn = newest.0.checked_sub(change.number).ok_or(DAMAGED)?;
+            self.runs.note_copied(Lsn(lsn));
+            self.put_back(table, change.key, change.op, Lsn(lsn))?;
         }
         Ok(())
-    }
-
-    fn put_listed_back(&mut self, table: Table, delta: &[u8], lsn: Lsn) -> Result<(), Corruption> {
-        let (key, op, _) = decode_delta(delta).map_err(|_| DAMAGED)?;
-        self.put_back(table, key, op, lsn)
     }
 
     fn put_back(
@@ -501,8 +473,8 @@ mod tests {
     use flagstone_space::GroupId;
 
     use super::{Engine, Lsn, Master, Replay, Table};
-    use crate::delta::{Op, encode_delta, pack};
-    use crate::log::{Changes, CopiedDelta, Copies, ItemBuf, Record};
+    use crate::delta::{Op, pack};
+    use crate::log::{ItemBuf, Record};
     use crate::{Budget, Database, Options};
 
     /// A commit of these changes was found in the log; false when it is damage.
@@ -522,7 +494,7 @@ mod tests {
             appends: appends.items(),
             runs: runs.items(),
             dropped: dropped.items(),
-            changes: Changes::Packed(&changes),
+            changes: &changes,
         };
         let lsn = Lsn(engine.durable().0 + 1);
         engine.replay(&Master::default(), Replay::All, lsn, &record).is_ok()
@@ -551,7 +523,7 @@ mod tests {
     }
 
     /// Goal: a copy of a change says an LSN that the log can have had (rule D17 holds whatever was read). Method: copies
-    /// from above the cutoff, whose checksums hold, in both forms, and one at it.
+    /// from above the cutoff, whose checksums hold, and one at it.
     #[test]
     fn copies_from_above_the_cutoff_are_damage() {
         let profile = Profile::named("slc-2k").unwrap();
@@ -560,20 +532,13 @@ mod tests {
         let mut engine = database.runtime().engine();
         let cutoff = engine.durable();
         let master = Master { cutoff, ..Master::default() };
-        let mut replayed = |copies: Copies<'_>| {
-            let record = Record::Copy { cycle: master.cycle, tree: table.id, copies };
-            engine.replay(&master, Replay::All, Lsn(cutoff.0 + 1), &record).is_ok()
-        };
         for (newest, is_sound) in [(cutoff.0, true), (cutoff.0 + 1, false), (u64::MAX, false)] {
             let mut changes = Vec::new();
             pack(&[], 0, b"a", Op::Put(b"1"), &mut changes);
-            let packed = Copies::Packed { newest: Lsn(newest), changes: &changes };
-            assert_eq!(replayed(packed), is_sound, "packed, {newest}");
-            let mut delta = Vec::new();
-            encode_delta(b"a", Op::Put(b"1"), &mut delta);
-            let mut listed = ItemBuf::EMPTY;
-            listed.push(CopiedDelta { lsn: Lsn(newest), delta: &delta });
-            assert_eq!(replayed(Copies::Listed(listed.items())), is_sound, "listed, {newest}");
+            let (cycle, newest) = (master.cycle, Lsn(newest));
+            let record = Record::Copy { cycle, tree: table.id, newest, changes: &changes };
+            let replayed = engine.replay(&master, Replay::All, Lsn(cutoff.0 + 1), &record);
+            assert_eq!(replayed.is_ok(), is_sound, "{newest:?}");
         }
     }
 

@@ -12,11 +12,6 @@
 //! 8 Commit      changes to the end, with their trees
 //! 9 Commit      group | appends: list | runs: list | dropped: list | the rest as 8
 //! 10 Copy       cycle | tree | newest LSN | changes to the end, with how far below it each is
-//!
-//! of before, read alone:
-//! 1 Commit      xid | group | runs: list | dropped: list | deltas: last
-//! 3 Copy        cycle | tree | deltas: last
-//! 5 Commit      xid | group | appends: list | the rest as 1
 //! ```
 //!
 //! Changes are packed as the delta module says, opaque here. Most commits are small, and have nothing else.
@@ -27,15 +22,6 @@ use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn, Version};
 
 use super::codec::{Cursor, Item, Items, RecordFault, put_bytes, put_varint};
 use super::{COUNTER_BITS, COUNTER_MASK, EPOCH_MAX, lsn};
-
-/// A change of one key in a log of before, as the delta module decodes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LoggedDelta<'a> {
-    /// Tree of the key.
-    pub tree: u32,
-    /// Key and operation, opaque here.
-    pub delta: &'a [u8],
-}
 
 /// A child of an inner node and the key that it starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,38 +35,6 @@ pub(crate) struct Separator<'a> {
 /// Bytes that mean something to whoever wrote them: a key, a descriptor, a spilled run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blob<'a>(pub &'a [u8]);
-
-/// A delta copied to the tail of a log of before, with the LSN of its commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CopiedDelta<'a> {
-    /// LSN of the commit that made it.
-    pub lsn: Lsn,
-    /// Key and operation, opaque here.
-    pub delta: &'a [u8],
-}
-
-/// Changes of a commit, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Changes<'a> {
-    /// Packed; the number of each is its tree.
-    Packed(&'a [u8]),
-    /// Each for itself.
-    Listed(Items<'a, LoggedDelta<'a>>),
-}
-
-/// Changes of older commits, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copies<'a> {
-    /// Packed; the number of each says how far below `newest` its commit is.
-    Packed {
-        /// No LSN of them is above it.
-        newest: Lsn,
-        /// The changes.
-        changes: &'a [u8],
-    },
-    /// Each for itself.
-    Listed(Items<'a, CopiedDelta<'a>>),
-}
 
 /// A structure change, idempotent by (tree, level, key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,8 +75,8 @@ pub(crate) enum Record<'a> {
         group: GroupId,
         /// Appends of that group: no mount finds them by itself.
         appends: Items<'a, GroupAppend>,
-        /// Its changes.
-        changes: Changes<'a>,
+        /// Its changes, packed; the number of each is its tree.
+        changes: &'a [u8],
         /// Its spilled changes.
         runs: Items<'a, Blob<'a>>,
         /// Descriptors of large values that it stored and no longer needs.
@@ -136,8 +90,10 @@ pub(crate) enum Record<'a> {
         cycle: u32,
         /// Tree of the deltas.
         tree: u32,
-        /// The deltas.
-        copies: Copies<'a>,
+        /// No LSN of the deltas is above it.
+        newest: Lsn,
+        /// The deltas, packed; the number of each says how far below `newest` its commit is.
+        changes: &'a [u8],
     },
     /// A group of claimed leaves was committed by a flag before this record, or is by the next one;
     /// nothing rests on it but the order of what was changed before and after.
@@ -156,11 +112,8 @@ pub(crate) enum Record<'a> {
     },
 }
 
-const KIND_COMMIT_LISTED: u8 = 1;
 const KIND_INSTALL: u8 = 2;
-const KIND_COPY_LISTED: u8 = 3;
 const KIND_CLAIMED: u8 = 4;
-const KIND_COMMIT_LISTED_APPENDED: u8 = 5;
 const KIND_OPEN: u8 = 7;
 const KIND_COMMIT: u8 = 8;
 const KIND_COMMIT_GROUP: u8 = 9;
@@ -182,17 +135,18 @@ impl<'a> Record<'a> {
                     runs.put(out);
                     dropped.put(out);
                 }
-                changes.encode(out);
+                out.extend_from_slice(changes);
             }
             Self::Install(install) => {
                 out.push(KIND_INSTALL);
                 install.encode(out);
             }
-            Self::Copy { cycle, tree, copies } => {
+            Self::Copy { cycle, tree, newest, changes } => {
                 out.push(KIND_COPY);
                 put_varint(out, u64::from(*cycle));
                 put_varint(out, u64::from(*tree));
-                copies.encode(out);
+                put_lsn(out, *newest);
+                out.extend_from_slice(changes);
             }
             Self::Claimed { group, spans, .. } if spans.is_empty() => {
                 out.push(KIND_CLAIMED);
@@ -232,36 +186,20 @@ impl<'a> Record<'a> {
                 appends: Items::default(),
                 runs: Items::default(),
                 dropped: Items::default(),
-                changes: Changes::Packed(input.take_rest()),
+                changes: input.take_rest(),
             },
             KIND_COMMIT_GROUP => Self::Commit {
                 group: GroupId(input.varint()?),
                 appends: Items::take(input)?,
                 runs: Items::take(input)?,
                 dropped: Items::take(input)?,
-                changes: Changes::Packed(input.take_rest()),
+                changes: input.take_rest(),
             },
-            KIND_COMMIT_LISTED | KIND_COMMIT_LISTED_APPENDED => {
-                let _xid = input.varint()?;
-                let group = GroupId(input.varint()?);
-                let appends = match kind {
-                    KIND_COMMIT_LISTED => Items::default(),
-                    _ => Items::take(input)?,
-                };
-                let (runs, dropped) = (Items::take(input)?, Items::take(input)?);
-                let changes = Changes::Listed(Items::take_last(input)?);
-                Self::Commit { group, appends, runs, dropped, changes }
-            }
             KIND_INSTALL => Self::Install(Install::decode(input)?),
             KIND_COPY => {
                 let (cycle, tree) = (input.varint32()?, input.varint32()?);
                 let newest = take_lsn(input)?;
-                let copies = Copies::Packed { newest, changes: input.take_rest() };
-                Self::Copy { cycle, tree, copies }
-            }
-            KIND_COPY_LISTED => {
-                let (cycle, tree) = (input.varint32()?, input.varint32()?);
-                Self::Copy { cycle, tree, copies: Copies::Listed(Items::take_last(input)?) }
+                Self::Copy { cycle, tree, newest, changes: input.take_rest() }
             }
             KIND_CLAIMED => Self::Claimed {
                 group: GroupId(input.varint()?),
@@ -276,27 +214,6 @@ impl<'a> Record<'a> {
             KIND_OPEN => Self::Open { epoch: input.varint32()? },
             unknown => return Err(RecordFault::UnknownKind(unknown)),
         })
-    }
-}
-
-impl Changes<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Packed(changes) => out.extend_from_slice(changes),
-            Self::Listed(_) => debug_assert!(false, "changes are written packed"),
-        }
-    }
-}
-
-impl Copies<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Packed { newest, changes } => {
-                put_lsn(out, *newest);
-                out.extend_from_slice(changes);
-            }
-            Self::Listed(_) => debug_assert!(false, "copies are written packed"),
-        }
     }
 }
 
@@ -316,17 +233,6 @@ impl<'a> Install<'a> {
         let (deletes, trims) = (Items::take(input)?, Items::take(input)?);
         let dropped = Items::take(input)?;
         Ok(Self { group, tree, level, deletes, trims, dropped, puts: Items::take_last(input)? })
-    }
-}
-
-impl<'a> Item<'a> for LoggedDelta<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, u64::from(self.tree));
-        put_bytes(out, self.delta);
-    }
-
-    fn decode(input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
-        Ok(Self { tree: input.varint32()?, delta: input.bytes()? })
     }
 }
 
@@ -351,18 +257,7 @@ impl<'a> Item<'a> for Blob<'a> {
     }
 }
 
-impl<'a> Item<'a> for CopiedDelta<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_lsn(out, self.lsn);
-        put_bytes(out, self.delta);
-    }
-
-    fn decode(input: &mut Cursor<'a>) -> Result<Self, RecordFault> {
-        Ok(Self { lsn: take_lsn(input)?, delta: input.bytes()? })
-    }
-}
-
-/// Beside the count of an append: the record says what it stands on. Those of before do not.
+/// Beside the count of an append: the version that it stands on follows.
 const ONTO_FOLLOWS: u8 = 0x80;
 
 impl Item<'_> for GroupAppend {
@@ -380,10 +275,10 @@ impl Item<'_> for GroupAppend {
         let (at, sequence) = (input.varint32()?, input.varint32()?);
         let version = Version(input.varint()?);
         let count = input.byte()?;
-        let onto = match count & ONTO_FOLLOWS {
-            0 => 0,
-            _ => version.0.checked_sub(input.varint()?).ok_or(RecordFault::NumberRange)?,
-        };
+        if count & ONTO_FOLLOWS == 0 {
+            return Err(RecordFault::NumberRange);
+        }
+        let onto = version.0.checked_sub(input.varint()?).ok_or(RecordFault::NumberRange)?;
         let (count, onto) = (count & !ONTO_FOLLOWS, Version(onto));
         Ok(Self { page, at, sequence, count, version, onto })
     }

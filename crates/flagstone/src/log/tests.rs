@@ -116,7 +116,7 @@ const PAGES_PER_BLOCK: usize = 4;
 fn drain(reader: &mut LogReader, records: &mut Vec<(Lsn, Vec<u8>)>) {
     while let Some(next) = reader.next_record() {
         let (lsn, record) = next.expect("the checksum holds, so the record decodes");
-        let Record::Commit { changes: Changes::Packed(changes), .. } = record else {
+        let Record::Commit { changes, .. } = record else {
             panic!("only commits are written here")
         };
         records.push((lsn, changes.to_vec()));
@@ -127,7 +127,7 @@ fn commit(writer: &mut LogWriter, changes: &[u8]) -> Lsn {
     writer.append(&Record::Commit {
         group: GroupId::NONE,
         appends: Items::default(),
-        changes: Changes::Packed(changes),
+        changes,
         runs: Items::default(),
         dropped: Items::default(),
     })
@@ -689,26 +689,4 @@ fn every_damaged_byte_gives_a_prefix_and_a_fault_unless_it_is_at_the_end() {
             assert!(!(noticed && (in_last || is_complete)), "page {page} offset {offset}");
         }
     }
-}
-
-/// Goal: logs of before are read. Method: their records, byte by byte.
-#[test]
-fn records_of_before_are_read() {
-    let delta = b"\x01k\x02\x01v";
-    let listed = [&[1, 3, 5][..], delta].concat();
-    let mut items = ItemBuf::default();
-    items.push(LoggedDelta { tree: 3, delta });
-    let changes = Changes::Listed(items.items());
-    for head in [&[1, 7, 9, 0, 0][..], &[5, 7, 9, 0, 0, 0]] {
-        let bytes = [head, &listed].concat();
-        let Ok(Record::Commit { group, changes: read, .. }) = Record::decode(&bytes) else {
-            panic!("{bytes:?} is a commit")
-        };
-        assert_eq!((group, read), (GroupId(9), changes));
-    }
-    let bytes = [&[3, 8, 3, 1, 1, 5, 5][..], delta].concat();
-    let mut items = ItemBuf::default();
-    items.push(CopiedDelta { lsn: lsn(1, 5), delta });
-    let copies = Copies::Listed(items.items());
-    assert_eq!(Record::decode(&bytes), Ok(Record::Copy { cycle: 8, tree: 3, copies }));
 }

@@ -13,12 +13,12 @@ use super::log::SalvagedLog;
 use super::pages::{Piece, SalvagedPages, piece_at};
 use super::write::Writer;
 use super::{DoubtCause, KeySpan, MissingCause, SalvageError, SalvageReport, source_lost};
-use crate::delta::{Op, Unpacker, Value, apply, decode_delta};
+use crate::delta::{Op, Unpacker, Value, apply};
 use crate::engine::{
     CATALOG, Input, Master, MasterRun, Table, is_name, is_rolled_back, named_table, run_entries,
     split_private_key, successor,
 };
-use crate::log::{Changes, Copies, Cursor, Record};
+use crate::log::{Cursor, Record};
 use crate::node::{NodeView, ValueRef};
 
 /// A change of a key: where it stands among others, and what it does.
@@ -369,32 +369,18 @@ fn take_changes(
     put: &mut impl FnMut(u32, &[u8], Op<'_>, Lsn),
 ) -> Option<()> {
     match Record::decode(record).ok()? {
-        Record::Commit { changes: Changes::Packed(bytes), .. } => {
-            let mut changes = Unpacker::new(bytes);
+        Record::Commit { changes, .. } => {
+            let mut changes = Unpacker::new(changes);
             while let Some(change) = changes.next() {
                 let change = change.ok()?;
                 put(u32::try_from(change.number).ok()?, change.key, change.op, lsn);
             }
         }
-        Record::Commit { changes: Changes::Listed(items), .. } => {
-            for delta in items.iter() {
-                let delta = delta.ok()?;
-                let (key, op, _) = decode_delta(delta.delta).ok()?;
-                put(delta.tree, key, op, lsn);
-            }
-        }
-        Record::Copy { tree, copies: Copies::Packed { newest, changes }, .. } => {
+        Record::Copy { tree, newest, changes, .. } => {
             let mut changes = Unpacker::new(changes);
             while let Some(change) = changes.next() {
                 let change = change.ok()?;
                 put(tree, change.key, change.op, Lsn(newest.0.checked_sub(change.number)?));
-            }
-        }
-        Record::Copy { tree, copies: Copies::Listed(items), .. } => {
-            for copied in items.iter() {
-                let copied = copied.ok()?;
-                let (key, op, _) = decode_delta(copied.delta).ok()?;
-                put(tree, key, op, copied.lsn);
             }
         }
         Record::Install(_) | Record::Claimed { .. } | Record::Open { .. } => {}
