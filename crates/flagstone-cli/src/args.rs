@@ -20,7 +20,7 @@ pub(crate) use create::{CompactArgs, CreateArgs, NewArgs};
 pub(crate) use device::{ProbeArgs, WearArgs};
 pub(crate) use lab::{
     BenchArgs, CompareArgs, CrashArgs, CrossoverArgs, DemoArgs, QuickstartArgs, RawLab,
-    ReproduceArgs,
+    ReproduceArgs, results_directory,
 };
 pub(crate) use listings::{CompletionsArgs, ManArgs, PresetsArgs, ProfilesArgs};
 pub(crate) use rows::{GetArgs, KeyArgs, PutArgs, RenameArgs, ScanArgs, TableArgs};

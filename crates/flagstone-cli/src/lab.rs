@@ -10,7 +10,7 @@ use flagstone_lab::crossover::{self, Crossover, Line, Pattern};
 use flagstone_lab::reproduce::rule::Verdict;
 use flagstone_lab::reproduce::{self, Effort, Reproduction, Request};
 
-use crate::args::{CompareArgs, CrossoverArgs, RawLab, ReproduceArgs};
+use crate::args::{CompareArgs, CrossoverArgs, RawLab, ReproduceArgs, results_directory};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Form, Output};
@@ -41,7 +41,7 @@ fn crossover(args: &CrossoverArgs, output: &mut Output) -> Result<Exit, Failure>
     });
     progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
     let measured = result?;
-    measured.write(Path::new(&args.out))?;
+    measured.write(&results_directory(args.out.as_deref(), args.quick))?;
     output.show(&measured, || crossover_text(&measured))?;
     Ok(Exit::Ok)
 }
@@ -81,7 +81,7 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<Exit, Failure> {
     });
     progress.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
     let measured = result?;
-    measured.write(Path::new(&args.out))?;
+    measured.write(&results_directory(args.out.as_deref(), args.quick))?;
     output.show(&measured, || compare_text(&measured))?;
     Ok(Exit::Ok)
 }
@@ -130,17 +130,18 @@ fn compare_text(measured: &Comparison) -> String {
 
 /// Runs `lab reproduce`: a claim that differs is an answer, not a failure.
 fn reproduce(args: &ReproduceArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let out = results_directory(args.out.as_deref(), args.quick);
     let request = Request {
         paper: args.paper.clone(),
         figure: args.figure.clone(),
         effort: if args.quick { Effort::Quick } else { Effort::Full },
         seed: args.seed,
         threads: args.threads.map_or_else(cores, |threads| threads as usize),
-        resume: (args.resume || args.draw_only).then(|| args.out.clone().into()),
+        resume: (args.resume || args.draw_only).then(|| out.clone()),
         draw_only: args.draw_only,
     };
     let reproduction = run(&request, output.form())?;
-    let page = reproduce::write(&reproduction, Path::new(&args.out))?;
+    let page = reproduce::write(&reproduction, &out)?;
     output.show(&reproduction.summary(), || text(&reproduction, &page))?;
     Ok(Exit::Ok)
 }

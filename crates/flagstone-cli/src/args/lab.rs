@@ -1,6 +1,6 @@
 //! Arguments of the commands that run workloads.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -206,6 +206,12 @@ pub(crate) enum RawLab {
     Compare(CompareArgs),
 }
 
+/// Where results go: those of smaller sizes never take the place of the others.
+pub(crate) fn results_directory(out: Option<&Path>, is_quick: bool) -> PathBuf {
+    let default = Path::new(if is_quick { "results/quick" } else { "results" });
+    out.unwrap_or(default).to_owned()
+}
+
 /// Arguments of `lab compare`.
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
@@ -215,9 +221,9 @@ pub(crate) struct CompareArgs {
     /// Shorter runs.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Directory for the results.
-    #[arg(long, value_name = "DIR", default_value = "results")]
-    pub(crate) out: String,
+    /// Directory for the results [default: results, with --quick results/quick].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
     /// Runs at a time [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Option<u32>,
@@ -235,9 +241,9 @@ pub(crate) struct CrossoverArgs {
     /// Profile of the simulated chip: one that carries flags.
     #[arg(long, value_name = "PROFILE", default_value = "slc-2k")]
     pub(crate) profile: String,
-    /// Directory for the results.
-    #[arg(long, value_name = "DIR", default_value = "results")]
-    pub(crate) out: String,
+    /// Directory for the results [default: results, with --quick results/quick].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
     /// Runs at a time [default: the number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Option<u32>,
@@ -259,9 +265,9 @@ pub(crate) struct ReproduceArgs {
     /// Smaller sizes in the same proportions: minutes on two cores.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Directory for the results.
-    #[arg(long, value_name = "DIR", default_value = "results")]
-    pub(crate) out: String,
+    /// Directory for the results [default: results, with --quick results/quick].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
     /// Take the runs that DIR holds as they are, and keep each run there as it ends. They are told by
     /// name, sizes and seed: runs of another version are taken, too.
     #[arg(long)]
@@ -280,3 +286,15 @@ pub(crate) struct ReproduceArgs {
 const PAPERS_HELP: &str = "\
 Papers: on-the-fly-redo, flag-commit, lazy-update-btree, lazy-split-lru, in-place-appends.
 The rules behind the verdicts are in docs/REPRODUCTION.md.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_smaller_sizes_have_a_directory_of_their_own() {
+        assert_eq!(results_directory(None, false), Path::new("results"));
+        assert_eq!(results_directory(None, true), Path::new("results/quick"));
+        assert_eq!(results_directory(Some(Path::new("x")), true), Path::new("x"));
+    }
+}
