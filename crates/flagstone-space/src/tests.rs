@@ -11,6 +11,7 @@ mod grouped;
 mod grow;
 pub(crate) mod harness;
 mod limits;
+mod log;
 mod mount_cost;
 mod protected;
 mod wear;

@@ -196,3 +196,17 @@ fn a_failed_flush_beside_the_space_poisons_it() {
         assert!(matches!(space.begin_flush(APPENDS.into_iter()), Err(SpaceError::Poisoned)));
     }
 }
+
+/// Goal (H4): appends of a flush that the host had no room for stand behind their places, in order and durable.
+#[test]
+fn appends_without_room_are_made_again_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut space = space(&directory);
+    let before = space.log_append(b"before").unwrap();
+    let ticket = space.begin_flush([&b"one"[..], b"two"].into_iter()).unwrap().unwrap();
+    let last = space.end_flush(ticket, Err(NandError::NoSpace)).unwrap().unwrap();
+    assert_eq!((last.page, last.slot), (before.page + 1, 1));
+    let bytes = log_bytes(&mut space, last.page);
+    let size = space.log_slot_size();
+    assert_eq!([&bytes[..3], &bytes[size..size + 3]], [b"one", b"two"]);
+}

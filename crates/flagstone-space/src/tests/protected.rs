@@ -17,13 +17,18 @@ pub(super) struct Protectable {
     is_protected: bool,
     /// What was given back to the host is gone: no block has room.
     pub(super) is_full: bool,
+    /// Pages that the host has no room for, and whether that goes for all.
+    pub(super) full_pages: Vec<PhysicalPage>,
+    pub(super) has_no_room: bool,
     /// Erases and marks that were refused.
     refused: (u32, u32),
 }
 
 impl Protectable {
     pub(super) fn new(is_protected: bool) -> Self {
-        Self { chip: sim(&profile("tiny")), is_protected, is_full: false, refused: (0, 0) }
+        let (full_pages, has_no_room) = (Vec::new(), false);
+        let chip = sim(&profile("tiny"));
+        Self { chip, is_protected, is_full: false, full_pages, has_no_room, refused: (0, 0) }
     }
 }
 
@@ -47,6 +52,9 @@ impl Nand for Protectable {
     ) -> Result<Completion, NandError> {
         if self.is_protected {
             return Err(NandError::ProgramFailed { page });
+        }
+        if self.has_no_room || self.full_pages.contains(&page) {
+            return Err(NandError::NoSpace);
         }
         self.chip.program(page, part)
     }
