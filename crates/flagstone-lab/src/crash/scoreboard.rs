@@ -82,8 +82,6 @@ enum Way {
     Command(fn(u64) -> String, fn(&str) -> Outcome),
     /// Out of the rows measured so far.
     Sum,
-    /// Not yet.
-    Nowhere,
 }
 
 /// A row of the scoreboard.
@@ -229,7 +227,12 @@ pub const ROWS: &[Row] = &[
         Way::Command(schedules_drawn, schedules),
     ),
     row("T1", "seeded bugs found / planted", "all, ≥ 25", Way::Here(planted)),
-    row("T3", "mutation testing on the core", "no unexplained survivor", Way::Nowhere),
+    row(
+        "T3",
+        "mutants of the modules that keep the rules of durability (`.cargo/mutants.toml`)",
+        "no unexplained survivor",
+        Way::Command(|_| String::from("cargo mutants --baseline skip --colors never"), mutants),
+    ),
     row("T6", "same seed twice", "same device trace", Way::Here(same_seed)),
     row("S1", "unsafe blocks outside bindings", "≤ 20", Way::Here(unsafe_blocks)),
     row(
@@ -247,7 +250,7 @@ const IMAGES: (u64, u64) = (100_000, 100_000_000);
 const IMAGES_AT_A_TIME: u64 = 20_000;
 
 impl Row {
-    /// Measures the row; none when there is no way yet. Where parts of it add up, those of `before`
+    /// Measures the row. Where parts of it add up, those of `before`
     /// are there already, and `tell` hears of each part.
     ///
     /// # Errors
@@ -259,13 +262,12 @@ impl Row {
         so_far: &Results,
         before: Option<&Outcome>,
         tell: &mut dyn FnMut(&Outcome),
-    ) -> Result<Option<Outcome>, CrashError> {
+    ) -> Result<Outcome, CrashError> {
         match self.way {
-            Way::Here(measure) => measure(effort).map(Some),
-            Way::Images(draw) => drawn(draw, effort, before, tell).map(Some),
-            Way::Command(command, read) => Ok(Some(run_command(&command(effort), read))),
-            Way::Sum => Ok(Some(total(so_far))),
-            Way::Nowhere => Ok(None),
+            Way::Here(measure) => measure(effort),
+            Way::Images(draw) => drawn(draw, effort, before, tell),
+            Way::Command(command, read) => Ok(run_command(&command(effort), read)),
+            Way::Sum => Ok(total(so_far)),
         }
     }
 
@@ -349,6 +351,14 @@ fn failing_calls(printed: &str) -> Outcome {
     let (cases, count) = printed.lines().find_map(numbers).unwrap_or((0, 1));
     let value = format!("{} of {} failures, 0 lost", grouped(cases), grouped(count));
     Outcome { cases, value, is_met: cases == count, ..Outcome::default() }
+}
+
+/// Mutants that row T3 counted; the command fails where one survived.
+fn mutants(printed: &str) -> Outcome {
+    let number = |line: &str| line.split_once(" mutants tested in ")?.0.parse::<u64>().ok();
+    let cases = printed.lines().find_map(number).unwrap_or(0);
+    let value = format!("{} mutants, no survivor", grouped(cases));
+    Outcome { cases, value, is_met: cases > 0, ..Outcome::default() }
 }
 
 /// How the tests of the anomalies of row E1 are called.
@@ -1015,6 +1025,9 @@ mod tests {
         assert_eq!(calls_of("x\n500 of 500 failures in 5 s (1 did not\n"), (500, true));
         assert_eq!(calls_of("499 of 500 failures in 5 s (1 did not"), (499, false));
         assert_eq!(calls_of("test result: ok. 0 passed"), (0, false));
+        let tested = |text: &str| (mutants(text).cases, mutants(text).is_met);
+        assert_eq!(tested("x\n12 mutants tested in 9s: 11 caught, 1 unviable\n"), (12, true));
+        assert_eq!(tested("Found 12 mutants to test"), (0, false));
         let line = |it: &&str| format!("test isolation::{it}x ... ok\n");
         let passed: String = ANOMALIES.iter().map(line).collect();
         assert_eq!(anomalies(&passed).value, "10/10 prevented");

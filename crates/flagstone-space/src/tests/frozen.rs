@@ -1,6 +1,5 @@
 //! Frozen mappings: what they show whatever happens, and what they cost.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
 
 use flagstone_nand::{BlockFault, BlockIndex, Crashable, FaultPlan, Nand, Profile};
@@ -68,7 +67,7 @@ fn planted_bugs_of_frozen_mappings_are_found() {
             pair.space.plant(bug);
             pair.model.bug = Some(bug);
             let what = Exploration { seed, ..SHALLOW };
-            catch_unwind(AssertUnwindSafe(|| explore(pair, &what))).is_err()
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| explore(pair, &what))).is_err()
         };
         assert!((1..=4).any(is_found), "{bug:?}");
     }
