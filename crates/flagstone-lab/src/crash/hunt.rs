@@ -658,12 +658,19 @@ const IN_SPACE: &str = "-p flagstone-space --lib";
 const IN_ENGINE: &str = "-p flagstone --test engine";
 
 /// Bugs that no way of the hunt has shown, or late: each has a test that does.
-const OWN_TESTS: [(Quarry, OwnTest); 5] = {
+const OWN_TESTS: [(Quarry, OwnTest); 6] = {
     const FROZEN: OwnTest = OwnTest {
         arguments: IN_SPACE,
         name: "tests::frozen::planted_bugs_of_frozen_mappings_are_found",
     };
     [
+        (
+            Quarry::Engine(SeededBug::InstallBeforeDurable),
+            OwnTest {
+                arguments: IN_ENGINE,
+                name: "installs::installs_before_their_record_are_seen",
+            },
+        ),
         (
             Quarry::Engine(SeededBug::ClaimInPart),
             OwnTest {

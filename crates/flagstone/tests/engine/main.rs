@@ -16,6 +16,7 @@ mod grow;
 mod handles;
 mod hooked;
 mod indexes;
+mod installs;
 mod isolation;
 mod kept;
 mod lazy_split_lru;
