@@ -10,10 +10,10 @@
 #[cfg(target_os = "linux")]
 mod direct;
 mod file;
-mod fresh;
 mod making;
 mod process;
 mod sim;
+mod unwritten_extents;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -464,7 +464,7 @@ impl<D: Nand> Space<D> {
             && (block.sequence >= self.first_sequence
                 || self.flash.bugs.has(SpaceBug::AppendsToOldUnits))
             && block.state != BlockState::Retired
-            && !self.is_spoilt(at)
+            && !self.is_append_blocked(at)
             && !matches!(role, CellRole::Msb { .. })
             && !self.pins.is_pinned(at)
             && !self.is_frozen(at)

@@ -92,7 +92,7 @@ impl<D: Nand> Space<D> {
         }
         self.forget_flags();
         self.groups.recorded();
-        for at in core::mem::take(&mut self.limbo) {
+        for at in core::mem::take(&mut self.trimmed_unsaved) {
             self.release_unit(at);
         }
         self.log_head_durable(log_head);

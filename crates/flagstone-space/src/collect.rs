@@ -115,8 +115,9 @@ impl<D: Nand> Space<D> {
         let (mut filled_since, mut free_count) = (self.numbers.sequence, self.blocks.free_count());
         let mut rounds_left = 4 * self.blocks.len() + 16;
         while !self.has_room(pages) {
-            let released = self.release_limbo(self.limbo_enough())?;
-            let gained = released || self.collect(owner, filled_since)? || self.release_limbo(1)?;
+            let released = self.release_trimmed(self.trimmed_enough())?;
+            let gained =
+                released || self.collect(owner, filled_since)? || self.release_trimmed(1)?;
             if !gained && self.blocks.free_count() > free_count {
                 (filled_since, free_count) = (self.numbers.sequence, self.blocks.free_count());
             } else if !gained || rounds_left == 0 {
@@ -133,13 +134,13 @@ impl<D: Nand> Space<D> {
     }
 
     /// Forgotten units for which a checkpoint is cheaper than collecting around them.
-    pub(crate) fn limbo_enough(&self) -> usize {
+    pub(crate) fn trimmed_enough(&self) -> usize {
         2 * self.layout().units_per_block.max(self.layout().meta_pages()) as usize
     }
 
     /// Frees forgotten units by a checkpoint, if there are so many.
-    fn release_limbo(&mut self, enough: usize) -> Result<bool, SpaceError> {
-        if self.limbo.len() < enough {
+    fn release_trimmed(&mut self, enough: usize) -> Result<bool, SpaceError> {
+        if self.trimmed_unsaved.len() < enough {
             return Ok(false);
         }
         self.checkpoint_own()?;
@@ -282,7 +283,7 @@ impl<D: Nand> Space<D> {
         {
             owner.relocated(meta.page, &self.info_of_placed(&meta, to));
         }
-        Ok(if self.limbo.contains(&at) { Role::Limbo } else { role })
+        Ok(if self.trimmed_unsaved.contains(&at) { Role::Limbo } else { role })
     }
 
     /// Writes the owner's newer image of a mapped page; an old version that is held moves on its own.
@@ -354,8 +355,8 @@ impl<D: Nand> Space<D> {
             Role::Frozen | Role::Pinned | Role::Meta | Role::Limbo | Role::None => {}
         }
         // What was forgotten waits for the record that says so, wherever a frozen mapping has it now.
-        if self.is_evidence(at) || self.limbo.contains(&at) {
-            self.limbo.insert(at);
+        if self.is_evidence(at) || self.trimmed_unsaved.contains(&at) {
+            self.trimmed_unsaved.insert(at);
         } else {
             self.blocks.drop_live(at);
         }
@@ -384,7 +385,7 @@ impl<D: Nand> Space<D> {
                     Role::Grouped
                 } else if self.is_frozen(at) {
                     Role::Frozen
-                } else if self.limbo.contains(&at) {
+                } else if self.trimmed_unsaved.contains(&at) {
                     Role::Limbo
                 } else if self.pins.is_pinned(at) {
                     Role::Pinned
@@ -466,7 +467,7 @@ impl<D: Nand> Space<D> {
         needed.extend(self.frozen.iter().map(|(_, at)| at));
         needed.extend(self.meta_units.iter().filter(|at| **at != crate::mapping::UNMAPPED));
         needed.extend(&self.meta_old);
-        needed.extend(&self.limbo);
+        needed.extend(&self.trimmed_unsaved);
         needed.sort_unstable();
         needed.dedup();
         for (block, entry) in self.blocks.iter() {

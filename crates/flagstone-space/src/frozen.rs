@@ -237,7 +237,7 @@ impl<D: Nand> Space<D> {
         self.count_frozen();
         for (page, at) in frozen.map.iter() {
             if !self.frozen.has(at) && self.map.get(page) != Some(at) {
-                self.limbo.insert(at);
+                self.trimmed_unsaved.insert(at);
             }
         }
         let result = self.checkpoint_own();

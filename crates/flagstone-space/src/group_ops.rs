@@ -87,7 +87,7 @@ impl<D: Nand> Space<D> {
         }
         self.check_write(page, payload, tag)?;
         if let Some(append) = self.groups.remove_append(group, page) {
-            self.spoil(append.at);
+            self.block_appends(append.at);
         }
         let meta = PageMeta { standing, ..self.new_version(page, tag, group) };
         let at = self.place(tag.temperature.into(), Claim::User, meta, payload, tag.cause)?;
@@ -206,9 +206,12 @@ impl<D: Nand> Space<D> {
     /// Forgets the pages of an open group. Until the next checkpoint a mount finds the group open again,
     /// so that its pages take their room until then.
     pub fn discard_group(&mut self, group: GroupId) {
-        self.groups.remove_appends(group).into_iter().for_each(|append| self.spoil(append.at));
+        self.groups
+            .remove_appends(group)
+            .into_iter()
+            .for_each(|append| self.block_appends(append.at));
         let Some(pages) = self.groups.remove(group) else { return };
-        self.limbo.extend(pages.into_values().map(|entry| entry.at));
+        self.trimmed_unsaved.extend(pages.into_values().map(|entry| entry.at));
     }
 
     /// Forgets some pages of an open group, as [`Space::discard_group`] does with all of them. Until the next checkpoint a
@@ -218,7 +221,7 @@ impl<D: Nand> Space<D> {
         for page in pages {
             let Some(known) = self.groups.get(group, *page) else { continue };
             let removed = self.groups.remove_page(group, *page, known.version);
-            self.limbo.extend(removed.map(|entry| entry.at));
+            self.trimmed_unsaved.extend(removed.map(|entry| entry.at));
         }
     }
 }

@@ -73,20 +73,20 @@ impl<D: Nand> Space<D> {
     /// Those of a failed sync; a host without room is none.
     pub fn grow_for(&mut self, pages: u32) -> Result<bool, SpaceError> {
         let taken = u64::from(self.taken_pages()) + u64::from(pages);
-        let is_roomy = |space: &Self, limbo: usize| {
-            space.is_roomy(space.capacity_pages(), taken + limbo as u64)
+        let is_roomy = |space: &Self, trimmed_unsaved: usize| {
+            space.is_roomy(space.capacity_pages(), taken + trimmed_unsaved as u64)
         };
-        if !self.can_grow() || is_roomy(self, self.limbo.len()) {
+        if !self.can_grow() || is_roomy(self, self.trimmed_unsaved.len()) {
             return Ok(false);
         }
-        if self.limbo.len() >= self.limbo_enough() && is_roomy(self, 0) {
+        if self.trimmed_unsaved.len() >= self.trimmed_enough() && is_roomy(self, 0) {
             self.ready()?;
             self.checkpoint_own()?;
         }
-        if is_roomy(self, self.limbo.len()) {
+        if is_roomy(self, self.trimmed_unsaved.len()) {
             return Ok(false);
         }
-        self.grow_until_roomy(self.layout().clone(), taken + self.limbo.len() as u64)
+        self.grow_until_roomy(self.layout().clone(), taken + self.trimmed_unsaved.len() as u64)
     }
 
     /// Grows by the steps that give `wanted` pages room in a space of this layout.
@@ -127,7 +127,7 @@ impl<D: Nand> Space<D> {
         if !self.can_grow() {
             return Ok(false);
         }
-        let taken = u64::from(self.taken_pages()) + self.limbo.len() as u64;
+        let taken = u64::from(self.taken_pages()) + self.trimmed_unsaved.len() as u64;
         let is_roomy = |space: &Self, layout: &Layout| {
             space.is_roomy(layout.capacity(layout.blocks - space.lost_blocks()), taken)
         };

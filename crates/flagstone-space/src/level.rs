@@ -90,7 +90,7 @@ impl<D: Nand> Space<D> {
     fn rested_block(&self) -> Option<BlockIndex> {
         // What is as young as the chip's last round may be on its way out by itself.
         let sequence = self.numbers.sequence.saturating_sub(self.blocks.len());
-        let stays = self.meta_units.iter().chain(&self.limbo).copied();
+        let stays = self.meta_units.iter().chain(&self.trimmed_unsaved).copied();
         self.blocks.rested(sequence, self.blocks.erases_mean(), stays)
     }
 }

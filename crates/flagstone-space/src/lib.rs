@@ -18,12 +18,12 @@
 extern crate alloc;
 
 mod append;
-mod beside;
 mod blocks;
 mod bugs;
 pub mod bytes;
 mod checkpoint;
 mod collect;
+mod concurrent_io;
 mod dead;
 mod error;
 mod flags;
@@ -63,11 +63,11 @@ mod types;
 mod tests;
 
 pub use append::{APPEND_SLOTS_MAX, AppendLack, AppendRoom, append_lack};
-pub use beside::{FlushTicket, ReadTicket, SyncTicket};
 pub use blocks::BlockState;
 #[doc(hidden)]
 pub use bugs::SpaceBug;
 pub use collect::{Fault, NewerImage, NoOwner, Owner};
+pub use concurrent_io::{FlushTicket, ReadTicket, SyncTicket};
 pub use error::{Check, MountError, OptionFault, SpaceError, Structure};
 pub use flags::{FlagLack, flag_lack};
 pub use frozen::{FROZEN_LABEL_SIZE_MAX, FROZEN_MAX};

@@ -201,7 +201,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// As [`Space::log_append`]; the program is left to the caller where the device lets it.
-    pub(crate) fn log_append_beside(
+    pub(crate) fn log_append_concurrent(
         &mut self,
         bytes: &[u8],
     ) -> Result<(LogAddress, Option<SlotProgram>), SpaceError> {

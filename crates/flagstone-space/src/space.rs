@@ -94,12 +94,12 @@ pub struct Space<D> {
     /// Units of mapping pages that are freed once the next record is durable (rule D4).
     pub(crate) meta_old: Vec<u32>,
     /// Units of forgotten pages: a cut brings them back until a record is durable, so they stay.
-    pub(crate) limbo: BTreeSet<u32>,
+    pub(crate) trimmed_unsaved: BTreeSet<u32>,
     /// Units whose flag commits a group that no durable record covers yet.
     pub(crate) flags: BTreeMap<u32, GroupId>,
     pub(crate) suspects: Vec<Suspect>,
     /// Units with an append that never counts, and the sequences of their blocks: they take no others.
-    pub(crate) spoilt: BTreeMap<u32, u32>,
+    pub(crate) append_blocked: BTreeMap<u32, u32>,
     /// Pages that records of this restart say are lost: each is that of who wrote it last, and of nobody before.
     pub(crate) lost_since: BTreeSet<LogicalPage>,
     /// Units that are copies of others: a mount may find either.
@@ -319,7 +319,7 @@ impl<D: Nand> Space<D> {
         }
         let Some(old) = self.map.clear(page) else { return Ok(is_lost) };
         self.displace(old);
-        self.limbo.insert(old);
+        self.trimmed_unsaved.insert(old);
         Ok(true)
     }
 
@@ -358,7 +358,7 @@ impl<D: Nand> Space<D> {
     pub fn unpin(&mut self, pin: PinId) {
         let Some((pin, last)) = self.pins.remove(pin) else { return };
         let held = self.map.get(pin.page) == Some(pin.at)
-            || self.limbo.contains(&pin.at)
+            || self.trimmed_unsaved.contains(&pin.at)
             || self.is_frozen(pin.at);
         if last && !held && !self.flash.bugs.has(SpaceBug::PinsIgnored) {
             self.blocks.drop_live(pin.at);
@@ -576,7 +576,7 @@ impl<D: Nand> Space<D> {
     /// The unit lost its place in mapping or group; a frozen mapping or a pin may still hold it (S2).
     pub(crate) fn release_unit(&mut self, at: u32) {
         if self.is_evidence(at) {
-            self.limbo.insert(at);
+            self.trimmed_unsaved.insert(at);
         } else if self.is_frozen(at) {
             // Y1
         } else if !self.pins.is_pinned(at) || self.flash.bugs.has(SpaceBug::PinsIgnored) {

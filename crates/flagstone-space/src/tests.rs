@@ -2,9 +2,9 @@
 
 mod appends;
 mod basics;
-mod beside;
 #[cfg(feature = "seeded-bugs")]
 mod bugs;
+mod concurrent_io;
 mod cuts;
 mod frozen;
 mod grouped;

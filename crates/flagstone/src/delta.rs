@@ -32,7 +32,7 @@
 //! - *A newer version of its key folds it in.* A reader at a place between the two would miss it: each such place is
 //!   a floor, and becomes one only while it is one already, or lies at or above every version (rule D17).
 //! - *A merge, a relocation or a frame has it in a base complete to X.* A snapshot below X reads it: the old leaf is
-//!   pinned and keeps its deltas (`RetainedLeaf`), or the merge waits (`buries`). A cut needs it: the base is durable
+//!   pinned and keeps its deltas (`RetainedLeaf`), or the merge waits (`hides_from_snapshot`). A cut needs it: the base is durable
 //!   before it goes, or the frame holds the log back (`ahead`).
 //! - *Restart finds it in a base complete to X.* Nobody needs it: X is a place that was kept, and folding moves
 //!   changes up alone, never below X (rule D2).

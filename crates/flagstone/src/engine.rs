@@ -30,28 +30,28 @@ use crate::node;
 use crate::options::{Budget, FrameKind, MergeTo, Options};
 
 mod access;
+mod admission;
 mod append;
-mod bulk;
 mod catalog;
 mod checkpoint;
 mod claim;
+mod commit_costs;
 mod descent;
 mod dropped;
-mod fold;
-mod full;
-mod glance;
 mod journal;
+mod memory_tuner;
 mod merge;
 mod owner;
 mod pool;
-mod price;
 pub(crate) mod reads;
+mod relocation_merge;
 mod restart;
+mod run_commit;
 mod scan;
+mod shared_read;
 mod snapshot;
 mod spans;
 mod spill;
-mod split;
 mod stats;
 mod structure;
 mod transaction;
@@ -66,9 +66,10 @@ pub(crate) use catalog::{
 };
 pub(crate) use checkpoint::{CheckpointJob, Input, Master, MasterRun};
 pub(crate) use claim::ClaimJob;
+use commit_costs::CommitCosts;
 pub(crate) use descent::{DEPTH_MAX, Seek, check_node, end_of_child};
 pub(crate) use dropped::{Freed, Visited};
-pub(crate) use glance::{LeafRows, LeafValue};
+use memory_tuner::{MemoryTuner, Sizes};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
 pub(crate) use owner::Owner;
 use pool::{LEAVES_MIN, Pool, frame_size};
@@ -77,9 +78,9 @@ use reads::Reads;
 pub(crate) use restart::{MeetPoint, Replay, ReplayEffects};
 pub(crate) use scan::successor;
 pub use scan::{Direction, Row, RowValue, ScanRange};
+pub(crate) use shared_read::{LeafRows, LeafValue};
 pub use snapshot::SnapshotId;
 pub(crate) use spill::{SpillJob, entries as run_entries, is_rolled_back};
-use split::{Sizes, Split};
 pub(crate) use stats::NodeOutline;
 pub use stats::{EngineStats, Memory};
 use transaction::Transaction;
@@ -136,7 +137,7 @@ pub enum Wait {
     /// A transaction that is being committed with its leaves: background work gets there.
     Claim,
     /// Changes on their way to the pages that a named snapshot is made of.
-    Quiet,
+    CommitBarrier,
 }
 
 impl Wait {
@@ -260,7 +261,7 @@ pub struct Engine {
     limits: Limits,
     trees: trees::Trees,
     pool: Pool,
-    split: Split,
+    tuner: MemoryTuner,
     /// Levels of the tallest tree that was seen.
     height: usize,
     transactions: HashMap<Xid, Transaction>,
@@ -272,7 +273,7 @@ pub struct Engine {
     /// Commits up to here must become durable soon: somebody waits for them.
     flush_to: Lsn,
     /// Commits up to here are waited for too, but their flush may wait for company.
-    company_to: Lsn,
+    group_commit_lsn: Lsn,
     flush_in_flight: Option<FlushPoint>,
     /// Where the chain of durable fragments ends.
     durable_chain: ChainPoint,
@@ -299,21 +300,21 @@ pub struct Engine {
     /// Bytes of committed changes as records.
     packed_size: usize,
     /// Memory that a byte of them takes, as it was when a copy of them took much of the log.
-    unpacked: f64,
+    delta_memory_ratio: f64,
     deltas_size_peak: usize,
     /// Most that frames and changes took together.
     memory_peak: usize,
     uncommitted_size: usize,
-    growth: full::Growth,
+    growth: admission::Growth,
     snapshots: snapshot::Snapshots,
     /// Threads that make named snapshots: nothing is committed meanwhile.
-    quiet: usize,
+    commit_barriers: usize,
     reads: Reads,
     unused_pages: Vec<LogicalPage>,
     unused_groups: Vec<GroupId>,
     busy: HashSet<LogicalPage>,
-    hand: merge::Hand,
-    folding: Option<fold::Folding>,
+    planner: merge::MergePlanner,
+    folding: Option<relocation_merge::Folding>,
     /// What leaves take of appends.
     append_room: AppendRoom,
     installs: VecDeque<InstallJob>,
@@ -322,11 +323,11 @@ pub struct Engine {
     trims: value::Trims,
     drops: dropped::Drops,
     runs: spill::Runs,
-    bulk: bulk::Bulk,
+    run_commit: run_commit::RunCommits,
     claim: Option<claim::Claim>,
     /// Leaves that become several when what waits for them is merged: a claim left them alone.
-    outgrown: HashSet<LogicalPage>,
-    prices: price::Prices,
+    must_split: HashSet<LogicalPage>,
+    commit_costs: CommitCosts,
     cycle: checkpoint::Cycle,
     view: SpaceView,
     /// Log page on which the last durable fragment ended.
@@ -392,7 +393,7 @@ impl Engine {
             payload_size,
             trees: trees::Trees::new(),
             pool: Pool::new(&options),
-            split: Split::new(options.frame_share),
+            tuner: MemoryTuner::new(options.frame_share),
             height: 1,
             transactions: HashMap::new(),
             locks: LockTable::within(options.memory / LOCKS_SHARE),
@@ -401,7 +402,7 @@ impl Engine {
             log,
             committed: Lsn::ZERO,
             flush_to: Lsn::ZERO,
-            company_to: Lsn::ZERO,
+            group_commit_lsn: Lsn::ZERO,
             flush_in_flight: None,
             replay_cutoff: None,
             replaying: None,
@@ -414,18 +415,18 @@ impl Engine {
             newest_delta: Lsn::ZERO,
             deltas_size: 0,
             packed_size: 0,
-            unpacked: 1.0,
+            delta_memory_ratio: 1.0,
             deltas_size_peak: 0,
             memory_peak: 0,
             uncommitted_size: 0,
-            growth: full::Growth::default(),
+            growth: admission::Growth::default(),
             snapshots: snapshot::Snapshots::of(owner),
-            quiet: 0,
+            commit_barriers: 0,
             reads: Reads::default(),
             unused_pages: Vec::new(),
             unused_groups: Vec::new(),
             busy: HashSet::new(),
-            hand: merge::Hand::new(&options, payload_size),
+            planner: merge::MergePlanner::new(&options, payload_size),
             folding: None,
             append_room: AppendRoom::default(),
             installs: VecDeque::new(),
@@ -433,10 +434,10 @@ impl Engine {
             trims: value::Trims::default(),
             drops: dropped::Drops::default(),
             runs: spill::Runs::default(),
-            bulk: bulk::Bulk::default(),
+            run_commit: run_commit::RunCommits::default(),
             claim: None,
-            outgrown: HashSet::new(),
-            prices: price::Prices::default(),
+            must_split: HashSet::new(),
+            commit_costs: CommitCosts::default(),
             cycle: checkpoint::Cycle::default(),
             view: SpaceView::default(),
             log_page: 0,
@@ -483,21 +484,21 @@ impl Engine {
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned()
             && self.flush_in_flight.is_none()
-            && (self.flush_to > self.log.durable() || self.has_company())
+            && (self.flush_to > self.log.durable() || self.has_group_commit())
             && self.log.pending_bytes() > 0
     }
 
     /// Whether commits wait for a flush that waits for company: whoever keeps the time flushes when
     /// the delay of the options has passed.
     #[must_use]
-    pub fn awaits_company(&self) -> bool {
-        !self.is_poisoned() && self.company_to > self.log.durable()
+    pub fn awaits_group_commit(&self) -> bool {
+        !self.is_poisoned() && self.group_commit_lsn > self.log.durable()
     }
 
     /// Whether enough has gathered to end the wait of a group commit.
-    fn has_company(&self) -> bool {
+    fn has_group_commit(&self) -> bool {
         let enough = self.view.log_page_size as f64 * self.options.group_fill;
-        self.awaits_company() && self.log.pending_bytes() as f64 >= enough
+        self.awaits_group_commit() && self.log.pending_bytes() as f64 >= enough
     }
 
     /// The newest commit, durable or not.
@@ -597,38 +598,39 @@ impl Engine {
     pub(crate) fn observe(&mut self, view: SpaceView) {
         let has_grown = view.capacity_pages > self.view.capacity_pages;
         if view.taken_pages < self.view.taken_pages || has_grown {
-            self.hand.forget_stuck();
+            self.planner.forget_lacking_pages();
         }
         self.view = view;
         if self.packed_size > self.view.copies_max() / 2 {
-            let unpacked = self.deltas_size as f64 / self.packed_size as f64;
-            self.unpacked = unpacked.min(UNPACKED_MAX);
+            let delta_memory_ratio = self.deltas_size as f64 / self.packed_size as f64;
+            self.delta_memory_ratio = delta_memory_ratio.min(UNPACKED_MAX);
         }
-        if self.learns_split() {
-            self.learn_split();
+        if self.learns_memory_split() {
+            self.learn_memory_split();
         }
         self.refresh_limits();
     }
 
     /// Whether the share of frames is learned. Where they hold what flash lacks there is nothing to
     /// split: changes are in them.
-    fn learns_split(&self) -> bool {
+    fn learns_memory_split(&self) -> bool {
         self.options.budget == Budget::Adaptive && !self.holds_images_ahead()
     }
 
-    fn learn_split(&mut self) {
+    fn learn_memory_split(&mut self) {
         let sizes = Sizes {
             deltas: self.limits.deltas_soft,
             frame: frame_size(self.payload_size),
             frame_count: self.pool.count(),
         };
-        self.split.learn(&self.pool.ghosts, self.pool.costs, sizes, self.log.appended());
+        self.tuner.learn(&self.pool.ghosts, self.pool.costs, sizes, self.log.appended());
     }
 
     fn refresh_limits(&mut self) {
-        let share = if self.learns_split() { self.split.share() } else { self.options.frame_share };
+        let share =
+            if self.learns_memory_split() { self.tuner.share() } else { self.options.frame_share };
         let limits = Limits::of(&self.options, share, self.payload_size, self.height);
-        self.limits = limits.within_log(&self.view, self.unpacked);
+        self.limits = limits.within_log(&self.view, self.delta_memory_ratio);
         if self.options.budget != Budget::Shared {
             // What the log keeps deltas from taking is of use to frames.
             let taken = self.limits.deltas_hard + MERGE_PAGES * self.payload_size;
@@ -733,7 +735,7 @@ impl Engine {
     fn note_deltas_size(&mut self, before: DeltaSize, after: DeltaSize) {
         self.deltas_size = self.deltas_size + after.memory - before.memory;
         self.packed_size = self.packed_size + after.packed - before.packed;
-        self.split.freed(before.memory.saturating_sub(after.memory));
+        self.tuner.freed(before.memory.saturating_sub(after.memory));
         self.note_memory();
     }
 
@@ -762,7 +764,7 @@ impl Engine {
     /// What frames take at least: what was read for the next job stays beside what operations need, or
     /// each would read what the other has dropped (rule D7).
     fn frames_min(&self) -> usize {
-        let held = self.hand.held_count();
+        let held = self.planner.held_count();
         let versions = (LEAVES_MIN + held) * size_of::<PageInfo>();
         (frame_count_min(self.height) + held) * frame_size(self.payload_size) + versions
     }
@@ -786,7 +788,7 @@ impl Engine {
 
     fn mark_stale(&mut self, page: LogicalPage) {
         self.reads.mark_stale(page);
-        self.outgrown.remove(&page);
+        self.must_split.remove(&page);
     }
 
     fn holds_images_ahead(&self) -> bool {
@@ -826,11 +828,11 @@ impl Limits {
 impl Limits {
     /// A checkpoint copies every live delta to the log's tail, beside the copies before it: deltas
     /// never take more than a share of the log, or it could not be freed (rule D7). A byte of a copy takes
-    /// `unpacked` of memory.
-    fn within_log(mut self, view: &SpaceView, unpacked: f64) -> Self {
+    /// `delta_memory_ratio` of memory.
+    fn within_log(mut self, view: &SpaceView, delta_memory_ratio: f64) -> Self {
         let copies_max = view.copies_max();
         if copies_max < usize::MAX {
-            let deltas_max = (copies_max as f64 * unpacked) as usize;
+            let deltas_max = (copies_max as f64 * delta_memory_ratio) as usize;
             let deltas_max = deltas_max.max(self.uncommitted.min(1024));
             self.deltas_copied = deltas_max;
             self.is_log_short = view.log_grows && deltas_max < self.deltas_hard;

@@ -162,7 +162,7 @@ impl<D: Nand> Runtime<D> {
     }
 
     /// The engine, to look at: several threads at a time.
-    pub(crate) fn glance(&self) -> RwLockReadGuard<'_, Engine> {
+    pub(crate) fn engine_shared(&self) -> RwLockReadGuard<'_, Engine> {
         self.engine.read()
     }
 
@@ -337,7 +337,7 @@ impl<D: Nand> Runtime<D> {
         self.await_end(flush.end_ns);
         // What a record commits becomes current in the same moment as durable: a snapshot that begins
         // now has to see it.
-        let awaits_record = self.glance().awaits_record();
+        let awaits_record = self.engine_shared().awaits_record();
         let space = awaits_record.then(|| self.space());
         let mut engine = self.engine();
         if engine.is_poisoned() {

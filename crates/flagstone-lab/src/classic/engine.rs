@@ -475,7 +475,9 @@ impl Engine {
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned
             && !self.is_flushing
-            && (self.flush_to > self.log.durable() || self.has_company() || self.is_tail_long())
+            && (self.flush_to > self.log.durable()
+                || self.has_group_commit()
+                || self.is_tail_long())
             && self.log.pending_bytes() > 0
     }
 
@@ -487,7 +489,7 @@ impl Engine {
     }
 
     /// Whether enough has gathered to end the wait of a group commit.
-    fn has_company(&self) -> bool {
+    fn has_group_commit(&self) -> bool {
         let enough = self.view.log_page_size as f64 * self.config.options.group_fill;
         self.company_to > self.log.durable() && self.log.pending_bytes() as f64 >= enough
     }

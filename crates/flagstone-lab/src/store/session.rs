@@ -82,7 +82,7 @@ impl<D: Nand> Driven for Runtime<Timed<D>> {
 
     fn company(&self) -> Option<Duration> {
         let engine = self.engine();
-        engine.awaits_company().then(|| engine.options().group_delay)
+        engine.awaits_group_commit().then(|| engine.options().group_delay)
     }
 
     fn flush_begin(&self) -> Result<Option<Flush>, EngineError> {

@@ -13,9 +13,9 @@ use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
-use super::fresh::{Advice, Fresh};
 use super::making::{kind_of, link_kind_of};
 use super::process::Process;
+use super::unwritten_extents::{Advice, Fresh};
 use super::{
     Access, EEXIST, EIO, ENOSPC, FileLock, OpenDeviceError, SharedStorage, Storage, StorageError,
     io,

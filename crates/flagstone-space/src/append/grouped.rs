@@ -8,7 +8,7 @@
 //!  slots erased ─────────────────────────▶ in slots that the mapping does not count
 //!                                            │ commit_group      │ discard_group     │ unit moves
 //!                                            ▼                   ▼                   ▼
-//!                                          counted             spoilt: the unit    a page of the group,
+//!                                          counted             append_blocked: the unit    a page of the group,
 //!                                                              takes no others     elsewhere
 //! ```
 //!
@@ -112,7 +112,7 @@ impl<D: Nand> Space<D> {
             // The unit is still there: of the pages that its appends were to become when power went (X3)
             // some may be missing.
             if let Some(moved) = self.groups.remove_page(group, append.page, append.version) {
-                self.limbo.insert(moved.at);
+                self.trimmed_unsaved.insert(moved.at);
             }
             if self.groups.get(group, append.page).is_none() {
                 self.groups.add_append(group, *append);
@@ -152,7 +152,7 @@ impl<D: Nand> Space<D> {
     pub(crate) fn lose(&mut self, page: LogicalPage) {
         if let Some(old) = self.map.clear(page) {
             self.displace(old);
-            self.limbo.insert(old);
+            self.trimmed_unsaved.insert(old);
         }
         self.map.lose(page);
         self.lost_since.insert(page);
@@ -201,17 +201,18 @@ impl<D: Nand> Space<D> {
     }
 
     /// An append of a group on the unit never counts.
-    pub(crate) fn spoil(&mut self, at: u32) {
+    pub(crate) fn block_appends(&mut self, at: u32) {
         let sequence = self.blocks.get(self.blocks.block_of(at)).sequence;
         let blocks = &self.blocks;
-        self.spoilt.retain(|at, sequence| blocks.get(blocks.block_of(*at)).sequence == *sequence);
-        self.spoilt.insert(at, sequence);
+        self.append_blocked
+            .retain(|at, sequence| blocks.get(blocks.block_of(*at)).sequence == *sequence);
+        self.append_blocked.insert(at, sequence);
     }
 
     /// Whether an append on the unit never counts.
-    pub(super) fn is_spoilt(&self, at: u32) -> bool {
+    pub(super) fn is_append_blocked(&self, at: u32) -> bool {
         let sequence = self.blocks.get(self.blocks.block_of(at)).sequence;
-        self.spoilt.get(&at) == Some(&sequence)
+        self.append_blocked.get(&at) == Some(&sequence)
     }
 
     /// The unit at `at` is about to move: an append of an open group on it becomes a page of the group (X3).
@@ -235,7 +236,7 @@ impl<D: Nand> Space<D> {
             let whole = self.read_unit_with(at, &mut image, count, ReadPurpose::Relocation)?;
             images.push((whole, image));
         }
-        self.spoil(at);
+        self.block_appends(at);
         let mut placed = Vec::with_capacity(appends.len());
         for (&(group, append), (whole, image)) in appends.iter().zip(images) {
             let (standing, origin, version) = (Standing::Plain, Origin::Original, append.version);

@@ -129,7 +129,7 @@ impl<D: Nand> Mount<D> {
         for at in space.flags.keys() {
             if !space.blocks.is_live(*at) {
                 space.blocks.add_live(*at);
-                space.limbo.insert(*at);
+                space.trimmed_unsaved.insert(*at);
             }
         }
         self.keep_suspects(&losers, &frozen_losers);

@@ -48,7 +48,7 @@ impl Reader {
         };
         runtime.load_value_of(kept, descriptor).or_else(|error| {
             if let Self::Snapshot(id) = self {
-                runtime.glance().require_snapshot(id)?;
+                runtime.engine_shared().require_snapshot(id)?;
             }
             Err(error)
         })
@@ -166,7 +166,7 @@ impl<'a, D: Nand> Range<'a, D> {
 
     fn fetch_part(&mut self, range: &ScanRange) -> Result<(), EngineError> {
         if let Reader::Snapshot(id) = self.reader
-            && let Some(rest) = self.runtime.glance().glance_at_leaf(
+            && let Some(rest) = self.runtime.engine_shared().read_leaf_shared(
                 id,
                 self.table,
                 range,
@@ -202,7 +202,7 @@ impl<'a, D: Nand> Range<'a, D> {
         self.rest = self.metered(|| self.runtime.run_for(xid, scan))?;
         if xid.is_some() {
             // A snapshot needs what was loaded for it, merged or not.
-            self.metered(|| self.runtime.relieve());
+            self.metered(|| self.runtime.merge_excess());
         }
         self.batch.extend(rows);
         Ok(())

@@ -58,7 +58,7 @@ impl<D: Nand> fmt::Debug for Snapshot<D> {
 
 impl<D: Nand> Snapshot<D> {
     pub(super) fn begin(runtime: Arc<Runtime<D>>) -> Result<Self, EngineError> {
-        let at_hand = runtime.glance().snapshot_at_hand();
+        let at_hand = runtime.engine_shared().snapshot_at_hand();
         let id = at_hand.or_else(|_| runtime.run(Engine::begin_snapshot))?;
         Ok(Self { runtime, reader: Reader::Snapshot(id) })
     }
@@ -110,7 +110,7 @@ impl<D: Nand> Snapshot<D> {
     fn owner(&self) -> Result<Owner, EngineError> {
         match self.reader {
             Reader::Kept(id) => self.runtime.kept_owner(id),
-            Reader::Snapshot(_) | Reader::Transaction(_) => Ok(self.runtime.glance().owner),
+            Reader::Snapshot(_) | Reader::Transaction(_) => Ok(self.runtime.engine_shared().owner),
         }
     }
 
@@ -144,8 +144,8 @@ impl<D: Nand> Snapshot<D> {
             Reader::Kept(id) => return self.runtime.get_kept(id, table, key, value),
             Reader::Transaction(_) => return Err(EngineError::NoSnapshot),
         };
-        let glance = self.runtime.glance().glance(id, table, key, value);
-        let missed = match glance {
+        let found = self.runtime.engine_shared().read_shared(id, table, key, value);
+        let missed = match found {
             Ok(read) => return Ok(read),
             Err(missed) => missed,
         };
@@ -244,7 +244,7 @@ impl<D: Nand> Snapshot<D> {
 impl<D: Nand> Drop for Snapshot<D> {
     fn drop(&mut self) {
         if let Reader::Snapshot(id) = self.reader {
-            let has_ended = self.runtime.glance().ends_snapshot(id);
+            let has_ended = self.runtime.engine_shared().ends_snapshot(id);
             if !has_ended {
                 self.runtime.engine().end_snapshot(id);
             }

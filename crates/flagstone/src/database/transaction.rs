@@ -274,7 +274,7 @@ impl<D: Nand> Transaction<D> {
     ) -> Result<(), EngineError> {
         self.admit()?;
         let xid = self.xid;
-        if value.len() <= self.runtime.glance().inline_value_size_max(key.len()) {
+        if value.len() <= self.runtime.engine_shared().inline_value_size_max(key.len()) {
             return self.run(|engine| engine.put(xid, table, key, value));
         }
         // What speaks against the row is to be known before its pages are written.
@@ -464,7 +464,7 @@ impl<D: Nand> Transaction<D> {
     ///
     /// `Full`, `TooLarge`: nothing is committed. `OutcomeUnknown`: the device failed while it was written.
     pub fn commit(self) -> Result<Commit, EngineError> {
-        let durability = self.runtime.glance().options().durability;
+        let durability = self.runtime.engine_shared().options().durability;
         self.commit_with(durability)
     }
 

@@ -330,8 +330,8 @@ impl Engine {
             // What they hold is not asked for.
             return None;
         }
-        // What glances counted is no part of what is put back.
-        self.pool.note_glances();
+        // What shared reads counted is no part of what is put back.
+        self.pool.count_shared_reads();
         let (misses, hits, references) = (self.pool.misses, self.pool.hits, self.pool.references);
         let old = self.value_without_reading(xid, table, key);
         (self.pool.misses, self.pool.hits, self.pool.references) = (misses, hits, references);

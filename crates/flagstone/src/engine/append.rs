@@ -24,7 +24,7 @@ use super::{Engine, Table};
 use crate::appends::AppendScheme;
 use crate::node::NodeView;
 use crate::runtime::REGION_APPENDS;
-use reserve::Prices;
+use reserve::AppendCosts;
 
 mod placing;
 mod reserve;
@@ -162,7 +162,7 @@ impl Engine {
         let costs = &self.pool.costs;
         let habit = self.trees.get(table.id as usize).map(|tree| tree.habit);
         let (Some(habit), Some(append)) = (habit, costs.append()) else { return 0 };
-        let prices = Prices {
+        let prices = AppendCosts {
             whole: costs.whole(),
             read: costs.read(),
             append,

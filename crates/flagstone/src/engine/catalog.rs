@@ -264,7 +264,7 @@ impl Engine {
             self.refresh_floors();
         }
         let Some(tree) = self.trees.get_mut(table.id as usize) else { return };
-        self.hand.note_delta(table, key, op, growth);
+        self.planner.note_delta(table, key, op, growth);
         self.newest_delta = self.newest_delta.max(lsn);
         let before = tree.deltas.size();
         let dropped = tree.deltas.insert(key, op, lsn, &self.floors);

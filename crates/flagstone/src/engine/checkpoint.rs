@@ -385,7 +385,8 @@ impl Engine {
     /// what the checkpoint has read (rule D7). Where changes wait outside memory, and the log fills or leaves find no
     /// page to split, what merges of all of them bring back may be more than the log has room to copy.
     pub(super) fn goes_before_merges(&self) -> bool {
-        let may_overfill = !self.runs.is_empty() && (self.is_stuck() || self.is_log_filling());
+        let may_overfill =
+            !self.runs.is_empty() && (self.is_out_of_pages() || self.is_log_filling());
         self.cycle.goes_first || may_overfill && self.must_checkpoint()
     }
 
@@ -542,11 +543,11 @@ impl Engine {
         };
         let table = Table::of(number as u32);
         let mut next = Next::Stepped;
-        let high = match self.behind_unread(table, &key) {
+        let high = match self.behind_unreadable(table, &key) {
             Some(high) => high,
             None => {
                 let place = self.place_of(table, &key)?;
-                if !self.hand.passes_over(place.page) {
+                if !self.planner.passes_over(place.page) {
                     let job = self.merge_at(table, key)?;
                     if job.is_none() && self.has_installs() {
                         // A split of this tree comes first, as soon as its record is durable.
@@ -597,8 +598,8 @@ impl Engine {
             }
             let bytes = self.log.pending_bytes() - before;
             self.cycle.owed = self.cycle.owed.saturating_sub(bytes);
-            self.prices.copied(bytes);
-            self.split.copied(bytes as f64 / self.view.log_page_size.max(1) as f64);
+            self.commit_costs.copied(bytes);
+            self.tuner.copied(bytes as f64 / self.view.log_page_size.max(1) as f64);
             after = last;
             if after.is_none() {
                 number += 1;

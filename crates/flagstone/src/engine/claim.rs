@@ -42,9 +42,9 @@
 use flagstone_space::{GroupAppend, GroupId, GroupSpan, LogicalPage, Lsn, PinId, Version};
 
 use super::append::{Append, Growth, Whose};
+use super::commit_costs::LeafBytes;
 use super::descent::{Seek, corrupt, end_of_child};
 use super::merge::{InstallJob, Next, OldBase, PageWrite, ReshapePlan, WriteJob};
-use super::price::LeafBytes;
 use super::spill::private_bounds;
 use super::transaction::{Transaction, split_private_key, without_versions};
 use super::{CATALOG, Engine, Job, Step, Stop, Table, Wait};
@@ -197,7 +197,7 @@ impl Engine {
     ///
     /// `Wait::Claim` while it, or another transaction, is committed with its leaves; the stops of
     /// admission; `OutcomeUnknown` when the device failed at the wrong moment.
-    pub(super) fn pass_claim(&mut self, xid: Xid) -> Step<()> {
+    pub(super) fn try_page_commit(&mut self, xid: Xid) -> Step<()> {
         let may_be_committed =
             self.claim.as_ref().map(|claim| (claim.xid, claim.may_be_committed()));
         if self.is_poisoned() && may_be_committed == Some((xid, true)) {
@@ -298,7 +298,7 @@ impl Engine {
             CommitBy::Claims | CommitBy::Flags => true,
             CommitBy::Auto => {
                 let fills_a_page =
-                    |bytes| self.prices.log_pages(bytes, self.view.log_page_size) >= 1.0;
+                    |bytes| self.commit_costs.log_pages(bytes, self.view.log_page_size) >= 1.0;
                 // Its memory is more than its changes, and known.
                 fills_a_page(own.size) && fills_a_page(own.writes.range_bytes(KeyRange::ALL))
             }
@@ -344,7 +344,7 @@ impl Engine {
     fn gain_max(&self, bytes: usize, leaves: usize) -> f64 {
         let cheapest = LeafBytes { own: bytes, others: 0, share: self.append_share() };
         let moves = self.view.moves_per_write;
-        self.prices.gain_max(cheapest, leaves, self.view.log_page_size, moves)
+        self.commit_costs.gain_max(cheapest, leaves, self.view.log_page_size, moves)
     }
 
     fn begin_claim(&mut self, xid: Xid, next: Vec<u8>) {
@@ -488,7 +488,7 @@ impl Engine {
         let pages = 1 + own / self.payload_size;
         let is_possible = table != CATALOG
             && !self.busy.contains(&place.page)
-            && !self.hand.passes_over(place.page)
+            && !self.planner.passes_over(place.page)
             && self.may_claim(xid, self.claimed_page_count() + pages);
         if !is_possible || self.options.commit != CommitBy::Auto {
             return Ok(f64::from(u8::from(is_possible)));
@@ -496,13 +496,13 @@ impl Engine {
         if own > self.payload_size * 2 {
             // A leaf that outgrows its page is left to merges, unless it becomes all that was changed:
             // then the old page alone may have to be written again.
-            let saved = self.prices.log_pages(own, self.view.log_page_size) - 1.0;
+            let saved = self.commit_costs.log_pages(own, self.view.log_page_size) - 1.0;
             return Ok(if is_all(writes, inside) { saved } else { 0.0 });
         }
         let range = KeyRange { low: &place.low, high: place.high.as_deref() };
         let others = self.tree(table)?.deltas.range_bytes(range);
         let leaf = LeafBytes { own, others, share };
-        Ok(self.prices.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
+        Ok(self.commit_costs.gain(leaf, self.view.log_page_size, self.view.moves_per_write))
     }
 
     /// Whether the claim of `xid` may come to have so many pages. A cut brings back every group that no
@@ -535,7 +535,7 @@ impl Engine {
         if self.load_some_runs(table, range, Lsn(u64::MAX))?.is_some() {
             return Ok(Claimed::Nothing);
         }
-        self.drop_held(table, range, base_lsn);
+        self.drop_redundant(table, range, base_lsn);
         let Some(index) = self.pool.peek(place.page) else { return Ok(Claimed::Nothing) };
         let upto = match self.bugs.has(SeededBug::ClaimBeforeDurable) {
             true => self.committed,
@@ -555,7 +555,7 @@ impl Engine {
         let merged = match merged {
             Ok(Some(merged)) => merged,
             Ok(None) => {
-                self.outgrown.insert(place.page);
+                self.must_split.insert(place.page);
                 return Ok(Claimed::Nothing);
             }
             Err(_) => return Ok(Claimed::Nothing),
@@ -654,7 +654,7 @@ impl Engine {
     /// grows until then. It counts all the same when a claim is weighed: others are written along with it.
     fn is_left_alone(&self, xid: Xid, page: LogicalPage, inside: KeyRange<'_>) -> bool {
         self.options.commit == CommitBy::Auto
-            && self.outgrown.contains(&page)
+            && self.must_split.contains(&page)
             && !self.may_become_several(xid, inside)
     }
 

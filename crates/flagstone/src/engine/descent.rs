@@ -189,7 +189,7 @@ impl Engine {
     ///
     /// `Corrupt` when the page is not what its address says.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
-        self.pool.note_glances();
+        self.pool.count_shared_reads();
         if fetched.cost_ns > 0 {
             self.pool.costs.note_read(fetched.cost_ns);
         }
@@ -246,7 +246,10 @@ impl Engine {
         if self.trees.get(tree as usize).is_none() {
             return Err(EngineError::Corrupt { page, check: "node of a tree that does not exist" });
         }
-        if self.busy.contains(&page) && self.buries(info.lsn) && !self.awaits_install(page) {
+        if self.busy.contains(&page)
+            && self.hides_from_snapshot(info.lsn)
+            && !self.awaits_install(page)
+        {
             // A merge has written it but is not installed: snapshots still need what it replaces.
             return Ok(());
         }
@@ -295,11 +298,11 @@ impl Engine {
         let view = NodeView::trusted(image);
         debug_assert_eq!(view.level(), 0, "only leaves have user deltas, {page:?}");
         let range = KeyRange { low: view.low(), high: view.high() };
-        self.drop_held(Table::of(view.tree()), range, lsn);
+        self.drop_redundant(Table::of(view.tree()), range, lsn);
     }
 
     /// Drops what restart put back of a range although its base, complete to `lsn`, holds it.
-    pub(super) fn drop_held(&mut self, table: Table, range: KeyRange<'_>, lsn: Lsn) {
+    pub(super) fn drop_redundant(&mut self, table: Table, range: KeyRange<'_>, lsn: Lsn) {
         let is_possible = self.recovered > Lsn::ZERO && lsn > Lsn::ZERO;
         if is_possible && !self.bugs.has(SeededBug::KeepStaleDeltas) {
             // The leaf is what it was: its group changes only by what goes.
@@ -330,7 +333,7 @@ impl Engine {
     /// What is left of a range lies in groups that have to be looked up.
     pub(super) fn regroup(&mut self, table: Table, range: KeyRange<'_>) {
         let Some(tree) = self.trees.get(table.id as usize) else { return };
-        self.hand.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
+        self.planner.note_removed(table, range, tree.deltas.range(range).map(|entry| entry.key()));
         self.follow_units(table, range);
     }
 }

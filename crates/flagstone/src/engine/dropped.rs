@@ -190,7 +190,7 @@ impl Engine {
     /// Whether what is left of a dropped table can be freed: no snapshot from before is in the way.
     pub(crate) fn may_free(&self, table: Table) -> bool {
         let dropped = self.trees.get(table.id as usize).and_then(|tree| tree.dropped.as_ref());
-        dropped.is_some_and(|dropped| !self.buries(dropped.lsn)) && !self.is_poisoned()
+        dropped.is_some_and(|dropped| !self.hides_from_snapshot(dropped.lsn)) && !self.is_poisoned()
     }
 
     /// Refuses a table that is gone for transactions.
@@ -245,7 +245,7 @@ impl Engine {
 
     fn may_clear(&self, tree: &Tree, dropped: &Dropped) -> bool {
         dropped.lsn <= self.durable()
-            && !self.buries(dropped.lsn)
+            && !self.hides_from_snapshot(dropped.lsn)
             && self.runs.is_empty()
             && tree.reshaping.is_none()
     }

@@ -53,7 +53,7 @@ impl Engine {
         });
         let bytes = self.log.pending_bytes() - before;
         self.counts.log_bytes += bytes as u64;
-        self.prices.logged(bytes, self.options.memory);
+        self.commit_costs.logged(bytes, self.options.memory);
         lsn
     }
 

@@ -30,8 +30,8 @@ use super::append::{Append, Growth};
 use super::checkpoint::CheckpointJob;
 use super::claim::ClaimJob;
 use super::dropped::Freed;
+use super::memory_tuner::MergeCost;
 use super::spill::SpillJob;
-use super::split::MergeCost;
 use super::value::Release;
 use super::{Engine, Fetch, Step, Stop, Table};
 use crate::bugs::SeededBug;
@@ -311,7 +311,7 @@ impl Reshaping {
 
 /// Where the search for victims goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Hand {
+pub(crate) struct MergePlanner {
     tree: usize,
     key: Vec<u8>,
     /// Leaf chosen but not prepared yet: a page is being read for it, or the log written.
@@ -331,15 +331,15 @@ pub(crate) struct Hand {
     /// Pages read for the next job: they stay in memory until it is prepared (rule D7).
     held: Vec<LogicalPage>,
     /// Leaves that must split and found no page for it.
-    stuck: HashSet<LogicalPage>,
+    lacking_pages: HashSet<LogicalPage>,
     /// Pages that do not read, and why: nothing below them is merged.
-    unread: BTreeMap<LogicalPage, EngineError>,
+    unreadable: BTreeMap<LogicalPage, EngineError>,
     /// The leaf that the last merge found no page for.
     short: Option<LogicalPage>,
     /// Leaves split one by one: there was no room for several.
     is_short_of_room: bool,
     /// Only stuck leaves are left to merge.
-    is_stuck: bool,
+    is_out_of_pages: bool,
     /// Something was committed that makes leaves shrink: what is stuck may fit again.
     may_fit: bool,
     /// A batch of merges is under way.
@@ -347,7 +347,7 @@ pub(crate) struct Hand {
     /// One began that a longer log would have put off.
     wants_log: bool,
     /// Searches in a row that found nothing to merge although nothing was under way.
-    fruitless: u32,
+    empty_searches: u32,
     /// Why transactions cannot spill.
     no_spill: Option<EngineError>,
     /// A merge waits for the reshapes under way.
@@ -368,7 +368,7 @@ struct Search {
     tree_count: usize,
 }
 
-impl Hand {
+impl MergePlanner {
     pub(super) fn new(options: &Options, payload_size: usize) -> Self {
         let ledger = Ledger::new(options.victim, options.super_group, payload_size);
         Self { ledger: ledger.with_units(options), ..Self::default() }
@@ -437,12 +437,12 @@ impl Hand {
 
     /// Whether the leaf `page` found no pages for its split, or does not read.
     pub(super) fn passes_over(&self, page: LogicalPage) -> bool {
-        self.stuck.contains(&page) || self.unread.contains_key(&page)
+        self.lacking_pages.contains(&page) || self.unreadable.contains_key(&page)
     }
 
     /// Whether there are any such leaves.
     fn passes_over_any(&self) -> bool {
-        !self.stuck.is_empty() || !self.unread.is_empty()
+        !self.lacking_pages.is_empty() || !self.unreadable.is_empty()
     }
 
     /// Something was committed that makes leaves shrink.
@@ -452,15 +452,15 @@ impl Hand {
 
     /// Memory is full, and only stuck leaves are left: those that changes make shrink fit again (rule D7).
     pub(super) fn retry_shrinking(&mut self) {
-        if self.is_stuck && std::mem::take(&mut self.may_fit) {
-            self.forget_stuck();
+        if self.is_out_of_pages && std::mem::take(&mut self.may_fit) {
+            self.forget_lacking_pages();
         }
     }
 
     /// Something shrank: every leaf may be tried again.
-    pub(super) fn forget_stuck(&mut self) {
-        self.stuck.clear();
-        (self.is_stuck, self.is_short_of_room) = (false, false);
+    pub(super) fn forget_lacking_pages(&mut self) {
+        self.lacking_pages.clear();
+        (self.is_out_of_pages, self.is_short_of_room) = (false, false);
         self.no_spill = None;
     }
 
@@ -539,7 +539,7 @@ impl Engine {
                 || self.snapshots.has_unpins()
                 || self.must_spill()
                 || self.must_merge()
-                || self.hand.target.is_some()
+                || self.planner.target.is_some()
                 || self.has_joined()
                 || self.has_emptied()
                 || self.must_evict()
@@ -557,7 +557,7 @@ impl Engine {
         self.pool.set_background(true);
         let next = self.search_job();
         self.pool.set_background(false);
-        self.hand.hold_for(&next);
+        self.planner.hold_for(&next);
         next
     }
 
@@ -583,7 +583,7 @@ impl Engine {
 
     /// Whether groups have to become durable before other work goes on.
     fn must_sync(&self) -> bool {
-        self.hand.awaits_installs || self.are_images_many()
+        self.planner.awaits_installs || self.are_images_many()
     }
 
     /// Groups that are not installed, where they wait for syncs; elsewhere an install follows at once.
@@ -609,7 +609,7 @@ impl Engine {
 
     /// A merge waits until the reshapes under way are installed.
     pub(super) fn await_installs(&mut self) {
-        self.hand.awaits_installs = !self.unsynced.is_empty();
+        self.planner.awaits_installs = !self.unsynced.is_empty();
         self.want_flush();
     }
 
@@ -632,7 +632,7 @@ impl Engine {
             Next::Idle => {}
             next => return Ok(next),
         }
-        match self.bulk_step()? {
+        match self.run_commit_step()? {
             Next::Idle => {}
             next => return Ok(next),
         }
@@ -644,20 +644,20 @@ impl Engine {
         }
         self.note_batch();
         let has_merges = self.must_merge()
-            || self.hand.target.is_some()
+            || self.planner.target.is_some()
             || self.has_joined()
             || self.has_emptied();
         let is_merging = has_merges && !self.goes_before_merges();
         if is_merging && let Some(job) = self.merge_job()? {
-            self.prices.merged(job.pages.len());
+            self.commit_costs.merged(job.pages.len());
             if self.must_merge() {
                 let waited = job.waited();
                 let each = |pages: usize| pages as f64 / waited.len() as f64;
                 let pages_again = each(job.pages_again());
-                let pages_read = each(self.hand.held_count());
+                let pages_read = each(self.planner.held_count());
                 for (before, upto) in &waited {
                     let age = log::distance(*before, *upto);
-                    self.split.merged(MergeCost { pages_again, pages_read, age });
+                    self.tuner.merged(MergeCost { pages_again, pages_read, age });
                 }
             }
             return Ok(Next::Job(Job::Write(Box::new(job))));
@@ -684,17 +684,17 @@ impl Engine {
     }
 
     fn must_spill(&self) -> bool {
-        self.uncommitted_size > self.limits.uncommitted && self.hand.no_spill.is_none()
+        self.uncommitted_size > self.limits.uncommitted && self.planner.no_spill.is_none()
     }
 
     /// Why transactions cannot grow before something shrinks, if they cannot.
     pub(super) fn no_spill(&self) -> Option<&EngineError> {
-        self.hand.no_spill.as_ref()
+        self.planner.no_spill.as_ref()
     }
 
     fn must_merge(&self) -> bool {
-        let is_wanted = self.is_short() || self.hand.ledger.has_full();
-        is_wanted && self.has_deltas() && !self.is_stuck()
+        let is_wanted = self.is_short() || self.planner.ledger.has_full();
+        is_wanted && self.has_deltas() && !self.is_out_of_pages()
     }
 
     /// Whether deltas take more memory than they may, and merges can help.
@@ -705,9 +705,9 @@ impl Engine {
     /// Whether deltas have to meet their pages for want of memory.
     fn is_short(&self) -> bool {
         self.deltas_staying() > self.merges_above()
-            || self.hand.is_in_batch && !self.is_closing()
-            || self.growth.is_settling()
-            || !self.hand.cover.is_empty()
+            || self.planner.is_in_batch && !self.is_closing()
+            || self.growth.is_reclaiming()
+            || !self.planner.cover.is_empty()
             || self.pool.is_dry(self.frames_max())
     }
 
@@ -718,41 +718,42 @@ impl Engine {
     fn note_batch(&mut self) {
         let (total, soft) = (self.deltas_staying(), self.merges_above());
         let batch = (soft as f64 * self.options.merge_batch) as usize;
-        let is_worth = batch >= BATCH_LEAVES_MIN * self.payload_size && self.hand.stuck.is_empty();
-        let goes_on = is_worth && self.hand.is_in_batch && total > soft - batch;
-        self.hand.wants_log |= total > soft && self.limits.is_log_short;
-        self.hand.is_in_batch = total > soft || goes_on;
+        let is_worth =
+            batch >= BATCH_LEAVES_MIN * self.payload_size && self.planner.lacking_pages.is_empty();
+        let goes_on = is_worth && self.planner.is_in_batch && total > soft - batch;
+        self.planner.wants_log |= total > soft && self.limits.is_log_short;
+        self.planner.is_in_batch = total > soft || goes_on;
     }
 
     /// Whether leaves were merged lately only because the log is short.
     pub(crate) fn take_log_wish(&mut self) -> bool {
-        std::mem::take(&mut self.hand.wants_log)
+        std::mem::take(&mut self.planner.wants_log)
     }
 
     /// A search looks at a part of the tree: a batch ends when many of them in a row found nothing
     /// although nothing is under way, for only a lack of memory makes a merge necessary.
-    fn note_fruitless(&mut self) {
-        self.hand.fruitless += 1;
-        if self.hand.fruitless >= FRUITLESS_MAX {
-            self.hand.fruitless = 0;
-            self.hand.is_in_batch = false;
+    fn note_empty_search(&mut self) {
+        self.planner.empty_searches += 1;
+        if self.planner.empty_searches >= FRUITLESS_MAX {
+            self.planner.empty_searches = 0;
+            self.planner.is_in_batch = false;
         }
     }
 
     /// Whether no leaf can be merged before something shrinks (rule D7).
-    pub(super) fn is_stuck(&self) -> bool {
-        self.hand.is_stuck
+    pub(super) fn is_out_of_pages(&self) -> bool {
+        self.planner.is_out_of_pages
     }
 
     /// There are no pages for the job that asked for them; false when it cannot be put off.
     pub(crate) fn go_without_pages(&mut self) -> bool {
-        match self.hand.short.take() {
+        match self.planner.short.take() {
             Some(page) => {
-                self.hand.target = None;
-                self.hand.stuck.insert(page)
+                self.planner.target = None;
+                self.planner.lacking_pages.insert(page)
             }
             None if self.claim_cannot_go_on() => true,
-            None => self.hand.stop_spilling(EngineError::Full),
+            None => self.planner.stop_spilling(EngineError::Full),
         }
     }
 
@@ -762,33 +763,33 @@ impl Engine {
         if self.claim_cannot_go_on() {
             return true;
         }
-        let is_new = self.hand.unread.insert(page, error.clone()).is_none();
-        let target = self.hand.target.take();
+        let is_new = self.planner.unreadable.insert(page, error.clone()).is_none();
+        let target = self.planner.target.take();
         let place = target.map(|target| self.place_of(target.table, &target.key));
         // A neighbour's merge may have wanted it.
         let Some(Ok(at)) = place else { return is_new };
-        is_new || self.hand.unread.insert(at.page, error.clone()).is_none()
+        is_new || self.planner.unreadable.insert(at.page, error.clone()).is_none()
     }
 
     /// Why a page does not read that changes wait for, if there is one.
-    pub(crate) fn unread_error(&self) -> Option<EngineError> {
-        self.hand.unread.values().next().cloned()
+    pub(crate) fn unreadable_error(&self) -> Option<EngineError> {
+        self.planner.unreadable.values().next().cloned()
     }
 
     /// A page has been read, or has another owner.
     pub(super) fn found_again(&mut self, page: LogicalPage) {
-        if !self.hand.unread.is_empty() {
-            self.hand.unread.remove(&page);
+        if !self.planner.unreadable.is_empty() {
+            self.planner.unreadable.remove(&page);
         }
     }
 
     /// Where the keys begin that follow a page on the way to the leaf of `key`, if that page does not read;
     /// none inside when no key of the tree does.
-    pub(super) fn behind_unread(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    pub(super) fn behind_unreadable(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
         let mut page = self.trees.get(table.id as usize)?.root?;
         let mut high = None;
         for _ in 0..=self.height {
-            if self.hand.unread.contains_key(&page) {
+            if self.planner.unreadable.contains_key(&page) {
                 return Some(high);
             }
             let view = NodeView::trusted(&self.pool.frame(self.pool.peek(page)?).image);
@@ -817,8 +818,8 @@ impl Engine {
 
     /// Asks for a leaf to be merged as soon as possible: an insert did not fit it.
     pub(crate) fn want_merge(&mut self, table: Table, key: &[u8]) {
-        if self.hand.target.is_none() {
-            self.hand.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
+        if self.planner.target.is_none() {
+            self.planner.target = Some(Target::new(table, key.to_vec(), Reason::Eager));
         }
     }
 }

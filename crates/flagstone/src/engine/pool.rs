@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use hashbrown::HashMap;
 
-use super::split::Ghosts;
+use super::memory_tuner::Ghosts;
 use crate::options::{Options, Replacement};
 use order::Order;
 pub(crate) use order::PageCosts;
@@ -58,13 +58,13 @@ pub(crate) struct Frame {
     pub(crate) version: Option<Box<PageInfo>>,
     class: Class,
     /// Used by a reader that changes nothing: counts as used last once somebody asks.
-    is_glanced: AtomicBool,
+    is_used: AtomicBool,
 }
 
 impl Frame {
     fn clean(page: LogicalPage, lsn: Lsn, image: Vec<u8>, class: Class) -> Self {
-        let is_glanced = AtomicBool::new(false);
-        Self { page, lsn, image, ahead: None, version: None, class, is_glanced }
+        let is_used = AtomicBool::new(false);
+        Self { page, lsn, image, ahead: None, version: None, class, is_used }
     }
 
     /// Memory of it (P1).
@@ -131,16 +131,16 @@ pub(crate) struct Pool {
     is_background: bool,
     /// Leaves among the frames that were to be kept last: they stay beside the last few.
     kept_leaves: usize,
-    /// Leaves found by readers that change nothing, in steps of [`GLANCES`].
-    glances: AtomicU64,
+    /// Leaves found by readers that change nothing, in steps of [`SHARED_READS`].
+    shared_hits: AtomicU64,
     /// Pages that such readers have to wait for.
-    glances_missed: AtomicU64,
-    allows_glances: bool,
+    shared_misses: AtomicU64,
+    allows_shared_reads: bool,
 }
 
 /// Glances that a thread counts before it tells: a counter that all of them write would be what they
 /// wait for.
-const GLANCES: u8 = 64;
+const SHARED_READS: u8 = 64;
 
 thread_local! {
     static GLANCED: Cell<u8> = const { Cell::new(0) };
@@ -172,9 +172,9 @@ impl Pool {
             references: References::default(),
             is_background: false,
             kept_leaves: 0,
-            glances: AtomicU64::new(0),
-            glances_missed: AtomicU64::new(0),
-            allows_glances: options.replacement == Replacement::Lru,
+            shared_hits: AtomicU64::new(0),
+            shared_misses: AtomicU64::new(0),
+            allows_shared_reads: options.replacement == Replacement::Lru,
         }
     }
 
@@ -211,32 +211,32 @@ impl Pool {
     }
 
     /// Whether frames may be used without their order being told at once.
-    pub(crate) fn allows_glances(&self) -> bool {
-        self.allows_glances
+    pub(crate) fn allows_shared_reads(&self) -> bool {
+        self.allows_shared_reads
     }
 
     /// A leaf was used by a reader that changes nothing.
-    pub(crate) fn glanced_at(&self, index: FrameIndex) {
-        let is_glanced = &self.frames[index.0 as usize].is_glanced;
-        if !is_glanced.load(Ordering::Relaxed) {
-            is_glanced.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_used(&self, index: FrameIndex) {
+        let is_used = &self.frames[index.0 as usize].is_used;
+        if !is_used.load(Ordering::Relaxed) {
+            is_used.store(true, Ordering::Relaxed);
         }
         let count = GLANCED.get() + 1;
-        GLANCED.set(count % GLANCES);
-        if count == GLANCES {
-            self.glances.fetch_add(u64::from(GLANCES), Ordering::Relaxed);
+        GLANCED.set(count % SHARED_READS);
+        if count == SHARED_READS {
+            self.shared_hits.fetch_add(u64::from(SHARED_READS), Ordering::Relaxed);
         }
     }
 
     /// A reader that changes nothing has to wait for a page on its way to a leaf.
-    pub(crate) fn glance_missed(&self) {
-        self.glances_missed.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_shared_miss(&self) {
+        self.shared_misses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts what readers that change nothing have found and missed.
-    pub(crate) fn note_glances(&mut self) {
-        let found = std::mem::take(self.glances.get_mut());
-        let missed = std::mem::take(self.glances_missed.get_mut());
+    pub(crate) fn count_shared_reads(&mut self) {
+        let found = std::mem::take(self.shared_hits.get_mut());
+        let missed = std::mem::take(self.shared_misses.get_mut());
         self.references.found += found;
         self.hits += found;
         self.references.missed += missed;
@@ -348,7 +348,7 @@ impl Pool {
 
     /// An operation has to wait for a page on its way to a leaf.
     pub(crate) fn note_missed(&mut self) {
-        self.note_glances();
+        self.count_shared_reads();
         self.references.missed += u64::from(!self.is_background);
     }
 
@@ -358,7 +358,7 @@ impl Pool {
         while self.bytes + self.slack > bytes_max {
             let urgency = if self.bytes > bytes_max { Urgency::Now } else { Urgency::Soon };
             let victim = self.victim(urgency)?;
-            if std::mem::take(self.frames[victim as usize].is_glanced.get_mut()) {
+            if std::mem::take(self.frames[victim as usize].is_used.get_mut()) {
                 self.order(victim).touch(victim);
                 continue;
             }

@@ -351,7 +351,7 @@ impl Engine {
         let frame = self.pool.frame(index);
         let (view, lsn) = (NodeView::trusted(&frame.image), frame.lsn);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
-        self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
+        self.drop_redundant(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
         Ok(())
     }
 

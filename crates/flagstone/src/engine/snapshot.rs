@@ -217,12 +217,12 @@ impl Retained {
 
 impl Engine {
     /// Commits wait from now on: all that was committed is to reach its pages.
-    pub(crate) fn begin_quiet(&mut self) {
-        self.quiet += 1;
+    pub(crate) fn begin_commit_barrier(&mut self) {
+        self.commit_barriers += 1;
     }
 
-    pub(crate) fn end_quiet(&mut self) {
-        self.quiet -= 1;
+    pub(crate) fn end_commit_barrier(&mut self) {
+        self.commit_barriers -= 1;
     }
 
     /// All that left memory is to reach the leaves: pages of it that have to be loaded before.
@@ -260,7 +260,7 @@ impl Engine {
         })
     }
 
-    /// Begins a snapshot at the durable frontier, by a glance.
+    /// Begins a snapshot at the durable frontier, under the shared latch.
     ///
     /// # Errors
     ///
@@ -282,7 +282,7 @@ impl Engine {
         self.snapshots.lsn(snapshot).map(drop)
     }
 
-    /// Ends a snapshot, by a glance; false when something may become free by its end.
+    /// Ends a snapshot, under the shared latch; false when something may become free by its end.
     pub(crate) fn ends_snapshot(&self, snapshot: SnapshotId) -> bool {
         let is_all_current = self.trees.iter().all(|tree| tree.retained.is_empty());
         if is_all_current {
@@ -440,8 +440,8 @@ impl Engine {
         leaves.any(|leaf| leaf.pin.is_some_and(|(other, _)| other == pin))
     }
 
-    /// Whether a merge up to `upto` buries what some snapshot reads.
-    pub(crate) fn buries(&self, upto: Lsn) -> bool {
+    /// Whether a merge up to `upto` hides_from_snapshot what some snapshot reads.
+    pub(crate) fn hides_from_snapshot(&self, upto: Lsn) -> bool {
         self.snapshots.oldest().is_some_and(|oldest| oldest < upto)
     }
 
@@ -488,7 +488,7 @@ impl Engine {
     /// Whether no snapshot below `until` is left, so that the version that was pinned for it goes. The last one
     /// may have ended since: while the new leaf was written, or for what others of the same install took.
     fn lets_go_of(&mut self, pin: Option<(PinId, LogicalPage)>, until: Lsn) -> bool {
-        let is_free = !self.buries(until);
+        let is_free = !self.hides_from_snapshot(until);
         if is_free {
             self.snapshots.unpins.extend(pin.map(|(pin, _)| pin));
         }

@@ -31,10 +31,10 @@ use std::ops::Bound;
 
 use flagstone_space::{GroupId, LogicalPage, Lsn, PageInfo};
 
-use super::bulk;
 use super::checkpoint::MasterRun;
 use super::descent::missing;
 use super::pool::Class;
+use super::run_commit;
 use super::scan::{Direction, ScanRange};
 use super::spans::PageSpans;
 use super::transaction::{Transaction, private_key, split_private_key};
@@ -508,7 +508,7 @@ impl Engine {
 
     /// Loads one more part, where the search for leaves to merge goes on; false when there is none.
     pub(crate) fn load_next_run(&mut self) -> Step<bool> {
-        let (table, key) = self.hand.place();
+        let (table, key) = self.planner.place();
         let mut low = Vec::new();
         private_key(table, key, &mut low);
         let ahead = KeyRange { low: &low, high: None };
@@ -562,7 +562,7 @@ impl Engine {
         }
         let frame = self.run_frame(group, page)?;
         self.pool.remove(page);
-        self.hand.let_go(page);
+        self.planner.let_go(page);
         let loading = self.runs.loading(number, part);
         let mut dropped = DroppedRefs::new();
         for entry in entries(&frame).ok_or(fault(page))? {
@@ -634,7 +634,7 @@ impl Engine {
         let Some(built) = built else { return Ok(None) };
         let count = built.pages.len();
         let part_pages = match own.is_bulk {
-            true => bulk::PART_PAGES,
+            true => run_commit::PART_PAGES,
             false => (count / PARTS_MIN).clamp(1, PART_PAGES_MAX),
         };
         let names = built.named_size(part_pages, own.rolled_back.len());
@@ -656,7 +656,7 @@ impl Engine {
                 return Ok(None);
             }
             Err(Stop::Error(why)) if !self.transaction(xid)?.is_bulk => {
-                self.hand.stop_spilling(why);
+                self.planner.stop_spilling(why);
                 return Ok(None);
             }
             Err(_) => return Ok(None),

@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use flagstone_space::{GroupAppend, GroupId, LogicalPage, Lsn};
 use hashbrown::hash_map;
 
-use super::bulk::Spread;
 use super::checkpoint::MasterRun;
 use super::claim::Prospect;
 use super::owner::next_xid;
+use super::run_commit::Spread;
 use super::spill::{self, Gathering, OwnVersion, Run, Stamp};
 use super::{Engine, Step, Stop, Table, Wait};
 use crate::bugs::SeededBug;
@@ -277,8 +277,8 @@ impl Engine {
             return Ok(self.ticket(lsn, durability));
         }
         self.demand_no_garbage(xid)?;
-        self.pass_claim(xid)?;
-        self.pass_bulk(xid)?;
+        self.try_page_commit(xid)?;
+        self.try_run_commit(xid)?;
         self.admit_commit(xid)?;
         let Some(mut transaction) = self.transactions.remove(&xid) else {
             return Err(EngineError::Ended.into());
@@ -317,7 +317,7 @@ impl Engine {
     pub(super) fn ticket(&mut self, lsn: Lsn, durability: Durability) -> Ticket {
         match durability {
             Durability::Deferred => {}
-            Durability::Group => self.company_to = self.company_to.max(lsn),
+            Durability::Group => self.group_commit_lsn = self.group_commit_lsn.max(lsn),
             Durability::Immediate => self.flush_to = self.flush_to.max(lsn),
         }
         Ticket { lsn }
@@ -346,7 +346,7 @@ impl Engine {
         let growth = transaction.growth_at_most(self.payload_size);
         self.growth.committed(growth);
         if growth == 0 {
-            self.hand.note_shrinking();
+            self.planner.note_shrinking();
         }
         self.drop_refs(transaction.dropped.clone(), lsn);
     }
@@ -376,7 +376,7 @@ impl Engine {
     pub(super) fn take_back(&mut self, pages: impl Iterator<Item = LogicalPage>) {
         for page in pages {
             // What found no pages for a split may find some now.
-            self.hand.forget_stuck();
+            self.planner.forget_lacking_pages();
             // The number will have another owner: nothing of this one may be found under it.
             self.forget_page(page);
             self.unused_pages.push(page);
@@ -384,7 +384,7 @@ impl Engine {
     }
 
     pub(super) fn release(&mut self, xid: Xid) {
-        self.hand.allow_spilling();
+        self.planner.allow_spilling();
         let woken = self.locks.release_all(xid);
         self.woken.extend(woken);
     }

@@ -40,7 +40,7 @@ impl<D: Nand> Runtime<D> {
         self.run_after(None, xid, operation)
     }
 
-    /// As [`Runtime::run_for`], after a read that a glance has missed.
+    /// As [`Runtime::run_for`], after a read that a shared read has missed.
     ///
     /// # Errors
     ///
@@ -103,7 +103,7 @@ impl<D: Nand> Runtime<D> {
                     supplied => supplied?,
                 },
                 Err(Stop::Wait(wait)) => {
-                    if self.make_way(wait)? {
+                    if self.serve_wait(wait)? {
                         idle_count = 0;
                     } else {
                         idle_count += 1;
@@ -117,7 +117,7 @@ impl<D: Nand> Runtime<D> {
     }
 
     /// Does what an operation waits for; false when there was nothing to do.
-    fn make_way(&self, wait: Wait) -> Result<bool, EngineError> {
+    fn serve_wait(&self, wait: Wait) -> Result<bool, EngineError> {
         let mut engine = self.engine();
         if wait != Wait::Claim {
             // Nothing comes of waiting for a device that has failed.
@@ -133,7 +133,7 @@ impl<D: Nand> Runtime<D> {
                 return Ok(self.flush_now()? || self.work_now()? || self.await_flush());
             }
             // Whoever makes the snapshot goes on meanwhile.
-            Wait::Quiet => {
+            Wait::CommitBarrier => {
                 drop(engine);
                 if !self.advance()? {
                     self.await_change();
@@ -161,7 +161,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Wakes the transactions that the end of another one let in.
     pub(crate) fn wake_others(&self) {
-        if !self.glance().has_woken() {
+        if !self.engine_shared().has_woken() {
             return;
         }
         let woken = self.engine().take_woken();
@@ -172,7 +172,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Waits a little for another thread to change something.
     fn await_change(&self) {
-        let engine = self.glance();
+        let engine = self.engine_shared();
         let asleep = self.sleepers.await_change();
         drop(engine);
         self.sleepers.sleep(asleep, CHANGE_POLL);
@@ -200,7 +200,7 @@ impl<D: Nand> Runtime<D> {
     /// What another thread is programming may be what is waited for: waits a little for it. False when
     /// nobody is.
     pub(crate) fn await_flush(&self) -> bool {
-        let is_flushing = self.glance().is_flushing();
+        let is_flushing = self.engine_shared().is_flushing();
         if is_flushing {
             self.await_change();
         }
@@ -209,7 +209,7 @@ impl<D: Nand> Runtime<D> {
 
     /// Flushes if somebody wants it and nobody does.
     pub(crate) fn flush_now(&self) -> Result<bool, EngineError> {
-        if !self.glance().is_flush_wanted() {
+        if !self.engine_shared().is_flush_wanted() {
             return Ok(false);
         }
         let Some(flush) = self.flush_begin()? else { return Ok(false) };
@@ -224,7 +224,7 @@ impl<D: Nand> Runtime<D> {
             self.await_change();
             return Ok(true);
         };
-        if !self.glance().has_work() {
+        if !self.engine_shared().has_work() {
             return Ok(false);
         }
         match self.work_begin() {
@@ -233,11 +233,11 @@ impl<D: Nand> Runtime<D> {
                 self.wake_others();
                 Ok(true)
             }
-            Ok(None) if self.glance().is_flushing() => {
+            Ok(None) if self.engine_shared().is_flushing() => {
                 self.await_change();
                 Ok(true)
             }
-            Ok(None) => Ok(self.glance().is_flush_wanted()),
+            Ok(None) => Ok(self.engine_shared().is_flush_wanted()),
             Err(Stop::Miss(fetch)) => {
                 let read = self.read(fetch).and_then(|fetched| self.engine().fill(fetched));
                 match (read, fetch) {
@@ -269,7 +269,7 @@ impl<D: Nand> Runtime<D> {
     /// `OutcomeUnknown` when the device failed meanwhile (rule D8); `OtherProcess`.
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<(), EngineError> {
         loop {
-            let engine = self.glance();
+            let engine = self.engine_shared();
             if engine.durable() >= lsn || engine.bugs.has(SeededBug::AcknowledgeEarly) {
                 return Ok(());
             }
@@ -326,7 +326,7 @@ impl<D: Nand> Runtime<D> {
     pub(crate) fn work_some(&self) -> Result<(), EngineError> {
         self.flush_now()?;
         for _ in 0..WORK_AFTER_COMMIT {
-            if !self.glance().has_work() || !self.work_now()? {
+            if !self.engine_shared().has_work() || !self.work_now()? {
                 break;
             }
         }
@@ -335,9 +335,9 @@ impl<D: Nand> Runtime<D> {
 
     /// Merges what reads have loaded of changes that had left memory, as long as that takes more than changes may. What
     /// comes of it is not the reader's business.
-    pub(crate) fn relieve(&self) {
+    pub(crate) fn merge_excess(&self) {
         for _ in 0..RELIEF_MAX {
-            let is_full = self.glance().is_full_of_changes();
+            let is_full = self.engine_shared().is_full_of_changes();
             if !is_full || !self.advance().is_ok_and(|has_work| has_work) {
                 break;
             }
@@ -395,7 +395,7 @@ impl<D: Nand> Runtime<D> {
     /// The device failed.
     pub(crate) fn finish_drop(&self, table: Table) -> Result<(), EngineError> {
         let mut idle_count = 0;
-        while idle_count < IDLE_COUNT_MAX && self.glance().may_free(table) {
+        while idle_count < IDLE_COUNT_MAX && self.engine_shared().may_free(table) {
             idle_count = if self.advance()? { 0 } else { idle_count + 1 };
         }
         Ok(())
@@ -403,7 +403,7 @@ impl<D: Nand> Runtime<D> {
 
     fn finish_checkpoint(&self) -> Result<(), EngineError> {
         let mut idle_count = 0;
-        while self.glance().is_checkpointing() {
+        while self.engine_shared().is_checkpointing() {
             self.engine().sound()?;
             let progress = self.advance()?;
             idle_count = if progress { 0 } else { idle_count + 1 };

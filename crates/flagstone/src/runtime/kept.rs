@@ -94,11 +94,11 @@ impl KeptReads {
 }
 
 /// Commits wait while it lives.
-struct Quiet<'a, D: Nand>(&'a Runtime<D>);
+struct CommitBarrier<'a, D: Nand>(&'a Runtime<D>);
 
-impl<D: Nand> Drop for Quiet<'_, D> {
+impl<D: Nand> Drop for CommitBarrier<'_, D> {
     fn drop(&mut self) {
-        self.0.engine().end_quiet();
+        self.0.engine().end_commit_barrier();
         self.0.sleepers.wake_changed();
     }
 }
@@ -120,8 +120,8 @@ impl<D: Nand> Runtime<D> {
         // Most of it while others go on.
         self.load_runs()?;
         self.merge_now()?;
-        self.engine().begin_quiet();
-        let _quiet = Quiet(self);
+        self.engine().begin_commit_barrier();
+        let _barrier = CommitBarrier(self);
         self.load_runs()?;
         for _ in 0..ROUNDS_MAX {
             let committed = self.engine().last_commit();
@@ -133,7 +133,7 @@ impl<D: Nand> Runtime<D> {
             self.advance()?;
         }
         // Changes of a page that does not read never reach it.
-        Err(self.engine().unread_error().unwrap_or(EngineError::Full))
+        Err(self.engine().unreadable_error().unwrap_or(EngineError::Full))
     }
 
     /// Merges until the changes that left memory before their commit are back in it: as many at a time as fit.
@@ -233,7 +233,7 @@ impl<D: Nand> Runtime<D> {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Read, EngineError> {
-        self.glance().check_key(key)?;
+        self.engine_shared().check_key(key)?;
         let image = self.kept_leaf(id, table, Seek::At(key))?;
         let view = NodeView::trusted(&image);
         out.clear();
@@ -312,7 +312,7 @@ impl<D: Nand> Runtime<D> {
     ) -> Result<Arc<[u8]>, EngineError> {
         let root = match table {
             CATALOG => CATALOG_ROOT,
-            _ => self.kept_tables(id)?.root_of(table, self.glance().owner)?,
+            _ => self.kept_tables(id)?.root_of(table, self.engine_shared().owner)?,
         };
         let mut page = root;
         let mut parent: Option<(Arc<[u8]>, usize)> = None;
@@ -339,7 +339,7 @@ impl<D: Nand> Runtime<D> {
     ) -> Option<Vec<u8>> {
         let mut page = match table {
             CATALOG => CATALOG_ROOT,
-            _ => self.kept_tables(id).ok()?.root_of(table, self.glance().owner).ok()?,
+            _ => self.kept_tables(id).ok()?.root_of(table, self.engine_shared().owner).ok()?,
         };
         let mut end = None;
         for depth in 0..DEPTH_MAX {

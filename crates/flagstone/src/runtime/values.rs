@@ -24,7 +24,7 @@ impl<D: Nand> Runtime<D> {
         });
         let pages = plan.pages();
         let mut images = chunks.chain(lists);
-        let part_pages = self.glance().value_part_pages();
+        let part_pages = self.engine_shared().value_part_pages();
         for part in pages.chunks(part_pages) {
             self.run_for(Some(xid), |engine| engine.begin_part(xid, part.len()))?;
             let written = self.write_part(plan, part, &mut images);

@@ -32,7 +32,7 @@ const WEIGHT: f64 = 1.0 / 64.0;
 
 /// What a page and an append cost at present.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Prices {
+pub(crate) struct AppendCosts {
     /// Device time of a page written, its share of collection included, and of one read.
     pub(crate) whole: f64,
     pub(crate) read: f64,
@@ -44,7 +44,7 @@ pub(crate) struct Prices {
     pub(crate) fill: f64,
 }
 
-impl Prices {
+impl AppendCosts {
     /// Device time of a page on a chip whose content takes `growth` times the room: with less of it
     /// dead, collection finds less in each block.
     fn whole_at(&self, growth: f64) -> f64 {
@@ -100,7 +100,7 @@ impl Habit {
 
     /// Slots to leave free with which a change costs least. A page is written as a whole once in
     /// `1 + small + small² + …` merges, one for each slot.
-    pub(crate) fn slots(self, room: AppendRoom, page_size: usize, prices: Prices) -> u8 {
+    pub(crate) fn slots(self, room: AppendRoom, page_size: usize, prices: AppendCosts) -> u8 {
         let cost = |slots: u8| {
             let left = page_size.saturating_sub(room.size_of(slots)).max(1);
             let growth = page_size as f64 / left as f64;
@@ -117,8 +117,9 @@ mod tests {
 
     const SLC: AppendRoom =
         AppendRoom { slots_max: 3, slot_size: 512, record_size_max: 498, grouped_size_max: 493 };
-    const IDLE: Prices = Prices { whole: 230.0, read: 80.0, append: 200.0, moves: 0.0, fill: 0.3 };
-    const BUSY: Prices = Prices { whole: 900.0, moves: 1.5, fill: 0.8, ..IDLE };
+    const IDLE: AppendCosts =
+        AppendCosts { whole: 230.0, read: 80.0, append: 200.0, moves: 0.0, fill: 0.3 };
+    const BUSY: AppendCosts = AppendCosts { whole: 900.0, moves: 1.5, fill: 0.8, ..IDLE };
 
     fn known(is_small: bool) -> Habit {
         let mut habit = Habit::default();
@@ -140,14 +141,14 @@ mod tests {
     fn collection_is_reckoned_from_the_fill_until_it_is_seen() {
         assert!(moves_at(0.1) < 0.01 && moves_at(1.0).is_infinite());
         assert!((moves_at(0.8) - 1.7).abs() < 0.2, "{}", moves_at(0.8));
-        let loading = Prices { fill: 0.6, ..IDLE };
+        let loading = AppendCosts { fill: 0.6, ..IDLE };
         assert!(Habit::default().slots(SLC, 16_384, loading) > 0);
         assert_eq!(Habit::default().slots(SLC, 2_048, loading), 0);
     }
 
     #[test]
     fn no_room_is_left_where_it_would_fill_the_chip() {
-        let full = Prices { fill: 0.99, ..BUSY };
+        let full = AppendCosts { fill: 0.99, ..BUSY };
         assert_eq!(known(true).slots(SLC, 16_384, full), 0);
     }
 

@@ -422,17 +422,17 @@ fn a_leaf_that_outgrows_its_page_is_tried_once() {
         transaction.commit_with(Durability::Immediate).unwrap();
     };
     commit(0);
-    let outgrown: Vec<_> = runtime.engine().outgrown.iter().copied().collect();
-    assert_eq!(outgrown.len(), 2, "its log would have filled a page");
+    let must_split: Vec<_> = runtime.engine().must_split.iter().copied().collect();
+    assert_eq!(must_split.len(), 2, "its log would have filled a page");
     let is_removed = |page| runtime.engine().pool.remove(page);
-    assert!(outgrown.iter().copied().all(is_removed), "the claim has read both");
+    assert!(must_split.iter().copied().all(is_removed), "the claim has read both");
     commit(1);
-    let is_read = outgrown.iter().any(|page| runtime.engine().pool.peek(*page).is_some());
+    let is_read = must_split.iter().any(|page| runtime.engine().pool.peek(*page).is_some());
     assert!(!is_read, "a leaf was looked at again");
     runtime.merge_now().unwrap();
-    assert!(runtime.engine().outgrown.is_empty(), "they are others now");
+    assert!(runtime.engine().must_split.is_empty(), "they are others now");
     commit(2);
-    assert!(!runtime.engine().outgrown.is_empty(), "so are what would be written");
+    assert!(!runtime.engine().must_split.is_empty(), "so are what would be written");
     assert_eq!(claimed(&database), 0);
     check(&database, table, |_| 0);
 }

@@ -16,21 +16,22 @@ use crate::options::{SuperGroup, Victim};
 
 impl Engine {
     pub(super) fn merge_job(&mut self) -> Step<Option<WriteJob>> {
-        let target = self.hand.target.take().or_else(|| self.take_joined());
+        let target = self.planner.target.take().or_else(|| self.take_joined());
         let target = match target.or_else(|| self.take_emptied()) {
             Some(target) => target,
             None => match self.choose()? {
                 Some(target) => {
-                    self.hand.fruitless = 0;
+                    self.planner.empty_searches = 0;
                     target
                 }
                 None => {
                     // Everything mergeable waits for an install or for the log.
                     if self.is_at_rest() {
-                        self.note_fruitless();
+                        self.note_empty_search();
                     }
-                    self.hand.is_stuck =
-                        self.is_short() && !self.hand.stuck.is_empty() && self.is_at_rest();
+                    self.planner.is_out_of_pages = self.is_short()
+                        && !self.planner.lacking_pages.is_empty()
+                        && self.is_at_rest();
                     self.await_installs();
                     return Ok(None);
                 }
@@ -41,7 +42,7 @@ impl Engine {
             Err(
                 stop @ (Stop::Miss(_) | Stop::Wait(_) | Stop::Error(EngineError::Corrupt { .. })),
             ) => {
-                self.hand.target = Some(target);
+                self.planner.target = Some(target);
                 Err(stop)
             }
             Err(stop) => Err(stop),
@@ -66,7 +67,7 @@ impl Engine {
             Victim::Cover => return self.choose_cover(),
             _ => {}
         }
-        match self.hand.ledger.super_group() {
+        match self.planner.ledger.super_group() {
             SuperGroup::Off => self.choose_group(),
             SuperGroup::Victim => match self.choose_group()? {
                 Some(target) => self.widened(target).map(Some),
@@ -78,12 +79,12 @@ impl Engine {
 
     /// Whether a leaf of a super group can be tried now.
     pub(super) fn has_joined(&self) -> bool {
-        self.hand.joined.front().is_some_and(|next| self.may_reshape(next))
+        self.planner.joined.front().is_some_and(|next| self.may_reshape(next))
     }
 
     /// Whether a leaf that was emptied can be tried now.
     pub(super) fn has_emptied(&self) -> bool {
-        self.hand.emptied.front().is_some_and(|next| self.may_reshape(next))
+        self.planner.emptied.front().is_some_and(|next| self.may_reshape(next))
     }
 
     fn may_reshape(&self, target: &Target) -> bool {
@@ -92,11 +93,11 @@ impl Engine {
 
     /// The next leaf of a super group: one reshape of a tree follows the other.
     fn take_joined(&mut self) -> Option<Target> {
-        if self.has_joined() { self.hand.joined.pop_front() } else { None }
+        if self.has_joined() { self.planner.joined.pop_front() } else { None }
     }
 
     fn take_emptied(&mut self) -> Option<Target> {
-        if self.has_emptied() { self.hand.emptied.pop_front() } else { None }
+        if self.has_emptied() { self.planner.emptied.pop_front() } else { None }
     }
 
     /// Flash holds an image of a node: a leaf of which nothing is left gets a turn to be merged away.
@@ -109,49 +110,50 @@ impl Engine {
     }
 
     pub(super) fn note_emptied(&mut self, table: Table, key: &[u8]) {
-        let mut known = self.hand.emptied.iter();
-        if self.hand.emptied.len() < EMPTIED_MAX
+        let mut known = self.planner.emptied.iter();
+        if self.planner.emptied.len() < EMPTIED_MAX
             && !known.any(|target| target.table.id == table.id && target.key == key)
         {
             let target = Target::new(table, key.to_vec(), Reason::Emptied);
-            self.hand.emptied.push_back(target);
+            self.planner.emptied.push_back(target);
         }
     }
 
     /// Finds what belongs with the group of `target`, which is to be merged after it.
     fn widened(&mut self, target: Target) -> Step<Target> {
         let at = (target.table.id, target.key.clone());
-        while let Some(next) = self.hand.ledger.unread_near(&at, self.hand.joining_reads) {
+        while let Some(next) = self.planner.ledger.unreadable_near(&at, self.planner.joining_reads)
+        {
             self.measure_leaf(&next)?;
-            self.hand.joining_reads += 1;
+            self.planner.joining_reads += 1;
         }
-        self.hand.joining_reads = 0;
+        self.planner.joining_reads = 0;
         self.join(&at);
         Ok(target)
     }
 
     /// Notes that what belongs with the group at `at` is to be merged after it.
     fn join(&mut self, at: &GroupKey) {
-        let joined = self.hand.ledger.joined(at).into_iter();
+        let joined = self.planner.ledger.joined(at).into_iter();
         let joined = joined.map(|(id, key)| Target::new(Table::of(id), key, Reason::Joined));
-        self.hand.joined = joined.collect();
+        self.planner.joined = joined.collect();
     }
 
     /// The cheapest of all super groups, by its first group that can be merged now.
     fn choose_super_group(&mut self) -> Step<Option<Target>> {
         self.place_groups()?;
-        while let Some(at) = self.hand.ledger.unread() {
+        while let Some(at) = self.planner.ledger.unread() {
             self.measure_leaf(&at)?;
         }
         let durable = self.merge_lsn();
-        for at in self.hand.ledger.super_groups(PASSED_MAX) {
-            let Some(group) = self.hand.ledger.get(&at) else { continue };
+        for at in self.planner.ledger.super_groups(PASSED_MAX) {
+            let Some(group) = self.planner.ledger.get(&at) else { continue };
             let (page, high) = (group.place.page, group.place.high.clone());
             let table = Table::of(at.0);
             let range = KeyRange { low: &at.1, high: high.as_deref() };
-            let is_busy = self.busy.contains(&page) || self.hand.passes_over(page);
+            let is_busy = self.busy.contains(&page) || self.planner.passes_over(page);
             if self.tree(table)?.deltas.range(range).next().is_none() {
-                self.hand.ledger.forget(at.0, range);
+                self.planner.ledger.forget(at.0, range);
             } else if !is_busy && self.tree(table)?.deltas.has_upto(range, durable) {
                 self.join(&at);
                 return Ok(Some(Target::new(table, at.1, Reason::Memory)));
@@ -164,8 +166,8 @@ impl Engine {
     fn measure_leaf(&mut self, at: &GroupKey) -> Step<()> {
         let index = self.leaf_for(Table::of(at.0), Seek::At(&at.1))?;
         let used = NodeView::trusted(&self.pool.frame(index).image).used_bytes();
-        self.hand.ledger.measure(at, used);
-        self.hand.held.clear();
+        self.planner.ledger.measure(at, used);
+        self.planner.held.clear();
         Ok(())
     }
 
@@ -174,25 +176,25 @@ impl Engine {
     fn choose_group(&mut self) -> Step<Option<Target>> {
         self.place_groups()?;
         let mut passed = 0;
-        while let Some((at, group)) = self.hand.ledger.ranked(passed) {
+        while let Some((at, group)) = self.planner.ledger.ranked(passed) {
             let table = Table::of(at.0);
             let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
             let deltas = &self.tree(table)?.deltas;
             let size = deltas.range_bytes(range);
             let is_durable = deltas.has_upto(range, self.merge_lsn());
             if size == 0 {
-                self.hand.ledger.forget(at.0, range);
+                self.planner.ledger.forget(at.0, range);
             } else if size != group.size {
-                self.hand.ledger.recount(&at, size);
+                self.planner.ledger.recount(&at, size);
             } else if !is_durable
                 || self.busy.contains(&group.place.page)
-                || self.hand.passes_over(group.place.page)
+                || self.planner.passes_over(group.place.page)
             {
                 passed += 1;
                 if passed > PASSED_MAX {
                     break;
                 }
-            } else if self.hand.ledger.wants_leaf(&group) {
+            } else if self.planner.ledger.wants_leaf(&group) {
                 self.measure_leaf(&at)?;
             } else {
                 return Ok(Some(Target::new(table, at.1, Reason::Memory)));
@@ -203,17 +205,17 @@ impl Engine {
 
     /// Looks up the leaves of deltas that lie in no group.
     pub(super) fn place_groups(&mut self) -> Step<()> {
-        while let Some((id, key)) = self.hand.ledger.unplaced() {
+        while let Some((id, key)) = self.planner.ledger.unplaced() {
             let tree = self.trees.get(id as usize);
             let next = if tree.is_none_or(|tree| tree.root.is_none() || tree.deltas.is_empty()) {
-                self.hand.ledger.forget(id, KeyRange::ALL);
+                self.planner.ledger.forget(id, KeyRange::ALL);
                 None
             } else {
                 self.place_below(Table::of(id), &key)?.map(|high| (id, high))
             };
             let behind = self.trees.first_from(id as usize + 1).map(|tree| tree.id);
             let next = next.or_else(|| behind.map(|id| (id, Vec::new())));
-            self.hand.ledger.swept_to(next);
+            self.planner.ledger.swept_to(next);
             self.tell_units();
         }
         Ok(())
@@ -228,7 +230,7 @@ impl Engine {
         let next = view.high().map(<[u8]>::to_vec);
         let Some(tree) = self.trees.get(table.id as usize) else { return Ok(None) };
         let deltas = &tree.deltas;
-        let ledger = &mut self.hand.ledger;
+        let ledger = &mut self.planner.ledger;
         let parent = frame.page;
         let place = |ledger: &mut Ledger, low: Vec<u8>, high: Option<Vec<u8>>, page, child| {
             let range = KeyRange { low: &low, high: high.as_deref() };
@@ -266,20 +268,20 @@ impl Engine {
         if !self.runs.is_empty() {
             return self.choose_in_order();
         }
-        while self.hand.search.tree_count <= self.trees.len()
-            && self.hand.search.window_count < WINDOWS_MAX
+        while self.planner.search.tree_count <= self.trees.len()
+            && self.planner.search.window_count < WINDOWS_MAX
             && self.skip_empty_trees()
         {
             self.search_window()?;
-            let average = self.hand.freed_average;
-            let best = self.hand.search.best.as_ref();
+            let average = self.planner.freed_average;
+            let best = self.planner.search.best.as_ref();
             if best.is_some_and(|(score, _)| *score > 0 && score * 2 >= average) {
                 break;
             }
         }
-        let best = std::mem::take(&mut self.hand.search).best;
+        let best = std::mem::take(&mut self.planner.search).best;
         if let Some((score, _)) = &best {
-            self.hand.freed_average = (self.hand.freed_average * 15 + *score) / 16;
+            self.planner.freed_average = (self.planner.freed_average * 15 + *score) / 16;
         }
         Ok(best.map(|(_, target)| target))
     }
@@ -291,24 +293,24 @@ impl Engine {
             if !self.skip_empty_trees() {
                 break;
             }
-            let table = Table::of(self.hand.tree as u32);
-            if let Some(next) = self.behind_unread(table, &self.hand.key) {
-                self.hand.pass_to(next);
+            let table = Table::of(self.planner.tree as u32);
+            if let Some(next) = self.behind_unreadable(table, &self.planner.key) {
+                self.planner.pass_to(next);
                 continue;
             }
             self.load_ahead(table)?;
-            let ahead = KeyRange { low: &self.hand.key, high: None };
+            let ahead = KeyRange { low: &self.planner.key, high: None };
             let next = self.tree(table)?.deltas.range(ahead).next();
             let Some(key) = next.map(|entry| entry.key().to_vec()) else {
-                self.hand.pass_to(None);
+                self.planner.pass_to(None);
                 continue;
             };
             let place = self.place_of(table, &key)?;
-            self.hand.held.clear();
-            let is_free = !self.busy.contains(&place.page) && !self.hand.passes_over(place.page);
+            self.planner.held.clear();
+            let is_free = !self.busy.contains(&place.page) && !self.planner.passes_over(place.page);
             let range = KeyRange { low: &place.low, high: place.high.as_deref() };
             let is_due = self.tree(table)?.deltas.has_upto(range, self.merge_lsn());
-            self.hand.pass_to(place.high);
+            self.planner.pass_to(place.high);
             if is_free && is_due {
                 return Ok(Some(Target::new(table, key, Reason::Memory)));
             }
@@ -321,10 +323,10 @@ impl Engine {
         if !self.are_runs_many() || self.deltas_size > self.limits.deltas_hard {
             return Ok(());
         }
-        let ahead = KeyRange { low: &self.hand.key, high: None };
+        let ahead = KeyRange { low: &self.planner.key, high: None };
         let next = self.tree(table)?.deltas.range(ahead).next();
         let next = next.map(|entry| entry.key().to_vec());
-        let from = self.hand.key.clone();
+        let from = self.planner.key.clone();
         let before = KeyRange { low: &from, high: next.as_deref() };
         if self.has_left_runs(table, before, Lsn(u64::MAX)) {
             self.load_some_runs(table, KeyRange { low: &from, high: None }, Lsn(u64::MAX))?;
@@ -334,10 +336,10 @@ impl Engine {
 
     /// Looks at the window below the hand and moves the hand to the next one.
     fn search_window(&mut self) -> Step<()> {
-        let table = Table::of(self.hand.tree as u32);
+        let table = Table::of(self.planner.tree as u32);
         let (found, next) = self.best_below(table)?;
-        self.hand.held.clear();
-        let search = &mut self.hand.search;
+        self.planner.held.clear();
+        let search = &mut self.planner.search;
         search.window_count += 1;
         let mut found = found.into_iter();
         if let Some((score, key)) = found.next()
@@ -349,27 +351,27 @@ impl Engine {
             search.best = Some((score, Target { beside: beside.collect(), ..target }));
         }
         search.tree_count += usize::from(next.is_none());
-        self.hand.pass_to(next);
+        self.planner.pass_to(next);
         Ok(())
     }
 
     /// What was read for the next job stays.
     pub(in crate::engine) fn keep_held(&mut self) {
-        self.pool.keep(&self.hand.held);
+        self.pool.keep(&self.planner.held);
     }
 
     /// Whether a page was read for the next job.
     pub(in crate::engine) fn is_held(&self, page: LogicalPage) -> bool {
-        self.hand.held.contains(&page)
+        self.planner.held.contains(&page)
     }
 
     /// Moves the hand to a tree that has deltas; false when none has.
     fn skip_empty_trees(&mut self) -> bool {
         let has_deltas = |tree: &&Tree| !tree.deltas.is_empty() && tree.root.is_some();
-        let mut around = self.trees.from(self.hand.tree).chain(&self.trees);
+        let mut around = self.trees.from(self.planner.tree).chain(&self.trees);
         let Some(next) = around.find(has_deltas).map(|tree| tree.id as usize) else { return false };
-        if next != self.hand.tree {
-            (self.hand.tree, self.hand.key) = (next, Vec::new());
+        if next != self.planner.tree {
+            (self.planner.tree, self.planner.key) = (next, Vec::new());
         }
         true
     }
@@ -379,18 +381,18 @@ impl Engine {
     #[expect(clippy::type_complexity, reason = "scores and keys, start of the next node")]
     fn best_below(&mut self, table: Table) -> Step<(Vec<(usize, Vec<u8>)>, Option<Vec<u8>>)> {
         let durable = self.merge_lsn();
-        if let Some(next) = self.behind_unread(table, &self.hand.key) {
+        if let Some(next) = self.behind_unreadable(table, &self.planner.key) {
             return Ok((Vec::new(), next));
         }
-        let key = std::mem::take(&mut self.hand.key);
+        let key = std::mem::take(&mut self.planner.key);
         let index = self.node_for(table, Seek::At(&key), 1);
-        self.hand.key = key;
+        self.planner.key = key;
         let frame = self.pool.frame(index?);
         let view = NodeView::trusted(&frame.image);
         let deltas = &self.tree(table)?.deltas;
         let next = view.high().map(<[u8]>::to_vec);
         if view.is_leaf() {
-            if self.hand.passes_over(frame.page) {
+            if self.planner.passes_over(frame.page) {
                 return Ok((Vec::new(), next));
             }
             let totals = deltas.range_totals(KeyRange::ALL, durable);
@@ -398,8 +400,8 @@ impl Engine {
             return Ok(((score > 0).then(|| (score, Vec::new())).into_iter().collect(), next));
         }
         let tally = Tally::of(&view, deltas, durable);
-        let is_any_busy = !self.busy.is_empty() || self.hand.passes_over_any();
-        let busy = |page: &LogicalPage| self.busy.contains(page) || self.hand.passes_over(*page);
+        let is_any_busy = !self.busy.is_empty() || self.planner.passes_over_any();
+        let busy = |page: &LogicalPage| self.busy.contains(page) || self.planner.passes_over(*page);
         let is_busy = |child| is_any_busy && view.child(child).as_ref().is_some_and(busy);
         let best = tally.best(1 + self.beside_max(), is_busy).into_iter();
         let best = best.map(|(child, bytes)| (self.score(bytes), view.separator(child)));

@@ -71,7 +71,7 @@ impl Engine {
         let durable: Vec<Grouped> = self.unsynced.drain(..=place).collect();
         durable.into_iter().for_each(|job| self.record(job));
         // Else the next commit takes the records along.
-        let is_awaited = std::mem::take(&mut self.hand.awaits_installs);
+        let is_awaited = std::mem::take(&mut self.planner.awaits_installs);
         if is_awaited || self.are_images_many() || self.is_checkpointing() {
             self.want_flush();
         }
@@ -127,7 +127,7 @@ impl Engine {
             }
             self.unused_pages.extend(&reshape.taken);
             is_split = reshape.leaves_split() > 1;
-            self.hand.is_short_of_room |= is_split;
+            self.planner.is_short_of_room |= is_split;
         }
         if let Some(tree) = table.and_then(|table| self.trees.get_mut(table.id as usize)) {
             tree.reshaping.end();
@@ -144,7 +144,7 @@ impl Engine {
 
     /// Whether snapshots need what an install replaces.
     pub(crate) fn must_pin(&self, job: &Grouped) -> bool {
-        self.buries(job.reshape.upto)
+        self.hides_from_snapshot(job.reshape.upto)
     }
 
     /// The group's pages have become current: the engine follows.
@@ -201,7 +201,7 @@ impl Engine {
         self.refresh_parent(table, &reshape, lsn);
         // What was committed while the leaves were being written goes to their frames, where it may.
         written.into_iter().for_each(|page| self.absorb(page));
-        if self.hand.ledger.tells() {
+        if self.planner.ledger.tells() {
             // What was placed when the deltas went was placed by the old leaves.
             reshape.old.iter().for_each(|old| self.regroup(table, old.range()));
         }

@@ -36,7 +36,7 @@ impl Engine {
             return Ok(None);
         }
         if target.reason == Reason::Emptied
-            && (self.is_dropped(table) || self.behind_unread(table, &target.key).is_some())
+            && (self.is_dropped(table) || self.behind_unreadable(table, &target.key).is_some())
         {
             // What is being freed keeps its shape, and so does what cannot be read.
             return Ok(None);
@@ -62,7 +62,7 @@ impl Engine {
         };
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         // Put back after the frame was read.
-        self.drop_held(table, range, base_lsn);
+        self.drop_redundant(table, range, base_lsn);
         debug_assert_eq!(self.pool.peek(page), Some(index), "frames stay while a merge uses them");
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let deltas = &self.tree(table)?.deltas;
@@ -74,7 +74,7 @@ impl Engine {
             if target.reason == Reason::Eager && deltas.has_upto(range, self.committed) {
                 // What did not fit is not durable yet.
                 self.want_flush();
-                self.hand.target = Some(target.clone());
+                self.planner.target = Some(target.clone());
             }
             return Ok(None);
         }
@@ -182,7 +182,8 @@ impl Engine {
     fn single_job(&mut self, index: FrameIndex, plan: ReshapePlan) -> WriteJob {
         let merge = self.merge_of(&plan);
         self.count_merge(merge);
-        let is_buried = self.buries(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
+        let is_buried =
+            self.hides_from_snapshot(plan.upto) && !self.bugs.has(SeededBug::AppendBuries);
         let append = match plan.pages.first() {
             Some(built) if !is_buried => {
                 self.append_onto(plan.table, index, &built.image, Whose::All)
@@ -218,7 +219,7 @@ impl Engine {
         request: MergeRequest<'_>,
         page_count: usize,
     ) -> Option<Merged> {
-        if self.growth.is_settling() {
+        if self.growth.is_reclaiming() {
             // A commit waits for what merges leave free.
             return None;
         }
@@ -250,7 +251,7 @@ impl Engine {
         built: &Built,
     ) -> Step<bool> {
         // Short of room, and where nothing is left of it, the leaf waits for its turn to be merged away.
-        let must_wait = self.growth.is_settling() || NodeView::trusted(&built.image).count() == 0;
+        let must_wait = self.growth.is_reclaiming() || NodeView::trusted(&built.image).count() == 0;
         let may_reshape = must_wait || self.tree(table)?.reshaping.is_none();
         Ok(self.is_small(built) && self.root_of(table)? != page && may_reshape)
     }
@@ -271,7 +272,7 @@ impl Engine {
             // Commits go to the deltas meanwhile, so that the frame's LSN stays and is reached.
             let lsn = frame.lsn;
             self.busy.insert(page);
-            self.hand.waiting.push((page, lsn));
+            self.planner.waiting.push((page, lsn));
             self.want_flush();
             return Ok(None);
         }
@@ -283,8 +284,8 @@ impl Engine {
     /// A page whose frame is ahead and has to leave memory, or holds back the log.
     pub(super) fn evict_job(&mut self) -> Step<Option<WriteJob>> {
         let durable = self.durable();
-        if let Some(index) = self.hand.waiting.iter().position(|(_, lsn)| *lsn <= durable) {
-            let (page, _) = self.hand.waiting.swap_remove(index);
+        if let Some(index) = self.planner.waiting.iter().position(|(_, lsn)| *lsn <= durable) {
+            let (page, _) = self.planner.waiting.swap_remove(index);
             self.busy.remove(&page);
             return self.catch_up(page);
         }
@@ -311,7 +312,7 @@ impl Engine {
 
     pub(super) fn must_evict(&self) -> bool {
         self.pool.bytes() > self.frames_max()
-            || self.hand.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
+            || self.planner.waiting.iter().any(|(_, lsn)| *lsn <= self.durable())
     }
 
     /// Inner nodes as jobs: the log's head may pass their structure changes afterwards.

@@ -104,7 +104,7 @@ impl Engine {
     /// Whether a leaf may part where its changes are not all loaded. Where what is left would have to wait for
     /// something, or for pages, all of them come at once.
     pub(super) fn may_cut(&self, table: Table, lsn: Lsn) -> Step<bool> {
-        let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_settling();
+        let is_free = self.tree(table)?.reshaping.is_none() && !self.growth.is_reclaiming();
         Ok(is_free && self.may_keep_lsn(lsn) && self.has_pages_for(JOIN_PAGES))
     }
 
@@ -118,7 +118,7 @@ impl Engine {
     pub(super) fn write_alone(&mut self, plan: ReshapePlan, append: Option<Append>) -> WriteJob {
         let ReshapePlan { table, page, low, high, upto, pages, grown, old, .. } = plan;
         let base_lsn = old.first().map_or(Lsn::ZERO, |old| old.lsn);
-        let pin = (self.buries(upto) && append.is_none()).then_some(page);
+        let pin = (self.hides_from_snapshot(upto) && append.is_none()).then_some(page);
         self.busy.insert(page);
         let image = pages.into_iter().next().map(|built| built.image).unwrap_or_default();
         let lsn = match self.bugs.has(SeededBug::ClaimTooMuch) {
@@ -160,7 +160,7 @@ impl Engine {
     }
 
     fn may_split_several(&self, table: Table) -> Step<bool> {
-        let is_free = !self.hand.is_short_of_room && !self.growth.is_settling();
+        let is_free = !self.planner.is_short_of_room && !self.growth.is_reclaiming();
         let may_split = self.tree(table)?.reshaping != Reshaping::Alone;
         Ok(is_free && !self.merges_to_frames() && may_split)
     }
@@ -191,7 +191,7 @@ impl Engine {
             return Ok(None);
         }
         let page = view.child_for(key).map(|(_, page)| page);
-        Ok(page.filter(|page| !self.busy.contains(page) && !self.hand.passes_over(*page)))
+        Ok(page.filter(|page| !self.busy.contains(page) && !self.planner.passes_over(*page)))
     }
 
     /// What a merge makes of the leaf of `key`, if that takes several pages.
@@ -208,7 +208,7 @@ impl Engine {
         if self.has_left_runs(table, range, upto) {
             return Ok(None);
         }
-        self.drop_held(table, range, lsn);
+        self.drop_redundant(table, range, lsn);
         let Some(index) = self.pool.peek(page) else { return Ok(None) };
         let plan = self.plan_of(table, index, upto, None)?;
         Ok((plan.is_due && plan.pages.len() > 1 && plan.rest.is_none()).then_some(plan))
@@ -253,7 +253,8 @@ impl Engine {
         let (table, Neighbour { page: other, is_right, separator }) = (plan.table, neighbour);
         let (left_page, right_page) =
             if is_right { (plan.page, other) } else { (other, plan.page) };
-        if self.busy.contains(&other) || self.hand.passes_over(other) || self.reads_enough(other) {
+        if self.busy.contains(&other) || self.planner.passes_over(other) || self.reads_enough(other)
+        {
             return Ok(None);
         }
         let index = self.frame_of(other)?;
@@ -321,7 +322,7 @@ impl Engine {
         let view = NodeView::trusted(&frame.image);
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let lsn = frame.lsn;
-        self.drop_held(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
+        self.drop_redundant(table, KeyRange { low: &low, high: high.as_deref() }, lsn);
     }
 
     /// Whether changes of a neighbour are left outside memory.
@@ -343,7 +344,7 @@ impl Engine {
         let mut climb = Climb::default();
         let stop = match self.climb(plan, beside, gone, &mut climb) {
             Ok(Some((group, reshape))) => {
-                self.hand.short = None;
+                self.planner.short = None;
                 return Ok(Some(self.reshape_job(group, reshape, climb.writes)));
             }
             Ok(None) => {
@@ -352,7 +353,7 @@ impl Engine {
                 return Ok(None);
             }
             Err(stop @ Stop::Wait(Wait::Pages(_))) => {
-                self.hand.short = Some(own_page);
+                self.planner.short = Some(own_page);
                 stop
             }
             Err(stop) => stop,
@@ -553,7 +554,7 @@ impl Engine {
         let separator = view.separator(right);
         let other_place = if is_left { right } else { place - 1 };
         let other_key = view.separator(other_place);
-        let passes = |other| self.hand.passes_over(other) || self.reads_enough(other);
+        let passes = |other| self.planner.passes_over(other) || self.reads_enough(other);
         if view.child(other_place).is_none_or(passes) {
             return Ok(None);
         }
@@ -577,14 +578,14 @@ impl Engine {
     /// Whether a leaf that may split with another one is in memory, or can be read without taking the place of
     /// what was read for the same job: it is what was used last of many frames.
     fn may_read_beside(&self, page: LogicalPage) -> bool {
-        let frames = (self.hand.held_count() + 1) * FRAMES_A_READ;
+        let frames = (self.planner.held_count() + 1) * FRAMES_A_READ;
         let is_roomy = frames * frame_size(self.payload_size) <= self.frames_max();
         self.pool.peek(page).is_some() || is_roomy && !self.reads_enough(page)
     }
 
     /// Whether a page would have to be read beside too many others.
     fn reads_enough(&self, page: LogicalPage) -> bool {
-        self.hand.held_count() >= READS_MAX && self.pool.peek(page).is_none()
+        self.planner.held_count() >= READS_MAX && self.pool.peek(page).is_none()
     }
 
     /// Asks for all pages of a level at once: a climb that stops is done again from its start.
@@ -800,7 +801,7 @@ mod tests {
         load.commit(100);
         let runtime = load.database.runtime();
         let mut engine = runtime.engine();
-        engine.hand.target = Some(Target::new(load.table, Vec::new(), Reason::Memory));
+        engine.planner.target = Some(Target::new(load.table, Vec::new(), Reason::Memory));
         engine.want_checkpoint_before_merges();
         drop(engine);
         runtime.checkpoint_now().unwrap();

@@ -18,13 +18,13 @@ use crate::node::{NodeView, ValueRef};
 impl Engine {
     /// A query met the leaf of `key`.
     pub(in crate::engine) fn note_query(&mut self, table: Table, key: &[u8]) {
-        self.hand.ledger.note_used(table.id, key);
+        self.planner.ledger.note_used(table.id, key);
         self.tell_units();
     }
 
     /// A delta of `key` came: its group is looked up at once if nothing has to be read for that.
     pub(in crate::engine) fn follow_unit(&mut self, table: Table, key: &[u8]) {
-        if self.hand.ledger.tells() {
+        if self.planner.ledger.tells() {
             self.place_at_hand(table, key);
             self.tell_units();
         }
@@ -32,7 +32,7 @@ impl Engine {
 
     /// Deltas of a range went: those that are left lie in groups of other leaves, maybe.
     pub(in crate::engine) fn follow_units(&mut self, table: Table, range: KeyRange<'_>) {
-        if !self.hand.ledger.tells() {
+        if !self.planner.ledger.tells() {
             return;
         }
         let mut from = range.low.to_vec();
@@ -52,8 +52,8 @@ impl Engine {
 
     /// The order of units learns what became of groups.
     pub(super) fn tell_units(&mut self) {
-        if self.hand.ledger.tells() {
-            for (page, changes) in self.hand.ledger.take_news() {
+        if self.planner.ledger.tells() {
+            for (page, changes) in self.planner.ledger.take_news() {
                 self.pool.note_changes(page, changes);
             }
         }
@@ -61,7 +61,7 @@ impl Engine {
 
     /// Places the group of `key` if the inner nodes are in memory; where its leaf ends.
     fn place_at_hand(&mut self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
-        if self.hand.ledger.has_group(table.id, key) {
+        if self.planner.ledger.has_group(table.id, key) {
             return None;
         }
         let (low, place) = self.leaf_place_at_hand(table, key)?;
@@ -72,8 +72,8 @@ impl Engine {
         let growth = deltas.range(range).map(|entry| grown_by(&entry, Lsn(u64::MAX))).sum();
         let gross = gross_of(deltas, range);
         let page = place.page;
-        self.hand.ledger.place((table.id, low.clone()), place, size, growth);
-        self.hand.ledger.set_gross(&(table.id, low), gross);
+        self.planner.ledger.place((table.id, low.clone()), place, size, growth);
+        self.planner.ledger.set_gross(&(table.id, low), gross);
         if let Some(index) = self.pool.peek(page) {
             self.measure_unit(index);
         }
@@ -105,7 +105,7 @@ impl Engine {
 
     /// Whether changes wait for the leaf of `key`: no more than inner nodes are read.
     pub(in crate::engine) fn has_unit(&mut self, table: Table, key: &[u8]) -> Step<bool> {
-        if self.hand.ledger.has_group(table.id, key) {
+        if self.planner.ledger.has_group(table.id, key) {
             return Ok(true);
         }
         let index = self.node_for(table, Seek::At(key), 1)?;
@@ -125,9 +125,9 @@ impl Engine {
     /// The base of a unit is in a frame: what a merge of its changes writes follows from it.
     pub(in crate::engine) fn measure_unit(&mut self, index: FrameIndex) {
         let frame = self.pool.frame(index);
-        if let Some(at) = self.hand.ledger.group_at(frame.page).cloned() {
+        if let Some(at) = self.planner.ledger.group_at(frame.page).cloned() {
             let used = NodeView::trusted(&frame.image).used_bytes();
-            self.hand.ledger.measure(&at, used);
+            self.planner.ledger.measure(&at, used);
             self.tell_units();
         }
     }
@@ -140,7 +140,7 @@ impl Engine {
         key: &[u8],
         op: Op<'_>,
     ) -> Option<i64> {
-        if !self.hand.ledger.tells() {
+        if !self.planner.ledger.tells() {
             return None;
         }
         let size_after = |op: Op<'_>| match op {
@@ -171,18 +171,18 @@ impl Engine {
 
     /// A leaf that has come to its limit, or that leaves memory as a whole, if one can be merged now.
     pub(super) fn choose_unit(&mut self) -> Step<Option<Target>> {
-        if !self.hand.ledger.tells() {
+        if !self.planner.ledger.tells() {
             return Ok(None);
         }
         self.place_groups()?;
-        while let Some(at) = self.hand.ledger.take_full() {
+        while let Some(at) = self.planner.ledger.take_full() {
             // One that cannot be merged now is full again with its next change.
             if let Some(target) = self.target_of(&at)? {
                 return Ok(Some(target));
             }
         }
         let tail = self.pool.tail().filter(|_| self.is_short());
-        let at = tail.and_then(|page| self.hand.ledger.group_at(page)).cloned();
+        let at = tail.and_then(|page| self.planner.ledger.group_at(page)).cloned();
         at.map_or(Ok(None), |at| self.target_of(&at))
     }
 
@@ -192,12 +192,12 @@ impl Engine {
         if let Some(target) = self.next_of_cover()? {
             return Ok(Some(target));
         }
-        self.hand.cover = self.cheapest_cover().into();
+        self.planner.cover = self.cheapest_cover().into();
         self.next_of_cover()
     }
 
     fn next_of_cover(&mut self) -> Step<Option<Target>> {
-        while let Some(at) = self.hand.cover.pop_front() {
+        while let Some(at) = self.planner.cover.pop_front() {
             if let Some(target) = self.target_of(&at)? {
                 return Ok(Some(target));
             }
@@ -209,12 +209,12 @@ impl Engine {
     /// units have one, else of all.
     fn cheapest_cover(&self) -> Vec<GroupKey> {
         let goal = self.options.memory / COVER_SHARE;
-        let is_free = |page| !self.busy.contains(&page) && !self.hand.passes_over(page);
+        let is_free = |page| !self.busy.contains(&page) && !self.planner.passes_over(page);
         let cold = cover::buckets(|from| {
             let due = self.pool.due_from(from as u64).filter(|(page, _)| is_free(*page));
             due.map(|(page, changes)| (page, changes.writes as usize, changes.size))
         });
-        let ledger = &self.hand.ledger;
+        let ledger = &self.planner.ledger;
         let cold = cover::cover(cold, goal);
         let cold = cold.into_iter().filter_map(|page| ledger.group_at(page).cloned());
         let cold: Vec<GroupKey> = cold.collect();
@@ -232,20 +232,20 @@ impl Engine {
     /// The leaf of a group as a target, if it can be merged now. Sizes are counted before they are
     /// believed (G1).
     pub(super) fn target_of(&mut self, at: &GroupKey) -> Step<Option<Target>> {
-        let Some(group) = self.hand.ledger.get(at).cloned() else { return Ok(None) };
+        let Some(group) = self.planner.ledger.get(at).cloned() else { return Ok(None) };
         let table = Table::of(at.0);
         let range = KeyRange { low: &at.1, high: group.place.high.as_deref() };
         let deltas = &self.tree(table)?.deltas;
         let size = deltas.range_bytes(range);
         let is_durable = deltas.has_upto(range, self.merge_lsn());
         if size == 0 {
-            self.hand.ledger.forget(at.0, range);
+            self.planner.ledger.forget(at.0, range);
         } else if size != group.size {
-            self.hand.ledger.recount(at, size);
+            self.planner.ledger.recount(at, size);
         }
         self.tell_units();
         let is_free =
-            !self.busy.contains(&group.place.page) && !self.hand.passes_over(group.place.page);
+            !self.busy.contains(&group.place.page) && !self.planner.passes_over(group.place.page);
         let target = Target::new(table, at.1.clone(), Reason::Memory);
         Ok((is_durable && is_free).then_some(target))
     }

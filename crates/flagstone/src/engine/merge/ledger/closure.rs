@@ -45,7 +45,7 @@ impl Ledger {
 
     /// A group whose leaf has to be read before the super group of `at` is known, `reads` having been
     /// read for it already.
-    pub(in crate::engine::merge) fn unread_near(
+    pub(in crate::engine::merge) fn unreadable_near(
         &self,
         at: &GroupKey,
         reads: usize,
@@ -241,19 +241,19 @@ mod tests {
         }
         ledger.measure(&at(4), 500);
         let mut read = Vec::new();
-        while let Some(key) = ledger.unread_near(&at(4), read.len()) {
+        while let Some(key) = ledger.unreadable_near(&at(4), read.len()) {
             read.push(key.1[0]);
             ledger.measure(&key, 500);
         }
         assert_eq!(read, [2, 3, 5, 6], "what is near a leaf that stays");
         ledger.measure(&at(14), 990);
         let count = std::iter::successors(Some(()), |()| {
-            let key = ledger.unread_near(&at(14), 0)?;
+            let key = ledger.unreadable_near(&at(14), 0)?;
             ledger.measure(&key, 500);
             Some(())
         });
         assert_eq!(count.count() - 1, 9, "all below the node of a leaf that splits");
-        assert_eq!(ledger.unread_near(&at(0), READS_MAX), None);
+        assert_eq!(ledger.unreadable_near(&at(0), READS_MAX), None);
     }
 
     #[test]

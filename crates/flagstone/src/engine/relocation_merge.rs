@@ -123,7 +123,7 @@ impl Engine {
         let (low, high) = (view.low().to_vec(), view.high().map(<[u8]>::to_vec));
         let range = KeyRange { low: &low, high: high.as_deref() };
         let count_before = view.count() as i64;
-        self.drop_held(table, range, base_lsn);
+        self.drop_redundant(table, range, base_lsn);
         let is_root = self.root_of(table)? == page;
         let Some(tree) = self.trees.get(table.id as usize) else { return Ok(false) };
         let deltas = &tree.deltas;
@@ -176,7 +176,10 @@ impl Engine {
         image: &mut Vec<u8>,
     ) -> Option<NewerImage> {
         let upto = self.merge_lsn();
-        if !self.folds_on_relocation() || self.busy.contains(&page) || self.buries(upto) {
+        if !self.folds_on_relocation()
+            || self.busy.contains(&page)
+            || self.hides_from_snapshot(upto)
+        {
             return None;
         }
         let view = NodeView::parse(image).ok()?;

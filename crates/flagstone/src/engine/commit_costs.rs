@@ -9,7 +9,7 @@ const WINDOW: f64 = 4.0;
 
 /// Sums over the log written lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Prices {
+pub(crate) struct CommitCosts {
     /// Bytes of commit records.
     logged: f64,
     /// Bytes of copies that checkpoints appended.
@@ -29,7 +29,7 @@ pub(crate) struct LeafBytes {
     pub(crate) share: f64,
 }
 
-impl Prices {
+impl CommitCosts {
     /// A commit record of `bytes` was appended; `memory` is the budget.
     pub(crate) fn logged(&mut self, bytes: usize, memory: usize) {
         self.logged += bytes as f64;
@@ -86,8 +86,8 @@ mod tests {
 
     const MEMORY: usize = 1 << 20;
 
-    fn prices(bytes_a_merge: usize) -> Prices {
-        let mut prices = Prices::default();
+    fn prices(bytes_a_merge: usize) -> CommitCosts {
+        let mut prices = CommitCosts::default();
         for _ in 0..100 {
             prices.logged(bytes_a_merge, MEMORY);
             prices.merged(1);

@@ -20,7 +20,7 @@ pub(crate) struct Growth {
     /// it, growth or shrinking, is not known.
     is_open: bool,
     /// Commits wait until merging has told real growth from replaced values.
-    is_settling: bool,
+    is_reclaiming: bool,
 }
 
 impl Growth {
@@ -40,8 +40,8 @@ impl Growth {
     }
 
     /// Whether deltas must be merged to learn how much room there is.
-    pub(crate) fn is_settling(&self) -> bool {
-        self.is_settling
+    pub(crate) fn is_reclaiming(&self) -> bool {
+        self.is_reclaiming
     }
 }
 
@@ -97,8 +97,8 @@ const COMMIT_LOG_SHARE: usize = 16;
 impl Engine {
     /// Whether the commit of `xid` may be appended now.
     pub(crate) fn admit_commit(&mut self, xid: Xid) -> Step<()> {
-        if self.quiet > 0 {
-            return Err(Stop::Wait(Wait::Quiet));
+        if self.commit_barriers > 0 {
+            return Err(Stop::Wait(Wait::CommitBarrier));
         }
         if self.view.lacks_reserve {
             return Err(Stop::Wait(Wait::Reserve));
@@ -107,14 +107,14 @@ impl Engine {
             let (_, growth) = self.demand_of(xid);
             let admitted = match self.room_missed(xid) {
                 Some(Wait::Memory) => {
-                    self.hand.retry_shrinking();
+                    self.planner.retry_shrinking();
                     Err(Stop::Wait(Wait::Memory))
                 }
                 Some(wait) => Err(Stop::Wait(wait)),
                 None => self.admit_growth(growth),
             };
             let is_for_growth = match admitted {
-                Err(Stop::Wait(Wait::Memory)) => self.is_stuck(),
+                Err(Stop::Wait(Wait::Memory)) => self.is_out_of_pages(),
                 Err(Stop::Error(EngineError::Full)) => true,
                 _ => false,
             };
@@ -161,7 +161,7 @@ impl Engine {
     /// Why there was no room for the commit of `xid`. Changes of a page that does not read never reach it: where
     /// the commit waited in vain for them to make way, that is why, and deleting would not help.
     pub(crate) fn why_full(&self, xid: Xid) -> EngineError {
-        let unread = self.room_missed(xid).and_then(|_| self.unread_error());
+        let unread = self.room_missed(xid).and_then(|_| self.unreadable_error());
         unread.unwrap_or_else(|| self.refusal(xid, self.fullness()))
     }
 
@@ -223,7 +223,7 @@ impl Engine {
             self.growth = Growth::default();
         }
         if growth == 0 || self.has_room_for(self.growth.bytes + growth) {
-            self.growth.is_settling = false;
+            self.growth.is_reclaiming = false;
             return Ok(());
         }
         // Changes that replaced each other were counted each: what waits may come to much less.
@@ -245,7 +245,7 @@ impl Engine {
     pub(crate) fn admit_pages(&mut self, pages: u64) -> Step<()> {
         self.demand_room(pages)?;
         if self.has_pages_for(pages) {
-            self.growth.is_settling = false;
+            self.growth.is_reclaiming = false;
             return Ok(());
         }
         self.settle_growth()?;
@@ -255,9 +255,9 @@ impl Engine {
     /// Waits as long as merging may tell real growth from replaced values, or give pages back: leaves that found no
     /// page may fit theirs again since something shrank.
     pub(super) fn settle_growth(&mut self) -> Step<()> {
-        self.hand.retry_shrinking();
-        self.growth.is_settling = self.may_settle();
-        if self.growth.is_settling { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
+        self.planner.retry_shrinking();
+        self.growth.is_reclaiming = self.may_settle();
+        if self.growth.is_reclaiming { Err(Stop::Wait(Wait::Memory)) } else { Ok(()) }
     }
 
     /// Nothing is left to merge: waits for the room that the log has beyond its share, then for that of snapshots, and
@@ -308,7 +308,7 @@ impl Engine {
 
     /// Whether merging, or what was merged, may still give pages back.
     fn may_settle(&self) -> bool {
-        let may_merge = self.has_deltas() && self.growth.is_open && !self.is_stuck();
+        let may_merge = self.has_deltas() && self.growth.is_open && !self.is_out_of_pages();
         may_merge || self.has_release() || self.has_installs()
     }
 
@@ -318,8 +318,10 @@ impl Engine {
     fn deltas_limit(&self, xid: Xid) -> usize {
         let hard = self.limits.deltas_hard;
         match self.transactions.get(&xid) {
-            Some(own) if self.is_stuck() && !own.has_put => hard.max(self.limits.deltas_copied),
-            Some(own) if self.is_stuck() && own.growth == 0 => hard + hard / DELETE_SHARE,
+            Some(own) if self.is_out_of_pages() && !own.has_put => {
+                hard.max(self.limits.deltas_copied)
+            }
+            Some(own) if self.is_out_of_pages() && own.growth == 0 => hard + hard / DELETE_SHARE,
             _ => hard,
         }
     }

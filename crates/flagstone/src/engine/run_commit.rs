@@ -1,4 +1,4 @@
-//! Bulk commits: changes all over a table that is larger than memory, many pages of them in one transaction.
+//! RunCommits commits: changes all over a table that is larger than memory, many pages of them in one transaction.
 //!
 //! Merged as memory takes them, each of its leaves would be written for a few changes. Such a transaction
 //! leaves memory before its commit, as one that is larger than memory does: sorted pages take the place of the log.
@@ -58,7 +58,7 @@ pub(super) const PART_PAGES: usize = 1;
 
 /// Who commits by a run, and whether runs wait.
 #[derive(Debug, Default)]
-pub(crate) struct Bulk {
+pub(crate) struct RunCommits {
     /// Transactions whose changes leave memory before their commit.
     leaving: Vec<Xid>,
     /// Somebody needs what runs hold.
@@ -85,14 +85,14 @@ impl Engine {
     /// # Errors
     ///
     /// `Wait::Claim` while they leave memory.
-    pub(super) fn pass_bulk(&mut self, xid: Xid) -> Step<()> {
-        let is_leaving = self.bulk.leaving.contains(&xid);
+    pub(super) fn try_run_commit(&mut self, xid: Xid) -> Step<()> {
+        let is_leaving = self.run_commit.leaving.contains(&xid);
         if !is_leaving && !self.is_worth_a_run(xid) {
             self.transaction(xid)?.stays = true;
             return Ok(());
         }
         if self.transaction(xid)?.writes.is_empty() {
-            self.bulk.leaving.retain(|other| *other != xid);
+            self.run_commit.leaving.retain(|other| *other != xid);
             return Ok(());
         }
         if !is_leaving {
@@ -105,11 +105,11 @@ impl Engine {
                     return Ok(());
                 }
             }
-            if self.quiet > 0 {
-                return Err(Stop::Wait(Wait::Quiet));
+            if self.commit_barriers > 0 {
+                return Err(Stop::Wait(Wait::CommitBarrier));
             }
             self.transaction(xid)?.is_bulk = true;
-            self.bulk.leaving.push(xid);
+            self.run_commit.leaving.push(xid);
         }
         Err(Stop::Wait(Wait::Claim))
     }
@@ -121,13 +121,13 @@ impl Engine {
         if !is_large || self.options.commit != CommitBy::Auto || self.view.log_page_size == 0 {
             return false;
         }
-        if self.bulk.pause > 0 {
-            self.bulk.pause -= 1;
+        if self.run_commit.pause > 0 {
+            self.run_commit.pause -= 1;
             return false;
         }
         let pages = (own.size / self.payload_size) as u64;
         let leaves_size = self.leaf_pages() as usize * self.payload_size;
-        !self.bulk.is_asked
+        !self.run_commit.is_asked
             && !self.may_be_ahead()
             && leaves_size > self.limits.deltas_hard
             && self.waiting() < 1.0
@@ -189,15 +189,15 @@ impl Engine {
 
     /// Memory that is kept for parts of runs, while some wait.
     pub(super) fn kept_for_parts(&self) -> usize {
-        let is_waiting = !self.runs.is_empty() && !self.bulk.is_asked;
+        let is_waiting = !self.runs.is_empty() && !self.run_commit.is_asked;
         if is_waiting { self.limits.deltas_hard / RUNS_SHARE } else { 0 }
     }
 
     /// Somebody needs what runs hold.
     pub(crate) fn ask_for_runs(&mut self) {
         if !self.runs.is_empty() {
-            self.bulk.is_asked = true;
-            self.bulk.pause = PAUSE;
+            self.run_commit.is_asked = true;
+            self.run_commit.pause = PAUSE;
         }
     }
 
@@ -205,7 +205,7 @@ impl Engine {
     /// of that.
     pub(super) fn hurry_runs(&mut self) -> bool {
         self.ask_for_runs();
-        let is_loading = !self.runs.is_empty() && !self.is_stuck();
+        let is_loading = !self.runs.is_empty() && !self.is_out_of_pages();
         let is_loaded = self.runs.loaded_pages() > 0;
         if is_loaded && !self.is_checkpointing() {
             self.want_checkpoint();
@@ -214,25 +214,26 @@ impl Engine {
     }
 
     pub(super) fn is_asked_for_runs(&self) -> bool {
-        self.bulk.is_asked
+        self.run_commit.is_asked
     }
 
     /// Somebody reads beside runs that wait, or what one of them holds. Each read has to look.
     pub(super) fn note_run_read(&mut self, is_left: bool) {
-        self.bulk.reads += 1;
-        if is_left || self.bulk.reads > READS_MAX {
+        self.run_commit.reads += 1;
+        if is_left || self.run_commit.reads > READS_MAX {
             self.ask_for_runs();
         }
     }
 
     /// Nothing waits any more.
     pub(super) fn note_all_loaded(&mut self) {
-        (self.bulk.is_asked, self.bulk.reads) = (false, 0);
+        (self.run_commit.is_asked, self.run_commit.reads) = (false, 0);
     }
 
     /// Whether runs have to be loaded, all of them or some.
     pub(super) fn are_runs_due(&self) -> bool {
-        let is_wanted = self.bulk.is_asked || self.growth.is_settling() || self.drops.has_tables();
+        let is_wanted =
+            self.run_commit.is_asked || self.growth.is_reclaiming() || self.drops.has_tables();
         is_wanted && !self.runs.is_empty() || self.are_runs_many()
     }
 
@@ -244,8 +245,8 @@ impl Engine {
 
     /// Takes a part of the changes out of memory of a transaction that commits by a run. Where there is no room for
     /// them the log takes the rest.
-    pub(super) fn bulk_step(&mut self) -> Step<Next> {
-        while let Some(xid) = self.bulk.leaving.last().copied() {
+    pub(super) fn run_commit_step(&mut self) -> Step<Next> {
+        while let Some(xid) = self.run_commit.leaving.last().copied() {
             let own = self.transactions.get(&xid);
             match own {
                 Some(own) if own.is_spilling => return Ok(Next::Idle),
@@ -253,18 +254,18 @@ impl Engine {
                     if let Some(job) = self.plan_spill(xid)? {
                         return Ok(Next::Job(Job::Spill(job)));
                     }
-                    self.bulk.pause = PAUSE;
+                    self.run_commit.pause = PAUSE;
                 }
                 _ => {}
             }
-            self.bulk.leaving.pop();
+            self.run_commit.leaving.pop();
         }
         Ok(Next::Idle)
     }
 
     /// Whether there is any.
     pub(super) fn has_bulk_work(&self) -> bool {
-        !self.bulk.leaving.is_empty()
+        !self.run_commit.leaving.is_empty()
     }
 }
 

@@ -166,7 +166,7 @@ impl<D: Nand> Space<D> {
         assert!(!self.is_flushing, "appends of two flushes would stand between each other");
         let (mut programs, mut end) = (Vec::new(), None);
         for bytes in appends {
-            let (address, program) = self.log_append_beside(bytes)?;
+            let (address, program) = self.log_append_concurrent(bytes)?;
             programs.extend(program);
             end = Some(address);
         }

@@ -4,11 +4,11 @@
 //! Never decides anything: where a page is missing it names it, and where an order of frames has to learn
 //! of each use it gives nothing; the caller then asks the engine in the ordinary way.
 //!
-//! - **V1** What a glance gives is what [`Engine::get_snapshot`] or [`Engine::scan_snapshot`] would give
+//! - **V1** What a shared read gives is what [`Engine::get_snapshot`] or [`Engine::scan_snapshot`] would give
 //!   at the same moment.
-//! - **V2** A frame that was glanced at is as recently used as any: it is marked, and moves when the
+//! - **V2** A frame that a shared read used is as recently used as any: it is marked, and moves when the
 //!   pool looks for one to evict.
-//! - **V3** A page that is missing was noted as being read in the same glance: a change of it after that
+//! - **V3** A page that is missing was noted as being read in the same shared read: a change of it after that
 //!   makes the read worthless, as for any other (rule D15).
 
 use flagstone_space::Lsn;
@@ -122,16 +122,16 @@ impl LeafRows {
 
 impl Engine {
     /// Whether nothing has to learn that a page or a change was used.
-    fn allows_glances(&self) -> bool {
-        self.pool.allows_glances() && self.runs.is_empty()
+    fn allows_shared_reads(&self) -> bool {
+        self.pool.allows_shared_reads() && self.runs.is_empty()
     }
 
     /// Reads `key` as the snapshot sees it, into `out`.
     ///
     /// # Errors
     ///
-    /// The page to read first (V3); none when it takes more than a glance.
-    pub(crate) fn glance(
+    /// The page to read first (V3); none when it takes more than a shared read.
+    pub(crate) fn read_shared(
         &self,
         snapshot: SnapshotId,
         table: Table,
@@ -142,7 +142,7 @@ impl Engine {
         let table = self.own(table).map_err(|_| None)?;
         let upto = self.snapshots.lsn(snapshot).map_err(|_| None)?;
         let tree = self.tree(table).map_err(|_| None)?;
-        if !self.allows_glances() || tree.dropped.is_some() || !tree.retained.is_empty() {
+        if !self.allows_shared_reads() || tree.dropped.is_some() || !tree.retained.is_empty() {
             return Err(None);
         }
         let versions = tree.deltas.versions(key);
@@ -152,12 +152,12 @@ impl Engine {
         let has_versions = versions.clone().next().is_some();
         out.clear();
         if !has_versions {
-            return self.glance_at_base(table, key, out);
+            return self.read_base_shared(table, key, out);
         }
         let (base_lsn, mut value) = if versions.clone().any(is_whole) {
             (Lsn::ZERO, None)
         } else {
-            let frame = self.pool.frame(self.leaf_glanced_at(table, key)?);
+            let frame = self.pool.frame(self.leaf_shared(table, key)?);
             (frame.lsn, value_in(&NodeView::trusted(&frame.image), key))
         };
         for (_, op) in versions.filter(|(lsn, _)| *lsn > base_lsn && *lsn <= upto) {
@@ -174,13 +174,13 @@ impl Engine {
     }
 
     /// The value of a key that no change waits for.
-    fn glance_at_base(
+    fn read_base_shared(
         &self,
         table: Table,
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Read, Option<Fetch>> {
-        let index = self.leaf_glanced_at(table, key)?;
+        let index = self.leaf_shared(table, key)?;
         let view = NodeView::trusted(&self.pool.frame(index).image);
         let Ok(place) = view.search(key) else { return Ok(Read::Absent) };
         match view.entry(place).ok_or(None)?.value {
@@ -192,22 +192,22 @@ impl Engine {
         }
     }
 
-    /// The frame of the leaf of `key`, which is marked (V2); else as [`Engine::glance`].
-    fn leaf_glanced_at(&self, table: Table, key: &[u8]) -> Result<FrameIndex, Option<Fetch>> {
+    /// The frame of the leaf of `key`, which is marked (V2); else as [`Engine::read_shared`].
+    fn leaf_shared(&self, table: Table, key: &[u8]) -> Result<FrameIndex, Option<Fetch>> {
         let sought = self.leaf_sought(table, Seek::At(key), |_| {});
         let index = sought.map_err(|missing| {
             missing.map(|page| {
-                self.pool.glance_missed();
+                self.pool.count_shared_miss();
                 Fetch::Page(page, self.reads.begin(page))
             })
         })?;
-        self.pool.glanced_at(index);
+        self.pool.mark_used(index);
         Ok(index)
     }
 
     /// The rows of the leaf at the near end of `range`, as the snapshot sees them, and what is left of
-    /// the range; none when that takes more than a glance.
-    pub(crate) fn glance_at_leaf(
+    /// the range; none when that takes more than a shared read.
+    pub(crate) fn read_leaf_shared(
         &self,
         snapshot: SnapshotId,
         table: Table,
@@ -218,7 +218,7 @@ impl Engine {
         self.snapshots.lsn(snapshot).ok()?;
         let table = self.own(table).ok()?;
         let tree = self.tree(table).ok()?;
-        if !self.allows_glances()
+        if !self.allows_shared_reads()
             || tree.dropped.is_some()
             || !tree.retained.is_empty()
             || range.is_empty()
@@ -231,7 +231,7 @@ impl Engine {
         if tree.deltas.range(part.as_key_range()).next().is_some() {
             return None;
         }
-        self.pool.glanced_at(index);
+        self.pool.mark_used(index);
         Some(out.take_from(&view, range, direction))
     }
 }
@@ -289,7 +289,7 @@ mod tests {
         txn.commit().unwrap();
     }
 
-    /// Every row by key, glanced at where that is enough, and ranges in both directions.
+    /// Every row by key, by a shared read where that is enough, and ranges in both directions.
     fn compare(snapshot: &Snapshot<SimNand>, table: Table, draws: &mut Draws, model: &Model) {
         for number in 0..1_500 {
             let found = snapshot.get(table, &key(number)).unwrap();
@@ -312,10 +312,10 @@ mod tests {
         assert_eq!(snapshot.len(table).unwrap(), model.len() as u64);
     }
 
-    /// Goal (V1): a glance never gives anything else than the engine would. Method: random changes, small
+    /// Goal (V1): a shared read never gives anything else than the engine would. Method: random changes, small
     /// memory, merges in between, old and new snapshots; a model says what is right.
     #[test]
-    fn glances_see_what_the_engine_sees() {
+    fn shared_reads_see_what_the_engine_sees() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
         for seed in 0..4 {
             let options = Options::default().with_memory(400 << 10);
@@ -342,9 +342,9 @@ mod tests {
         }
     }
 
-    /// Goal: the test above tests something, and a glance gives way where it has to.
+    /// Goal: the test above tests something, and a shared read gives way where it has to.
     #[test]
-    fn a_glance_needs_everything_in_memory() {
+    fn a_shared_read_needs_everything_in_memory() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
         let options = Options::default().with_memory(1 << 20);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
@@ -355,22 +355,22 @@ mod tests {
         database.merge().unwrap();
         let snapshot = database.snapshot().unwrap();
         let mut out = Vec::new();
-        let mut glance = |number| {
-            let engine = database.runtime().glance();
-            engine.glance(snapshot.id(), table, &key(number), &mut out)
+        let mut read = |number| {
+            let engine = database.runtime().engine_shared();
+            engine.read_shared(snapshot.id(), table, &key(number), &mut out)
         };
         assert_eq!(snapshot.get(table, &key(7)).unwrap().as_deref(), Some(&b"value"[..]));
-        assert_eq!(glance(7), Ok(Read::Inline), "its leaf was read just now");
-        assert_eq!(glance(100), Ok(Read::Absent));
+        assert_eq!(read(7), Ok(Read::Inline), "its leaf was read just now");
+        assert_eq!(read(100), Ok(Read::Absent));
         database.runtime().engine().pool.shrink(0);
-        let missed = glance(7);
+        let missed = read(7);
         assert!(matches!(missed, Err(Some(Fetch::Page(..)))), "its leaf left memory: {missed:?}");
     }
 
-    /// Goal (V3): what changes after a glance missed it is not read by it. Method: a merge between the
-    /// glance and what it brings.
+    /// Goal (V3): what changes after a shared read missed it is not read by it. Method: a merge between the
+    /// shared read and what it brings.
     #[test]
-    fn a_page_that_changes_after_a_glance_missed_it_is_read_again() {
+    fn a_page_that_changes_after_a_shared_read_missed_it_is_read_again() {
         let profile = Profile::named("slc-2k").unwrap().with_block_count(96).unwrap();
         let options = Options::default().with_memory(1 << 20);
         let database = Database::create_on(SimNand::new(&profile, 1), &options).unwrap();
@@ -385,7 +385,7 @@ mod tests {
         let snapshot = database.snapshot().unwrap();
         let (id, runtime) = (snapshot.id(), database.runtime());
         runtime.engine().pool.shrink(0);
-        let missed = runtime.glance().glance(id, table, &key(7), &mut Vec::new());
+        let missed = runtime.engine_shared().read_shared(id, table, &key(7), &mut Vec::new());
         let Err(Some(fetch)) = missed else { panic!("{missed:?}") };
         let fetched = runtime.read(fetch).unwrap();
         drop(snapshot);

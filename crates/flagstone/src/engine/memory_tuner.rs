@@ -218,7 +218,7 @@ impl Sizes {
 
 /// The learned share.
 #[derive(Debug)]
-pub(crate) struct Split {
+pub(crate) struct MemoryTuner {
     share: f64,
     gain: Gain,
     paid: Paid,
@@ -233,7 +233,7 @@ pub(crate) struct Split {
     delay: Option<f64>,
 }
 
-impl Split {
+impl MemoryTuner {
     pub(crate) fn new(share: f64) -> Self {
         let paid = Paid::default();
         let gain = Gain::new();
@@ -359,24 +359,24 @@ mod tests {
 
     /// Two periods: the first one teaches how fast deltas come.
     fn periods(
-        split: &mut Split,
+        tuner: &mut MemoryTuner,
         ghosts: &mut Ghosts,
-        mut event: impl FnMut(&mut Split, &mut Ghosts),
+        mut event: impl FnMut(&mut MemoryTuner, &mut Ghosts),
     ) {
         for lsn in 0..2 * PERIOD_EVENTS {
-            event(split, ghosts);
-            split.learn(ghosts, costs(), SIZES, Lsn(100 * lsn));
+            event(tuner, ghosts);
+            tuner.learn(ghosts, costs(), SIZES, Lsn(100 * lsn));
         }
     }
 
     #[test]
     fn pages_that_come_back_soon_ask_for_frames() {
-        let (mut split, mut ghosts) = (Split::new(0.2), Ghosts::default());
-        periods(&mut split, &mut ghosts, |_, ghosts| {
+        let (mut tuner, mut ghosts) = (MemoryTuner::new(0.2), Ghosts::default());
+        periods(&mut tuner, &mut ghosts, |_, ghosts| {
             ghosts.left(page(1), Class::Leaf, 100);
             ghosts.came(page(1));
         });
-        assert!(split.share() > 0.2);
+        assert!(tuner.share() > 0.2);
     }
 
     #[test]
@@ -392,19 +392,19 @@ mod tests {
 
     /// Share after merges of leaves that are as old as given, beside a few pages that come back.
     fn after_merges(age: u64, copied: f64) -> f64 {
-        let (mut split, mut ghosts) = (Split::new(0.2), Ghosts::default());
+        let (mut tuner, mut ghosts) = (MemoryTuner::new(0.2), Ghosts::default());
         let mut number = 0;
-        periods(&mut split, &mut ghosts, |split, ghosts| {
+        periods(&mut tuner, &mut ghosts, |tuner, ghosts| {
             number += 1;
             if number % 10 == 0 {
                 ghosts.left(page(1), Class::Leaf, 100);
                 ghosts.came(page(1));
             }
-            split.freed(1_000);
-            split.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: Some(age) });
-            split.copied(copied);
+            tuner.freed(1_000);
+            tuner.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: Some(age) });
+            tuner.copied(copied);
         });
-        split.share()
+        tuner.share()
     }
 
     #[test]
@@ -431,15 +431,15 @@ mod tests {
     /// Goal: a restart is no time (S3). Method: the log's end jumps as it does when an epoch begins.
     #[test]
     fn a_restart_is_no_time_that_deltas_took() {
-        let (mut split, ghosts) = (Split::new(0.2), Ghosts::default());
+        let (mut tuner, ghosts) = (MemoryTuner::new(0.2), Ghosts::default());
         for lsn in [crate::log::lsn(1, 500), crate::log::lsn(2, 100), crate::log::lsn(2, 200)] {
             for _ in 0..PERIOD_EVENTS {
-                split.freed(1_000);
-                split.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: None });
+                tuner.freed(1_000);
+                tuner.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: None });
             }
-            split.learn(&ghosts, costs(), SIZES, lsn);
+            tuner.learn(&ghosts, costs(), SIZES, lsn);
         }
-        assert!(split.delay.is_some_and(|delay| delay < 1_000.0), "{split:?}");
+        assert!(tuner.delay.is_some_and(|delay| delay < 1_000.0), "{tuner:?}");
     }
 
     /// Goal: prices are what the device takes. Method: a chip that does nothing else while pages are
@@ -469,7 +469,7 @@ mod tests {
     /// Requests whose balance is at a share that is set: hits and merges come at random, as many of each
     /// as make a byte worth the same on both sides there.
     struct Requests {
-        split: Split,
+        tuner: MemoryTuner,
         ghosts: Ghosts,
         state: u32,
         lsn: u64,
@@ -479,7 +479,7 @@ mod tests {
         const MEMORY: f64 = 400_000.0;
 
         fn new() -> Self {
-            Self { split: Split::new(0.15), ghosts: Ghosts::default(), state: 7, lsn: 0 }
+            Self { tuner: MemoryTuner::new(0.15), ghosts: Ghosts::default(), state: 7, lsn: 0 }
         }
 
         fn draw(&mut self) -> f64 {
@@ -490,7 +490,7 @@ mod tests {
         /// A period; the share after it.
         fn period(&mut self, balance: f64) -> f64 {
             let costs = costs();
-            let share = self.split.share();
+            let share = self.tuner.share();
             let sizes = Sizes {
                 deltas: ((1.0 - share) * Self::MEMORY) as usize,
                 frame: 2_000,
@@ -504,12 +504,12 @@ mod tests {
                     self.ghosts.left(page(1), Class::Leaf, sizes.frame_count);
                     self.ghosts.came(page(1));
                 } else {
-                    self.split.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: None });
+                    self.tuner.merged(MergeCost { pages_again: 1.0, pages_read: 1.0, age: None });
                 }
             }
             self.lsn += 1_000;
-            self.split.learn(&self.ghosts, costs, sizes, Lsn(self.lsn));
-            self.split.share()
+            self.tuner.learn(&self.ghosts, costs, sizes, Lsn(self.lsn));
+            self.tuner.share()
         }
     }
 
@@ -527,7 +527,7 @@ mod tests {
         for balance in [0.3, 0.5, 0.8] {
             let mut requests = Requests::new();
             (0..32).for_each(|_| _ = requests.period(balance));
-            let mut before = requests.split.share();
+            let mut before = requests.tuner.share();
             let mut way = 0.0;
             for _ in 0..400 {
                 let share = requests.period(balance);
@@ -543,20 +543,20 @@ mod tests {
     fn one_odd_period_moves_little_where_the_share_rests_at_its_end() {
         let mut requests = Requests::new();
         (0..100).for_each(|_| _ = requests.period(0.02));
-        assert_eq!(requests.split.share(), SHARE_MIN);
+        assert_eq!(requests.tuner.share(), SHARE_MIN);
         let share = requests.period(0.6);
         assert!(share < SHARE_MIN + 0.05, "{share}");
     }
 
     #[test]
     fn what_chance_explains_moves_nothing() {
-        let (mut split, mut ghosts) = (Split::new(0.2), Ghosts::default());
+        let (mut tuner, mut ghosts) = (MemoryTuner::new(0.2), Ghosts::default());
         ghosts.hits = 2;
-        periods(&mut split, &mut ghosts, |split, _| {
-            split.freed(1_000);
-            split.merged(MergeCost { pages_again: 0.0, pages_read: 0.0, age: Some(1_000) });
+        periods(&mut tuner, &mut ghosts, |tuner, _| {
+            tuner.freed(1_000);
+            tuner.merged(MergeCost { pages_again: 0.0, pages_read: 0.0, age: Some(1_000) });
         });
-        assert_eq!(split.share(), 0.2, "two pages that came back beside merges that cost nothing");
+        assert_eq!(tuner.share(), 0.2, "two pages that came back beside merges that cost nothing");
     }
 
     #[test]
