@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for quarry in Quarry::all().into_iter().filter(is_asked) {
         let found = hunt_in(way, quarry, rounds)?;
         missed += usize::from(found.by.is_none());
-        println!("{}  {}", line(&found), found.seen);
+        println!("{}", line(&found));
     }
     if missed > 0 {
         return Err(format!("{missed} not found").into());
