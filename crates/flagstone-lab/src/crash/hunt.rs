@@ -689,7 +689,7 @@ const IN_SPACE: &str = "-p flagstone-space --lib";
 const IN_ENGINE: &str = "-p flagstone --test engine";
 
 /// Bugs that no way of the hunt has shown, or late: each has a test that does.
-const OWN_TESTS: [(Quarry, OwnTest); 6] = {
+const OWN_TESTS: [(Quarry, OwnTest); 7] = {
     const FROZEN: OwnTest = OwnTest {
         arguments: IN_SPACE,
         name: "tests::frozen::planted_bugs_of_frozen_mappings_are_found",
@@ -701,6 +701,10 @@ const OWN_TESTS: [(Quarry, OwnTest); 6] = {
                 arguments: IN_ENGINE,
                 name: "installs::installs_before_their_record_are_seen",
             },
+        ),
+        (
+            Quarry::Engine(SeededBug::ClaimFolded),
+            OwnTest { arguments: IN_ENGINE, name: "folds::a_fold_over_a_page_commit_is_seen" },
         ),
         (
             Quarry::Engine(SeededBug::ClaimInPart),

@@ -362,7 +362,7 @@ impl Engine {
             pages: Vec::new(),
             reshaped: None,
         });
-        if self.committed > self.durable() {
+        if self.committed > self.durable() && !self.bugs.has(SeededBug::ClaimBeforeDurable) {
             self.flush_to = self.flush_to.max(self.committed);
         }
     }
@@ -713,7 +713,10 @@ impl Engine {
     /// Commits keep their order: a flag follows when all before it are durable.
     fn must_flush_before_flag(&self) -> bool {
         let flagged = self.claim.as_ref().filter(|claim| !claim.leaves.is_empty());
-        flagged.is_some_and(|claim| self.may_flag(claim)) && self.durable() < self.committed
+        let is_pending = self.durable() < self.committed;
+        flagged.is_some_and(|claim| self.may_flag(claim))
+            && is_pending
+            && !self.bugs.has(SeededBug::ClaimBeforeDurable)
     }
 
     /// A leaf of the claim took an append instead of a page.

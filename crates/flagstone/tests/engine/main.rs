@@ -10,6 +10,7 @@ mod deferred;
 mod emptied;
 mod failing;
 mod files;
+mod folds;
 mod full_device;
 mod full_host;
 mod grow;
