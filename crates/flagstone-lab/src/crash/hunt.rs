@@ -565,20 +565,7 @@ fn when_damaged(target: Target, seed: u64) -> Result<Look, CrashError> {
 fn in_histories(target: Target, seed: u64, pace: Pace) -> Result<Look, CrashError> {
     let mut transactions = 0;
     for seed in seed * 36..seed * 36 + 36 {
-        let mut config = HistoryConfig::drawn(seed)?;
-        config.setup = target.setup(config.setup.options);
-        match pace {
-            Pace::Drawn => {}
-            Pace::ManyCuts => config.turns_per_cut = 150,
-            Pace::LittleWork => {
-                (config.turns_per_cut, config.idleness) = (3_000, IDLENESS);
-                // Those who commit by flags need the chip that was drawn for them.
-                if config.setup.options.commit != CommitBy::Flags {
-                    config.profile =
-                        Profile::named("tiny-mlc")?.with_block_count(TIGHT_BLOCK_COUNT)?;
-                }
-            }
-        }
+        let config = pace.config(target, seed)?;
         match histories::run(&config) {
             Ok(totals) => transactions += totals.checked.transactions,
             Err(failure) => {
@@ -598,6 +585,26 @@ enum Pace {
     ManyCuts,
     /// Hardly anybody does background work, on a chip with little room whose log takes most of it.
     LittleWork,
+}
+
+impl Pace {
+    fn config(&self, target: Target, seed: u64) -> Result<HistoryConfig, CrashError> {
+        let mut config = HistoryConfig::drawn(seed)?;
+        config.setup = target.setup(config.setup.options);
+        match self {
+            Self::Drawn => {}
+            Self::ManyCuts => config.turns_per_cut = 150,
+            Self::LittleWork => {
+                (config.turns_per_cut, config.idleness) = (3_000, IDLENESS);
+                // Those who commit by flags need the chip that was drawn for them.
+                if config.setup.options.commit != CommitBy::Flags {
+                    config.profile =
+                        Profile::named("tiny-mlc")?.with_block_count(TIGHT_BLOCK_COUNT)?;
+                }
+            }
+        }
+        Ok(config)
+    }
 }
 
 /// Of so many turns that could do background work, one does where there is little of it.
@@ -646,6 +653,22 @@ pub fn hunt_in(part: &str, quarry: Quarry, rounds: u64) -> Result<Found, CrashEr
 /// When a device cannot be made.
 pub fn glance(quarry: Quarry) -> Result<Found, CrashError> {
     hunt_by(quarry, &WAYS[..WAYS_AT_A_GLANCE], ROUNDS_AT_A_GLANCE)
+}
+
+/// What is seen where no bug is: a way that sees it would hide every bug from the hunt.
+///
+/// # Errors
+///
+/// When a device cannot be made.
+pub fn seen_without_a_bug() -> Result<Vec<String>, CrashError> {
+    let mut seen = Vec::new();
+    for (name, way) in WAYS {
+        for quarry in [Quarry::Engine(SeededBug::SkipSync), Quarry::Space(SpaceBug::ReserveGiven)] {
+            let (_, found) = way(Target { quarry, planting: Planting::LeftOut }, 0)?;
+            seen.extend(found.map(|found| format!("{name}: {found}")));
+        }
+    }
+    Ok(seen)
 }
 
 fn hunt_by(quarry: Quarry, ways: &[Way], rounds: u64) -> Result<Found, CrashError> {
@@ -835,6 +858,21 @@ mod tests {
             assert_eq!(by(Some(&passed.replace("ok", "FAILED"))), None);
             assert_eq!(by(Some("running 0 tests\n")), None);
             assert_eq!(by(None), None);
+        }
+    }
+
+    /// Goal (T1): histories run on the devices that the hunt has them on: one that cannot hides every bug behind it. Method:
+    /// the first few transactions of as many as a round has.
+    #[test]
+    fn histories_of_the_hunt_run_where_there_is_no_bug() {
+        let quarry = Quarry::Engine(SeededBug::ReaderNotHeld);
+        let target = Target { quarry, planting: Planting::LeftOut };
+        for (seed, pace) in (0..36).flat_map(|seed| {
+            [Pace::Drawn, Pace::ManyCuts, Pace::LittleWork].map(|pace| (seed, pace))
+        }) {
+            let config = pace.config(target, seed).unwrap();
+            let config = HistoryConfig { transactions: 5, histories: 1, ..config };
+            assert!(histories::run(&config).is_ok(), "seed {seed}, {:?}", config.profile.name);
         }
     }
 

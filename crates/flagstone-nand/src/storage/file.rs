@@ -42,6 +42,8 @@ pub(super) struct Synced {
     file: File,
     /// Who may write it, and read what may be written meanwhile; none where nobody writes.
     process: Option<Process>,
+    /// Who opened it.
+    opener: Process,
     /// The file system puts elsewhere what is written again: by its kind, or because a write had no room where
     /// some had been reserved. Clones of a file that share its blocks are the second kind.
     moves_rewrites: AtomicBool,
@@ -53,6 +55,16 @@ pub(super) struct Synced {
 impl Synced {
     fn require_process(&self) -> Result<(), StorageError> {
         self.process.map_or(Ok(()), Process::require)
+    }
+}
+
+impl Drop for Synced {
+    /// Lets the lock go (O2) with the file, not with its last copy: a process that this one is about to start has one until it
+    /// runs a program of its own. A child of a fork closes its copy alone.
+    fn drop(&mut self) {
+        if self.opener.is_current() {
+            let _ = self.file.unlock();
+        }
     }
 }
 
@@ -230,6 +242,7 @@ impl FileStorage {
             moves_rewrites: AtomicBool::new(is_copy_on_write(&file)),
             file,
             process: writes.then(Process::current),
+            opener: Process::current(),
             sync_count: AtomicU64::new(0),
         };
         Ok(Self::over(file, access, is_plain))
@@ -433,6 +446,7 @@ pub(crate) fn look_at<T>(
         direct: None,
         file,
         process: None,
+        opener: Process::current(),
         moves_rewrites: AtomicBool::new(false),
         sync_count: AtomicU64::new(0),
     };
@@ -778,6 +792,20 @@ mod tests {
     /// Goal: what a failed sync leaves in the page cache is not read again. Method: a read that must not wait
     /// for the disk, before and after; a file system that has no disk, or does not tell, shows nothing.
     #[cfg(target_os = "linux")]
+    /// Goal (O2): whoever closes a file may open it again at once. Method: a copy of what was opened, such as a process that
+    /// is being started has.
+    #[test]
+    fn a_closed_file_is_free_whoever_has_a_copy_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let storage = FileStorage::create(&path).unwrap();
+        let copy = storage.synced().try_clone().unwrap();
+        assert_eq!(FileStorage::open(&path).unwrap_err(), OpenDeviceError::Locked);
+        drop(storage);
+        drop(FileStorage::open(&path).unwrap());
+        drop(copy);
+    }
+
     #[test]
     fn a_failed_sync_leaves_nothing_in_the_page_cache() {
         use std::io::IoSliceMut;
