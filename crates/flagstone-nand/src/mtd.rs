@@ -21,7 +21,6 @@ mod sysfs;
 mod tests;
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
@@ -30,7 +29,7 @@ use rustix::io::Errno;
 
 use crate::ecc::{Carried, survey};
 use crate::rules::{PageState, Rules, Span};
-use crate::storage::{OpenDeviceError, Process};
+use crate::storage::{LockedFile, OpenDeviceError, Process};
 use crate::{
     BlockIndex, Capabilities, Completion, Counters, EccOwner, FlashRule, Geometry, Nand, NandError,
     PhysicalPage, Profile, ProgramOrder, ProgramPart, ReadPart, SpareRange,
@@ -67,7 +66,7 @@ struct BlockState {
 /// A raw NAND device.
 #[derive(Debug)]
 pub struct MtdNand {
-    file: File,
+    file: LockedFile,
     /// Who may use it: a child of a fork knows other things of it than the chip.
     process: Process,
     profile: Profile,
@@ -140,7 +139,7 @@ impl MtdNand {
     }
 
     /// The device under a profile: bytes as they are where the ECC is ours.
-    fn assemble(file: File, profile: Profile) -> Self {
+    fn assemble(file: LockedFile, profile: Profile) -> Self {
         Self {
             file,
             process: Process::current(),

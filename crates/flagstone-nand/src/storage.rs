@@ -10,6 +10,7 @@
 #[cfg(target_os = "linux")]
 mod direct;
 mod file;
+mod locked;
 mod making;
 mod process;
 mod sim;
@@ -25,8 +26,9 @@ use thiserror::Error;
 pub(crate) use file::lock;
 pub(crate) use file::look_at;
 pub use file::{FileStorage, require_missing, sync_name};
-pub use making::{Making, give_up_files, kind_of, link_kind_of, require_one_name};
 #[cfg(target_os = "linux")]
+pub(crate) use locked::LockedFile;
+pub use making::{Making, give_up_files, kind_of, link_kind_of, require_one_name};
 pub(crate) use process::Process;
 pub use sim::{SimHost, SimStorage};
 

@@ -12,7 +12,7 @@ use super::ioctl::Mode;
 use super::sysfs::Sysfs;
 use super::{EINVAL, ENDURANCE, KIND_NAND, MtdNand, PROBE_PROGRAMS, Reading, host, ioctl};
 use crate::ecc::{Carried, EccNand};
-use crate::storage::{Access, FileLock, OpenDeviceError, lock};
+use crate::storage::{Access, FileLock, LockedFile, OpenDeviceError, lock};
 use crate::{
     Capabilities, CellMode, CodeWord, EccOwner, Geometry, NandError, PartialCut, Profile,
     ProgramOrder, SpareRange, Timing,
@@ -20,7 +20,7 @@ use crate::{
 
 /// A device that is open, and what its driver says of it.
 pub(super) struct Found {
-    pub(super) file: File,
+    pub(super) file: LockedFile,
     pub(super) profile: Profile,
     /// What its ECC repairs: steps that may be smaller than what is programmed at once.
     pub(super) step: CodeWord,
@@ -211,7 +211,7 @@ fn open_error(error: NandError) -> OpenDeviceError {
     }
 }
 
-fn open_locked(path: &Path, access: Access) -> Result<File, OpenDeviceError> {
+fn open_locked(path: &Path, access: Access) -> Result<LockedFile, OpenDeviceError> {
     let opened = OpenOptions::new().read(true).write(access == Access::Write).open(path);
     let file = opened.map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem
@@ -221,7 +221,7 @@ fn open_locked(path: &Path, access: Access) -> Result<File, OpenDeviceError> {
         }
         _ => OpenDeviceError::Io { errno: error.raw_os_error().unwrap_or(EINVAL) },
     })?;
-    lock(&file, access, FileLock::Required).map(|()| file)
+    lock(&file, access, FileLock::Required).map(|()| LockedFile::over(file))
 }
 
 /// What the kernel says of the chip, and nothing more (rule T1).

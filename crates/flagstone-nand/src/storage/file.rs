@@ -13,6 +13,7 @@ use std::time::Instant;
 
 #[cfg(target_os = "linux")]
 use super::direct::Direct;
+use super::locked::LockedFile;
 use super::making::{kind_of, link_kind_of};
 use super::process::Process;
 use super::unwritten_extents::{Advice, Fresh};
@@ -39,11 +40,9 @@ pub struct FileStorage {
 /// A file whose syncs are counted, whoever asks for them.
 #[derive(Debug)]
 pub(super) struct Synced {
-    file: File,
+    file: LockedFile,
     /// Who may write it, and read what may be written meanwhile; none where nobody writes.
     process: Option<Process>,
-    /// Who opened it.
-    opener: Process,
     /// The file system puts elsewhere what is written again: by its kind, or because a write had no room where
     /// some had been reserved. Clones of a file that share its blocks are the second kind.
     moves_rewrites: AtomicBool,
@@ -55,16 +54,6 @@ pub(super) struct Synced {
 impl Synced {
     fn require_process(&self) -> Result<(), StorageError> {
         self.process.map_or(Ok(()), Process::require)
-    }
-}
-
-impl Drop for Synced {
-    /// Lets the lock go (O2) with the file, not with its last copy: a process that this one is about to start has one until it
-    /// runs a program of its own. A child of a fork closes its copy alone.
-    fn drop(&mut self) {
-        if self.opener.is_current() {
-            let _ = self.file.unlock();
-        }
     }
 }
 
@@ -240,9 +229,8 @@ impl FileStorage {
             #[cfg(target_os = "linux")]
             direct: writes.then(|| Direct::over(&file)).flatten(),
             moves_rewrites: AtomicBool::new(is_copy_on_write(&file)),
-            file,
+            file: LockedFile::over(file),
             process: writes.then(Process::current),
-            opener: Process::current(),
             sync_count: AtomicU64::new(0),
         };
         Ok(Self::over(file, access, is_plain))
@@ -444,9 +432,8 @@ pub(crate) fn look_at<T>(
     let file = Synced {
         #[cfg(target_os = "linux")]
         direct: None,
-        file,
+        file: LockedFile::over(file),
         process: None,
-        opener: Process::current(),
         moves_rewrites: AtomicBool::new(false),
         sync_count: AtomicU64::new(0),
     };
@@ -691,7 +678,7 @@ impl Storage for FileStorage {
 
     fn size(&self) -> Result<u64, StorageError> {
         // Seeking tells the size of block devices too; the position is not used otherwise.
-        (&self.file.file).seek(SeekFrom::End(0)).map_err(host)
+        (&**self.file).seek(SeekFrom::End(0)).map_err(host)
     }
 
     fn preallocate(&mut self, size: u64) -> Result<(), StorageError> {
