@@ -282,8 +282,13 @@ impl<D: Nand> Flash<D> {
     }
 
     /// Records of the appends that stand whole on the unit at `at`, one behind the other. One of a group
-    /// counts where another follows (A7): elsewhere the log says whether it does.
-    pub(crate) fn count_appends(&mut self, at: u32, meta: &PageMeta) -> Result<u8, NandError> {
+    /// counts where another follows (A7): elsewhere the log says whether it does. None counts that says more than `upto`.
+    pub(crate) fn count_appends(
+        &mut self,
+        at: u32,
+        meta: &PageMeta,
+        upto: Lsn,
+    ) -> Result<u8, NandError> {
         let layout = &self.layout;
         if append_lack(&layout.geometry, &layout.capabilities, meta.slots).is_some() {
             return Ok(0);
@@ -295,7 +300,7 @@ impl<D: Nand> Flash<D> {
             let Some(page) = self.layout.geometry.page_from_number(last) else { return Ok(whole) };
             let data_offset = self.slot_offset(meta.slots, index);
             match self.read_data(page, data_offset, &mut slot) {
-                Ok(()) if parse(&slot, at, meta.version).is_some() => {
+                Ok(()) if parse(&slot, at, meta.version).is_some_and(|found| found.lsn <= upto) => {
                     // Of an append of several records all have to be there.
                     let counts = slot.first().is_some_and(|form| form & (MORE | GROUPED) == 0);
                     whole = if counts { index + 1 } else { whole };
@@ -395,22 +400,22 @@ impl<D: Nand> Space<D> {
     }
 
     /// Counts the appends that stand whole on the unit of `page`, for a session that programs nothing: a mount
-    /// left out those since the newest checkpoint. Each holds what was durable when it was made, and from here on
-    /// it has to read. Whether there are more than before.
+    /// left out those since the newest checkpoint. Each holds changes that were durable when it was made, up to `upto`,
+    /// where the log ends, and from here on it has to read. Whether there are more than before.
     ///
     /// # Errors
     ///
     /// Those of the device.
-    pub fn see_appends(&mut self, page: LogicalPage) -> Result<bool, SpaceError> {
+    pub fn see_appends(&mut self, page: LogicalPage, upto: Lsn) -> Result<bool, SpaceError> {
         let Some(at) = self.map.get(page) else { return Ok(false) };
-        // What may have been in flight is read from memory.
+        // A unit that may have been in flight is read from memory.
         if self.append_lack(1).is_some() || self.suspects.iter().any(|suspect| suspect.at == at) {
             return Ok(false);
         }
         let RawMeta::Found(meta, _) = self.flash.peek(at)? else { return Ok(false) };
         let have = self.map.appends(page);
         let is_whole = (meta.page, meta.kind) == (page, PageKind::Data);
-        let count = if is_whole { self.flash.count_appends(at, &meta)? } else { have };
+        let count = if is_whole { self.flash.count_appends(at, &meta, upto)? } else { have };
         self.map.append(page, count.saturating_sub(have));
         Ok(count > have)
     }

@@ -22,7 +22,7 @@ use crate::meta::{PageKind, PageMeta, Placement, RawMeta, Standing};
 use crate::record::Record;
 use crate::scan::read_summary;
 use crate::stats::ReadPurpose;
-use crate::{GroupId, LogicalPage, MountError, PageInfo, Space, Version};
+use crate::{GroupId, LogicalPage, Lsn, MountError, PageInfo, Space, Version};
 
 /// What speaks for a version of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,7 +313,9 @@ impl Pages {
         };
         let is_flagged = flag.is_some_and(|(_, is_set)| is_set);
         // Which of them a checkpoint counts is no matter here: what they hold was durable before.
-        let appends = alive(flash.count_appends(at, &meta).map_err(ReadFault::from))?.unwrap_or(0);
+        let appends =
+            alive(flash.count_appends(at, &meta, Lsn(u64::MAX)).map_err(ReadFault::from))?
+                .unwrap_or(0);
         let meta = match appends {
             0 => meta,
             _ => {

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
 use super::{Class, Mount};
+use crate::Lsn;
 use crate::SpaceOptions;
 use crate::blocks::BlockState;
 use crate::error::MountError;
@@ -85,7 +86,7 @@ impl<D: Nand> Mount<D> {
             if let RawMeta::Found(meta, _) = self.space.flash.peek(at)?
                 && meta.slots > 0
             {
-                let count = self.space.flash.count_appends(at, &meta)?;
+                let count = self.space.flash.count_appends(at, &meta, Lsn(u64::MAX))?;
                 self.space.map.append(page, count);
                 self.fold_suspect(at, count)?;
             }

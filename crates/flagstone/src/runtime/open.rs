@@ -398,7 +398,7 @@ impl<D: Nand> Restart<'_, D> {
         }
         match self.can_write() {
             true => self.fit_copies()?,
-            false => self.require_memory()?,
+            false => self.require_memory(last)?,
         }
         let freed = self.runtime.engine().end_replay();
         let mut space = self.runtime.space();
@@ -517,14 +517,14 @@ impl<D: Nand> Restart<'_, D> {
     }
 
     /// Where nothing can be merged, what no leaf holds has to fit the memory. The session before had it there, too.
-    fn require_memory(&self) -> Result<(), OpenError> {
+    fn require_memory(&self, last: Lsn) -> Result<(), OpenError> {
         if self.runtime.engine().exceeds_share() {
-            self.meet_leaves(false)?;
+            self.meet_leaves(None)?;
             self.runtime.engine().pack_deltas();
         }
         // The session before had dropped what it appended since its checkpoint.
         if self.runtime.engine().replay_fills_memory() {
-            self.meet_leaves(true)?;
+            self.meet_leaves(Some(last))?;
             self.runtime.engine().pack_deltas();
         }
         let engine = self.runtime.engine();
@@ -618,9 +618,9 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// Drops what leaves hold already, in appends that no checkpoint counts as well if asked to: for a session that
-    /// only reads. What does not read is for the merges to go without.
-    fn meet_leaves(&self, with_appends: bool) -> Result<(), OpenError> {
+    /// Drops what leaves hold already, and where a session only reads, what appends up to an LSN hold that no
+    /// checkpoint counts. A leaf that does not read is for the merges to go without.
+    fn meet_leaves(&self, appends_to: Option<Lsn>) -> Result<(), OpenError> {
         let go_without = |error| match error {
             EngineError::Corrupt { .. } | EngineError::Space(_) => Ok(()),
             other => Err(other),
@@ -630,7 +630,9 @@ impl<D: Nand> Restart<'_, D> {
             match self.runtime.run(|engine| engine.next_to_meet(&mut at)) {
                 Ok(None) => return Ok(()),
                 Ok(Some((table, key, page))) => {
-                    if with_appends && self.runtime.space().see_appends(page)? {
+                    if let Some(upto) = appends_to
+                        && self.runtime.space().see_appends(page, upto)?
+                    {
                         self.runtime.engine().forget_base(page);
                     }
                     self.runtime.run(|engine| engine.meet_leaf(table, &key)).or_else(go_without)?;
@@ -650,7 +652,7 @@ impl<D: Nand> Restart<'_, D> {
         let exceeds = || self.runtime.engine().exceeds_copies();
         // A session that was closed copied only what no leaf had.
         if !self.mount.closed && self.runtime.engine().exceeds_share() {
-            self.meet_leaves(false)?;
+            self.meet_leaves(None)?;
         }
         while exceeds() && self.widen_log()? {}
         while exceeds() {
@@ -691,7 +693,7 @@ impl<D: Nand> Restart<'_, D> {
     fn make_room(&mut self) -> Result<(), OpenError> {
         if self.report.log_pages_read >= self.meets_at {
             let before = self.runtime.engine().put_back_size();
-            self.meet_leaves(false)?;
+            self.meet_leaves(None)?;
             let engine = self.runtime.engine();
             let enough = engine.replay_size_max() / MEET_SHARE;
             let is_worth = before.saturating_sub(engine.put_back_size()) >= enough;
