@@ -71,7 +71,8 @@ pub(crate) use descent::{DEPTH_MAX, Seek, check_node, end_of_child};
 pub(crate) use dropped::{Freed, Visited};
 use memory_tuner::{MemoryTuner, Sizes};
 pub(crate) use merge::{Grouped, InstallJob, Job, PageWrite, WriteJob};
-pub(crate) use owner::Owner;
+use owner::Owner;
+pub(crate) use owner::{Identity, TableOwner};
 use pool::{LEAVES_MIN, Pool, frame_size};
 pub use reads::ReadNumber;
 use reads::Reads;
@@ -255,7 +256,9 @@ struct Limits {
 #[derive(Debug)]
 pub struct Engine {
     /// Whom its handles belong to.
-    pub(crate) owner: Owner,
+    owner: Owner,
+    /// The database, among all others.
+    pub(crate) identity: Identity,
     options: Options,
     payload_size: usize,
     limits: Limits,
@@ -389,6 +392,7 @@ impl Engine {
         let owner = Owner::unique();
         Self {
             owner,
+            identity: Identity::draw(options.seed),
             limits,
             payload_size,
             trees: trees::Trees::new(),

@@ -124,10 +124,9 @@ pub enum EngineError {
     /// The table does not exist.
     #[error("there is no such table")]
     NoTable,
-    /// The table was opened in another database, in an earlier opening of this one, or in a kept snapshot.
+    /// The table belongs to another database or to a kept snapshot.
     #[error(
-        "the table is not one of this database as it is open: it belongs to another, to an earlier opening, or to \
-         a kept snapshot"
+        "the table is not one of this database: it belongs to another one or to a kept snapshot"
     )]
     ForeignTable,
     /// A table of that name exists already.

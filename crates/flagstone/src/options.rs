@@ -366,7 +366,9 @@ pub struct Options {
     pub file_lock: FileLock,
     /// What is verified when the database is opened.
     pub verify_on_open: VerifyOnOpen,
-    /// Seed of everything random in the engine.
+    /// Seed of everything random in the engine. With 0 the identity of a new database comes from the randomness of the
+    /// system; with any other seed it is the seed, so that equal work makes equal devices. Databases of one program
+    /// need seeds of their own, or 0.
     pub seed: u64,
 }
 
@@ -645,7 +647,7 @@ impl Options {
         self
     }
 
-    /// The same options with another seed.
+    /// The same options with another seed; see [`Options::seed`].
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.seed = seed;

@@ -14,7 +14,7 @@ use super::transaction::scan_range;
 #[cfg(test)]
 use crate::engine::SnapshotId;
 use crate::engine::{
-    CATALOG, DEPTH_MAX, Descriptor, Engine, Owner, Read, ScanRange, Table, named_table,
+    CATALOG, DEPTH_MAX, Descriptor, Engine, Read, ScanRange, Table, TableOwner, named_table,
 };
 use crate::error::EngineError;
 use crate::runtime::Runtime;
@@ -107,10 +107,12 @@ impl<D: Nand> Snapshot<D> {
     }
 
     /// Whom its tables belong to.
-    fn owner(&self) -> Result<Owner, EngineError> {
+    fn owner(&self) -> Result<TableOwner, EngineError> {
         match self.reader {
             Reader::Kept(id) => self.runtime.kept_owner(id),
-            Reader::Snapshot(_) | Reader::Transaction(_) => Ok(self.runtime.engine_shared().owner),
+            Reader::Snapshot(_) | Reader::Transaction(_) => {
+                Ok(self.runtime.engine_shared().table_owner())
+            }
         }
     }
 

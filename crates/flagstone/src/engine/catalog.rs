@@ -10,7 +10,7 @@ use flagstone_space::{LogicalPage, Lsn};
 use super::append::{Habit, Rows};
 use super::dropped::Dropped;
 use super::merge::Reshaping;
-use super::owner::Owner;
+use super::owner::{Identity, Owner, TableOwner};
 use super::structure::Structure;
 use super::{Engine, Read, Step, Stop, snapshot};
 use crate::appends::AppendScheme;
@@ -18,13 +18,14 @@ use crate::delta::{DeltaMap, DeltaSize, Op};
 use crate::error::EngineError;
 use crate::lock::{Mode, Target, Xid};
 
-/// A table of a database: cheap to copy, and valid as long as the database is open. Another database, the same one
-/// opened again, and a kept snapshot have tables of their own: they refuse it with [`EngineError::ForeignTable`].
+/// A table of a database: cheap to copy, and valid until the table is dropped, also when the database is opened
+/// again. Another database and a kept snapshot have tables of their own: they refuse it with
+/// [`EngineError::ForeignTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table {
     pub(crate) id: u32,
     /// Who gave it out; none inside the engine, which has one number for each tree.
-    owner: Option<Owner>,
+    owner: Option<(Owner, Option<Identity>)>,
 }
 
 impl Table {
@@ -34,18 +35,20 @@ impl Table {
     }
 
     /// The table as `owner` gives it out.
-    pub(crate) const fn owned_by(self, owner: Owner) -> Self {
-        Self { owner: Some(owner), ..self }
+    pub(crate) const fn owned_by(self, of: TableOwner) -> Self {
+        Self { owner: Some((of.owner, of.database)), ..self }
     }
 
-    /// Whether `owner` gave it out.
-    pub(crate) fn is_of(self, owner: Owner) -> bool {
-        self.owner == Some(owner)
+    /// Whether `of` gave it out, in this session or a former one.
+    pub(crate) fn is_of(self, of: TableOwner) -> bool {
+        self.owner.is_some_and(|(owner, database)| {
+            owner == of.owner || database.is_some() && database == of.database
+        })
     }
 
     /// The table inside the engine, if `owner` gave it out or it never left.
-    pub(crate) fn inside(self, owner: Owner) -> Result<Self, EngineError> {
-        match self.owner.is_none() || self.is_of(owner) {
+    pub(crate) fn inside(self, of: TableOwner) -> Result<Self, EngineError> {
+        match self.owner.is_none() || self.is_of(of) {
             true => Ok(Self::of(self.id)),
             false => Err(EngineError::ForeignTable),
         }
@@ -177,7 +180,9 @@ impl Engine {
     pub fn open_table(&mut self, name: &str) -> Step<Option<Table>> {
         let mut value = Vec::new();
         match self.read_committed(CATALOG, name.as_bytes(), &mut value)? {
-            Read::Inline => Ok(decode_entry(&value).map(|(table, _)| table.owned_by(self.owner))),
+            Read::Inline => {
+                Ok(decode_entry(&value).map(|(table, _)| table.owned_by(self.table_owner())))
+            }
             _ => Ok(None),
         }
     }
@@ -191,7 +196,7 @@ impl Engine {
         self.check_key(name.as_bytes())?;
         let mut value = Vec::new();
         if self.get(xid, CATALOG, name.as_bytes(), &mut value)? == Read::Inline {
-            let found = decode_entry(&value).map(|(table, _)| table.owned_by(self.owner));
+            let found = decode_entry(&value).map(|(table, _)| table.owned_by(self.table_owner()));
             return found.ok_or(Stop::Error(EngineError::NoTable));
         }
         self.require_sound()?;
@@ -206,12 +211,17 @@ impl Engine {
         if let Some(slot) = self.tree_slot(table.id) {
             (slot.root, slot.declared) = (Some(root), declared);
         }
-        Ok(table.owned_by(self.owner))
+        Ok(table.owned_by(self.table_owner()))
+    }
+
+    /// Whom tables of this session belong to.
+    pub(crate) const fn table_owner(&self) -> TableOwner {
+        TableOwner { owner: self.owner, database: Some(self.identity) }
     }
 
     /// The table inside the engine that a caller names.
     pub(crate) fn own(&self, table: Table) -> Result<Table, EngineError> {
-        table.inside(self.owner)
+        table.inside(self.table_owner())
     }
 
     /// A table that was never committed is no more: its page is for the next one.

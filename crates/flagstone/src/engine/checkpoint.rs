@@ -26,6 +26,7 @@ use std::ops::Bound;
 use flagstone_space::{GroupId, Lsn, OPEN_GROUP_PAGE_SIZE};
 
 use super::merge::{Job, Next, WriteJob};
+use super::owner::Identity;
 use super::spans::PageSpans;
 use super::spill::{CommittedRun, Run};
 use super::transaction::PENDING_SHARE;
@@ -163,6 +164,8 @@ pub(crate) struct Master {
     pub(crate) durable: Lsn,
     /// No table ever had this number or a higher one.
     pub(crate) next_table: u32,
+    /// Identity of the database; none in one whose first checkpoint a power cut took.
+    pub(crate) identity: Option<Identity>,
     /// Rows of each tree by its number, as many as [`COUNT_MAX`] at most.
     pub(crate) entry_counts: Vec<(u32, u64)>,
     pub(crate) runs: Vec<MasterRun>,
@@ -179,10 +182,10 @@ pub(crate) struct MasterRun {
     pub(crate) rolled_back: Vec<(u64, u64)>,
 }
 
-const MASTER_VERSION: u8 = 5;
+const MASTER_VERSION: u8 = 6;
 
 /// Bytes of a master record without the elements of its lists.
-pub(crate) const MASTER_HEAD_SIZE: usize = 69;
+pub(crate) const MASTER_HEAD_SIZE: usize = 77;
 
 /// Bytes that count the rows of one table.
 pub(crate) const TABLE_COUNT_SIZE: usize = 10;
@@ -195,8 +198,8 @@ const RELEASE_SIZE: usize = 20;
 
 impl Master {
     /// ```text
-    /// 5 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
-    ///   | epoch u32 | durable u64 | next table u32 | counts | runs | values | pages
+    /// 6 | cycle u32 | cutoff u64 | page u64 | sequence u64 | chain epoch u32 | predecessor u32
+    ///   | epoch u32 | durable u64 | next table u32 | identity u64 | counts | runs | values | pages
     ///                                                                    lists: count u32, then elements
     /// count: table u32 | rows u48
     /// ```
@@ -211,6 +214,7 @@ impl Master {
         out.extend(self.epoch.to_le_bytes());
         out.extend(self.durable.0.to_le_bytes());
         out.extend(self.next_table.to_le_bytes());
+        out.extend(self.identity.map_or(0, Identity::number).to_le_bytes());
         out.extend((self.entry_counts.len() as u32).to_le_bytes());
         for (table, count) in &self.entry_counts {
             out.extend(table.to_le_bytes());
@@ -248,6 +252,7 @@ impl Master {
         master.epoch = input.u32()?;
         master.durable = Lsn(input.u64()?);
         master.next_table = input.u32()?;
+        master.identity = Identity::of(input.u64()?);
         for _ in 0..input.u32()? {
             let (table, [low, high]) = (input.u32()?, [input.u32()?, input.u16()?.into()]);
             master.entry_counts.push((table, u64::from(high) << 32 | u64::from(low)));
@@ -717,6 +722,7 @@ impl Engine {
             epoch: self.log.epoch(),
             durable: self.durable(),
             next_table: self.trees.next(),
+            identity: Some(self.identity),
             entry_counts: self.trees.iter().map(count).collect(),
             runs: self.runs.unfinished().map(run).chain(bare).collect(),
             values: self.trims.deferred().filter_map(value).collect(),

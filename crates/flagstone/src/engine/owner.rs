@@ -2,8 +2,10 @@
 //!
 //! Tables, transactions and snapshots are named by numbers that begin alike in every database. So what is handed
 //! out says who gave it out: no two engines of a process are the same owner, the same database opened again
-//! among them. Transactions have numbers that no other engine gives.
+//! among them. Transactions have numbers that no other engine gives. A table outlives the session: a database has
+//! an identity of its own on flash, by which it knows its tables when it is opened again.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +25,46 @@ impl Owner {
         // Numbers of 64 bits do not come round.
         let before = OWNERS.fetch_add(1, Ordering::Relaxed);
         Self(NonZeroU64::MIN.saturating_add(before))
+    }
+}
+
+/// A database among all others: a random number, drawn when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Identity(NonZeroU64);
+
+impl Identity {
+    /// The identity of a new database: from `seed` if there is one, else from the randomness of the system.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let drawn = match seed {
+            0 => RandomState::new().hash_one("identity"),
+            seed => seed,
+        };
+        Self(NonZeroU64::new(drawn).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The identity with this number; 0 is none.
+    pub(crate) fn of(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// The number, which is not 0.
+    pub(crate) fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// Who gives out tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TableOwner {
+    pub(crate) owner: Owner,
+    /// Its database, if that knows its tables again.
+    pub(crate) database: Option<Identity>,
+}
+
+impl TableOwner {
+    /// Whoever keeps its tables to itself.
+    pub(crate) fn alone() -> Self {
+        Self { owner: Owner::unique(), database: None }
     }
 }
 

@@ -87,6 +87,7 @@ impl Engine {
         self.log_page = master.begin.page;
         self.durable_chain = master.begin.chain;
         self.trees.note_next(master.next_table);
+        self.identity = master.identity.unwrap_or(self.identity);
         for (id, count) in &master.entry_counts {
             if let Some(tree) = self.tree_slot(*id) {
                 tree.entry_count = i64::try_from(*count).unwrap_or(i64::MAX);

@@ -19,8 +19,8 @@ use hashbrown::{HashMap, HashSet};
 
 use super::{Folding, Runtime};
 use crate::engine::{
-    CATALOG, CATALOG_ROOT, DEPTH_MAX, Descriptor, Direction, LeafRows, LeafValue, Owner, Read,
-    ScanRange, Seek, Table, check_node, end_of_child, named_root,
+    CATALOG, CATALOG_ROOT, DEPTH_MAX, Descriptor, Direction, LeafRows, LeafValue, Read, ScanRange,
+    Seek, Table, TableOwner, check_node, end_of_child, named_root,
 };
 use crate::error::EngineError;
 use crate::node::{self, NodeView, ValueRef};
@@ -43,7 +43,7 @@ struct KeptNode {
 #[derive(Debug)]
 struct KeptTables {
     /// Whom those belong to that the snapshot gives out.
-    owner: Owner,
+    owner: TableOwner,
     roots: HashMap<u32, LogicalPage>,
     /// Those that the database calls by the same name and number (T3).
     shared: HashSet<u32>,
@@ -51,7 +51,7 @@ struct KeptTables {
 
 impl KeptTables {
     /// The root of a table that the snapshot gave out, or `database` if that means the same one.
-    fn root_of(&self, table: Table, database: Owner) -> Result<LogicalPage, EngineError> {
+    fn root_of(&self, table: Table, database: TableOwner) -> Result<LogicalPage, EngineError> {
         if !table.is_of(database) {
             table.inside(self.owner)?;
         }
@@ -312,7 +312,7 @@ impl<D: Nand> Runtime<D> {
     ) -> Result<Arc<[u8]>, EngineError> {
         let root = match table {
             CATALOG => CATALOG_ROOT,
-            _ => self.kept_tables(id)?.root_of(table, self.engine_shared().owner)?,
+            _ => self.kept_tables(id)?.root_of(table, self.engine_shared().table_owner())?,
         };
         let mut page = root;
         let mut parent: Option<(Arc<[u8]>, usize)> = None;
@@ -339,7 +339,11 @@ impl<D: Nand> Runtime<D> {
     ) -> Option<Vec<u8>> {
         let mut page = match table {
             CATALOG => CATALOG_ROOT,
-            _ => self.kept_tables(id).ok()?.root_of(table, self.engine_shared().owner).ok()?,
+            _ => self
+                .kept_tables(id)
+                .ok()?
+                .root_of(table, self.engine_shared().table_owner())
+                .ok()?,
         };
         let mut end = None;
         for depth in 0..DEPTH_MAX {
@@ -382,7 +386,7 @@ impl<D: Nand> Runtime<D> {
     }
 
     /// Whom the tables belong to that a kept snapshot gives out.
-    pub(crate) fn kept_owner(&self, id: FrozenId) -> Result<Owner, EngineError> {
+    pub(crate) fn kept_owner(&self, id: FrozenId) -> Result<TableOwner, EngineError> {
         Ok(self.kept_tables(id)?.owner)
     }
 
@@ -407,7 +411,7 @@ impl<D: Nand> Runtime<D> {
                 }
             }
         }
-        let found = Arc::new(KeptTables { owner: Owner::unique(), roots, shared });
+        let found = Arc::new(KeptTables { owner: TableOwner::alone(), roots, shared });
         // Whoever came first has given tables out already.
         let mut kept = self.kept.lock();
         Ok(Arc::clone(kept.tables.entry(id).or_insert(found)))

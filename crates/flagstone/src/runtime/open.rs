@@ -13,8 +13,8 @@ use super::{
 };
 use crate::bugs::Bugs;
 use crate::engine::{
-    CATALOG, CATALOG_ROOT, Direction, Engine, Master, MeetPoint, Replay, ReplayEffects, RowValue,
-    ScanRange, is_name,
+    CATALOG, CATALOG_ROOT, Direction, Engine, Identity, Master, MeetPoint, Replay, ReplayEffects,
+    RowValue, ScanRange, is_name,
 };
 use crate::error::Corruption;
 use crate::log::{
@@ -99,9 +99,12 @@ impl<D: Nand> Runtime<D> {
         let capabilities = device.capabilities();
         let space_options = space_options(&mut device, options)?;
         let mut space = Space::format(device, &space_options)?;
-        space.checkpoint(&Master::default().encode())?;
+        let identity = Identity::draw(options.seed);
+        let master = Master { identity: Some(identity), ..Master::default() };
+        space.checkpoint(&master.encode())?;
         let log = LogWriter::new(1, ChainPoint::START, Lsn::ZERO).map_err(|_| EPOCHS)?;
         let runtime = Self::assemble(space, capabilities, options, log)?;
+        runtime.engine().identity = identity;
         runtime.space().reserve(CATALOG_ROOT);
         runtime.observe(&runtime.space());
         Ok(runtime)
