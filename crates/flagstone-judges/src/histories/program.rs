@@ -327,7 +327,7 @@ fn options(place: Place, draw: &mut Draw) -> Options {
     if draw.one_in(8) && options.commit == CommitBy::Auto {
         options.commit = draw.pick(&[CommitBy::Log, CommitBy::Claims]);
     }
-    options.seed = draw.bits();
+    options.seed = Some(draw.bits());
     options
 }
 

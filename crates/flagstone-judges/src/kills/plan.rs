@@ -144,7 +144,7 @@ impl Plan {
         options.discard = draw.one_in(3);
         options.checkpoint_commits = draw.pick(&[0, 0, 0, 20, 200]);
         options.group_delay = Duration::from_micros(draw.pick(&[100, 1_000, 5_000]));
-        options.seed = draw.below(1 << 40);
+        options.seed = Some(draw.below(1 << 40));
         if draw.one_in(20) {
             options.verify_on_open = VerifyOnOpen::Check;
         }

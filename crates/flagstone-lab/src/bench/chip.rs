@@ -27,7 +27,7 @@ impl<W: Workload> Job<'_, W> {
             options.frame_share = frames / options.memory.max(1) as f64;
             options.budget = Budget::Divided;
         }
-        options.seed = self.config.seed;
+        options.seed = Some(self.config.seed);
         options
     }
 

@@ -817,6 +817,10 @@ fn schedules(printed: &str) -> Outcome {
     outcome
 }
 
+/// Rounds of the hunt for one bug, at most, of one unit of effort: the ways of a round that miss it are drawn anew.
+#[cfg(feature = "seeded-bugs")]
+const ROUNDS: u64 = 3;
+
 #[cfg(feature = "seeded-bugs")]
 fn planted(effort: u64) -> Result<Outcome, CrashError> {
     use super::hunt::{Quarry, head, hunt, line, markdown, seen_without_a_bug};
@@ -829,7 +833,7 @@ fn planted(effort: u64) -> Result<Outcome, CrashError> {
             Some(test) => test.found(quarry, |command| {
                 output_of(command).filter(|(is_sound, _)| *is_sound).map(|(_, printed)| printed)
             }),
-            None => hunt(quarry, effort)?,
+            None => hunt(quarry, ROUNDS * effort)?,
         };
         println!("{}", line(&found));
         hunted.push(found);

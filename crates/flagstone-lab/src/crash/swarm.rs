@@ -104,7 +104,7 @@ impl Draw {
         options.log_pages = 24 + below(16) as u32 * u32::from(profile != "tiny-mlc");
         options.frame_share = 0.1 + below(70) as f64 / 100.0;
         options.uncommitted_share = 0.1 + below(40) as f64 / 100.0;
-        options.seed = seed;
+        options.seed = Some(seed);
         if below(3) == 0 {
             options.collection = Collection::CostBenefit;
         }

@@ -206,7 +206,7 @@ fn record(
     let memory = memory.max(FRAMES_MIN * PAGE_SIZE);
     let options = preset::options(preset).map_err(flagstone::OpenError::from)?;
     let durability = Durability::Deferred;
-    let options = Options { memory, parts: PARTS.into(), durability, seed, ..options };
+    let options = Options { memory, parts: PARTS.into(), durability, seed: Some(seed), ..options };
     // Large enough for anything: what this chip does is not counted.
     let block_size = 16 * PAGE_SIZE as u64;
     let blocks = 3 * workload.loaded_bytes() / block_size + commits / 50 + 200;
