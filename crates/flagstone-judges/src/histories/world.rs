@@ -472,7 +472,7 @@ pub(crate) struct Whole {
 /// Reads all that a snapshot shows.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub(crate) fn seen(
     snapshot: &Snapshot,
     tables: &Tables,
@@ -496,7 +496,7 @@ pub(crate) fn seen(
 /// Reads a whole database.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub(crate) fn whole(db: &Database, who: &str, threads: u64) -> Result<Whole, Stop> {
     seen(&db.snapshot()?, &Tables::open(db)?, who, threads)
 }
@@ -504,7 +504,7 @@ pub(crate) fn whole(db: &Database, who: &str, threads: u64) -> Result<Whole, Sto
 /// Reads the whole of a copy that a backup makes; tells the stamp of its end.
 ///
 /// # Errors
-/// Those of reading; a backup that does not verify, or does not restore.
+/// Errors of reading; a backup that does not verify, or does not restore.
 pub(crate) fn copied(world: &World<'_>) -> Result<(Whole, u64), Stop> {
     let refused = |text: String| Stop::Found(Finding::new("backup: refused", text));
     let mut backup = Vec::new();
