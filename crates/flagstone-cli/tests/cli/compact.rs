@@ -1,4 +1,4 @@
-//! Compaction: a file is replaced as a whole, whatever happens.
+//! Compaction: a file is replaced as a whole, or not at all.
 
 use std::process::Stdio;
 use std::thread;

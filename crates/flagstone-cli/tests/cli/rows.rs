@@ -1,4 +1,4 @@
-//! Rows: what was put is there, in order, in every later process.
+//! Rows: a stored row is there, in order, in every later process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,8 +11,8 @@ use flagstone::{AnyIndex, Database, Index, Options};
 
 use crate::command::{DEVICES, Place, binary, flagstone, run};
 
-/// Goal: a message shows names as they are written, and steers no terminal. Method: a table and a snapshot whose names
-/// hold control characters, asked for with a letter more.
+/// Goal: a message shows names in their written form, and steers no terminal. Method: a table and a snapshot whose
+/// names hold control characters, requested with a letter more.
 #[test]
 fn names_in_messages_are_written_as_everywhere() {
     let place = Place::with_database(DEVICES[0]);
