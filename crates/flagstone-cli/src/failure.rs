@@ -363,7 +363,7 @@ impl Failure {
 /// Prints a message on the error stream, as text or as one line of JSON.
 pub(crate) fn report(exit: Exit, message: &str, form: Form) {
     let mut stream = io::stderr().lock();
-    // Nobody is left to be told when the error stream itself is gone.
+    // No message is possible once the error stream itself is gone.
     let _ = match form {
         Form::Text => writeln!(stream, "flagstone: {message}"),
         Form::Json => {

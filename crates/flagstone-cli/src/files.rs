@@ -83,7 +83,7 @@ pub(crate) fn write_new<T>(
     // Its own message names the temporary file.
     let (file, _half_made) = HalfMade::make(|| file.tempfile_in(parent), NamedTempFile::path)
         .map_err(|error| at(path)(error.kind().into()))?;
-    // Past the temporary file, whose errors name it.
+    // Writes to the inner file: errors of the outer one name the temporary file.
     let mut stream = BufWriter::new(file.as_file());
     let result = write(&mut stream).map_err(|failure| match failure {
         Failure::Output(source) => at(path)(source),

@@ -116,7 +116,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     if is_json {
         failure::report(Exit::Usage, error.to_string().trim_end(), Form::Json);
     } else {
-        // Nobody is left to be told when the error stream itself is gone.
+        // No message is possible once the error stream itself is gone.
         let _ = error.print();
     }
     ExitCode::from(Exit::Usage.code())

@@ -534,7 +534,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes the database: the next opening has next to nothing to read.
+    /// Closes the database: the next opening has little to read.
     pub(crate) fn close(self) -> Result<(), Failure> {
         let Self { database, path, .. } = self;
         database.close().map_err(|source| Failure::Engine { path, source })

@@ -1,4 +1,4 @@
-//! A progress line on the error stream while something long runs.
+//! A progress line on the error stream during long work.
 //!
 //! Owns the line; knows nothing of the work. Draws on terminals only, and never with `--json`.
 

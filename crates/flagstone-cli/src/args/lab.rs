@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 
 use super::RawDevice;
 
-/// Most transactions of a run: days of it.
+/// Most transactions of a run: days of work.
 const TXNS_MAX: u64 = 1_000_000_000;
 
-/// Most operations of a workload whose every operation is cut.
+/// Most operations of a workload in which every operation is cut.
 const OPS_MAX: i64 = 10_000;
 
 /// Most runs at a time.

@@ -297,8 +297,8 @@ fn the_longest_value_fits_and_a_longer_one_is_too_long() {
     }
 }
 
-/// Goal: commands that read need not be able to write, and change nothing where they are. Method: files without
-/// write permission, and their bytes before and after; commands that write are refused.
+/// Goal: commands that read work without the right to write, and change nothing where they have it. Method: files
+/// without write permission, and their bytes before and after; commands that write are refused.
 #[test]
 fn commands_that_read_write_nothing() {
     let set_mode = |path: &Path, mode| {

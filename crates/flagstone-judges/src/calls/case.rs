@@ -215,7 +215,7 @@ impl Bench {
         Ok(command)
     }
 
-    /// Runs a process that nobody follows.
+    /// Runs a process without a tracer.
     fn run_alone(&self, place: &Path, task: Task) -> anyhow::Result<Vec<Said>> {
         use std::process::Stdio;
         let mut command = self.command(place, task)?;
@@ -230,7 +230,7 @@ impl Bench {
         Ok(said)
     }
 
-    /// Judges the answer of the operation and the files after it; gives the errors that it told.
+    /// Judges the answer of the operation and the files after it; gives the errors that it reported.
     fn verify(&self, place: &Path, traced: &Traced) -> anyhow::Result<Vec<String>> {
         let mut record = self.record.clone();
         let is_reader = self.operation == Operation::Look;

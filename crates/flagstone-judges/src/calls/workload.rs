@@ -170,7 +170,7 @@ impl Workload<'_> {
         Ok(())
     }
 
-    /// The operation, and once more where it failed.
+    /// The operation, repeated once if it fails.
     fn operate(&self) -> anyhow::Result<()> {
         for _ in 0..ATTEMPTS {
             match self.attempt() {
@@ -230,7 +230,7 @@ impl Workload<'_> {
         self.worker.chore(Chore::Close, || Ok(database.close()?))
     }
 
-    /// One transaction; where it fails and has certainly changed nothing, once more.
+    /// One transaction, repeated once if it fails and has certainly changed nothing.
     fn transaction(
         &self,
         database: &Database,

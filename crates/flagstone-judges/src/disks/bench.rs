@@ -32,7 +32,7 @@ pub(super) enum Effort {
 }
 
 impl Effort {
-    /// A share of it.
+    /// A share of this effort.
     pub(super) fn part(self, number: u64, of: u64) -> Self {
         match self {
             Self::States(states) => Self::States((states * number).div_ceil(of)),

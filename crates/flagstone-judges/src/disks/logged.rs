@@ -263,7 +263,7 @@ fn judge(it: &Replay, device: &Device, court: &mut Court<'_>, place: &Place) -> 
     judged
 }
 
-/// Tells the log of a device of `dm-log-writes` something.
+/// Puts a mark into the log of a device of `dm-log-writes`.
 ///
 /// # Errors
 /// `dmsetup` does not do it.

@@ -22,7 +22,7 @@ struct Chain {
     done_at: Vec<usize>,
     /// Steps that a cut cannot take.
     durable: usize,
-    /// Steps that were done and promise something.
+    /// Finished steps with a promise.
     promises: usize,
 }
 

@@ -40,7 +40,7 @@ pub(super) enum Event {
     Synced { file: FileNumber, begun: u64 },
     /// As [`Event::Synced`], the names of the directory.
     NamesSynced { begun: u64 },
-    /// The process said something about its own progress.
+    /// A message of the process about its own progress.
     Mark(String),
 }
 

@@ -93,7 +93,7 @@ impl Writer {
         (0..count).map(|_| self.change()).collect()
     }
 
-    /// Changes that come to nothing.
+    /// Changes that are undone or given up.
     fn lost_changes(&mut self, count: usize) -> Vec<Change> {
         let live = self.live.clone();
         let changes = self.some_changes(count);
@@ -162,7 +162,7 @@ impl Writer {
 /// The script of a name.
 ///
 /// # Errors
-/// There is none of that name.
+/// No script has that name.
 pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
     let mut writer = Writer::new(seed, 0);
     writer.begin();

@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
         Self { number, base, notes, nodes, fates, places, order, seen, findings }
     }
 
-    /// The last place that a reader can have seen which was told `lsn`, and was over at a stamp.
+    /// The last place that a reader can have seen if it was told `lsn`, and was over at stamp `ended`.
     fn place_by(&self, lsn: u64, ended: u64) -> u64 {
         let count = self.order.partition_point(|(known, _)| *known <= lsn);
         let may_be_seen = |(known, begun): &(u64, u64)| *known < lsn || *begun < ended;

@@ -1,7 +1,7 @@
 //! Messages about the transactions of one process, and the numbers that may be found after it.
 //!
 //! - **L1** Every transaction acknowledged as durable is there.
-//! - **L2** A transaction acknowledged in any way is there if a later one, begun after that, is there or was durable
+//! - **L2** A transaction acknowledged in any way is there if a later transaction or chore is there, or was durable
 //!   when it returned: commits are there in their order.
 //! - **L3** Only transactions that had begun are there, each as a whole: [`Model`] compares every byte.
 

@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     /// One transaction in so many changes hundreds of rows.
     pub(crate) big_every: u64,
     pub(crate) mix: Mix,
-    /// The first thread does something else after so many of its transactions.
+    /// The first thread does a chore after so many of its transactions.
     pub(crate) chore_every: u64,
     /// Number of kills.
     pub(crate) kills: u64,
