@@ -172,8 +172,8 @@ pub(crate) enum RawCommand {
     Bench(BenchArgs),
     /// Cut the power at every device operation, in every way it can end, and verify each restart.
     ///
-    /// Runs a short random workload once for each (operation, ending) pair, opens the device again and compares the
-    /// contents with a model: it must hold every acknowledged commit, and besides these at most the commits in
+    /// Runs a short random workload once for each (operation, ending) pair, opens the device again and compares its
+    /// contents with a model: every acknowledged commit must be there, and besides these at most the commits in
     /// flight. Depth 2 also cuts each recovery at each of its operations. A failure prints the one line that replays
     /// it.
     Crash(CrashArgs),

@@ -1,10 +1,10 @@
 //! Processes killed at any time.
 //!
-//! A process works on a database. Over a pipe it reports each transaction that it begins, and each acknowledgement.
-//! Another process keeps the ledger, kills the first at a random moment, and judges the database as the next one
-//! finds it: commits acknowledged as durable are there, deferred commits are there in their order, no transaction is
-//! there in part, snapshots and backups show one moment, and a check finds nothing. The same database lives on over
-//! many kills. Some hit an opening, a compaction, a restore, a creation.
+//! A process works on a database. Over a pipe it reports each transaction that it begins, and each acknowledgement
+//! with its durability. Another process keeps the ledger, kills the first at a random moment, and judges the database
+//! as the next one finds it: commits acknowledged as durable are there, deferred commits are there in their order, no
+//! transaction is there in part, snapshots and backups show one moment, and a check finds nothing. The same database
+//! lives on over many kills. Some hit an opening, a compaction, a restore, a creation.
 //!
 //! The plan of each life follows from the seed and its number, and so does each transaction; the moments of
 //! the kills depend on the machine. `judges kills --seed S --life L` lives a life again, `--repeat N` so many
