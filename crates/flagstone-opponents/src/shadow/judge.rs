@@ -21,8 +21,8 @@ use super::{ShadowError, ShadowStore};
 use crate::evidence::{Cycles, Flag, Flags, Intention, Intentions};
 use flagstone_space::{GroupId, LogicalPage, Version};
 
-/// Versions that a restart leaves out: more than units can have been in flight, so that what appears
-/// later outranks nothing.
+/// Versions that a restart leaves out: more than the units that can have been in flight, so that a
+/// unit that appears later outranks nothing.
 const VERSION_GAP: u64 = 1 << 10;
 
 impl<D: Nand> ShadowStore<D> {
@@ -271,7 +271,8 @@ fn is_committed(
     match (cycles, current.get(&page)) {
         (_, None) => false,
         (_, Some(current)) if version >= *current => version == *current,
-        // All but the highest are committed: what is not goes before a page is written.
+        // All but the highest are committed: uncommitted records are erased before a page is
+        // written.
         (Cycles::Scc, _) => true,
         (Cycles::Bpcc, _) => cycles.is_committed(records, (page, version)),
     }

@@ -1,4 +1,4 @@
-//! What a store of shadow pages is made of, and why it may not be.
+//! Options of a store of shadow pages, and the reasons why a device cannot hold one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,8 @@ pub enum ShadowProtocol {
     Cfc,
     /// Abort-based flags: cheap collection as long as few transactions abort.
     Afc,
-    /// Simple cyclic commit: no flags; what aborted is erased before its pages are written again.
+    /// Simple cyclic commit: no flags; aborted records are erased before their pages are written
+    /// again.
     Scc,
     /// Cyclic commit with back pointers: no flags, no erases; more to keep, longer.
     Bpcc,
@@ -77,7 +78,7 @@ impl FromStr for ShadowProtocol {
     }
 }
 
-/// What a store is made with; a mount must name the same.
+/// Options a store is made with; a mount must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowOptions {
     /// Protocol.
@@ -108,7 +109,7 @@ impl ShadowOptions {
     }
 }
 
-/// What a device lacks.
+/// Capability that a device lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Lack {
     /// Too few programs of a page between erases.
@@ -143,7 +144,7 @@ pub enum ShadowError {
     Lacks {
         /// Protocol asked for.
         protocol: ShadowProtocol,
-        /// What is missing.
+        /// The missing capability.
         lack: Lack,
     },
     /// An option has a value it cannot take.
@@ -202,7 +203,7 @@ pub enum ShadowError {
     Device(#[from] NandError),
 }
 
-/// First spare byte of the notes, or what the device lacks.
+/// First spare byte of the notes, or the capability that the device lacks.
 pub(super) fn note_offset(
     geometry: &Geometry,
     capabilities: &Capabilities,

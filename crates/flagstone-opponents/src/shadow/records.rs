@@ -27,9 +27,10 @@
 //! - **R4** Numbers, of transactions, versions and log pages alike, are `epoch << 26 | counter`. A
 //!   restart takes an epoch that nothing on the device has, and says so in the log before it writes
 //!   anything else (rule D3).
-//! - **R5** What a restart decides becomes true with one record of the log, its verdict: who did not
-//!   commit, and which blocks without a summary count. Until then it erases nothing that proves
-//!   anything, and what it has written counts for nothing (versions of an epoch without a verdict).
+//! - **R5** The decisions of a restart become true with one record of the log, its verdict: which
+//!   transactions did not commit, and which blocks without a summary count. Until then a restart
+//!   erases no evidence, and its own writes count for nothing (versions of an epoch without a
+//!   verdict).
 //! - **R6** A flag that cannot be set, to commit or to hand on, is replaced by a line in the verdict.
 //! - **R7** A block is erased when everything programmed before is complete, flags handed on
 //!   (rules E1 to E6), its needed versions elsewhere.
@@ -69,10 +70,10 @@ pub use stats::RecordStats;
 pub use table::Standing;
 use table::{Entry, Table};
 
-/// What a store is made with; a mount must name the same.
+/// Options a store is made with; a mount must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// What flags prove.
+    /// The fact that flags prove.
     pub flags: Flags,
     /// Physical pages of a logical page: 1 to 8.
     pub unit_pages: u32,
@@ -167,7 +168,7 @@ pub struct RecordStore<D> {
     olds: BTreeMap<LogicalPage, Vec<u32>>,
     /// When the newest version of a page is complete, where that may lie ahead.
     ends: BTreeMap<LogicalPage, u64>,
-    /// Entries of `ends` at which those that lie behind are dropped.
+    /// Entries of `ends` at which the past ones are dropped.
     ends_limit: usize,
     table: Table,
     log: Log,
@@ -179,7 +180,7 @@ pub struct RecordStore<D> {
     adopted: BTreeMap<BlockIndex, u16>,
     epoch: u64,
     version: u64,
-    /// What a flag could not say of transactions of this epoch (R6).
+    /// Standings of this epoch's transactions that no flag could record (R6).
     testified: BTreeMap<GroupId, Standing>,
     /// A restart that has not given its verdict yet.
     restart: Option<restart::Pending>,
@@ -189,11 +190,11 @@ pub struct RecordStore<D> {
 }
 
 impl<D: Nand> RecordStore<D> {
-    /// Makes an empty store on a device; what was there is lost.
+    /// Makes an empty store on a device; its former contents are lost.
     ///
     /// # Errors
     ///
-    /// [`ShadowError::Lacks`] names what the device lacks.
+    /// [`ShadowError::Lacks`] names the capability that the device lacks.
     pub fn format(device: D, options: RecordOptions) -> Result<Self, ShadowError> {
         let mut store = Self::empty(device, options)?;
         for block in store.flash.sizes.geometry.blocks() {
@@ -327,7 +328,7 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// What is known of a transaction.
+    /// The known standing of a transaction.
     #[must_use]
     pub fn standing(&self, xid: GroupId) -> Standing {
         self.table.standing(xid)
@@ -420,7 +421,7 @@ impl<D: Nand> RecordStore<D> {
         Member { xid, order: u16::try_from(order).unwrap_or(u16::MAX), link }
     }
 
-    /// Waits for what a version relies on (R2).
+    /// Waits for the versions that a version relies on (R2).
     fn await_before(&mut self, page: LogicalPage, members: &[Member]) {
         if members.is_empty() || self.flash.bugs.has(RecordBug::BackNotAwaited) {
             return;

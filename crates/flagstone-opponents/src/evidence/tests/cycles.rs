@@ -19,7 +19,7 @@ enum Without {
     EraseNaming,
     /// BPCC: versions that records name are taken.
     NamedVersions,
-    /// BPCC: what a record straddles goes first.
+    /// BPCC: straddled records go before the record that straddles them.
     Straddled,
 }
 

@@ -29,7 +29,7 @@ enum Without {
     CutErase,
 }
 
-/// What is walked.
+/// Bounds of a walk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Scope {
     protocol: Flags,
@@ -274,7 +274,7 @@ impl Chip {
         self.runs.iter().find(|run| run.xid == xid)
     }
 
-    /// Whether this is the only good copy of what its logical page must hold.
+    /// Whether this is the only good copy of the content that its logical page must hold.
     fn is_needed(&self, page: &Page) -> bool {
         let is_twin =
             |other: &&Page| other.at != page.at && other.page == page.page && other.xid == page.xid;
@@ -317,7 +317,7 @@ impl Chip {
         flags.collect::<Vec<_>>().pop()
     }
 
-    /// A flag for whatever stands where a link leads.
+    /// A flag for any page that stands where a link leads.
     fn hand_on_blindly(&self, gone: &[Page]) -> FlagWrites<u8> {
         let next = gone.iter().filter_map(|page| self.target(&[], page));
         next.filter(|next| next.flag != Flag::True).map(|next| (next.at, Flag::True)).collect()

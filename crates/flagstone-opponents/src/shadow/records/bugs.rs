@@ -22,7 +22,7 @@ pub enum RecordBug {
     FailureUnsaid,
     /// A block is erased with flags that others need (R7).
     FlagsNotHandedOn,
-    /// What may have been in flight at a cut is relied on (M1).
+    /// Programs that may have been in flight at a cut are relied on (M1).
     SuspectsKept,
     /// Of two copies the first is taken, whether it reads or not (M3).
     CopyNotRead,

@@ -25,7 +25,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// What the device reports.
+    /// Errors of the device.
     pub fn commit_by_flags(&mut self, xid: GroupId) -> Result<(), ShadowError> {
         self.flag_all(xid)?;
         if let Some(entry) = self.table.get_mut(xid) {
@@ -40,7 +40,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// What the device reports.
+    /// Errors of the device.
     pub fn finish(&mut self, xid: GroupId) -> Result<(), ShadowError> {
         self.flag_all(xid)?;
         if let Some(entry) = self.table.get_mut(xid) {
@@ -64,13 +64,13 @@ impl<D: Nand> RecordStore<D> {
         self.table.get(xid).is_some_and(|entry| !entry.members.is_empty())
     }
 
-    /// Waits until what a transaction wrote is complete.
+    /// Waits until the writes of a transaction are complete.
     pub fn await_members(&mut self, xid: GroupId) {
         let ready_ns = self.table.get(xid).map_or(0, |entry| entry.ready_ns);
         self.flash.wait(ready_ns);
     }
 
-    /// Sets what commits a transaction; where a page takes no flag the log says it (R6).
+    /// Sets the flags that commit a transaction; where a page takes no flag the log says so (R6).
     fn flag_all(&mut self, xid: GroupId) -> Result<(), ShadowError> {
         self.check()?;
         self.await_members(xid);

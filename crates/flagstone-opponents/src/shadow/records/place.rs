@@ -1,9 +1,10 @@
 //! Where units go: one open block a die and stream, so that pages are programmed in parallel.
 //!
-//! Owns the open blocks. Never decides what is live.
+//! Owns the open blocks. Never decides which units are live.
 //!
 //! W1. A block is erased in this session before its first program, and closed with a summary.
-//! W2. Hosts open a block only while collection, the log and a restart keep what they may need.
+//! W2. Hosts open a block only while collection, the log and a restart keep the blocks they may
+//! need.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -69,8 +70,8 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Blocks that a restart may need before it can collect anything: what was being written when
-    /// the power went, pages of the pool, and the log with its verdict.
+    /// Blocks that a restart may need before it can collect anything: for units that were being
+    /// written when the power went, for pages of the pool, and for the log with its verdict.
     fn restart_reserve(&self) -> u32 {
         let dies = self.flash.sizes.geometry.die_count;
         let units = 2 * dies + self.options.restart_pages;
@@ -90,7 +91,8 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Logical pages: what options offer, less what open blocks, the log and reserves need.
+    /// Logical pages: the number that options offer, less the room of open blocks, the log and
+    /// reserves.
     pub(super) fn offered(&self) -> u32 {
         let good = self.blocks.good_count();
         let dies = self.flash.sizes.geometry.die_count;
