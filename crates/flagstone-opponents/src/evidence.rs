@@ -25,9 +25,9 @@
 //!   `True`, in one block, would each rely on the other.
 //! - **E6** An erase that is cut leaves any of the block's pages. When all pages of an aborted AFC
 //!   transaction go with one erase, the `True` ones become `False` first, or one of them might be
-//!   left alone and prove the transaction committed. And a page that is a CFC head now may have had
-//!   a predecessor while its transaction was whole: before a restart takes a transaction for
-//!   uncommitted it reads the flags of all its pages, not of its heads alone, as the paper has it.
+//!   left alone and prove the transaction committed. And a page that is a CFC head afterwards may
+//!   have been linked to while its transaction was whole: before a restart takes a transaction for
+//!   uncommitted it reads the flags of all its pages; the paper reads those of its heads alone.
 //!
 //! Sources: On et al., "Flag Commit", TKDE 24(9), 2012; Prabhakaran et al., "Transactional Flash",
 //! OSDI 2008.

@@ -122,8 +122,7 @@ impl<D: Nand> ShadowStore<D> {
     ///
     /// # Errors
     ///
-    /// [`ShadowError::Lacks`] names the capability that the device lacks for the protocol, and a
-    /// protocol that fits.
+    /// [`ShadowError::Lacks`] names the device's shortcoming and a protocol that fits.
     pub fn format(device: D, options: ShadowOptions) -> Result<Self, ShadowError> {
         let mut store = Self::empty(device, options)?;
         for block in store.flash.sizes.geometry.blocks() {

@@ -64,7 +64,7 @@ impl Engine {
     }
 }
 
-/// Bytes of what repeats a change, without the links of a log.
+/// Bytes of the redo part of a change, without the links of a log.
 fn redo_size(record: &Record, place: &Place, edit: Edit) -> u32 {
     let xid = record.chain().map(|(xid, _)| xid).unwrap_or_default();
     let (previous, undo_next) = (Lsn::ZERO, Lsn::ZERO);

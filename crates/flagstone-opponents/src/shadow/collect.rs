@@ -136,7 +136,7 @@ impl<D: Nand> ShadowStore<D> {
     ) -> Result<(), ShadowError> {
         for depth in 0.. {
             let Handed::Refused(xid, heir) = self.hand_on(blocks, units)? else { break };
-            // The unit there leaves its evidence to others, and the link then leads nowhere.
+            // The units there leave their evidence to others, and the link then leads nowhere.
             let is_hopeless = depth == ATTEMPTS || self.nested == ATTEMPTS;
             if is_hopeless || self.collect_heir(heir)?.is_none() {
                 return Err(ShadowError::FlagRefused(xid));

@@ -109,7 +109,7 @@ impl ShadowOptions {
     }
 }
 
-/// Capability that a device lacks.
+/// Shortcoming of a device that rules a protocol out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Lack {
     /// Too few programs of a page between erases.
@@ -144,7 +144,7 @@ pub enum ShadowError {
     Lacks {
         /// Protocol asked for.
         protocol: ShadowProtocol,
-        /// The missing capability.
+        /// The device's shortcoming.
         lack: Lack,
     },
     /// An option has a value it cannot take.
@@ -203,7 +203,7 @@ pub enum ShadowError {
     Device(#[from] NandError),
 }
 
-/// First spare byte of the notes, or the capability that the device lacks.
+/// First spare byte of the notes, or the device's shortcoming.
 pub(super) fn note_offset(
     geometry: &Geometry,
     capabilities: &Capabilities,

@@ -194,7 +194,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// [`ShadowError::Lacks`] names the capability that the device lacks.
+    /// [`ShadowError::Lacks`] names the device's shortcoming.
     pub fn format(device: D, options: RecordOptions) -> Result<Self, ShadowError> {
         let mut store = Self::empty(device, options)?;
         for block in store.flash.sizes.geometry.blocks() {

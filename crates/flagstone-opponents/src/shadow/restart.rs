@@ -391,9 +391,10 @@ impl<D: Nand> ShadowStore<D> {
         if is_refused { self.hand_on_all(&blocks, opened) } else { Ok(()) }
     }
 
-    /// Of a committed transaction that stands in several of these blocks, one page is moved out already:
-    /// one may go before another that it proves. Of one that stands in a single block, all that counts is
-    /// moved before that block goes; its proof may stand in another one, if `more_go`.
+    /// Moves out one page of each committed transaction with units in several of these blocks: one
+    /// block may go before another whose pages it proves. Of a transaction in a single block, every
+    /// page that counts is moved before that block goes; with `more_go` its proof may stand in
+    /// another block, so one page is moved beforehand, too.
     fn move_evidence(&mut self, opened: &[Written], more_go: bool) -> Result<(), ShadowError> {
         let mut places: BTreeMap<GroupId, BTreeSet<BlockIndex>> = BTreeMap::new();
         let data = || opened.iter().filter(|unit| unit.note.kind == Kind::Data);

@@ -80,7 +80,7 @@ impl Transaction {
     }
 }
 
-/// Unit that a chain links.
+/// Kind of node that a chain links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grain {
     Page,

@@ -1,4 +1,4 @@
-//! What the table may hold after the commits that returned.
+//! Rows that the table may hold after the commits that returned.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::workload::claims::{Claims, Standing};
 use crate::workload::{Acknowledged, GivingUp, Outcome, Terminal as _};
 
-/// The table does not hold what the commits say.
+/// The table does not hold the rows that the commits leave.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -48,7 +48,7 @@ pub enum Fault {
 /// A field of a record.
 type Cell = (Record, usize);
 
-/// What was seen of the table so far, beside what the commits say.
+/// Rows of the table seen so far, beside the claims of the commits.
 pub(super) struct Audit<'a> {
     ycsb: &'a Ycsb,
     claims: Claims<Cell, Writer>,
@@ -69,7 +69,7 @@ pub(super) fn verify<S: Store>(
     audit.verdict().map_err(Into::into)
 }
 
-/// What clients wrote, whose requests follow from how many came to an end (rule Y1).
+/// Claims of the clients' writes, which follow from the number of requests that ended (rule Y1).
 fn claims(ycsb: &Ycsb, acknowledged: &Acknowledged) -> Claims<Cell, Writer> {
     let mut claims = Claims::new();
     if ycsb.giving_up == GivingUp::AtWill {

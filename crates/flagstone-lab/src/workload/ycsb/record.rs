@@ -6,7 +6,7 @@ use crate::workload::{Draws, scramble};
 pub const FIELD_COUNT: usize = 10;
 /// Bytes of a field.
 pub const FIELD_SIZE: usize = 100;
-/// Bytes of all of them.
+/// Bytes of all fields.
 pub(super) const VALUE_SIZE: usize = FIELD_COUNT * FIELD_SIZE;
 
 /// Bytes at the start of a field that name record, client and request.
@@ -39,7 +39,7 @@ impl Record {
         Self(u64::from(index))
     }
 
-    /// Record `index` of those that client `number` inserts.
+    /// Record `index` among the inserts of client `number`.
     pub(super) const fn inserted(number: u64, index: u64) -> Self {
         Self((number + 1) << CLIENT_SHIFT | index)
     }
@@ -54,7 +54,7 @@ impl Record {
         format!("user{}", fnv(self.0))
     }
 
-    /// What `writer` puts into field `field`.
+    /// Content that `writer` puts into field `field`.
     pub(super) fn field(self, field: usize, writer: Writer) -> [u8; FIELD_SIZE] {
         let mut bytes = [0; FIELD_SIZE];
         let words = [self.0, writer.client, writer.request];
