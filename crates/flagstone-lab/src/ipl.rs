@@ -21,8 +21,8 @@
 //! | What if a merge would carry over too much? | The sector goes to an overflow block. |
 //!
 //! Pages have no content of their own here: a page is the number and the sum of the changes made to
-//! it ([`Version`]), which tells a lost, a repeated and a foreign change. Records are as large on flash
-//! as the log records that they stand for.
+//! it ([`Version`]), which tells a lost, a repeated and a foreign change. Records are as large on
+//! flash as the log records they represent.
 //!
 //! Invariants:
 //! - **I1** A block is a unit's current one when it is complete and of the newest life: every page that
@@ -57,10 +57,10 @@ pub use trace::{CHANGED_MAX, Event, Recording, Trace};
 /// Who makes changes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
-    /// Somebody else's log: what was flushed is there.
+    /// A log elsewhere: flushed changes are there.
     #[default]
     Basic,
-    /// The log sectors themselves: what was committed is there, and nothing else.
+    /// The log sectors themselves: committed changes are there, and nothing else.
     Recovery,
 }
 
@@ -95,11 +95,11 @@ pub enum Mistake {
     EraseFirst,
     /// A block counts although pages of its merge are missing (I1).
     HalfMergeCounts,
-    /// A page or a sector counts whatever its checksum says.
+    /// A page or a sector counts even with a wrong checksum.
     ChecksumIgnored,
     /// A commit writes its status before its sectors (I3).
     StatusFirst,
-    /// Restart takes what was in flight for granted (I4).
+    /// Restart relies on programs that were in flight (I4).
     FlightTrusted,
 }
 
@@ -110,13 +110,13 @@ pub enum IplError {
     /// No block is free for another unit.
     #[error("the chip is full")]
     Full,
-    /// The device cannot carry log sectors; says what it lacks.
+    /// The device cannot carry log sectors; names the device's shortcoming.
     #[error("the device cannot carry in-page logging: {0}")]
     Unfit(&'static str),
     /// The page was never created, or was given up.
     #[error("page {0} does not exist")]
     NoPage(u32),
-    /// What was programmed is not there.
+    /// A programmed page or sector is not there.
     #[error("{check} in {block:?}")]
     Corrupt {
         /// Block concerned.
@@ -140,10 +140,10 @@ pub struct Change {
     pub size: usize,
 }
 
-/// What a store did since it was made or opened.
+/// Counters of a store since it was made or opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IplStats {
-    /// Log sectors written, those that a merge carried over and overflow left out.
+    /// Log sectors written, sectors that a merge carried over and overflow sectors left out.
     pub sectors: u64,
     /// Bytes of records in them.
     pub record_bytes: u64,

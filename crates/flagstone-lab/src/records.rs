@@ -18,7 +18,7 @@
 //!
 //! A leaf's content is its node, and behind it a **section** of pending records: entry, transaction,
 //! size of the value before. The value itself stands in the version that the unit leads back to, or in
-//! an older one. Reading merges: what aborted is taken from there.
+//! an older one. Reading merges: values before aborted changes are taken from there.
 //!
 //! | question | rule |
 //! | --- | --- |
@@ -35,11 +35,12 @@
 //!   last commit of the record is in the log alone.)
 //! - **H2** A version says up to which log record it is complete; it may hold more, but none that it
 //!   says it lacks is missing from the log. Redo repeats whole values, so that twice is once.
-//! - **H3** A page whose shape changed is written when the log has the record of it (rule D1).
+//! - **H3** A page whose shape changed is written when the log has the record of that change (rule
+//!   D1).
 //! - **H4** A leaf has room for every outcome of its pending records: shrinking by one transaction
 //!   makes no room for another until it commits.
 //! - **H5** No checkpoint is taken before all pages are written that were dirty at the one before;
-//!   what is older than that one may leave the log, unless it is a commit record of which a flag is
+//!   records older than that checkpoint may leave the log, except commit records of which a flag is
 //!   unset.
 //! - **H6** Locks go when the commit is durable (strict two-phase locking, no early release).
 //!
@@ -68,14 +69,14 @@ pub use machine::{Flush, Machine, Sharing, Work};
 /// How an engine of shared pages runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Memory and seed, as for any engine; what they say of merges is not used.
+    /// Memory and seed, as for any engine; the fields about merges are not used.
     pub options: Options,
-    /// What flags prove.
+    /// The fact that flags prove.
     pub flags: Flags,
 }
 
 impl Config {
-    /// How an engine with these options runs; what flags prove follows from their preset.
+    /// How an engine with these options runs; their preset decides the fact that flags prove.
     #[must_use]
     pub fn of(options: &Options) -> Self {
         let flags = match preset::engine_of(options) {

@@ -2,7 +2,7 @@
 //! same B+-tree, pool and locks as the classic engine.
 //!
 //! On et al., "Flag Commit" (TKDE 24(9), 2012), sections 3 and 5; Prabhakaran et al.,
-//! "Transactional Flash" (OSDI 2008). There is no log: what a transaction changed goes to flash as
+//! "Transactional Flash" (OSDI 2008). There is no log: the changes of a transaction go to flash as
 //! shadow pages, and the pages themselves prove the commit.
 //!
 //! ```text
@@ -47,7 +47,7 @@ pub use machine::{Flush, Machine, Work};
 /// How a shadow engine runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Memory and seed, as for any engine; what they say of log and merges is not used.
+    /// Memory and seed, as for any engine; the fields about log and merges are not used.
     pub options: Options,
     /// How the store commits.
     pub protocol: ShadowProtocol,

@@ -21,7 +21,7 @@ const _: () = assert!(SLICE_COUNT.is_multiple_of(8));
 /// Largest difference that needs no excuse (rule S2).
 const DRIFT_MAX: f64 = 0.03;
 
-/// What one slice of the window did.
+/// Work of one slice of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Commits of the slice.
@@ -124,8 +124,9 @@ mod tests {
         assert!(!steadiness.steady, "rule S2");
     }
 
-    /// Goal: a window whose bursts would hide any drift is known by what it allows. Method: collection that comes
-    /// all at once, in two slices of each half, and twice as much of it in the second half.
+    /// Goal: a window whose bursts would hide any drift is known by the drift it allows. Method:
+    /// collection that comes all at once, in two slices of each half, and twice as much in the
+    /// second half.
     #[test]
     fn bursts_that_hide_any_drift_are_told() {
         let mut erases = [1; SLICE_COUNT];

@@ -85,8 +85,9 @@ fn every_second_cut_while_a_file_grows_recovers() {
     }
 }
 
-/// Goal: a file that is as large as it can be is a file of that size. Method: one that is filled, cut and
-/// opened over and over; scripts without a cut have to go through as they do on a file of a fixed size.
+/// Goal: a file at its largest size behaves as a file of that fixed size. Method: one that is
+/// filled, cut and opened over and over; scripts without a cut have to go through as they do on a
+/// file of a fixed size.
 #[test]
 fn restarts_in_a_row_end_well() {
     for seed in 0..6 {

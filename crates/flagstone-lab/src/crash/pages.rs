@@ -25,7 +25,7 @@ pub type Shadow<D> = Pages<shadow::Machine<D>>;
 /// The engine of the extended protocols under test.
 pub type Records<D> = Pages<records::Machine<D>>;
 
-/// An engine of shadow pages, its tables, and what is open.
+/// An engine of shadow pages, its tables, open transactions and snapshots.
 #[derive(Debug)]
 pub struct Pages<M> {
     open: BTreeMap<SlotIndex, Xid>,
@@ -276,7 +276,7 @@ impl<D: Nand, M: PageMachine<Device = D>> Subject<D> for Pages<M> {
         self.copy()
     }
 
-    /// Every node of every table has been parsed and fenced by reading all of it.
+    /// Every node of every table has been parsed and fenced by reading all rows.
     fn check(&mut self) -> Result<Vec<String>, EngineError> {
         self.copy().map(|_| Vec::new())
     }

@@ -7,7 +7,7 @@
 //!   and upkeep alone: reads, the whole content and the structural check are answered on a full device.
 //!   Engines that lock pages may refuse a read beside another transaction.
 //! - **U2** The rig's mark is the model as it stood when the engine was called, with the commit in
-//!   flight counted as possible: what a cut in that call must find.
+//!   flight counted as possible: a cut in that call must find these contents.
 //! - **U3** Equal scripts on equal devices give equal traces.
 
 mod rows;
@@ -24,7 +24,7 @@ use super::script::{KeyIndex, Op, SLOT_COUNT, Script, Size};
 use super::subject::{Setup, Subject};
 use crate::model::{Access, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
 
-/// What no engine may do.
+/// Behaviour that no engine may show.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -36,12 +36,12 @@ pub enum Violation {
     Read {
         /// The operation.
         doing: String,
-        /// What the engine gave.
+        /// The engine's answer.
         found: String,
-        /// What the model gives.
+        /// The model's answer.
         expected: String,
     },
-    /// The whole content is not what the model holds.
+    /// The whole content differs from the model's.
     #[error("read everything: {0}")]
     Differs(String),
     /// An operation was refused that must work.
@@ -108,23 +108,23 @@ impl From<Violation> for Stop {
 /// Whether reads may end with a typed error: only where the test damaged the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Nothing was damaged beyond what the device repairs.
+    /// All damage is within the device's power of repair.
     None,
     /// A typed error is as good as the right answer.
     Injected,
 }
 
-/// The rig of a runner: its mark is what a cut must find (U2).
+/// The rig of a runner: its mark is the state that a cut must find (U2).
 pub type RunnerRig<C> = Rig<C, Arc<Model>>;
 
-/// What a run did.
+/// Trace of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Hash of every answer.
     pub answers: u64,
     /// Hash of every device operation.
     pub device: u64,
-    /// Operations that the device counted: what a cut may fall into.
+    /// Operations that the device counted; a cut may fall into each.
     pub operations: u64,
     /// Steps taken.
     pub steps: u64,
@@ -188,7 +188,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Ok(())
     }
 
-    /// Opens what is on the rig's device, and takes its content for what `model` admits.
+    /// Opens the database on the rig's device, and takes its content for a state that `model`
+    /// admits.
     ///
     /// # Errors
     ///
@@ -239,7 +240,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         &self.model
     }
 
-    /// What the run did so far.
+    /// Trace of the run so far.
     #[must_use]
     pub fn trace(&self) -> Trace {
         let before = self.operations_before;
@@ -307,13 +308,14 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.device_is_sound()
     }
 
-    /// Ends what is open, compares the whole content with the model, and checks the structure of the image.
+    /// Ends open transactions and snapshots, compares the whole content with the model, and checks
+    /// the structure of the image.
     ///
     /// # Errors
     ///
     /// A violation, or power loss.
     pub fn verify(&mut self) -> Result<(), Stop> {
-        // Reading everything would wait for what open transactions have locked.
+        // Reading everything would wait for the locks of open transactions.
         self.end_all()?;
         let found = self.read("read everything", S::contents)?;
         if let Some(found) = found
@@ -326,7 +328,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     }
 
     /// Commits rows until the device, which is worn out but for its last pages, refuses one: as worn
-    /// out, or as full when what it holds fills the blocks that are left.
+    /// out, or as full when its contents fill the remaining blocks.
     ///
     /// # Errors
     ///
@@ -464,7 +466,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.ask_op(op, work).map(drop)
     }
 
-    /// Merges whatever waits for its page.
+    /// Merges all deltas that wait for their page.
     pub(super) fn merge_all(&mut self) -> Result<(), Stop> {
         self.upkeep(Op::Collect, S::merge_all)
     }
@@ -497,7 +499,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.open_again()
     }
 
-    /// Opens the device and takes what it holds for durable, if the model admits it.
+    /// Opens the device and takes its contents for durable, if the model admits them.
     fn open_again(&mut self) -> Result<(), Stop> {
         self.rig.mark(Arc::new(self.model.clone()));
         self.open_database()?;
@@ -557,8 +559,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// Changes something within a transaction; false when the engine had no room for it and the
-    /// transaction was given up.
+    /// Changes something within a transaction; false when the engine had no room for the change and
+    /// the transaction was given up.
     fn change(
         &mut self,
         op: Op,
@@ -584,7 +586,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// As [`Runner::ask_op`], for what needs no room.
+    /// As [`Runner::ask_op`], for operations that need no room.
     fn read_op<T>(
         &mut self,
         op: Op,
@@ -600,7 +602,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// As [`Runner::read_op`], for what is no operation of a script; none while nothing is open.
+    /// As [`Runner::read_op`], for reads outside a script; none while nothing is open.
     fn read<T>(
         &mut self,
         doing: &str,
@@ -624,7 +626,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// What an error of a change or of upkeep means for the run: `Ok` when the engine just had no room.
+    /// Meaning of an error of a change or of upkeep for the run: `Ok` when the engine just had no
+    /// room.
     fn refused(&mut self, doing: &str, error: &EngineError) -> Result<(), Stop> {
         match (self.stop_of(doing, error), error) {
             (Stop::PowerOff, _) => Err(Stop::PowerOff),
@@ -636,7 +639,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// What an error means for the run where want of room is no excuse.
+    /// Meaning of an error for the run where want of room is no excuse.
     fn stop_of(&self, doing: &str, error: &EngineError) -> Stop {
         match (self.stop_for(doing, error.to_string()), error) {
             (Stop::PowerOff, _) => Stop::PowerOff,

@@ -50,8 +50,9 @@ fn every_broken_toy_is_found() {
     assert!(found_by(|seed| explored::<Toy<ToyRig, 3>>(10, 2, seed)).is_some(), "no copy");
 }
 
-/// Goal: an engine that says it is full is still asked what it holds. Method: a toy whose content
-/// cannot be read once it was opened fails in every state, and a change it has no room for in none.
+/// Goal: an engine that says it is full is still asked for its contents. Method: a toy whose
+/// content cannot be read once it was opened fails in every state; a toy without room for a change
+/// fails in none.
 #[test]
 fn want_of_room_excuses_no_read() {
     let silent = explored::<Toy<ToyRig, 6>>(10, 1, 1);

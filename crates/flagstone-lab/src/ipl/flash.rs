@@ -30,7 +30,7 @@ pub(super) struct SectorAt {
     pub(super) number: u32,
 }
 
-/// What a sector holds when it is read: what it says, or that it is no sector.
+/// Result of reading a sector: its head and records, or none where it is no sector.
 pub(super) type Sector = Option<(SectorHead, Vec<Record>)>;
 
 /// A chip, and the shape of its units.

@@ -1,7 +1,7 @@
 //! Blocks that hold nothing but sectors: overflow, and the status list.
 //!
-//! Owns which sectors of such blocks are needed, and what is known of transactions. Never programs:
-//! the store does.
+//! Owns the set of needed sectors in such blocks, and the known status of transactions. Never
+//! programs: the store does.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,7 +35,7 @@ impl Side {
         }
     }
 
-    /// Takes an erased block; gives those back that have become useless.
+    /// Takes an erased block; gives back the blocks that have become useless.
     pub(super) fn begin(&mut self, block: BlockIndex) -> Vec<BlockIndex> {
         self.next = None;
         let unused = self.take_useless();
@@ -78,7 +78,7 @@ impl Side {
     }
 }
 
-/// What is known of transactions whose records are on flash (I3).
+/// Status of transactions whose records are on flash (I3).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statuses {
     pub(super) side: Side,

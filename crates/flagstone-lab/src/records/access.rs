@@ -142,7 +142,7 @@ impl Stopping for Engine {
 }
 
 impl Engine {
-    /// The rows of one leaf at the near end of the range, and what is left then.
+    /// The rows of one leaf at the near end of the range, and the rest of the range.
     fn look(
         &mut self,
         tree: u32,

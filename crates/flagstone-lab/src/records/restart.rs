@@ -1,8 +1,9 @@
-//! Restart: who committed, what the log has that pages lack, and which pages are written again.
+//! Restart: which transactions committed, which records pages lack, and which pages are written
+//! again.
 //!
 //! Owns the order above the store's ([`flagstone_opponents::shadow::records`], R5): records of committed
 //! transactions and changes of shape are repeated, page by page, in the order of the log, each page
-//! from where its newest version leaves off (H2). All of it counts once the store has given its
+//! from where its newest version leaves off (H2). The restart counts once the store has given its
 //! verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +82,7 @@ struct Restart<'s, D: Nand> {
     pages: BTreeMap<LogicalPage, Redo>,
 }
 
-/// Brings a store up to date; with what that took.
+/// Brings a store up to date; gives the engine with the report of the work.
 pub(super) fn restart<D: Nand>(
     mut store: RecordStore<D>,
     batches: &[Batch],
@@ -207,7 +208,7 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// Writes the pages that lacked something, and those whose versions may have been in flight.
+    /// Writes the pages that lacked records, and the pages whose versions may have been in flight.
     fn settle(&mut self) -> Result<(), EngineError> {
         let restless = self.store.restless_pages();
         for page in &restless {

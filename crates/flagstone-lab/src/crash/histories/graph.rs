@@ -1,14 +1,14 @@
-//! What transactions read and appended, and the dependency graph that follows from it.
+//! Reads and appends of transactions, and the dependency graph that follows from them.
 //!
 //! Owns the observations of one history over lists (after Elle, Kingsbury and Alvaro 2020): values
 //! that are only appended to show the order of their versions, so that every dependency can be read
 //! off. Never asks an engine, and assumes nothing of how one works.
 //!
-//! - **H1** An edge leads from what comes first in every equivalent serial order: version order
-//!   (ww), writer to reader (wr), reader to the next writer (rw), and time: who ended before
-//!   another began. A cycle is an anomaly.
-//! - **H2** What was acknowledged is in the final lists; of what was only committed when the power
-//!   went, a prefix in commit order.
+//! - **H1** An edge leads from the node that comes first in every equivalent serial order: version
+//!   order (ww), writer to reader (wr), reader to the next writer (rw), and time, from a node to
+//!   one that began after its end. A cycle is an anomaly.
+//! - **H2** Every acknowledged append is in the final lists; of commits not yet acknowledged when
+//!   the power went, a prefix in commit order.
 //! - **H3** A snapshot comes after everything that was acknowledged as durable before it began.
 
 use flagstone_space::Lsn;
@@ -19,7 +19,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListKey(pub u16);
 
-/// What is appended; each one once.
+/// An appended element; each one is appended once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element(pub u32);
 
@@ -39,22 +39,23 @@ pub enum Reader {
     Snapshot,
 }
 
-/// What became of a node.
+/// Fate of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Under way: nothing of it may show.
+    /// Under way: none of its appends may show.
     Running,
-    /// Its commit was called and has not returned: a power cut may leave all of it or nothing.
+    /// Its commit was called and has not returned: a power cut may leave all of its appends or
+    /// none.
     Committing,
-    /// Nothing of it may ever show, and its reads do not count.
+    /// None of its appends may ever show, and its reads do not count.
     Aborted,
     /// Its commit returned; a power cut may take it.
     Committed,
     /// It has to be there.
     Kept,
-    /// A snapshot: what it read counts, whatever happens.
+    /// A snapshot: its reads count in any case.
     Snapshot,
-    /// A moment: those before it lead to it, those after it follow from it.
+    /// A moment: nodes before it lead to it, nodes after it follow from it.
     Tick,
 }
 
@@ -70,7 +71,7 @@ impl Node {
         matches!(self.fate, Fate::Committed | Fate::Kept | Fate::Snapshot)
     }
 
-    /// Whether its first append is there: all or nothing of it must be.
+    /// Whether its first append is there: then all of them must be, else none.
     fn is_in(&self, found: &Lists) -> bool {
         self.appends
             .first()
@@ -87,9 +88,9 @@ impl Node {
 enum Edge {
     /// It wrote the version before.
     WriteWrite,
-    /// It wrote what the other read.
+    /// It wrote the version that the other read.
     WriteRead,
-    /// It read what the other replaced.
+    /// It read the version that the other replaced.
     ReadWrite,
     /// It ended before the other began.
     Time,
@@ -99,7 +100,7 @@ enum Edge {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Anomaly {
-    /// A transaction does not see what it appended itself.
+    /// A transaction does not see its own appends.
     #[error("{0:?} reads {1:?} without its own appends: {2:?}")]
     OwnLost(NodeIndex, ListKey, Vec<Element>),
     /// G1a: something of an aborted transaction was read, or is in the final state.
@@ -141,7 +142,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Adds what was counted in another history.
+    /// Adds the counters of another history.
     pub fn add(&mut self, other: &Self) {
         self.transactions += other.transactions;
         self.snapshots += other.snapshots;
@@ -225,7 +226,7 @@ impl History {
         element
     }
 
-    /// Appends so far: what [`History::roll_back`] takes.
+    /// Appends so far, as [`History::roll_back`] takes them.
     #[must_use]
     pub fn append_count(&self, node: NodeIndex) -> usize {
         self.nodes[node.0].appends.len()
@@ -279,7 +280,7 @@ impl History {
         tick
     }
 
-    /// The power went, and this was found: settles what was under way (H2).
+    /// The power went, and `found` was found: settles the transactions under way (H2).
     ///
     /// # Errors
     ///
@@ -307,7 +308,7 @@ impl History {
         Ok(())
     }
 
-    /// Looks for anomalies; `finals` is what all lists hold in the end.
+    /// Looks for anomalies; `finals` are the contents of all lists in the end.
     ///
     /// # Errors
     ///

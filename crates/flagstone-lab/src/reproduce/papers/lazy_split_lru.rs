@@ -2,7 +2,7 @@
 //!
 //! Owns the sizes and the claims of this paper. Questions that it leaves open are decided here and
 //! told in the setting. Every policy has the same bytes of memory: the paper's changes take nine
-//! bytes each, this engine's about 25, which count against its share.
+//! bytes each, this engine's about 25, out of the same budget.
 
 mod split;
 
@@ -22,8 +22,8 @@ use crate::workload::index::Dialect;
 
 /// A tenth of a tree of 100,000 entries of 8 bytes in leaves that are ln 2 full.
 const MEMORY: usize = 128 << 10;
-/// Memory that whole-page engines keep for changes that do not fit their page: a merge's images and
-/// these.
+/// Memory of changes that do not fit their page; whole-page engines keep it, beside a merge's
+/// images.
 const DELTAS: usize = 4 << 10;
 const MERGE_PAGES: usize = 4;
 /// Data pages of all: the paper's chip is so large that nothing is ever collected.

@@ -4,7 +4,7 @@
 //! programs a slot of a page. The conventional one is a drive of the same chips, whose translation layer
 //! gets an address and a whole page, and compares it with the page it holds (`flagstone-nand`, rule
 //! H6). The drive collects by itself and keeps 7 % of its pages in reserve, which come on top; the
-//! host reads a page again before it overwrites it, since its frame holds only the changed page.
+//! host reads a page again before it overwrites it, since its frame holds only the changed version.
 
 use flagstone_nand::Profile;
 
