@@ -1,4 +1,4 @@
-//! Transactions that patch a few bytes of many rows, and what each of them costs the chip.
+//! Transactions that patch a few bytes of many rows, and the cost of each to the chip.
 //!
 //! ```sh
 //! cargo run --release -p flagstone-lab --example patches -- PROFILE ROWS PATCHED WHERE SEED

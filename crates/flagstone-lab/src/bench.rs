@@ -7,7 +7,7 @@
 //!   the transactions within the time asked for.
 //! - **B2** Every run ends with the four sums checked, and every acknowledged commit found; on the
 //!   simulator after a power cut and a restart.
-//! - **B3** On the simulator nothing depends on the host but `wall_s` and `cpu_s`.
+//! - **B3** On the simulator only `wall_s` and `cpu_s` depend on the host.
 
 mod chip;
 mod images;
@@ -149,7 +149,7 @@ pub enum ChipUse {
     #[default]
     Fitted,
     /// As large as its profile says; the room that the workload leaves free holds cold pages, which
-    /// nobody reads or writes. The number of warm-up transactions must be known.
+    /// are neither read nor written. The number of warm-up transactions must be known.
     Prefilled,
     /// As large as its profile says, at any fill.
     Whole,

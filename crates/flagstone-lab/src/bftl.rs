@@ -19,7 +19,7 @@
 //! | When is a node compacted? | Before its list would exceed its bound: its units go as a base. |
 //! | When is a page free? | When no node lists it: its number is taken for the next page. |
 //!
-//! Where the paper is silent or leaves something to gain, the choice is BFTL's best: the tree is a
+//! Where the paper is silent or leaves room for gain, the choice is BFTL's best: the tree is a
 //! B+-tree, so that units need no parent and no siblings; a group names its node once; a compacted
 //! node fills a page at most; a split takes one unit off the old node, however many entries move;
 //! nodes in memory take the part of the budget that buffer and table leave, the one used last in
@@ -55,7 +55,7 @@ pub enum FlushAt {
     /// When the buffer is full, as in the paper: a power cut loses the units that wait.
     #[default]
     Full,
-    /// After each request that changed something, before it returns.
+    /// After each request with a change, before it returns.
     Request,
 }
 
@@ -120,7 +120,7 @@ pub enum Mistake {
     SharedPageFreed,
 }
 
-/// Why an operation failed. The store is of no use afterwards but to be opened again.
+/// Why an operation failed. The store can only be opened again afterwards.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BftlError {

@@ -98,7 +98,7 @@ pub enum Mistake {
     WriteBeforeLog,
     /// Commits return before their record is durable (A2).
     AcknowledgeEarly,
-    /// Restart undoes again what a compensation has undone (A4).
+    /// Restart undoes again a change that a compensation has undone (A4).
     UndoAgain,
     /// The log's head passes records that dirty pages and running transactions need (A6).
     HeadTooFar,

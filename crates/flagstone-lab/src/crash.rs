@@ -319,8 +319,8 @@ pub fn small(mut options: Options, device: &impl Nand) -> Options {
 /// Operations that a script may ask of the engine that these options name.
 fn mix_of(options: &Options) -> Mix {
     match preset::engine_of(options) {
-        // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
-        // checkpoint that could be begun.
+        // Shadow pages have no savepoints, no values longer than a leaf takes, and no checkpoint to
+        // begin.
         EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
         EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
         EngineKind::Flagstone if is_claiming(options) => script::CLAIMS,
@@ -365,7 +365,7 @@ fn chip_profile(profile: &str) -> Result<Profile, ProfileError> {
 ///
 /// # Errors
 ///
-/// When there is no such profile, or the file cannot be made.
+/// When the profile does not exist, or the file cannot be made.
 pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
     let mut profile = Profile::named(profile)?;
     let geometry = &mut profile.geometry;

@@ -60,7 +60,7 @@ enum Event<E: Driven> {
     Retry(u32),
 }
 
-/// Whether the worker can begin something.
+/// Whether the worker can begin a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
     Idle,
@@ -102,7 +102,7 @@ pub struct EventLoop<'e, E: Driven, T> {
     is_due_set: bool,
     /// Whether clients begin further transactions.
     is_open: bool,
-    /// Rounds in which nothing was under way and nobody could go on.
+    /// Rounds in which nothing was under way and no client could go on.
     idle_rounds: u32,
 }
 
@@ -447,7 +447,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// Begins work, supplied with pages that the space floor has to give.
+    /// Begins work, with the resources that the space floor has at hand.
     fn begin_work(&self) -> Step<Option<E::Work>> {
         loop {
             match self.engine.work_begin() {

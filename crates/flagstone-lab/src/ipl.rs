@@ -36,8 +36,8 @@
 //! - **I5** Two blocks at least are free between operations: one for a merge, and one more for the merge
 //!   that repeats one which a cut has left in doubt.
 //!
-//! Chips without bad blocks only. Changes of shape count as committed at once, and a page comes back
-//! after a cut when it was given up shortly before: who uses it forgets it again.
+//! Chips without bad blocks only. Changes of shape count as committed at once, and a page comes
+//! back after a cut when it was given up shortly before: its user gives it up again.
 
 mod flash;
 mod format;
@@ -54,7 +54,7 @@ pub use format::Version;
 pub use store::IplStore;
 pub use trace::{CHANGED_MAX, Event, Recording, Trace};
 
-/// Who makes changes durable.
+/// The log that makes changes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
     /// A log elsewhere: flushed changes are there.
@@ -67,7 +67,7 @@ pub enum Variant {
 /// How a store is laid out and kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Who makes changes durable.
+    /// The log that makes changes durable.
     pub variant: Variant,
     /// Size of the log region, in data pages; the paper's figures have 1 to 8.
     pub log_pages: u32,
@@ -103,7 +103,7 @@ pub enum Mistake {
     FlightTrusted,
 }
 
-/// Why an operation failed. The store is of no use afterwards but to be opened again.
+/// Why an operation failed. The store can only be opened again afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IplError {

@@ -36,7 +36,7 @@ impl TableIndex {
     }
 }
 
-/// A key of a table: the order of a content.
+/// A key of a table; contents are ordered by it.
 pub type Address = (TableIndex, Vec<u8>);
 
 /// Keys and values of all tables at one moment.
@@ -356,7 +356,7 @@ impl Model {
             .any(|(_, work)| work.locks.iter().any(clashes))
     }
 
-    /// Whether nobody holds a lock that excludes this one.
+    /// Whether no slot holds a lock that excludes this one.
     #[must_use]
     pub fn is_free(&self, range: &KeyRange, access: Access) -> bool {
         let clashes = |(held, mode): &(KeyRange, Access)| excludes(held, *mode, range, access);
@@ -509,7 +509,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// One is missing, was never kept, or holds something else.
+    /// One is missing, was never kept, or has other contents.
     pub fn settle_kept(&mut self, found: &BTreeMap<String, Contents>) -> Result<(), String> {
         let perhaps = self.kept_perhaps.as_ref();
         self.kept_shown = perhaps.is_some_and(|(name, _)| found.contains_key(name));

@@ -28,8 +28,8 @@ pub trait PageEngine: Stopping {
     /// Begins a transaction.
     fn begin(&mut self) -> Xid;
 
-    /// Asks for the commit: done when [`PageEngine::is_committed`] says so. Who changed nothing is
-    /// done at once.
+    /// Asks for the commit: done when [`PageEngine::is_committed`] says so. A transaction without
+    /// changes is done at once.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ pub trait PageEngine: Stopping {
     /// The page is damaged.
     fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError>;
 
-    /// Whether commits, or somebody else, wait for a flush.
+    /// Whether commits, or other operations, wait for a flush.
     fn is_flush_wanted(&self) -> bool;
 
     /// Transactions that may call their operation again, each named once.
@@ -133,7 +133,7 @@ pub trait PageMachine: Sized {
     /// Errors of the store; the engine has been told that nothing comes.
     fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError>;
 
-    /// Issues the programs of the next commits; none when nobody waits.
+    /// Issues the programs of the next commits; none when no commit waits.
     ///
     /// # Errors
     ///
@@ -213,11 +213,11 @@ pub trait PageMachine: Sized {
         Err(EngineError::Full)
     }
 
-    /// As [`PageMachine::attempt`], where nobody else holds locks.
+    /// As [`PageMachine::attempt`], where no other transaction holds locks.
     ///
     /// # Errors
     ///
-    /// As [`PageMachine::attempt`]; `Deadlock` when somebody does.
+    /// As [`PageMachine::attempt`]; `Deadlock` when another one does.
     fn run<T>(
         &self,
         operation: impl FnMut(&mut Self::Engine) -> Step<T>,

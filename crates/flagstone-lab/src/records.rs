@@ -71,12 +71,12 @@ pub use machine::{Flush, Machine, Sharing, Work};
 pub struct Config {
     /// Memory and seed, as for any engine; the fields about merges are not used.
     pub options: Options,
-    /// The fact that flags prove.
+    /// Protocol of the flags.
     pub flags: Flags,
 }
 
 impl Config {
-    /// How an engine with these options runs; their preset decides the fact that flags prove.
+    /// How an engine with these options runs; their preset decides the protocol of the flags.
     #[must_use]
     pub fn of(options: &Options) -> Self {
         let flags = match preset::engine_of(options) {

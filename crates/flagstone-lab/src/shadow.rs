@@ -21,7 +21,7 @@
 //!
 //! Invariants:
 //! - **H1** A dirty frame belongs to one running transaction, which holds its page exclusively.
-//! - **H2** Nobody looks at a page that another transaction has changed, inner nodes included.
+//! - **H2** No transaction looks at a page that another one has changed, inner nodes included.
 //! - **H3** A split changes all its pages or none, and only when their locks are all held.
 //! - **H4** Locks go when the commit is on flash (strict two-phase locking, no early release): the
 //!   page that a later transaction builds on is committed.

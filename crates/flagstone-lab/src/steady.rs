@@ -2,7 +2,7 @@
 //!
 //! Owns the rule and nothing else. The window is cut into [`SLICE_COUNT`] slices of equal commits.
 //!
-//! - **S1** Garbage collection ran throughout: no quarter of the window is without an erase.
+//! - **S1** Garbage collection ran throughout: every quarter of the window has an erase.
 //! - **S2** The erases per commit of the two halves differ by at most 3 % of their mean, or by the
 //!   sampling error where that is larger.
 //! - **S3** The sampling error is two standard errors of the difference of the two halves' means,

@@ -79,7 +79,7 @@ pub trait Store: Sized {
     /// Work of restart when the database was opened.
     fn recovery(&self) -> RecoveryReport;
 
-    /// Changes that restart undid; an engine that logs no undo has none to undo.
+    /// Changes that restart undid; zero for an engine that logs no undo.
     fn changes_undone(&self) -> u64 {
         0
     }
@@ -114,8 +114,8 @@ pub trait Store: Sized {
     /// The device is full or failed.
     fn settle(&self) -> Result<(), EngineError>;
 
-    /// Fills the logical pages that nobody uses with cold ones, but for `spare_count`: each repeats
-    /// a word, and nobody reads or writes it again.
+    /// Fills the unused logical pages with cold ones, but for `spare_count`: each repeats a word,
+    /// and is never read or written again.
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ pub trait Driven {
     /// Transactions that may call their operation again, each named once.
     fn take_woken(&self) -> Vec<Xid>;
 
-    /// Whether somebody waits for log records that are not being written yet.
+    /// Whether a client waits for log records that are not being written yet.
     fn is_flush_wanted(&self) -> bool;
 
     /// How long commits may wait for company before they are flushed; none when they do not.

@@ -27,7 +27,7 @@
 //!   transaction go with one erase, the `True` ones become `False` first, or one of them might be
 //!   left alone and prove the transaction committed. And a page that is a CFC head afterwards may
 //!   have been linked to while its transaction was whole: before a restart takes a transaction for
-//!   uncommitted it reads the flags of all its pages; the paper reads those of its heads alone.
+//!   uncommitted it reads the flags of all its pages; the paper reads the flags of its heads alone.
 //!
 //! Sources: On et al., "Flag Commit", TKDE 24(9), 2012; Prabhakaran et al., "Transactional Flash",
 //! OSDI 2008.
@@ -178,7 +178,7 @@ fn target<'p, A: Copy + Ord>(own: &'p [Shadow<A>], from: &Shadow<A>) -> Option<&
     own.iter().find(counts)
 }
 
-/// Pages of one transaction to which no page of it links.
+/// Pages of one transaction to which none of its pages links.
 fn heads<A: Copy + Ord>(own: &[Shadow<A>]) -> impl Iterator<Item = &Shadow<A>> {
     let linked: BTreeSet<A> =
         own.iter().filter_map(|shadow| target(own, shadow)).map(|to| to.at).collect();
@@ -224,7 +224,7 @@ pub struct Intentions(BTreeMap<LogicalPage, Filed>);
 struct Filed {
     /// Its records, the oldest first.
     own: Vec<Intention>,
-    /// Records whose `next` is a version of it.
+    /// Records whose `next` is a version of the page.
     naming: Vec<Intention>,
 }
 

@@ -8,8 +8,8 @@
 //!
 //! - **H1** A unit counts only when all its parts are there.
 //! - **H2** A flag, the page that carries one from memory, and AFC's pages after the first are
-//!   programmed only once the pages they vouch for are complete on their dies. A cycle needs no
-//!   such order, unless one of its records was written twice.
+//!   programmed only once the pages they vouch for are complete on their dies. A cycle needs such
+//!   an order only if one of its records was written twice.
 //! - **H3** An erase is issued only after the flags it asks for are verified and the copies of the
 //!   units that stay are complete.
 //! - **H4** A stale copy of a running transaction's page is erased before that transaction commits
@@ -104,7 +104,7 @@ pub struct ShadowStore<D> {
     is_emptying: bool,
     /// A restart that was cut had got so far.
     was_emptying: bool,
-    /// Places in which something may appear that nobody may see.
+    /// Places in which a unit may appear that must stay unseen.
     hidden: Vec<Hidden>,
     /// No mark names all `hidden` places yet: none may be erased before one does.
     is_mark_due: bool,

@@ -5,7 +5,7 @@
 //! - **G1** An image depends on the workload and on the settings of the load alone: chip, page
 //!   size, log and seed. One preset loads it for every preset that asks, so that runs begin alike
 //!   and in any order.
-//! - **G2** An image is checked and brought to rest before anybody gets it.
+//! - **G2** An image is checked and brought to rest before its first use.
 //! - **G3** Each run gets a copy of its own; blocks are shared until either side changes them.
 //! - **G4** Where only so many images are kept, one that is dropped is loaded again for who asks.
 
@@ -41,7 +41,7 @@ impl Images {
         Self { count_max: Some(count), ..Self::default() }
     }
 
-    /// Drops images that nobody is loading or copying until one more may be kept.
+    /// Drops images that no run is loading or copying until one more may be kept.
     fn make_room(slots: &BTreeMap<String, Slot>, key: &str, count_max: usize) {
         let others = || slots.iter().filter(|(other, _)| *other != key);
         let is_kept = |slot: &Slot| slot.try_lock().map_or(true, |image| image.is_some());

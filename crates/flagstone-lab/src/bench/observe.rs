@@ -5,7 +5,7 @@
 //!
 //! - **O1** A run does the same to its device, observed or unobserved: looks come between two
 //!   events of the loop, and change nothing.
-//! - **O2** Looking is the observer's cost: nothing is counted together unless it asks.
+//! - **O2** Looking is the observer's cost: sums are made only when it asks for them.
 
 use flagstone_nand::{Geometry, Nand as _};
 use flagstone_space::BlockReport;

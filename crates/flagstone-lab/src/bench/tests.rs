@@ -118,7 +118,7 @@ fn shore_kits_aborts_what_finds_no_account() {
     assert!((share - 15.0 / 202.0).abs() < 0.02, "{share}");
 }
 
-/// Goal: commits that nobody waits for are all there in the end. Method: the run's own check.
+/// Goal: commits whose client does not wait are all there in the end. Method: the run's own check.
 #[test]
 fn deferred_commits_are_durable_when_the_run_ends() {
     for preset in ["flagstone", "berkeley-original"] {
@@ -208,8 +208,8 @@ fn history_stands_in_a_region_without_appends() {
         (config.memory, config.fill) = (MemoryBudget::Share(0.1), 0.5);
         let mut changed = ["account", "teller", "branch"].as_slice();
         if preset == "flagstone" {
-            // It merges nothing as long as memory holds the changes, and never the two rows that each transaction
-            // changes.
+            // The engine merges nothing as long as memory holds the changes, and never the two rows
+            // that each transaction changes.
             (config.txns, config.warmup) = (8_000, Warmup::Txns(16_000));
             config.memory = MemoryBudget::Share(0.03);
             changed = &["account", "teller"];
@@ -400,7 +400,7 @@ fn a_workload_that_overwrites_nothing_warms_up_and_ends() {
 }
 
 /// Goal: a transaction that only read durable rows waits for no flush. Method: one client, so that
-/// nobody else's flush wakes it.
+/// no other client's flush wakes it.
 #[test]
 fn a_lone_client_goes_on_after_reading() {
     let config = BenchConfig { clients: 1, ..small_tpcc(&["flagstone"], tpcc::Dialect::Spec) };

@@ -139,7 +139,7 @@ pub(crate) fn work<D: Nand + Send, T: Terminal + Send>(
         let start = |worker| {
             let builder = thread::Builder::new();
             let started = builder.spawn_scoped(scope, || shared.serve(database, worker));
-            // Nobody else would count it as ended.
+            // No other thread would count it as ended.
             started.inspect_err(|_| shared.give_up())
         };
         let threads: Vec<_> = workers.iter_mut().map(start).collect();

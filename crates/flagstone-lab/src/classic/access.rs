@@ -306,7 +306,7 @@ impl Engine {
         Ok(parts::table(tree))
     }
 
-    /// Learns every tree that the catalog names; only while nobody else is at work.
+    /// Learns every tree that the catalog names; only while no other operation is at work.
     pub(super) fn load_trees(&mut self) -> Step<()> {
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {

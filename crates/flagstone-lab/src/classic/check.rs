@@ -45,7 +45,7 @@ struct Met {
 }
 
 impl<D: Nand> Machine<D> {
-    /// Checks every node, every long value and every page. Nobody else may be at work.
+    /// Checks every node, every long value and every page. No other operation may be at work.
     ///
     /// # Errors
     ///

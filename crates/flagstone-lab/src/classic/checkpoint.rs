@@ -155,7 +155,7 @@ impl Engine {
         self.checkpoint.wanted.is_some() || self.checkpoint.phase != Phase::Idle
     }
 
-    /// Whether a checkpoint should begin or has something to go on with.
+    /// Whether a checkpoint should begin or can go on.
     pub(super) fn must_checkpoint(&self) -> bool {
         match self.checkpoint.phase {
             Phase::Idle => self.due_checkpoint().is_some(),
@@ -170,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// How far a checkpoint that is due goes; none when none is.
+    /// How far a due checkpoint goes; none when none is due.
     fn due_checkpoint(&self) -> Option<Reach> {
         if self.checkpoint.wanted.is_some() {
             return self.checkpoint.wanted;

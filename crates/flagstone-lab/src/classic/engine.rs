@@ -103,7 +103,7 @@ pub(super) struct Debts {
     log: usize,
     /// Bytes by which undoing makes leaves grow.
     growth: usize,
-    /// Pages given up while something was owed: undoing may need as many.
+    /// Pages given up while transactions could be undone: undoing may need as many.
     pages: usize,
 }
 
@@ -160,7 +160,7 @@ pub struct Engine {
     /// Pages given up, with the record that did it.
     pub(super) freed: VecDeque<(Lsn, LogicalPage)>,
     pub(super) checkpoint: Checkpoint,
-    /// Somebody waits for a frame.
+    /// An operation waits for a frame.
     is_crowded: bool,
     pub(super) view: View,
     pub(super) counts: Counts,
@@ -470,7 +470,7 @@ impl Engine {
         self.last_commit
     }
 
-    /// Whether somebody waits for log records that are not being written yet.
+    /// Whether a client waits for log records that are not being written yet.
     #[must_use]
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned

@@ -1,7 +1,7 @@
 //! The engine on a device: reads, flushes, page writes, and operations run to their end.
 //!
 //! Owns the two latches (space before engine, never held across a call from outside) and the order
-//! of device operations. Adds no rule of its own but A1's: a page is written once its LSN is durable.
+//! of device operations. Adds one rule of its own, A1: a page is written once its LSN is durable.
 
 use flagstone::parts::LogShape;
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
@@ -77,7 +77,7 @@ pub enum Work {
     Written(LogicalPage),
     /// A checkpoint is saved.
     Saved,
-    /// Something that needs no I/O is done.
+    /// A piece of work without I/O is done.
     Nothing,
 }
 
@@ -387,7 +387,7 @@ impl<D: Nand> Machine<D> {
     pub(super) fn observe(&self, space: &Space<D>) {
         self.engine().observe(View {
             log_used: space.log_used_pages(),
-            // A space whose records did not read does not know its options any more.
+            // A space with unreadable records has lost its options.
             log_budget: space.log_budget_pages().max(self.log_pages),
             log_block_pages: space.log_block_pages(),
             log_page_size: self.shape.page_size(),
@@ -439,11 +439,11 @@ impl<D: Nand> Machine<D> {
         Err(EngineError::Full)
     }
 
-    /// As [`Machine::attempt`], where nobody else holds locks.
+    /// As [`Machine::attempt`], where no other transaction holds locks.
     ///
     /// # Errors
     ///
-    /// As [`Machine::attempt`]; `Deadlock` when somebody does.
+    /// As [`Machine::attempt`]; `Deadlock` when another one does.
     pub fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
         self.attempt(operation)?.ok_or(EngineError::Deadlock)
     }
@@ -549,7 +549,7 @@ impl<D: Nand> Machine<D> {
         Ok(())
     }
 
-    /// Writes every dirty page, those of running transactions too, and does what work there is.
+    /// Writes every dirty page, even of running transactions, and does all waiting work.
     ///
     /// # Errors
     ///

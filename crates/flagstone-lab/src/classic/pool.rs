@@ -101,7 +101,7 @@ impl Pool {
         self.bytes_peak
     }
 
-    /// Frames that flash lacks something of.
+    /// Frames with changes that flash lacks.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count
     }

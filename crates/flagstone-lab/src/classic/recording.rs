@@ -1,6 +1,6 @@
 //! Page traces taken from the engine while it runs ([`crate::ipl::Trace`]).
 //!
-//! Owns which records, reads and writes become events. Where nothing is recorded it does nothing.
+//! Owns which records, reads and writes become events. Does nothing where no trace is recorded.
 
 use flagstone::Xid;
 use flagstone_space::{LogicalPage, Lsn, PageInfo};

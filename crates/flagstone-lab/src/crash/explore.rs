@@ -79,7 +79,7 @@ impl CutPath {
     ///
     /// # Errors
     ///
-    /// `BadCut` when they are no numbers or endings, or not equally many.
+    /// `BadCut` when they are not numbers and endings, as many of one as of the other.
     pub fn parse(cuts: &str, endings: &str) -> Result<Self, BadCut> {
         let operation = |text: &str| {
             let (operation, until) = text.split_once('+').unwrap_or((text, text));
@@ -334,7 +334,7 @@ struct State<'c, C> {
     ending: Ending,
     /// Asked for up to the last one that overtook it.
     beside: &'c [ModelCapture<C>],
-    /// How that one ends.
+    /// How the last operation ends.
     last: Ending,
 }
 

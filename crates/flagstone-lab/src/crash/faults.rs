@@ -50,7 +50,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// The one case was no case: something went wrong without a fault.
+    /// The one case does not count: it failed without a fault.
     pub(super) fn failed(id: &'static str, violation: Violation) -> Self {
         let failures = vec![(String::from("without a fault"), violation)];
         Self { id, cases: 1, failures, ..Self::default() }
@@ -400,8 +400,8 @@ impl Change {
 /// D3: an image changed in `count` ways, after a clean close and where power went between two
 /// operations.
 ///
-/// One loss cannot be noticed: nothing refers to the last page of the log, so without it the log
-/// looks as a cut before its last programs leaves it. The campaign counts these cases apart.
+/// One loss goes unnoticed: no page refers to the last page of the log, so without it the log looks
+/// as a cut before its last programs leaves it. The campaign counts these cases apart.
 #[must_use]
 pub fn changed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaign {
     let mut whole = Campaign { id: "D3", ..Campaign::default() };

@@ -124,13 +124,13 @@ pub enum Failure {
     /// The database could not be made or opened.
     #[error("{0}")]
     Open(String),
-    /// Nobody can go on.
+    /// No client can go on.
     #[error("nobody can go on: {0}")]
     Stalled(String),
     /// A thread panicked.
     #[error("a thread panicked")]
     Panicked,
-    /// The structural check found something.
+    /// The structural check found a fault.
     #[error("the structural check found something")]
     Unsound,
 }

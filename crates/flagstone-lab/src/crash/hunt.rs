@@ -441,8 +441,8 @@ fn on_claimed_appends(target: Target, seed: u64, used: &Use) -> Result<Look, Cra
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, 1), ops))
 }
 
-/// On every second seed with a log and a memory in which commits that nobody waits for can wait: where a checkpoint is due
-/// all the time, its flushes take them along.
+/// On every second seed with a log and a memory in which commits without a waiting client can wait:
+/// where a checkpoint is due all the time, its flushes take them along.
 fn on_roomy_chip(target: Target, seed: u64, ops: usize, mix: &Mix) -> Result<Look, CrashError> {
     if seed.is_multiple_of(2) {
         return on_chip(target, seed, ops, mix, 1);
@@ -585,8 +585,7 @@ enum Pace {
     Drawn,
     /// Power cuts all the time.
     ManyCuts,
-    /// Hardly anybody does background work, on a chip with little room, most of which the log
-    /// takes.
+    /// Background work is rare, on a chip with little room, most of which the log takes.
     LittleWork,
 }
 

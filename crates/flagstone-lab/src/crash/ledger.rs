@@ -35,7 +35,7 @@ const LOG_PAGES: u32 = 24;
 /// Logical pages that the smallest ledger has room for.
 const PAGES_MIN: u32 = 8;
 
-/// Something is missing that no power cut takes.
+/// A part is missing that no power cut takes.
 const DAMAGED: EngineError =
     EngineError::Corrupt { page: LogicalPage(u32::MAX), check: "a ledger with holes" };
 

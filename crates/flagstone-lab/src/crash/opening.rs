@@ -6,7 +6,7 @@
 //! - **N1** Opening reads of each block its first page, and a second one or its summary where it
 //!   was written since the record; all pages of the ring and of the few blocks that are open; the
 //!   pages of the mapping; the log, twice where it does not fit the memory.
-//! - **N2** Nothing else is read but the catalog: the cost of opening does not grow with the data.
+//! - **N2** Otherwise only the catalog is read: the cost of opening does not grow with the data.
 
 use std::sync::Mutex;
 

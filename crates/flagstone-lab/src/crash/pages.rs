@@ -213,7 +213,8 @@ impl<D: Nand, M: PageMachine<Device = D>> Subject<D> for Pages<M> {
 
     fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
         let xid = self.open.remove(&slot).ok_or(EngineError::Ended)?;
-        // Who was chosen to end a deadlock learns it here, when it asked for nothing since.
+        // A transaction chosen to end a deadlock learns so here, when it has asked for nothing
+        // since.
         self.machine.commit(xid).map_err(refused)
     }
 

@@ -155,7 +155,7 @@ fn every_power_cut_of_every_shipped_drive_recovers() {
 }
 
 /// Goal: the same where the drive programs overwrites in place. Method: all states of seeded scripts of
-/// engines that append, on drives that see nothing but whole pages.
+/// engines that append, on drives that see only whole pages.
 #[test]
 fn every_power_cut_of_a_drive_that_appends_recovers() {
     for profile in ["openssd-jasmine-pslc-ssd", "openssd-jasmine-odd-mlc-ssd"] {
@@ -212,7 +212,7 @@ fn a_deadlock_that_a_commit_learns_of_is_no_failure() {
 }
 
 /// Goal: a cut of restart's redo and undo changes nothing. Method: two cuts, all states; pages of
-/// transactions that never committed are on flash, so that the undo has something to do.
+/// transactions that never committed are on flash, so that the undo has work.
 #[test]
 fn a_cut_during_undo_changes_nothing() {
     let mut lines = Vec::new();
@@ -401,7 +401,8 @@ fn a_chip_that_is_too_small_is_refused_with_what_it_takes() {
     }
 }
 
-/// Goal: a format that a cut interrupted leaves no database, not one with a log of some other size.
+/// Goal: a format that a cut interrupted leaves no database at all, rather than one with a log of
+/// another size.
 /// Method: all states of a creation on paired cells, where no block has a summary.
 #[test]
 fn a_cut_inside_create_leaves_no_other_log() {

@@ -8,9 +8,9 @@
 //!   script thus gives all its crash states; nothing is run again.
 //! - **R2** Every broken rule of flash is kept, even if the engine drops the error.
 //! - **R3** Dies work side by side: an operation may still be under way when others, asked for later
-//!   on other dies, are complete or under way too. Each die keeps its order: behind an operation that
-//!   was not asked for in time, nothing of its die has begun. Time may run back between two callers
-//!   ([`Nand::resume_at`]); the order of the calls is not the order of time.
+//!   on other dies, are complete or under way too. Each die keeps its order: behind an operation
+//!   that was asked for too late, no operation of its die has begun. Time may run back between two
+//!   callers ([`Nand::resume_at`]); the order of the calls is not the order of time.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -149,7 +149,7 @@ impl<D: Crashable, M> Capture<D, M> {
     pub fn cut(&self, ending: Ending, seed: u64) -> D {
         let mut device = self.device.clone();
         device.set_plan(FaultPlan::power_cut(seed, self.operation, ending));
-        // The answer is `PowerOff`, or a success that nobody hears.
+        // The answer is `PowerOff`, or a success that is never heard.
         let _ = self.call.repeat(&mut device);
         device.power_cycle();
         device.set_plan(FaultPlan::default());

@@ -1,11 +1,12 @@
 //! Runs scripts against an engine and its model side by side.
 //!
-//! Owns the order of calls and every comparison. Never touches the device but through its rig.
+//! Owns the order of calls and every comparison. Touches the device only through its rig.
 //!
 //! - **U1** Every answer of the engine is compared with the model's; an error that the model does
-//!   not foresee is a violation, unless the device was told to misbehave. Want of room excuses changes
-//!   and upkeep alone: reads, the whole content and the structural check are answered on a full device.
-//!   Engines that lock pages may refuse a read beside another transaction.
+//!   not foresee is a violation, except where the device was told to misbehave. Want of room
+//!   excuses changes and upkeep alone: reads, the whole content and the structural check are
+//!   answered on a full device. Engines that lock pages may refuse a read beside another
+//!   transaction.
 //! - **U2** The rig's mark is the model as it stood when the engine was called, with the commit in
 //!   flight counted as possible: a cut in that call must find these contents.
 //! - **U3** Equal scripts on equal devices give equal traces.
@@ -31,7 +32,7 @@ pub enum Violation {
     /// The content after a power cut is no prefix of the commits.
     #[error(transparent)]
     Content(#[from] NotAdmitted),
-    /// A read gave something else than the model.
+    /// A read differs from the model.
     #[error("{doing}: read {found}, not {expected}")]
     Read {
         /// The operation.
@@ -64,7 +65,7 @@ pub enum Violation {
         /// The operation.
         doing: String,
     },
-    /// The structural check found something.
+    /// The structural check found a fault.
     #[error("the structural check found: {0}")]
     Damaged(String),
     /// A rule of flash was broken.
@@ -76,10 +77,10 @@ pub enum Violation {
     /// The engine asked for more device operations than any sound one would.
     #[error("the engine goes round in circles")]
     Endless,
-    /// Damage was taken for an older state: commits were lost and nobody was told.
+    /// Damage was taken for an older state: commits were lost without an error.
     #[error("damage went unnoticed: the content is {0} changes old")]
     Rewound(usize),
-    /// The device misbehaved and nobody was told, or the other way round.
+    /// The device misbehaved without an error, or an error came without misbehaviour.
     #[error("{0}")]
     Fault(&'static str),
 }

@@ -333,7 +333,7 @@ fn output_of(command: &str) -> Option<(bool, String)> {
     Some((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
-/// Kills that the judge of row A6 counted; it fails where one lost something.
+/// Kills that the judge of row A6 counted; the judge fails where one lost data.
 fn kills(printed: &str) -> Outcome {
     let number = |line: &str| line.split_once(" kills in ")?.0.parse::<u64>().ok();
     let cases = printed.lines().find_map(number).unwrap_or(0);
@@ -341,7 +341,7 @@ fn kills(printed: &str) -> Outcome {
     Outcome { cases, value, is_met: cases >= 5_000, ..Outcome::default() }
 }
 
-/// System calls that the judge of row B10 made fail; it fails where one lost something.
+/// System calls that the judge of row B10 made fail; the judge fails where one lost data.
 fn failing_calls(printed: &str) -> Outcome {
     let numbers = |line: &str| {
         let (tried, rest) = line.split_once(" of ")?;

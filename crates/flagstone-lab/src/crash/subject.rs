@@ -184,12 +184,12 @@ pub trait Subject<D>: Sized {
         Ok(())
     }
 
-    /// Contents of kept snapshots, by their names; none of an engine that keeps none.
+    /// Contents of kept snapshots, by their names; none for an engine without kept snapshots.
     fn kept(&mut self) -> Result<Option<BTreeMap<String, Contents>>, EngineError> {
         Ok(None)
     }
 
-    /// Whether a transaction of its own could lock the range now; none when nothing is known.
+    /// Whether a transaction of its own could lock the range now; none when the engine cannot tell.
     ///
     /// For writing, the range's first key is meant.
     fn could_lock(&mut self, _: &KeyRange, _: Access) -> Result<Option<bool>, EngineError> {

@@ -95,7 +95,7 @@ impl Together {
                 let grown = [120, 180, 255].map(|size| commits(all(), 5, put(size)));
                 (commits(all(), 5, put(40)), grown.concat())
             }
-            // The same, and nobody waits for the log.
+            // The same, and no transaction waits for the log.
             Self::Groups => {
                 let grown = [90, 150, 200, 255].map(|size| deferred(all(), 4, put(size)));
                 (commits(all(), 5, put(20)), grown.concat())

@@ -39,7 +39,7 @@ pub struct Load {
 pub struct Lifetime {
     /// Operations of the scripts.
     pub steps: u64,
-    /// Commits that changed something.
+    /// Commits with changes.
     pub commits: u64,
     /// Erases of the most worn block.
     pub erases_max: u32,

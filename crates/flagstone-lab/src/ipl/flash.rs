@@ -113,7 +113,7 @@ impl<D: Nand> Chip<D> {
         Ok(())
     }
 
-    /// Reads flash page `index` of a block as a part; none when it is no whole one.
+    /// Reads flash page `index` of a block as a part; none when the part is not whole.
     pub(super) fn read_part(
         &mut self,
         block: BlockIndex,

@@ -136,7 +136,8 @@ impl<D: Nand> IplStore<D> {
         }
     }
 
-    /// Frees the block of a unit, and the sectors that its own sectors refer to.
+    /// Frees the block of a unit, and the overflow and status blocks that only its sectors still
+    /// needed.
     fn let_go(&mut self, old: Unit) {
         for (at, _) in &old.overflow {
             self.free.extend(self.overflow.release(at.block));

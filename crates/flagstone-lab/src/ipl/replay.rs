@@ -45,7 +45,7 @@ pub struct Replayed {
     pub steadiness: Steadiness,
 }
 
-/// Something that a trace is replayed on.
+/// A store that a trace is replayed on.
 trait Target {
     fn event(&mut self, event: &Event) -> Result<(), ReplayError>;
     fn device(&mut self) -> &mut SimNand;

@@ -1,4 +1,4 @@
-//! Blocks that hold nothing but sectors: overflow, and the status list.
+//! Blocks that hold only sectors: overflow, and the status list.
 //!
 //! Owns the set of needed sectors in such blocks, and the known status of transactions. Never
 //! programs: the store does.

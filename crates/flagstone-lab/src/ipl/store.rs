@@ -35,7 +35,7 @@ pub(super) struct Unit {
 #[derive(Clone, Debug)]
 pub(super) struct Logged {
     pub(super) slot: u8,
-    /// Records of each transaction; left out where nobody asks (basic variant).
+    /// Records of each transaction; left out where no merge asks for them (basic variant).
     pub(super) records: BTreeMap<u64, u32>,
 }
 
@@ -423,7 +423,7 @@ impl<D: Nand> IplStore<D> {
         Ok(())
     }
 
-    /// Notes the references of a sector on flash.
+    /// Notes the transactions with records in a sector on flash (recovery variant).
     pub(super) fn refer(&mut self, slot: u8, records: &[Record]) -> Logged {
         let mut logged = Logged { slot, records: BTreeMap::new() };
         if self.config.variant == Variant::Recovery {

@@ -94,7 +94,7 @@ pub struct Engine {
     pub(super) pool: Pool,
     pub(super) sides: HashMap<LogicalPage, Side>,
     locks: Locks,
-    /// Who has pending records on a page (no more than `members_max`).
+    /// Transactions with pending records on a page (at most `members_max`).
     slots: HashMap<LogicalPage, Vec<Option<Xid>>>,
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
@@ -111,7 +111,7 @@ pub struct Engine {
     pub(super) reads: Reads,
     pub(super) log: Buffer,
     pub(super) durable: Lsn,
-    /// Somebody waits for the log to be durable up to here.
+    /// An operation waits for the log to be durable up to here.
     pub(super) wanted: Lsn,
     /// Committed by their record; flags are unset.
     pub(super) unflagged: VecDeque<Xid>,
@@ -295,8 +295,8 @@ impl Engine {
         self.lock(xid, LockOn::Record { tree, key }, mode)
     }
 
-    /// Takes a place among the transactions that have pending records on a page: as many as it has
-    /// flags. Who waits for one is in the wait-for graph.
+    /// Takes a place among the transactions that have pending records on a page: as many as the
+    /// page has flags. A transaction that waits for a place is in the wait-for graph.
     pub(super) fn take_slot(&mut self, xid: Xid, page: LogicalPage) -> Step<()> {
         let count = self.members_max;
         let slots = self.slots.entry(page).or_insert_with(|| vec![None; count]);
@@ -434,8 +434,8 @@ impl PageEngine for Engine {
 
 /// Commits.
 impl Engine {
-    /// Cuts the waiting commits out of the log: the transactions that commit by their record, the
-    /// ones that need none, and the records. None when no transaction waits.
+    /// Takes the waiting commits: the transactions that commit by their record, the ones that need
+    /// none, and the log's records. None when no transaction waits.
     pub(super) fn commit_begin(&mut self) -> Option<CommitJob> {
         if !self.is_flush_wanted() {
             return None;
@@ -500,7 +500,7 @@ impl Engine {
         self.is_poisoned
     }
 
-    /// The device failed while something was written.
+    /// The device failed during a write.
     pub(super) fn poison(&mut self) {
         self.is_poisoned = true;
         self.woken.extend(self.transactions.keys().copied());

@@ -96,7 +96,7 @@ impl Engine {
             Some((info, content)) if !is_there && content.len() == self.content_size => {
                 self.fill_frame(page, info.lsn, content)
             }
-            // Somebody else filled or dropped the frame meanwhile.
+            // Another operation filled or dropped the frame meanwhile.
             Some(_) => Ok(()),
             None if is_there => Ok(()),
             None if page == CATALOG_ROOT => {

@@ -49,7 +49,7 @@ pub struct Flush(Committed);
 pub enum Work {
     /// A version of a page.
     Written(LogicalPage),
-    /// Something that is done.
+    /// A finished piece of work.
     Nothing,
 }
 

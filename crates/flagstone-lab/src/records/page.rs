@@ -1,5 +1,5 @@
-//! State of a page in memory beside its image: the transactions with pending records, the changes
-//! that flash has.
+//! State of a page in memory beside its image: pending records, and the changes that flash has or
+//! lacks.
 //!
 //! Owns the byte form of a version's section of pending records, and the room that a leaf must keep
 //! for every outcome (H4). Never looks at a pool or a log.
@@ -103,7 +103,7 @@ impl Side {
         self.wants_befores || !self.invalid.is_empty()
     }
 
-    /// Whether nobody but `xid` has changed the page since flash had it.
+    /// Whether only `xid` has changed the page since flash had it.
     pub(super) fn is_changed_by_one(&self, xid: Xid) -> bool {
         let is_foreign = |pending: &Pending| pending.xid != xid && !pending.is_written;
         self.flash.is_some_and(|flash| self.shape <= flash)

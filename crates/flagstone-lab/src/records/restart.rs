@@ -82,7 +82,7 @@ struct Restart<'s, D: Nand> {
     pages: BTreeMap<LogicalPage, Redo>,
 }
 
-/// Brings a store up to date; gives the engine with the report of the work.
+/// Brings a store up to date; gives the store and the report of the restart.
 pub(super) fn restart<D: Nand>(
     mut store: RecordStore<D>,
     batches: &[Batch],
@@ -198,8 +198,8 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Writes a page whose versions may have been in flight as it is, where nothing has to be merged
-    /// into it: it may be a cold one.
+    /// Writes a page whose versions may have been in flight as it is, where no record has to be
+    /// merged into it: it may be a cold page.
     fn settle_restless(&mut self, page: LogicalPage) -> Result<(), EngineError> {
         let read = self.store.read(page).map_err(of_store)?;
         match read.filter(|read| read.members.is_empty() && !self.pages.contains_key(&page)) {

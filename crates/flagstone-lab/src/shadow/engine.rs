@@ -99,7 +99,7 @@ pub struct Engine {
     reads: Reads,
     /// Changes made so far: the order of images.
     changes: Lsn,
-    /// Somebody waits for a frame.
+    /// An operation waits for a frame.
     is_crowded: bool,
     pub(super) counts: Counts,
     is_poisoned: bool,
@@ -214,8 +214,9 @@ impl Engine {
         }
     }
 
-    /// Waits until the page carries no change of another transaction (H2), for the lock `mode`: who
-    /// will need it exclusively asks for no less, or two who waited would wait for each other.
+    /// Waits until the page carries no change of another transaction (H2), for the lock `mode`: a
+    /// transaction that will need the page exclusively asks for this mode at once, or two waiting
+    /// transactions would wait for each other.
     pub(super) fn see(&mut self, xid: Xid, page: LogicalPage, mode: LockMode) -> Step<()> {
         match self.owners.get(&page) {
             Some(owner) if *owner != xid => self.lock(xid, page, mode),

@@ -114,7 +114,7 @@ impl Engine {
             self.lock(xid, *page, LockMode::Exclusive)?;
         }
         for (page, _) in &plan.new {
-            // Nobody knows the number: the lock is there at once.
+            // No other transaction knows the number: the lock is there at once.
             self.lock(xid, *page, LockMode::Exclusive)?;
             self.take_page(xid, *page);
         }

@@ -3,8 +3,8 @@
 //! Owns the workload to the letter of the specification (5.11), and with the quirks of DBT-2, which
 //! papers ran. Nine tables and two secondary indexes, the latter tables of their own.
 //!
-//! - **C1** Nothing in a transaction depends on anything but its inputs and the rows it reads;
-//!   dates are logical times ([`rows::Stamp`]).
+//! - **C1** A transaction depends only on its inputs and the rows it reads; dates are logical times
+//!   ([`rows::Stamp`]).
 //! - **C2** Keys are big-endian columns, so that their order is that of the columns. Money is in
 //!   cents, taxes and discounts in ten-thousandths: sums are exact.
 //! - **C3** Columns that change and have a fixed size come first in their row, so that a change is

@@ -4,7 +4,7 @@
 //! the published program: 100 bytes a field, all fields read, one field updated, keys hashed.
 //!
 //! - **Y1** A client's requests follow from its number and from the number of its requests that
-//!   ended: it chooses among the records of the load and those that it inserted itself.
+//!   ended: it chooses among the records of the load and the records that it inserted itself.
 //! - **Y2** A field names the record, the client and the request that wrote it, and the rest of the
 //!   field follows from these: half a field is seen.
 

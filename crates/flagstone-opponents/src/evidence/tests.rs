@@ -47,7 +47,7 @@ pub(crate) fn effort() -> usize {
     std::env::var("FLAGSTONE_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Walks all states from `start` on, at most `limit` of them.
+/// Walks all states from `start` on, at most `limit` states.
 fn walk<S: State>(start: S, limit: usize) -> Verdict {
     let mut seen = HashSet::from([start.clone()]);
     let (mut states, mut parents) = (vec![start], vec![0]);

@@ -35,7 +35,7 @@ pub(super) enum State {
 /// Whether programmed pages of a block may be programmed again (B3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cells {
-    /// Nobody has looked since the mount.
+    /// Not looked at since the mount.
     Unknown,
     /// No erase was cut here.
     Sound,

@@ -52,7 +52,7 @@ pub(super) enum Handed {
 }
 
 impl<D: Nand> ShadowStore<D> {
-    /// Collects the best victim; whether there was something to gain.
+    /// Collects the best victim; whether there was room to gain.
     pub(super) fn collect_one(&mut self) -> Result<bool, ShadowError> {
         for _ in 0..ATTEMPTS {
             let Some(victim) = self.blocks.victim() else { return Ok(false) };
@@ -88,7 +88,7 @@ impl<D: Nand> ShadowStore<D> {
                 self.table.settled(&runners, Some(end_ns));
                 self.counts.collections += 1;
                 self.counts.collection_ns += self.flash.now().saturating_sub(issued_ns);
-                // Collections occupy dies; a caller that asked for room waits for those dies alone.
+                // Collections occupy dies; a caller that asked for room waits for these dies alone.
                 self.flash.device.resume_at(issued_ns);
                 Ok(Some(end_ns))
             }
@@ -374,7 +374,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Writes a page of an aborted AFC transaction that nobody reads and no flag makes `True`.
+    /// Writes a page of an aborted AFC transaction that is never read and that no flag makes
+    /// `True`.
     fn leave_witness(&mut self, xid: GroupId, unit: &Written) -> Result<(), ShadowError> {
         let note = Note { initial: Flag::First, link: NOWHERE, mark: self.floor(), ..unit.note };
         let image = vec![0; self.page_size()];
@@ -408,7 +409,7 @@ impl<D: Nand> ShadowStore<D> {
         going: &[Written],
         is_committed: bool,
     ) -> Result<Handed, ShadowError> {
-        // AFC's rules look at pages one by one: a cut erase leaves any of them (rule E6).
+        // AFC's rules look at pages one by one: a cut erase leaves any pages (rule E6).
         let grain = if flags == Flags::Afc { Grain::Page } else { self.grain };
         let (stay_nodes, going_nodes) = (grain.nodes(flags, stay), grain.nodes(flags, going));
         let going = if self.flash.bugs.has(ShadowBug::CutEraseIgnored) { &[] } else { going };

@@ -161,7 +161,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(verified || self.flash.bugs.has(ShadowBug::FlagNotVerified))
     }
 
-    /// Whether pages of a block may be programmed again; looks if nobody has (B3).
+    /// Whether pages of a block may be programmed again; looks if that is not known yet (B3).
     fn cells_of(&mut self, block: BlockIndex) -> Result<Cells, ShadowError> {
         if self.blocks.cells(block) == Cells::Unknown {
             let notes = self.read_summary(block)?;

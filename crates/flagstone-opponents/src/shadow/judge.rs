@@ -98,7 +98,8 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// A unit whose flag decides and was not read: CFC a head that did not begin as `True`, and any
-    /// unit where no head is, because a cut erase may have left one that never was a head (rule E6).
+    /// unit where no head is, because a cut erase may have left units that never were heads (rule
+    /// E6).
     fn unseen(&self, flags: Flags, own: &[Written], seen: &BTreeSet<u32>) -> Option<u32> {
         let is_unseen = |unit: &&Written| !seen.contains(&unit.at);
         if flags == Flags::Afc {

@@ -5,8 +5,8 @@
 //! N1. The checksum covers payload, note and page number; a code of its own repairs one bit.
 //! N2. Any bytes decode into a note, "erased" or "damaged".
 //! N3. A flag has cells outside every checksum: three bytes that fall for `True`, two that fall for
-//!     `False`, which wins. Less than three quarters of their bits are not enough: in between is not
-//!     set, and a torn `False` never looks like `True`.
+//! `False`, which wins. Fewer than three quarters of their bits are not enough: a flag in between
+//! is not set, and a torn `False` never looks like `True`.
 //!
 //! ```text
 //!  0      kind (low nibble), format version (high nibble)

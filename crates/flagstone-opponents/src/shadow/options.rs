@@ -175,13 +175,13 @@ pub enum ShadowError {
     Busy {
         /// Page asked for.
         page: LogicalPage,
-        /// Who wrote it.
+        /// Transaction that wrote it.
         by: GroupId,
     },
     /// A transaction wrote more often than its pages can be numbered.
     #[error("{0} wrote too many pages")]
     TooManyPages(GroupId),
-    /// No block is free and none can be made free: abort something.
+    /// No block is free and none can be made free: abort a transaction.
     #[error("the store is full")]
     Full,
     /// A page's bytes are damaged.

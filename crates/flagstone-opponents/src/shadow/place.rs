@@ -19,7 +19,7 @@ use flagstone_space::{GroupId, LogicalPage, Version};
 /// Programs of one unit that may fail before the store gives up.
 pub(super) const ATTEMPTS: u32 = 4;
 
-/// Victims that one opened block may ask for, unless room is short.
+/// Victims that one opened block may ask for while room is not short.
 const VICTIMS_MAX: u32 = 8;
 
 const MARK_MAGIC: &[u8; 4] = b"SHMK";
@@ -28,7 +28,7 @@ const MARK_MAGIC: &[u8; 4] = b"SHMK";
 const MARK_SIZE: usize = 23;
 const HIDDEN_SIZE: usize = 9;
 
-/// Who writes.
+/// Writers, each with blocks of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Hosts,
@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-/// A place in which something may appear that was in flight when the power went.
+/// A place in which a unit may appear that was in flight when the power went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hidden {
     pub(super) at: u32,

@@ -3,7 +3,7 @@
 //!
 //! Owns a whole device: versions of logical pages, the flags of the transactions on them, the pages
 //! of the log, garbage collection and restart. Never looks into a page's content, and never locks:
-//! which records of a version are whose is the engine's part.
+//! the engine decides which records of a version belong to which transaction.
 //!
 //! ```text
 //! unit   = one version of a logical page │ header: back, LSN, members <xid, order, link> │ content
@@ -21,7 +21,7 @@
 //! - **R1** A version is needed while it is the newest of its page, or the `back` of a needed one
 //!   that has a member which is not committed, or has a member that runs.
 //! - **R2** A version with members is programmed once the version that it leads back to is complete;
-//!   AFC's members after the first once that one is (rule H2 of the page-level store).
+//!   AFC's members after the first once the first is (rule H2 of the page-level store).
 //! - **R3** A transaction commits when its members are complete. By its record: when that is durable;
 //!   its flags follow, and the record stays until they are set (rule D4). Else by its flags.
 //! - **R4** Numbers, of transactions, versions and log pages alike, are `epoch << 26 | counter`. A
@@ -73,7 +73,7 @@ use table::{Entry, Table};
 /// Options a store is made with; a mount must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// The fact that flags prove.
+    /// Protocol of the flags.
     pub flags: Flags,
     /// Physical pages of a logical page: 1 to 8.
     pub unit_pages: u32,
@@ -116,7 +116,7 @@ const fn epoch_of(number: u64) -> u64 {
     number >> EPOCH_SHIFT
 }
 
-/// A version that somebody may have to look at again.
+/// A version that may have to be looked at again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
     page: LogicalPage,
@@ -334,7 +334,7 @@ impl<D: Nand> RecordStore<D> {
         self.table.standing(xid)
     }
 
-    /// The newest version of a page; none when there is none.
+    /// The newest version of a page; none when the page has no version.
     ///
     /// # Errors
     ///
@@ -487,7 +487,7 @@ impl<D: Nand> RecordStore<D> {
         chain
     }
 
-    /// Gives up the older versions of a page that nobody needs (R1).
+    /// Gives up the older versions of a page that are not needed (R1).
     fn settle(&mut self, page: LogicalPage) {
         let Some(olds) = self.olds.remove(&page) else { return };
         self.olds.insert(page, olds.clone());

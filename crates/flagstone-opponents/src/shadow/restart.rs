@@ -16,7 +16,8 @@
 //!    being emptied.
 //! 7. Blocks that were open are emptied (H5). Another mark says so.
 //!
-//! A restart that is cut starts again from what it finds; nothing before step 6 raises the floor.
+//! A restart that is cut starts again from the pages it finds; nothing before step 6 raises the
+//! floor.
 //!
 //! R1. A unit that a restart did not see must prove nothing to the next one, which finds fewer
 //!     pages: a torn unit that is `True`, or that shows no note at all, is dismissed before any
@@ -70,7 +71,7 @@ pub struct RestartReport {
     pub uncommitted: u64,
     /// Flags of committing transactions that were finished.
     pub flags_finished: u64,
-    /// Blocks emptied because something in them may have been in flight.
+    /// Blocks emptied because a unit in them may have been in flight.
     pub blocks_emptied: u64,
 }
 
@@ -92,7 +93,7 @@ pub(super) struct Opened {
     image: Vec<u8>,
     /// Units that show a note, but did not read whole.
     torn: Vec<Written>,
-    /// The place behind the last unit, if it shows no note: something may appear there.
+    /// The place behind the last unit, if it shows no note: a unit may appear there.
     hidden: Option<Hidden>,
 }
 
@@ -111,7 +112,7 @@ pub(super) struct Found {
     opened: Vec<Written>,
     /// Their units that did not read whole.
     torn: Vec<Written>,
-    /// Places in them where something may appear.
+    /// Places in open blocks where a unit may appear.
     hidden: Vec<Hidden>,
 }
 

@@ -18,7 +18,7 @@ use flagstone_space::{GroupId, LogicalPage, Version};
 pub(super) struct Written {
     pub(super) at: u32,
     pub(super) note: Note,
-    /// Flag as it is now.
+    /// Its present flag.
     pub(super) flag: Flag,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the observations of one history over lists (after Elle, Kingsbury and Alvaro 2020): values
 //! that are only appended to show the order of their versions, so that every dependency can be read
-//! off. Never asks an engine, and assumes nothing of how one works.
+//! off. Never asks an engine, and assumes nothing about the way an engine works.
 //!
 //! - **H1** An edge leads from the node that comes first in every equivalent serial order: version
 //!   order (ww), writer to reader (wr), reader to the next writer (rw), and time, from a node to
@@ -30,7 +30,7 @@ pub type Lists = BTreeMap<ListKey, Vec<Element>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(usize);
 
-/// Who reads.
+/// Reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// A read-write transaction.
@@ -103,7 +103,7 @@ pub enum Anomaly {
     /// A transaction does not see its own appends.
     #[error("{0:?} reads {1:?} without its own appends: {2:?}")]
     OwnLost(NodeIndex, ListKey, Vec<Element>),
-    /// G1a: something of an aborted transaction was read, or is in the final state.
+    /// G1a: an append of an aborted transaction was read, or is in the final state.
     #[error("G1a: {0:?} reads {1:?} of {2:?}, which nobody committed")]
     AbortedRead(NodeIndex, ListKey, Element),
     /// G1b: a version was read that its transaction replaced later.
@@ -389,7 +389,7 @@ impl History {
         Ok(())
     }
 
-    /// Who committed an element.
+    /// The node that committed an element.
     fn writer_of(
         &self,
         reader: NodeIndex,

@@ -5,8 +5,8 @@
 //! moments drawn from a seed. Never decides which reads are allowed: that is the part of
 //! [`super::graph`].
 //!
-//! - **H1** Reads and appends of threads are serializable, too (promise 8); none of them hangs, and
-//!   none is refused without need where there is room.
+//! - **H1** Reads and appends of threads are serializable, too (promise 8); no thread hangs, and
+//!   none is refused where there is room.
 //! - **H2** A seed draws the operations and the moments at which threads give way. Which thread
 //!   goes on then is up to the machine, so that a failure may need several runs to be seen again.
 

@@ -19,7 +19,7 @@ use super::{Failure, HistoryConfig, Totals, open_failed};
 /// Turns without progress after which a client that waits for room is let go on.
 const QUIET_TURNS_MAX: u32 = 500;
 
-/// Times in a row that this may happen before nobody is thought able to go on.
+/// Times in a row that this may happen before all clients are thought to be stuck.
 const PRESSES_MAX: u32 = 2_000;
 
 /// Transactions begun while the lists that most operations go to stay the same.
@@ -28,7 +28,7 @@ const HOT_TIME: u64 = 6;
 /// Of so many transactions one is a snapshot.
 const SNAPSHOT_SHARE: u64 = 6;
 
-/// Turns between checkpoints that nobody needs.
+/// Turns between checkpoints that are made without need.
 const TURNS_PER_CHECKPOINT: u64 = 3_000;
 
 /// Of so many reads of a page one is slow.

@@ -134,8 +134,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Ok(())
     }
 
-    /// A patch of a key that is not there is refused and changes nothing. Where there was no room for
-    /// the question, the transaction is given up, as after any change.
+    /// A patch of a missing key is refused and changes nothing. Where there was no room for the
+    /// question, the transaction is given up, as after any change.
     pub(super) fn must_refuse_patch(
         &mut self,
         op: Op,

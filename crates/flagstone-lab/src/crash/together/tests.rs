@@ -66,8 +66,9 @@ fn every_power_cut_of_leaves_that_split_together_recovers() {
     explored_on(file("segment-file").unwrap());
 }
 
-/// Goal (rule D1): groups that wait for one sync are there each completely or not at all, and later changes never
-/// without them. Method: every state of a script on a file whose counters say that two wait at once.
+/// Goal (rule D1): groups that wait for one sync are each there completely or not at all, and later
+/// changes only with them. Method: every state of a script on a file whose counters say that two
+/// wait at once.
 #[test]
 fn every_power_cut_of_groups_that_wait_for_a_sync_recovers() {
     let scenario = scenario_on(Together::Groups, file("segment-file").unwrap());

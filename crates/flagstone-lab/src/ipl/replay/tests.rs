@@ -44,7 +44,7 @@ fn traces_tell_reads_changes_and_writes() {
     };
     assert!(count(&trace, is_small) > 20, "updates of a location change few bytes");
     assert!(count(&trace, |event| matches!(event, Event::Read(_))) > 100);
-    // A page changes before it is written, and not without a record.
+    // A page changes before it is written, and only with a record.
     let mut changed = std::collections::HashSet::new();
     for event in &trace.events {
         match event {

@@ -3,7 +3,7 @@
 //! - Counts are the numbers of visible links; the index agrees with the table of links.
 //! - A node's data are whole, in its row and the pieces behind it.
 //! - Links and nodes are as loaded, or as one of the inputs left them that committed or may have
-//!   ([`Claims`]). A link is hidden only where somebody deleted it; a node is missing only so, and
+//!   ([`Claims`]). A link is hidden only where a client deleted it; so is a node missing, and it
 //!   stays away.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::workload::{Acknowledged, GivingUp};
 /// How a database contradicts LinkBench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// A row that does not parse, or that nothing belongs to.
+    /// A row that does not parse, or that no link or node has.
     #[error("{table} has a row of id {id} that nobody wrote so")]
     Row {
         /// Table.
@@ -262,7 +262,7 @@ impl Audit {
         (place as usize + 1 == expected).then_some(())
     }
 
-    /// Whether some client, or the load, left the node's data.
+    /// Notes a fault unless a client, or the load, left the node's data.
     fn explain_node(&mut self, id: u64, head: NodeHead, data: &[u8]) {
         if !self.is_known() {
             return;

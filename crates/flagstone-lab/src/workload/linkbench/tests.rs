@@ -212,7 +212,7 @@ fn inputs_explain_every_row() {
     }
 }
 
-/// Goal: a commit that returned and left nothing is seen, whichever class. Method: the database
+/// Goal: a commit that returned and left nothing is seen, in every class. Method: the database
 /// before each change, with the counts after it.
 #[test]
 fn a_lost_commit_of_any_class_is_seen() {

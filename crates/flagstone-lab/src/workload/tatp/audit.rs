@@ -4,7 +4,7 @@
 //! *ended* where a later input of its client is known to have committed; its successors, up to the
 //! next input that is bound to commit, *may* have ended, and no later input has begun.
 //!
-//! - Columns that nobody changes, access data and the index are as loaded.
+//! - Columns that no transaction changes, access data and the index are as loaded.
 //! - A bit, a location, a facility's data hold a value that their writers leave ([`Claims`]); a
 //!   subscriber and a facility that one transaction in flight changes are changed both or neither.
 //! - A forwarded call has a facility. Where all inputs for its key have ended it is there if these
@@ -23,7 +23,7 @@ use crate::workload::{Acknowledged, GivingUp};
 /// How a database contradicts TATP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// A row that was not loaded and not inserted, or not as it was loaded.
+    /// A row that was neither loaded nor inserted, or differs from its loaded form.
     #[error("{table} has a row of subscriber {subscriber} that nobody wrote so")]
     Row {
         /// Table.
@@ -252,7 +252,7 @@ impl Audit {
         self.loaded = Some(one);
     }
 
-    /// Enters the value of a cell.
+    /// Checks the value of a cell, and keeps it where a transaction in flight claims the cell.
     fn look(&mut self, cell: Cell, found: u32, loaded: u32) {
         if self.tatp.giving_up == GivingUp::AtWill {
             return;

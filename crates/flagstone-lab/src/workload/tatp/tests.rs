@@ -263,7 +263,7 @@ fn every_check_sees_a_row_that_violates_it() {
     }
 }
 
-/// Goal: a commit that returned and left nothing is seen, whichever class. Method: the database
+/// Goal: a commit that returned and left nothing is seen, in every class. Method: the database
 /// before each client's last change of the class, with the counts after it.
 #[test]
 fn a_lost_commit_of_any_class_is_seen() {

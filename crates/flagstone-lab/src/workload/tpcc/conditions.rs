@@ -16,7 +16,7 @@ use super::rows::{
 use super::{Class, Setting};
 use crate::workload::Acknowledged;
 
-/// Where something is wrong.
+/// Place of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A warehouse.

@@ -17,7 +17,7 @@ use crate::workload::{Acknowledged, GivingUp, Outcome, Terminal as _};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A row is no record, or stands under a key that is not its own.
+    /// A row is no record, or stands under another record's key.
     #[error("the row {0} is no record of this table, or half of one")]
     Row(String),
     /// A field that no commit explains.
@@ -27,7 +27,7 @@ pub enum Fault {
         record: u64,
         /// Number of the field.
         field: usize,
-        /// Who wrote it, counted from 1; 0 is the load.
+        /// Client that wrote it, counted from 1; 0 is the load.
         client: u64,
         /// Which of its requests.
         request: u64,

@@ -19,7 +19,7 @@ const CLIENT_SHIFT: u32 = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Record(pub(super) u64);
 
-/// Who wrote a field: the client, counted from 1, and its request.
+/// Writer of a field: the client, counted from 1, and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) client: u64,
@@ -29,7 +29,7 @@ pub(super) struct Writer {
 impl Writer {
     /// The load.
     pub(super) const LOAD: Self = Self { client: 0, request: 0 };
-    /// Nobody: the record is not there.
+    /// No writer: the record is not there.
     pub(super) const NOBODY: Self = Self { client: 0, request: u64::MAX };
 }
 
@@ -75,7 +75,8 @@ impl Record {
     }
 }
 
-/// Which record a value is of, and who wrote each field; none when it is none.
+/// The record that a value belongs to, and the writer of each field; none when the bytes are no
+/// record.
 pub(super) fn parse(value: &[u8]) -> Option<(Record, [Writer; FIELD_COUNT])> {
     if value.len() != VALUE_SIZE {
         return None;

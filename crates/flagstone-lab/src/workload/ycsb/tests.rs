@@ -171,7 +171,7 @@ fn every_lost_update_is_seen() {
     assert!(lost > 50, "{lost} fields were written");
 }
 
-/// Goal: an inserted record that is lost is seen, whichever it is; one that was in flight may be there.
+/// Goal: every inserted record that is lost is seen; one that was in flight may be there.
 #[test]
 fn every_lost_insertion_is_seen() {
     let ycsb = Ycsb::new(Dialect::D, 50, 7);

@@ -16,7 +16,7 @@ pub enum RecordBug {
     LogErasedEarly,
     /// Blocks without a summary are left out of the verdict (R5).
     BlocksNotAdopted,
-    /// Who a restart found uncommitted is left out of its verdict (R5).
+    /// Transactions that a restart found uncommitted are left out of its verdict (R5).
     DeadNotNamed,
     /// A flag that cannot be set goes unsaid (R6).
     FailureUnsaid,

@@ -20,7 +20,7 @@ use super::{
 use crate::shadow::flash::Fault;
 
 impl<D: Nand> RecordStore<D> {
-    /// Collects the best victim; whether there was something to gain.
+    /// Collects the best victim; whether there was room to gain.
     pub(super) fn collect_one(&mut self) -> Result<bool, ShadowError> {
         for _ in 0..ATTEMPTS {
             let Some(victim) = self.blocks.victim() else { return Ok(false) };
@@ -46,7 +46,7 @@ impl<D: Nand> RecordStore<D> {
         self.flash.work = Work::Collection;
         let result = self.empty_and_erase(block);
         self.flash.work = work;
-        // Collections occupy dies; a caller that asked for room waits for those dies alone.
+        // Collections occupy dies; a caller that asked for room waits for these dies alone.
         self.flash.device.resume_at(issued_ns);
         match result {
             Ok(()) => {

@@ -50,7 +50,7 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// Who is committed under AFC once all flags say so leaves nothing to others.
+    /// A transaction committed under AFC leaves nothing to others once all its flags say so.
     fn forget_flagged(&mut self, xid: GroupId) {
         let is_empty = self.table.get(xid).is_some_and(|entry| entry.members.is_empty());
         if self.options.flags == Flags::Afc || is_empty {
@@ -58,7 +58,7 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Whether something of the transaction is on flash.
+    /// Whether a member of the transaction is on flash.
     #[must_use]
     pub fn has_members(&self, xid: GroupId) -> bool {
         self.table.get(xid).is_some_and(|entry| !entry.members.is_empty())

@@ -141,7 +141,7 @@ impl Verdict {
     }
 }
 
-/// The log as it is written.
+/// The log under writing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     /// Its blocks, with the number of the first page in each.
@@ -372,7 +372,7 @@ pub(super) fn read(pages: &[LogPage]) -> Option<Said> {
     Some(Said { epoch: epoch_of(first.number), verdict, batches })
 }
 
-/// The bytes of the batch that begins with page `number`, if all of it is there.
+/// The bytes of the batch that begins with page `number`, if the whole batch is there.
 fn batch_at(pages: &BTreeMap<u64, &LogPage>, number: u64) -> Option<Vec<u8>> {
     let first = pages.get(&number)?;
     (first.index == 0).then_some(())?;

@@ -14,7 +14,7 @@ use super::{Flag, LogicalPage, NOWHERE, RESERVE, RecordStore, ShadowError, State
 /// Programs of one unit that may fail before the store gives up.
 pub(super) const ATTEMPTS: u32 = 4;
 
-/// Victims that one opened block may ask for, unless room is short.
+/// Victims that one opened block may ask for while room is not short.
 const VICTIMS_MAX: u32 = 8;
 
 /// One block in so many is never filled, however few there are.
@@ -26,7 +26,7 @@ const LOG_SHARE: u32 = 32;
 /// Free blocks that hosts leave to the log.
 const LOG_RESERVE: u32 = 2;
 
-/// Who writes.
+/// Writers, each with blocks of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Hosts,
@@ -97,7 +97,7 @@ impl<D: Nand> RecordStore<D> {
         let good = self.blocks.good_count();
         let dies = self.flash.sizes.geometry.die_count;
         let kept = (u64::from(good) * u64::from(self.options.reserve_percent)).div_ceil(100);
-        // Collection needs something to gain.
+        // Collection needs room to gain.
         let least = self.kept(Line::Hosts) + 2 * dies + self.log_budget() + 1 + good / SLACK;
         let kept = u32::try_from(kept).unwrap_or(good).max(least);
         good.saturating_sub(kept) * self.flash.sizes.units_per_block
@@ -165,7 +165,7 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Collects before numbers of the log are given: a collection may have to say something there.
+    /// Collects before numbers of the log are given: a collection may have to write a record there.
     pub(super) fn make_room_for_log(&mut self) -> Result<(), ShadowError> {
         if self.blocks.free_count() <= self.kept(Line::Hosts) {
             self.make_room()?;

@@ -6,7 +6,7 @@
 //!
 //! 1. [`RecordStore::mount`]: every block is looked at, the log is read, an epoch is taken (R4).
 //!    Blocks of restarts that gave no verdict are emptied: nothing in them counts.
-//! 2. [`RecordStore::judge`]: who committed, hence which versions are needed.
+//! 2. [`RecordStore::judge`]: which transactions committed, hence which versions are needed.
 //! 3. [`RecordStore::rebuild`]: the engine writes pages whose needed versions may have been in
 //!    flight at the cut ([`RecordStore::restless_pages`]), and pages that lack records of the log.
 //! 4. [`RecordStore::finish_restart`]: the verdict. Only then is anything erased.
@@ -17,8 +17,8 @@
 //! - **M2** A unit of an earlier epoch in a block without a summary counts only if the block was
 //!   adopted: the restart before did not see other units, and they may prove a commit that it has
 //!   denied.
-//! - **M3** Where two copies of a version stand, both in blocks without a summary, an erase may have
-//!   been cut in one of them: the page is rewritten.
+//! - **M3** Where two copies of a version stand, both in blocks without a summary, an erase may
+//!   have been cut in one of the two blocks: the page is rewritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -590,7 +590,7 @@ impl<D: Nand> RecordStore<D> {
         &self.report
     }
 
-    /// The fact that flags prove.
+    /// Protocol of the flags.
     #[must_use]
     pub const fn flags(&self) -> Flags {
         self.options.flags

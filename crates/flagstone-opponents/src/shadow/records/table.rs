@@ -77,7 +77,7 @@ impl Table {
         self.0.get(&xid).map_or(Standing::Committed, |entry| entry.standing)
     }
 
-    /// Who aborted and has something on flash.
+    /// Aborted transactions with members on flash.
     pub(super) fn aborted(&self) -> impl Iterator<Item = GroupId> + '_ {
         let aborted = self.0.iter().filter(|(_, entry)| entry.standing == Standing::Aborted);
         aborted.map(|(xid, _)| *xid)

@@ -1,6 +1,6 @@
-//! Goal: versions that several transactions share stay as long as any of them needs them. Method:
-//! small stores on a simulated chip, looked at before and after restarts; that no power cut harms
-//! them is shown by the crash exploration of the engine above.
+//! Goal: versions that several transactions share stay as long as any of these transactions needs
+//! them. Method: small stores on a simulated chip, looked at before and after restarts; that no
+//! power cut harms them is shown by the crash exploration of the engine above.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn mounted(store: &RecordStore<SimNand>, how: Restart) -> (RecordStore<SimNand>,
     empty.found(how).unwrap()
 }
 
-/// The rest of a restart, when nothing of the log commits anybody.
+/// The rest of a restart, when the log commits no transaction.
 fn restarted(mut store: RecordStore<SimNand>) -> RecordStore<SimNand> {
     store.judge(&BTreeSet::new()).unwrap();
     for page in store.restless_pages() {
@@ -58,7 +58,7 @@ fn restarted(mut store: RecordStore<SimNand>) -> RecordStore<SimNand> {
     store
 }
 
-/// The power goes, and nothing of the log commits anybody. Both ways of restart find the same.
+/// The power goes, and the log commits no transaction. Both ways of restart find the same.
 fn reopen(store: &RecordStore<SimNand>) -> RecordStore<SimNand> {
     let both = [Restart::Scan, Restart::Summaries];
     let [scanned, store] = both.map(|how| restarted(mounted(store, how).0));
@@ -131,7 +131,7 @@ fn collections_move(mut store: RecordStore<SimNand>) {
     store.commit_by_flags(one).unwrap();
     store.commit_by_flags(three).unwrap();
     collect_all(&mut store);
-    // Places of the erased are given again: nobody's members may be thought to stand there.
+    // Places of the erased are given again: no transaction's members may be thought to stand there.
     for entry in [one, two, three].iter().filter_map(|xid| store.table.get(*xid)) {
         for member in &entry.members {
             let unit = store.units.get(&(member.at / SLOT_STRIDE));

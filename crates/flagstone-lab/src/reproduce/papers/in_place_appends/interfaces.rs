@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     /// Goal: a drive that sees only whole pages appends as a host does that asks for appends.
-    /// Method: the figure on two branches; prints what it measured.
+    /// Method: the figure on two branches; prints the measurements.
     #[test]
     fn both_interfaces_append_alike() {
         let sizes = Sizes { branches: 2, dies: 1, steady_txns: 3_000 };
