@@ -4,10 +4,10 @@
 //! Owns the list of policies, the runs, the table and its files. Never knows how a policy works.
 //!
 //! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same requests.
-//!   BFTL, which needs more pages, has a chip that they fill no more than asked.
+//!   BFTL needs more pages, and has a chip that they fill to no more than the fill asked for.
 //! - **C2** Flash time is the device's time for every read, program and erase of the window, for
 //!   any cause; commits do not wait for the log, as in the papers, but its programs count.
-//! - **C3** Of equal seeds everything is equal but the time that the processor takes.
+//! - **C3** Equal seeds give equal results, except for processor time.
 
 mod files;
 mod ladder;

@@ -31,10 +31,10 @@
 //!   outlives a merge.
 //! - **I3** In the recovery variant a record counts when its transaction is in the status list; all its
 //!   sectors are programmed before its status is. An entry stays while a sector refers to it.
-//! - **I4** Restart relies on nothing that may have been in flight: it writes the newest page, sector
-//!   or status again, and programs no cells that a cut may have touched (rule D11).
-//! - **I5** Two blocks at least are free between operations: one for a merge, and one more for the merge
-//!   that repeats one which a cut has left in doubt.
+//! - **I4** Restart never relies on a program that may have been in flight: it writes the newest
+//!   page, sector or status again, and programs no cells that a cut may have touched (rule D11).
+//! - **I5** Two blocks at least are free between operations: one for a merge, and one more to
+//!   repeat a merge that a cut has left in doubt.
 //!
 //! Chips without bad blocks only. Changes of shape count as committed at once, and a page comes
 //! back after a cut when it was given up shortly before: its user gives it up again.

@@ -1,5 +1,5 @@
-//! The main job: TPC-B on a NAND image, a power cut in the middle, and the work of two engines on
-//! the flash.
+//! The main job: TPC-B on a NAND image, a power cut in the middle, and the flash work of two
+//! engines.
 //!
 //! Owns the course of the demonstration; prints nothing. For each preset:
 //!

@@ -29,19 +29,19 @@
 //! | How is a leaf split? | In memory, as one log record that nobody undoes; pending records move along. |
 //!
 //! Invariants:
-//! - **H1** A pending record's value before is on flash, or in memory. A version carries it as pending
-//!   only when it is on flash in a version before: else one is written first that holds the value
-//!   before in its place. (The paper takes the value before from disk, which does not have it when the
-//!   last commit of the record is in the log alone.)
-//! - **H2** A version says up to which log record it is complete; it may hold more, but none that it
-//!   says it lacks is missing from the log. Redo repeats whole values, so that twice is once.
+//! - **H1** A pending record's value before is on flash, or in memory. A version carries the record
+//!   as pending only when that value is on flash in an earlier version: else a version is written
+//!   first that holds the value before in its place. (The paper takes the value before from disk,
+//!   which does not have it when the last commit of the record is in the log alone.)
+//! - **H2** A version says up to which log record it is complete; it may hold more, and the log has
+//!   every record that the version may lack. Redo repeats whole values, so that twice is once.
 //! - **H3** A page whose shape changed is written when the log has the record of that change (rule
 //!   D1).
 //! - **H4** A leaf has room for every outcome of its pending records: shrinking by one transaction
 //!   makes no room for another until it commits.
-//! - **H5** No checkpoint is taken before all pages are written that were dirty at the one before;
-//!   records older than that checkpoint may leave the log, except commit records of which a flag is
-//!   unset.
+//! - **H5** A checkpoint is taken only after all pages are written that were dirty at the
+//!   checkpoint before; records older than that earlier one may leave the log, except commit
+//!   records of which a flag is unset.
 //! - **H6** Locks go when the commit is durable (strict two-phase locking, no early release).
 //!
 //! Values must fit into a leaf; there are no savepoints.

@@ -13,11 +13,11 @@
 //! | [`Cycles::Bpcc`] | the cycle closes and no record is straddled | nothing | the records it straddles go first |
 //!
 //! - **E1** A link counts only when its target has the same transaction and was written earlier;
-//!   transaction numbers are never reused (rule D3). Without it a relocated page's old place, used
-//!   again by another transaction, is handed a flag.
+//!   transaction numbers are never reused (rule D3). Without this check a relocated page's old
+//!   place, used again by another transaction, is handed a flag.
 //! - **E2** CFC commits at its first flag: a transaction with heads of both kinds is committed. The
-//!   paper takes it for aborted, which fails beside its own garbage collection.
-//! - **E3** Restart finishes the flags of such a transaction before anything is reclaimed.
+//!   paper takes such a transaction for aborted, which fails beside its own garbage collection.
+//! - **E3** Restart finishes the flags of such a transaction before any page is reclaimed.
 //! - **E4** The copy that a relocation leaves of a running transaction's page is erased before that
 //!   transaction commits, or AFC's stale `First` outlives the commit.
 //! - **E5** A block is reclaimed as a whole: evidence that one page of a transaction leaves to

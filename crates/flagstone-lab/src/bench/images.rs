@@ -7,7 +7,7 @@
 //!   and in any order.
 //! - **G2** An image is checked and brought to rest before its first use.
 //! - **G3** Each run gets a copy of its own; blocks are shared until either side changes them.
-//! - **G4** Where only so many images are kept, one that is dropped is loaded again for who asks.
+//! - **G4** Where the number of images is limited, a dropped image is loaded again on demand.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

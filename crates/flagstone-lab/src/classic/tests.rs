@@ -86,8 +86,8 @@ fn change(machine: &Machine<SimNand>, xid: Xid, table: Table, draws: &mut Draws,
 }
 
 /// Goal: after any mix of commits, aborts, rollbacks to savepoints and restarts, the content equals
-/// a map's. Method: random changes on a chip with far less memory than data. Returns the number of
-/// changes that were appended to their page on the way.
+/// a map's. Method: random changes on a chip with far less memory than data; returns the number of
+/// changes that were appended to their page.
 fn agrees_with_a_map(chip: SimNand, config: &Config, seed: u64) -> u64 {
     let mut appends = 0;
     let mut machine = Machine::create(chip, config).unwrap();

@@ -1,8 +1,8 @@
 //! An engine of shadow pages under test, driven by one thread.
 //!
-//! Its locks are on pages, or a page takes a few writers: where one is in the way although the keys
-//! differ, the step counts as refused for want of room, and nothing is claimed of locks. A snapshot is
-//! a copy of all tables, read under shared locks, and too old from the start where a writer is in the
+//! The engine locks pages, or a page takes only a few writers: a step in the way of a writer of
+//! other keys counts as refused for want of room, and no claim is made about locks. A snapshot is a
+//! copy of all tables, read under shared locks, and too old from the start where a writer is in the
 //! way.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The chip under a store: parts, sectors, and nothing that a cut may have left behind.
+//! The chip under a store: parts and sectors, without remains of a cut.
 
 use flagstone_nand::{BlockIndex, Geometry, Nand, NandError, PhysicalPage, ProgramPart, ReadPart};
 

@@ -8,7 +8,8 @@
 //!   seed and the client: neither depends on the contents of the database. Times are logical.
 //! - **N2** A link's time names the input that wrote it last, and so does a node's: a lost commit is
 //!   seen in the row that it wrote.
-//! - **N3** The count of an id and type is that of its visible links; the index holds each link once.
+//! - **N3** The count of an id and type is the number of its visible links; the index holds each
+//!   link once.
 //!
 //! | table | key | value |
 //! | --- | --- | --- |

@@ -5,8 +5,8 @@
 //!
 //! - **C1** A transaction depends only on its inputs and the rows it reads; dates are logical times
 //!   ([`rows::Stamp`]).
-//! - **C2** Keys are big-endian columns, so that their order is that of the columns. Money is in
-//!   cents, taxes and discounts in ten-thousandths: sums are exact.
+//! - **C2** Keys are big-endian columns, so that keys sort as their columns do. Money is in cents,
+//!   taxes and discounts in ten-thousandths: sums are exact.
 //! - **C3** Columns that change and have a fixed size come first in their row, so that a change is
 //!   a patch of few bytes. Only the data of a customer with bad credit change their size.
 //! - **C4** The specification's consistency conditions hold whenever no transaction is in flight,

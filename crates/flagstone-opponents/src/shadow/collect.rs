@@ -2,10 +2,12 @@
 //!
 //! Owns the order of a collection (H3, H4). [`crate::evidence`] decides which flags are handed on.
 //!
-//! V1. Flags first, while nothing has changed: a flag that cannot be set leaves the block as it was.
+//! V1. Flags first, while nothing has changed: a flag that cannot be set leaves the block as it
+//!     was.
 //! V2. A victim is taken only when the free room holds all its units that stay, so its collection
-//! always finishes. V3. A flag that is set although the page which links to it still stands may
-//! have been in flight: it is programmed again.
+//!     always finishes.
+//! V3. A flag that is set although the page which links to it still stands may have been in flight:
+//!     it is programmed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -7,9 +7,10 @@
 //!     one after it.
 //! C2. A page written twice by one transaction gives two copies of one record; the later revision
 //!     is the one that counts. Nothing closes the cycle before the later copy is complete.
-//!     C3. SCC: before a page is written, its uncommitted records and the records that name it are
-//!     erased. C4. BPCC: a superseded record that straddles an uncommitted one stays (is *held*)
-//!     until the uncommitted one is erased.
+//! C3. SCC: before a page is written, its uncommitted records and the records that name it are
+//!     erased.
+//! C4. BPCC: a superseded record that straddles an uncommitted one stays (is *held*) until the
+//!     uncommitted one is erased.
 
 use std::collections::{BTreeMap, BTreeSet};
 

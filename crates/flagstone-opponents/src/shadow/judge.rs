@@ -1,6 +1,6 @@
 //! Which transactions the pages on flash prove committed, and which pages count.
 //!
-//! Owns the second step of a restart. The proof itself is that of [`crate::evidence`].
+//! Owns the second step of a restart. The proof itself is in [`crate::evidence`].
 //!
 //! J1. A summary holds flags as first written, and may name pages that a half-done erase took. So
 //!     CFC reads the flags of heads again, and all where no head is `True`; AFC reads all; and of

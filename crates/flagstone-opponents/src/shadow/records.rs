@@ -18,8 +18,8 @@
 //! | committed | the log has its commit record, or its members' flags prove it ([`Flags`]) |
 //! | decided by a restart | it is of an earlier epoch: committed unless the log's verdict names it |
 //!
-//! - **R1** A version is needed while it is the newest of its page, or the `back` of a needed one
-//!   that has a member which is not committed, or has a member that runs.
+//! - **R1** A version is needed while it is the newest of its page, while it has a running member,
+//!   or while it is the `back` of a needed version with an uncommitted member.
 //! - **R2** A version with members is programmed once the version that it leads back to is complete;
 //!   AFC's members after the first once the first is (rule H2 of the page-level store).
 //! - **R3** A transaction commits when its members are complete. By its record: when that is durable;

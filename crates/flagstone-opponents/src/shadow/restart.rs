@@ -24,8 +24,8 @@
 //!     page of its transaction is erased, and before the erase of its own block, which may leave
 //!     the unit (rule E6). A block that holds only such a unit is erased first. A place that shows
 //!     nothing takes no flag, because the number of its programs is unknown: marks name the place
-//!     until its block is erased, and a unit that appears there belongs to no transaction. R2. No
-//!     flag is programmed where an erase may have been cut: a block that shows a cut erase takes
+//!     until its block is erased, and a unit that appears there belongs to no transaction.
+//! R2. No flag is programmed where an erase may have been cut: a block that shows a cut erase takes
 //!     none, and a block with too few pages to show one was open. From step 6 on no flag goes into
 //!     such blocks, and the next restart finds no flag there that it has to program again.
 

@@ -4,8 +4,9 @@
 //!
 //! V1. Flags first, while nothing has changed.
 //! V2. A victim is taken only when the free room holds all its units that stay, so its collection
-//! always finishes. V3. A copy keeps its version and the links of its members; members that
-//! committed are left out: their writes are plain content from then on.
+//!     always finishes.
+//! V3. A copy keeps its version and the links of its members; members that committed are left out:
+//!     their writes are plain content from then on.
 
 use std::collections::BTreeSet;
 

@@ -4,9 +4,9 @@
 //! engine's.
 //!
 //! L1. A batch counts when all its pages are there; the log is the sequence without a gap from the
-//!     start that the last verdict names. L2. The start never passes a commit record of which a
-//!     flag is unset (R3), nor the last verdict. L3. Pages of an epoch count only when the epoch
-//!     has a verdict (R5).
+//!     start that the last verdict names.
+//! L2. The start never passes a commit record of which a flag is unset (R3), nor the last verdict.
+//! L3. Pages of an epoch count only when the epoch has a verdict (R5).
 //!
 //! ```text
 //! 0 kind   1..3 number in the batch   3..5 pages of the batch   5..10 start   10..12 bytes   12.. bytes

@@ -3,7 +3,7 @@
 //! Owns the transaction table: running transactions, the outcome of ended ones, and the places of
 //! their members. Never touches the device. A transaction without an entry is committed.
 //!
-//! T1. A member's address is that of its unit times [`SLOT_STRIDE`], plus its slot.
+//! T1. A member's address is its unit's address times [`SLOT_STRIDE`], plus its slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
