@@ -34,7 +34,8 @@ pub use ladder::{STEPS, Step};
 /// Name of the engine that the others are compared with.
 pub const DEFAULT: &str = "flagstone";
 
-/// The workloads: between the ratios of reads and writes of Lazy-Split LRU's figure 7 lies nothing else.
+/// The workloads; no other one lies between the ratios of reads and writes of Lazy-Split LRU's
+/// figure 7.
 const WORKLOADS: [Dialect; 9] = [
     Dialect::WQueryInsert,
     Dialect::WUpdateInsert,

@@ -220,9 +220,9 @@ pub struct Model {
     snapshots: BTreeMap<SlotIndex, Vec<Contents>>,
     /// Contents of kept snapshots.
     kept: BTreeMap<String, Contents>,
-    /// One that a cut may have kept from being there, or from being gone (M6).
+    /// A snapshot whose keeping or dropping a cut may have undone (M6).
     kept_perhaps: Option<(String, Contents)>,
-    /// The last restart showed it: it is there once the session has written.
+    /// The last restart showed that snapshot: it is there once the session has written.
     kept_shown: bool,
 }
 
@@ -471,7 +471,7 @@ impl Model {
             (Some((name.to_owned(), self.visible.clone())), false);
     }
 
-    /// It is kept, and with it every commit durable.
+    /// The snapshot is kept, and every commit is durable with it.
     pub fn keep_done(&mut self) {
         self.kept.extend(self.kept_perhaps.take());
         self.all_durable();

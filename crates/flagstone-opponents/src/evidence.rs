@@ -63,7 +63,7 @@ pub struct Shadow<A> {
     pub version: Version,
     /// Transaction that wrote it.
     pub xid: GroupId,
-    /// Its number among the programs of its transaction: copies have that of their original.
+    /// Its number among the programs of its transaction: copies have their original's.
     pub order: u32,
     /// Page that the transaction wrote before it.
     pub link: Option<A>,

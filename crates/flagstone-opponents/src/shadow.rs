@@ -102,7 +102,7 @@ pub struct ShadowStore<D> {
     doomed: BTreeSet<BlockIndex>,
     /// A restart is emptying them, and has left their evidence elsewhere.
     is_emptying: bool,
-    /// A restart that was cut had got so far.
+    /// The restart before was cut while it emptied them.
     was_emptying: bool,
     /// Places in which a unit may appear that must stay unseen.
     hidden: Vec<Hidden>,
@@ -272,7 +272,7 @@ impl<D: Nand> ShadowStore<D> {
         xid
     }
 
-    /// Reads a page as `xid` sees it, or as it was committed last; whether it exists.
+    /// Reads a page as `xid` sees it, or as it was committed last; tells whether the page exists.
     ///
     /// # Errors
     ///
@@ -444,7 +444,7 @@ impl<D: Nand> ShadowStore<D> {
         self.blocks.drop_live(self.flash.sizes.block_of(at));
     }
 
-    /// The newest committed unit of a page is another one now.
+    /// Makes a unit the newest committed one of its page.
     fn remap(&mut self, written: &Written) {
         let page = written.note.page;
         let old = std::mem::replace(&mut self.map[page.0 as usize], written.at);

@@ -29,7 +29,7 @@ const CHIPS_MAX: u32 = 8;
 pub struct Setup<'a> {
     /// Profile of the chip.
     pub profile: &'a Profile,
-    /// Its blocks, as for the engines. It gets more where it would be fuller than `fill`.
+    /// Blocks of the chip, as for the engines; more where the chip would be fuller than `fill`.
     pub block_count: u32,
     /// Live pages over pages for data at the end, at most.
     pub fill: f64,

@@ -720,8 +720,8 @@ impl Engine {
         }
     }
 
-    /// Whether undoing all that runs, a change undone by `newest` too, finds room in the leaf `image`
-    /// that it is made in (A7).
+    /// Whether undoing all running transactions, and a change undone by `newest`, finds room in the
+    /// leaf `image` (A7).
     pub(super) fn leaves_owed_room(
         &self,
         xid: Xid,

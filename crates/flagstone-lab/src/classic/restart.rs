@@ -211,7 +211,7 @@ impl Restart {
         };
         let first = if self.mount.full_scan { 0 } else { start.page() };
         let first = first.max(self.mount.log_pages.start);
-        // The second pass takes the copies of the tail too: it may not read any more itself.
+        // The second pass takes the copies of the tail, too: the tail itself may not read any more.
         let last = self.mount.log_pages.end.max(space.log_range().end);
         let mut bytes = Vec::new();
         for page in space.log_numbers(first..last) {

@@ -82,7 +82,7 @@ impl Base {
         space.log_place(report.log_suspect?)
     }
 
-    /// Says so when a content that is not the newest is an older one: commits were lost unnoticed.
+    /// Reports contents that equal an older state: commits were lost unnoticed.
     fn explain<S: Subject<ChipRig>>(&self, trial: &Trial, chip: SimNand) -> Option<Violation> {
         let found = guarded(|| {
             let opened = S::open(trial.rig(chip), &trial.setup);
@@ -115,7 +115,7 @@ pub struct Trial {
     pub seed: u64,
     /// Threads.
     pub threads: usize,
-    /// Every how many cases one is tried; 1 tries all.
+    /// Stride over the cases; 1 tries all.
     pub stride: usize,
 }
 
@@ -141,7 +141,7 @@ impl Trial {
         self.after_script_and::<S>(Op::Reopen)
     }
 
-    /// A chip on which the script has run to its end, as power that is lost then leaves it: its log has commits that no
+    /// A chip as a power cut leaves it after the script and a commit: its log has commits that no
     /// checkpoint covers.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Trial {
         self.after_script_and::<S>(Op::Commit(SlotIndex(0), Durability::Immediate))
     }
 
-    /// A chip on which the script has run to its end, and one step more, as it is then.
+    /// A chip as it stands after the script and one more step.
     fn after_script_and<S: Subject<ChipRig>>(&self, last: Op) -> Result<Base, Violation> {
         let rig = self.rig(self.chip.clone());
         let mut history = Vec::new();

@@ -155,7 +155,7 @@ const WAYS: [Way; 39] = [
 /// Of these, how many take a second or two each.
 const WAYS_AT_A_GLANCE: usize = 4;
 
-/// Times that these are drawn, at most: a bug ends the hunt for it.
+/// Times that these ways are drawn, at most: a hunt ends when its bug is found.
 const ROUNDS_AT_A_GLANCE: u64 = 6;
 
 /// Few flushes: merges meet commits that are not durable.
@@ -174,7 +174,7 @@ const DEFERRED: Mix = Mix {
     kept: 0,
 };
 
-/// Everybody at the same few keys: readers meet commits that are not durable.
+/// All transactions at the same few keys: readers meet commits that are not durable.
 const HOT: Mix = Mix {
     changes: 60,
     reads: 60,

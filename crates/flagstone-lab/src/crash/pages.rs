@@ -1,7 +1,7 @@
 //! An engine of shadow pages under test, driven by one thread.
 //!
-//! The engine locks pages, or a page takes only a few writers: a step in the way of a writer of
-//! other keys counts as refused for want of room, and no claim is made about locks. A snapshot is a
+//! The engine locks pages, or a page takes only a few writers: a step that a writer of other keys
+//! blocks counts as refused for want of room, and no claim is made about locks. A snapshot is a
 //! copy of all tables, read under shared locks, and too old from the start where a writer is in the
 //! way.
 

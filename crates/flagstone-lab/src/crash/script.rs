@@ -70,7 +70,7 @@ pub enum Op {
     Commit(SlotIndex, Durability),
     /// Aborts.
     Abort(SlotIndex),
-    /// Puts every key of a table within one transaction, larger than memory, and stays open.
+    /// Puts every key of a table within one transaction, larger than memory, and leaves it open.
     Fill(SlotIndex, TableIndex, Size),
     /// Opens a snapshot.
     SnapshotOpen(SlotIndex),
@@ -130,7 +130,7 @@ pub struct Mix {
     pub upkeep: u8,
     /// Of the commits, how many in 256 are deferred.
     pub deferred: u8,
-    /// Of the keys, how many in 256 are among a few that everybody goes to.
+    /// Of the keys, how many in 256 are among a few that all transactions use.
     pub hot: u8,
     /// Checkpoints that are only begun, and pieces of background work.
     pub pieces: u8,

@@ -83,7 +83,7 @@ fn with_units(options: Options, below: &mut impl FnMut(u64) -> u64) -> Options {
     }
 }
 
-/// Bytes of a page of the tiny chips, which the memory that is drawn is counted in.
+/// Bytes of a page of the tiny chips: the unit of the drawn memory.
 const PAGE_SIZE: u32 = 512;
 
 /// Logical pages that memory holds at least; see [`Options::require`].

@@ -30,7 +30,7 @@ const CALLS_MAX: u64 = 50_000_000;
 pub struct Load {
     /// Operations without an end.
     pub mix: Mix,
-    /// Bytes of each row that is put first, all but the keys that everybody goes to; 0 for none.
+    /// Bytes of each row that is put first, all but the hot keys; 0 for none.
     pub row_size: usize,
 }
 

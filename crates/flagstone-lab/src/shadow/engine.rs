@@ -85,7 +85,7 @@ pub struct Engine {
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
     transactions: BTreeMap<Xid, Transaction>,
-    /// Whose change a page carries that is not committed.
+    /// Transaction whose uncommitted change each page carries.
     owners: HashMap<LogicalPage, Xid>,
     numbers: Numbers,
     xid_next: u64,

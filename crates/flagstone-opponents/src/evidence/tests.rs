@@ -21,7 +21,7 @@ use std::string::String;
 pub(super) enum Verdict {
     /// All states were seen, and are right.
     Holds(usize),
-    /// So many were seen, and are right; there are more.
+    /// This many states were seen, and are right; there are more.
     Cut(usize),
     /// A state is wrong; the number of states before it.
     Fails(usize),

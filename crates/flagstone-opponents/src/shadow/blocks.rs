@@ -23,7 +23,7 @@ use flagstone_space::{BlockReport, BlockState};
 /// Use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Holds nothing that counts; `clean` when it was erased in this session (B2).
+    /// Holds no unit that counts; `clean` when it was erased in this session (B2).
     Free {
         clean: bool,
     },

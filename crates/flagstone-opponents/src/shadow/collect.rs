@@ -49,7 +49,7 @@ pub(super) enum Copied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handed {
     All,
-    /// A page of the block does not take one.
+    /// A page of the block does not take its flag.
     Refused(GroupId, BlockIndex),
 }
 
@@ -118,7 +118,7 @@ impl<D: Nand> ShadowStore<D> {
         }
         let (first, end) = self.flash.sizes.range_of(block);
         let has_runners = !self.table.runners_in(first, end).is_empty();
-        // Copies stay on the victim's die, where there is room: the others go on for hosts.
+        // Copies stay on the victim's die, where there is room: the other dies go on for hosts.
         let die = self.flash.sizes.geometry.die_of(block);
         let mut end_ns = flagged_ns;
         for unit in &units {
@@ -198,7 +198,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(notes.into_iter().map(written).collect())
     }
 
-    /// Notes in a block's summary, if it has one that reads.
+    /// Notes in a block's summary, if the block has a readable one.
     pub(super) fn read_summary(
         &mut self,
         block: BlockIndex,
@@ -224,7 +224,7 @@ impl<D: Nand> ShadowStore<D> {
         }
     }
 
-    /// Moves a unit that stays; when its copy is complete.
+    /// Moves a unit that stays; gives the time at which its copy is complete.
     pub(super) fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
         if matches!(self.place_of(unit), Place::Dead | Place::Mark) {
             return Ok(self.write_again(unit, &[], Copied::Settled)?.1);

@@ -18,7 +18,7 @@ use flagstone_space::{GroupId, LogicalPage};
 /// Outcome of setting a transaction's flags.
 enum Flagged {
     All,
-    /// A page of the block does not take one.
+    /// A page of the block does not take its flag.
     Refused(BlockIndex),
 }
 

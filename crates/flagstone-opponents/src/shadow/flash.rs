@@ -160,7 +160,7 @@ impl<D: Nand> Flash<D> {
         tally
     }
 
-    /// Programs one page with its note; when it is complete.
+    /// Programs one page with its note; gives the time at which the program is complete.
     pub(super) fn program_page(
         &mut self,
         number: u32,
@@ -177,7 +177,7 @@ impl<D: Nand> Flash<D> {
         Ok(done.end_ns)
     }
 
-    /// Programs the parts of a unit; when the last one is complete.
+    /// Programs the parts of a unit; gives the time at which the last one is complete.
     pub(super) fn program_unit(
         &mut self,
         at: u32,
@@ -345,7 +345,7 @@ impl<D: Nand> Flash<D> {
         Ok(matches!(self.peek(at)?, RawNote::Found(_, found, _) if found == flag))
     }
 
-    /// Erases a block; when it is complete.
+    /// Erases a block; gives the time at which the erase is complete.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, NandError> {
         let issued_ns = self.now();
         let done = self.device.erase(block)?;

@@ -153,7 +153,8 @@ impl<D: Nand> ShadowStore<D> {
         self.restart_floor.is_none_or(|floor| note.owner >= floor)
     }
 
-    /// Has flags that may have been in flight programmed again, as they are taken now (J2).
+    /// Lists flags that may have been in flight: they are programmed again, as they are taken now
+    /// (J2).
     fn doubt_flags(
         &self,
         flags: Flags,
@@ -211,7 +212,7 @@ impl<D: Nand> ShadowStore<D> {
         let linked = |unit: &&Written| unit.note.link != unit.note.page.0;
         let linking: BTreeSet<LogicalPage> =
             units.iter().filter(linked).map(|unit| unit.note.page).collect();
-        // A record that names itself, of a page that nothing else concerns, is a closed cycle.
+        // A record that names itself is a closed cycle where no other record concerns its page.
         let is_plain = |page: LogicalPage| !named.contains(&page) && !linking.contains(&page);
         let records: Intentions = units
             .iter()

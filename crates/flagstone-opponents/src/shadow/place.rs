@@ -363,8 +363,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Erases a block that holds nothing that counts; when it is complete. A block that fails is
-    /// marked bad.
+    /// Erases a block without units that count; gives the time at which the erase is complete. A
+    /// block that fails is marked bad.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         let is_failing = self.failing.contains(&block);
         if !is_failing {

@@ -308,8 +308,8 @@ impl<D: Nand> RecordStore<D> {
         self.flash.device
     }
 
-    /// First number for transactions, and half an order of log records: the epoch's, which nothing
-    /// had before (R4). The engine counts on from it.
+    /// The epoch's first number for transactions, and upper half of the order of log records: no
+    /// earlier epoch had it (R4). The engine counts on from it.
     #[must_use]
     pub const fn first_xid(&self) -> GroupId {
         GroupId((self.epoch << EPOCH_SHIFT) + 1)

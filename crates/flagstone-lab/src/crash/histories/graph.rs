@@ -426,7 +426,7 @@ impl Graph {
     fn find_cycle(&self) -> Option<Anomaly> {
         let before = self.tangled();
         let mut node = before.iter().position(|edge| edge.is_some())?;
-        // Every node here has one before it: going back long enough is going round.
+        // Every node here has a predecessor: a walk back long enough enters a circle.
         let step = |node: usize| before[node].map(|(NodeIndex(from), edge)| (from, edge));
         for _ in 0..before.len() {
             node = step(node)?.0;

@@ -18,7 +18,7 @@ const LINK_HEAD: usize = 13;
 /// Bytes of a node's row before its data.
 const NODE_HEAD: usize = 20;
 
-/// Whom a link goes from and to, and of which type it is: 0 or 1.
+/// The ids that a link goes from and to, and its type: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkKey {
     /// Type, from 0.

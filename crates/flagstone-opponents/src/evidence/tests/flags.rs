@@ -283,7 +283,7 @@ impl Chip {
             && !twins.any(|twin| twin.flag == Flag::True)
     }
 
-    /// The next flag to be programmed before `going` go, of which nothing is needed.
+    /// The next flag to be programmed before the pages `going` go, none of which is needed.
     fn before_reclaim(&self, going: &[&Page]) -> Option<(u8, Flag)> {
         let committed = self.committed();
         // A stale copy of a running transaction's page needs nothing.
@@ -323,7 +323,7 @@ impl Chip {
         next.filter(|next| next.flag != Flag::True).map(|next| (next.at, Flag::True)).collect()
     }
 
-    /// Flags first, then the erase of a block of which nothing is needed.
+    /// Flags first, then the erase of a block without needed pages.
     fn reclaim(&self, out: &mut Vec<Self>) {
         for block in self.slots.chunks(usize::from(self.scope.pages_per_block)) {
             let pages: Vec<&Page> = block.iter().flatten().collect();

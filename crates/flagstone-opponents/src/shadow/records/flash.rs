@@ -150,7 +150,8 @@ impl<D: Nand> Flash<D> {
         tally
     }
 
-    /// Programs one page with its note and the flags that it begins with; when it is complete.
+    /// Programs one page with its note and its first flags; gives the time at which the program is
+    /// complete.
     pub(super) fn program_page(
         &mut self,
         number: u32,
@@ -178,7 +179,7 @@ impl<D: Nand> Flash<D> {
         Ok(done.end_ns)
     }
 
-    /// Programs the parts of a unit; when the last one is complete.
+    /// Programs the parts of a unit; gives the time at which the last one is complete.
     pub(super) fn program_unit(
         &mut self,
         at: u32,
@@ -316,7 +317,7 @@ impl<D: Nand> Flash<D> {
         Ok(flags.get(slot) == Some(&flag) || self.bugs.has(RecordBug::FlagNotVerified))
     }
 
-    /// Erases a block; when it is complete.
+    /// Erases a block; gives the time at which the erase is complete.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, NandError> {
         let issued_ns = self.now();
         let done = self.device.erase(block)?;

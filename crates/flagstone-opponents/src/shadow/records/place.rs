@@ -215,7 +215,8 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// Programs a unit where its line goes on; where, and when it is complete.
+    /// Programs a unit where its line goes on; gives its place, and the time at which it is
+    /// complete.
     pub(super) fn put(
         &mut self,
         line: Line,
@@ -290,8 +291,8 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Erases a block that holds nothing that counts; when it is complete. A block that fails is
-    /// marked bad.
+    /// Erases a block without units that count; gives the time at which the erase is complete. A
+    /// block that fails is marked bad.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         self.adopted.remove(&block);
         if !self.failing.contains(&block) {

@@ -113,8 +113,9 @@ impl Around {
 }
 
 impl<D: Nand> RecordStore<D> {
-    /// Opens the store that is on a device, as far as its log: the batches that count. Its pages are
-    /// found as `how` says; the header of a unit stands in its first page, so a scan reads that.
+    /// Opens the store that is on a device, as far as its log: the batches that count. The store's
+    /// pages are found as `how` says; the header of a unit stands in its first page, so a scan
+    /// reads that.
     ///
     /// # Errors
     ///
