@@ -1,9 +1,9 @@
 //! BFTL, an opponent of indexes that defer their updates.
 //!
-//! Wu, Chang and Kuo, "An efficient B-tree layer for flash-memory storage systems" (RTCSA 2003). A layer
-//! between a B-tree and the translation layer: a change of a node is an *index unit*, units wait in a
-//! *reservation buffer*, and a full buffer is packed into pages, units of several nodes in each. The
-//! *node translation table* lists the pages that hold units of a node.
+//! Wu, Chang and Kuo, "An efficient B-tree layer for flash-memory storage systems" (RTCSA 2003). A
+//! layer between a B-tree and the translation layer: a change of a node is an *index unit*, units
+//! wait in a *reservation buffer*, and a full buffer is packed into pages, units of several nodes
+//! in each. The *node translation table* lists the pages that hold units of a node.
 //!
 //! ```text
 //! page     groups 2 │ group │ group │ …                  as the space floor's payload
@@ -28,7 +28,8 @@
 //! Invariants:
 //! - **B1** A node is the content of its listed pages, oldest first, then of its units in the
 //!   buffer; a copy in memory equals these.
-//! - **B2** The first page of a list holds a base. A base takes the place of all that was listed before.
+//! - **B2** The first page of a list holds a base. A base takes the place of all that was listed
+//!   before.
 //! - **B3** A list is no longer than its bound.
 //! - **B4** A page is written again only when no list names it.
 //!

@@ -3,8 +3,9 @@
 //!
 //! Owns the list of policies, the runs, the table and its files. Never knows how a policy works.
 //!
-//! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same requests.
-//!   BFTL needs more pages, and has a chip that they fill to no more than the fill asked for.
+//! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same
+//!   requests. BFTL needs more pages, and has a chip that they fill to no more than the fill asked
+//!   for.
 //! - **C2** Flash time is the device's time for every read, program and erase of the window, for
 //!   any cause; commits do not wait for the log, as in the papers, but its programs count.
 //! - **C3** Equal seeds give equal results, except for processor time.
@@ -47,15 +48,15 @@ const WORKLOADS: [Dialect; 9] = [
     Dialect::Aggregation,
     Dialect::Oltp,
 ];
-/// Memory of the workloads on names: 36 pages of 2 KiB by the count of the lazy-update paper, 18 nodes and
-/// 3,072 requests of 35 bytes.
+/// Memory of the workloads on names: 36 pages of 2 KiB by the count of the lazy-update paper, 18
+/// nodes and 3,072 requests of 35 bytes.
 const NAMES_MEMORY: usize = 18 * 2048 + 3072 * 35;
 /// Memory of the others, as a share of the bytes loaded.
 const MEMORY_SHARE: f64 = 0.1;
 /// Live pages of the data region: collection runs.
 const FILL: f64 = 0.8;
-/// The same for names, which are loaded in order: their leaves are full, so that the first inserts halve
-/// them, and the chip is sized for leaves that are ln 2 full.
+/// The same for names, which are loaded in order: their leaves are full, so that the first inserts
+/// halve them, and the chip is sized for leaves that are ln 2 full.
 const NAMES_FILL: f64 = 0.6;
 
 /// BFTL as in its paper, with a larger buffer, and with every request durable before it returns.

@@ -44,7 +44,8 @@ const FILL: f64 = 0.7;
 /// Changed rows of the measured window, and before it, at the full size.
 const WINDOW_ROWS: u32 = 500_000;
 
-/// A transaction changes at most one of so many parts of the table: the quick runs leave the largest out.
+/// A transaction changes at most one of so many parts of the table: the quick runs leave the
+/// largest out.
 const LARGEST_SHARE: u32 = 16;
 
 /// Rows of one commit while the table is filled.

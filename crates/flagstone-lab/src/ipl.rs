@@ -27,8 +27,8 @@
 //! Invariants:
 //! - **I1** A block is a unit's current one when it is complete and of the newest life: every page that
 //!   its merge wrote is whole. The block before it is not erased until then.
-//! - **I2** Each block begins a life of its own; sectors name the life that they belong to, so that none
-//!   outlives a merge.
+//! - **I2** Each block begins a life of its own; sectors name the life that they belong to, so that
+//!   none outlives a merge.
 //! - **I3** In the recovery variant a record counts when its transaction is in the status list; all its
 //!   sectors are programmed before its status is. An entry stays while a sector refers to it.
 //! - **I4** Restart never relies on a program that may have been in flight: it writes the newest

@@ -12,9 +12,9 @@
 //!   during the recovery must find the same.
 //! - **M4** A transaction that returned as durable makes the changes it read durable (rule D8).
 //! - **M5** A snapshot sees one prefix of the commits, the same in all its reads.
-//! - **M6** A kept snapshot holds every commit before it and no other, after every restart, until it is dropped.
-//!   The state that a restart shows of a snapshot that was being kept, or dropped, stays once the
-//!   session has written.
+//! - **M6** A kept snapshot holds every commit before it and no other, after every restart, until
+//!   it is dropped. The state that a restart shows of a snapshot that was being kept, or dropped,
+//!   stays once the session has written.
 
 use std::collections::BTreeMap;
 use std::fmt;

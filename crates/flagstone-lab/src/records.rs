@@ -1,9 +1,10 @@
 //! An engine of shared shadow pages: the extended protocols of flag commit, under the same B+-tree,
 //! pool and lock table as the other engines of the lab.
 //!
-//! On et al., "Flag Commit" (TKDE 24(9), 2012), section 4: no-force with a redo log, locks on records,
-//! one flag a transaction and page. The store beneath ([`flagstone_opponents::shadow::records`]) keeps the
-//! versions, the flags and the pages of the log; this engine knows which records are whose.
+//! On et al., "Flag Commit" (TKDE 24(9), 2012), section 4: no-force with a redo log, locks on
+//! records, one flag a transaction and page. The store beneath
+//! ([`flagstone_opponents::shadow::records`]) keeps the versions, the flags and the pages of the
+//! log; this engine knows which records are whose.
 //!
 //! ```text
 //! put ─▶ lock record, place in the leaf ─▶ redo record in the log buffer, image in the pool

@@ -9,8 +9,8 @@
 //!   taken from the scatter of the slices within each half, so that a drift between the halves
 //!   does not excuse itself.
 //!
-//! Where the slices scatter much, the window cannot tell whether it drifts: it passes the rule and says little.
-//! The papers' figures take it for steady only below [`Steadiness::ALLOWED_MAX`].
+//! Where the slices scatter much, the window cannot tell whether it drifts: it passes the rule and
+//! says little. The papers' figures take it for steady only below [`Steadiness::ALLOWED_MAX`].
 
 use serde::{Deserialize, Serialize};
 

@@ -93,8 +93,8 @@ pub trait Store: Sized {
     /// Counters of the space floor since it was mounted.
     fn space_stats(&self) -> SpaceStats;
 
-    /// Tables by name, with the regions in which their pages are written at present; none where the engine
-    /// has no regions.
+    /// Tables by name, with the regions in which their pages are written at present; none where the
+    /// engine has no regions.
     ///
     /// # Errors
     ///

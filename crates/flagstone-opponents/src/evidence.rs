@@ -9,7 +9,7 @@
 //! | --- | --- | --- | --- |
 //! | [`Flags::Cfc`] | one page of the transaction is `True` | flags of all heads | committed: their links become `True` |
 //! | [`Flags::Afc`] | no page of it is `False` or `First` | nothing | aborted: another page becomes `False` |
-//! | [`Cycles::Scc`] | the cycle through its records closes | erases what is not | only superseded or uncommitted records |
+//! | [`Cycles::Scc`] | the cycle through its records closes | erases uncommitted records | only superseded or uncommitted records |
 //! | [`Cycles::Bpcc`] | the cycle closes and no record is straddled | nothing | the records it straddles go first |
 //!
 //! - **E1** A link counts only when its target has the same transaction and was written earlier;

@@ -1,7 +1,7 @@
 //! An index workload on BFTL: the requests that the engines get, one after the other, each checked.
 //!
-//! - **R1** Rows are loaded as the engines load them, then the warm-up, then the window. Counters are the
-//!   device's.
+//! - **R1** Rows are loaded as the engines load them, then the warm-up, then the window. Counters
+//!   are the device's.
 //! - **R2** The result of a query is compared with the rows that the requests before it left; at
 //!   the end, everything.
 

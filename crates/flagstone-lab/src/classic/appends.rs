@@ -43,9 +43,9 @@ pub(crate) struct Changes {
     is_flagged: bool,
 }
 
-/// Learns how many slots a table's pages are worth ([`AppendScheme::Auto`]), and whether it appends: from the
-/// share of its writes whose changes fit one record. Rows that are added do not count: the page that takes them
-/// fills, and nothing changes it any more.
+/// Learns how many slots a table's pages are worth ([`AppendScheme::Auto`]), and whether it
+/// appends: from the share of its writes whose changes fit one record. Rows that are added do not
+/// count: the page that takes them fills, and nothing changes it any more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Learned {
     /// Share of the latest writes that were small.

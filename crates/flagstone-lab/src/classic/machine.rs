@@ -252,8 +252,8 @@ impl<D: Nand> Machine<D> {
         }
     }
 
-    /// Writes a page, by an append if it takes one, if its last record is durable (A1); asks for a flush
-    /// if not.
+    /// Writes a page, by an append if it takes one, if its last record is durable (A1); asks for a
+    /// flush if not.
     fn write(&self, page: LogicalPage) -> Result<Option<Work>, EngineError> {
         let mut space = self.space();
         let mut engine = self.engine();

@@ -14,8 +14,9 @@
 //!   beside all of these operations, and one for each number of them with the last one cut, too, by
 //!   its endings in turn.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
-//!   commit, lose power between two operations, merge everything and collect, close, open again, compare again.
-//!   A database that is full may refuse the write, which is counted; it must answer all the rest.
+//!   commit, lose power between two operations, merge everything and collect, close, open again,
+//!   compare again. A database that is full may refuse the write, which is counted; it must answer
+//!   all the rest.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
 //!   contents found once must be found again.
 //! - **E4** States are independent: threads change the order of failures, never the set.

@@ -385,8 +385,8 @@ fn on_claims(target: Target, seed: u64, claiming: &Claiming) -> Result<Look, Cra
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, *depth), ops))
 }
 
-/// Large values come in between, which are logged: claims meet rows that the log has changed before, and
-/// changes afterwards.
+/// Large values come in between, which are logged: claims meet rows that the log has changed
+/// before, and changes afterwards.
 const CLAIMS_AMONG_LOGGED: Mix = Mix {
     reads: 4,
     savepoints: 0,
@@ -864,8 +864,8 @@ mod tests {
         }
     }
 
-    /// Goal (T1): histories run on the devices that the hunt has them on: one that cannot hides every bug behind it. Method:
-    /// the first few transactions of as many as a round has.
+    /// Goal (T1): histories run on the devices that the hunt has them on: one that cannot hides
+    /// every bug behind it. Method: the first few transactions of as many as a round has.
     #[test]
     fn histories_of_the_hunt_run_where_there_is_no_bug() {
         let quarry = Quarry::Engine(SeededBug::ReaderNotHeld);

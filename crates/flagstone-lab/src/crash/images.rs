@@ -144,8 +144,8 @@ fn opened(
     Ok(tried)
 }
 
-/// Chips on which a script was run: the database closed, and cut where it was at some places of the script, which
-/// leaves a log to read.
+/// Chips on which a script was run: the database closed, and cut where it was at some places of the
+/// script, which leaves a log to read.
 fn bases_of(profile: &str, ops: usize) -> Result<Vec<Result<SimNand, Violation>>, CrashError> {
     let chip = chip(profile, 1)?;
     let setup: Setup = small(flagstone::Options::default().with_seed(1), &chip).into();

@@ -414,7 +414,8 @@ fn clean(is_clean: bool, advisories: Option<bool>) -> Outcome {
 /// The row whose engines have bugs on purpose.
 const PLANTED: &str = "T1";
 
-/// Everything that was run on an engine as it ships: losses, and failures of any other kind beside them.
+/// Everything that was run on an engine as it ships: losses, and failures of any other kind beside
+/// them.
 fn total(so_far: &Results) -> Outcome {
     let rows = || so_far.iter().filter(|(id, _)| *id != PLANTED).map(|(_, row)| &row.outcome);
     let cases = rows().map(|row| row.cases).sum();
@@ -818,7 +819,8 @@ fn schedules(printed: &str) -> Outcome {
     outcome
 }
 
-/// Rounds of the hunt for one bug, at most, of one unit of effort: the ways of a round that miss it are drawn anew.
+/// Rounds of the hunt for one bug, at most, of one unit of effort: the ways of a round that miss it
+/// are drawn anew.
 #[cfg(feature = "seeded-bugs")]
 const ROUNDS: u64 = 3;
 

@@ -154,8 +154,8 @@ fn deferred(
     ops
 }
 
-/// Transactions of so many rows, with these numbers, and a piece of work behind each; every third one waits
-/// for the log, and the last one.
+/// Transactions of so many rows, with these numbers, and a piece of work behind each; every third
+/// one waits for the log, and the last one.
 fn commits(
     numbers: impl Iterator<Item = u8>,
     rows: usize,

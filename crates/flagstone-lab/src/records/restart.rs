@@ -1,10 +1,10 @@
 //! Restart: which transactions committed, which records pages lack, and which pages are written
 //! again.
 //!
-//! Owns the order above the store's ([`flagstone_opponents::shadow::records`], R5): records of committed
-//! transactions and changes of shape are repeated, page by page, in the order of the log, each page
-//! from where its newest version leaves off (H2). The restart counts once the store has given its
-//! verdict.
+//! Owns the order above the store's ([`flagstone_opponents::shadow::records`], R5): records of
+//! committed transactions and changes of shape are repeated, page by page, in the order of the log,
+//! each page from where its newest version leaves off (H2). The restart counts once the store has
+//! given its verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 

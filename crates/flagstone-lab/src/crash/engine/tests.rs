@@ -31,8 +31,8 @@ fn scenario(preset: &str, profile: &str, commit: CommitBy, seed: u64) -> Scenari
     Scenario { device, model: None, setup: Setup::from(options), script }
 }
 
-/// Transactions whose small changes are appended under their group, on a chip of two dies whose pages take
-/// three appends each.
+/// Transactions whose small changes are appended under their group, on a chip of two dies whose
+/// pages take three appends each.
 fn appending(seed: u64) -> Scenario<SimNand> {
     let device = chip("tiny-shared", seed).unwrap();
     let mut options = small(preset::options("flagstone").unwrap().with_seed(seed), &device);
@@ -85,10 +85,10 @@ fn every_power_cut_of_claims_beside_spills_and_long_values_recovers() {
     }
 }
 
-/// Goal (D5, D6): a transaction whose leaves took appends is there completely or not at all, on new chips
-/// and on used ones, where collection moves appended changes before the record is durable; and
-/// where recoveries are cut again. Method: states of scripts of small changes, whose counters say
-/// that leaves were claimed by appends and by pages.
+/// Goal (D5, D6): a transaction whose leaves took appends is there completely or not at all, on new
+/// chips and on used ones, where collection moves appended changes before the record is durable;
+/// and where recoveries are cut again. Method: states of scripts of small changes, whose counters
+/// say that leaves were claimed by appends and by pages.
 #[test]
 fn every_power_cut_of_claims_by_appends_recovers() {
     let (mut pages, mut appends) = (0, 0);

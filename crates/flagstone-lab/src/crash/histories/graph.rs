@@ -158,8 +158,8 @@ pub struct History {
     owners: HashMap<Element, NodeIndex>,
     element_next: u32,
     time: Vec<(NodeIndex, NodeIndex)>,
-    /// Commits that returned and are not acknowledged as durable, in order: with their places in the log,
-    /// where these are known.
+    /// Commits that returned and are not acknowledged as durable, in order: with their places in
+    /// the log, where these are known.
     later: Vec<(Lsn, NodeIndex)>,
     last_commit: Option<NodeIndex>,
     last_durable: Option<NodeIndex>,

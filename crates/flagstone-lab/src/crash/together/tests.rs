@@ -50,8 +50,8 @@ fn explored<C: Crashable + Send + Sync>(together: Together, scenario: &Scenario<
     }
 }
 
-/// Goal (rule D1): three leaves and more that split under one group do so completely or not at all. Method:
-/// every state of a script whose counters say that they do, on chips and on a file.
+/// Goal (rule D1): three leaves and more that split under one group do so completely or not at all.
+/// Method: every state of a script whose counters say that they do, on chips and on a file.
 #[test]
 fn every_power_cut_of_leaves_that_split_together_recovers() {
     fn explored_on<C: Crashable + Send + Sync>(device: C) {
@@ -107,9 +107,9 @@ fn claimed(scenario: &Scenario<SimNand>) -> (u64, u64, u64) {
     several.max_by_key(|(leaves, appends, flags)| (*appends, *flags, *leaves)).unwrap_or_default()
 }
 
-/// Goal (rules D5, D6): a transaction that commits with three leaves and more is there completely or not at
-/// all, whether a record names them, or a flag, or they are appends. Method: every state of scripts whose
-/// counters say that there are such transactions.
+/// Goal (rules D5, D6): a transaction that commits with three leaves and more is there completely
+/// or not at all, whether a record names them, or a flag, or they are appends. Method: every state
+/// of scripts whose counters say that there are such transactions.
 #[test]
 fn every_power_cut_of_transactions_with_many_leaves_recovers() {
     for together in [Together::ClaimedPages, Together::Flagged, Together::ClaimedAppends] {

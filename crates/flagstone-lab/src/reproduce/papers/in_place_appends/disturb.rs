@@ -1,11 +1,11 @@
 //! Effect of an append on the pages beside it: on plain MLC, where the append is forced, and in the
 //! modes that take appends.
 //!
-//! Section 3 of the paper: MLC is more susceptible to interference, pSLC as tolerant as SLC, and odd-MLC
-//! appends to LSB pages alone. The simulated cells have rates that are assumed (`flagstone-nand`, module
-//! `disturb`), so that the figure shows the consequence of these rates for code words and their
-//! ECC, not the behaviour of a real chip. A plain MLC chip refuses such a program; here it is made
-//! all the same.
+//! Section 3 of the paper: MLC is more susceptible to interference, pSLC as tolerant as SLC, and
+//! odd-MLC appends to LSB pages alone. The simulated cells have rates that are assumed
+//! (`flagstone-nand`, module `disturb`), so that the figure shows the consequence of these rates
+//! for code words and their ECC, not the behaviour of a real chip. A plain MLC chip refuses such a
+//! program; here it is made all the same.
 
 use flagstone_nand::{
     BlockIndex, CellRole, Nand as _, NandError, PhysicalPage, Profile, ProgramPart, ReadPart,

@@ -1,10 +1,11 @@
 //! Both interfaces: appends that the host asks for, and whole pages that a drive recognises as appends.
 //!
-//! The paper's scenarios 2 and 3. The native interface is the space floor on the chips themselves, which
-//! programs a slot of a page. The conventional one is a drive of the same chips, whose translation layer
-//! gets an address and a whole page, and compares it with the page it holds (`flagstone-nand`, rule
-//! H6). The drive collects by itself and keeps 7 % of its pages in reserve, which come on top; the
-//! host reads a page again before it overwrites it, since its frame holds only the changed version.
+//! The paper's scenarios 2 and 3. The native interface is the space floor on the chips themselves,
+//! which programs a slot of a page. The conventional one is a drive of the same chips, whose
+//! translation layer gets an address and a whole page, and compares it with the page it holds
+//! (`flagstone-nand`, rule H6). The drive collects by itself and keeps 7 % of its pages in reserve,
+//! which come on top; the host reads a page again before it overwrites it, since its frame holds
+//! only the changed version.
 
 use flagstone_nand::Profile;
 

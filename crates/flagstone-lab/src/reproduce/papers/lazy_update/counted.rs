@@ -1,4 +1,5 @@
-//! Figure 10, and figures 4 to 7 by the paper's own structure: nodes as [`crate::lazy_index`] counts them.
+//! Figure 10, and figures 4 to 7 by the paper's own structure: nodes as [`crate::lazy_index`]
+//! counts them.
 //!
 //! The engine finds groups without reading nodes, its leaves are not linked, and its inner nodes change
 //! by deltas. The counts tell which part of the paper's figures comes from these differences.
