@@ -137,7 +137,7 @@ impl Draw {
             bad_block_count: below(3) as u32,
             limits,
         };
-        // Drawn last, so that the other draws of a seed stay as they were before this one existed.
+        // Drawn last, so that the other draws of a seed stay as they were without these.
         let pieces = below(40) as u8;
         let options = Options {
             replacement: FRAME_POLICIES[below(FRAME_POLICIES.len() as u64) as usize],
