@@ -279,7 +279,8 @@ impl Mapping {
         }
     }
 
-    /// Entries of one mapping page from flash, those that `accept` lets in; the other pages.
+    /// Loads the entries of one mapping page from flash that `accept` lets in; returns the other
+    /// pages.
     pub(crate) fn load(
         &mut self,
         map_page: u32,

@@ -1,19 +1,18 @@
-//! Mounting: from the newest whole record and what was written since to a mapping.
+//! Mounting: from the newest whole record and the pages written since to a mapping.
 //!
 //! Owns which version of each page is valid after a restart. Writes nothing.
 //!
-//! U1. An entry of the recorded mapping holds only while its block still lives the recorded life.
-//! U2. Of the versions written since the record the newest valid one wins (rule D6); it is never
-//!     older than the recorded one. Where it was moved, the place it was moved to last wins, if it reads
-//!     whole: the block that it was moved from may have been in an erase that the cut ended.
-//! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
-//! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11). A device
-//!     that needs syncs has none of it: the session begins with a sync.
-//! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
-//! U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each block, and
-//!     the blocks taken or open since the record; of a free block no second page.
-//! U7. A free block's lives have ended: one that began before this mount and did not read is none,
-//!     whatever a later mount reads there (rule D11, made durable by K5).
+//! U1. An entry of the recorded mapping holds only while its block still lives the recorded life. U2. Of the
+//! versions written since the record the newest valid one wins (rule D6); it is never older than the recorded
+//! one. Where it was moved, the place it was moved to last wins, if it reads whole: the block that it was
+//! moved from may have been in an erase that the cut ended. U3. A page of a group that is not proven
+//! committed waits, open, for the caller's decision. U4. A version that may have been in flight is kept in
+//! memory, and older versions of its page stay (rule D11). A device that needs syncs has no such version: the
+//! session begins with a sync. U5. A page whose recorded version is gone and that has no newer one is lost,
+//! not unmapped. U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each
+//! block, and the blocks taken or open since the record; of a free block no second page. U7. A block that was
+//! free at mount has no content, even if a later mount can read an old life there (rule D11, made durable by
+//! K5).
 //!
 //! ```text
 //! first pages ─▶ newest record ─▶ block classes ─▶ recorded mapping ─▶ scan of new blocks ─▶ ready
@@ -63,7 +62,7 @@ fn stands(layout: &Layout, classes: &[Class], at: u32) -> bool {
     layout.is_unit(at) && !matches!(class, Class::Drop | Class::Scan)
 }
 
-/// What a mount found.
+/// Findings of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountReport {
     /// Blob given to the newest durable checkpoint; empty after a full scan.
@@ -72,8 +71,8 @@ pub struct MountReport {
     pub open_groups: Vec<GroupId>,
     /// Groups that a flag has committed: their pages are valid.
     pub flagged_groups: Vec<GroupId>,
-    /// Of the open groups, those that a flag might have committed. Discarded, where nothing names them,
-    /// before [`Space::pin_flags`].
+    /// Open groups that a flag might have committed. Discarded, where nothing names them, before
+    /// [`Space::pin_flags`].
     pub unflagged_groups: Vec<GroupId>,
     /// Log pages that may exist, from the durable head on.
     pub log_pages: Range<u64>,
@@ -101,7 +100,7 @@ pub struct MountReport {
     pub lsn_max: Lsn,
 }
 
-/// What the record says about a block, against what the block says about itself.
+/// A block in the record, compared with the block's own metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// Nothing of it counts: entries that point into it are dropped.
@@ -124,8 +123,8 @@ struct Recorded {
     state: u8,
 }
 
-/// A version found by scanning. The greatest of a page is its newest version, where it was moved last: what
-/// is moved goes to the blocks of one stream, which are taken in order.
+/// A version found by scanning. The greatest of a page is its newest version, where it was moved last: moved
+/// units go to the blocks of one stream, which are taken in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     version: Version,
@@ -145,16 +144,16 @@ struct Mount<D> {
     /// Pages of open groups that scanning found, by where they stand.
     found_in_groups: BTreeMap<u32, Found>,
     suspects: Vec<Suspect>,
-    /// What frozen mappings may have had moved.
+    /// Units of frozen mappings that may have moved.
     moved: Moved,
-    /// What the scan found that may prove a group committed: its flagged pages, and copies made since.
+    /// Finds of the scan that may prove a group committed: its flagged pages, and copies made since.
     evidence: Vec<(u32, PageMeta)>,
     /// Group pages that were overtaken when the record was made.
     overtaken: Vec<(LogicalPage, Version)>,
     report: MountReport,
     version_max: u64,
     /// Pages whose recorded unit is gone. A cut explains it only where a newer version is found, or
-    /// waits in an open group: what was forgotten stays until a record says so.
+    /// waits in an open group: a forgotten page stays until a record says that it is gone.
     dropped: Vec<LogicalPage>,
     /// Pages of the mapping that needed many corrections: the next checkpoint writes them elsewhere.
     worn: Vec<u32>,
@@ -253,7 +252,7 @@ impl<D: Nand> Mount<D> {
         mount.load(&record)?;
         mount.report.user.clone_from(&record.user);
         let space = &mount.space;
-        // What stood in the blocks of a file before looks like log pages.
+        // Former content of the blocks of a file looks like log pages.
         let log_end = record.log_next.max(record.log_head);
         let ends_there = space.log.next_page == log_end || space.layout().capabilities.needs_sync;
         mount.report.closed = record.closed && ends_there;
@@ -308,8 +307,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Numbers follow the limit of a device that grows: pages of the mapping for what is not there yet were
-    /// never written, whatever a forged directory says.
+    /// Numbers follow the limit of a device that grows: mapping pages of blocks that do not exist yet were
+    /// never written, even if a forged directory lists them.
     fn forget_unborn(&mut self) {
         let layout = &self.space.flash.layout;
         let (map_end, table_start) = (layout.map_pages, layout.table_start);
@@ -382,7 +381,7 @@ impl<D: Nand> Mount<D> {
         Ok(table)
     }
 
-    /// Decides what becomes of each block (U1); the log's blocks are returned.
+    /// Decides the state of each block (U1); returns the log's blocks.
     fn classify(
         &mut self,
         record: &Record,

@@ -28,8 +28,8 @@ pub struct SpaceOptions {
     /// Static wear levelling, which moves pages that stay to worn blocks: one page may go to it for so many
     /// that blocks were erased for; none turns it off.
     pub static_wear: Option<u32>,
-    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes a quarter of the blocks that are
-    /// there, up to half where it fills half of what it has, up to `log_pages`.
+    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes a quarter of the existing blocks,
+    /// up to half where it fills half of its own, up to `log_pages`.
     pub grows: bool,
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum Session {
     Closing,
     /// It stands.
     Closed,
-    /// Nothing is written to the device, whatever is asked for.
+    /// Nothing is written to the device, for any request.
     ReadOnly,
 }
 
@@ -106,7 +106,7 @@ pub struct Space<D> {
     pub(crate) copies: Bits,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
-    /// What levelling wear may spend in this session.
+    /// Budget of wear levelling in this session.
     pub(crate) level_credit: Option<LevelCredit>,
     /// The host had no room for more blocks when it was asked last.
     pub(crate) growth_refused: bool,
@@ -135,7 +135,7 @@ impl<D: Nand> Space<D> {
         &mut self.flash.device
     }
 
-    /// Gives the device back; what was not made durable by a checkpoint is found by the next mount.
+    /// Gives the device back; the next mount finds the pages that no checkpoint covers.
     #[must_use]
     pub fn into_device(self) -> D {
         self.flash.device
@@ -288,9 +288,9 @@ impl<D: Nand> Space<D> {
 
     /// Forgets `page` and frees its number; whether it had a version that was to be forgotten, or a lost one.
     ///
-    /// With a group given, only a version that this group wrote is forgotten (rule D12), or one
-    /// that does not read, or that was lost before this session. Until the next checkpoint a mount shows the page again: whoever replays a
-    /// log forgets it again.
+    /// With a group given, only a version that this group wrote is forgotten (rule D12), or one that does not
+    /// read, or that was lost before this session. Until the next checkpoint a mount shows the page again:
+    /// the replay of a log forgets it again.
     ///
     /// # Errors
     ///
@@ -323,8 +323,9 @@ impl<D: Nand> Space<D> {
         Ok(true)
     }
 
-    /// Forgets a page that was lost before this session and frees its number; whether it was. For a record that frees
-    /// it, and was made after the checkpoint: whoever had the number then is who lost it.
+    /// Forgets a page that was lost before this session and frees its number; whether it was. Used for a
+    /// record that frees the page and was made after the checkpoint: the owner of the number at that time is
+    /// the one that lost it.
     pub fn trim_lost(&mut self, page: LogicalPage) -> bool {
         let is_lost = self.map.is_lost(page) && !self.lost_since.contains(&page);
         if is_lost {
@@ -333,7 +334,7 @@ impl<D: Nand> Space<D> {
         is_lost
     }
 
-    /// Keeps the valid version of `page` readable, whatever is written later. Not across mounts.
+    /// Keeps the valid version of `page` readable through all later writes. Not across mounts.
     ///
     /// # Errors
     ///
@@ -381,7 +382,7 @@ impl<D: Nand> Space<D> {
         self.flash.await_dies();
     }
 
-    /// Sees to it that everything written so far is complete before whatever is written next.
+    /// Makes sure that every write so far completes before any later one.
     ///
     /// # Errors
     ///
@@ -500,7 +501,7 @@ impl<D: Nand> Space<D> {
         self.blocks.is_live(suspect.at) && block.sequence == suspect.meta.sequence
     }
 
-    /// A unit of an earlier life of its block is not what should stand there.
+    /// A unit of an earlier life of its block does not belong there.
     pub(crate) fn check_identity(&self, at: u32, meta: &PageMeta) -> Result<(), SpaceError> {
         let block = self.blocks.block_of(at);
         let stale = meta.sequence != self.blocks.get(block).sequence;

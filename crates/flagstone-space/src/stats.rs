@@ -1,4 +1,4 @@
-//! Counters of a space, and what they report.
+//! Counters of a space, and their reports.
 
 use alloc::vec::Vec;
 use core::iter::Sum;
@@ -91,7 +91,7 @@ pub struct SpaceStats {
     pub by_region: Vec<RegionStats>,
 }
 
-/// What was done to the flash: programs and their bytes by cause, and erases.
+/// Work done to the flash: programs and their bytes by cause, and erases.
 ///
 /// Two readings of the counters of one space subtract, bills of different times add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,12 +172,12 @@ impl Sum for Bill {
     }
 }
 
-/// What one block looks like, for a picture of wear.
+/// One block, for a picture of wear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReport {
     /// Block.
     pub block: BlockIndex,
-    /// What it is used for.
+    /// Its use.
     pub state: BlockState,
     /// Live units in it.
     pub live: u32,

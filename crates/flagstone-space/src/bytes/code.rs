@@ -33,7 +33,7 @@ const fn lanes() -> [u16; DATA_SIZE_MAX] {
     lanes
 }
 
-/// What [`correct`] found.
+/// Verdict of [`correct`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
     /// No bit was wrong.
