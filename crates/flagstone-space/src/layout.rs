@@ -99,7 +99,8 @@ pub struct LogRoom {
 }
 
 impl LogRoom {
-    /// Room on a device of `good_blocks` blocks that work, with the log's room as `options` set it.
+    /// Room on a device of `good_blocks` blocks that work, regardless of the log's size in
+    /// `options`.
     ///
     /// # Errors
     ///

@@ -144,7 +144,7 @@ struct Mount<D> {
     /// Pages of open groups that scanning found, by where they stand.
     found_in_groups: BTreeMap<u32, Found>,
     suspects: Vec<Suspect>,
-    /// Units of frozen mappings that may have moved.
+    /// Units of frozen mappings that collection may have moved.
     moved: Moved,
     /// Finds of the scan that may prove a group committed: its flagged pages, and copies made since.
     evidence: Vec<(u32, PageMeta)>,

@@ -86,7 +86,7 @@ impl<D: Nand> Space<D> {
         room - self.frozen_record_max(room)
     }
 
-    /// The room left by the record, with the share of frozen mappings.
+    /// Room of [`Self::record_room`] together with the list of frozen mappings.
     pub(crate) fn shared_record_room(&self) -> usize {
         let layout = self.layout();
         let roots = match layout.directory_pages {

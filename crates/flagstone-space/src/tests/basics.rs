@@ -50,8 +50,8 @@ fn a_mount_writes_nothing() {
     assert_eq!(space.device().operation_count(), before);
 }
 
-/// Goal (rule D10): what a process wrote that was killed, and a mount has read from a cache, is durable
-/// before this session writes anything, so that none of it has to be copied.
+/// Goal (rule D10): writes of a killed process, read by a mount from a cache, are durable before this session
+/// writes anything, so that none of them has to be copied.
 #[test]
 fn a_session_on_a_file_begins_with_a_sync() {
     let mut space = Space::format(file(), &options()).unwrap();
@@ -471,8 +471,8 @@ fn a_flag_counts_in_a_copy_that_a_record_still_calls_open() {
 }
 
 /// Goal: the time of collection is work and no wait. Method: a chip of several dies that is written
-/// without a pause, so that collections begin behind writes on every die; the time of all that
-/// collection read, programmed and erased, by the counters, is what it may have taken at most.
+/// without a pause, so that collections begin behind writes on every die; its upper bound is the
+/// time of its reads, programs and erases by the counters.
 #[test]
 fn collection_is_not_charged_for_dies_that_others_keep_busy() {
     let chip = profile("tiny-dies");
