@@ -11,7 +11,7 @@
 //!
 //! - **Y1** The bytes in which vendors mark bad blocks are never programmed.
 //! - **Y2** The layout follows from geometry and code word alone.
-//! - **Y3** Everything is stored inverted: what was erased is a code word, and a label that says nothing.
+//! - **Y3** Everything is stored inverted: erased bytes are a code word, and an empty label.
 //! - **Y4** The label is programmed together with the first code word of a page. It has a code of its own;
 //!   bytes in which more than [`LABEL_FLIPS_MAX`] bits differ from a label are none.
 
@@ -21,7 +21,7 @@ use crate::{CodeWord, Geometry, SpareRange};
 /// Bytes of a label: one that says which code it is, three of parity.
 const LABEL_SIZE: u32 = 4;
 
-/// Bits that the code of labels repairs: a third of what tells two labels apart.
+/// Bits that the code of labels repairs: a third of the distance between two labels.
 const LABEL_STRENGTH: u32 = 4;
 
 /// Flipped bits with which a label is still believed: garbage passes less than once in a thousand times.
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(Layout::named(&geometry, &[], &code), None);
     }
 
-    /// What the space floor puts there on a chip whose ECC is its own: the first bytes of page metadata.
+    /// The space floor's bytes there, on a chip whose ECC is its own: the first bytes of page metadata.
     #[test]
     fn page_metadata_are_no_label() {
         let geometry = geometry(2048, 64);

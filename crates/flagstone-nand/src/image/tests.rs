@@ -401,8 +401,8 @@ fn a_side_file_with_other_names_is_not_parted_from_them() {
     assert!(side.is_symlink() && other.is_file());
 }
 
-/// Goal: no damaged sector of a side file hides the image, nor is what it says then taken for right. Method: bytes
-/// turned over here and there, and each sector.
+/// Goal: no damaged sector of a side file hides the image, and no damaged content is taken for right. Method:
+/// bytes turned over here and there, and each sector.
 #[test]
 fn a_side_file_stands_twice() {
     let (_directory, path, mut nand) = created(&tiny());
@@ -431,7 +431,7 @@ fn a_side_file_stands_twice() {
     assert!(ImageNand::open(&path).is_err(), "both are damaged");
 }
 
-/// What is wrong in the side file of an image that does not open.
+/// Fault in the side file of an image that does not open.
 fn fault(opened: Result<ImageNand, OpenDeviceError>) -> SideFault {
     match opened {
         Err(OpenDeviceError::Side { fault, .. }) => *fault,

@@ -1,4 +1,4 @@
-//! What the kernel says of an MTD device under `/sys`.
+//! The kernel's attributes of an MTD device under `/sys`.
 //!
 //! Owns the paths and their parsing. Never opens the device.
 
@@ -19,7 +19,7 @@ pub(super) struct Sysfs {
 }
 
 impl Sysfs {
-    /// Attributes of the device that is open, whatever its node is called; none when it is no MTD device.
+    /// Attributes of the open device, under any name of its node; none when it is no MTD device.
     pub(super) fn of(file: &File) -> Option<Self> {
         let node = file.metadata().ok().filter(|data| data.file_type().is_char_device())?;
         let number = number_of(node.rdev())?;

@@ -1,4 +1,4 @@
-//! What several threads do to a device in a file at a time: reads, and the write and the sync of a commit.
+//! Work of several threads at a time on a device in a file: reads, and the write and the sync of a commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,7 @@
-//! Programs that break the rules on purpose, and what they do to the cells beside them.
+//! Programs that break the rules on purpose, and their effect on the cells beside them.
 //!
-//! Owns program disturb: raising the charge of cells that hold their data already raises that of their
-//! neighbours. Never happens to a caller who keeps the rules; [`crate::Nand::program`] refuses what is
-//! done here.
+//! Owns program disturb: raising the charge of cells that hold their data already raises the charge of their
+//! neighbours. Never happens to a caller who keeps the rules; [`crate::Nand::program`] refuses such programs.
 //!
 //! | cells | a second program of a page |
 //! | --- | --- |
@@ -30,12 +29,13 @@ const SAME_LINE: u32 = 1_000;
 const NEXT_LINE: u32 = 4_000;
 
 impl SimNand {
-    /// Programs part of a page whatever NOP, order and mode of the cells say, as a chip does that is not
-    /// asked by this crate. Code words that were programmed before are lost; neighbours are disturbed.
+    /// Programs part of a page regardless of NOP, order and mode of the cells, as a chip does outside this
+    /// crate. Code words that were programmed before are lost; neighbours are disturbed.
     ///
     /// # Errors
     ///
-    /// `Rule` for what no chip can do: parts that are no code words, pages that are not there.
+    /// `Rule` for a program that no chip can do: parts that are no code words, pages that are not
+    /// there.
     pub fn force_program(
         &mut self,
         page: PhysicalPage,
@@ -91,7 +91,7 @@ impl SimNand {
         }
     }
 
-    /// Flips one bit in so many of what is programmed of a page.
+    /// Flips one bit in so many of the programmed words of a page.
     fn flip_some(&mut self, place: Place, one_in: u32) {
         let words = self.block_state(place).0.words;
         let page = place.block.0 * self.geometry().pages_per_block + place.index;
