@@ -210,7 +210,7 @@ pub trait Nand {
     }
 
     /// Tells a translation layer, or a host, that the content of `count` pages from `first` on is needed no
-    /// more, power cuts included. Each may read as erased from now on; where nobody wants to know nothing
+    /// more, power cuts included. Each may read as erased from now on; where neither wants to know, nothing
     /// happens.
     fn trim(&mut self, first: PhysicalPage, count: u32) {
         let _ = (first, count);

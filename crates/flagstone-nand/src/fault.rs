@@ -296,13 +296,13 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// A plan with nothing but a power cut.
+    /// A plan with one power cut and no other fault.
     #[must_use]
     pub fn power_cut(seed: u64, operation: u64, ending: Ending) -> Self {
         Self { seed, cut: Some(PowerCut { operation, ending }), ..Self::default() }
     }
 
-    /// A plan with nothing but a failing operation.
+    /// A plan with one failing operation and no other fault.
     #[must_use]
     pub fn failure(seed: u64, operation: u64, persistence: Persistence) -> Self {
         let failures = alloc::vec![Failure { operation, persistence }];
@@ -348,11 +348,11 @@ pub trait Crashable: Nand + Clone {
 /// Fate of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It works.
+    /// The operation works.
     Works,
-    /// It reports failure.
+    /// The operation reports failure.
     Fails,
-    /// It reports success and does nothing.
+    /// The operation reports success and does nothing.
     Ignored,
     /// The power goes while it runs.
     Cut(Ending),
@@ -482,7 +482,7 @@ impl Faults {
         self.plan.block_faults.contains(&(block, BlockFault::ReadFails))
     }
 
-    /// The fault of a read of `page`; one that happens once is spent by asking.
+    /// The fault of a read of `page`; a fault that happens once is spent by asking.
     pub(crate) fn read_fault(&mut self, page: PhysicalPage) -> Option<ReadFault> {
         let index = self.plan.read_faults.iter().position(|(faulty, _)| *faulty == page)?;
         let (_, fault) = *self.plan.read_faults.get(index)?;

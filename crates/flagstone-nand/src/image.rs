@@ -86,7 +86,7 @@ impl ImageNand {
     fn make(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
         let size = usable(profile)?.geometry.image_size();
         let side_path = Self::side_path(path);
-        // It belongs to somebody else: each save would take its place.
+        // An existing file is not ours: each save would take its place.
         require_missing(&side_path)?;
         let made =
             FileStorage::create_for(path, size, |storage| Self::make_in(storage, path, profile));

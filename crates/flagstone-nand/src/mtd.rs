@@ -282,8 +282,8 @@ impl MtdNand {
         if_read_raw(found)
     }
 
-    /// Erases every good block; one that cannot be erased is bad from now on, or left out in this session where it
-    /// does not take its mark.
+    /// Erases every good block; a block that cannot be erased is bad from now on, or left out in this session
+    /// where it does not take its mark.
     fn erase_all(&mut self) -> Result<(), NandError> {
         for block in self.profile.geometry.blocks() {
             if self.is_bad(block)? {
@@ -323,7 +323,7 @@ impl MtdNand {
 }
 
 /// Error that the kernel's drivers return for raw access to a chip whose ECC cannot be switched off
-/// (`nand_read_page_raw_notsupp`): a number of the kernel's own, to which no name is given outside it.
+/// (`nand_read_page_raw_notsupp`): a number that has a name only inside the kernel.
 const ENOTSUPP: i32 = 524;
 
 /// Whether the kernel has no `MEMREAD`: before Linux 6.1. A chip that cannot be read raw is another matter.

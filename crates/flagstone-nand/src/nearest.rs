@@ -1,4 +1,4 @@
-//! The name that somebody meant who wrote another one.
+//! The name that a user meant who wrote another one.
 //!
 //! Owns how near is near, for profiles and their keys, presets, options, tables, papers.
 

@@ -29,7 +29,8 @@ pub const CODE_WORD_COUNT_MAX: u32 = 64;
 /// Most data bytes a page may have: four times the largest NAND page known.
 const PAGE_SIZE_MAX: u32 = 64 * 1024;
 
-/// Longest time of an operation: an hour. No sum of bytes times nanoseconds overflows with it.
+/// Longest time of an operation: an hour. Within this limit no sum of bytes times nanoseconds
+/// overflows.
 const OPERATION_NS_MAX: u64 = 3_600_000_000_000;
 
 /// A device by name, from which the simulator and images are built.

@@ -14,8 +14,8 @@
 //! - **G6** Where the host has no room for more segments nothing has changed.
 //! - **G7** Room for every write was made sure of in this session: with all of the file where it has no
 //!   holes, else with its segment, before the segment is erased or written to. Discarded pages read as zeros
-//!   or as before, page by page. A growth makes sure of all of it: a file does not grow into room that it
-//!   will want back.
+//!   or as before, page by page. A growth makes sure of room for the whole file: a file does not grow into
+//!   room that it will want back.
 //! - **G8** Where the host moves rewrites elsewhere, an erase gives the segment's room back and gets it anew,
 //!   for one write of each page. A page that is written in parts may lack room for all but the first. Nothing
 //!   is discarded there.
@@ -91,11 +91,11 @@ pub struct SegmentFile<S> {
 /// Parts of a file that have room on the host for writes.
 #[derive(Clone, Debug, Default)]
 struct Rooms {
-    /// Of each segment that is there.
+    /// Whether each existing segment has room.
     segments: Vec<bool>,
-    /// How many of them lack it.
+    /// Number of segments without room.
     lacking: usize,
-    /// The head, in front of the segments.
+    /// Whether the head, in front of the segments, has room.
     head: bool,
 }
 
@@ -169,7 +169,7 @@ impl SegmentFile<FileStorage> {
         check_kind(profile)?;
         let size = match extent {
             Extent::Fixed => Head::new(profile, None).size_of(profile.geometry.block_count),
-            // A path with a size of its own is refused for that size.
+            // A block device is refused later, for its fixed size.
             Extent::Growing => 0,
         };
         FileStorage::create_for(path, size, |storage| Self::create_in(storage, profile, extent))
@@ -242,7 +242,7 @@ impl<S: Storage> SegmentFile<S> {
         Self::assemble(storage, head, head.no_marks(), size)
     }
 
-    /// Opens a device. A copy of its head that is damaged is written again, where the storage is open for that; the
+    /// Opens a device. A damaged copy of its head is written again, where the storage is open for that; the
     /// next sync makes it durable.
     ///
     /// # Errors
@@ -410,7 +410,7 @@ impl<S: Storage> SegmentFile<S> {
         Ok(())
     }
 
-    /// The same for a segment whose content nobody needs (G8).
+    /// Makes sure of room for a segment whose content is not needed (G8).
     fn renew_room(&mut self, block: BlockIndex) -> Result<(), NandError> {
         if !self.storage.moves_rewrites() {
             return self.ensure_room(block);

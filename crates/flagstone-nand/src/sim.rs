@@ -7,7 +7,7 @@
 //! - **S2** An erased block owns no bytes.
 //! - **S3** A call that breaks a rule changes nothing and counts nothing.
 //! - **S4** A chip of strength 0 has no ECC: damage shows in the bytes that are read, never as an error.
-//! - **S5** The hot path allocates nothing and hashes nothing but the trace.
+//! - **S5** The hot path allocates nothing and hashes only the trace.
 
 mod block;
 mod damage;

@@ -16,10 +16,10 @@
 //! - **H4** A write of part of a page writes a whole one: the host's own cache holds the rest.
 //! - **H5** [`Nand::counters`] count the chips' work, wear included; [`SsdCounters`] part it by cause.
 //! - **H6** Where the profile says so ([`crate::Translation`]), a page that is written again is compared with
-//!   its content on the chips. If it fills nothing but code words which were left erased, and the chips take
-//!   one program more there, those code words are programmed in place; else it goes to a new page. Code words
-//!   of `0xFF` at the end of a page are left erased. The host tells by nothing that it appends: it gives an
-//!   address and a whole page.
+//!   its content on the chips. If its changes fill only code words which were left erased, and the chips take
+//!   one program more there, those code words are programmed in place; else the page goes to a new place.
+//!   Code words of `0xFF` at the end of a page are left erased. The host does not say that it appends: it
+//!   gives an address and a whole page.
 
 mod ftl;
 

@@ -86,7 +86,7 @@ pub enum Access {
 /// Treatment of a file on a file system without locks, as some across a network and in user space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileLock {
-    /// It is not opened: nothing would keep a second user out.
+    /// The file is not opened: nothing would keep a second user out.
     #[default]
     Required,
     /// The file is opened all the same: the caller makes sure that nobody else has it open.
@@ -159,7 +159,7 @@ pub enum OpenDeviceError {
     Side {
         /// Side file.
         path: PathBuf,
-        /// The fault in it.
+        /// The fault in the side file.
         fault: Box<SideFault>,
     },
     /// The profile given cannot be used.
@@ -210,8 +210,8 @@ pub enum OpenDeviceError {
     /// The profile describes no device of this kind.
     #[error("the profile is not one for this kind of device")]
     Unsuitable,
-    /// The chip carries other code words than the profile says. Open it without a profile, or with one
-    /// that leaves the ECC to the device: the chip then says whose it is.
+    /// The chip carries other code words than the profile says. Open the chip without a profile, or with a
+    /// profile that leaves the ECC to the device: the chip then names its code words.
     #[error("the chip carries {found}; the profile says {asked}")]
     Ecc {
         /// Code words of the chip.
@@ -240,10 +240,10 @@ pub enum OpenDeviceError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SideFault {
-    /// The profile in it.
+    /// The profile in the side file.
     #[error(transparent)]
     Profile(#[from] crate::ProfileError),
-    /// It is no text.
+    /// The side file is no text.
     #[error("it is no text")]
     Text,
     /// Its table of the image's blocks.
@@ -377,10 +377,10 @@ pub trait Storage {
     ///
     /// # Errors
     ///
-    /// `NoSpace` when there is none: nothing changed. Power loss.
+    /// `NoSpace` when there is no room: nothing changed. Power loss.
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
 
-    /// As [`Storage::reserve`], for bytes whose content nobody needs: each may be written once more, even
+    /// As [`Storage::reserve`], for bytes whose content is not needed: each may be written once more, even
     /// where the host moves rewrites.
     ///
     /// # Errors

@@ -69,11 +69,11 @@ pub(crate) struct Block {
     pub(crate) stuck: bool,
     /// Moment at which the replacements of its units are complete ([`Flash::moment`](crate::flash::Flash)).
     pub(crate) replaced_at: u64,
-    /// It was erased in this session, and nothing was programmed since.
+    /// The block was erased in this session, and nothing was programmed since.
     pub(crate) is_prepared: bool,
-    /// It is left alone until its host is asked for room again.
+    /// The block is left alone until its host is asked for room again.
     is_withheld: bool,
-    /// It is free because its units were moved or replaced: its erase is due to collection.
+    /// The block is free because its units were moved or replaced: its erase is due to collection.
     pub(crate) is_reclaimed: bool,
     /// Purpose for which this session took it.
     purpose: Option<Purpose>,
@@ -104,8 +104,7 @@ const UNKNOWN: Block = Block {
     slot: 0,
 };
 
-/// Blocks are worn evenly as long as none is ahead of the mean by more than one part in this many of
-/// it.
+/// Blocks are worn evenly as long as no block exceeds the mean by more than one part in this many.
 const AHEAD_SHARE: u32 = 8;
 
 /// Purpose for which a free block is taken.
@@ -298,8 +297,8 @@ impl BlockTable {
         self.link(block);
     }
 
-    /// Lives that free blocks began before `sequence` are known, and none of them counts: a page
-    /// that did not read at this mount and reads at a later one is not taken for a new life.
+    /// The lives that free blocks began before `sequence` no longer count: a page that did not read
+    /// at this mount and reads at a later one is not taken for a new life.
     pub(crate) fn end_lives(&mut self, sequence: u32) {
         for (_, block) in &self.free {
             let entry = &mut self.blocks[*block as usize];
@@ -314,7 +313,7 @@ impl BlockTable {
         self.choose_unprepared(purpose, safe_until).or_else(prepared)
     }
 
-    /// Free block to erase next: one that may be erased at once, if there is any.
+    /// Free block to erase next: a block that may be erased at once, if there is any.
     pub(crate) fn choose_unprepared(
         &self,
         purpose: Purpose,
@@ -522,8 +521,8 @@ impl BlockTable {
         (first..first + self.pages_per_block).filter(|at| self.live.get(*at))
     }
 
-    /// Closed block with the fewest live units among the blocks taken before `sequence`; among equals the one
-    /// that came last.
+    /// Closed block with the fewest live units among the blocks taken before `sequence`; among equals the
+    /// block that came last.
     pub(crate) fn greedy_victim(&self, sequence: u32) -> Option<BlockIndex> {
         let is_older = |block: &&u32| self.get(BlockIndex(**block)).sequence < sequence;
         let victim = self.buckets.iter().find_map(|bucket| bucket.iter().rev().find(is_older));
@@ -568,7 +567,7 @@ impl BlockTable {
             let is_old = block.sequence < sequence && block.erases < erases;
             is_closed && is_old && kept.binary_search(index).is_err()
         };
-        // In integers; of equals the one that has rested for longest.
+        // In integers; among equals the block that has rested for longest.
         let gain =
             |block: &Block| (u64::from(erases - block.erases) << 32) / u64::from(block.live.max(1));
         let rested = self.iter().filter(is_rested);

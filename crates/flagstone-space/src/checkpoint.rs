@@ -263,7 +263,7 @@ impl<D: Nand> Space<D> {
 
     /// First writes of a session: reserves numbers, copies suspects away (rules D3, D11), then pins
     /// down the state that the mount saw, so that a page that reads differently the next time can
-    /// neither come back nor go (K5).
+    /// neither return nor vanish (K5).
     pub(crate) fn begin_session(&mut self) -> Result<(), SpaceError> {
         self.session = Session::Begun;
         let result = self.write_first_records();

@@ -155,7 +155,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// Those of [`Space::log_append`].
+    /// The errors of [`Space::log_append`].
     pub fn begin_flush<'a>(
         &mut self,
         appends: impl Iterator<Item = &'a [u8]>,

@@ -1,7 +1,7 @@
-//! Pages that nothing needs any more, for a device whose translation layer or host wants to be told.
+//! Dead pages, for a device whose translation layer or host wants to be told of them.
 //!
-//! Owns the list between the moment a page dies and the moment the device is told. Never tells it
-//! itself, and stays empty on devices that have no use for it.
+//! Owns the list between the moment a page dies and the moment the device is told. Never tells the
+//! device itself, and stays empty on devices that have no use for the list.
 //!
 //! E1. A page is on the list only while its block may be taken and erased, or is full and closed: pages that
 //! a mount reads in a block that is being written stay readable. E2. The first unit of a block stays until

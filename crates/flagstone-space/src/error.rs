@@ -21,7 +21,7 @@ pub enum Check {
     /// Payload and metadata do not fit the checksum.
     #[error("its bytes do not fit the checksum")]
     Checksum,
-    /// A whole page, but not the one that should stand there.
+    /// A whole page, but not the page that belongs there.
     #[error("another page stands there")]
     Identity,
 }

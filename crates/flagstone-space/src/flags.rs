@@ -10,12 +10,12 @@
 //!   36..38 flag: 16 cells outside every checksum and every ECC
 //! ```
 //!
-//! P1. A flag is set when three quarters of its cells have fallen. In between is not set. P2. A flag is
+//! P1. A flag is set when three quarters of its cells have fallen. With fewer it is not set. P2. A flag is
 //! programmed when all pages of its group are durable; it counts when it reads as set. P3. A page whose flag
 //! is set stays until a durable record covers its group (rule D4). P4. A mount's verdicts by flag are pinned
 //! by the session's first record before anything rests on them: a flag that was in flight may read otherwise
 //! the next time (rule D11). Pages of groups whose flag did not read as set stay until then, or half a group
-//! might come back; and a copy of a page is no more committed than its group.
+//! might come back; and a copy of a page is committed only if its group is.
 
 use alloc::vec::Vec;
 
@@ -182,12 +182,12 @@ impl<D: Nand> Space<D> {
         count(Cause::Relocation) / count(Cause::Data).max(1.0)
     }
 
-    /// Whether the unit must stay although nobody needs its content: its flag is evidence (P3).
+    /// Whether the unit must stay for its flag alone, which is evidence (P3).
     pub(crate) fn is_evidence(&self, at: u32) -> bool {
         self.flags.contains_key(&at) && !self.flash.bugs.has(SpaceBug::FlagErased)
     }
 
-    /// Whether nothing but a flag says that the group is committed.
+    /// Whether a flag is the only proof that the group is committed.
     pub(crate) fn rests_on_flag(&self, group: GroupId) -> bool {
         self.flags.values().any(|other| *other == group)
     }

@@ -59,8 +59,8 @@ pub(crate) enum Work {
 
 /// Device time that operations take.
 ///
-/// Each counts by as much as it puts off the end of all: one that waits for another does not pay for
-/// that, nor one that another die does meanwhile.
+/// Each operation counts by as much as it delays the end of all: time spent waiting for another operation, or
+/// while another die works, is not counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Busy {
     /// Nanoseconds so far.
@@ -350,7 +350,8 @@ impl<D: Nand> Flash<D> {
         let RawMeta::Found(meta, _) = self.peek(number)? else {
             return Err(ReadFault::Bad(Check::Ecc));
         };
-        // Random bits may say so where there are none (M2): no part of such a page can be read.
+        // Random bits may claim slots where there are none (M2): no part of such a page can be
+        // read.
         if append_lack(&self.layout.geometry, &self.layout.capabilities, meta.slots).is_some() {
             return Err(ReadFault::Bad(Check::Ecc));
         }

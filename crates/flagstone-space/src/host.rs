@@ -1,16 +1,17 @@
 //! Room on the host for blocks that are there: a file with holes, or a file on a file system that moves
 //! rewrites elsewhere.
 //!
-//! Owns which free blocks are prepared, that is erased ahead of their use. Never looks at a device whose blocks
-//! cannot lack room.
+//! Owns which free blocks are prepared, that is erased ahead of their use. Does nothing on a device whose
+//! blocks always have room.
 //!
 //! H1. Where an erase may find no room, as many free blocks are prepared as a checkpoint, a collection and
 //! the log need to go on, before a commit is admitted; beside them, the blocks that an ensured write may
 //! take. H2. Prepared blocks are taken last: the others show whether the host has room. H3. A block that the
-//! host has refused is withheld: the space is as full as on a device without it, until somebody was told so,
-//! and the host is asked again. Meanwhile, and while the reserve is not prepared, nothing is given back to
-//! the host: it would give that to others. H4. A program that finds no room has changed nothing that counts.
-//! Its content goes to a page that was not written since its block was erased, at first in the same block.
+//! host has refused is withheld: the space is as full as on a device without the block, until a caller was
+//! told so, and the host is asked again. Meanwhile, and while the reserve is not prepared, no room is given
+//! back to the host, which would give it to others. H4. A program that finds no room has changed nothing that
+//! counts. Its content goes to a page that was not written since its block was erased, at first in the same
+//! block.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -36,7 +37,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `Full` when the host has no room for them.
+    /// `Full` when the host has no room for the reserve.
     pub fn prepare_reserve(&mut self, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
         let needed = self.reserve_needed();

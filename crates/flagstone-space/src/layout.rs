@@ -66,7 +66,7 @@ pub(crate) struct Layout {
     pub(crate) table_pages: u32,
     /// Number of the first page of the block table among all pages of the mapping (L4).
     pub(crate) table_start: u32,
-    /// The same of the directory, and its pages.
+    /// First number of the directory, and its pages.
     pub(crate) directory_start: u32,
     pub(crate) directory_pages: u32,
     /// Mappings that are frozen beside the one in use.
@@ -379,7 +379,7 @@ impl Layout {
         self.capacity_beside(good_blocks, self.meta_pages())
     }
 
-    /// The same without frozen mappings.
+    /// Logical pages that may be live when no mapping is frozen.
     pub(crate) fn capacity_alone(&self, good_blocks: u32) -> u32 {
         self.capacity_beside(good_blocks, self.own_meta_pages())
     }

@@ -4,10 +4,10 @@
 //! `collect.rs`.
 //!
 //! L1. The programs of levelling are a fixed share of the programs that fill erased blocks, for any content
-//! of the chip: each erase earns that share of a block's units, each unit moved is paid for. Of sessions that
-//! end before they have earned a block, one in as many erases as earn it has one to spend. L2. No unit is
-//! moved that would go by itself: none written within the chip's last round, no page of the mapping, no
-//! forgotten page.
+//! of the chip: each erase earns that share of a block's units, each unit moved is paid for. Sessions too
+//! short to earn a block get one when the chip's count of erases passes a multiple of the erases that earn a
+//! block. L2. No unit is moved that would go by itself: none written within the chip's last round, no page of
+//! the mapping, no forgotten page.
 
 use flagstone_nand::{BlockIndex, Nand};
 
@@ -72,7 +72,7 @@ impl<D: Nand> Space<D> {
         // Looking at all blocks once an erase is enough.
         let is_news = credit.earn(total);
         let may_move = self.blocks.free_count() > self.reserved_blocks(Claim::User);
-        // Blocks in turn are not worn while one that was emptied lately is among them.
+        // Blocks in turn are not worn while a block that was emptied lately is among them.
         let is_worn = self.blocks.erases_next() > Some(self.blocks.worn_limit());
         if !is_news || !may_move || !is_worn {
             return Ok(false);

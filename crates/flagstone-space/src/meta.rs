@@ -80,7 +80,7 @@ pub(crate) enum Standing {
 /// Whether the version was written here first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
-    /// It was.
+    /// The unit was programmed here first.
     #[default]
     Original,
     /// The unit was moved here: its source may still be found.

@@ -4,15 +4,14 @@
 //!
 //! U1. An entry of the recorded mapping holds only while its block still lives the recorded life. U2. Of the
 //! versions written since the record the newest valid one wins (rule D6); it is never older than the recorded
-//! one. Where it was moved, the place it was moved to last wins, if it reads whole: the block that it was
-//! moved from may have been in an erase that the cut ended. U3. A page of a group that is not proven
-//! committed waits, open, for the caller's decision. U4. A version that may have been in flight is kept in
-//! memory, and older versions of its page stay (rule D11). A device that needs syncs has no such version: the
-//! session begins with a sync. U5. A page whose recorded version is gone and that has no newer one is lost,
-//! not unmapped. U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each
-//! block, and the blocks taken or open since the record; of a free block no second page. U7. A block that was
-//! free at mount has no content, even if a later mount can read an old life there (rule D11, made durable by
-//! K5).
+//! one. Of a version that was moved, the last place wins, if it reads whole: the block of its former place
+//! may have been in an erase that the cut ended. U3. A page of a group that is not proven committed waits,
+//! open, for the caller's decision. U4. A version that may have been in flight is kept in memory, and older
+//! versions of its page stay (rule D11). A device that needs syncs has no such version: the session begins
+//! with a sync. U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
+//! U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each block, and the
+//! blocks taken or open since the record; of a free block no second page. U7. A block that was free at mount
+//! has no content, even if a later mount can read an old life there (rule D11, made durable by K5).
 //!
 //! ```text
 //! first pages ─▶ newest record ─▶ block classes ─▶ recorded mapping ─▶ scan of new blocks ─▶ ready
@@ -88,9 +87,8 @@ pub struct MountReport {
     pub blocks_scanned: u32,
     /// Units that did not read whole behind the written part of a block.
     pub torn_units: u32,
-    /// Units that did not read whole although a later unit of their block does: of power cuts only one
-    /// in the erase of a block that holds nothing any more explains them. A group whose page was among
-    /// them is incomplete.
+    /// Units that did not read whole although a later unit of their block does: only a power cut in the erase
+    /// of a block without live content explains them. A group whose page was among them is incomplete.
     pub damaged_units: u32,
     /// Units that may have been in flight: kept in memory until they are copied.
     pub suspects: u32,
@@ -363,7 +361,7 @@ impl<D: Nand> Mount<D> {
         for page in 0..table_pages as usize {
             let index = table_start as usize + page;
             let Some(bytes) = self.read_meta_page(index, Structure::Map)? else { continue };
-            // Blocks that came later are not in it: they were never used.
+            // Blocks that came later are not in the table: they were never used.
             let known = table.iter_mut().take(record.geometry.block_count as usize);
             let targets = known.skip(page * entries).take(entries);
             for (target, source) in targets.zip(bytes.chunks_exact(BLOCK_ENTRY_SIZE)) {
@@ -453,8 +451,8 @@ impl<D: Nand> Mount<D> {
         let flash = &mut self.space.flash;
         match first {
             First::Bad => return Ok(first),
-            // A page of the log lost later looks as one that was never written: the next one tells.
-            // An erase that a cut interrupts leaves the same of other blocks, and there it counts.
+            // A log page lost later looks like an unwritten page: the next page tells. Other blocks
+            // look the same after an interrupted erase, and there it counts.
             First::Erased if !flash.layout.capabilities.needs_sync => {
                 if !is_second_of_log(flash, block)? {
                     return Ok(first);

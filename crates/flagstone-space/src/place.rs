@@ -159,8 +159,8 @@ impl<D: Nand> Space<D> {
         self.blocks.retire(block);
     }
 
-    /// Marks a block bad, for ever; where the chip does not take the mark, for this session: nothing
-    /// counts there, and a later one that takes the block finds out again.
+    /// Marks a block bad, for ever; where the chip does not take the mark, for this session: its content does
+    /// not count, and a later session that takes the block finds out again.
     pub(crate) fn mark_bad(&mut self, block: BlockIndex) -> Result<(), SpaceError> {
         match self.flash.device.mark_bad(block) {
             Ok(()) | Err(NandError::Host { .. } | NandError::NoSpace) => {}

@@ -8,7 +8,8 @@
 //! half stands in another block. A3. A session goes on in a fresh block: nothing is programmed behind a page
 //! that a cut may have hit. A4. Where a page may hold a record that is newer than the one mounted and does
 //! not read now, the session's first record erases every block of the ring before anything rests on it (rule
-//! D11). Both would have the same number, and the mapping of the one that reads later is overwritten.
+//! D11). Both records would have the same number, and the mapping of the record that reads later is
+//! overwritten.
 
 use alloc::vec::Vec;
 
@@ -79,7 +80,8 @@ impl<D: Nand> Space<D> {
         self.shared_record_room().saturating_sub(self.frozen_record_size())
     }
 
-    /// The same beside as many mappings as may be frozen: fixed for the lifetime of a space.
+    /// [`Self::record_room`] beside as many mappings as may be frozen: fixed for the lifetime of a
+    /// space.
     #[must_use]
     pub fn record_room_least(&self) -> usize {
         let room = self.shared_record_room();

@@ -130,8 +130,8 @@ pub(crate) fn is_second_of_log<D: Nand>(
     Ok(matches!(flash.peek(at)?, RawMeta::Found(meta, _) if meta.kind == PageKind::Log))
 }
 
-/// Whether both copies of a log block's head say `meta`, although neither fits its page: each of the
-/// two took the other's place.
+/// Whether both copies of a log block's head say `meta`, although neither fits its page: they
+/// changed places.
 pub(crate) fn is_said_twice<D: Nand>(
     flash: &mut Flash<D>,
     block: BlockIndex,

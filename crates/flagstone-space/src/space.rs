@@ -47,7 +47,7 @@ pub(crate) enum Session {
     Begun,
     /// The last checkpoint is being written (K6).
     Closing,
-    /// It stands.
+    /// The checkpoint that closed the session stands.
     Closed,
     /// Nothing is written to the device, for any request.
     ReadOnly,
@@ -100,7 +100,7 @@ pub struct Space<D> {
     pub(crate) suspects: Vec<Suspect>,
     /// Units with an append that never counts, and the sequences of their blocks: they take no others.
     pub(crate) append_blocked: BTreeMap<u32, u32>,
-    /// Pages that records of this restart say are lost: each is that of who wrote it last, and of nobody before.
+    /// Pages that records of this restart say are lost: each belongs to its last writer only.
     pub(crate) lost_since: BTreeSet<LogicalPage>,
     /// Units that are copies of others: a mount may find either.
     pub(crate) copies: Bits,
@@ -288,9 +288,9 @@ impl<D: Nand> Space<D> {
 
     /// Forgets `page` and frees its number; whether it had a version that was to be forgotten, or a lost one.
     ///
-    /// With a group given, only a version that this group wrote is forgotten (rule D12), or one that does not
-    /// read, or that was lost before this session. Until the next checkpoint a mount shows the page again:
-    /// the replay of a log forgets it again.
+    /// With a group given, only a version is forgotten only if this group wrote it (rule D12), or if it does
+    /// not read or was lost before this session. Until the next checkpoint a mount shows the page again: the
+    /// replay of a log forgets it again.
     ///
     /// # Errors
     ///
@@ -324,8 +324,8 @@ impl<D: Nand> Space<D> {
     }
 
     /// Forgets a page that was lost before this session and frees its number; whether it was. Used for a
-    /// record that frees the page and was made after the checkpoint: the owner of the number at that time is
-    /// the one that lost it.
+    /// record that frees the page and was made after the checkpoint: the page was lost by the owner that the
+    /// number had then.
     pub fn trim_lost(&mut self, page: LogicalPage) -> bool {
         let is_lost = self.map.is_lost(page) && !self.lost_since.contains(&page);
         if is_lost {

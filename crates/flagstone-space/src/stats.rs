@@ -62,8 +62,8 @@ pub struct SpaceStats {
     /// Blocks that garbage collection emptied.
     pub gc_victims: u64,
     /// Nanoseconds that dies worked for garbage collection, added up over the dies: its reads and
-    /// programs, and the erases of blocks whose units were moved or replaced in this session. No
-    /// wait is in it, neither for a die nor for an operation on another one.
+    /// programs, and the erases of blocks whose units were moved or replaced in this session. Waits
+    /// for a die, or for an operation on another die, are not included.
     pub gc_time_ns: u64,
     /// Blocks erased.
     pub erases: u64,
@@ -179,7 +179,7 @@ pub struct BlockReport {
     pub block: BlockIndex,
     /// Its use.
     pub state: BlockState,
-    /// Live units in it.
+    /// Live units in the block.
     pub live: u32,
     /// Erases it has seen.
     pub erases: u32,

@@ -2,7 +2,7 @@
 //! mount refuses.
 //!
 //! Owns the units that read whole and the proof for each of them. Writes nothing, decides nothing about
-//! versions, and needs no record: one that reads tells more.
+//! versions, and needs no record, though a readable record proves more.
 //!
 //! - **SV1** A unit is listed only if all its parts read whole, each in the place that its checksum names.
 //! - **SV2** No page that does not read keeps another one from being looked at, and no mark of a bad block does: a mark
@@ -28,7 +28,7 @@ use crate::{GroupId, LogicalPage, Lsn, MountError, PageInfo, Space, Version};
 /// Proof for a version of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// It was valid when it was written, or became so.
+    /// The version was valid when it was written, or became so.
     Valid,
     /// A record of the log has to name its group, which was open at the newest checkpoint or is younger.
     NeedsRecord,

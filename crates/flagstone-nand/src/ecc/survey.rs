@@ -49,7 +49,7 @@ pub(crate) fn survey<E>(
                 return Ok(Carried::Others);
             }
             None => unlabelled += 1,
-            // A label that another one confirms is none by accident.
+            // A label confirmed by another is no accident.
             Some(layout) if first == Some(layout.word) => return Ok(Carried::Own(layout.word)),
             Some(layout) => first = Some(layout.word),
         }

@@ -87,7 +87,7 @@ fn twice(text: &str) -> String {
     both + &format!("{COPY_CHECKSUM}{sum:08x}\n")
 }
 
-/// The text, from whichever of both places has it whole.
+/// The text, from the place of the two that has it whole.
 fn whole(bytes: &[u8]) -> Option<String> {
     let mut text = Vec::new();
     let mut copy = Vec::new();
@@ -174,7 +174,7 @@ impl Side {
     ) -> Result<(), OpenDeviceError> {
         let text = self.text(profile, closing);
         let replace = || {
-            // A link goes on pointing to it.
+            // A link goes on pointing to the file.
             let is_there = kind_of(path)?.is_some();
             let target = if is_there { fs::canonicalize(path) } else { Ok(path.to_owned()) };
             let target = target.map_err(|error| io(path, &error))?;

@@ -347,8 +347,8 @@ fn other_code_words_than_the_images_are_refused() {
     assert_eq!(ImageNand::create(&path, &wrong).map(drop), Err(OpenDeviceError::Unsuitable));
 }
 
-/// Goal: a creation that fails takes and leaves nothing, and one that does not takes nothing of others. Method:
-/// somebody's file where the side file would stand, then one with nearly its name.
+/// Goal: a creation that fails takes and leaves nothing, and a successful one takes no file of others.
+/// Method: somebody's file where the side file would stand, then one with nearly its name.
 #[test]
 fn a_creation_that_fails_leaves_every_file_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
@@ -439,8 +439,8 @@ fn fault(opened: Result<ImageNand, OpenDeviceError>) -> SideFault {
     }
 }
 
-/// Goal: a side file takes no more memory than the image has bytes. Method: one that speaks of more blocks and
-/// dies than any chip has, beside an image of one byte.
+/// Goal: a side file takes no more memory than the image has bytes. Method: a side file that lists more
+/// blocks and dies than any chip has, beside an image of one byte.
 #[test]
 fn an_absurd_side_file_is_refused_before_memory_is_taken() {
     let directory = tempfile::tempdir().unwrap();

@@ -296,7 +296,7 @@ impl Head {
         let copies = [Copy::First, Copy::Second].map(|copy| {
             let mut raw = vec![0; self.mark_sectors() * SECTOR];
             if storage.read_at(self.marks_offset(copy, 0), &mut raw).is_err() {
-                // Sector by sector: one that does not read takes no other along.
+                // Sector by sector: an unreadable sector does not hide the others.
                 for (sector, target) in raw.chunks_mut(SECTOR).enumerate() {
                     if storage.read_at(self.marks_offset(copy, sector), target).is_err() {
                         target.fill(0xFF);
@@ -327,11 +327,11 @@ impl Head {
     }
 }
 
-/// Whether storage holds a device of ours, whole or not; who is about to write to it asks.
+/// Whether storage holds a device of ours, whole or not; asked before storage is overwritten.
 ///
 /// # Errors
 ///
-/// Host errors: nobody can tell.
+/// Host errors: the answer is unknown.
 pub(crate) fn is_ours(storage: &mut impl Storage) -> Result<bool, OpenDeviceError> {
     match Head::find(storage) {
         Err(OpenDeviceError::NotFlagstone) => Ok(false),
@@ -368,7 +368,7 @@ fn places() -> impl Iterator<Item = u64> {
     std::iter::once(0).chain(MIRRORS.map(|exponent| (1 << exponent) - SUPERBLOCK_SIZE))
 }
 
-/// How much an error says: a place that does not read may have been the one that counts.
+/// How much an error tells: an unreadable place may have been the one that counts.
 const fn rank(error: &OpenDeviceError) -> u8 {
     match error {
         OpenDeviceError::NotFlagstone => 0,

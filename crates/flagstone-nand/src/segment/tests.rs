@@ -255,7 +255,8 @@ fn no_part_of_the_head_stands_once() {
     }
 }
 
-/// Goal (H3): a device that was made anew is not the one that stood there before. Method: a superblock of another place.
+/// Goal (H3): a device that was made anew is not taken for its predecessor. Method: a superblock of another
+/// place.
 #[test]
 fn a_superblock_counts_where_it_says_that_it_stands() {
     let good = device().into_storage().to_bytes();
@@ -335,7 +336,7 @@ fn a_growth_is_there_as_a_whole_or_not_at_all() {
     nand.program(page(3 * 64), at(0, &[1; 512])).unwrap();
 }
 
-/// Goal: a file that grows is refused for the same reasons as others, and a limit that is none. Method:
+/// Goal: a file that grows is refused for the same reasons as others, and for an invalid limit. Method:
 /// single changes; cuts before the segments that it was made with; limits above 1 TiB.
 #[test]
 fn wrong_files_that_grow_are_refused_by_kind() {

@@ -21,7 +21,7 @@ use crate::{Geometry, ProgramPart};
 enum Lane {
     /// One word of eight bytes, over and over (B3).
     Filled([u8; 8]),
-    /// The same behind a head, by number (B3).
+    /// The repeated word behind a head, by number (B3).
     Headed([u8; 8], u32),
     /// A page of the block's bytes, by number.
     At(u32),

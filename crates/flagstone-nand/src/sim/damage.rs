@@ -2,7 +2,7 @@
 //!
 //! Owns the damage of each page until its block is erased. Never changes stored bytes.
 //!
-//! - **W1** A page without damage costs nothing but one test.
+//! - **W1** A page without damage costs one test.
 //! - **W2** Unstable cells read well at first, now and then badly, and badly for ever after a few
 //!   reads: "it read well at mount" proves nothing (Djelic, linux-mtd, October 2011).
 

@@ -9,9 +9,9 @@
 //! | odd-MLC, LSB page | harms nothing |
 //! | two bits (MLC), and MSB pages of odd-MLC | flips bits of the pages on its word line and on those beside it |
 //!
-//! That two-bit cells suffer and one-bit cells do not is from "In-Place Appends for Real" (EDBT 2017,
-//! section 3). How often is assumed, no data sheet says it: one bit in a thousand of the other page of the
-//! word line, one in four thousand of the pages on the word lines beside it.
+//! That two-bit cells suffer and one-bit cells do not is from "In-Place Appends for Real" (EDBT 2017, section
+//! 3). The rate is assumed, no data sheet gives it: one bit in a thousand of the other page of the word line,
+//! one in four thousand of the pages on the word lines beside it.
 
 use alloc::vec::Vec;
 
@@ -25,12 +25,12 @@ use crate::{
 
 /// One bit in so many flips on the same word line.
 const SAME_LINE: u32 = 1_000;
-/// One bit in so many flips on a word line beside it.
+/// One bit in so many flips on a neighbouring word line.
 const NEXT_LINE: u32 = 4_000;
 
 impl SimNand {
-    /// Programs part of a page regardless of NOP, order and mode of the cells, as a chip does outside this
-    /// crate. Code words that were programmed before are lost; neighbours are disturbed.
+    /// Programs part of a page regardless of NOP, order and mode of the cells, as a real chip does without
+    /// this crate's checks. Code words that were programmed before are lost; neighbours are disturbed.
     ///
     /// # Errors
     ///

@@ -117,7 +117,7 @@ impl FileStorage {
         Ok(self.file.metadata().map_err(|error| io(&error))?.ino())
     }
 
-    /// The file itself, locked as long as somebody has it.
+    /// The file itself, locked as long as a holder remains.
     pub(super) fn synced(&self) -> Arc<Synced> {
         Arc::clone(&self.file)
     }
@@ -160,7 +160,7 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// As [`FileStorage::open`], but for `ReadOnly`; `Locked` when somebody has it open to write it.
+    /// As [`FileStorage::open`], but for `ReadOnly`; `Locked` when a writer has the file open.
     pub fn open_read_only(path: &Path) -> Result<Self, OpenDeviceError> {
         Self::open_with(path, Access::Read, FileLock::Required)
     }
@@ -295,7 +295,7 @@ impl FileStorage {
             Advice::Nothing => {}
             Advice::Look { end } if has_room_alone(&self.file, end - EMPTY_STEP as u64) => {}
             Advice::Look { .. } => fresh.settle_at(offset),
-            // It was worth a try.
+            // A failed fill costs nothing but the try.
             Advice::Fill(left) => drop(self.fill_empty(left)),
         }
     }
@@ -356,7 +356,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> 
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system knows of that.
+        // Not every file system supports this call.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => rename_missing(from, to),
         renamed => renamed.map_err(|error| io(&error.into())),
     }
@@ -367,7 +367,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> 
     rename_missing(from, to)
 }
 
-/// As [`rename_new`], for want of it: who takes the name in between loses it.
+/// As [`rename_new`], where that is not supported: a file that takes the name in between loses it.
 fn rename_missing(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
     require_missing(to)?;
     fs::rename(from, to).map_err(|error| io(&error))
@@ -420,8 +420,8 @@ const ENOLCK: i32 = rustix::io::Errno::NOLCK.raw_os_error();
 #[cfg(not(target_os = "linux"))]
 const ENOLCK: i32 = 77;
 
-/// Result of `look` at a file or block device at `path`; nobody is kept out for the look. No other kind is
-/// opened: a pipe would wait for its writer.
+/// Result of `look` at a file or block device at `path`; the look locks nobody out. No other kind is opened:
+/// a pipe would wait for its writer.
 pub(crate) fn look_at<T>(
     path: &Path,
     look: impl FnOnce(&mut FileStorage) -> T,
@@ -533,7 +533,7 @@ fn expect_reads(file: &File, reads: Reads) {
         Reads::Alone => Advice::Random,
         Reads::Any => Advice::Normal,
     };
-    // It is advice.
+    // Advice only: a failure does not matter.
     let _ = fadvise(file, 0, None, advice);
 }
 
@@ -634,9 +634,9 @@ impl SharedStorage for Synced {
     }
 }
 
-/// Linux keeps bytes that it could not write, and takes them for written: the next process to open the file
-/// would read bytes that the medium lacks, and no sync would write them. Without the copies in memory, reads
-/// tell what is there.
+/// Linux keeps bytes in memory that it could not write, and takes them for written: the next process to open
+/// the file would read bytes that the medium lacks, and no sync would write them. Without the copies in
+/// memory, reads tell what is there.
 #[cfg(target_os = "linux")]
 fn forget_written(file: &File) {
     // The sync has failed all the same.
@@ -763,7 +763,7 @@ impl Storage for FileStorage {
         });
         written.map_err(|error| {
             let is_full = is_full(&error);
-            // A half-written tail is not there for anybody; its bytes are written over.
+            // A half-written tail is never visible; its bytes are written over.
             let _ = self.file.set_len(from);
             if is_full { StorageError::NoSpace } else { host(error) }
         })

@@ -54,7 +54,7 @@ impl Making {
         let name = target.file_name().ok_or(OpenDeviceError::NotAFile)?;
         let head = format!(".flagstone-{:016x}-", mix_bytes(0, name.as_encoded_bytes()));
         remove_left(target, &head);
-        // The name is known before [`give_up_files`] can see the file.
+        // Held until the file's name is in the list: `give_up_files` waits for that.
         let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
         let mut refused = Vec::new();
         let begin = |_| begin_once(target, &head, lock, &mut refused).transpose();

@@ -321,7 +321,7 @@ fn the_device_sees_no_allocation_of_time_from_reads_of_memory() {
     assert!(!space.reserve(LogicalPage(0)));
 }
 
-/// Goal: an erased page is not taken for one that was never written, and that stays so.
+/// Goal: an erased page is never taken for an unwritten page.
 #[test]
 fn a_page_whose_only_version_was_erased_is_lost() {
     let mut space = tiny_space();
@@ -403,7 +403,7 @@ fn a_bad_block_of_the_ring_costs_no_block_of_the_log() {
     }
 }
 
-/// Goal: a page that reads as erased before one that does not is damage, and the later one is found.
+/// Goal: a page that reads as erased before a programmed page is damage, and the later page is found.
 #[test]
 fn an_erased_page_does_not_hide_those_behind_it() {
     let mut space = tiny_space();
@@ -421,9 +421,9 @@ fn an_erased_page_does_not_hide_those_behind_it() {
     assert_eq!(found, [LogicalPage(1), LogicalPage(3)]);
 }
 
-/// Goal: no erase waits for another die while a free block is there whose replacements are complete.
-/// Method: a block is freed by a page that is still on its way to another die; the next block taken is
-/// another one, although that one is less worn.
+/// Goal: no erase waits for another die while a free block is there whose replacements are complete. Method:
+/// a block is freed by a page that is still on its way to another die; the next block taken is another one,
+/// although the freed block is less worn.
 #[test]
 fn a_block_is_taken_that_need_not_wait_for_other_dies() {
     use crate::blocks::Purpose;

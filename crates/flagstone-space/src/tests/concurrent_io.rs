@@ -165,8 +165,8 @@ fn what_is_appended_during_a_sync_of_others_waits_for_its_own() {
     assert_eq!(space.device().counters().syncs, syncs + 1, "one page was programmed too late");
 }
 
-/// Goal (Z3, rule D11): a session that ends during a flush is none that left nothing in flight. Method: a
-/// kill between the last record and the end of the flush.
+/// Goal (Z3, rule D11): a session that ends during a flush does not count as closed. Method: a kill between
+/// the last record and the end of the flush.
 #[test]
 fn a_session_is_not_closed_during_a_flush() {
     for is_flushing in [false, true] {

@@ -287,7 +287,7 @@ fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
             Ok(()) => {}
             Err(SpaceError::NoRoom) => {
                 refused += u32::from(is_dirty);
-                // The host is asked again once somebody was told (H3).
+                // The host is asked again once a caller was told (H3).
                 space.retry_growth();
                 space.checkpoint(b"").unwrap();
             }

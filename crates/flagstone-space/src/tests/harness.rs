@@ -673,7 +673,7 @@ pub(super) enum Sight {
 }
 
 impl Model {
-    /// The script that goes with it.
+    /// The script that goes with this exploration.
     pub(super) fn script(&self, seed: u64, length: usize, pages: u32) -> Vec<Step> {
         match (self.freezes, self.slots) {
             (true, _) => script_of_freezes(seed, length, pages),
@@ -724,7 +724,7 @@ impl Model {
         }
     }
 
-    /// A frozen mapping that the mount has shown is there for good, one that it has not is gone.
+    /// A frozen mapping that the mount has shown is there for good; any other is gone.
     fn settle_frozen(&mut self) {
         let perhaps = self.frozen_perhaps.take().filter(|_| self.has_shown);
         self.frozen.extend(perhaps);

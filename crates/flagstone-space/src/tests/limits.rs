@@ -264,8 +264,8 @@ fn a_page_that_needs_many_corrections_is_rewritten_elsewhere() {
     assert_eq!(value(&mut space, 0).unwrap(), 7);
 }
 
-/// Goal: a page of the mapping that decays is rewritten while it can still be read. Method: one that holds
-/// nothing but cold pages needs corrections at a mount; the session writes pages of another one.
+/// Goal: a page of the mapping that decays is rewritten while it can still be read. Method: a mapping page of
+/// cold pages alone needs corrections at a mount; the session writes pages of another one.
 #[test]
 fn a_page_of_the_mapping_that_needs_many_corrections_is_rewritten_elsewhere() {
     let profile = profile("tiny").with_block_count(80).unwrap();
