@@ -141,8 +141,8 @@ impl ImageNand {
         name.into()
     }
 
-    /// The side file of an image that may be there under another name: a link to it has that of the image it points
-    /// to, unless one lies beside the link alone.
+    /// The side file of an image that may be there under another name: a link to an image uses the side file
+    /// of its target, unless a side file lies beside the link alone.
     fn side_of(path: &Path) -> Result<PathBuf, OpenDeviceError> {
         let own = Self::side_path(path);
         let is_link = link_kind_of(path)?.is_some_and(|kind| kind.is_symlink());

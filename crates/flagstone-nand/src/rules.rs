@@ -35,7 +35,7 @@ impl PageState {
 pub(crate) struct Span {
     /// Code words in the part.
     pub(crate) words: u64,
-    /// The ones among them that were programmed before: only where the tail may be rewritten, and
+    /// Code words among them that were programmed before: only where the tail may be rewritten, and
     /// then the device has to make sure that their bytes stay the same.
     pub(crate) rewritten: u64,
     /// State of the page afterwards.

@@ -213,7 +213,7 @@ impl Timeline {
         self.now_ns = now_ns;
     }
 
-    /// After a power cycle no die is busy, and no bus.
+    /// After a power cycle all dies and buses are idle.
     pub(crate) fn idle(&mut self) {
         self.free_at_ns.fill(self.now_ns);
         self.channels.fill(Bus::default());

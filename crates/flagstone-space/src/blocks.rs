@@ -4,8 +4,8 @@
 //! the device: callers report their erases and programs here.
 //!
 //! B1. `live` of a block is the number of its live bits. B2. A closed block with no live unit is free; a
-//! closed block is in the bucket of its live count. B3. A free block's bytes are not relied on: it is erased
-//! when it is taken, or ahead of that in the same session. B4. A free block is prepared, unprepared or
+//! closed block is in the bucket of its live count. B3. A free block's bytes are not relied on: the block is
+//! erased when it is taken, or earlier in the same session. B4. A free block is prepared, unprepared or
 //! withheld.
 //!
 //! ```text

@@ -5,10 +5,11 @@
 //! K1. Changed mapping pages are durable before the record that points to them is programmed. K2. A
 //! superseded mapping page stays live until that record is durable (rule D4). K3. The record lists every open
 //! group with its pages, and every open block with its position. K4. A checkpoint that the floor makes for
-//! itself repeats the caller's blob and log head. K5. A session starts with one: a torn page that read badly
-//! at mount may read well later. K6. A session whose last checkpoint says that it is closed writes nothing
-//! more before it has taken that back; the device may grow, which no record has to mention (E1). The content
-//! of a closed session was complete: nothing has to be copied, and a session that only reads writes nothing.
+//! itself repeats the caller's blob and log head. K5. A session starts with a checkpoint: a torn page that
+//! read badly at mount may read well later. K6. A session whose last checkpoint says that it is closed writes
+//! nothing more before it has taken that back; the device may grow, which no record has to mention (E1). The
+//! content of a closed session was complete: nothing has to be copied, and a session that only reads writes
+//! nothing.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -262,7 +263,7 @@ impl<D: Nand> Space<D> {
     }
 
     /// First writes of a session: reserves numbers, copies suspects away (rules D3, D11), then pins
-    /// down the state that the mount saw, so that a page that reads differently the next time can
+    /// down the state that the mount saw, so that a page with another reading at the next mount can
     /// neither return nor vanish (K5).
     pub(crate) fn begin_session(&mut self) -> Result<(), SpaceError> {
         self.session = Session::Begun;

@@ -6,8 +6,8 @@
 //! E1. A page is on the list only while its block may be taken and erased, or is full and closed: pages that
 //! a mount reads in a block that is being written stay readable. E2. The first unit of a block stays until
 //! the block is free: it names the life that the block lives. E3. The list is told before any block is taken,
-//! so no page on it has been written again. Where a sync has to come first, it is told after one, and a block
-//! that is taken leaves it.
+//! so no page on it has been written again. Where a sync has to come first, the list is told after the sync;
+//! a block that is taken leaves the list.
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -180,8 +180,8 @@ impl<D: Nand> Space<D> {
         Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
     }
 
-    /// The host has no room for an append: it goes to a page that holds nothing yet, and where that was one already,
-    /// to another block (H4).
+    /// The host has no room for an append: the append goes to an empty page, and where its page was empty
+    /// already, to another block (H4).
     fn log_moves_on(&mut self) {
         if self.log.next_slot > 0 {
             self.log_skip_page();

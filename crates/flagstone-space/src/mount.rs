@@ -625,8 +625,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Log pages of the last block that hold anything, as far as reading tells: one erased page
-    /// among them is a lost one.
+    /// Log pages of the last block that hold anything, as far as reading tells: an erased page
+    /// among them is a lost page.
     fn count_written(&mut self, block: LogBlock) -> Result<u32, NandError> {
         if self.space.layout().capabilities.needs_sync {
             // Old bytes may stand behind the written part: the chain of fragments tells.

@@ -164,7 +164,8 @@ impl<D: Nand> Space<D> {
             }
             let number = self.numbers.next_record();
             self.write_half(0, number, bytes)?;
-            // Never both copies in flight: a page that a cut takes from one stands in the other.
+            // Never both copies in flight: a page that a cut takes from one copy stands in the
+            // other.
             self.flash.await_dies();
             self.write_half(1, number, bytes)?;
             // A block that failed was replaced: the record has to name the new one.

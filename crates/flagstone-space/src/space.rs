@@ -286,10 +286,10 @@ impl<D: Nand> Space<D> {
         info_of(&PageMeta { sequence, ..*meta }, at)
     }
 
-    /// Forgets `page` and frees its number; whether it had a version that was to be forgotten, or a lost one.
+    /// Forgets `page` and frees its number; whether the page had a version to forget, or a lost one.
     ///
-    /// With a group given, only a version is forgotten only if this group wrote it (rule D12), or if it does
-    /// not read or was lost before this session. Until the next checkpoint a mount shows the page again: the
+    /// With a group given, a version is forgotten only if this group wrote it (rule D12), or if it does not
+    /// read or was lost before this session. Until the next checkpoint a mount shows the page again: the
     /// replay of a log forgets it again.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ const COPY_LINE: &str = "#|";
 /// Bytes of a host that one fault damages.
 const HOST_SECTOR_SIZE: usize = 4096;
 
-/// The text and its copy, so far apart that one sector has nothing of both.
+/// The text and its copy, so far apart that no sector has parts of both.
 fn twice(text: &str) -> String {
     let sum = head::crc32c(text.as_bytes());
     let mut both = format!("{text}{CHECKSUM}{sum:08x}\n");

@@ -549,9 +549,9 @@ fn whole_segments_are_given_back_to_the_host() {
     assert_eq!(content(&mut nand, page(0)), [0; 4096]);
 }
 
-/// Goal (G7): a file does not take the room for new segments that its old ones gave back, or a full host has
-/// no room to write the old ones again. Method: the room of a file before a discard, after it and after a
-/// growth, as the system counts its blocks.
+/// Goal (G7): new segments do not take the room that old ones gave back, or a full host has no room to write
+/// the old ones again. Method: the room of a file before a discard, after it and after a growth, as the
+/// system counts its blocks.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_file_does_not_grow_into_room_that_it_gave_back() {

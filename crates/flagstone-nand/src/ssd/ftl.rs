@@ -3,7 +3,7 @@
 //! Owns the mapping, the free blocks of each die and the choice of the block to collect. Never
 //! touches a chip: it names the next page to move or block to erase, one step at a time.
 //!
-//! - **F1** A host's page has at most one page of the chips, and that one knows it.
+//! - **F1** A host's page has at most one page of the chips, and the chip's page knows the host's.
 //! - **F2** `live` of a block is the number of its pages that are mapped.
 //! - **F3** Every die has one open block; host and collection write to it. The last free block of a
 //!   die is the collection's.

@@ -1,9 +1,9 @@
 //! Writes of less than a page past the system's page cache, where the drive takes them.
 //!
-//! The page cache writes whole pages of 4 KiB: of a log that grows by sectors it would write the
+//! The page cache writes whole pages of 4 KiB: for a log that grows by sectors it would write the
 //! same page again with every commit. A drive whose own blocks are smaller takes the sectors alone.
-//! Where its blocks are not smaller it would read and write the whole block itself, so that nothing
-//! is gained, and the page cache does it in memory.
+//! Where its blocks are not smaller, the drive would read and write the whole block itself: no
+//! gain, and the page cache does this in memory.
 //!
 //! Reads, and writes of whole pages, stay with the page cache; the system keeps the two coherent.
 

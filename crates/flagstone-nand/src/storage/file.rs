@@ -924,7 +924,7 @@ mod tests {
     }
 
     /// Goal: a process that makes or opens a file has the file of that name. Method: a file that another user
-    /// removes before it is locked, and one in whose place another one is put.
+    /// removes before it is locked, and a file that another one replaces.
     #[test]
     fn a_file_that_was_removed_before_it_was_locked_is_not_made() {
         let directory = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use super::{EEXIST, FileLock, OpenDeviceError, io};
 use crate::ImageNand;
 use crate::mix::mix_bytes;
 
-/// A file that is being made; it is gone when this is dropped before it has its name.
+/// A file that is being made; a drop before the file has its name removes it.
 #[derive(Debug)]
 pub struct Making {
     /// Keeps the lock when the device in the file is closed (M3).
@@ -36,8 +36,8 @@ pub struct Making {
 /// Files that this process makes.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Times that a file is begun before its directory is given up: one that tells another inode for a name each time never
-/// has the file that was made.
+/// Times that a file is begun before its directory is given up: a directory that shows another inode for a
+/// name each time never has the file that was made.
 const ATTEMPTS_MAX: u32 = 1_000;
 
 /// Sets apart the first names of files that one process makes.
@@ -96,8 +96,8 @@ impl Making {
     ///
     /// # Errors
     ///
-    /// `Linked` when that has other names, under which it would stay as it is; the errors of the host.
-    /// Nothing of the new file stays.
+    /// `Linked` when the replaced file has other names, under which it would stay as it is; the errors of the
+    /// host. Nothing of the new file stays.
     pub fn replace(self) -> Result<(), OpenDeviceError> {
         self.file.sync_all().map_err(|error| io(&error))?;
         require_one_name(&self.target)?;
@@ -109,7 +109,8 @@ impl Drop for Making {
     fn drop(&mut self) {
         let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|path| *path != self.path);
-        // Once it has its name there is nothing of the other; a child of a fork makes nothing.
+        // Once the file has its name, nothing is left under the temporary one; a child of a fork
+        // makes nothing.
         if self.process.is_current() {
             remove(&self.path);
         }
@@ -122,9 +123,9 @@ pub fn give_up_files() {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|path| remove(path));
 }
 
-/// A new, empty file that is called by its number. None where it has to be begun again: another creation took it for one
-/// that was left before it had its lock (M2), or a file of somebody has the name; its number stays in use
-/// in `refused`.
+/// A new, empty file that is called by its number. None where the file has to be begun again: another
+/// creation took it for a leftover before it had its lock (M2), or a foreign file has the name; the file's
+/// number stays in use in `refused`.
 fn begin_once(
     target: &Path,
     head: &str,
@@ -169,7 +170,7 @@ fn remove(path: &Path) {
     let _ = fs::remove_file(ImageNand::side_path(path));
 }
 
-/// Refuses a file with other names (hard links): who replaces it under one of them parts them.
+/// Refuses a file with other names (hard links): a replacement under one name would part them.
 ///
 /// # Errors
 ///
@@ -212,8 +213,7 @@ fn found(data: std::io::Result<fs::Metadata>) -> Result<Option<FileType>, OpenDe
     }
 }
 
-/// Removes leftovers of dead processes, where the directory can be read. A leftover that stays is in nobody's
-/// way.
+/// Removes leftovers of dead processes, where the directory can be read. A leftover that stays does no harm.
 fn remove_left(target: &Path, head: &str) {
     let Ok(entries) = fs::read_dir(parent_of(target)) else { return };
     for entry in entries.flatten() {
@@ -230,8 +230,8 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a file is one that was being made, by the number in its name, and nobody is at work on it (M2, M3). It is
-/// locked as long as the file that comes with the answer is open.
+/// Whether a file was being made, by the number in its name, and no process works on it (M2, M3). The file is
+/// locked as long as the handle that comes with the answer is open.
 fn is_left(path: &Path, number: &str) -> std::io::Result<(bool, File)> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(ErrorKind::InvalidInput.into());
@@ -347,8 +347,8 @@ mod tests {
         assert!(names(directory.path()).is_empty());
     }
 
-    /// Goal (M2): a name that a file of somebody has keeps nobody from making another one. Method: files under the names of
-    /// all numbers that come next.
+    /// Goal (M2): a name taken by a foreign file does not prevent the making of another file. Method: files
+    /// under the names of all numbers that come next.
     #[test]
     fn a_number_whose_name_is_taken_is_passed_over() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! Places of a file that have room on the disk but were never written.
 //!
-//! A file system notes, with the next sync, that such a place holds something now. On ext4 that is 12 KiB of
-//! its journal and a second flush for each sync, however little was written before it. A load that writes
-//! much between two syncs pays that gladly: filling the file with zeros beforehand would write everything
-//! twice. A log that gets a sector a commit would pay it with each commit, until its place is full. So a
-//! place that turns out to be written a little at a time is filled with zeros to its end.
+//! A file system notes, with the next sync, that such a place has content now. On ext4 the note takes 12 KiB
+//! of the journal and a second flush for each sync, however little was written before it. For a load that
+//! writes much between two syncs this is cheap: filling the file with zeros beforehand would write everything
+//! twice. A log that gets a sector a commit would pay the price with each commit, until its place is full. So
+//! a place that turns out to be written a little at a time is filled with zeros to its end.
 //!
 //! - **F1** Only bytes that read as zeros are filled, and none that are being written: contents never change.
 //! - **F2** The state kept here is a matter of cost alone; a file that was opened begins without
@@ -20,7 +20,7 @@ const LITTLE: u64 = 32 << 10;
 /// Syncs that have to be seen before a place is judged: the first one may fall anywhere.
 const SYNCS_MIN: u64 = 2;
 
-/// Places that are being judged, at most; one that was left alone for longest is forgotten.
+/// Places that are being judged, at most; the place left alone for longest is forgotten.
 const JUDGED_MAX: usize = 64;
 
 /// State of the places of one file.

@@ -1,6 +1,6 @@
 //! A bus that serves one transfer at a time.
 //!
-//! Owns the order of transfers on it. Never knows who uses it.
+//! Owns the order of transfers on a bus. Never knows the users of the bus.
 //!
 //! - **B1** Bookings do not overlap.
 //! - **B2** A transfer is booked into the first gap that holds it: a transfer that is ready late, because its

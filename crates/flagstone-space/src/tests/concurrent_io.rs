@@ -1,6 +1,5 @@
-//! Goal: reads and syncs beside the space are as good as reads and syncs that have it, or say that
-//! they are not. Method: a real file; the work of another thread is done between the steps of a
-//! ticket.
+//! Goal: reads and syncs beside the space are as good as ordinary ones, or report the opposite.
+//! Method: a real file; the work of another thread is done between the steps of a ticket.
 
 use std::vec::Vec;
 

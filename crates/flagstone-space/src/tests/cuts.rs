@@ -196,7 +196,7 @@ fn every_second_cut_recovers() {
     assert!(states > 500, "{states}");
 }
 
-/// Goal: a record that was in flight at one cut and did not read is not believed at a later one, when it
+/// Goal: a record that was in flight at one cut and unreadable then is not believed at a later cut, where it
 /// reads (D11). Method: every program of a checkpoint looks complete for a while, then every operation after
 /// it is cut, and every operation after that cut; the chip's seed decides which reads succeed.
 #[test]

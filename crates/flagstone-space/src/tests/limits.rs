@@ -106,8 +106,8 @@ fn a_mount_finds_as_many_free_blocks_as_there_were() {
             let free_count = space.blocks.free_count();
             let mounted = Space::mount(space.device().clone()).unwrap().0;
             let found = mounted.blocks.free_count();
-            // A version that may have been in flight keeps older ones until it is copied, and of each open
-            // block it cannot be told whether its pages were moved there or away.
+            // A version that may have been in flight keeps older ones until it is copied, and no mount can
+            // tell whether the pages of an open block were moved there or away.
             let fallbacks = mounted.suspects.iter().map(|suspect| suspect.fallbacks.len());
             let kept = fallbacks.sum::<usize>() + Stream::ALL.len();
             assert!(found + kept as u32 >= free_count, "write {round}: {found} of {free_count}");
