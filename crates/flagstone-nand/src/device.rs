@@ -1,4 +1,4 @@
-//! The device trait and what its operations report.
+//! The device trait and the reports of its operations.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -33,7 +33,7 @@ pub struct ReadPart<'a> {
     pub spare: &'a mut [u8],
 }
 
-/// What a completed operation reports.
+/// Report of a completed operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// Device time at which the operation is complete, in nanoseconds. Wall time on real devices.
@@ -71,7 +71,7 @@ pub enum FlashRule {
     BadBlock,
 }
 
-/// What a device can report. Every variant names the address, so a log line is enough to act on.
+/// Errors of a device. Every variant names the address, so a log line is enough to act on.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NandError {
@@ -162,7 +162,7 @@ pub trait Nand {
     /// Shape of the device; constant for its lifetime.
     fn geometry(&self) -> Geometry;
 
-    /// What the device can do; constant for its lifetime.
+    /// Capabilities of the device; constant for its lifetime.
     fn capabilities(&self) -> Capabilities;
 
     /// Reads part of a page, corrected by the ECC. Erased bytes read as `0xFF`.
@@ -176,9 +176,9 @@ pub trait Nand {
     ///
     /// # Errors
     ///
-    /// `ProgramFailed` means that the block has to be retired; pages programmed earlier stay
-    /// readable. `Rule` is a bug of the caller and changes nothing. `NoSpace` where a host has no room for the
-    /// part: what it holds now is not known, and all else is as it was.
+    /// `ProgramFailed` means that the block has to be retired; pages programmed earlier stay readable. `Rule`
+    /// is a bug of the caller and changes nothing. `NoSpace` where a host has no room for the part: the
+    /// part's content is then not known, and all else is as it was.
     fn program(
         &mut self,
         page: PhysicalPage,
@@ -189,8 +189,8 @@ pub trait Nand {
     ///
     /// # Errors
     ///
-    /// `EraseFailed` means that the block has to be retired; `NoSpace` that a host has no room for what the
-    /// block is to hold: its content may be gone, and it may be erased later.
+    /// `EraseFailed` means that the block has to be retired; `NoSpace` that a host has no room for the
+    /// block's next content: its present content may be gone, and it may be erased later.
     fn erase(&mut self, block: BlockIndex) -> Result<Completion, NandError>;
 
     /// Whether a host may have no room for blocks that are there: an erase tells.
@@ -199,7 +199,7 @@ pub trait Nand {
     }
 
     /// Whether NOP lets the spare bytes of `page` be programmed once more, as far as the device
-    /// knows: a real chip counts nothing, and its driver only what this session did.
+    /// knows: a real chip counts nothing, and its driver counts only the programs of this session.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ pub trait Nand {
     }
 
     /// Tells a translation layer, or a host, that the content of `count` pages from `first` on is needed no
-    /// more, power cuts included. Each may read as erased from now on; where nobody wants to know nothing
+    /// more, power cuts included. Each may read as erased from now on; where neither wants to know, nothing
     /// happens.
     fn trim(&mut self, first: PhysicalPage, count: u32) {
         let _ = (first, count);
@@ -249,13 +249,14 @@ pub trait Nand {
     /// # Errors
     ///
     /// `NoSpace` when the host has no room for them, or the device is as large as it can be: nothing has
-    /// changed. Those of [`Nand::sync`].
+    /// changed. The errors of [`Nand::sync`].
     fn extend(&mut self, block_count: u32) -> Result<(), NandError> {
         if block_count <= self.present_blocks() { Ok(()) } else { Err(NandError::NoSpace) }
     }
 
-    /// Takes note of a program that its caller does next beside whoever has the device, with
-    /// [`SharedNand::program`]; false where [`Nand::program`] has to do it, and nothing was noted.
+    /// Takes note of a program that its caller does next beside the thread that has the device,
+    /// with [`SharedNand::program`]; false where [`Nand::program`] has to do it, and nothing was
+    /// noted.
     ///
     /// # Errors
     ///
@@ -269,7 +270,7 @@ pub trait Nand {
         Ok(false)
     }
 
-    /// What is done beside whoever has the device; none where operations take turns.
+    /// Operations beside the thread that has the device; none where operations take turns.
     fn shared(&self) -> Option<Arc<dyn SharedNand>> {
         None
     }
@@ -280,7 +281,8 @@ pub trait Nand {
     /// Operations counted since the last reset.
     fn counters(&self) -> Counters;
 
-    /// What the device's own translation layer did since the last reset; none where there is none.
+    /// Counters of the device's own translation layer since the last reset; none where there is no
+    /// such layer.
     fn translation(&self) -> Option<SsdCounters> {
         None
     }
@@ -295,14 +297,14 @@ pub trait Nand {
     /// devices, whose time is the wall clock.
     fn advance_to(&mut self, now_ns: u64);
 
-    /// Sets the time of the caller, for callers that take turns: what one of them waited for does
-    /// not keep the next one, only the dies do. As [`Nand::advance_to`] on real devices.
+    /// Sets the time of the caller, for callers that take turns: the wait of one does not delay the
+    /// next, only busy dies do. As [`Nand::advance_to`] on real devices.
     fn resume_at(&mut self, now_ns: u64) {
         self.advance_to(now_ns);
     }
 }
 
-/// What several threads may do to a device at a time.
+/// Operations that several threads may do to a device at a time.
 pub trait SharedNand: fmt::Debug + Send + Sync {
     /// Reads the data area of `page` from its start. Bytes that are being programmed meanwhile may
     /// read as anything.
@@ -312,14 +314,14 @@ pub trait SharedNand: fmt::Debug + Send + Sync {
     /// As [`Nand::read`].
     fn read(&self, page: PhysicalPage, target: &mut [u8]) -> Result<(), NandError>;
 
-    /// Programs what [`Nand::begin_program`] took note of.
+    /// Does the program that [`Nand::begin_program`] took note of.
     ///
     /// # Errors
     ///
-    /// As [`Nand::program`]; what the page holds is not known then.
+    /// As [`Nand::program`]; the content of the page is not known then.
     fn program(&self, page: PhysicalPage, data_offset: u32, data: &[u8]) -> Result<(), NandError>;
 
-    /// Makes durable whatever had been programmed and erased when the call began.
+    /// Makes the programs and erases durable that were complete when the call began.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! ECC of our own, for chips that are reached byte by byte: code words in data and spare area.
 //!
-//! Owns what a code word is on such a chip: its parity, where that stands, and what a read repairs. Never
-//! decides when anything is programmed; rules of flash are the chip's.
+//! Owns the code words of such a chip: their parity, its place, and the repairs of a read. Never decides when
+//! anything is programmed; rules of flash are the chip's.
 //!
 //! - **E1** A code word is programmed once, together with its parity, by one program. Words of a page are
 //!   independent, so that a page takes as many programs as the chip allows, each of any words.
@@ -9,8 +9,8 @@
 //!   and it reads as erased.
 //! - **E3** Data is returned only if every word of it is a code word or was repaired; else
 //!   `Uncorrectable`.
-//! - **E4** Raw spare bytes are those that the layout leaves, outside every code word. A program that
-//!   touches others is refused.
+//! - **E4** Raw spare bytes are the bytes that the layout leaves, outside every code word. A program that
+//!   touches any other spare byte is refused.
 //! - **E5** On a profile whose ECC is the device's, everything goes to the device unchanged.
 
 mod bch;
@@ -96,7 +96,7 @@ impl<D: Nand> EccNand<D> {
 }
 
 impl EccNand<SimNand> {
-    /// An erased simulated chip, with whatever ECC its profile says.
+    /// An erased simulated chip, with the ECC that its profile names.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Code {
             && self.rules.is_spare(spare_offset, spare.len())
     }
 
-    /// Whether a run of spare bytes lies in those of the floor above (E4).
+    /// Whether a run of spare bytes lies in the floor above's part (E4).
     fn is_raw(&self, offset: u32, spare: &[u8]) -> bool {
         let raw = self.capabilities.spare_raw;
         let end = offset as usize + spare.len();
@@ -149,7 +149,7 @@ impl Code {
         (offset / size..).zip(data.chunks(size as usize))
     }
 
-    /// Spare bytes of a program: those given, the parity of its words, and the label with the first (Y4).
+    /// Spare bytes of a program: the given ones, the parity of its words, and the label with the first (Y4).
     fn compose(&mut self, part: &ProgramPart<'_>) {
         let mut spare = core::mem::take(&mut self.spare);
         spare.fill(0xFF);

@@ -1,7 +1,7 @@
-//! What may go wrong, and when: seeded plans that devices carry out.
+//! Faults and their moments: seeded plans that devices carry out.
 //!
 //! Owns the catalogue of faults, the numbering of operations and the switch that a power cut
-//! throws. Never touches cells: a device asks what happens to an operation, then does it.
+//! throws. Never touches cells: a device asks for the fate of an operation, then carries it out.
 //!
 //! - **X1** Programs, erases, bad-block marks and syncs are numbered from 0 over the life of the
 //!   device, whether they succeed or not; a call that breaks a rule of flash has no number.
@@ -14,7 +14,7 @@ use core::str::FromStr;
 
 use crate::{BlockIndex, Capabilities, CellMode, Nand, PartialCut, PhysicalPage};
 
-/// A numbered operation, with what decides how it may end.
+/// A numbered operation, with the facts that decide how it may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationKind {
     /// Program of a page or a part of it.
@@ -129,7 +129,7 @@ impl Ending {
     fn on_files(kind: OperationKind) -> Vec<Self> {
         let mut endings = alloc::vec![Self::Complete, Self::UnsyncedLost];
         if kind != OperationKind::Sync {
-            // The write in flight is lost, those before it are not. A sync has none of its own.
+            // The write in flight is lost, earlier writes are not. A sync has no write of its own.
             endings.push(Self::Untouched);
         }
         endings.extend((0..SUBSET_DRAWS).map(|draw| Self::UnsyncedSubset512 { draw }));
@@ -226,7 +226,7 @@ pub struct Failure {
     pub persistence: Persistence,
 }
 
-/// What happens to the unsynced writes of a file whose sync fails.
+/// Fate of the unsynced writes of a file whose sync fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncFailure {
     /// The pages are marked clean and dropped: reads show the old bytes (ext4, XFS after a while).
@@ -291,18 +291,18 @@ pub struct FaultPlan {
     pub read_faults: Vec<(PhysicalPage, ReadFault)>,
     /// Wear.
     pub wear: WearOut,
-    /// What a failed sync does to a file.
+    /// Effect of a failed sync on a file.
     pub sync_failure: SyncFailure,
 }
 
 impl FaultPlan {
-    /// A plan with nothing but a power cut.
+    /// A plan with one power cut and no other fault.
     #[must_use]
     pub fn power_cut(seed: u64, operation: u64, ending: Ending) -> Self {
         Self { seed, cut: Some(PowerCut { operation, ending }), ..Self::default() }
     }
 
-    /// A plan with nothing but a failing operation.
+    /// A plan with one failing operation and no other fault.
     #[must_use]
     pub fn failure(seed: u64, operation: u64, persistence: Persistence) -> Self {
         let failures = alloc::vec![Failure { operation, persistence }];
@@ -329,7 +329,7 @@ pub trait Crashable: Nand + Clone {
     /// Whether a cut took the power away.
     fn is_off(&self) -> bool;
 
-    /// Restores the power: what the cells hold stays, the cut of the plan is spent.
+    /// Restores the power: the content of the cells stays, the cut of the plan is spent.
     fn power_cycle(&mut self);
 
     /// Hash of everything stored: equal runs end with equal hashes.
@@ -345,14 +345,14 @@ pub trait Crashable: Nand + Clone {
     }
 }
 
-/// What happens to one operation.
+/// Fate of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It works.
+    /// The operation works.
     Works,
-    /// It reports failure.
+    /// The operation reports failure.
     Fails,
-    /// It reports success and does nothing.
+    /// The operation reports success and does nothing.
     Ignored,
     /// The power goes while it runs.
     Cut(Ending),
@@ -426,7 +426,7 @@ impl Faults {
         self.plan.seed ^ self.next.wrapping_mul(0x9E37_79B9)
     }
 
-    /// Numbers an operation and says what happens to it.
+    /// Numbers an operation and decides its fate.
     #[inline]
     pub(crate) fn next(&mut self, kind: OperationKind, block: Option<BlockIndex>) -> Verdict {
         let number = self.next;
@@ -482,7 +482,7 @@ impl Faults {
         self.plan.block_faults.contains(&(block, BlockFault::ReadFails))
     }
 
-    /// The fault of a read of `page`; one that happens once is spent by asking.
+    /// The fault of a read of `page`; a fault that happens once is spent by asking.
     pub(crate) fn read_fault(&mut self, page: PhysicalPage) -> Option<ReadFault> {
         let index = self.plan.read_faults.iter().position(|(faulty, _)| *faulty == page)?;
         let (_, fault) = *self.plan.read_faults.get(index)?;

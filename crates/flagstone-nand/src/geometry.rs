@@ -1,4 +1,4 @@
-//! Shape and capabilities of a device: what upper floors ask instead of the device's type.
+//! Shape and capabilities of a device: upper floors ask for these, never for the device's type.
 
 /// Shape of a device; constant for its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum ProgramOrder {
     Ascending,
 }
 
-/// What a power cut inside a partial program may harm (rule D9).
+/// Content that a power cut inside a partial program may harm (rule D9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartialCut {
     /// Only the code words that were being programmed.
@@ -114,7 +114,7 @@ pub struct SpareRange {
     pub size: u32,
 }
 
-/// What a device can do. Comes from a profile or a probe, is never guessed.
+/// Capabilities of a device. They come from a profile or a probe, and are never guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Programs of a page's data area between two erases (NOP); 1 = no partial programs. Behind a
@@ -136,7 +136,7 @@ pub struct Capabilities {
     pub spare_raw: SpareRange,
     /// User spare bytes that the device's ECC covers together with the data.
     pub spare_covered: SpareRange,
-    /// What a cut in a partial program may harm.
+    /// Content that a cut in a partial program may harm.
     pub partial_cut: PartialCut,
     /// Program/erase cycles a block is rated for.
     pub endurance: u32,

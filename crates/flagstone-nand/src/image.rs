@@ -7,8 +7,8 @@
 //! - **K1** The image alone carries all data: it survives the death of the process at any moment,
 //!   and dumps of real chips open when a profile lies beside them.
 //! - **K2** The side file is complete only after [`ImageNand::close`] or a drop. After a kill the
-//!   rules know what the bytes tell: a page that is not `0xFF` was programmed once. They never
-//!   accuse wrongly; they may let a program too many pass.
+//!   rules know only the bytes: a page that is not `0xFF` was programmed once. They never accuse
+//!   wrongly; they may let a program too many pass.
 //! - **K3** Writes reach the operating system when the call returns, and the medium with `sync`;
 //!   against a power cut of the *host* an image is as safe as the file system makes it.
 //! - **K4** A block is bad when the mark in the spare area of its first or second page is not `0xFF`: byte 5 of
@@ -36,14 +36,14 @@ use crate::{
 };
 use side::Side;
 
-/// An image is read whatever its size is.
+/// An image is read at any size.
 #[derive(Clone, Copy, Debug)]
 struct Damaged<'a> {
     /// In place of a side file that does not read.
     profile: Option<&'a Profile>,
 }
 
-/// What is known of a block that was touched.
+/// Knowledge of a block that was touched.
 #[derive(Clone, Debug)]
 struct BlockState {
     pages: Vec<PageState>,
@@ -86,7 +86,7 @@ impl ImageNand {
     fn make(path: &Path, profile: &Profile) -> Result<Self, OpenDeviceError> {
         let size = usable(profile)?.geometry.image_size();
         let side_path = Self::side_path(path);
-        // It belongs to somebody else: each save would take its place.
+        // An existing file is not ours: each save would take its place.
         require_missing(&side_path)?;
         let made =
             FileStorage::create_for(path, size, |storage| Self::make_in(storage, path, profile));
@@ -115,7 +115,7 @@ impl ImageNand {
     ///
     /// # Errors
     ///
-    /// Those of the host: nothing is known of what stands there.
+    /// Host errors: the content of the path is then not known.
     pub fn is_at(path: &Path) -> Result<bool, OpenDeviceError> {
         let side_path = Self::side_of(path)?;
         if kind_of(&side_path)?.is_none() {
@@ -141,8 +141,8 @@ impl ImageNand {
         name.into()
     }
 
-    /// The side file of an image that may be there under another name: a link to it has that of the image it points
-    /// to, unless one lies beside the link alone.
+    /// The side file of an image that may be there under another name: a link to an image uses the side file
+    /// of its target, unless a side file lies beside the link alone.
     fn side_of(path: &Path) -> Result<PathBuf, OpenDeviceError> {
         let own = Self::side_path(path);
         let is_link = link_kind_of(path)?.is_some_and(|kind| kind.is_symlink());
@@ -158,8 +158,8 @@ impl ImageNand {
     ///
     /// # Errors
     ///
-    /// Says what is wrong: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of our
-    /// own on the chip ([`EccNand::open_image`]).
+    /// Names the fault: no profile beside it, a damaged one, one of another size, locked, read-only, ECC of
+    /// our own on the chip ([`EccNand::open_image`]).
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         Self::load(path, Access::Write, FileLock::Required, None, |carried, profile| {
             let made = match profile.ecc {
@@ -170,7 +170,7 @@ impl ImageNand {
         })
     }
 
-    /// Opens an image under the profile that `settle` makes of what the chip carries and the side file.
+    /// Opens an image under the profile that `settle` makes of the chip's code words and the side file.
     fn load(
         path: &Path,
         access: Access,
@@ -200,7 +200,7 @@ impl ImageNand {
         let mut nand = Self::assemble(storage, side_path, profile, side)?;
         match access {
             Access::Write => nand.save(side::Closing::Open)?,
-            // What is not written need not be told.
+            // An image that is only read has no state to save.
             Access::Read => nand.closed = true,
         }
         Ok(nand)
@@ -265,7 +265,7 @@ impl ImageNand {
         self.faults.is_off()
     }
 
-    /// Restores the power; the rules then know what the bytes tell (K2).
+    /// Restores the power; the rules then know only the bytes (K2).
     pub fn power_cycle(&mut self) {
         self.faults.power_cycle();
         self.blocks.fill(None);
@@ -333,7 +333,7 @@ impl ImageNand {
         state.ok_or(NandError::Host { errno: EINVAL })
     }
 
-    /// What the bytes of a block and the side file tell of it (K2).
+    /// State of a block as its bytes and the side file show it (K2).
     fn derive(&mut self, block: BlockIndex) -> Result<BlockState, NandError> {
         let geometry = self.profile.geometry;
         let stride = (geometry.page_size + geometry.spare_size) as usize;
@@ -437,7 +437,7 @@ impl ImageNand {
         self.store(page, judged, &ProgramPart { data: &data, spare: &spare, ..*part })
     }
 
-    /// Sets the bytes of a block to `0xFF`, or page by page to what an ending leaves.
+    /// Sets the bytes of a block to `0xFF`, or page by page to the content that an ending leaves.
     fn clear(&mut self, block: BlockIndex, ending: Ending) -> Result<(), NandError> {
         let geometry = self.profile.geometry;
         if ending == Ending::Untouched {
@@ -479,7 +479,7 @@ impl ImageNand {
 }
 
 impl EccNand<ImageNand> {
-    /// Makes an erased image and its side file, with whatever ECC the profile says.
+    /// Makes an erased image and its side file, with the ECC that the profile names.
     ///
     /// # Errors
     ///
@@ -601,7 +601,7 @@ fn carried(storage: &mut FileStorage, profile: &Profile) -> Result<Carried, Open
     })
 }
 
-/// Reads bytes of an image that may have been cut short: what is not there was never programmed.
+/// Reads bytes of an image that may have been cut short: missing bytes were never programmed.
 fn read_as_far(
     storage: &mut FileStorage,
     offset: u64,
@@ -616,7 +616,7 @@ fn read_as_far(
     Ok(())
 }
 
-/// A program found legal, with what storing it needs.
+/// A program found legal, with the facts needed to store it.
 struct Judged {
     span: Span,
     again: bool,

@@ -4,7 +4,7 @@
 //! and its [`Capabilities`], never for its type.
 //!
 //! - [`SimNand`]: a chip in memory, with virtual time, snapshots and any fault ([`FaultPlan`]).
-//! - [`ImageNand`]: a chip in a file, byte for byte what a dump with spare holds.
+//! - [`ImageNand`]: a chip in a file, byte for byte as in a dump with spare.
 //! - [`SimSsd`]: chips behind a translation layer, seen through a block interface.
 //! - `MtdNand`: a raw NAND chip behind the Linux kernel, `/dev/mtdN`.
 //! - [`EccNand`]: any of these chips under ECC of our own, where its profile says so.

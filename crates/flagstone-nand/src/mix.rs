@@ -1,4 +1,4 @@
-//! Randomness and hashes: what makes equal seeds give equal runs on every machine.
+//! Randomness and hashes, with which equal seeds give equal runs on every machine.
 //!
 //! Owns a seeded generator for faults and a fast hash for traces and contents. Never draws from
 //! the host, and promises nothing against an adversary.

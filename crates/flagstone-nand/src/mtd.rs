@@ -1,11 +1,11 @@
 //! Raw NAND under Linux: `/dev/mtdN` with the kernel's ECC, or byte by byte.
 //!
-//! Owns the open device and what was programmed since it was opened. Never computes ECC: the kernel or
-//! the chip does, or [`crate::EccNand`] above it.
+//! Owns the open device and the record of programs since it was opened. Never computes ECC: the kernel or the
+//! chip does, or [`crate::EccNand`] above it.
 //!
-//! - **T1** A page is programmed in steps that the kernel's ECC allows: whole sub-pages, each once.
-//!   What the profile says the chip can do, within what the kernel can. In raw mode the kernel sets no
-//!   limits: every program sends the whole page, `0xFF` where cells are to stay as they are.
+//! - **T1** A page is programmed in steps that the kernel's ECC allows: whole sub-pages, each once. The
+//!   profile's capabilities of the chip hold, within the kernel's. In raw mode the kernel sets no limits:
+//!   every program sends the whole page, `0xFF` where cells are to stay as they are.
 //! - **T2** Rules are enforced for blocks erased since the device was opened; of others nothing is known.
 //! - **T3** One process a device: it is locked as long as it is open, and refused while UBI is
 //!   attached to it.
@@ -55,7 +55,7 @@ enum Reading {
     Watched,
 }
 
-/// What is known of a block that was erased since the device was opened.
+/// Knowledge of a block that was erased since the device was opened.
 #[derive(Clone, Debug)]
 struct BlockState {
     pages: Vec<PageState>,
@@ -78,7 +78,7 @@ pub struct MtdNand {
     opened: Instant,
     /// A page on its way, in raw mode.
     page: Vec<u8>,
-    /// Spare bytes on their way, in front of those asked for.
+    /// Spare bytes on their way, in front of the requested ones.
     spare: Vec<u8>,
 }
 
@@ -88,15 +88,15 @@ impl MtdNand {
     ///
     /// # Errors
     ///
-    /// `NotMtd` for what is none, `NotSlc` for anything but NAND of single-level cells,
-    /// `Attached` while UBI is; `Ecc` for a chip with ECC of our own ([`crate::EccNand::open_mtd`]); `Locked`;
-    /// `ReadOnly`; `Io`.
+    /// `NotMtd` for a path that is no MTD device, `NotSlc` for anything but NAND of single-level cells,
+    /// `Attached` while UBI is; `Ecc` for a chip with ECC of our own ([`crate::EccNand::open_mtd`]);
+    /// `Locked`; `ReadOnly`; `Io`.
     pub fn open(path: &Path) -> Result<Self, OpenDeviceError> {
         Found::open(path)?.plain(None)
     }
 
     /// Opens a device of which `profile` says more than the driver: partial programs, free spare
-    /// bytes, what a power cut may harm.
+    /// bytes, the harm of a power cut.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ impl MtdNand {
         Found::open(path)?.plain(Some(profile))
     }
 
-    /// Opens a device to find out what it can do: all that the kernel lets through is allowed, whether
-    /// the chip can do it or not.
+    /// Opens a device to find out its capabilities: all that the kernel lets through is allowed, whether the
+    /// chip can do it or not.
     ///
     /// # Errors
     ///
@@ -123,8 +123,8 @@ impl MtdNand {
         Ok(Self::assemble(file, profile.checked()?))
     }
 
-    /// What `profile` says of a device, with its size, or the driver where there is none. Whatever the chip
-    /// holds, it is not read.
+    /// Profile of a device as `profile` gives it, with the device's size, or as the driver does where there
+    /// is none. The content of the chip is not read.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl MtdNand {
         Ok(())
     }
 
-    /// Programs whole pages as they are, `0xFF` around what is given (T1).
+    /// Programs whole pages as they are, `0xFF` around the given bytes (T1).
     fn write_raw(&mut self, page: PhysicalPage, part: &ProgramPart<'_>) -> Result<(), Errno> {
         let geometry = self.profile.geometry;
         for (buffer, size, offset, bytes) in [
@@ -282,8 +282,8 @@ impl MtdNand {
         if_read_raw(found)
     }
 
-    /// Erases every good block; one that cannot be erased is bad from now on, or left out in this session where it
-    /// does not take its mark.
+    /// Erases every good block; a block that cannot be erased is bad from now on, or left out in this session
+    /// where it does not take its mark.
     fn erase_all(&mut self) -> Result<(), NandError> {
         for block in self.profile.geometry.blocks() {
             if self.is_bad(block)? {
@@ -322,8 +322,8 @@ impl MtdNand {
     }
 }
 
-/// What the kernel's drivers return for raw access to a chip whose ECC cannot be switched off
-/// (`nand_read_page_raw_notsupp`): a number of the kernel's own, to which no name is given outside it.
+/// Error that the kernel's drivers return for raw access to a chip whose ECC cannot be switched off
+/// (`nand_read_page_raw_notsupp`): a number that has a name only inside the kernel.
 const ENOTSUPP: i32 = 524;
 
 /// Whether the kernel has no `MEMREAD`: before Linux 6.1. A chip that cannot be read raw is another matter.
@@ -331,7 +331,7 @@ fn lacks_counted_reads(read: Result<u32, Errno>) -> bool {
     read == Err(Errno::NOTTY)
 }
 
-/// What was found by reading raw, or none where that cannot be done.
+/// The finding of a raw read, or none where the chip cannot be read raw.
 fn if_read_raw(found: Result<Carried, NandError>) -> Result<Option<Carried>, NandError> {
     let unsupported = [ENOTSUPP, Errno::OPNOTSUPP.raw_os_error()];
     match found {
@@ -343,8 +343,8 @@ fn if_read_raw(found: Result<Carried, NandError>) -> Result<Option<Carried>, Nan
 /// `errno` of a call with an address outside the device.
 const EINVAL: i32 = 22;
 
-/// What a call to mark a block bad came to. Linux keeps a table of bad blocks as well: where a worn block does not
-/// take its mark, the call fails with `EIO` although the block is bad from now on.
+/// Result of a call to mark a block bad. Linux keeps a table of bad blocks as well: where a worn block does
+/// not take its mark, the call fails with `EIO` although the block is bad from now on.
 fn marked_bad(
     marked: Result<(), Errno>,
     is_bad: impl FnOnce() -> Result<bool, Errno>,
@@ -355,7 +355,8 @@ fn marked_bad(
     }
 }
 
-/// What marking a block came to that cannot be erased: it is left alone, whether it takes its mark or not.
+/// Result of marking a block that cannot be erased: the block is left alone, whether it takes its mark or
+/// not.
 fn left_out(marked: Result<(), NandError>) -> Result<(), NandError> {
     match marked {
         Err(NandError::Host { .. }) => Ok(()),
@@ -363,8 +364,8 @@ fn left_out(marked: Result<(), NandError>) -> Result<(), NandError> {
     }
 }
 
-/// What a failed call tells. A protected chip says so of bad-block marks alone; erases and programs of it end
-/// as those of worn blocks do.
+/// Meaning of a failed call. A protected chip says so for bad-block marks alone; its erases and programs end
+/// as on worn blocks.
 fn host(errno: Errno) -> NandError {
     match errno {
         Errno::ROFS => NandError::WriteProtected,

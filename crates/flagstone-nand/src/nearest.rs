@@ -1,4 +1,4 @@
-//! The name that somebody meant who wrote another one.
+//! The name that a user meant who wrote another one.
 //!
 //! Owns how near is near, for profiles and their keys, presets, options, tables, papers.
 
@@ -16,7 +16,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     (3 * distance <= size).then_some(found)
 }
 
-/// The end of a message that refuses a name: what may have been meant, or nothing.
+/// The end of a message that refuses a name: the likely meaning, or nothing.
 #[must_use]
 pub fn suggestion(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))

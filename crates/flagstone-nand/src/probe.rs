@@ -1,13 +1,13 @@
-//! What a chip can do, found out by doing it on blocks that may be used up.
+//! Capabilities of a chip, found by experiments on blocks that may be used up.
 //!
-//! Owns the experiments and what follows from them for a profile. Never touches another block.
+//! Owns the experiments and their consequences for a profile. Never touches another block.
 //!
 //! - **P1** Nothing but the blocks given is programmed or erased. Each is erased before the first
 //!   experiment and after the last one.
 //! - **P2** Times are the device's: from the call to the end that it reports.
-//! - **P3** An experiment that goes well shows what one chip did once. A profile takes from it no more
-//!   programs than data sheets allow ([`NOP_USUAL`]), and no order of first programs but the
-//!   ascending one. What a power cut harms cannot be shown at all without cutting the power.
+//! - **P3** A successful experiment shows one event on one chip. A profile takes from it no more programs
+//!   than data sheets allow ([`NOP_USUAL`]), and no order of first programs but the ascending one. The harm
+//!   of a power cut cannot be shown without cutting the power.
 
 mod experiment;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub const SPARE_PROGRAMS_MAX: u32 = 16;
 /// Pages of a block that the experiments need.
 const PAGES_MIN: u32 = 8;
 
-/// Mean times of operations in nanoseconds; 0 for those that did not take place.
+/// Mean times of operations in nanoseconds; 0 for operations that did not take place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeasuredTimes {
     /// Read of a whole page.
@@ -49,7 +49,7 @@ pub struct MeasuredTimes {
     pub erase_ns: u64,
 }
 
-/// What the experiments found: of all scratch blocks the worst.
+/// Findings of the experiments: of all scratch blocks the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Findings {
     /// Times.
@@ -89,7 +89,7 @@ pub enum ProbeError {
 }
 
 /// Mean time of reading a page, over the first page of up to `count` good blocks, in nanoseconds.
-/// Reads alone; what the pages hold does not matter.
+/// Reads only; the content of the pages does not matter.
 ///
 /// # Errors
 ///
@@ -159,7 +159,7 @@ pub fn probe<D: Nand>(device: &mut D, scratch: &[BlockIndex]) -> Result<Findings
     })
 }
 
-/// User spare bytes of a device, whatever its ECC does with them.
+/// User spare bytes of a device: outside its ECC where it has such bytes, else inside.
 fn free_spare(capabilities: &Capabilities) -> SpareRange {
     if capabilities.spare_raw.size > 0 {
         capabilities.spare_raw
@@ -175,7 +175,7 @@ impl Findings {
         self.programs_spare > 1
     }
 
-    /// `known` with what was found, and its geometry as it is (rule P3).
+    /// `known` with the findings, and its geometry unchanged (rule P3).
     #[must_use]
     pub fn profile(&self, known: &Profile, name: &str) -> Profile {
         let free = free_spare(&known.capabilities);

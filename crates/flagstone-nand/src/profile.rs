@@ -1,14 +1,14 @@
 //! Named devices: geometry, rules and times, with the source of every figure.
 //!
-//! Owns the shipped profiles (`profiles/*.toml`) and the checks that make one usable. Never guesses:
-//! what a profile leaves out has one documented default or is an error.
+//! Owns the shipped profiles (`profiles/*.toml`) and the checks that make one usable. Never guesses: a key
+//! that a profile leaves out has one documented default or is an error.
 //!
-//! - **F1** A profile that a function of this module returns is consistent: code words divide the
-//!   page, spare ranges lie inside the spare area and apart, all addresses fit 32 bits (those that an SSD
-//!   shows among them), channels divide the dies, nothing takes longer than an hour. Code words of our
-//!   own fit the spare area, beside what the floors above have of it.
+//! - **F1** A profile that a function of this module returns is consistent: code words divide the page, spare
+//!   ranges lie inside the spare area and apart, all addresses fit 32 bits (the addresses that an SSD shows
+//!   among them), channels divide the dies, nothing takes longer than an hour. Code words of our own fit the
+//!   spare area, beside the bytes of the floors above.
 //! - **F2** A key that is not known is refused, with the known one named that is near it.
-//! - **F3** Its rules are those of one kind of device: a chip has none of a file, a file none of a chip.
+//! - **F3** Its rules are those of one kind of device: a chip has no rule of a file, a file none of a chip.
 
 #[cfg(feature = "std")]
 mod text;
@@ -29,10 +29,11 @@ pub const CODE_WORD_COUNT_MAX: u32 = 64;
 /// Most data bytes a page may have: four times the largest NAND page known.
 const PAGE_SIZE_MAX: u32 = 64 * 1024;
 
-/// Longest time of an operation: an hour. No sum of bytes times nanoseconds overflows with it.
+/// Longest time of an operation: an hour. Within this limit no sum of bytes times nanoseconds
+/// overflows.
 const OPERATION_NS_MAX: u64 = 3_600_000_000_000;
 
-/// A device by name: what the simulator and images are built from.
+/// A device by name, from which the simulator and images are built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Name on the command line.
@@ -106,7 +107,7 @@ pub enum ProfileError {
     BadValue {
         /// Key concerned, with its table.
         key: String,
-        /// What it takes.
+        /// The values it takes.
         expected: &'static str,
     },
     /// The text is no TOML.
@@ -176,7 +177,7 @@ pub enum Inconsistency {
     /// Paired pages lie 1 to `pages_per_block - 1` apart.
     #[error("the distance of paired pages does not fit the block (`pair_distance`)")]
     PairDistance,
-    /// What cells are called that nothing is known of: a drive has a translation layer, and cells behind it.
+    /// Name of the mode of unknown cells: a drive has a translation layer, and cells behind it.
     #[error(
         "`cell_mode` says what the cells of the chips are; that they lie behind a translation layer, the table \
          `translation` says"
@@ -193,12 +194,12 @@ pub enum Inconsistency {
     File {
         /// Key concerned.
         key: &'static str,
-        /// What it is on every file.
+        /// Its value on every file.
         must: &'static str,
     },
 }
 
-/// Most blocks of a chip: four times those of the largest profile. Each takes memory in a simulation.
+/// Most blocks of a chip: four times the count of the largest profile. Each takes memory in a simulation.
 const BLOCK_COUNT_MAX: u32 = 1 << 22;
 
 /// Segments that a small file is cut into at least, as far as segments may shrink.
@@ -218,9 +219,9 @@ impl Profile {
         self.checked()
     }
 
-    /// The same device with room for at least `bytes` of data: blocks are rounded up, to one at least. The segments
-    /// of a file are as large as is of use: a small file has smaller ones, or what is kept back in
-    /// whole segments would be most of it.
+    /// The same device with room for at least `bytes` of data: blocks are rounded up, to one at least. The
+    /// segments of a file are as large as is of use: a small file has smaller ones, or reserves of whole
+    /// segments would be most of it.
     ///
     /// # Errors
     ///
@@ -305,7 +306,7 @@ impl Profile {
         self.checked()
     }
 
-    /// What the device itself can do: where the ECC is ours, bytes as its cells hold them.
+    /// Capabilities of the device itself: where the ECC is ours, for bytes as its cells hold them.
     #[must_use]
     pub fn device_capabilities(&self) -> Capabilities {
         let mut capabilities = self.capabilities;
@@ -328,8 +329,8 @@ impl Profile {
         }
     }
 
-    /// Checks what a file has, whatever its profile says: all but the size of its pages and segments, and whether
-    /// its tail may be rewritten.
+    /// Checks the values that every file has: all but the size of its pages and segments, and whether its
+    /// tail may be rewritten.
     fn check_file(&self) -> Result<(), Inconsistency> {
         let rules = &self.capabilities;
         let held = [

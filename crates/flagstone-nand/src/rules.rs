@@ -1,17 +1,18 @@
 //! The rules of flash, in one place for every device that can enforce them.
 //!
-//! Owns what has to be remembered of a page to judge the next program. Never touches cells: a
-//! device asks first and programs afterwards.
+//! Owns the state of a page that is needed to judge the next program. Never touches cells: a device
+//! asks first and programs afterwards.
 //!
 //! - **R1** A refused program changes nothing.
 //! - **R2** A code word inside the data part of a program is used from then on, even when all its
-//!   bytes are `0xFF`: the chip writes its parity. Parts leave out what stays unprogrammed.
+//!   bytes are `0xFF`: the chip writes its parity. Parts leave out the words that stay
+//!   unprogrammed.
 //! - **R3** On a device with a spare area, a program of data is a program of spare as well: its
 //!   parity lies there.
 
 use crate::{Capabilities, FlashRule, Geometry, ProgramOrder, ProgramPart};
 
-/// What is remembered of a page between two erases.
+/// State of a page between two erases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageState {
     /// One bit for each code word that was programmed.
@@ -29,13 +30,13 @@ impl PageState {
     }
 }
 
-/// What a legal program touches.
+/// Code words that a legal program touches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     /// Code words in the part.
     pub(crate) words: u64,
-    /// Those of them that were programmed before: only where the tail may be rewritten, and then
-    /// the device has to see that their bytes stay the same.
+    /// Code words among them that were programmed before: only where the tail may be rewritten, and
+    /// then the device has to make sure that their bytes stay the same.
     pub(crate) rewritten: u64,
     /// State of the page afterwards.
     pub(crate) after: PageState,
@@ -89,7 +90,8 @@ impl Rules {
         size == 0 || offset as usize + size <= self.geometry.spare_size as usize
     }
 
-    /// What the bytes of a page tell of it: what is not `0xFF` was programmed, at least once.
+    /// State of a page as its bytes show it: words that are not `0xFF` were programmed, at least
+    /// once.
     pub(crate) fn derive(&self, data: &[u8], spare: &[u8]) -> PageState {
         let is_used = |bytes: &[u8]| bytes.iter().any(|byte| *byte != 0xFF);
         let chunks = data.chunks(self.word_size as usize).enumerate();

@@ -1,22 +1,23 @@
 //! A file or block device as a flash device: big segments are the blocks.
 //!
 //! Owns the placement of segments behind the head ([`head`]), and the rules as far as one session can know
-//! them. Never trusts what a sync did not cover.
+//! them. Never trusts a write that no sync covered.
 //!
 //! - **G1** An erase writes nothing: old bytes stay readable until they are programmed over, in
-//!   this session and after. What reads as valid may be stale, so upper floors number the
+//!   this session and after. A page that reads as valid may be stale, so upper floors number the
 //!   generations of a segment (rule D10). A new file reads as zeros, not as `0xFF`.
 //! - **G2** Nothing since the last sync is durable; a failed sync ends all writing (rule D10).
 //! - **G3** Pages that this session has neither programmed nor erased may be programmed once.
 //! - **G4** A sector that was programmed keeps its bytes until its segment is erased.
-//! - **G5** A file that grows has segments as far as it reaches: those that are whole. They read as zeros,
-//!   after a cut too, before they are there, and what is behind them counts for nothing and is written over.
+//! - **G5** A file that grows has as many segments as lie whole in it. New ones read as zeros, after a cut
+//!   too; bytes behind the last whole segment count for nothing and are written over.
 //! - **G6** Where the host has no room for more segments nothing has changed.
-//! - **G7** Whatever is written to had its room made sure of in this session: with all of the file where it has no
-//!   holes, else with its segment, before the segment is erased or written to. What was discarded reads as zeros or
-//!   as it did, page by page. A growth makes sure of all of it: a file does not grow into room that it will want back.
-//! - **G8** Where the host puts elsewhere what is written again, an erase gives the segment's room back and gets it
-//!   anew, for one write of each page. A page that is written in parts may lack room for all but the first. Nothing
+//! - **G7** Room for every write was made sure of in this session: with all of the file where it has no
+//!   holes, else with its segment, before the segment is erased or written to. Discarded pages read as zeros
+//!   or as before, page by page. A growth makes sure of room for the whole file: a file does not grow into
+//!   room that it will want back.
+//! - **G8** Where the host moves rewrites elsewhere, an erase gives the segment's room back and gets it anew,
+//!   for one write of each page. A page that is written in parts may lack room for all but the first. Nothing
 //!   is discarded there.
 
 use std::path::Path;
@@ -41,7 +42,7 @@ pub(crate) use self::head::{begins_like_ours, is_ours};
 const SECTOR_SIZE: u32 = 512;
 const EINVAL: i32 = 22;
 
-/// What a file can do: profile `segment-file`.
+/// Capabilities of a file: profile `segment-file`.
 #[must_use]
 pub(crate) const fn capabilities() -> Capabilities {
     Capabilities {
@@ -60,8 +61,8 @@ pub(crate) const fn capabilities() -> Capabilities {
     }
 }
 
-/// Pages that a file which grows can have: 1 TiB of 4 KiB each. What a mount keeps in memory for pages that
-/// are not there stays small.
+/// Pages that a file which grows can have: 1 TiB of 4 KiB each. The memory of a mount for pages that do not
+/// exist yet stays small.
 const GROWING_PAGES_MAX: u32 = 1 << 28;
 
 /// A device on a file, a block device or simulated storage.
@@ -87,14 +88,14 @@ pub struct SegmentFile<S> {
     shared: Option<Arc<Shared>>,
 }
 
-/// Which parts of a file have room on the host for what is written to them.
+/// Parts of a file that have room on the host for writes.
 #[derive(Clone, Debug, Default)]
 struct Rooms {
-    /// Of each segment that is there.
+    /// Whether each existing segment has room.
     segments: Vec<bool>,
-    /// How many of them lack it.
+    /// Number of segments without room.
     lacking: usize,
-    /// Of what is before them.
+    /// Whether the head, in front of the segments, has room.
     head: bool,
 }
 
@@ -158,8 +159,8 @@ impl SegmentFile<FileStorage> {
     ///
     /// # Errors
     ///
-    /// Those of [`FileStorage::create`], [`SegmentFile::create`] and [`SegmentFile::create_growing`]. A file
-    /// that was made does not stay.
+    /// The errors of [`FileStorage::create`], [`SegmentFile::create`] and [`SegmentFile::create_growing`]. A
+    /// file that was made does not stay.
     pub fn create_file(
         path: &Path,
         profile: &Profile,
@@ -168,7 +169,7 @@ impl SegmentFile<FileStorage> {
         check_kind(profile)?;
         let size = match extent {
             Extent::Fixed => Head::new(profile, None).size_of(profile.geometry.block_count),
-            // What has a size of its own is refused for that.
+            // A block device is refused later, for its fixed size.
             Extent::Growing => 0,
         };
         FileStorage::create_for(path, size, |storage| Self::create_in(storage, profile, extent))
@@ -241,12 +242,12 @@ impl<S: Storage> SegmentFile<S> {
         Self::assemble(storage, head, head.no_marks(), size)
     }
 
-    /// Opens a device. A copy of its head that is damaged is written again, where the storage is open for that; the
+    /// Opens a device. A damaged copy of its head is written again, where the storage is open for that; the
     /// next sync makes it durable.
     ///
     /// # Errors
     ///
-    /// Says what is wrong with the file: not ours, another version, damaged, truncated.
+    /// Names the fault of the file: not ours, another version, damaged, truncated.
     pub fn open(mut storage: S) -> Result<Self, OpenDeviceError> {
         let Found { head, marks, repairs } = Head::load(&mut storage)?;
         let found = storage.size()?;
@@ -255,7 +256,7 @@ impl<S: Storage> SegmentFile<S> {
             return Err(OpenDeviceError::Size { expected, found });
         }
         if storage.is_writable() {
-            // One copy is enough: what cannot be repaired keeps nobody out.
+            // One copy is enough: a failed repair keeps nobody out.
             for (offset, sector) in &repairs {
                 let _ = storage.write_at(*offset, sector);
             }
@@ -263,12 +264,12 @@ impl<S: Storage> SegmentFile<S> {
         Self::assemble(storage, head, marks, found)
     }
 
-    /// Opens a device to be read, however short it is and whatever its head says. Where no copy of that is whole, shapes
+    /// Opens a device to be read, at any length and with any head. Where no copy of the head is whole, shapes
     /// that files of this kind have are tried until `is_right`.
     ///
     /// # Errors
     ///
-    /// What the head says is wrong with the file, where no shape is right.
+    /// The fault that the head shows, where no shape is right.
     pub fn open_damaged(
         mut storage: S,
         mut is_right: impl FnMut(&mut Self) -> bool,
@@ -342,8 +343,8 @@ impl<S: Storage> SegmentFile<S> {
         Ok(device)
     }
 
-    /// What the host promised to whoever had the file before is not known; nor is it where the host does not say
-    /// whether there are holes.
+    /// Promises of the host to former owners of the file are unknown; so is the room of a file where the host
+    /// does not tell holes.
     fn forget_rooms(&mut self) {
         let is_sure = self.storage.has_holes().is_ok_and(|has_holes| !has_holes);
         self.rooms.set_all(is_sure && !self.storage.moves_rewrites());
@@ -398,7 +399,7 @@ impl<S: Storage> SegmentFile<S> {
         Ok(span)
     }
 
-    /// Makes sure of room for whatever is written to a segment; what it holds stays (G7).
+    /// Makes sure of room for writes to a segment; its content stays (G7).
     fn ensure_room(&mut self, block: BlockIndex) -> Result<(), NandError> {
         let segment = block.0 as usize;
         if !self.rooms.has(segment) {
@@ -409,7 +410,7 @@ impl<S: Storage> SegmentFile<S> {
         Ok(())
     }
 
-    /// The same for a segment whose content nobody needs (G8).
+    /// Makes sure of room for a segment whose content is not needed (G8).
     fn renew_room(&mut self, block: BlockIndex) -> Result<(), NandError> {
         if !self.storage.moves_rewrites() {
             return self.ensure_room(block);
@@ -547,7 +548,7 @@ impl<S: Storage> Nand for SegmentFile<S> {
         else {
             return;
         };
-        // Where rewrites move, room that was given back is lost to what the host notes of them.
+        // Where rewrites move, room that was given back is lost to the host's notes about them.
         if self.keeps_all || self.storage.moves_rewrites() || self.writable().is_err() {
             return;
         }
@@ -559,7 +560,7 @@ impl<S: Storage> Nand for SegmentFile<S> {
                 let segments = begin.number() as usize / per_block..end as usize / per_block;
                 segments.for_each(|segment| self.rooms.set(segment, false));
             }
-            // What is kept is as good.
+            // Keeping the room is as good.
             Err(_) => self.keeps_all = true,
         }
     }
@@ -592,7 +593,7 @@ impl<S: Storage> Nand for SegmentFile<S> {
     fn sync(&mut self) -> Result<Completion, NandError> {
         self.writable()?;
         if let Some(shared) = &self.shared {
-            // In turn with those of other threads, which it counts with its own.
+            // In turn with the syncs of other threads, which are counted with the device's own.
             SharedNand::sync(&**shared)?;
             return Ok(Completion { end_ns: self.now_ns(), corrected_bits_max: 0 });
         }
@@ -683,7 +684,7 @@ impl Crashable for SegmentFile<SimStorage> {
         self.storage.is_off()
     }
 
-    /// As if another process opened the file: what only this session knew is forgotten (G3).
+    /// As if another process opened the file: knowledge of this session alone is forgotten (G3).
     fn power_cycle(&mut self) {
         self.storage.power_cycle();
         let size = self.storage.size().unwrap_or(0);

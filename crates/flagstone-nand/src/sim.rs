@@ -7,7 +7,7 @@
 //! - **S2** An erased block owns no bytes.
 //! - **S3** A call that breaks a rule changes nothing and counts nothing.
 //! - **S4** A chip of strength 0 has no ECC: damage shows in the bytes that are read, never as an error.
-//! - **S5** The hot path allocates nothing and hashes nothing but the trace.
+//! - **S5** The hot path allocates nothing and hashes only the trace.
 
 mod block;
 mod damage;
@@ -52,7 +52,7 @@ pub struct SimNand {
     timeline: Timeline,
     faults: Faults,
     damage: Damage,
-    /// What programs against the rules draw.
+    /// Draws of programs against the rules.
     disturb: Draw,
     seed: u64,
     trace: u64,
@@ -488,7 +488,7 @@ impl SimNand {
         repaired.ok_or(NandError::Uncorrectable { page: place.page })
     }
 
-    /// What damage makes of bytes that were read: bits repaired at most, `None` if too many.
+    /// Applies damage to bytes that were read: most bits repaired in a word, `None` if too many.
     fn suffer(&mut self, place: Place, words: u64, part: ReadPart<'_>) -> Option<u32> {
         let number = place.page.number();
         if self.capabilities.code_word.strength == 0 {

@@ -1,25 +1,25 @@
 //! A simulated SSD: chips behind a page-mapping translation layer, seen through a block interface.
 //!
-//! Owns the commands of the host, device time and what becomes of them in a power cut; the mapping
+//! Owns the commands of the host, device time and the fate of commands in a power cut; the mapping
 //! and the collection are [`ftl`]'s, cells and wear are the chips'. Never lets the host see a chip.
 //!
 //! - **H1** A page may be written again at any time; a write is all there or not at all, and there
 //!   once it is acknowledged: no volatile cache holds it.
-//! - **H2** The host's addresses are [`THIN_FACTOR`] times the pages that can be live. A page that is
-//!   trimmed takes no room, so a host that writes each new version of a page to a fresh address and
-//!   trims the old one costs the translation layer exactly what a host that writes in place does:
-//!   one page programmed, one page dead. Where a page stands is the translation layer's to decide.
-//! - **H3** Dies work in parallel, each in turn; writes go to them in turn. What the translation
-//!   layer does for itself occupies its die like any other work, ahead of the write that needs it. A
-//!   page that it moves stays within its die where the profile says copy-back; else it crosses the bus
-//!   twice. Pages of the host cross the host's link as well, one at a time.
+//! - **H2** The host's addresses are [`THIN_FACTOR`] times the pages that can be live. A page that is trimmed
+//!   takes no room, so a host that writes each new version of a page to a fresh address and trims the old one
+//!   costs the translation layer exactly what a host that writes in place does: one page programmed, one page
+//!   dead. The translation layer decides where a page stands.
+//! - **H3** Dies work in parallel, each in turn; writes go to them in turn. The translation layer's own work
+//!   occupies its die like any other work, ahead of the write that needs it. A page that it moves stays
+//!   within its die where the profile says copy-back; else it crosses the bus twice. Pages of the host cross
+//!   the host's link as well, one at a time.
 //! - **H4** A write of part of a page writes a whole one: the host's own cache holds the rest.
 //! - **H5** [`Nand::counters`] count the chips' work, wear included; [`SsdCounters`] part it by cause.
-//! - **H6** Where the profile says so ([`crate::Translation`]), a page that is written again is compared
-//!   with what the chips hold. If it fills nothing but code words which were left erased, and the chips
-//!   take one program more there, those code words are programmed in place; else it goes to a new page.
-//!   Code words of `0xFF` at the end of a page are left erased. The host tells by nothing that it
-//!   appends: it gives an address and a whole page.
+//! - **H6** Where the profile says so ([`crate::Translation`]), a page that is written again is compared with
+//!   its content on the chips. If its changes fill only code words which were left erased, and the chips take
+//!   one program more there, those code words are programmed in place; else the page goes to a new place.
+//!   Code words of `0xFF` at the end of a page are left erased. The host does not say that it appends: it
+//!   gives an address and a whole page.
 
 mod ftl;
 
@@ -50,7 +50,7 @@ const ENOSPC: i32 = 28;
 /// `EINVAL` on every Unix.
 const EINVAL: i32 = 22;
 
-/// What an SSD did, by cause.
+/// Work of an SSD, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SsdCounters {
     /// Pages that the host read.
@@ -118,7 +118,7 @@ impl SimSsd {
     ///
     /// # Errors
     ///
-    /// Those of the chips.
+    /// The errors of the chips.
     pub fn precondition(&mut self, seed: u64) -> Result<(), NandError> {
         let count = self.ftl.capacity();
         let mut order: Vec<u32> = (0..count).collect();
@@ -161,7 +161,7 @@ impl SimSsd {
         Ok(self.timeline.program(from_ns, die, transfer_ns, self.program_ns(at)))
     }
 
-    /// Programs what `data` adds to the page that holds `host`; none when it has to go to a new page
+    /// Programs the bytes that `data` adds to the page of `host`; none when `data` has to go to a new page
     /// (rule H6).
     fn append(
         &mut self,
@@ -331,8 +331,8 @@ fn is_erased(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0xFF)
 }
 
-/// What a host may rely on: sectors and pages that can be rewritten, no spare area, no order. Pages that
-/// take appends take as many programs as those of the chips (rule H6).
+/// Capabilities that a host may rely on: sectors and pages that can be rewritten, no spare area, no order.
+/// Pages that take appends take as many programs as the chips' pages (rule H6).
 const fn block_interface(chips: &Capabilities, appends: bool) -> Capabilities {
     let endurance = chips.endurance;
     Capabilities {

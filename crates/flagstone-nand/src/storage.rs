@@ -5,7 +5,8 @@
 //! - **O1** Written bytes are visible at once and durable after the next successful `sync`.
 //! - **O2** One user at a time, or several that only read: an open file is locked until it is dropped, where the file
 //!   system locks any or a lock is required. A child of a fork is another user.
-//! - **O3** A sync through a [`SharedStorage`] covers every write that returned before it began, whoever wrote.
+//! - **O3** A sync through a [`SharedStorage`] covers every write, by any thread, that returned before the
+//!   sync began.
 
 #[cfg(target_os = "linux")]
 mod direct;
@@ -34,7 +35,7 @@ pub use sim::{SimHost, SimStorage};
 
 use crate::{CodeWord, Completion, NandError};
 
-/// What storage can report.
+/// Errors of storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StorageError {
@@ -62,7 +63,8 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// Whether some bytes alone do not read: those behind the end, and those that the medium does not give back.
+    /// Whether the fault lies in the requested bytes alone: they lie behind the end, or the medium does not
+    /// give them back.
     pub(crate) fn is_unreadable(self) -> bool {
         match self {
             Self::BeyondEnd => true,
@@ -72,7 +74,7 @@ impl StorageError {
     }
 }
 
-/// What a file is opened for.
+/// Purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Everything, alone.
@@ -81,13 +83,13 @@ pub enum Access {
     Read,
 }
 
-/// What becomes of a file on a file system that locks none, as some across a network and in user space.
+/// Treatment of a file on a file system without locks, as some across a network and in user space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileLock {
-    /// It is not opened: nothing would keep a second user out.
+    /// The file is not opened: nothing would keep a second user out.
     #[default]
     Required,
-    /// It is opened all the same: whoever says so sees to it that nobody else has it open.
+    /// The file is opened all the same: the caller makes sure that nobody else has it open.
     WherePossible,
 }
 
@@ -157,7 +159,7 @@ pub enum OpenDeviceError {
     Side {
         /// Side file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// The fault in the side file.
         fault: Box<SideFault>,
     },
     /// The profile given cannot be used.
@@ -194,7 +196,7 @@ pub enum OpenDeviceError {
     /// The file cannot be written.
     #[error("the device cannot be written")]
     ReadOnly,
-    /// The file could grow beyond what a device can have.
+    /// The file could grow beyond the limit of a device.
     #[error("a file grows to {size_max} bytes at most, in pages of this size; {size} are too many")]
     TooLarge {
         /// Limit asked for, in bytes.
@@ -208,19 +210,19 @@ pub enum OpenDeviceError {
     /// The profile describes no device of this kind.
     #[error("the profile is not one for this kind of device")]
     Unsuitable,
-    /// The chip carries other code words than the profile says. Open it without a profile, or with one
-    /// that leaves the ECC to the device: the chip then says whose it is.
+    /// The chip carries other code words than the profile says. Open the chip without a profile, or with a
+    /// profile that leaves the ECC to the device: the chip then names its code words.
     #[error("the chip carries {found}; the profile says {asked}")]
     Ecc {
         /// Code words of the chip.
         found: CodeWords,
-        /// Those of the profile.
+        /// The code words of the profile.
         asked: CodeWords,
     },
     /// The device is no NAND chip with single-level cells.
     #[error("the device is no NAND chip with single-level cells")]
     NotSlc,
-    /// UBI holds the device: what is on it belongs to its volumes.
+    /// UBI holds the device: its content belongs to UBI's volumes.
     #[error("UBI is attached to the device as {ubi}; detach it first (ubidetach)")]
     Attached {
         /// Name of the UBI device.
@@ -234,17 +236,17 @@ pub enum OpenDeviceError {
     },
 }
 
-/// What is wrong in the side file of an image.
+/// Fault in the side file of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SideFault {
-    /// The profile in it.
+    /// The profile in the side file.
     #[error(transparent)]
     Profile(#[from] crate::ProfileError),
-    /// It is no text.
+    /// The side file is no text.
     #[error("it is no text")]
     Text,
-    /// What it says of the blocks of the image.
+    /// Its table of the image's blocks.
     #[error("its table `image` is damaged")]
     Blocks,
     /// A host call failed.
@@ -301,8 +303,8 @@ pub trait Storage {
     ///
     /// # Errors
     ///
-    /// `NoSpace` when the host has no room for it; other host errors and power loss. What the bytes hold is
-    /// not known then.
+    /// `NoSpace` when the host has no room for the write; other host errors and power loss. The content of
+    /// the bytes is not known then.
     fn write_at(&mut self, offset: u64, source: &[u8]) -> Result<Completion, StorageError>;
 
     /// Makes everything written durable.
@@ -340,8 +342,8 @@ pub trait Storage {
         true
     }
 
-    /// Makes the storage longer: zeros from byte `from` to byte `to`, whatever stands behind `from`. They are
-    /// durable after the next sync (O1), and take no room then that was not taken before.
+    /// Makes the storage longer: zeros from byte `from` to byte `to`, in place of any bytes behind `from`.
+    /// They are durable after the next sync (O1), and that sync takes no more room for them.
     ///
     /// # Errors
     ///
@@ -366,8 +368,7 @@ pub trait Storage {
         Ok(false)
     }
 
-    /// Whether the host puts elsewhere what is written again, so that room which it promised is good for one
-    /// write alone.
+    /// Whether the host moves rewrites elsewhere, so that room which it promised is good for one write alone.
     fn moves_rewrites(&self) -> bool {
         false
     }
@@ -376,11 +377,11 @@ pub trait Storage {
     ///
     /// # Errors
     ///
-    /// `NoSpace` when there is none: nothing changed. Power loss.
+    /// `NoSpace` when there is no room: nothing changed. Power loss.
     fn reserve(&mut self, offset: u64, size: u64) -> Result<(), StorageError>;
 
-    /// As [`Storage::reserve`], for bytes whose content nobody needs: each may be written once more, wherever
-    /// the host puts what is written again.
+    /// As [`Storage::reserve`], for bytes whose content is not needed: each may be written once more, even
+    /// where the host moves rewrites.
     ///
     /// # Errors
     ///
@@ -392,7 +393,7 @@ pub trait Storage {
     /// Gets ready for a write through [`SharedStorage::write_at`], which comes next.
     fn begin_write(&mut self, _offset: u64, _size: usize) {}
 
-    /// What is done beside whoever has the storage; none where nothing happens at a time.
+    /// Operations beside the thread that has the storage; none where operations take turns.
     fn shared(&self) -> Option<Arc<dyn SharedStorage>> {
         None
     }
@@ -404,7 +405,7 @@ pub trait Storage {
     fn advance_to(&mut self, now_ns: u64);
 }
 
-/// What several threads may do to storage at a time.
+/// Operations that several threads may do to storage at a time.
 pub trait SharedStorage: fmt::Debug + Send + Sync {
     /// Fills `target` from byte `offset` on. Bytes that are being written meanwhile read as the old
     /// ones, the new ones, or parts of both.
@@ -421,7 +422,7 @@ pub trait SharedStorage: fmt::Debug + Send + Sync {
     /// As [`Storage::write_at`].
     fn write_at(&self, offset: u64, source: &[u8]) -> Result<(), StorageError>;
 
-    /// Makes durable what had been written when the call began (O3).
+    /// Makes the writes durable that had returned when the call began (O3).
     ///
     /// # Errors
     ///

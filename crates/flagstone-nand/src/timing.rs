@@ -7,9 +7,9 @@
 //! - **T2** An operation starts when both the caller and its die are ready.
 //! - **T3** Reads and syncs move the caller's time, because it depends on their result; programs
 //!   and erases are posted: they occupy their die and report when they end.
-//! - **T4** A transfer takes the bus to its die and keeps the die busy: before the cells of a program
-//!   work, after those of a read. Dies may share a bus, which serves one transfer at a time and each in
-//!   the first gap that holds it.
+//! - **T4** A transfer takes the bus to its die and keeps the die busy: before a program's cells work, after
+//!   a read's. Dies may share a bus, which serves one transfer at a time and each in the first gap that holds
+//!   it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -137,7 +137,7 @@ impl Timeline {
         self.busy_until(die, end_ns)
     }
 
-    /// Programs `die` with what is there at `from_ns`: the page crosses its bus, then the cells work
+    /// Programs `die` with data that are there at `from_ns`: the page crosses its bus, then the cells work
     /// (T4). The caller goes on at once.
     pub(crate) fn program(
         &mut self,
@@ -184,7 +184,7 @@ impl Timeline {
         self.busy_until(die, end_ns)
     }
 
-    /// When `die` can begin with what is there at `from_ns` (T2).
+    /// When `die` can begin work that is there at `from_ns` (T2).
     fn ready_ns(&self, from_ns: u64, die: u32) -> u64 {
         let free_at_ns = self.free_at_ns.get(die as usize).copied().unwrap_or_default();
         free_at_ns.max(from_ns).max(self.now_ns)
@@ -213,7 +213,7 @@ impl Timeline {
         self.now_ns = now_ns;
     }
 
-    /// After a power cycle no die is busy, and no bus.
+    /// After a power cycle all dies and buses are idle.
     pub(crate) fn idle(&mut self) {
         self.free_at_ns.fill(self.now_ns);
         self.channels.fill(Bus::default());

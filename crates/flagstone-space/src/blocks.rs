@@ -1,12 +1,12 @@
-//! The block table: what each block is used for, what is live in it, which are free.
+//! The block table: the use of each block, its live units, and the free blocks.
 //!
 //! Owns states, live bits, the free pool and the buckets the collector picks from. Never touches
-//! the device: whoever erases or programs reports it here.
+//! the device: callers report their erases and programs here.
 //!
-//! B1. `live` of a block is the number of its live bits.
-//! B2. A closed block with no live unit is free; a closed block is in the bucket of its live count.
-//! B3. A free block's bytes are not relied on: it is erased when it is taken, or ahead of that in the same session.
-//! B4. A free block is prepared, or waits among those that are not, or is withheld.
+//! B1. `live` of a block is the number of its live bits. B2. A closed block with no live unit is free; a
+//! closed block is in the bucket of its live count. B3. A free block's bytes are not relied on: the block is
+//! erased when it is taken, or earlier in the same session. B4. A free block is prepared, unprepared or
+//! withheld.
 //!
 //! ```text
 //!          take             close              live = 0
@@ -36,7 +36,7 @@ use flagstone_nand::BlockIndex;
 use crate::dead::{Dead, Listed};
 use crate::mapping::Bits;
 
-/// What a block is used for.
+/// Use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockState {
     /// Holds nothing that counts; erased when taken.
@@ -67,22 +67,22 @@ pub(crate) struct Block {
     pub(crate) closed_at: u64,
     /// Holds a live unit that cannot be read: never a victim.
     pub(crate) stuck: bool,
-    /// Moment at which what replaced its units is complete ([`Flash::moment`](crate::flash::Flash)).
+    /// Moment at which the replacements of its units are complete ([`Flash::moment`](crate::flash::Flash)).
     pub(crate) replaced_at: u64,
-    /// It was erased in this session, and nothing was programmed since.
+    /// The block was erased in this session, and nothing was programmed since.
     pub(crate) is_prepared: bool,
-    /// It is left alone until its host is asked for room again.
+    /// The block is left alone until its host is asked for room again.
     is_withheld: bool,
-    /// It is free because its units were moved or replaced: its erase is due to collection.
+    /// The block is free because its units were moved or replaced: its erase is due to collection.
     pub(crate) is_reclaimed: bool,
-    /// What it was taken for in this session.
+    /// Purpose for which this session took it.
     purpose: Option<Purpose>,
     /// Position within its bucket, while closed.
     slot: u32,
 }
 
 impl Block {
-    /// Moment at which what replaced its content is complete; none where it never had a life.
+    /// Moment at which the replacement of its content is complete; none where it never had a life.
     pub(crate) fn replaced(&self) -> Option<u64> {
         (self.sequence > 0).then_some(self.replaced_at)
     }
@@ -104,11 +104,10 @@ const UNKNOWN: Block = Block {
     slot: 0,
 };
 
-/// Blocks are worn evenly as long as none is ahead of the mean by more than one part in this many of
-/// it.
+/// Blocks are worn evenly as long as no block exceeds the mean by more than one part in this many.
 const AHEAD_SHARE: u32 = 8;
 
-/// What a free block is taken for.
+/// Purpose for which a free block is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Pages that will be rewritten soon.
@@ -147,7 +146,7 @@ pub(crate) struct BlockTable {
     newest: u32,
     /// How many blocks are taken while one lives that was taken for each purpose: most outlive that.
     lives: [u32; 5],
-    /// What died, where the device wants to be told.
+    /// Pages that died, where the device wants to be told of them.
     pub(crate) dead: Dead,
 }
 
@@ -172,7 +171,7 @@ impl BlockTable {
         }
     }
 
-    /// Blocks that are there from now on besides those before them; bad until they are restored.
+    /// Adds blocks behind the existing ones; they are bad until they are restored.
     pub(crate) fn extend(&mut self, block_count: u32) {
         let count = block_count as usize;
         let more = block_count.saturating_sub(self.len());
@@ -209,7 +208,7 @@ impl BlockTable {
         self.prepared.len() as u32
     }
 
-    /// Those that are not, and may be taken.
+    /// Free blocks that are not prepared and may be taken.
     pub(crate) fn unprepared_count(&self) -> u32 {
         self.free.len() as u32
     }
@@ -275,12 +274,12 @@ impl BlockTable {
         mean + mean / AHEAD_SHARE + 1
     }
 
-    /// Erases of the block that is taken next for what will be rewritten soon.
+    /// Erases of the block that is taken next for content that will be rewritten soon.
     pub(crate) fn erases_next(&self) -> Option<u32> {
         self.free.first().map(|(erases, _)| *erases)
     }
 
-    /// Sets what a mount or a format knows of a block, before any unit of it is live.
+    /// Sets the state of a block as a mount or a format knows it, before any unit in it is live.
     pub(crate) fn restore(
         &mut self,
         block: BlockIndex,
@@ -298,8 +297,8 @@ impl BlockTable {
         self.link(block);
     }
 
-    /// Lives that free blocks began before `sequence` are known, and none of them counts: what did
-    /// not read at this mount and reads at a later one is not taken for a new life.
+    /// The lives that free blocks began before `sequence` no longer count: a page that did not read
+    /// at this mount and reads at a later one is not taken for a new life.
     pub(crate) fn end_lives(&mut self, sequence: u32) {
         for (_, block) in &self.free {
             let entry = &mut self.blocks[*block as usize];
@@ -314,7 +313,7 @@ impl BlockTable {
         self.choose_unprepared(purpose, safe_until).or_else(prepared)
     }
 
-    /// Free block to erase next: one that may be erased at once, if there is any.
+    /// Free block to erase next: a block that may be erased at once, if there is any.
     pub(crate) fn choose_unprepared(
         &self,
         purpose: Purpose,
@@ -333,9 +332,10 @@ impl BlockTable {
         found.or_else(least_worn).map(|(_, block)| BlockIndex(*block))
     }
 
-    /// Whether a block rests while it is used for `purpose`: all others are taken meanwhile, on average.
-    /// Worn ones are taken for that, the most worn left alone, and the least worn for what ends sooner.
-    /// With the least worn for everything, what ends soon gets back what it has just given up.
+    /// Whether a block rests while it is used for `purpose`: all others are taken meanwhile, on average. For
+    /// content that stays, worn blocks are taken and the most worn left alone; for content that ends sooner,
+    /// the least worn. If the least worn served all purposes, short-lived content would get back the blocks
+    /// that it has just given up.
     fn rests(&self, purpose: Purpose) -> bool {
         self.lives[purpose as usize] > self.len()
     }
@@ -475,7 +475,7 @@ impl BlockTable {
         }
     }
 
-    /// Keeps a list of dead pages from now on, and puts on it what is dead already.
+    /// Keeps a list of dead pages from now on, and puts the pages on it that are dead already.
     pub(crate) fn report_dead(&mut self, listed: Listed) {
         self.dead.open(listed);
         for block in (0..self.len()).map(BlockIndex) {
@@ -521,16 +521,16 @@ impl BlockTable {
         (first..first + self.pages_per_block).filter(|at| self.live.get(*at))
     }
 
-    /// Closed block with the fewest live units among those taken before `sequence`; among equals the one
-    /// that came last.
+    /// Closed block with the fewest live units among the blocks taken before `sequence`; among equals the
+    /// block that came last.
     pub(crate) fn greedy_victim(&self, sequence: u32) -> Option<BlockIndex> {
         let is_older = |block: &&u32| self.get(BlockIndex(**block)).sequence < sequence;
         let victim = self.buckets.iter().find_map(|bucket| bucket.iter().rev().find(is_older));
         victim.map(|block| BlockIndex(*block))
     }
 
-    /// Closed block with the highest `(1 - u) * age / 2u` among those taken before `sequence`, divided by
-    /// what `wear` says of it; by 1 at least.
+    /// Closed block with the highest `(1 - u) * age / 2u` among the blocks taken before `sequence`, divided
+    /// by the weight that `wear` gives it; by 1 at least.
     pub(crate) fn aged_victim(
         &self,
         units_per_block: u32,
@@ -552,8 +552,8 @@ impl BlockTable {
             .map(BlockIndex)
     }
 
-    /// Closed block that is most erases behind `erases` for each of its live units, among those taken
-    /// before `sequence`, but for the blocks of `units`.
+    /// Closed block that is most erases behind `erases` for each of its live units, among the blocks taken
+    /// before `sequence`, except the blocks of `units`.
     pub(crate) fn rested(
         &self,
         sequence: u32,
@@ -567,7 +567,7 @@ impl BlockTable {
             let is_old = block.sequence < sequence && block.erases < erases;
             is_closed && is_old && kept.binary_search(index).is_err()
         };
-        // In integers; of equals the one that has rested for longest.
+        // In integers; among equals the block that has rested for longest.
         let gain =
             |block: &Block| (u64::from(erases - block.erases) << 32) / u64::from(block.live.max(1));
         let rested = self.iter().filter(is_rested);

@@ -3,9 +3,9 @@
 /// A bug of this floor, and the rule it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpaceBug {
-    /// A block is erased, or given back to the host, before what replaced its content is synced (D10).
+    /// A block is erased, or given back to the host, before the replacement of its content is synced (D10).
     EraseBeforeSync,
-    /// What is still being programmed on another die counts as complete (D1).
+    /// A page still being programmed on another die counts as complete (D1).
     DiesNotAwaited,
     /// A log block is freed before the record that passes it is durable (D4).
     ReuseBeforeCheckpoint,
@@ -29,7 +29,7 @@ pub enum SpaceBug {
     GroupsNotListed,
     /// A free-looking block is programmed without an erase in this session (D11).
     FreeBlockNotErased,
-    /// What a mount judged by flags is relied on before it is pinned (D11).
+    /// A verdict that a mount based on flags is relied on before it is pinned (D11).
     FlagTrustedInFlight,
     /// A flag goes before a record covers its group (D4).
     FlagErased,

@@ -1,4 +1,4 @@
-//! Byte forms that whatever stands on flash needs: numbers, the checksum, the code of metadata.
+//! Byte forms that everything on flash needs: numbers, the checksum, the code of metadata.
 //!
 //! For stores outside this crate as well, which keep pages of their own on the same devices.
 

@@ -2,14 +2,14 @@
 //!
 //! Owns the order of a checkpoint's writes. Never moves a page of the caller.
 //!
-//! K1. Changed mapping pages are durable before the record that points to them is programmed.
-//! K2. A superseded mapping page stays live until that record is durable (rule D4).
-//! K3. The record lists every open group with its pages, and every open block with its position.
-//! K4. A checkpoint that the floor makes for itself repeats the caller's blob and log head.
-//! K5. A session starts with one: a torn page that read badly at mount may read well later.
-//! K6. A session that says with its last one that it is closed writes nothing more before it has taken that
-//!     back; a device may grow, of which no record has to say anything (E1). What it left was complete then:
-//!     nothing of it has to be copied, and a session that only reads writes nothing.
+//! K1. Changed mapping pages are durable before the record that points to them is programmed. K2. A
+//! superseded mapping page stays live until that record is durable (rule D4). K3. The record lists every open
+//! group with its pages, and every open block with its position. K4. A checkpoint that the floor makes for
+//! itself repeats the caller's blob and log head. K5. A session starts with a checkpoint: a torn page that
+//! read badly at mount may read well later. K6. A session whose last checkpoint says that it is closed writes
+//! nothing more before it has taken that back; the device may grow, which no record has to mention (E1). The
+//! content of a closed session was complete: nothing has to be copied, and a session that only reads writes
+//! nothing.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -34,8 +34,8 @@ pub(crate) mod stored {
     pub(crate) const RETIRED: u8 = 2;
 }
 
-/// Share of a record, in percent, that the caller's blob and groups may fill before those that are closed
-/// are forgotten.
+/// Share of a record, in percent, that the caller's blob and groups may fill before closed groups are
+/// forgotten.
 const RECORD_USE_PERCENT: usize = 75;
 
 impl<D: Nand> Space<D> {
@@ -82,7 +82,7 @@ impl<D: Nand> Space<D> {
         self.flash.fence().map_err(|error| self.fail(error))?;
         let record = self.make_record(user, log_head);
         self.write_record(record)?;
-        // What the record frees waits for it, whosever time it is.
+        // Units that the record frees wait for it, whoever pays for the time.
         self.blocks.placed_at = self.blocks.placed_at.max(self.flash.moment_of_all());
         for at in core::mem::take(&mut self.meta_old) {
             self.blocks.drop_live(at);
@@ -97,8 +97,8 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Whether a mount would find so many groups open, with `pages` more, that a record is due which
-    /// forgets those that were closed (G3).
+    /// Whether a mount would find so many groups open, with `pages` more, that a record is due which forgets
+    /// the closed ones (G3).
     pub(crate) fn is_record_crowded(&self, pages: u32) -> bool {
         let (listed, closed) = self.groups.listed();
         let size = |count: usize| self.saved_size() + count * OPEN_GROUP_PAGE_SIZE;
@@ -259,9 +259,9 @@ impl<D: Nand> Space<D> {
         open.collect()
     }
 
-    /// First writes of a session: reserves numbers, copies suspects away (rules D3, D11), then
-    /// pins down what the mount saw, so that a page that reads differently the next time can
-    /// neither come back nor go (K5).
+    /// First writes of a session: reserves numbers, copies suspects away (rules D3, D11), then pins
+    /// down the state that the mount saw, so that a page with another reading at the next mount can
+    /// neither return nor vanish (K5).
     pub(crate) fn begin_session(&mut self) -> Result<(), SpaceError> {
         self.session = Session::Begun;
         let result = self.write_first_records();
@@ -273,7 +273,7 @@ impl<D: Nand> Space<D> {
 
     fn write_first_records(&mut self) -> Result<(), SpaceError> {
         if self.layout().capabilities.needs_sync {
-            // A process that died may have left what the mount read to a cache alone (rule D10).
+            // The mount may have read writes of a dead process from a cache alone (rule D10).
             self.flash.sync().map_err(|error| self.fail(error))?;
         }
         if let Some(record) = self.durable.clone() {

@@ -1,16 +1,16 @@
-//! Reads, syncs and flushes of the log beside whoever has the space, on devices that allow it.
+//! Reads, syncs and flushes of the log beside the thread that has the space, on devices that allow
+//! it.
 //!
 //! Each has three steps: a ticket is made, the device works without the space, and the ticket is
-//! turned in. Never trusts what happened meanwhile.
+//! turned in. Never trusts the state in between.
 //!
-//! Z1. A page that was read so counts only if its place is still that of the page, in the same life
-//!     of the block: what an erase and a program may have done meanwhile is never believed (rule
-//!     D15). The checks are those of any read; its bytes are judged without the space.
-//! Z2. A sync covers what had been programmed when its ticket was made. Something programmed since
-//!     leaves the device unsynced; a failed sync poisons the space (rule D10).
-//! Z3. What a flush appends has its place in the log when its ticket is made, before anything that is
-//!     appended later. It counts as programmed once the flush is over: a sync that others do meanwhile
-//!     makes nothing of it durable. No record says meanwhile that the session is closed (rule D11).
+//! Z1. A page that was read this way counts only if its place is still the page's, in the same life of the
+//! block: bytes that an erase and a program may have left meanwhile are never believed (rule D15). The checks
+//! are those of any read; its bytes are judged without the space. Z2. A sync covers the programs made before
+//! its ticket. Something programmed since leaves the device unsynced; a failed sync poisons the space (rule
+//! D10). Z3. The bytes of a flush get their place in the log when its ticket is made, before all later
+//! appends. They count as programmed once the flush is over: a sync by another thread meanwhile does not make
+//! them durable. Until then no record says that the session is closed (rule D11).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ pub struct SyncTicket {
 }
 
 impl SyncTicket {
-    /// Makes durable what had been programmed when the ticket was made.
+    /// Makes the programs durable that were made before the ticket.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ pub struct FlushTicket {
 }
 
 impl FlushTicket {
-    /// Programs what is appended, in order, and makes durable all of it and what had been programmed
-    /// when the ticket was made.
+    /// Makes the appended programs, in order, and makes them durable with all programs made before the
+    /// ticket.
     ///
     /// # Errors
     ///
@@ -83,13 +83,13 @@ pub struct ReadTicket {
     sequence: u32,
     begun_ns: u64,
     payload_size: usize,
-    /// What the page says of itself, and whether its bytes are those that were programmed.
+    /// The page's metadata, and whether its bytes are as they were programmed.
     found: Option<(PageMeta, bool)>,
     image: Vec<u8>,
 }
 
 impl ReadTicket {
-    /// Reads. Whether what came counts is for [`Space::end_read`] to say.
+    /// Reads. [`Space::end_read`] decides whether the page counts.
     pub fn run(&mut self) {
         if self.fetch().is_ok() {
             self.judge();
@@ -105,7 +105,7 @@ impl ReadTicket {
         let Some((head, body)) = self.image.split_at_checked(HEADER_SIZE) else { return };
         if let RawMeta::Found(meta, crc) = PageMeta::decode(head) {
             self.found = Some((meta, meta.matches(self.place, crc32c(body), crc)));
-            // What is kept takes no more memory than it is counted for.
+            // An image that is kept takes no more memory than it is counted for.
             self.image = body.to_vec();
         }
     }
@@ -155,7 +155,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// Those of [`Space::log_append`].
+    /// The errors of [`Space::log_append`].
     pub fn begin_flush<'a>(
         &mut self,
         appends: impl Iterator<Item = &'a [u8]>,
@@ -175,12 +175,12 @@ impl<D: Nand> Space<D> {
         Ok(sync.map(|sync| FlushTicket { sync, programs, done: 0, end }))
     }
 
-    /// Notes how a flush ended (Z3): where its last append begins. What the host had no room for is appended again,
-    /// elsewhere, and made durable (H4).
+    /// Notes how a flush ended (Z3): where its last append begins. An append for which the host had no room
+    /// is made again, elsewhere, and made durable (H4).
     ///
     /// # Errors
     ///
-    /// A failed program or sync poisons the space; those of [`Space::log_append`].
+    /// A failed program or sync poisons the space; the errors of [`Space::log_append`].
     pub fn end_flush(
         &mut self,
         ticket: FlushTicket,
@@ -220,8 +220,8 @@ impl<D: Nand> Space<D> {
         })
     }
 
-    /// What a read brought; none when [`Space::read`] has to do it after all: the page moved meanwhile,
-    /// or what came cannot be trusted (Z1).
+    /// The page that was read; none when [`Space::read`] has to do it after all: the page moved meanwhile, or
+    /// its bytes cannot be trusted (Z1).
     pub fn end_read(&mut self, ticket: ReadTicket) -> Option<(PageInfo, Vec<u8>)> {
         let at = ticket.place.number();
         let sequence = self.blocks.get(self.blocks.block_of(at)).sequence;

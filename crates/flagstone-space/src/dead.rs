@@ -1,14 +1,13 @@
-//! Pages that nothing needs any more, for a device whose translation layer or host wants to be told.
+//! Dead pages, for a device whose translation layer or host wants to be told of them.
 //!
-//! Owns the list between the moment a page dies and the moment the device is told. Never tells it
-//! itself, and stays empty on devices that have no use for it.
+//! Owns the list between the moment a page dies and the moment the device is told. Never tells the
+//! device itself, and stays empty on devices that have no use for the list.
 //!
-//! E1. A page is on the list only while its block may be taken and erased, or is full and closed:
-//!     what a mount reads of a block that is being written stays readable.
-//! E2. The first unit of a block stays until the block is free: it names the life that the block
-//!     lives.
-//! E3. The list is told before any block is taken, so no page on it has been written again. Where a sync has
-//!     to come first, it is told after one, and a block that is taken leaves it.
+//! E1. A page is on the list only while its block may be taken and erased, or is full and closed: pages that
+//! a mount reads in a block that is being written stay readable. E2. The first unit of a block stays until
+//! the block is free: it names the life that the block lives. E3. The list is told before any block is taken,
+//! so no page on it has been written again. Where a sync has to come first, the list is told after the sync;
+//! a block that is taken leaves the list.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,7 +24,7 @@ pub(crate) struct Dead {
     ranges: Vec<Range<u32>>,
 }
 
-/// What is on the list, once somebody wants to know.
+/// The pages on the list, once somebody wants to know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listed {
     /// Units of so many pages, all told at once.
@@ -70,7 +69,7 @@ impl Dead {
         self.ranges.retain(|range| !pages.contains(&range.start));
     }
 
-    /// What is to be told now, neighbours as one.
+    /// Takes the ranges to tell now, neighbours as one.
     fn take(&mut self) -> Vec<Range<u32>> {
         let mut left = match self.listed {
             Some(Listed::Blocks) => TOLD_MAX,
@@ -127,7 +126,8 @@ impl<D: Nand> Space<D> {
 mod tests {
     use super::*;
 
-    /// Goal: no block is too large to be told. Method: two of them, each above what is told at a time.
+    /// Goal: no block is too large to be told. Method: two of them, each larger than the range told at a
+    /// time.
     #[test]
     fn a_large_block_is_told_alone() {
         let mut dead = Dead::default();

@@ -1,4 +1,4 @@
-//! What can go wrong on this floor. Every variant names the address and what the caller can do.
+//! Errors of this floor. Every variant names the address and the caller's remedy.
 
 use flagstone_nand::{NandError, PhysicalPage};
 use thiserror::Error;
@@ -21,7 +21,7 @@ pub enum Check {
     /// Payload and metadata do not fit the checksum.
     #[error("its bytes do not fit the checksum")]
     Checksum,
-    /// A whole page, but not the one that should stand there.
+    /// A whole page, but not the page that belongs there.
     #[error("another page stands there")]
     Identity,
 }
@@ -117,7 +117,7 @@ pub enum SpaceError {
     /// The log page lies outside the log.
     #[error("log page {0} is not in the log")]
     LogPageGone(u64),
-    /// Numbers that are never used twice are used up: what is stored can be read and copied.
+    /// Numbers that are never used twice are used up: stored pages can be read and copied.
     #[error("the numbers of blocks are used up: copy what is stored to a new space")]
     NumbersUsedUp,
     /// The options do not fit the device.
@@ -168,7 +168,7 @@ pub enum MountError {
         /// Physical page concerned.
         page: PhysicalPage,
     },
-    /// The device ends before what the newest checkpoint knows of it: its file was cut short.
+    /// The device has fewer blocks than the newest checkpoint knows: its file was cut short.
     #[error("the device has {blocks} blocks; its newest checkpoint knows {needed}")]
     Truncated {
         /// Blocks that are there.

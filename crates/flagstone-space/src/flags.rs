@@ -1,21 +1,21 @@
 //! Flags that commit a group without a record: one partial program in a page's spare area.
 //!
-//! Owns the cells of a flag, which devices carry one, and how long a set flag stays. One set flag proves a group
-//! committed, as in the paper's protocol CFC: every page names its group, so that the links of a chain would say
-//! nothing more, and what they hand on before a page goes, a checkpoint of the mapping says for good.
+//! Owns the cells of a flag, which devices carry one, and how long a set flag stays. One set flag proves a
+//! group committed, as in the paper's protocol CFC: every page names its group, so the links of a chain would
+//! add nothing; the proof that they hand on before a page goes is kept for good by a checkpoint of the
+//! mapping.
 //!
 //! ```text
 //! meta 35  append count, left erased
 //!   36..38 flag: 16 cells outside every checksum and every ECC
 //! ```
 //!
-//! P1. A flag is set when three quarters of its cells have fallen. In between is not set.
-//! P2. A flag is programmed when all pages of its group are durable; it counts when it reads as set.
-//! P3. A page whose flag is set stays until a durable record covers its group (rule D4).
-//! P4. What a mount judged by flags is pinned by the session's first record before anything rests on
-//!     it: a flag that was in flight may read otherwise the next time (rule D11). Pages of groups
-//!     whose flag did not read as set stay until then, or half a group might come back; and a copy
-//!     of a page is no more committed than its group.
+//! P1. A flag is set when three quarters of its cells have fallen. With fewer it is not set. P2. A flag is
+//! programmed when all pages of its group are durable; it counts when it reads as set. P3. A page whose flag
+//! is set stays until a durable record covers its group (rule D4). P4. A mount's verdicts by flag are pinned
+//! by the session's first record before anything rests on them: a flag that was in flight may read otherwise
+//! the next time (rule D11). Pages of groups whose flag did not read as set stay until then, or half a group
+//! might come back; and a copy of a page is committed only if its group is.
 
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ const FLAG_SIZE: usize = META_SIZE_WITH_FLAGS - FLAG_OFFSET;
 /// Pages of a group that are tried in turn, when one does not take the flag.
 const ATTEMPTS: usize = 3;
 
-/// What a device lacks for commits by flag.
+/// Capability that a device lacks for commits by flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlagLack {
     /// Cells hold several bits, or there are none.
@@ -59,7 +59,7 @@ pub enum FlagLack {
     RawSpare,
 }
 
-/// What keeps a device from carrying flags; none when it does.
+/// The lack that keeps a device from carrying flags; none when it carries them.
 #[must_use]
 pub fn flag_lack(geometry: &Geometry, capabilities: &Capabilities) -> Option<FlagLack> {
     let is_alone =
@@ -77,7 +77,7 @@ pub fn flag_lack(geometry: &Geometry, capabilities: &Capabilities) -> Option<Fla
     lacks.into_iter().find_map(|(is_lacking, lack)| is_lacking.then_some(lack))
 }
 
-/// What the cells of a flag show (P1).
+/// Verdict of the cells of a flag (P1).
 fn vote(cells: &[u8]) -> bool {
     let fallen: u32 = cells.iter().map(|cell| cell.count_zeros()).sum();
     fallen as usize * 4 >= cells.len() * 8 * 3
@@ -166,11 +166,11 @@ impl<D: Nand> Space<D> {
         self.retire(block);
     }
 
-    /// Pins what a mount judged by flags, before anything rests on it (P4).
+    /// Pins the mount's verdicts by flag, before anything rests on them (P4).
     ///
     /// # Errors
     ///
-    /// Those of a write.
+    /// The errors of a write.
     pub fn pin_flags(&mut self) -> Result<(), SpaceError> {
         self.ready()
     }
@@ -182,12 +182,12 @@ impl<D: Nand> Space<D> {
         count(Cause::Relocation) / count(Cause::Data).max(1.0)
     }
 
-    /// Whether the unit must stay although nobody needs its content: its flag is evidence (P3).
+    /// Whether the unit must stay for its flag alone, which is evidence (P3).
     pub(crate) fn is_evidence(&self, at: u32) -> bool {
         self.flags.contains_key(&at) && !self.flash.bugs.has(SpaceBug::FlagErased)
     }
 
-    /// Whether nothing but a flag says that the group is committed.
+    /// Whether a flag is the only proof that the group is committed.
     pub(crate) fn rests_on_flag(&self, group: GroupId) -> bool {
         self.flags.values().any(|other| *other == group)
     }

@@ -1,5 +1,4 @@
-//! The device with metadata: pages are programmed and read together with what they say of
-//! themselves.
+//! The device with metadata: pages are programmed and read together with their metadata.
 //!
 //! Owns the device, its scratch buffers and the tally of operations. Never knows which page is
 //! live.
@@ -27,7 +26,7 @@ use crate::stats::{ReadPurpose, Tally};
 /// Why a page could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadFault {
-    /// The page is not what it should be; another copy may be.
+    /// The page fails this check; another copy may pass.
     Bad(Check),
     /// The device does not work.
     Device(NandError),
@@ -37,7 +36,7 @@ pub(crate) enum ReadFault {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageRead {
     pub(crate) meta: PageMeta,
-    /// The ECC corrected at least three quarters of what it can.
+    /// The ECC corrected at least three quarters of its strength.
     pub(crate) worn: bool,
 }
 
@@ -50,18 +49,18 @@ const fn scrub_threshold(strength: u32) -> u32 {
 /// Who has the device work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Callers, and what is no collection.
+    /// Callers, and all work but collection.
     #[default]
     Other,
-    /// Garbage collection: what it reads and programs, and the erase of a block whose units it moved
-    /// or others replaced.
+    /// Garbage collection: its reads and programs, and the erase of a block whose units it moved or others
+    /// replaced.
     Collection,
 }
 
 /// Device time that operations take.
 ///
-/// Each counts by as much as it puts off the end of all: one that waits for another does not pay for
-/// that, nor one that another die does meanwhile.
+/// Each operation counts by as much as it delays the end of all: time spent waiting for another operation, or
+/// while another die works, is not counted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Busy {
     /// Nanoseconds so far.
@@ -81,7 +80,7 @@ impl Busy {
         Self { idle_ns: vec![0; die_count as usize], ..Self::default() }
     }
 
-    /// Runs an operation of `device` on a die, and counts what it takes.
+    /// Runs an operation of `device` on a die, and counts its time.
     pub(crate) fn during<D: Nand>(
         &mut self,
         device: &mut D,
@@ -108,7 +107,7 @@ impl Busy {
     }
 }
 
-/// A program of log slots that its caller does beside whoever has the device.
+/// A program of log slots that its caller does beside the thread that has the device.
 #[derive(Debug)]
 pub(crate) struct SlotProgram {
     page: PhysicalPage,
@@ -130,7 +129,7 @@ impl SlotProgram {
 /// How many appends of a unit with such metadata count (A2).
 pub(crate) type AppendsOf<'a> = &'a dyn Fn(&PageMeta) -> u8;
 
-/// None: what a unit was when it was programmed.
+/// No appends: the unit as it was programmed.
 pub(crate) const NO_APPENDS: AppendsOf<'static> = &|_| 0;
 
 /// Device, scratch buffers, tally.
@@ -146,7 +145,7 @@ pub(crate) struct Flash<D> {
     pub(crate) last_end_ns: u64,
     /// Device time that everything so far took, reads included.
     pub(crate) busy: Busy,
-    /// Programs and erases so far, counted from one: what a process that died left may not be durable.
+    /// Programs and erases so far, counted from one: writes that a dead process left may not be durable.
     pub(crate) changes: u64,
     /// How many of them the last sync made durable (rule D10).
     pub(crate) synced: u64,
@@ -295,8 +294,8 @@ impl<D: Nand> Flash<D> {
         Ok(())
     }
 
-    /// Takes note of a program of log slots that is done beside whoever has the device; none where that
-    /// takes turns. It counts as programmed once it is over.
+    /// Takes note of a program of log slots that is done beside the thread that has the device; none where
+    /// operations take turns. The slots count as programmed once the program is over.
     pub(crate) fn begin_slots(
         &mut self,
         number: u32,
@@ -347,11 +346,12 @@ impl<D: Nand> Flash<D> {
             Err(ReadFault::Bad(Check::Ecc)) => {}
             read => return read,
         }
-        // What a torn append left in a slot says nothing about the rest of the page (A2).
+        // A torn append in a slot says nothing about the rest of the page (A2).
         let RawMeta::Found(meta, _) = self.peek(number)? else {
             return Err(ReadFault::Bad(Check::Ecc));
         };
-        // Random bits may say so where there are none (M2): no part of such a page can be read.
+        // Random bits may claim slots where there are none (M2): no part of such a page can be
+        // read.
         if append_lack(&self.layout.geometry, &self.layout.capabilities, meta.slots).is_some() {
             return Err(ReadFault::Bad(Check::Ecc));
         }
@@ -393,7 +393,7 @@ impl<D: Nand> Flash<D> {
         Ok(PageRead { worn, ..read })
     }
 
-    /// What a page that was read says of itself, if its bytes are those that were programmed (F1).
+    /// Metadata of a page that was read, if its bytes are as they were programmed (F1).
     fn judge(
         &self,
         page: PhysicalPage,
@@ -432,8 +432,8 @@ impl<D: Nand> Flash<D> {
         Ok(completion)
     }
 
-    /// Metadata as read. On a file, zeros are what a page holds that was never programmed: no
-    /// metadata are all zero.
+    /// Metadata as read. On a file, a page that was never programmed holds zeros: no metadata are
+    /// all zero.
     fn decode(&self, bytes: &[u8; META_SIZE]) -> RawMeta {
         if self.layout.capabilities.needs_sync && bytes.iter().all(|byte| *byte == 0) {
             return RawMeta::Erased;
@@ -530,8 +530,8 @@ impl<D: Nand> Flash<D> {
         Ok(PageRead { meta, worn: read.worn })
     }
 
-    /// Erases a block; whatever replaced its content, at this moment, is durable first (rule D10). Where
-    /// nothing was ever written, nothing was replaced: none.
+    /// Erases a block after the replacement of its content, complete at `replaced`, is durable (rule D10).
+    /// None for a block that was never written: nothing was replaced.
     pub(crate) fn erase(
         &mut self,
         block: BlockIndex,
@@ -581,9 +581,8 @@ impl<D: Nand> Flash<D> {
         !self.layout.capabilities.needs_sync || self.synced == self.changes
     }
 
-    /// What was programmed and erased so far is complete before anything that follows: a device that
-    /// needs it is synced, when anything happened since the last sync; dies that work side by side
-    /// are waited for.
+    /// Completes all programs and erases so far before any that follows: a device that needs syncs is synced,
+    /// if anything happened since the last one; dies that work side by side are waited for.
     pub(crate) fn fence(&mut self) -> Result<(), NandError> {
         if self.layout.capabilities.needs_sync {
             return if self.is_settled() { Ok(()) } else { self.sync() };
@@ -592,14 +591,14 @@ impl<D: Nand> Flash<D> {
         Ok(())
     }
 
-    /// What was programmed and erased so far is complete, where dies work side by side.
+    /// Completes all programs and erases so far, where dies work side by side.
     pub(crate) fn await_dies(&mut self) {
         if self.waits_for_dies() {
             self.device.advance_to(self.end_ns);
         }
     }
 
-    /// Whether what was programmed first may be complete last.
+    /// Whether an earlier program may complete after a later one.
     fn waits_for_dies(&self) -> bool {
         self.layout.geometry.die_count > 1 && !self.bugs.has(SpaceBug::DiesNotAwaited)
     }

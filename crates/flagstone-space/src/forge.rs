@@ -1,10 +1,10 @@
-//! Pages whose bytes were changed, sealed anew: what stands behind the checksums is tested too.
+//! Pages whose bytes were changed, sealed anew: the checks behind the checksums are tested too.
 //!
-//! Owns the checksums of this floor, computed for whatever bytes are there. Never touches a device,
-//! and is not compiled without the feature `seeded-bugs`.
+//! Owns the checksums of this floor, computed for any bytes. Never touches a device, and is not
+//! compiled without the feature `seeded-bugs`.
 //!
-//! - **X1** After [`reseal`] no checksum of this floor refuses the page, but for a checkpoint record
-//!   of several pages, whose checksum stands on the last one.
+//! - **X1** After [`reseal`] every checksum of this floor accepts the page, except in a checkpoint record of
+//!   several pages, whose checksum stands on the last one.
 
 use flagstone_nand::{Capabilities, Geometry, PhysicalPage};
 

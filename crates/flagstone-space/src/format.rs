@@ -1,7 +1,7 @@
 //! Making a space, and its parts common to making and mounting.
 //!
-//! Owns the first record of a space. Never erases more than it uses: what an earlier format left
-//! behind is told apart by block sequences.
+//! Owns the first record of a space. Never erases more than it uses: leftovers of an earlier format
+//! are told apart by block sequences.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -33,7 +33,7 @@ const RECORDS_GAP: u64 = 1 << 16;
 const _: () = assert!(HOLE.0 == UNMAPPED);
 
 impl<D: Nand> Space<D> {
-    /// Makes an empty space on `device`; whatever it held is lost.
+    /// Makes an empty space on `device`; its content is lost.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl<D: Nand> Space<D> {
         Ok(space)
     }
 
-    /// A space with nothing in it, around what a format or a mount found out.
+    /// A space with nothing in it, around the findings of a format or a mount.
     pub(crate) fn assemble(
         flash: Flash<D>,
         options: SpaceOptions,

@@ -2,16 +2,14 @@
 //!
 //! Owns when a space grows and by how much. Never moves a page.
 //!
-//! E1. A block that was not there before is free and was never used. No record has to say so: a mount
-//!     finds it as one that its record does not know, whatever was written to it since.
-//! E2. Where the host has no room nothing has changed, and the space goes on as on a device of that size.
-//! E3. A space grows before it refuses anything for want of room, and before it would collect blocks that
-//!     are nearly all live.
-//! E4. What lies behind the blocks that a record knows is looked at by every mount; a device that ends
-//!     before them was cut short.
-//! E5. Room that a record gives back is not asked of the host.
-//! E6. The log takes more of what is there only where it fills what it has or a longer one was asked for, and what
-//!     is live is left its room. Where the device grows no more it gives that back before data are refused.
+//! E1. A new block is free and was never used. No record has to say so: a mount finds a block that its record
+//! does not know, even if it was written since. E2. Where the host has no room, nothing has changed, and the
+//! space goes on as on a device of that size. E3. A space grows before it refuses anything for want of room,
+//! and before it would collect blocks that are nearly all live. E4. Every mount looks behind the blocks that
+//! its record knows; a device that ends before them was cut short. E5. Room that a record gives back is not
+//! asked of the host. E6. The log takes more blocks only where it fills its own or a longer log was asked
+//! for, and live pages keep their room. Where the device grows no more, the log gives them back before data
+//! are refused.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -24,10 +22,10 @@ use crate::space::{Session, Space};
 /// a little more than a quarter larger than its pages; a collection finds a fifth of a block dead at least.
 const FILL_PERCENT: u64 = 80;
 
-/// A step is one part in this many of what is there: each costs a sync, and leaves that much unused.
+/// A step is one part in this many of the present size: each costs a sync, and leaves that much unused.
 const STEP_SHARE: u32 = 8;
 
-/// Bytes of the largest step that is taken ahead of what is asked for: others wait for it.
+/// Bytes of the largest step taken ahead of demand: other writers wait for it.
 const STEP_SIZE_MAX: u64 = 64 << 20;
 
 impl<D: Nand> Space<D> {
@@ -70,7 +68,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// Those of a failed sync; a host without room is none.
+    /// The errors of a failed sync; a host without room is no error.
     pub fn grow_for(&mut self, pages: u32) -> Result<bool, SpaceError> {
         let taken = u64::from(self.taken_pages()) + u64::from(pages);
         let is_roomy = |space: &Self, trimmed_unsaved: usize| {
@@ -107,8 +105,8 @@ impl<D: Nand> Space<D> {
         self.log.is_wanted = true;
     }
 
-    /// The log is about to take one more block: it gets a larger share where that was asked for, or once it fills half
-    /// of what it has (E6).
+    /// The log is about to take one more block: it gets a larger share where that was asked for, or once it
+    /// fills half of its blocks (E6).
     pub(crate) fn make_room_for_log(&mut self) -> Result<(), SpaceError> {
         let is_filling = self.log.block_count() * 2 > self.layout().log_blocks;
         let is_wanted = core::mem::take(&mut self.log.is_wanted);
@@ -158,8 +156,8 @@ impl<D: Nand> Space<D> {
         layout.log_pages_in(blocks)
     }
 
-    /// Takes from the log what it has beyond its share and does not fill, where the device grows no more: data may have
-    /// it (E6).
+    /// Takes the blocks from the log that exceed its share and are not filled, where the device grows no
+    /// more: data may have them (E6).
     pub fn shorten_log(&mut self) {
         if !self.can_grow() {
             let filled = self.log.block_count();
@@ -179,7 +177,7 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Grows by a step, whatever there is; whether there was one.
+    /// Grows by a step, without regard to free room; whether there was one.
     ///
     /// # Errors
     ///
@@ -219,7 +217,7 @@ impl<D: Nand> Space<D> {
                 Err(error) => return Err(self.fail(error)),
             }
         }
-        // What free blocks had given back was asked of the host with the new ones.
+        // Room that free blocks had given back was asked of the host with that of the new ones.
         self.report_dead();
         self.flash.layout.set_blocks(block_count);
         self.blocks.extend(block_count);

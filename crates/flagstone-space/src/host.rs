@@ -1,17 +1,17 @@
-//! Room on the host for blocks that are there: a file with holes, or on a file system that puts elsewhere what is
-//! written again.
+//! Room on the host for blocks that are there: a file with holes, or a file on a file system that moves
+//! rewrites elsewhere.
 //!
-//! Owns which free blocks are prepared, that is erased ahead of their use. Never looks at a device whose blocks
-//! cannot lack room.
+//! Owns which free blocks are prepared, that is erased ahead of their use. Does nothing on a device whose
+//! blocks always have room.
 //!
-//! H1. Where an erase may find no room, as many free blocks are prepared as a checkpoint, a collection and the log
-//!     need to go on, before a commit is admitted; and those beside them that an ensured write may take.
-//! H2. Prepared blocks are the last that are taken: the others tell whether the host has room.
-//! H3. A block that the host has refused is withheld: the space is as full as on a device without it, until somebody
-//!     was told so, and the host is asked again. Meanwhile, and while the reserve is not prepared, nothing is given
-//!     back to the host: it would give that to others.
-//! H4. A program that finds no room has changed nothing that counts. What stood there goes to a page that was not
-//!     written since its block was erased, at first in the same block.
+//! H1. Where an erase may find no room, as many free blocks are prepared as a checkpoint, a collection and
+//! the log need to go on, before a commit is admitted; beside them, the blocks that an ensured write may
+//! take. H2. Prepared blocks are taken last: the others show whether the host has room. H3. A block that the
+//! host has refused is withheld: the space is as full as on a device without the block, until a caller was
+//! told so, and the host is asked again. Meanwhile, and while the reserve is not prepared, no room is given
+//! back to the host, which would give it to others. H4. A program that finds no room has changed nothing that
+//! counts. Its content goes to a page that was not written since its block was erased, at first in the same
+//! block.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -21,7 +21,7 @@ use crate::error::SpaceError;
 use crate::place::Claim;
 use crate::space::Space;
 
-/// Blocks that one write may begin beside those that it fills: one for each of its streams.
+/// Blocks that one write may begin beside the blocks that it fills: one for each of its streams.
 const BEGUN_MAX: u32 = 2;
 
 impl<D: Nand> Space<D> {
@@ -37,7 +37,7 @@ impl<D: Nand> Space<D> {
     ///
     /// # Errors
     ///
-    /// `Full` when the host has no room for them.
+    /// `Full` when the host has no room for the reserve.
     pub fn prepare_reserve(&mut self, owner: &mut dyn Owner) -> Result<(), SpaceError> {
         self.ready()?;
         let needed = self.reserve_needed();
@@ -45,7 +45,7 @@ impl<D: Nand> Space<D> {
         if self.blocks.prepared_count() >= needed || self.blocks.withheld_count() == 0 {
             return Ok(());
         }
-        // What a collection frees has room of its own.
+        // Blocks that a collection frees have room of their own.
         match self.ensure_room(0, owner) {
             Ok(()) | Err(SpaceError::Full) => {}
             Err(error) => return Err(error),
@@ -84,7 +84,7 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// Erases a free block: it is no more on the list of what is dead.
+    /// Erases a free block: it leaves the list of dead pages.
     pub(crate) fn erase_free(&mut self, block: BlockIndex) -> Result<(), NandError> {
         self.flash.erase(block, self.blocks.get(block).replaced())?;
         self.blocks.erased(block);
@@ -92,7 +92,8 @@ impl<D: Nand> Space<D> {
         Ok(())
     }
 
-    /// A page that was not written since its block was erased found no room: what was prepared is as doubtful (H4).
+    /// A page that was not written since its block was erased found no room: the prepared blocks are as
+    /// doubtful (H4).
     pub(crate) fn doubt_prepared(&mut self) {
         self.blocks.unprepare();
     }

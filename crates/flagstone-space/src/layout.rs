@@ -2,11 +2,11 @@
 //!
 //! Owns the arithmetic of blocks, units and reserves; holds no state.
 //!
-//! L1. A *unit* is a logical page on flash: `parts` consecutive physical pages of one block.
-//! L2. The last `summary_pages` pages of a data block hold no unit.
-//! L3. `capacity_pages` units can be live and a collection still finds a dead one (rule D7).
-//! L4. Where a device grows, sizes and reserves are those of the blocks that are there; numbers of
-//!     mapping pages are those of the blocks that there can be, so that they keep their meaning.
+//! L1. A *unit* is a logical page on flash: `parts` consecutive physical pages of one block. L2.
+//! The last `summary_pages` pages of a data block hold no unit. L3. `capacity_pages` units can be
+//! live and a collection still finds a dead one (rule D7). L4. Where a device grows, sizes and
+//! reserves follow the blocks that exist; numbers of mapping pages follow the blocks that can
+//! exist, so that they keep their meaning.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -35,9 +35,9 @@ pub(crate) const GC_RESERVE: u32 = 3;
 /// the options want it.
 const LOG_SHARE: u32 = 4;
 
-/// One part in so many where it fills what it has: with a short log memory for changes is of no use, and they are
-/// merged before they have gathered. 400,000 rows of 100 bytes in random order wrote 4.0, 2.8 and 1.4 times their
-/// bytes as leaves with a quarter, a third and half of the file for the log.
+/// One part in so many where the log fills its blocks: with a short log, memory for changes is of no use, and
+/// they are merged before they have gathered. 400,000 rows of 100 bytes in random order wrote 4.0, 2.8 and
+/// 1.4 times their bytes as leaves with a quarter, a third and half of the file for the log.
 const LOG_SHARE_MOST: u32 = 2;
 
 /// Blocks that the log of a growing device may have all the same.
@@ -66,7 +66,7 @@ pub(crate) struct Layout {
     pub(crate) table_pages: u32,
     /// Number of the first page of the block table among all pages of the mapping (L4).
     pub(crate) table_start: u32,
-    /// The same of the directory, and its pages.
+    /// First number of the directory, and its pages.
     pub(crate) directory_start: u32,
     pub(crate) directory_pages: u32,
     /// Mappings that are frozen beside the one in use.
@@ -80,8 +80,8 @@ pub(crate) struct Layout {
     pub(crate) meta_reserve: u32,
     /// Blocks of the log that the options ask for.
     log_blocks_wanted: u32,
-    /// Blocks that it got beyond its share because it filled half of what it had; forgotten by a mount that finds
-    /// it shorter.
+    /// Blocks that the log got beyond its share because it filled half of its own; forgotten by a mount that
+    /// finds it shorter.
     log_blocks_filled: u32,
     /// Whether the log follows the blocks that are there.
     grows: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Layout {
     units_filled: u32,
 }
 
-/// What a log has to live from on a device.
+/// Room that a log has on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRoom {
     /// Log pages of an erase block: fewer than its pages where cells are paired (rule D9).
@@ -99,7 +99,8 @@ pub struct LogRoom {
 }
 
 impl LogRoom {
-    /// Room on a device of `good_blocks` blocks that work, whatever `options` say of the log.
+    /// Room on a device of `good_blocks` blocks that work, regardless of the log's size in
+    /// `options`.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ pub fn blocks_needed(
 const BLOCKS_MAX: u32 = 1 << 20;
 
 impl Layout {
-    /// Sizes for a device with so many blocks, or what stands in the way.
+    /// Sizes for a device with so many blocks, or the error that rules them out.
     pub(crate) fn new(
         geometry: Geometry,
         capabilities: Capabilities,
@@ -272,13 +273,13 @@ impl Layout {
         }
     }
 
-    /// Counts what `blocks` blocks have.
+    /// Counts the sizes of `blocks` blocks.
     pub(crate) fn set_blocks(&mut self, blocks: u32) {
         self.blocks = blocks;
         if self.grows {
             self.log_blocks = self.log_blocks_for(self.log_blocks_filled);
         }
-        // Numbers of a device that grows stay what they are, whatever share a build gives to the log.
+        // Numbers of a device that grows stay the same, no matter which share a build gives to the log.
         let log_blocks = if self.grows { 0 } else { self.log_blocks };
         let data_blocks = blocks.saturating_sub(self.ring_blocks + log_blocks);
         self.logical_pages = data_blocks * self.units_per_block;
@@ -311,7 +312,7 @@ impl Layout {
         if self.grows { self.log_blocks_for(0) } else { self.log_blocks }
     }
 
-    /// Takes from the log of a device that grows what it got beyond its share and `least` blocks.
+    /// Takes the blocks from the log of a growing device that exceed both its share and `least`.
     pub(crate) fn shorten_log(&mut self, least: u32) {
         self.log_blocks_filled = self.log_blocks_filled.min(least);
         self.set_blocks(self.blocks);
@@ -325,7 +326,7 @@ impl Layout {
         self.log_blocks > before
     }
 
-    /// Counts what so many frozen mappings take.
+    /// Counts the room that so many frozen mappings take.
     pub(crate) fn set_frozen(&mut self, count: u32) {
         self.frozen = count;
         self.set_blocks(self.blocks);
@@ -336,7 +337,7 @@ impl Layout {
         self.directory_start + self.directory_pages
     }
 
-    /// Numbers of the pages of the frozen mapping in a slot: its own, those of its directory behind them.
+    /// Numbers of the pages of the frozen mapping in a slot: its own, then its directory's.
     pub(crate) fn frozen_pages(&self, slot: u8) -> Range<u32> {
         let size = self.table_start + self.frozen_directory_pages();
         let first = self.frozen_start() + u32::from(slot) * size;
@@ -364,10 +365,10 @@ impl Layout {
         self.own_meta_pages() + self.frozen * (self.map_pages + self.map_pages.div_ceil(entries))
     }
 
-    /// The same without those of frozen mappings.
+    /// Metadata pages without those of frozen mappings.
     const fn own_meta_pages(&self) -> u32 {
         let entries = self.entries_per_page();
-        // Pages of the mapping stand in front of the directory, those of the block table somewhere in it.
+        // Pages of the mapping stand in front of the directory, pages of the block table somewhere in it.
         let reached = self.map_pages.div_ceil(entries) + self.table_pages.div_ceil(entries) + 1;
         let all = self.directory_pages;
         self.map_pages + self.table_pages + if reached < all { reached } else { all }
@@ -378,7 +379,7 @@ impl Layout {
         self.capacity_beside(good_blocks, self.meta_pages())
     }
 
-    /// The same without frozen mappings.
+    /// Logical pages that may be live when no mapping is frozen.
     pub(crate) fn capacity_alone(&self, good_blocks: u32) -> u32 {
         self.capacity_beside(good_blocks, self.own_meta_pages())
     }

@@ -1,13 +1,13 @@
 //! Wear levelling: emptying blocks that rest while others wear out.
 //!
-//! Owns when that is done, what it may cost and which block it is. Never moves a unit itself: see
+//! Owns the moment, the budget and the choice of the block. Never moves a unit itself: see
 //! `collect.rs`.
 //!
-//! L1. What levelling programs is a fixed share of what fills the blocks that are erased, whatever the chip
-//!     holds: each erase earns that share of a block's units, each unit moved is paid for. Of sessions that
-//!     end before they have earned a block, one in as many erases as earn it has one to spend.
-//! L2. Nothing is moved that would go by itself: neither what was written within the chip's last round, nor
-//!     pages of the mapping, nor what was forgotten.
+//! L1. The programs of levelling are a fixed share of the programs that fill erased blocks, for any content
+//! of the chip: each erase earns that share of a block's units, each unit moved is paid for. Sessions too
+//! short to earn a block get one when the chip's count of erases passes a multiple of the erases that earn a
+//! block. L2. No unit is moved that would go by itself: none written within the chip's last round, no page of
+//! the mapping, no forgotten page.
 
 use flagstone_nand::{BlockIndex, Nand};
 
@@ -20,7 +20,7 @@ use crate::space::Space;
 /// Blocks full of units that may be earned ahead of their use.
 const BLOCKS_KEPT: u64 = 4;
 
-/// What levelling may spend, in units of which so many make one: `every`, erases that earn a block.
+/// Budget of levelling, in units of which so many make one: `every`, erases that earn a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LevelCredit {
     every: u64,
@@ -72,7 +72,7 @@ impl<D: Nand> Space<D> {
         // Looking at all blocks once an erase is enough.
         let is_news = credit.earn(total);
         let may_move = self.blocks.free_count() > self.reserved_blocks(Claim::User);
-        // Blocks in turn are not worn while one that was emptied lately is among them.
+        // Blocks in turn are not worn while a block that was emptied lately is among them.
         let is_worn = self.blocks.erases_next() > Some(self.blocks.worn_limit());
         if !is_news || !may_move || !is_worn {
             return Ok(false);
@@ -88,7 +88,7 @@ impl<D: Nand> Space<D> {
 
     /// Block that gives most erases for the units that have to be moved (L2).
     fn rested_block(&self) -> Option<BlockIndex> {
-        // What is as young as the chip's last round may be on its way out by itself.
+        // A unit as young as the chip's last round may be on its way out by itself.
         let sequence = self.numbers.sequence.saturating_sub(self.blocks.len());
         let stays = self.meta_units.iter().chain(&self.trimmed_unsaved).copied();
         self.blocks.rested(sequence, self.blocks.erases_mean(), stays)

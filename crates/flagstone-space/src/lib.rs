@@ -1,8 +1,8 @@
 //! Floor 1: logical pages on flash.
 //!
 //! Owns the mapping from logical pages to flash, garbage collection, wear levelling, bad blocks,
-//! atomic groups, the blocks of the log, and the way back after a power cut. Never knows what a
-//! page or a log record means.
+//! atomic groups, the blocks of the log, and the way back after a power cut. Never knows the
+//! meaning of a page or a log record.
 //!
 //! A device is one pool of blocks. A few of them are the *anchor ring*, which holds checkpoint
 //! records; all others are given, block by block, to streams: log, mapping, hot pages, cold and

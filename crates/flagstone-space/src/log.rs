@@ -45,14 +45,14 @@ impl LogBlock {
     }
 }
 
-/// What a log page holds.
+/// Content of a log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogRead {
     /// The page was read; slots of the mask could not be and are filled with zeros.
     Present {
         /// Bit `i` is set when slot `i` is damaged.
         damaged_slots: u64,
-        /// The page is the first of its block: those before it may lie on another die.
+        /// The page is the first of its block: earlier pages may lie on another die.
         opens_block: bool,
     },
     /// The number was skipped: no page ever had it.
@@ -130,7 +130,7 @@ impl<D: Nand> Space<D> {
         self.layout().log_pages_in(self.layout().log_blocks)
     }
 
-    /// Log pages of a block: what each restart that appends may leave unused.
+    /// Log pages of a block: as many may stay unused at each restart that appends.
     #[must_use]
     pub fn log_block_pages(&self) -> u64 {
         u64::from(self.layout().log_pages_per_block())
@@ -180,8 +180,8 @@ impl<D: Nand> Space<D> {
         Err(if lacks_room { SpaceError::NoRoom } else { SpaceError::WornOut })
     }
 
-    /// The host has no room for an append: it goes to a page that holds nothing yet, and where that was one already,
-    /// to another block (H4).
+    /// The host has no room for an append: the append goes to an empty page, and where its page was empty
+    /// already, to another block (H4).
     fn log_moves_on(&mut self) {
         if self.log.next_slot > 0 {
             self.log_skip_page();
@@ -253,7 +253,7 @@ impl<D: Nand> Space<D> {
         }
         self.log.is_open = false;
         self.make_room_for_log()?;
-        // Restarts leave half-used blocks behind: beyond its reserve the log may use what a
+        // Restarts leave half-used blocks behind: beyond its reserve the log may use blocks that a
         // collection and a checkpoint do not need, so that a restart never finds it full.
         let within = self.log.block_count() < self.layout().log_blocks;
         let claim = if within { Claim::Reserve } else { Claim::Surplus };
@@ -351,7 +351,7 @@ impl<D: Nand> Space<D> {
     /// Reads a log page: all its slots, erased ones as `0xFF`.
     ///
     /// A page that does not read as a whole is read slot by slot, so that a torn slot does not hide
-    /// those before it.
+    /// the slots before it.
     ///
     /// # Errors
     ///
@@ -377,7 +377,7 @@ impl<D: Nand> Space<D> {
             && self.layout().capabilities.needs_sync
             && let Some(page) = self.layout().geometry.page_from_number(at)
         {
-            // No cut leaves a file that does not read: what stands there may be durable.
+            // No cut leaves an unreadable page in a file: its content may be durable.
             return Err(SpaceError::Device(NandError::Uncorrectable { page }));
         }
         Ok(LogRead::Present { damaged_slots, opens_block })

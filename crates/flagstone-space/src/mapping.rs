@@ -3,11 +3,11 @@
 //! Owns which numbers are taken and which mapping pages changed since the last checkpoint. Never
 //! reads a device and never decides which version wins.
 //!
-//! P1. A mapped number is taken; a taken number need not be mapped (it is reserved).
-//! P2. A page whose version damage took stays taken and known as lost, across checkpoints, until it
-//!     is written again or forgotten: it is never taken for one that was never written.
-//! P3. A mapping page is dirty when one of its entries differs from its copy on flash.
-//! P4. The upper bits of an entry count the appends of its unit that are complete.
+//! P1. A mapped number is taken; a taken number need not be mapped (it is reserved). P2. A page
+//! whose version damage took stays taken and known as lost, across checkpoints, until it is written
+//! again or forgotten: it is never taken for an unwritten page. P3. A mapping page is dirty when
+//! one of its entries differs from its copy on flash. P4. The upper bits of an entry count the
+//! appends of its unit that are complete.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -279,7 +279,8 @@ impl Mapping {
         }
     }
 
-    /// Entries of one mapping page from flash, those that `accept` lets in; the other pages.
+    /// Loads the entries of one mapping page from flash that `accept` lets in; returns the other
+    /// pages.
     pub(crate) fn load(
         &mut self,
         map_page: u32,

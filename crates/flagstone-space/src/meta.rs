@@ -1,4 +1,4 @@
-//! Page metadata: what a physical page says about itself.
+//! Page metadata: a physical page's description of itself.
 //!
 //! Owns the byte form of the metadata and where it stands on a page. Never reads a device.
 //!
@@ -49,7 +49,7 @@ const _: () = assert!(META_SIZE == CODE_OFFSET + 2);
 const _: () = assert!(CODE_OFFSET <= code::DATA_SIZE_MAX);
 const _: () = assert!(HEADER_SIZE >= META_SIZE_WITH_FLAGS);
 
-/// What a physical page holds.
+/// Content of a physical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageKind {
     /// Part of a logical page.
@@ -64,7 +64,7 @@ pub(crate) enum PageKind {
     Summary,
 }
 
-/// What a data page is worth without further evidence.
+/// Standing of a data page without further evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Valid by itself in group 0; otherwise only once its group is committed.
@@ -73,17 +73,17 @@ pub(crate) enum Standing {
     Committed,
     /// Kept for a pin only: no mount may take it for the page's newest version.
     History,
-    /// As `Plain`; a flag on one page of the group may be what commits it.
+    /// As `Plain`; a flag on one page of the group may commit it.
     Flagged,
 }
 
 /// Whether the version was written here first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
-    /// It was.
+    /// The unit was programmed here first.
     #[default]
     Original,
-    /// It was moved here: what it was copied from may still be found.
+    /// The unit was moved here: its source may still be found.
     Copy,
 }
 
@@ -307,13 +307,13 @@ impl PageMeta {
         })
     }
 
-    /// What a page whose metadata these bytes are says it is.
+    /// Kind that these metadata bytes give their page.
     #[cfg(feature = "seeded-bugs")]
     pub(crate) fn kind_of(bytes: &[u8]) -> Option<PageKind> {
         bytes.first().and_then(|byte| PageKind::from_number(byte & KIND_MASK))
     }
 
-    /// Makes checksum and code of these metadata fit whatever they and the payload are.
+    /// Makes checksum and code of these metadata fit their bytes and the payload.
     #[cfg(feature = "seeded-bugs")]
     pub(crate) fn reseal(target: &mut [u8], page: PhysicalPage, payload_crc: u32) {
         let Some(bytes) = target.first_chunk_mut::<META_SIZE>() else { return };

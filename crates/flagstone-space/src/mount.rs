@@ -1,19 +1,17 @@
-//! Mounting: from the newest whole record and what was written since to a mapping.
+//! Mounting: from the newest whole record and the pages written since to a mapping.
 //!
 //! Owns which version of each page is valid after a restart. Writes nothing.
 //!
-//! U1. An entry of the recorded mapping holds only while its block still lives the recorded life.
-//! U2. Of the versions written since the record the newest valid one wins (rule D6); it is never
-//!     older than the recorded one. Where it was moved, the place it was moved to last wins, if it reads
-//!     whole: the block that it was moved from may have been in an erase that the cut ended.
-//! U3. A page of a group that is not proven committed waits, open, for the caller's decision.
-//! U4. What may have been in flight is kept in memory, and older versions of it stay (rule D11). A device
-//!     that needs syncs has none of it: the session begins with a sync.
-//! U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
-//! U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each block, and
-//!     the blocks taken or open since the record; of a free block no second page.
-//! U7. A free block's lives have ended: one that began before this mount and did not read is none,
-//!     whatever a later mount reads there (rule D11, made durable by K5).
+//! U1. An entry of the recorded mapping holds only while its block still lives the recorded life. U2. Of the
+//! versions written since the record the newest valid one wins (rule D6); it is never older than the recorded
+//! one. Of a version that was moved, the last place wins, if it reads whole: the block of its former place
+//! may have been in an erase that the cut ended. U3. A page of a group that is not proven committed waits,
+//! open, for the caller's decision. U4. A version that may have been in flight is kept in memory, and older
+//! versions of its page stay (rule D11). A device that needs syncs has no such version: the session begins
+//! with a sync. U5. A page whose recorded version is gone and that has no newer one is lost, not unmapped.
+//! U6. On a device that needs syncs a mount reads the ring, the mappings, one page of each block, and the
+//! blocks taken or open since the record; of a free block no second page. U7. A block that was free at mount
+//! has no content, even if a later mount can read an old life there (rule D11, made durable by K5).
 //!
 //! ```text
 //! first pages ─▶ newest record ─▶ block classes ─▶ recorded mapping ─▶ scan of new blocks ─▶ ready
@@ -63,7 +61,7 @@ fn stands(layout: &Layout, classes: &[Class], at: u32) -> bool {
     layout.is_unit(at) && !matches!(class, Class::Drop | Class::Scan)
 }
 
-/// What a mount found.
+/// Findings of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountReport {
     /// Blob given to the newest durable checkpoint; empty after a full scan.
@@ -72,8 +70,8 @@ pub struct MountReport {
     pub open_groups: Vec<GroupId>,
     /// Groups that a flag has committed: their pages are valid.
     pub flagged_groups: Vec<GroupId>,
-    /// Of the open groups, those that a flag might have committed. Discarded, where nothing names them,
-    /// before [`Space::pin_flags`].
+    /// Open groups that a flag might have committed. Discarded, where nothing names them, before
+    /// [`Space::pin_flags`].
     pub unflagged_groups: Vec<GroupId>,
     /// Log pages that may exist, from the durable head on.
     pub log_pages: Range<u64>,
@@ -89,9 +87,8 @@ pub struct MountReport {
     pub blocks_scanned: u32,
     /// Units that did not read whole behind the written part of a block.
     pub torn_units: u32,
-    /// Units that did not read whole although a later unit of their block does: of power cuts only one
-    /// in the erase of a block that holds nothing any more explains them. A group whose page was among
-    /// them is incomplete.
+    /// Units that did not read whole although a later unit of their block does: only a power cut in the erase
+    /// of a block without live content explains them. A group whose page was among them is incomplete.
     pub damaged_units: u32,
     /// Units that may have been in flight: kept in memory until they are copied.
     pub suspects: u32,
@@ -101,7 +98,7 @@ pub struct MountReport {
     pub lsn_max: Lsn,
 }
 
-/// What the record says about a block, against what the block says about itself.
+/// A block in the record, compared with the block's own metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// Nothing of it counts: entries that point into it are dropped.
@@ -124,8 +121,8 @@ struct Recorded {
     state: u8,
 }
 
-/// A version found by scanning. The greatest of a page is its newest version, where it was moved last: what
-/// is moved goes to the blocks of one stream, which are taken in order.
+/// A version found by scanning. The greatest of a page is its newest version, where it was moved last: moved
+/// units go to the blocks of one stream, which are taken in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
     version: Version,
@@ -145,16 +142,16 @@ struct Mount<D> {
     /// Pages of open groups that scanning found, by where they stand.
     found_in_groups: BTreeMap<u32, Found>,
     suspects: Vec<Suspect>,
-    /// What frozen mappings may have had moved.
+    /// Units of frozen mappings that collection may have moved.
     moved: Moved,
-    /// What the scan found that may prove a group committed: its flagged pages, and copies made since.
+    /// Finds of the scan that may prove a group committed: its flagged pages, and copies made since.
     evidence: Vec<(u32, PageMeta)>,
     /// Group pages that were overtaken when the record was made.
     overtaken: Vec<(LogicalPage, Version)>,
     report: MountReport,
     version_max: u64,
     /// Pages whose recorded unit is gone. A cut explains it only where a newer version is found, or
-    /// waits in an open group: what was forgotten stays until a record says so.
+    /// waits in an open group: a forgotten page stays until a record says that it is gone.
     dropped: Vec<LogicalPage>,
     /// Pages of the mapping that needed many corrections: the next checkpoint writes them elsewhere.
     worn: Vec<u32>,
@@ -253,7 +250,7 @@ impl<D: Nand> Mount<D> {
         mount.load(&record)?;
         mount.report.user.clone_from(&record.user);
         let space = &mount.space;
-        // What stood in the blocks of a file before looks like log pages.
+        // Former content of the blocks of a file looks like log pages.
         let log_end = record.log_next.max(record.log_head);
         let ends_there = space.log.next_page == log_end || space.layout().capabilities.needs_sync;
         mount.report.closed = record.closed && ends_there;
@@ -308,8 +305,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Numbers follow the limit of a device that grows: pages of the mapping for what is not there yet were
-    /// never written, whatever a forged directory says.
+    /// Numbers follow the limit of a device that grows: mapping pages of blocks that do not exist yet were
+    /// never written, even if a forged directory lists them.
     fn forget_unborn(&mut self) {
         let layout = &self.space.flash.layout;
         let (map_end, table_start) = (layout.map_pages, layout.table_start);
@@ -364,7 +361,7 @@ impl<D: Nand> Mount<D> {
         for page in 0..table_pages as usize {
             let index = table_start as usize + page;
             let Some(bytes) = self.read_meta_page(index, Structure::Map)? else { continue };
-            // Blocks that came later are not in it: they were never used.
+            // Blocks that came later are not in the table: they were never used.
             let known = table.iter_mut().take(record.geometry.block_count as usize);
             let targets = known.skip(page * entries).take(entries);
             for (target, source) in targets.zip(bytes.chunks_exact(BLOCK_ENTRY_SIZE)) {
@@ -382,7 +379,7 @@ impl<D: Nand> Mount<D> {
         Ok(table)
     }
 
-    /// Decides what becomes of each block (U1); the log's blocks are returned.
+    /// Decides the state of each block (U1); returns the log's blocks.
     fn classify(
         &mut self,
         record: &Record,
@@ -454,8 +451,8 @@ impl<D: Nand> Mount<D> {
         let flash = &mut self.space.flash;
         match first {
             First::Bad => return Ok(first),
-            // A page of the log lost later looks as one that was never written: the next one tells.
-            // An erase that a cut interrupts leaves the same of other blocks, and there it counts.
+            // A log page lost later looks like an unwritten page: the next page tells. Other blocks
+            // look the same after an interrupted erase, and there it counts.
             First::Erased if !flash.layout.capabilities.needs_sync => {
                 if !is_second_of_log(flash, block)? {
                     return Ok(first);
@@ -628,8 +625,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Log pages of the last block that hold anything, as far as reading tells: one erased page
-    /// among them is a lost one.
+    /// Log pages of the last block that hold anything, as far as reading tells: an erased page
+    /// among them is a lost page.
     fn count_written(&mut self, block: LogBlock) -> Result<u32, NandError> {
         if self.space.layout().capabilities.needs_sync {
             // Old bytes may stand behind the written part: the chain of fragments tells.

@@ -1,8 +1,8 @@
 //! Numbers that are never used twice, across restarts (rule D3).
 //!
-//! N1. No number at or above its reserve is given out before a durable record moves the reserve.
-//! N2. A session starts at the reserves of the one before, so what it left unused is lost. One that is
-//!     closed leaves nearly all of that.
+//! N1. No number at or above its reserve is given out before a durable record moves the reserve. N2. A
+//! session starts at the reserves of the one before, so numbers that it left unused are lost. A closed
+//! session leaves nearly all of them to the next.
 
 use crate::{GroupId, Version};
 
@@ -11,7 +11,7 @@ const VERSIONS: u64 = 1 << 24;
 const SEQUENCES: u32 = 1 << 12;
 const GROUPS: u64 = 1 << 16;
 
-/// What has to be left when an operation starts: a collection or a checkpoint takes less.
+/// Numbers that have to be left when an operation starts: a collection or a checkpoint takes fewer.
 const VERSIONS_LEFT: u64 = 1 << 20;
 const SEQUENCES_LEFT: u32 = 1 << 10;
 const GROUPS_LEFT: u64 = 16;
@@ -59,7 +59,8 @@ impl Numbers {
         (self.version + VERSIONS, sequence, self.group + GROUPS)
     }
 
-    /// What a closed session leaves to the next one: all but what its last record may take itself.
+    /// Numbers that a closed session leaves to the next one: all but the few that its last record
+    /// may take itself.
     pub(crate) fn last_reserves(&self) -> (u64, u32, u64) {
         let sequence = self.sequence.saturating_add(LAST_RECORD);
         (self.version + u64::from(LAST_RECORD), sequence, self.group)

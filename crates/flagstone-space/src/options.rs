@@ -25,11 +25,11 @@ pub struct SpaceOptions {
     pub ring_blocks: u8,
     /// Victim choice of garbage collection.
     pub gc_policy: GcPolicy,
-    /// Static wear levelling, which moves pages that stay to worn blocks: one page may go to it for so many
-    /// that blocks were erased for; none turns it off.
+    /// Static wear levelling, which moves pages that stay to worn blocks: levelling may move one page for so
+    /// many that blocks were erased for; none turns it off.
     pub static_wear: Option<u32>,
-    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes a quarter of the blocks that are
-    /// there, up to half where it fills half of what it has, up to `log_pages`.
+    /// The device grows ([`flagstone_nand::Nand::extend`]): the log takes a quarter of the existing blocks,
+    /// up to half where it fills half of its own, up to `log_pages`.
     pub grows: bool,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Owns taking blocks, failed programs and block summaries. Never moves the mapping.
 //!
-//! W1. A block is erased in this session before anything is programmed into it (rule D11).
-//! W2. A block is erased only when what replaced its content is durable: synced where the device
-//!     needs it, out of reach of later programs where cells are paired (rules D9, D10).
-//! W3. A failed program retires its block; the unit goes elsewhere, units before it stay readable.
-//! W4. Users leave the blocks alone that a collection, a checkpoint and the log need (rule D7).
+//! W1. A block is erased in this session before anything is programmed into it (rule D11). W2. A
+//! block is erased only when the replacement of its content is durable: synced where the device
+//! needs it, out of reach of later programs where cells are paired (rules D9, D10). W3. A failed
+//! program retires its block; the unit goes elsewhere, units before it stay readable. W4. Users
+//! never take the blocks that a collection, a checkpoint and the log need (rule D7).
 
 use flagstone_nand::{BlockIndex, CellMode, Nand, NandError};
 
@@ -30,9 +30,9 @@ pub(crate) enum Claim {
     User,
     /// The log, beyond its budget.
     Surplus,
-    /// Whatever gives back at least what it takes: a collection frees its victim, a checkpoint the
-    /// mapping pages and log blocks it replaces, the copies a session starts with free those that
-    /// the session before made. And the log within its budget.
+    /// Work that gives back at least as many blocks as it takes: a collection frees its victim, a
+    /// checkpoint the mapping pages and log blocks it replaces, the copies at the start of a
+    /// session free the copies of the session before. And the log within its budget.
     Reserve,
 }
 
@@ -104,7 +104,7 @@ impl<D: Nand> Space<D> {
     pub(crate) fn finish_block(&mut self, stream: Stream) -> Result<(), SpaceError> {
         let Some(frontier) = self.frontiers[stream as usize].take() else { return Ok(()) };
         match self.program_summary(&frontier) {
-            // A mount reads what a summary would have said from its pages.
+            // Without a summary, a mount reads the same facts from the block's pages.
             Ok(()) | Err(NandError::NoSpace) => self.blocks.close(frontier.block),
             Err(NandError::ProgramFailed { .. }) => self.retire(frontier.block),
             Err(error) => return Err(self.fail(error)),
@@ -159,8 +159,8 @@ impl<D: Nand> Space<D> {
         self.blocks.retire(block);
     }
 
-    /// Marks a block bad, for ever; where the chip does not take the mark, for this session: nothing
-    /// counts there, and a later one that takes the block finds out again.
+    /// Marks a block bad, for ever; where the chip does not take the mark, for this session: its content does
+    /// not count, and a later session that takes the block finds out again.
     pub(crate) fn mark_bad(&mut self, block: BlockIndex) -> Result<(), SpaceError> {
         match self.flash.device.mark_bad(block) {
             Ok(()) | Err(NandError::Host { .. } | NandError::NoSpace) => {}

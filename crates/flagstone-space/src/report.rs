@@ -1,4 +1,4 @@
-//! What a space tells about itself: counters, wear.
+//! Reports of a space: counters, wear.
 
 use alloc::vec::Vec;
 
@@ -36,7 +36,7 @@ impl<D: Nand> Space<D> {
         }
     }
 
-    /// What was done to the flash since the space was made or mounted; cheaper than all counters.
+    /// Programs and erases since the space was made or mounted; cheaper than all counters.
     #[must_use]
     pub fn bill(&self) -> Bill {
         self.flash.tally.bill()

@@ -1,14 +1,15 @@
 //! The anchor ring: where checkpoint records stand.
 //!
-//! Owns which blocks the ring has and where the next record goes. Never knows what a record says.
+//! Owns which blocks the ring has and where the next record goes. Never knows the content of a
+//! record.
 //!
-//! A1. The ring has two halves, each with a whole copy of the newest record: a torn record, an
-//!     unreadable page or a failed block harms one of them.
-//! A2. A ring block is erased only when the newest record of its half stands in another block.
-//! A3. A session goes on in a fresh block: nothing is programmed behind what a cut may have hit.
-//! A4. Where a page may hold a record that is newer than the one mounted and does not read now, the
-//!     session's first record erases every block of the ring before anything rests on it (rule D11).
-//!     Both would have the same number, and the mapping of the one that reads later is overwritten.
+//! A1. The ring has two halves, each with a whole copy of the newest record: a torn record, an unreadable
+//! page or a failed block harms one of them. A2. A ring block is erased only when the newest record of its
+//! half stands in another block. A3. A session goes on in a fresh block: nothing is programmed behind a page
+//! that a cut may have hit. A4. Where a page may hold a record that is newer than the one mounted and does
+//! not read now, the session's first record erases every block of the ring before anything rests on it (rule
+//! D11). Both records would have the same number, and the mapping of the record that reads later is
+//! overwritten.
 
 use alloc::vec::Vec;
 
@@ -79,14 +80,15 @@ impl<D: Nand> Space<D> {
         self.shared_record_room().saturating_sub(self.frozen_record_size())
     }
 
-    /// The same beside as many mappings as may be frozen: fixed for the lifetime of a space.
+    /// [`Self::record_room`] beside as many mappings as may be frozen: fixed for the lifetime of a
+    /// space.
     #[must_use]
     pub fn record_room_least(&self) -> usize {
         let room = self.shared_record_room();
         room - self.frozen_record_max(room)
     }
 
-    /// The same with what frozen mappings take.
+    /// Room of [`Self::record_room`] together with the list of frozen mappings.
     pub(crate) fn shared_record_room(&self) -> usize {
         let layout = self.layout();
         let roots = match layout.directory_pages {
@@ -162,7 +164,8 @@ impl<D: Nand> Space<D> {
             }
             let number = self.numbers.next_record();
             self.write_half(0, number, bytes)?;
-            // Never both copies in flight: what one takes along, the other has.
+            // Never both copies in flight: a page that a cut takes from one copy stands in the
+            // other.
             self.flash.await_dies();
             self.write_half(1, number, bytes)?;
             // A block that failed was replaced: the record has to name the new one.
@@ -223,7 +226,7 @@ impl<D: Nand> Space<D> {
         ring.current = (ring.current + 1) % ring.blocks.len();
         ring.next_page = 0;
         let block = BlockIndex(ring.blocks[ring.current]);
-        // At a second attempt, what the first one wrote may not be durable.
+        // At a second attempt, the pages of the first may not be durable.
         let pages_per_block = self.layout().geometry.pages_per_block;
         let is_synced = self.flash.layout.capabilities.needs_sync;
         let replaced = if is_synced { self.flash.moment() } else { 0 };

@@ -1,6 +1,6 @@
-//! Byte changes of a page: what differs between two images, and how little says so.
+//! Byte changes of a page: the differences of two images, in few bytes.
 //!
-//! Owns the two byte forms of a change. Never knows what the bytes mean, nor where they stand on flash.
+//! Owns the two byte forms of a change. Never knows the meaning of the bytes, nor their place on flash.
 //!
 //! B1. Applied to the old image, the changes give the new one, byte for byte.
 //! B2. Bytes from flash that are no changes of such an image are refused; nothing panics.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     proptest! {
-        /// B1, whatever the images, the form and the room.
+        /// B1, for any images, form and room.
         #[test]
         fn changes_lead_from_the_old_image_to_the_new(
             old in prop::collection::vec(0_u8..3, 0..300),

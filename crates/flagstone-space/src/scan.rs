@@ -1,4 +1,4 @@
-//! Reading blocks at mount: what each block is, and which units it holds.
+//! Reading blocks at mount: the kind of each block, and its units.
 //!
 //! Owns the order of a mount's reads. Never changes the mapping and never writes.
 //!
@@ -43,14 +43,14 @@ pub(crate) struct FoundUnit {
     pub(crate) meta: PageMeta,
 }
 
-/// What a closed block says of itself.
+/// A closed block's description of itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
     pub(crate) head: SummaryHead,
     pub(crate) units: Vec<PageMeta>,
 }
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockScan {
     pub(crate) units: Vec<FoundUnit>,
@@ -130,8 +130,8 @@ pub(crate) fn is_second_of_log<D: Nand>(
     Ok(matches!(flash.peek(at)?, RawMeta::Found(meta, _) if meta.kind == PageKind::Log))
 }
 
-/// Whether both copies of a log block's head say `meta`, although neither fits its page: each of the
-/// two took the other's place.
+/// Whether both copies of a log block's head say `meta`, although neither fits its page: they
+/// changed places.
 pub(crate) fn is_said_twice<D: Nand>(
     flash: &mut Flash<D>,
     block: BlockIndex,
@@ -162,11 +162,11 @@ pub(crate) struct FoundRecord {
     pub(crate) doubtful: bool,
 }
 
-/// What the ring's blocks hold, by metadata alone.
+/// Content of the ring's blocks, by metadata alone.
 #[derive(Debug, Default)]
 struct Copies {
     found: Vec<Copy>,
-    /// A page behind a first one does not tell what it is.
+    /// A page behind the first of a block has unreadable metadata.
     unreadable: bool,
 }
 

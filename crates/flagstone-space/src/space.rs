@@ -47,7 +47,7 @@ pub(crate) enum Session {
     Begun,
     /// The last checkpoint is being written (K6).
     Closing,
-    /// Nothing is written to the device, whatever is asked for.
+    /// Nothing is written to the device, for any request.
     ReadOnly,
 }
 
@@ -98,13 +98,13 @@ pub struct Space<D> {
     pub(crate) suspects: Vec<Suspect>,
     /// Units with an append that never counts, and the sequences of their blocks: they take no others.
     pub(crate) append_blocked: BTreeMap<u32, u32>,
-    /// Pages that records of this restart say are lost: each is that of who wrote it last, and of nobody before.
+    /// Pages that records of this restart say are lost: each belongs to its last writer only.
     pub(crate) lost_since: BTreeSet<LogicalPage>,
     /// Units that are copies of others: a mount may find either.
     pub(crate) copies: Bits,
     /// Units that needed many corrections.
     pub(crate) worn: Vec<u32>,
-    /// What levelling wear may spend in this session.
+    /// Budget of wear levelling in this session.
     pub(crate) level_credit: Option<LevelCredit>,
     /// The host had no room for more blocks when it was asked last.
     pub(crate) growth_refused: bool,
@@ -133,7 +133,7 @@ impl<D: Nand> Space<D> {
         &mut self.flash.device
     }
 
-    /// Gives the device back; what was not made durable by a checkpoint is found by the next mount.
+    /// Gives the device back; the next mount finds the pages that no checkpoint covers.
     #[must_use]
     pub fn into_device(self) -> D {
         self.flash.device
@@ -284,11 +284,11 @@ impl<D: Nand> Space<D> {
         info_of(&PageMeta { sequence, ..*meta }, at)
     }
 
-    /// Forgets `page` and frees its number; whether it had a version that was to be forgotten, or a lost one.
+    /// Forgets `page` and frees its number; whether the page had a version to forget, or a lost one.
     ///
-    /// With a group given, only a version that this group wrote is forgotten (rule D12), or one
-    /// that does not read, or that was lost before this session. Until the next checkpoint a mount shows the page again: whoever replays a
-    /// log forgets it again.
+    /// With a group given, a version is forgotten only if this group wrote it (rule D12), or if it does not
+    /// read or was lost before this session. Until the next checkpoint a mount shows the page again: the
+    /// replay of a log forgets it again.
     ///
     /// # Errors
     ///
@@ -321,8 +321,9 @@ impl<D: Nand> Space<D> {
         Ok(true)
     }
 
-    /// Forgets a page that was lost before this session and frees its number; whether it was. For a record that frees
-    /// it, and was made after the checkpoint: whoever had the number then is who lost it.
+    /// Forgets a page that was lost before this session and frees its number; whether it was. Used for a
+    /// record that frees the page and was made after the checkpoint: the page was lost by the owner that the
+    /// number had then.
     pub fn trim_lost(&mut self, page: LogicalPage) -> bool {
         let is_lost = self.map.is_lost(page) && !self.lost_since.contains(&page);
         if is_lost {
@@ -331,7 +332,7 @@ impl<D: Nand> Space<D> {
         is_lost
     }
 
-    /// Keeps the valid version of `page` readable, whatever is written later. Not across mounts.
+    /// Keeps the valid version of `page` readable through all later writes. Not across mounts.
     ///
     /// # Errors
     ///
@@ -379,7 +380,7 @@ impl<D: Nand> Space<D> {
         self.flash.await_dies();
     }
 
-    /// Sees to it that everything written so far is complete before whatever is written next.
+    /// Makes sure that every write so far completes before any later one.
     ///
     /// # Errors
     ///
@@ -496,7 +497,7 @@ impl<D: Nand> Space<D> {
         self.blocks.is_live(suspect.at) && block.sequence == suspect.meta.sequence
     }
 
-    /// A unit of an earlier life of its block is not what should stand there.
+    /// A unit of an earlier life of its block does not belong there.
     pub(crate) fn check_identity(&self, at: u32, meta: &PageMeta) -> Result<(), SpaceError> {
         let block = self.blocks.block_of(at);
         let stale = meta.sequence != self.blocks.get(block).sequence;

@@ -1,4 +1,4 @@
-//! Counters of a space, and what they report.
+//! Counters of a space, and their reports.
 
 use alloc::vec::Vec;
 use core::iter::Sum;
@@ -62,8 +62,8 @@ pub struct SpaceStats {
     /// Blocks that garbage collection emptied.
     pub gc_victims: u64,
     /// Nanoseconds that dies worked for garbage collection, added up over the dies: its reads and
-    /// programs, and the erases of blocks whose units were moved or replaced in this session. No
-    /// wait is in it, neither for a die nor for an operation on another one.
+    /// programs, and the erases of blocks whose units were moved or replaced in this session. Waits
+    /// for a die, or for an operation on another die, are not included.
     pub gc_time_ns: u64,
     /// Blocks erased.
     pub erases: u64,
@@ -91,7 +91,7 @@ pub struct SpaceStats {
     pub by_region: Vec<RegionStats>,
 }
 
-/// What was done to the flash: programs and their bytes by cause, and erases.
+/// Work done to the flash: programs and their bytes by cause, and erases.
 ///
 /// Two readings of the counters of one space subtract, bills of different times add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,14 +172,14 @@ impl Sum for Bill {
     }
 }
 
-/// What one block looks like, for a picture of wear.
+/// One block, for a picture of wear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockReport {
     /// Block.
     pub block: BlockIndex,
-    /// What it is used for.
+    /// Its use.
     pub state: BlockState,
-    /// Live units in it.
+    /// Live units in the block.
     pub live: u32,
     /// Erases it has seen.
     pub erases: u32,

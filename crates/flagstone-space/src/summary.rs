@@ -32,7 +32,7 @@ pub(crate) const fn size(units: u32) -> usize {
     HEADER_SIZE + ENTRY_SIZE * units as usize
 }
 
-/// What of the format a summary repeats, for a mount that finds no checkpoint record.
+/// Facts of the format that a summary repeats, for a mount that finds no checkpoint record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SummaryHead {
     pub(crate) parts: u8,
@@ -76,7 +76,7 @@ fn crc_of(bytes: &[u8]) -> u32 {
     crc32c(&bytes[..28]) ^ crc32c(&bytes[HEADER_SIZE..]).rotate_left(1)
 }
 
-/// Makes the checksum fit the summary, or what stands in its place.
+/// Makes the checksum fit the summary, or the bytes in its place.
 #[cfg(feature = "seeded-bugs")]
 pub(crate) fn reseal(bytes: &mut [u8]) {
     let Some(header) = bytes.get(..HEADER_SIZE) else { return };

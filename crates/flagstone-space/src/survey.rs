@@ -1,7 +1,8 @@
-//! What stands on a device, page by page, whatever has become of the rest: for whoever saves what a mount refuses.
+//! The content of a device, page by page, whether or not the rest is damaged: for saving a device that a
+//! mount refuses.
 //!
-//! Owns which units read whole and what speaks for each of them. Writes nothing, decides nothing about versions, and
-//! needs no record: one that reads tells more.
+//! Owns the units that read whole and the proof for each of them. Writes nothing, decides nothing about
+//! versions, and needs no record, though a readable record proves more.
 //!
 //! - **SV1** A unit is listed only if all its parts read whole, each in the place that its checksum names.
 //! - **SV2** No page that does not read keeps another one from being looked at, and no mark of a bad block does: a mark
@@ -24,10 +25,10 @@ use crate::scan::read_summary;
 use crate::stats::ReadPurpose;
 use crate::{GroupId, LogicalPage, Lsn, MountError, PageInfo, Space, Version};
 
-/// What speaks for a version of a page.
+/// Proof for a version of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// It was valid when it was written, or became so.
+    /// The version was valid when it was written, or became so.
     Valid,
     /// A record of the log has to name its group, which was open at the newest checkpoint or is younger.
     NeedsRecord,
@@ -40,7 +41,7 @@ pub enum Proof {
 pub struct SurveyUnit {
     /// The page.
     pub page: LogicalPage,
-    /// Which version, by whom, complete to what.
+    /// The version, its writer, and the LSN to which it is complete.
     pub info: PageInfo,
     /// Whether it counts.
     pub proof: Proof,
@@ -56,11 +57,11 @@ pub struct Survey<D> {
     record: Option<Record>,
 }
 
-/// Pages that say what they are, but not in a way that fits their place, after which a device is none of ours.
+/// Pages with valid metadata that do not fit their place, after which a device is none of ours.
 const MISFITS_MAX: u32 = 64;
 
-/// Whether some page of a device reads whole: shape and place of its pages are the right ones. Whoever does not know them
-/// tries.
+/// Whether some page of a device reads whole: shape and place of its pages are the right ones. A caller that
+/// does not know them tries several.
 #[must_use]
 pub fn holds_pages<D: Nand>(device: D) -> bool {
     let Some(layout) = Layout::probe(device.geometry(), device.capabilities()) else {
@@ -84,7 +85,7 @@ pub fn holds_pages<D: Nand>(device: D) -> bool {
     false
 }
 
-/// A unit before it is known what speaks for it.
+/// A unit before its proof is known.
 struct Found {
     at: u32,
     meta: PageMeta,
@@ -92,7 +93,7 @@ struct Found {
     appends: u8,
 }
 
-/// What the pages of a device turned out to be.
+/// Kinds of all pages of a device.
 #[derive(Default)]
 struct Pages {
     units: Vec<Found>,
@@ -146,8 +147,8 @@ impl<D: Nand> Survey<D> {
         &self.units
     }
 
-    /// Physical pages that are no part of a unit, in order: those of the log, erased ones, damaged
-    /// ones that do not say what they were.
+    /// Physical pages that are no part of a unit, in order: log pages, erased pages, damaged pages
+    /// that do not tell their kind.
     #[must_use]
     pub fn others(&self) -> &[u32] {
         &self.others
@@ -171,7 +172,7 @@ impl<D: Nand> Survey<D> {
         self.record.as_ref().map(|record| record.user.as_slice())
     }
 
-    /// Blocks that the newest record knows, and those that there are.
+    /// Blocks that the newest record knows, and blocks that exist.
     #[must_use]
     pub fn blocks(&self) -> (Option<u32>, u32) {
         let known = self.record.as_ref().map(|record| record.geometry.block_count);
@@ -214,7 +215,7 @@ impl<D: Nand> Survey<D> {
         alive(read.map_err(|(_, fault)| fault)).map(|read| read.is_some())
     }
 
-    /// Reads the raw bytes of a page, slot by slot; what does not read is zeros. False where that is all of it.
+    /// Reads the raw bytes of a page, slot by slot; unreadable slots are zeros. False where no slot reads.
     ///
     /// # Errors
     ///
@@ -235,7 +236,7 @@ impl<D: Nand> Survey<D> {
     }
 }
 
-/// What was read, or none where damage is in the way (SV2): a host that refuses one page has others.
+/// The result of a read, or none where damage is in the way (SV2): a host that refuses one page has others.
 fn alive<T>(read: Result<T, ReadFault>) -> Result<Option<T>, NandError> {
     match read {
         Ok(read) => Ok(Some(read)),
@@ -259,7 +260,7 @@ impl Pages {
             index += 1;
             let read = flash.read_page(at, &mut chunk, NO_APPENDS, ReadPurpose::Metadata);
             let Some(read) = alive(read)? else {
-                // Metadata have a code of their own: whose payload is damaged may still say what it was.
+                // Metadata have a code of their own: a page with a damaged payload may still tell its kind.
                 match alive(flash.peek(at).map_err(ReadFault::from))? {
                     Some(RawMeta::Found(PageMeta { kind: PageKind::Data, .. }, _)) => {
                         self.lost_parts += 1;
@@ -312,7 +313,8 @@ impl Pages {
             _ => None,
         };
         let is_flagged = flag.is_some_and(|(_, is_set)| is_set);
-        // Which of them a checkpoint counts is no matter here: what they hold was durable before.
+        // It does not matter here which of them a checkpoint counts: their content was durable
+        // before.
         let appends =
             alive(flash.count_appends(at, &meta, Lsn(u64::MAX)).map_err(ReadFault::from))?
                 .unwrap_or(0);
@@ -370,14 +372,14 @@ impl Pages {
         Ok(())
     }
 
-    /// The units, and what speaks for each of them.
+    /// The units, each with its proof.
     fn judged(&self, record: Option<&Record>, floor: u32) -> Vec<SurveyUnit> {
         let flagged: BTreeSet<GroupId> =
             self.units.iter().filter(|unit| unit.is_flagged).map(|unit| unit.meta.group).collect();
         let listed: BTreeSet<GroupId> =
             record.into_iter().flat_map(|record| &record.groups).map(|page| page.group).collect();
-        // A checkpoint writes its mapping last: what is older was there before it. Where a part of that does not read,
-        // what is newer than the rest may be older all the same.
+        // A checkpoint writes its mapping last: older versions were there before it. Where a part of the
+        // mapping does not read, a version newer than the other parts may still precede the checkpoint.
         let version_at = |at: &u32| {
             let mut maps = self.maps.iter();
             maps.find(|(found, _)| found == at).map(|(_, version)| *version)

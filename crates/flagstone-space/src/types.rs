@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// What the tree addresses: one or several consecutive physical pages that move together.
+/// A page as the tree addresses it: one or several consecutive physical pages that move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogicalPage(pub u32);
 
@@ -46,7 +46,7 @@ impl fmt::Display for GroupId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u8);
 
-/// What a program is charged to, so that write amplification can be read by cause.
+/// Cause to which a program is charged, so that write amplification can be read by cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// Redo log.
@@ -88,7 +88,7 @@ pub enum Temperature {
     Cold,
 }
 
-/// What the writer says about a page version.
+/// The writer's note on a page version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteTag {
     /// The page is complete up to this LSN (rule D2).

@@ -1,12 +1,12 @@
 //! A binary BCH code: parity of a run of bytes that repairs bits flipped anywhere in both.
 //!
-//! Owns encoding and decoding; knows nothing of flash. Bytes are those of Linux's `lib/bch.c`: the most
+//! Owns encoding and decoding; knows nothing of flash. Bytes are laid out as in Linux's `lib/bch.c`: the most
 //! significant bit of a byte comes first, and parity is filled up with zeros behind its last bit.
 //!
 //! - **B1** The code is narrow-sense and shortened: `n = 8 · data + parity` bits out of `2^m - 1`, for the
 //!   smallest `m` that has room.
 //! - **B2** Up to `strength` flipped bits are repaired, wherever they are. More give an error or, where the
-//!   bits are as near to another code word, that one: whoever needs to know has a checksum above.
+//!   bits are as near to another code word, that word: a caller that needs certainty has a checksum above.
 //! - **B3** A code word of which [`Bch::correct`] reports an error is left as it was.
 //! - **B4** Decoding needs no more than the stack: the tables are made once.
 
@@ -37,7 +37,7 @@ pub(crate) struct Bch {
     strength: usize,
     /// Bits of parity: the degree of the generator polynomial.
     parity_bits: u32,
-    /// What each byte leaves behind when it is divided by the generator polynomial.
+    /// Remainder of each byte divided by the generator polynomial.
     remainders: Box<[u128; BYTE_VALUES]>,
 }
 
@@ -101,8 +101,8 @@ impl Bch {
         }
     }
 
-    /// Finds the bits of `data` and `parity` that were flipped: how many there are, and the places of those
-    /// in the data. Bit 0 of the data is the most significant one of its first byte.
+    /// Finds the bits of `data` and `parity` that were flipped: their number, and the places of the ones in
+    /// the data. Bit 0 of the data is the most significant one of its first byte.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Bch {
         if degree == 1 { self.root(locator[1]) } else { self.roots(&locator, degree) }
     }
 
-    /// Repairs `data` in place: how many bits had flipped, those of `parity` among them.
+    /// Repairs `data` in place: how many bits had flipped, the bits of `parity` among them.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl Bch {
 /// Bits that flipped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Located {
-    /// All of them, those of the parity among them.
+    /// All flipped bits, parity included.
     pub(crate) count: u32,
     data_count: usize,
     data_places: [usize; STRENGTH_MAX as usize],

@@ -1,4 +1,4 @@
-//! Arithmetic in GF(2^m): what the decoder of a BCH code computes with.
+//! Arithmetic in GF(2^m), for the decoder of a BCH code.
 //!
 //! Owns the tables of one field. Never knows a code.
 //!
@@ -8,7 +8,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Primitive polynomials for m = 5 to 15: those of Linux's `lib/bch.c`, so that parity is the same.
+/// Primitive polynomials for m = 5 to 15, from Linux's `lib/bch.c`, so that parity is the same.
 const POLYNOMIALS: [u32; 11] =
     [0x25, 0x43, 0x83, 0x11d, 0x211, 0x409, 0x805, 0x1053, 0x201b, 0x402b, 0x8003];
 

@@ -1,4 +1,4 @@
-//! Where our own code words stand on a page, and the label that says so.
+//! Places of our own code words on a page, and the label that names them.
 //!
 //! Owns every byte of the spare area of a chip whose ECC is ours. Never reads a device.
 //!
@@ -11,17 +11,17 @@
 //!
 //! - **Y1** The bytes in which vendors mark bad blocks are never programmed.
 //! - **Y2** The layout follows from geometry and code word alone.
-//! - **Y3** Everything is stored inverted: what was erased is a code word, and a label that says nothing.
+//! - **Y3** Everything is stored inverted: erased bytes are a code word, and an empty label.
 //! - **Y4** The label is programmed together with the first code word of a page. It has a code of its own;
-//!   bytes in which more than [`LABEL_FLIPS_MAX`] bits differ from a label are none.
+//!   bytes in which more than [`LABEL_FLIPS_MAX`] bits differ from a label are no label.
 
 use super::bch::{Bch, STRENGTH_MAX};
 use crate::{CodeWord, Geometry, SpareRange};
 
-/// Bytes of a label: one that says which code it is, three of parity.
+/// Bytes of a label: one names the code, three are parity.
 const LABEL_SIZE: u32 = 4;
 
-/// Bits that the code of labels repairs: a third of what tells two labels apart.
+/// Bits that the code of labels repairs: a third of the distance between two labels.
 const LABEL_STRENGTH: u32 = 4;
 
 /// Flipped bits with which a label is still believed: garbage passes less than once in a thousand times.
@@ -88,8 +88,8 @@ impl Layout {
         fits.then_some(Self { word, parity_size, parity_offset, label_offset })
     }
 
-    /// The code word that such pages carry when nobody names one: no weaker than `replaced`, with room for
-    /// metadata and flags in the spare area where that is to be had, and as strong as then fits.
+    /// The code word of such pages by default: no weaker than `replaced`, with room for metadata and flags in
+    /// the spare area where that is to be had, and as strong as then fits.
     pub(crate) fn choose(geometry: &Geometry, replaced: CodeWord) -> Option<CodeWord> {
         let data_size = WORD_SIZE_USUAL.min(geometry.page_size);
         // The same share of bits.
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(Layout::named(&geometry, &[], &code), None);
     }
 
-    /// What the space floor puts there on a chip whose ECC is its own: the first bytes of page metadata.
+    /// The space floor's bytes there, on a chip whose ECC is its own: the first bytes of page metadata.
     #[test]
     fn page_metadata_are_no_label() {
         let geometry = geometry(2048, 64);

@@ -1,9 +1,9 @@
 //! Whose code words a chip carries, found out by its labels.
 //!
-//! Owns the verdict and what follows for a profile. Never programs anything.
+//! Owns the verdict and its consequences for a profile. Never programs anything.
 //!
-//! - **V1** A chip on which a database was made under other code words than before has none of the former
-//!   left: they were erased first. So two labels that agree settle it, whatever other blocks hold.
+//! - **V1** A chip on which a database was made under new code words has none of the former left: they were
+//!   erased first. So two labels that agree settle it, no matter what other blocks hold.
 //! - **V2** Interrupted programs and erases leave first pages without a label, one a die and cut. Without
 //!   any label the code words are the device's.
 
@@ -30,7 +30,7 @@ const UNLABELLED_MAX: u32 = 16;
 ///
 /// # Errors
 ///
-/// What `read` gives.
+/// The errors of `read`.
 pub(crate) fn survey<E>(
     geometry: &Geometry,
     mut read: impl FnMut(BlockIndex, &mut [u8], &mut [u8]) -> Result<bool, E>,
@@ -49,7 +49,7 @@ pub(crate) fn survey<E>(
                 return Ok(Carried::Others);
             }
             None => unlabelled += 1,
-            // A label that another one confirms is none by accident.
+            // A label confirmed by another is no accident.
             Some(layout) if first == Some(layout.word) => return Ok(Carried::Own(layout.word)),
             Some(layout) => first = Some(layout.word),
         }
@@ -83,7 +83,7 @@ impl Carried {
         }
     }
 
-    /// Refuses a chip with code words of ours, for those who read it without them.
+    /// Refuses a chip with code words of ours, for callers that read it without them.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! Goal: on a chip without ECC, data come back right or not at all, however words, flips and cuts fall.
 //!
-//! Method: simulated chips that show every flipped bit, against what was programmed.
+//! Method: simulated chips that show every flipped bit, against the programmed bytes.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -265,7 +265,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// What was programmed is read, as long as no word has more flips than the code repairs.
+    /// Reads give the programmed bytes, as long as no word has more flips than the code repairs.
     #[test]
     fn reads_give_what_was_programmed(steps in prop::collection::vec(step(), 1..60), seed: u64) {
         const WORDS: usize = 4;
@@ -309,7 +309,7 @@ proptest! {
         }
     }
 
-    /// Whatever the cells hold: an answer, and no panic.
+    /// Any content of the cells gives an answer, and no panic.
     #[test]
     fn any_content_reads_or_is_refused(seed: u64, data: Vec<u8>, spare: Vec<u8>) {
         let mut chip = chip(seed);

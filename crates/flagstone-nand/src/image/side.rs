@@ -1,4 +1,4 @@
-//! The side file of an image: the profile, and what cannot be read off the image.
+//! The side file of an image: the profile, and facts that the image does not show.
 //!
 //! Owns the table `[image]` after the profile:
 //!
@@ -50,7 +50,7 @@ pub(super) struct Side {
 
 /// Removes a side file, as far as it got.
 pub(super) fn remove(path: &Path) {
-    // What is not there need not go, and what cannot be removed stays.
+    // A missing file need not go, and a file that cannot be removed stays.
     let _ = fs::remove_file(path);
 }
 
@@ -76,7 +76,7 @@ const COPY_LINE: &str = "#|";
 /// Bytes of a host that one fault damages.
 const HOST_SECTOR_SIZE: usize = 4096;
 
-/// The text and its copy, so far apart that one sector has nothing of both.
+/// The text and its copy, so far apart that no sector has parts of both.
 fn twice(text: &str) -> String {
     let sum = head::crc32c(text.as_bytes());
     let mut both = format!("{text}{CHECKSUM}{sum:08x}\n");
@@ -87,7 +87,7 @@ fn twice(text: &str) -> String {
     both + &format!("{COPY_CHECKSUM}{sum:08x}\n")
 }
 
-/// The text, from whichever of both places has it whole.
+/// The text, from the place of the two that has it whole.
 fn whole(bytes: &[u8]) -> Option<String> {
     let mut text = Vec::new();
     let mut copy = Vec::new();
@@ -127,7 +127,7 @@ fn parse(text: &str) -> Result<(Profile, Option<Value>), SideFault> {
 }
 
 impl Side {
-    /// What holds for a fresh image.
+    /// The side file of a fresh image.
     pub(super) fn new(profile: &Profile) -> Self {
         let block_count = profile.geometry.block_count as usize;
         Self {
@@ -137,8 +137,7 @@ impl Side {
         }
     }
 
-    /// What the table of a side file says of the blocks of a device. A profile alone belongs to a dump and is
-    /// fine.
+    /// Block facts from the table of a side file. A profile alone belongs to a dump and is fine.
     pub(super) fn of(profile: &Profile, blocks: Option<Value>) -> Result<Self, SideFault> {
         let mut side = Self::new(profile);
         match blocks {
@@ -175,7 +174,7 @@ impl Side {
     ) -> Result<(), OpenDeviceError> {
         let text = self.text(profile, closing);
         let replace = || {
-            // A link goes on pointing to it.
+            // A link goes on pointing to the file.
             let is_there = kind_of(path)?.is_some();
             let target = if is_there { fs::canonicalize(path) } else { Ok(path.to_owned()) };
             let target = target.map_err(|error| io(path, &error))?;
@@ -229,7 +228,7 @@ impl Side {
         self.programs.clear();
     }
 
-    /// The counts to remember: those of touched blocks as they are now, the others as they were.
+    /// The counts to remember: of touched blocks as they are now, of others as they were.
     pub(super) fn programs_with(&self, blocks: &[Option<BlockState>]) -> Programs {
         let touched = |block: u32| blocks.get(block as usize).is_some_and(Option::is_some);
         let kept = self.programs.iter().filter(|((block, _), _)| !touched(*block));

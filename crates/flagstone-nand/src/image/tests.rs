@@ -347,8 +347,8 @@ fn other_code_words_than_the_images_are_refused() {
     assert_eq!(ImageNand::create(&path, &wrong).map(drop), Err(OpenDeviceError::Unsuitable));
 }
 
-/// Goal: a creation that fails takes and leaves nothing, and one that does not takes nothing of others. Method:
-/// somebody's file where the side file would stand, then one with nearly its name.
+/// Goal: a creation that fails takes and leaves nothing, and a successful one takes no file of others.
+/// Method: somebody's file where the side file would stand, then one with nearly its name.
 #[test]
 fn a_creation_that_fails_leaves_every_file_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
@@ -401,8 +401,8 @@ fn a_side_file_with_other_names_is_not_parted_from_them() {
     assert!(side.is_symlink() && other.is_file());
 }
 
-/// Goal: no damaged sector of a side file hides the image, nor is what it says then taken for right. Method: bytes
-/// turned over here and there, and each sector.
+/// Goal: no damaged sector of a side file hides the image, and no damaged content is taken for right. Method:
+/// bytes turned over here and there, and each sector.
 #[test]
 fn a_side_file_stands_twice() {
     let (_directory, path, mut nand) = created(&tiny());
@@ -431,7 +431,7 @@ fn a_side_file_stands_twice() {
     assert!(ImageNand::open(&path).is_err(), "both are damaged");
 }
 
-/// What is wrong in the side file of an image that does not open.
+/// Fault in the side file of an image that does not open.
 fn fault(opened: Result<ImageNand, OpenDeviceError>) -> SideFault {
     match opened {
         Err(OpenDeviceError::Side { fault, .. }) => *fault,
@@ -439,8 +439,8 @@ fn fault(opened: Result<ImageNand, OpenDeviceError>) -> SideFault {
     }
 }
 
-/// Goal: a side file takes no more memory than the image has bytes. Method: one that speaks of more blocks and
-/// dies than any chip has, beside an image of one byte.
+/// Goal: a side file takes no more memory than the image has bytes. Method: a side file that lists more
+/// blocks and dies than any chip has, beside an image of one byte.
 #[test]
 fn an_absurd_side_file_is_refused_before_memory_is_taken() {
     let directory = tempfile::tempdir().unwrap();

@@ -84,18 +84,18 @@ struct CountedTransfer {
 const _: () = assert!(size_of::<Info>() == 32 && size_of::<EccStats>() == 16);
 const _: () = assert!(size_of::<Transfer>() == 48 && size_of::<OobTransfer>() == 24);
 
-/// What a transfer of the kernel does beside moving bytes. No other value may reach it: a kernel hangs on one.
+/// Work of a kernel transfer beside moving bytes. No other value may reach it: a kernel hangs on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Mode {
-    /// Data go through the ECC. Spare bytes stand where they lie in the spare area; those at the ECC's
-    /// places are ignored.
+    /// Data go through the ECC. Spare bytes stand where they lie in the spare area; bytes at the ECC's places
+    /// are ignored.
     Place = 0,
     /// Bytes as the cells hold them.
     Raw = 2,
 }
 
-/// `MTD_FILE_MODE_NORMAL` and `MTD_FILE_MODE_RAW`: what plain reads give.
+/// `MTD_FILE_MODE_NORMAL` and `MTD_FILE_MODE_RAW`: the modes of plain reads.
 const FILE_MODE_NORMAL: usize = 0;
 const FILE_MODE_RAW: usize = 3;
 

@@ -1,4 +1,4 @@
-//! Opening raw NAND: what its driver says, what a profile says, and whose ECC the chip carries.
+//! Opening raw NAND: the driver's description, the profile, and the owner of the ECC on the chip.
 //!
 //! Owns the way from a path to a device (rules T3 and T5). Programs nothing; a chip that is to get a
 //! database under other code words is erased.
@@ -18,11 +18,11 @@ use crate::{
     ProgramOrder, SpareRange, Timing,
 };
 
-/// A device that is open, and what its driver says of it.
+/// A device that is open, with its driver's description.
 pub(super) struct Found {
     pub(super) file: LockedFile,
     pub(super) profile: Profile,
-    /// What its ECC repairs: steps that may be smaller than what is programmed at once.
+    /// Code word that the driver's ECC repairs: a step that may be smaller than the least program.
     pub(super) step: CodeWord,
 }
 
@@ -37,7 +37,7 @@ impl Found {
         Ok(Self { file, profile, step })
     }
 
-    /// What `asked` says of this chip, or the driver.
+    /// Profile of this chip by `asked`, or else by the driver.
     pub(super) fn under(&self, asked: Option<&Profile>) -> Result<Profile, OpenDeviceError> {
         let Some(asked) = asked else { return Ok(self.profile.clone()) };
         let geometry = Geometry { die_count: asked.geometry.die_count, ..self.profile.geometry };
@@ -48,7 +48,7 @@ impl Found {
         Ok(Profile { geometry, ..asked.clone() })
     }
 
-    /// The device byte by byte, whatever it carries.
+    /// The device byte by byte, with any code words.
     pub(super) fn raw(self) -> (MtdNand, Profile) {
         let Self { file, profile, .. } = self;
         let mut raw = MtdNand::assemble(file, profile.clone());
@@ -74,7 +74,7 @@ impl MtdNand {
         Ok(self.carried().map_err(open_error)?.unwrap_or(Carried::Others))
     }
 
-    /// The same device under `profile`, within what the kernel's ECC lets through where that is in charge.
+    /// The same device under `profile`, limited by the kernel's ECC where that is in charge.
     fn settled(self, mut profile: Profile, found: &Profile) -> Result<Self, OpenDeviceError> {
         if profile.ecc == EccOwner::Device {
             limit(&mut profile.capabilities, found);
@@ -88,7 +88,7 @@ impl MtdNand {
 }
 
 impl EccNand<MtdNand> {
-    /// Opens a device as `profile` has it, or as its driver describes it, with whatever ECC is on the chip.
+    /// Opens a device as `profile` has it, or as its driver describes it, with the ECC that is on the chip.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl EccNand<MtdNand> {
         Ok(Self::new(device, &profile)?)
     }
 
-    /// What is known of a device that is to be probed: what its driver says, with the ECC that is on the chip, or
+    /// Profile of a device before a probe: its driver's description, with the ECC that is on the chip, or
     /// with ECC of our own, no weaker than the driver's.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl EccNand<MtdNand> {
         Ok(if ecc == EccOwner::Own { known.with_own_ecc_over(step)? } else { known })
     }
 
-    /// Opens a device to find out what it can do, through the ECC that `known` says.
+    /// Opens a device to find out its capabilities, through the ECC that `known` names.
     ///
     /// # Errors
     ///
@@ -160,8 +160,9 @@ impl EccNand<MtdNand> {
         Ok(Self::new(MtdNand::assemble(found.file, profile.clone()), &profile)?)
     }
 
-    /// Opens a device that is to get a database, with the ECC of `profile`, or `ecc` beside what profile or
-    /// driver say: ours is then no weaker than theirs. A chip that carries other code words is erased: what it holds is lost.
+    /// Opens a device that is to get a database, with the ECC of `profile`, or with `ecc` beside the rest of
+    /// profile or driver: our ECC is then no weaker than theirs. A chip that carries other code words is
+    /// erased: its content is lost.
     ///
     /// # Errors
     ///
@@ -224,7 +225,7 @@ fn open_locked(path: &Path, access: Access) -> Result<LockedFile, OpenDeviceErro
     lock(&file, access, FileLock::Required).map(|()| LockedFile::over(file))
 }
 
-/// What the kernel says of the chip, and nothing more (rule T1).
+/// The kernel's description of the chip, and nothing more (rule T1).
 fn described(file: &File) -> Result<(Profile, CodeWord), OpenDeviceError> {
     let info = ioctl::info(file).map_err(|errno| match errno {
         Errno::NOTTY => OpenDeviceError::NotMtd,
@@ -279,7 +280,7 @@ fn described(file: &File) -> Result<(Profile, CodeWord), OpenDeviceError> {
     Ok((profile.checked()?, step))
 }
 
-/// Takes from a profile what the kernel's ECC does not let through (rule T1).
+/// Removes the capabilities from a profile that the kernel's ECC does not let through (rule T1).
 pub(super) fn limit(capabilities: &mut Capabilities, found: &Profile) {
     let CodeWord { data_size: step, strength } = found.capabilities.code_word;
     let page_size = found.geometry.page_size;

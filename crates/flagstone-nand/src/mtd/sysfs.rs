@@ -1,4 +1,4 @@
-//! What the kernel says of an MTD device under `/sys`.
+//! The kernel's attributes of an MTD device under `/sys`.
 //!
 //! Owns the paths and their parsing. Never opens the device.
 
@@ -19,7 +19,7 @@ pub(super) struct Sysfs {
 }
 
 impl Sysfs {
-    /// Attributes of the device that is open, whatever its node is called; none when it is no MTD device.
+    /// Attributes of the open device, under any name of its node; none when it is no MTD device.
     pub(super) fn of(file: &File) -> Option<Self> {
         let node = file.metadata().ok().filter(|data| data.file_type().is_char_device())?;
         let number = number_of(node.rdev())?;
@@ -45,7 +45,7 @@ impl Sysfs {
         self.text("type")
     }
 
-    /// The UBI device that is attached to it, if any.
+    /// The UBI device that is attached to this MTD device, if any.
     pub(super) fn ubi(&self) -> Option<String> {
         let entries = fs::read_dir(self.root.join("ubi")).ok()?;
         let is_ours = |entry: &fs::DirEntry| {
@@ -88,7 +88,7 @@ mod tests {
         let node = |major, minor| number_of(rustix::fs::makedev(major, minor));
         assert_eq!([node(90, 0), node(90, 1)], [Some(0), Some(0)], "mtd0 and mtd0ro");
         assert_eq!([node(90, 24), node(31, 3)], [Some(12), None], "mtd12 and mtdblock3");
-        // A file with the name of a node is none; neither is another device.
+        // A file with the name of a node is no MTD device; nor is another device.
         let directory = tempfile::tempdir().unwrap();
         let file = File::create(directory.path().join("mtd3")).unwrap();
         assert!(Sysfs::of(&file).is_none());

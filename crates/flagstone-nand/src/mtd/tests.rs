@@ -1,5 +1,5 @@
-//! Goal: what the kernel says of a read is told right, by `MEMREAD` and, as before Linux 6.1, by counters;
-//! in raw mode bytes are those of the cells, and code words of our own are kept in them.
+//! Goal: the kernel's verdict on a read is told right, by `MEMREAD` and, as before Linux 6.1, by counters; in
+//! raw mode bytes are as in the cells, and code words of our own are kept in them.
 //!
 //! Method: on the device that `FLAGSTONE_MTD_DEVICE` names, whose content is lost; without it the tests
 //! pass unseen. `tests/mtd/run` runs them in a guest.
@@ -175,8 +175,8 @@ fn a_block_that_is_bad_afterwards_is_marked_whatever_the_call_said() {
     assert_eq!(told(Ok(()), Ok(false)), Ok(()));
 }
 
-/// Goal: a chip whose ECC cannot be switched off is opened and created under that ECC; only ECC of our own
-/// is refused on it. Method: what the kernel's drivers say of a raw read, by number.
+/// Goal: a chip whose ECC cannot be switched off is opened and created under that ECC; only ECC of our own is
+/// refused on it. Method: the error numbers of the kernel's drivers for a raw read.
 #[test]
 fn a_chip_that_cannot_be_read_raw_carries_the_devices_code_words() {
     let told = |errno| if_read_raw(Err(NandError::Host { errno }));
@@ -209,7 +209,7 @@ fn a_profile_promises_no_more_corrected_bits_than_the_driver() {
 }
 
 /// Goal: a block that does not take its mark ends nothing; a chip that takes none is write-protected, and
-/// none of its blocks is to blame. Method: what the kernel says of marks, by number.
+/// none of its blocks is to blame. Method: the kernel's error numbers for marks.
 #[test]
 fn a_mark_that_is_not_taken_is_told_from_a_protected_chip() {
     assert_eq!(left_out(Err(host(Errno::IO))), Ok(()));

@@ -18,7 +18,7 @@ const EARLIER_PAGE: u32 = 1;
 const CONTINUED_PAGE: u32 = 4;
 const NEXT_PAGE: u32 = 5;
 
-/// What one block showed.
+/// Findings on one block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) programs_data: u32,

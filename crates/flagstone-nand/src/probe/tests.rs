@@ -1,6 +1,7 @@
-//! Goal: a probe finds out what a profile says of a chip, and leaves every other block alone.
+//! Goal: a probe finds the facts of a chip's profile, and leaves every other block alone.
 //!
-//! Method: chips of known rules, simulated; what the rules refuse is what a real chip would spoil.
+//! Method: chips of known rules, simulated; programs that the rules refuse stand for programs that
+//! a real chip would spoil.
 
 use super::*;
 use crate::{CellMode, SimNand};

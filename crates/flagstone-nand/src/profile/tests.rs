@@ -1,4 +1,4 @@
-//! The shipped profiles, their text, and what a profile is refused for.
+//! The shipped profiles, their text, and the reasons to refuse a profile.
 
 use super::*;
 use crate::{BlockIndex, Nand, NandError, ProgramPart, ReadPart, SimNand, SimSsd};
@@ -102,7 +102,7 @@ fn small_files_have_small_segments() {
 }
 
 /// Goal: every shipped profile is a device that works. Method: with four blocks a die, the first page is
-/// programmed and read; both take what the profile says they take.
+/// programmed and read; both take as long as the profile says.
 #[test]
 fn every_shipped_profile_makes_a_device() {
     for name in Profile::names() {
@@ -121,7 +121,7 @@ fn every_shipped_profile_makes_a_device() {
     }
 }
 
-/// Times of a program and of a read of the first page, which holds what was programmed.
+/// Times of a program and of a read of the first page, which holds the programmed bytes.
 fn first_page(profile: &Profile) -> Result<[u64; 2], NandError> {
     let mut device: Box<dyn Nand> = match profile.translation {
         Some(translation) => Box::new(SimSsd::new(profile, translation, 1)),

@@ -154,7 +154,7 @@ impl Profile {
             confidence: top.text("confidence")?,
         };
         if profile.ecc == EccOwner::Own && !rules.has("spare_raw_size") {
-            // What the layout leaves.
+            // The spare bytes that the layout leaves.
             let word = profile.capabilities.code_word;
             return profile.with_own_code(word);
         }

@@ -1,4 +1,4 @@
-//! Goal: each rule refuses what it names and nothing else. Method: single judgements.
+//! Goal: each rule refuses the programs that it names and no others. Method: single judgements.
 
 use super::*;
 use crate::{CellMode, CodeWord, PartialCut, SpareRange};

@@ -1,11 +1,13 @@
-//! The head of a file: what the device is, and which of its segments are bad.
+//! The head of a file: the device's shape, and its bad segments.
 //!
-//! Owns where both stand, twice, and which copy is believed. Never knows what a segment holds.
+//! Owns the places of both, each written twice, and the choice of the copy that is believed. Never
+//! knows the content of a segment.
 //!
-//! - **H1** Whatever one sector or one page of 4 KiB holds, the other copy says the same.
+//! - **H1** Content of any one sector or page of 4 KiB stands in the other copy as well.
 //! - **H2** The checksum is looked at first: magic and version say something in a copy that is whole alone.
-//! - **H3** A copy says where it stands; what an older device left elsewhere is none.
-//! - **H4** Marks are set and never taken back: those of both copies count, as far as they are whole.
+//! - **H3** A copy says where it stands; the leftovers of an older device elsewhere are no copy.
+//! - **H4** Marks are set and never taken back: the marks of both copies count, as far as the copies are
+//!   whole.
 //!
 //! ```text
 //! byte 0       4096              mirror - 4096 - marks      mirror - 4096     mirror       head size
@@ -55,7 +57,7 @@ const _: () = assert!(1 << MIRRORS.start >= 2 * SUPERBLOCK_SIZE + 2 * SECTOR as 
 /// A sector of a head.
 pub(super) type Sector = [u8; SECTOR];
 
-/// What the superblock says.
+/// Content of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) geometry: Geometry,
@@ -76,7 +78,7 @@ pub(super) struct Found {
     pub(super) head: Head,
     /// Marks of bad segments, one bit each.
     pub(super) marks: Vec<u8>,
-    /// Sectors that are not what the other copy says, and where they stand.
+    /// Sectors that differ from the other copy, and their places.
     pub(super) repairs: Vec<(u64, Sector)>,
 }
 
@@ -227,8 +229,8 @@ impl Head {
         if fits && is_here { Ok(head) } else { Err(OpenDeviceError::Damaged) }
     }
 
-    /// Shapes and head sizes that a file of `size` bytes may have: those of the profile for files, with segments of any
-    /// size, since pages of a segment do not say where it ends.
+    /// Shapes and head sizes that a file of `size` bytes may have: the profile for files, with segments of
+    /// any size, since pages of a segment do not say where it ends.
     pub(super) fn guesses(size: u64) -> impl Iterator<Item = (Self, u64)> {
         let profile = Profile::named("segment-file").ok();
         let shapes = profile.into_iter().flat_map(move |profile| {
@@ -247,7 +249,7 @@ impl Head {
     ///
     /// # Errors
     ///
-    /// Of all that the places say, what tells most: another version, damage, that it is no device of ours.
+    /// Of the errors at all places the most telling: another version, damage, no device of ours.
     pub(super) fn find(storage: &mut impl Storage) -> Result<Self, OpenDeviceError> {
         let mut told = Err(OpenDeviceError::NotFlagstone);
         for offset in places() {
@@ -269,14 +271,14 @@ impl Head {
         told
     }
 
-    /// The head that storage has, with what is to be repaired of it (H1, H4).
+    /// The head that storage has, with the repairs that it needs (H1, H4).
     pub(super) fn load(storage: &mut impl Storage) -> Result<Found, OpenDeviceError> {
         let head = Self::find(storage)?;
         let mut repairs = Vec::new();
         for copy in [Copy::First, Copy::Second] {
             let (offset, wanted) = (head.offset_of(copy), head.encode(copy));
             let mut raw = [0; SECTOR];
-            // What does not read may read again once it is written.
+            // An unreadable sector may read again once it is written.
             if storage.read_at(offset, &mut raw).is_err() || raw != wanted {
                 repairs.push((offset, wanted));
             }
@@ -294,7 +296,7 @@ impl Head {
         let copies = [Copy::First, Copy::Second].map(|copy| {
             let mut raw = vec![0; self.mark_sectors() * SECTOR];
             if storage.read_at(self.marks_offset(copy, 0), &mut raw).is_err() {
-                // Sector by sector: one that does not read takes no other along.
+                // Sector by sector: an unreadable sector does not hide the others.
                 for (sector, target) in raw.chunks_mut(SECTOR).enumerate() {
                     if storage.read_at(self.marks_offset(copy, sector), target).is_err() {
                         target.fill(0xFF);
@@ -325,11 +327,11 @@ impl Head {
     }
 }
 
-/// Whether storage holds a device of ours, whole or not; who is about to write to it asks.
+/// Whether storage holds a device of ours, whole or not; asked before storage is overwritten.
 ///
 /// # Errors
 ///
-/// Host errors: nobody can tell.
+/// Host errors: the answer is unknown.
 pub(crate) fn is_ours(storage: &mut impl Storage) -> Result<bool, OpenDeviceError> {
     match Head::find(storage) {
         Err(OpenDeviceError::NotFlagstone) => Ok(false),
@@ -366,7 +368,7 @@ fn places() -> impl Iterator<Item = u64> {
     std::iter::once(0).chain(MIRRORS.map(|exponent| (1 << exponent) - SUPERBLOCK_SIZE))
 }
 
-/// How much an error says: a place that does not read may have been the one that counts.
+/// How much an error tells: an unreadable place may have been the one that counts.
 const fn rank(error: &OpenDeviceError) -> u8 {
     match error {
         OpenDeviceError::NotFlagstone => 0,

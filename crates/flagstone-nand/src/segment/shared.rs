@@ -1,4 +1,4 @@
-//! What several threads do to a device in a file at a time: reads, and the write and the sync of a commit.
+//! Work of several threads at a time on a device in a file: reads, and the write and the sync of a commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::storage::SharedStorage;
 use crate::{Counters, FlashRule, Geometry, NandError, PhysicalPage, SharedNand};
 
-/// The part of a device that nobody has to himself.
+/// The part of a device that threads share.
 #[derive(Debug)]
 pub(super) struct Shared {
     storage: Arc<dyn SharedStorage>,
@@ -110,7 +110,7 @@ mod tests {
     use crate::Profile;
     use crate::storage::StorageError;
 
-    /// A host that tells the first sync alone that a write failed, after a while.
+    /// A host that reports a failed write to the first sync alone, after a while.
     #[derive(Debug)]
     struct ToldOnce {
         calls: AtomicU64,

@@ -1,5 +1,5 @@
-//! Goal: a file behaves as the device trait says, and loses what no sync covered. Method: small
-//! scripts on simulated storage and on a temporary file.
+//! Goal: a file behaves as the device trait says, and may lose writes that no sync covered. Method:
+//! small scripts on simulated storage and on a temporary file.
 
 use super::*;
 use crate::{Ending, FileStorage, Persistence};
@@ -105,8 +105,8 @@ fn every_operation_has_file_endings() {
     assert!(!nand.endings_at(first + 1).contains(&Ending::Untouched), "same as UnsyncedLost");
 }
 
-/// Goal (`rewrite_tail`): an acknowledged sector of a page survives whatever becomes of the next one,
-/// written alone or together with it. Method: every ending of the second write and of its sync.
+/// Goal (`rewrite_tail`): an acknowledged sector of a page survives any fate of the next one, written alone
+/// or together with it. Method: every ending of the second write and of its sync.
 #[test]
 fn an_acknowledged_sector_survives_the_next_one() {
     for size in [512, 1024] {
@@ -165,7 +165,7 @@ fn opened(bytes: &[u8]) -> Result<SegmentFile<SimStorage>, OpenDeviceError> {
 /// Where the second superblock of these files ends.
 const MIRROR: usize = 256 << 10;
 
-/// What stands first in both copies, and where they stand.
+/// First bytes of both copies, and their places.
 const COPIES: [usize; 2] = [0, MIRROR - 4096];
 
 /// The checksum of both superblocks fits again.
@@ -220,9 +220,9 @@ fn files_of_before_are_told_by_their_version() {
     }
 }
 
-/// Goal (H1, H4): no sector and no page of 4 KiB hides a device or a mark, and what it held is there again after the
-/// next opening. Method: each that holds anything of the head damaged in turn, in three ways, on files of both
-/// kinds.
+/// Goal (H1, H4): no sector and no page of 4 KiB hides a device or a mark, and its content is there again
+/// after the next opening. Method: each that holds anything of the head damaged in turn, in three ways, on
+/// files of both kinds.
 #[test]
 fn no_part_of_the_head_stands_once() {
     for mut nand in [device(), growing()] {
@@ -255,7 +255,8 @@ fn no_part_of_the_head_stands_once() {
     }
 }
 
-/// Goal (H3): a device that was made anew is not the one that stood there before. Method: a superblock of another place.
+/// Goal (H3): a device that was made anew is not taken for its predecessor. Method: a superblock of another
+/// place.
 #[test]
 fn a_superblock_counts_where_it_says_that_it_stands() {
     let good = device().into_storage().to_bytes();
@@ -299,8 +300,8 @@ fn segments_are_there_as_far_as_the_file_reaches() {
     assert_eq!(device().extend(9), Err(NandError::NoSpace), "a file of a fixed size");
 }
 
-/// Goal: G5, G6. Method: a growth is cut at each of its operations, and refused for want of room; what was
-/// there stays, what a cut leaves is written over by the next growth.
+/// Goal: G5, G6. Method: a growth is cut at each of its operations, and refused for want of room; old
+/// segments stay, remains of a cut are written over by the next growth.
 #[test]
 fn a_growth_is_there_as_a_whole_or_not_at_all() {
     let mut clean = growing();
@@ -335,7 +336,7 @@ fn a_growth_is_there_as_a_whole_or_not_at_all() {
     nand.program(page(3 * 64), at(0, &[1; 512])).unwrap();
 }
 
-/// Goal: a file that grows is refused for the same reasons as others, and a limit that is none. Method:
+/// Goal: a file that grows is refused for the same reasons as others, and for an invalid limit. Method:
 /// single changes; cuts before the segments that it was made with; limits above 1 TiB.
 #[test]
 fn wrong_files_that_grow_are_refused_by_kind() {
@@ -411,7 +412,7 @@ fn a_crash_state_costs_microseconds() {
     println!("file crash state: {} ns", start.elapsed().as_nanos() / u128::from(STATES));
 }
 
-/// Goal: threads that read and sync beside the device see what was programmed and are counted.
+/// Goal: threads that read and sync beside the device see the programmed bytes and are counted.
 #[test]
 fn reads_and_syncs_are_shared_on_a_real_file() {
     assert!(device().shared().is_none(), "simulated operations take turns");
@@ -467,8 +468,8 @@ fn a_sync_that_failed_beside_it_poisons_the_device() {
     assert_eq!(shared.sync(), Err(NandError::SyncFailed));
 }
 
-/// Goal: bytes that a medium does not give back are the loss of their page, as beyond the strength of an ECC, and other
-/// failures are those of the device. Method: a host that answers a read with each of them.
+/// Goal: bytes that a medium does not give back are the loss of their page, as beyond the strength of an ECC,
+/// and other failures are failures of the device. Method: a host that answers a read with each of them.
 #[test]
 fn a_sector_that_does_not_read_is_a_page_that_does_not() {
     #[derive(Debug)]
@@ -514,8 +515,8 @@ fn a_file_that_cannot_be_made_does_not_stay() {
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
 }
 
-/// Goal: what holds nothing takes no room of the host, and has it again when it is written. Method: a file with
-/// holes, as the system counts its blocks.
+/// Goal: an empty segment takes no room of the host, and has room again when it is written. Method: a file
+/// with holes, as the system counts its blocks.
 #[test]
 #[cfg(target_os = "linux")]
 fn whole_segments_are_given_back_to_the_host() {
@@ -548,8 +549,9 @@ fn whole_segments_are_given_back_to_the_host() {
     assert_eq!(content(&mut nand, page(0)), [0; 4096]);
 }
 
-/// Goal (G7): a file does not take for new segments what its own gave back, or a full host has no room to write these
-/// again. Method: what a file takes before a discard, behind it and behind a growth, as the system counts its blocks.
+/// Goal (G7): new segments do not take the room that old ones gave back, or a full host has no room to write
+/// the old ones again. Method: the room of a file before a discard, after it and after a growth, as the
+/// system counts its blocks.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_file_does_not_grow_into_room_that_it_gave_back() {
@@ -580,7 +582,8 @@ fn a_host_that_takes_nothing_back_is_asked_once() {
     assert_eq!(nand.counters().bytes_discarded, 0);
 }
 
-/// Goal: what is programmed beside the device is what a program writes, obeys the same rules, and is counted.
+/// Goal: a program beside the device writes the same bytes as any program, obeys the same rules, and is
+/// counted.
 #[test]
 fn programs_are_shared_on_a_real_file() {
     assert_eq!(device().begin_program(page(1), &at(0, &[1; 512])), Ok(false), "they take turns");

@@ -7,7 +7,7 @@
 //!   erase touches no bytes.
 //! - **B2** Spare bytes mean something as soon as anything of the page was programmed.
 //! - **B3** A page that repeats one word of eight bytes, from its beginning or behind a short head,
-//!   costs that word and the head: a chip full of cold data fits into memory whatever its size.
+//!   costs that word and the head: a chip full of cold data fits into memory at any size.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -21,13 +21,13 @@ use crate::{Geometry, ProgramPart};
 enum Lane {
     /// One word of eight bytes, over and over (B3).
     Filled([u8; 8]),
-    /// The same behind a head, by number (B3).
+    /// The repeated word behind a head, by number (B3).
     Headed([u8; 8], u32),
     /// A page of the block's bytes, by number.
     At(u32),
 }
 
-/// Bytes of a head: room for what a unit says of itself in front of its content.
+/// Bytes of a head: room for a unit's description of itself in front of its content.
 const HEAD_SIZE: usize = 128;
 
 /// Bytes and state of a block.
@@ -256,7 +256,7 @@ fn repeats(bytes: &[u8], word: [u8; 8]) -> bool {
 }
 
 /// How many of `size` bytes from `offset` on lie in a page's head: `HEAD_SIZE` is a whole number of
-/// words, so what lies behind begins with a word again.
+/// words, so the rest begins with a word again.
 fn head_share(offset: u32, size: usize) -> usize {
     HEAD_SIZE.saturating_sub(offset as usize).min(size)
 }

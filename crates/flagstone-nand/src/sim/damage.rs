@@ -1,8 +1,8 @@
-//! What is wrong with simulated cells beyond their bytes: bit errors, unstable bits, lost words.
+//! Damage of simulated cells beyond their bytes: bit errors, unstable bits, lost words.
 //!
 //! Owns the damage of each page until its block is erased. Never changes stored bytes.
 //!
-//! - **W1** A page without damage costs nothing but one test.
+//! - **W1** A page without damage costs one test.
 //! - **W2** Unstable cells read well at first, now and then badly, and badly for ever after a few
 //!   reads: "it read well at mount" proves nothing (Djelic, linux-mtd, October 2011).
 
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use crate::mix::Draw;
 
-/// What is wrong with one code word.
+/// Damage of one code word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WordDamage {
     /// So many bits read wrongly; up to its strength the ECC repairs them.
@@ -88,7 +88,7 @@ impl Damage {
         }
     }
 
-    /// Damages a code word; bit errors add up, anything else replaces what was there.
+    /// Damages a code word; bit errors add up, other damage replaces the former.
     pub(super) fn word(&mut self, page: u32, word: u32, damage: WordDamage) {
         let words = &mut self.pages.entry(page).or_default().words;
         match (words.iter_mut().find(|(index, _)| *index == word), damage) {
@@ -135,7 +135,7 @@ impl Damage {
         bits.sum()
     }
 
-    /// What the ECC makes of a read of `words`.
+    /// Outcome of the ECC for a read of `words`.
     pub(super) fn correct(&mut self, page: u32, words: u64, strength: u32) -> Correction {
         let mut correction = Correction::default();
         let Some(damage) = self.pages.get_mut(&page) else { return correction };
@@ -161,8 +161,8 @@ impl Damage {
         correction
     }
 
-    /// What damage looks like where no ECC hides it: flipped bits, or garbage for words that are lost.
-    /// `words` are the code words that were read, from number `first` on.
+    /// Shows damage where no ECC hides it: flipped bits, or garbage for words that are lost. `words` are the
+    /// code words that were read, from number `first` on.
     pub(super) fn show<'a>(
         &mut self,
         page: u32,

@@ -1,8 +1,7 @@
-//! Programs that break the rules on purpose, and what they do to the cells beside them.
+//! Programs that break the rules on purpose, and their effect on the cells beside them.
 //!
-//! Owns program disturb: raising the charge of cells that hold their data already raises that of their
-//! neighbours. Never happens to a caller who keeps the rules; [`crate::Nand::program`] refuses what is
-//! done here.
+//! Owns program disturb: raising the charge of cells that hold their data already raises the charge of their
+//! neighbours. Never happens to a caller who keeps the rules; [`crate::Nand::program`] refuses such programs.
 //!
 //! | cells | a second program of a page |
 //! | --- | --- |
@@ -10,9 +9,9 @@
 //! | odd-MLC, LSB page | harms nothing |
 //! | two bits (MLC), and MSB pages of odd-MLC | flips bits of the pages on its word line and on those beside it |
 //!
-//! That two-bit cells suffer and one-bit cells do not is from "In-Place Appends for Real" (EDBT 2017,
-//! section 3). How often is assumed, no data sheet says it: one bit in a thousand of the other page of the
-//! word line, one in four thousand of the pages on the word lines beside it.
+//! That two-bit cells suffer and one-bit cells do not is from "In-Place Appends for Real" (EDBT 2017, section
+//! 3). The rate is assumed, no data sheet gives it: one bit in a thousand of the other page of the word line,
+//! one in four thousand of the pages on the word lines beside it.
 
 use alloc::vec::Vec;
 
@@ -26,16 +25,17 @@ use crate::{
 
 /// One bit in so many flips on the same word line.
 const SAME_LINE: u32 = 1_000;
-/// One bit in so many flips on a word line beside it.
+/// One bit in so many flips on a neighbouring word line.
 const NEXT_LINE: u32 = 4_000;
 
 impl SimNand {
-    /// Programs part of a page whatever NOP, order and mode of the cells say, as a chip does that is not
-    /// asked by this crate. Code words that were programmed before are lost; neighbours are disturbed.
+    /// Programs part of a page regardless of NOP, order and mode of the cells, as a real chip does without
+    /// this crate's checks. Code words that were programmed before are lost; neighbours are disturbed.
     ///
     /// # Errors
     ///
-    /// `Rule` for what no chip can do: parts that are no code words, pages that are not there.
+    /// `Rule` for a program that no chip can do: parts that are no code words, pages that are not
+    /// there.
     pub fn force_program(
         &mut self,
         page: PhysicalPage,
@@ -91,7 +91,7 @@ impl SimNand {
         }
     }
 
-    /// Flips one bit in so many of what is programmed of a page.
+    /// Flips one bit in so many of the programmed words of a page.
     fn flip_some(&mut self, place: Place, one_in: u32) {
         let words = self.block_state(place).0.words;
         let page = place.block.0 * self.geometry().pages_per_block + place.index;

@@ -16,7 +16,7 @@ use crate::mix::Draw;
 use crate::rules::{PageState, Span};
 use crate::{Ending, ProgramPart};
 
-/// State of a page whose cells nobody can vouch for (E1).
+/// State of a page with unreliable cells (E1).
 const SPENT: PageState =
     PageState { words: u64::MAX, data_programs: u8::MAX, spare_programs: u8::MAX };
 
@@ -168,7 +168,7 @@ impl SimNand {
         }
     }
 
-    /// All bytes `0xFF`, and none of them free to be programmed.
+    /// Sets all bytes to `0xFF`, without making them free to program.
     fn blank(&mut self, place: Place) {
         let geometry = self.geometry;
         let block = self.block_mut(place.block);

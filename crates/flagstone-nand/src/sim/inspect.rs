@@ -97,8 +97,8 @@ impl SimNand {
         contents.flat_map(|content| [content.data, content.spare].concat()).collect()
     }
 
-    /// Replaces the whole contents. What is not `0xFF` counts as programmed once; bytes beyond the
-    /// device are ignored, absent ones are erased.
+    /// Replaces the whole contents. Words that are not `0xFF` count as programmed once; bytes
+    /// beyond the device are ignored, absent ones are erased.
     pub fn load_image(&mut self, image: &[u8]) {
         self.blocks.fill(None);
         self.damage.erase(0, u32::MAX);
@@ -117,7 +117,7 @@ impl SimNand {
         }
     }
 
-    /// What the rules can tell from bytes alone, added to what they knew.
+    /// State that the rules derive from bytes alone, added to their former knowledge.
     fn derived_state(&self, content: &PageContent, known: PageState) -> PageState {
         let derived = self.rules.derive(&content.data, &content.spare);
         PageState {
@@ -160,7 +160,7 @@ impl SimNand {
     }
 }
 
-/// Copies what fits and fills the rest with `0xFF`.
+/// Copies as many bytes as fit and fills the rest with `0xFF`.
 fn replace(target: &mut [u8], source: &[u8]) {
     target.fill(0xFF);
     for (cell, byte) in target.iter_mut().zip(source) {

@@ -170,8 +170,9 @@ fn nothing_works_between_a_cut_and_a_power_cycle() {
     assert_eq!(read(&mut nand, target).unwrap().0, vec![3; 512]);
 }
 
-/// Goal: each ending leaves what its description says, and never touches another page. Method: all
-/// endings of a whole program with spare bytes, on a block with a neighbour page in use.
+/// Goal: each ending leaves the content that its description says, and never touches another page.
+/// Method: all endings of a whole program with spare bytes, on a block with a neighbour page in
+/// use.
 #[test]
 fn every_ending_of_a_program_leaves_the_neighbours_alone() {
     for name in ["tiny", "tiny-risk", "tiny-nop1", "tiny-ordered"] {
@@ -494,8 +495,9 @@ fn contents(nand: &mut SimNand) -> Vec<Reading> {
 }
 
 proptest! {
-    /// Goal: a cut harms only what was in flight. Method: a random history, then one program or
-    /// erase with each of its endings; all pages but the page, its pair and the block are compared.
+    /// Goal: a cut harms only the operation in flight. Method: a random history, then one program
+    /// or erase with each of its endings; all pages but the page, its pair and the block are
+    /// compared.
     #[test]
     fn a_cut_harms_nothing_that_was_not_in_flight(
         script in proptest::collection::vec(step(), 0..40),

@@ -1,9 +1,9 @@
 //! The translation layer of a simulated SSD: which page of the chips holds which page of the host.
 //!
-//! Owns the mapping, the free blocks of each die and the choice of what to collect. Never touches a
-//! chip: it says what is to be moved and erased, one step at a time.
+//! Owns the mapping, the free blocks of each die and the choice of the block to collect. Never
+//! touches a chip: it names the next page to move or block to erase, one step at a time.
 //!
-//! - **F1** A host's page has at most one page of the chips, and that one knows it.
+//! - **F1** A host's page has at most one page of the chips, and the chip's page knows the host's.
 //! - **F2** `live` of a block is the number of its pages that are mapped.
 //! - **F3** Every die has one open block; host and collection write to it. The last free block of a
 //!   die is the collection's.
@@ -109,7 +109,7 @@ impl Ftl {
         self.forward.iter().fold(0, |hash, at| mix(hash, u64::from(*at)))
     }
 
-    /// Forgets what `host` holds; whether it held anything.
+    /// Forgets the content of `host`; whether it had any.
     pub(super) fn trim(&mut self, host: u32) -> bool {
         let Some(at) = self.lookup(host) else { return false };
         self.forward[host as usize] = NONE;

@@ -1,9 +1,9 @@
 //! Writes of less than a page past the system's page cache, where the drive takes them.
 //!
-//! The page cache writes whole pages of 4 KiB: of a log that grows by sectors it would write the
+//! The page cache writes whole pages of 4 KiB: for a log that grows by sectors it would write the
 //! same page again with every commit. A drive whose own blocks are smaller takes the sectors alone.
-//! Where its blocks are not smaller it would read and write the whole block itself, so that nothing
-//! is gained, and the page cache does it in memory.
+//! Where its blocks are not smaller, the drive would read and write the whole block itself: no
+//! gain, and the page cache does this in memory.
 //!
 //! Reads, and writes of whole pages, stay with the page cache; the system keeps the two coherent.
 
@@ -19,7 +19,7 @@ use rustix::fs::{OFlags, major, minor};
 /// Largest block of a drive for which writing past the page cache pays: the sector of the log.
 const BLOCK_SIZE_MAX: usize = 512;
 
-/// What the page cache writes at least.
+/// Least size of a write of the page cache.
 const PAGE_SIZE: usize = 4096;
 
 /// A file opened a second time, for writes that the page cache would enlarge.
@@ -58,7 +58,7 @@ impl Direct {
         is_aligned && (1..PAGE_SIZE).contains(&size) && !self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Writes what the page cache would enlarge; false where that is left to it.
+    /// Does a write that the page cache would enlarge; false where the write is left to the cache.
     pub(super) fn writes(&self, offset: u64, source: &[u8]) -> bool {
         if !self.takes(offset, source.len()) {
             return false;
@@ -87,8 +87,8 @@ fn physical_block_size(home: &Path) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Goal: what was written past the page cache is what the page cache reads, before and after
-    /// writes of both ways. Method: a file; where the drive refuses, there is nothing to test.
+    /// Goal: the page cache reads the bytes that were written past it, before and after writes of
+    /// both ways. Method: a file; where the drive refuses, there is nothing to test.
     #[test]
     fn both_ways_see_the_same_bytes() {
         let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();

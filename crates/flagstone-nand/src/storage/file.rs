@@ -23,7 +23,7 @@ use super::{
 };
 use crate::Completion;
 
-/// A file, locked as long as it is open: against everybody, or against those who write.
+/// A file, locked as long as it is open: against everybody, or against writers.
 #[derive(Debug)]
 pub struct FileStorage {
     file: Arc<Synced>,
@@ -37,14 +37,15 @@ pub struct FileStorage {
     access: Access,
 }
 
-/// A file whose syncs are counted, whoever asks for them.
+/// A file whose syncs are counted, for all threads together.
 #[derive(Debug)]
 pub(super) struct Synced {
     file: LockedFile,
-    /// Who may write it, and read what may be written meanwhile; none where nobody writes.
+    /// The process that may write the file, and read it while it may change; none where nobody
+    /// writes.
     process: Option<Process>,
-    /// The file system puts elsewhere what is written again: by its kind, or because a write had no room where
-    /// some had been reserved. Clones of a file that share its blocks are the second kind.
+    /// The file system moves rewrites elsewhere: by its kind, or because a write had no room where some had
+    /// been reserved. Clones of a file that share its blocks are the second kind.
     moves_rewrites: AtomicBool,
     #[cfg(target_os = "linux")]
     direct: Option<Direct>,
@@ -74,7 +75,7 @@ const EMPTY_STEP: usize = 4096;
 impl FileStorage {
     /// Makes a new, empty file, or takes a whole block device.
     ///
-    /// What a block device holds is lost once it is written, unless it is a device of ours.
+    /// The content of a block device is lost once it is written, unless it is a device of ours.
     ///
     /// # Errors
     ///
@@ -89,7 +90,7 @@ impl FileStorage {
             return Self::create_new(path, FileLock::Required);
         }
         let mut storage = Self::open(path)?;
-        // Before anybody gives up what is on it.
+        // Before its content is given up.
         storage.must_take(size)?;
         match crate::segment::is_ours(&mut storage)? {
             true => Err(OpenDeviceError::Io { errno: EEXIST }),
@@ -116,7 +117,7 @@ impl FileStorage {
         Ok(self.file.metadata().map_err(|error| io(&error))?.ino())
     }
 
-    /// The file itself, locked as long as somebody has it.
+    /// The file itself, locked as long as a holder remains.
     pub(super) fn synced(&self) -> Arc<Synced> {
         Arc::clone(&self.file)
     }
@@ -126,7 +127,7 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// As [`FileStorage::create`], and those of `make`; `ENOSPC` for a block device with fewer bytes.
+    /// As [`FileStorage::create`], and the errors of `make`; `ENOSPC` for a block device with fewer bytes.
     pub(crate) fn create_for<T>(
         path: &Path,
         size: u64,
@@ -139,7 +140,7 @@ impl FileStorage {
             made = made.and(Err(io(&error)));
         }
         if made.is_err() && is_new {
-            // What cannot be removed stays; the failure says what is wrong.
+            // A file that cannot be removed stays; the failure names the fault.
             let _ = fs::remove_file(path);
         }
         made
@@ -159,7 +160,7 @@ impl FileStorage {
     ///
     /// # Errors
     ///
-    /// As [`FileStorage::open`], but for `ReadOnly`; `Locked` when somebody has it open to write it.
+    /// As [`FileStorage::open`], but for `ReadOnly`; `Locked` when a writer has the file open.
     pub fn open_read_only(path: &Path) -> Result<Self, OpenDeviceError> {
         Self::open_with(path, Access::Read, FileLock::Required)
     }
@@ -177,7 +178,8 @@ impl FileStorage {
         if !data.is_file() && !is_block_device {
             return Err(OpenDeviceError::NotAFile);
         }
-        // The system lets the superuser write it all the same; whoever marked it meant something.
+        // The system lets the superuser write the file all the same, but its mark was set on
+        // purpose.
         if writes && data.permissions().readonly() {
             return Err(OpenDeviceError::ReadOnly);
         }
@@ -270,8 +272,8 @@ impl FileStorage {
         Ok(())
     }
 
-    /// Reserves room behind the end, as [`allocate`]. Where rewrites move, a segment at a time: such a file system
-    /// gives back no part of what was reserved at once, as long as another part is needed.
+    /// Reserves room behind the end, as [`allocate`]. Where rewrites move, a segment at a time: such a file
+    /// system gives back no part of a reservation as long as another part of it is needed.
     fn allocate_new(&self, from: u64, to: u64) -> std::io::Result<bool> {
         let step = self.segment_size.filter(|_| self.moves_rewrites()).unwrap_or(to - from);
         let mut at = from;
@@ -293,7 +295,7 @@ impl FileStorage {
             Advice::Nothing => {}
             Advice::Look { end } if has_room_alone(&self.file, end - EMPTY_STEP as u64) => {}
             Advice::Look { .. } => fresh.settle_at(offset),
-            // It was worth a try.
+            // A failed fill costs nothing but the try.
             Advice::Fill(left) => drop(self.fill_empty(left)),
         }
     }
@@ -302,7 +304,7 @@ impl FileStorage {
         let from = range.start.next_multiple_of(EMPTY_STEP as u64);
         let to = range.end.min(self.file.metadata()?.len());
         let (mut found, zeros) = ([0; EMPTY_STEP], [0; EMPTY_STEP]);
-        // What is read ahead into memory would pass for content of the next place.
+        // Bytes read ahead into memory would pass for content of the next place.
         let _alone = ReadAlone::new(&self.file);
         for at in (from..to).step_by(EMPTY_STEP) {
             let step = EMPTY_STEP.min((to - at) as usize);
@@ -325,7 +327,7 @@ impl FileStorage {
 ///
 /// # Errors
 ///
-/// Those of the host. The name has changed all the same.
+/// The errors of the host. The name has changed all the same.
 pub fn sync_name(path: &Path) -> std::io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new(".")))?;
@@ -354,7 +356,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> 
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system knows of that.
+        // Not every file system supports this call.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => rename_missing(from, to),
         renamed => renamed.map_err(|error| io(&error.into())),
     }
@@ -365,7 +367,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> Result<(), OpenDeviceError> 
     rename_missing(from, to)
 }
 
-/// As [`rename_new`], for want of it: who takes the name in between loses it.
+/// As [`rename_new`], where that is not supported: a file that takes the name in between loses it.
 fn rename_missing(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
     require_missing(to)?;
     fs::rename(from, to).map_err(|error| io(&error))
@@ -375,7 +377,7 @@ fn rename_missing(from: &Path, to: &Path) -> Result<(), OpenDeviceError> {
 ///
 /// # Errors
 ///
-/// `Io` with `EEXIST`, or what the host says.
+/// `Io` with `EEXIST`, or the host's error.
 pub fn require_missing(path: &Path) -> Result<(), OpenDeviceError> {
     match link_kind_of(path)? {
         Some(_) => Err(OpenDeviceError::Io { errno: EEXIST }),
@@ -418,8 +420,8 @@ const ENOLCK: i32 = rustix::io::Errno::NOLCK.raw_os_error();
 #[cfg(not(target_os = "linux"))]
 const ENOLCK: i32 = 77;
 
-/// What a file or block device at `path` is found to be; nobody is kept out for a look. Nothing else is opened: a pipe
-/// would wait for its writer.
+/// Result of `look` at a file or block device at `path`; the look locks nobody out. No other kind is opened:
+/// a pipe would wait for its writer.
 pub(crate) fn look_at<T>(
     path: &Path,
     look: impl FnOnce(&mut FileStorage) -> T,
@@ -454,8 +456,8 @@ fn is_full(error: &std::io::Error) -> bool {
         || error.raw_os_error() == Some(ENOSPC)
 }
 
-/// Reserves room, so that it is missed here and not by a later sync, after which nothing could be relied on. It
-/// reads as zeros where nothing was. False where the file system reserves none: what is written takes room.
+/// Reserves room, so that a lack shows here and not in a later sync, after which nothing could be relied on.
+/// The room reads as zeros where nothing was. False where the file system reserves none: writes take room.
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<bool> {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -467,8 +469,8 @@ fn allocate(file: &File, from: u64, size: u64) -> std::io::Result<bool> {
     }
 }
 
-/// Whether the file system is known to put elsewhere what is written again: btrfs, bcachefs, ZFS and NILFS. What a
-/// network or an overlay has below it shows when a write finds no room.
+/// Whether the file system is known to move rewrites elsewhere: btrfs, bcachefs, ZFS and NILFS. The file
+/// system below a network or an overlay shows its kind when a write finds no room.
 #[cfg(target_os = "linux")]
 fn is_copy_on_write(file: &File) -> bool {
     use rustix::fs::{IFlags, fstatfs, ioctl_getflags};
@@ -484,8 +486,8 @@ fn is_copy_on_write(_: &File) -> bool {
     false
 }
 
-/// Asks a file system that would put elsewhere what is written again to write a new, empty file in place: that is
-/// what room can be reserved for. Pages have checksums of their own.
+/// Asks a file system that would move rewrites elsewhere to write a new, empty file in place: only for such a
+/// file can room be reserved. Pages have checksums of their own.
 #[cfg(target_os = "linux")]
 fn write_in_place(file: &File) {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -516,11 +518,11 @@ impl Drop for ReadAlone<'_> {
     }
 }
 
-/// What reads of a file are expected.
+/// Expected reads of a file.
 enum Reads {
     /// Each by itself.
     Alone,
-    /// Whatever comes.
+    /// Reads of any kind.
     Any,
 }
 
@@ -531,7 +533,7 @@ fn expect_reads(file: &File, reads: Reads) {
         Reads::Alone => Advice::Random,
         Reads::Any => Advice::Normal,
     };
-    // It is advice.
+    // Advice only: a failure does not matter.
     let _ = fadvise(file, 0, None, advice);
 }
 
@@ -560,7 +562,8 @@ fn room_of(file: &File) -> u64 {
     file.metadata().map_or(0, |data| data.blocks() * 512)
 }
 
-/// Some file systems let nobody have what was given back before all that they hold in memory is written.
+/// Some file systems let nobody have room that was given back before they have written all that they hold in
+/// memory.
 #[cfg(target_os = "linux")]
 fn settle_given_back(file: &File) {
     // Where it fails there is no more room than before.
@@ -631,8 +634,9 @@ impl SharedStorage for Synced {
     }
 }
 
-/// Linux keeps what it could not write, and takes it for written: who opens the file next would read what the
-/// medium has not, and no sync would write it. Without the copies in memory, reads tell what is there.
+/// Linux keeps bytes in memory that it could not write, and takes them for written: the next process to open
+/// the file would read bytes that the medium lacks, and no sync would write them. Without the copies in
+/// memory, reads tell what is there.
 #[cfg(target_os = "linux")]
 fn forget_written(file: &File) {
     // The sync has failed all the same.
@@ -661,7 +665,7 @@ impl Storage for FileStorage {
     }
 
     fn begin_write(&mut self, offset: u64, size: usize) {
-        // What is refused then writes nothing before, either.
+        // A call that is refused then has written nothing before, either.
         if self.file.require_process().is_ok() {
             self.prepare(offset, size);
         }
@@ -719,14 +723,14 @@ impl Storage for FileStorage {
         }
     }
 
-    /// Room that was given back and is reserved anew is good for one write, which is what a promise for room that
-    /// holds something is not.
+    /// Room that was given back and is reserved anew is good for one write; a promise for room with content
+    /// is not.
     fn renew(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
         if !self.moves_rewrites() {
             return self.reserve(offset, size);
         }
         let before = room_of(&self.file);
-        // What is not given back may be moved, and then a write tells.
+        // Room that is not given back may be moved, and then a write tells.
         let _ = self.discard(offset, size);
         let reserved = self.reserve(offset, size);
         if reserved.is_ok() || room_of(&self.file) >= before {
@@ -751,7 +755,7 @@ impl Storage for FileStorage {
         if !self.can_extend() {
             return Err(StorageError::NoSpace);
         }
-        // Room that was never written reads as zeros; what stood behind the end is gone with the old end.
+        // Room that was never written reads as zeros; bytes behind the end are gone with the old end.
         let written = self.file.set_len(from).and_then(|()| self.allocate_new(from, to));
         let written = written.and_then(|is_there| match is_there {
             true => Ok(()),
@@ -759,7 +763,7 @@ impl Storage for FileStorage {
         });
         written.map_err(|error| {
             let is_full = is_full(&error);
-            // What was half written is not there for anybody; whatever stands there is written over.
+            // A half-written tail is never visible; its bytes are written over.
             let _ = self.file.set_len(from);
             if is_full { StorageError::NoSpace } else { host(error) }
         })
@@ -776,11 +780,12 @@ impl Storage for FileStorage {
 mod tests {
     use super::*;
 
-    /// Goal: what a failed sync leaves in the page cache is not read again. Method: a read that must not wait
-    /// for the disk, before and after; a file system that has no disk, or does not tell, shows nothing.
+    /// Goal: bytes that a failed sync leaves in the page cache are not read again. Method: a read that must
+    /// not wait for the disk, before and after; a file system that has no disk, or does not tell, shows
+    /// nothing.
     #[cfg(target_os = "linux")]
-    /// Goal (O2): whoever closes a file may open it again at once. Method: a copy of what was opened, such as a process that
-    /// is being started has.
+    /// Goal (O2): a process that closes a file may open it again at once. Method: a copy of the open
+    /// descriptor, such as a process that is being started has.
     #[test]
     fn a_closed_file_is_free_whoever_has_a_copy_of_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -829,9 +834,9 @@ mod tests {
         [0x0102_1994, 0x8584_58F6, 0x794C_7630].contains(&(kind as u64))
     }
 
-    /// Goal: what a file grows by is written once where much is written at a time, and is ready for small
-    /// writes soon where little is. Method: one segment of each; the file system is asked what was written. One
-    /// that reserves no room has zeros from the start, and shows nothing.
+    /// Goal: new room of a file is written once where much is written at a time, and is ready for small
+    /// writes soon where little is. Method: one segment of each; the file system is asked which extents were
+    /// written. One that reserves no room has zeros from the start, and shows nothing.
     #[cfg(target_os = "linux")]
     #[test]
     fn room_is_filled_where_little_is_written_at_a_time() {
@@ -862,7 +867,8 @@ mod tests {
         assert!(first[32 * 4096..].iter().chain(&others[8 * 512..]).all(|byte| *byte == 0));
     }
 
-    /// Goal: nothing but zeros is ever filled, whatever the file system says of a place (F1).
+    /// Goal: nothing but zeros is ever filled, for any answer of the file system about a place
+    /// (F1).
     #[test]
     fn content_is_never_filled() {
         let directory = tempfile::tempdir().unwrap();
@@ -904,8 +910,8 @@ mod tests {
         assert_eq!(FileStorage::open_read_only(&path).unwrap_err(), OpenDeviceError::Locked);
     }
 
-    /// Goal: whoever waited for a file does not get one that has lost its name meanwhile. Method: the file
-    /// is replaced between its opening and the look at its name.
+    /// Goal: a process that waited for a file does not get one that has lost its name meanwhile. Method: the
+    /// file is replaced between its opening and the look at its name.
     #[test]
     fn a_file_that_was_replaced_is_not_the_one_of_that_name() {
         let directory = tempfile::tempdir().unwrap();
@@ -917,8 +923,8 @@ mod tests {
         assert_eq!(storage.has_name(&path), Ok(false));
     }
 
-    /// Goal: whoever makes or opens a file has the one of that name. Method: a file that another user removes before it is
-    /// locked, and one in whose place another one is put.
+    /// Goal: a process that makes or opens a file has the file of that name. Method: a file that another user
+    /// removes before it is locked, and a file that another one replaces.
     #[test]
     fn a_file_that_was_removed_before_it_was_locked_is_not_made() {
         let directory = tempfile::tempdir().unwrap();
@@ -934,8 +940,8 @@ mod tests {
         assert_eq!(locked(other), Ok(()));
     }
 
-    /// Goal: where the file system locks nothing a file is opened on somebody's word alone, and one that is locked on
-    /// nobody's. Method: what such file systems answer.
+    /// Goal: where the file system locks nothing, a file is opened only on the caller's word, and a locked
+    /// file on nobody's. Method: the error numbers of such file systems.
     #[test]
     fn a_file_system_without_locks_is_named() {
         use std::io::Error;
@@ -985,7 +991,8 @@ mod tests {
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
-    /// Goal: what cannot be looked at is not taken for missing, nor for another. Method: a path through a file.
+    /// Goal: a file that cannot be looked at is not taken for missing, nor for another. Method: a path
+    /// through a file.
     #[test]
     fn a_failed_look_is_no_answer() {
         let directory = tempfile::tempdir().unwrap();
@@ -1030,8 +1037,8 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
 
-    /// Runs `test` with the node of a loop device over a file of such bytes, where this user may make one, and gives
-    /// what the file holds then.
+    /// Runs `test` with the node of a loop device over a file of such bytes, where this user may make one,
+    /// and gives the content of the file afterwards.
     #[cfg(target_os = "linux")]
     fn with_disk(bytes: &[u8], test: impl FnOnce(&Path)) -> Option<Vec<u8>> {
         use std::process::Command;
@@ -1074,7 +1081,7 @@ mod tests {
         }
     }
 
-    /// Goal: what holds nothing is discarded on a block device. Method: a loop device, over a file that gets a
+    /// Goal: an empty segment is discarded on a block device. Method: a loop device, over a file that gets a
     /// hole.
     #[test]
     #[cfg(target_os = "linux")]

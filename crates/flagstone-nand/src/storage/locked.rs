@@ -14,7 +14,7 @@ pub(crate) struct LockedFile {
 }
 
 impl LockedFile {
-    /// Of this process.
+    /// A file of this process.
     pub(crate) fn over(file: File) -> Self {
         Self { file, opener: Process::current() }
     }

@@ -2,11 +2,13 @@
 //!
 //! Owns the name that such a file has until then, and its end when it is given up.
 //!
-//! - **M1** Under the name of a file stands nothing, or what stood there, or the whole file, at every moment.
-//! - **M2** A file that is being made is called by the number of its own inode. Another file of such a name has
-//!   another number: what a process left that died is known, and nothing else is removed. An empty file is nothing.
+//! - **M1** Under the name of a file stands nothing, or the former file, or the whole new file, at every
+//!   moment.
+//! - **M2** A file that is being made is called by the number of its own inode. Another file of such a name
+//!   has another number: the leftovers of a dead process are known, and no other file is removed. An empty
+//!   file is no leftover.
 //! - **M3** It is locked from the moment at which it has that name until it is there or given up.
-//! - **M4** No name is longer than some 60 bytes, whatever the file will be called.
+//! - **M4** No name is longer than some 60 bytes, for any later name of the file.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::ErrorKind;
@@ -21,10 +23,10 @@ use super::{EEXIST, FileLock, OpenDeviceError, io};
 use crate::ImageNand;
 use crate::mix::mix_bytes;
 
-/// A file that is being made; it is gone when this is dropped before it has its name.
+/// A file that is being made; a drop before the file has its name removes it.
 #[derive(Debug)]
 pub struct Making {
-    /// Keeps the lock, whoever closes the device in the file (M3).
+    /// Keeps the lock when the device in the file is closed (M3).
     file: Arc<Synced>,
     path: PathBuf,
     target: PathBuf,
@@ -34,25 +36,25 @@ pub struct Making {
 /// Files that this process makes.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Times that a file is begun before its directory is given up: one that tells another inode for a name each time never
-/// has the file that was made.
+/// Times that a file is begun before its directory is given up: a directory that shows another inode for a
+/// name each time never has the file that was made.
 const ATTEMPTS_MAX: u32 = 1_000;
 
 /// Sets apart the first names of files that one process makes.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 impl Making {
-    /// Begins a file that will be called `target`: an empty one beside it, to be written. What is left of earlier
-    /// ones, whose processes died, goes (M2).
+    /// Begins a file that will be called `target`: an empty one beside it, to be written. Remains of earlier
+    /// ones, whose processes died, are removed (M2).
     ///
     /// # Errors
     ///
-    /// `NotAFile` for a path without a name; those of the host.
+    /// `NotAFile` for a path without a name; the errors of the host.
     pub fn begin(target: &Path, lock: FileLock) -> Result<(Self, FileStorage), OpenDeviceError> {
         let name = target.file_name().ok_or(OpenDeviceError::NotAFile)?;
         let head = format!(".flagstone-{:016x}-", mix_bytes(0, name.as_encoded_bytes()));
         remove_left(target, &head);
-        // Whoever gives all of them up waits for the name.
+        // Held until the file's name is in the list: `give_up_files` waits for that.
         let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
         let mut refused = Vec::new();
         let begin = |_| begin_once(target, &head, lock, &mut refused).transpose();
@@ -94,8 +96,8 @@ impl Making {
     ///
     /// # Errors
     ///
-    /// `Linked` when that has other names, under which it would stay as it is; those of the host. Nothing of the new
-    /// file stays.
+    /// `Linked` when the replaced file has other names, under which it would stay as it is; the errors of the
+    /// host. Nothing of the new file stays.
     pub fn replace(self) -> Result<(), OpenDeviceError> {
         self.file.sync_all().map_err(|error| io(&error))?;
         require_one_name(&self.target)?;
@@ -107,21 +109,23 @@ impl Drop for Making {
     fn drop(&mut self) {
         let mut files = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|path| *path != self.path);
-        // Once it has its name there is nothing of the other; a child of a fork makes nothing.
+        // Once the file has its name, nothing is left under the temporary one; a child of a fork
+        // makes nothing.
         if self.process.is_current() {
             remove(&self.path);
         }
     }
 }
 
-/// Removes every file that this process makes: for whoever ends it, by a signal for example.
+/// Removes every file that this process makes: for use when the process ends, by a signal for
+/// example.
 pub fn give_up_files() {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|path| remove(path));
 }
 
-/// A new, empty file that is called by its number. None where it has to be begun again: another creation took it for one
-/// that was left before it had its lock (M2), or a file of somebody has the name; its number stays in use
-/// in `refused`.
+/// A new, empty file that is called by its number. None where the file has to be begun again: another
+/// creation took it for a leftover before it had its lock (M2), or a foreign file has the name; the file's
+/// number stays in use in `refused`.
 fn begin_once(
     target: &Path,
     head: &str,
@@ -160,17 +164,17 @@ fn begin_once(
     Ok(None)
 }
 
-/// Removes a file that is not whole, and what lies beside it. What cannot be removed stays.
+/// Removes a file that is not whole, and its companions. A file that cannot be removed stays.
 fn remove(path: &Path) {
     let _ = fs::remove_file(path);
     let _ = fs::remove_file(ImageNand::side_path(path));
 }
 
-/// Refuses a file with other names (hard links): who replaces it under one of them parts them.
+/// Refuses a file with other names (hard links): a replacement under one name would part them.
 ///
 /// # Errors
 ///
-/// `Linked`; those of the host.
+/// `Linked`; the errors of the host.
 pub fn require_one_name(path: &Path) -> Result<(), OpenDeviceError> {
     let data = fs::metadata(path).map_err(|error| io(&error))?;
     let count = data.nlink();
@@ -180,11 +184,11 @@ pub fn require_one_name(path: &Path) -> Result<(), OpenDeviceError> {
     }
 }
 
-/// What stands at a path, links followed; none where nothing does.
+/// Kind of the file at a path, links followed; none where nothing stands.
 ///
 /// # Errors
 ///
-/// Those of the host: nothing is known of what stands there.
+/// The errors of the host: the content of the path is then not known.
 pub fn kind_of(path: &Path) -> Result<Option<FileType>, OpenDeviceError> {
     found(fs::metadata(path))
 }
@@ -209,7 +213,7 @@ fn found(data: std::io::Result<fs::Metadata>) -> Result<Option<FileType>, OpenDe
     }
 }
 
-/// Removes what earlier ones left whose processes died, where the directory tells. It is in nobody's way.
+/// Removes leftovers of dead processes, where the directory can be read. A leftover that stays does no harm.
 fn remove_left(target: &Path, head: &str) {
     let Ok(entries) = fs::read_dir(parent_of(target)) else { return };
     for entry in entries.flatten() {
@@ -226,8 +230,8 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a file is one that was being made, by the number in its name, and nobody is at work on it (M2, M3). It is
-/// locked as long as the file that comes with the answer is open.
+/// Whether a file was being made, by the number in its name, and no process works on it (M2, M3). The file is
+/// locked as long as the handle that comes with the answer is open.
 fn is_left(path: &Path, number: &str) -> std::io::Result<(bool, File)> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Err(ErrorKind::InvalidInput.into());
@@ -270,8 +274,8 @@ mod tests {
         path
     }
 
-    /// Goal (M1, M4): a file has its name when it is whole, the longest that the host takes as well, and nothing else
-    /// stays, whatever becomes of it.
+    /// Goal (M1, M4): a file has its name when it is whole, the longest that the host takes as well, and
+    /// nothing else stays, whether the file is finished or given up.
     #[test]
     fn a_file_is_there_as_a_whole_or_not_at_all() {
         let directory = tempfile::tempdir().unwrap();
@@ -293,8 +297,8 @@ mod tests {
         }
     }
 
-    /// Goal (M2, M3): what a process left that died goes, and nothing else does. Method: what is left, what is being
-    /// made, and files of others under such names: a copy of one that was left, an empty directory, a link.
+    /// Goal (M2, M3): the leftovers of a dead process go, and no other file does. Method: a leftover, a file
+    /// being made, and files of others under such names: a copy of a leftover, an empty directory, a link.
     #[test]
     fn what_is_left_goes_and_what_others_have_stays() {
         let directory = tempfile::tempdir().unwrap();
@@ -319,8 +323,8 @@ mod tests {
         assert_eq!(making.0.appear(), Err(OpenDeviceError::Io { errno: 17 }));
     }
 
-    /// Goal (M2): several creations of one file at once all get one. Method: threads that look for what was left again
-    /// and again, and meet files that have no lock yet.
+    /// Goal (M2): several creations of one file at once all get one. Method: threads that look for leftovers
+    /// again and again, and meet files that have no lock yet.
     #[test]
     fn who_looks_for_files_that_were_left_keeps_nobody_from_beginning_one() {
         let directory = tempfile::tempdir().unwrap();
@@ -343,8 +347,8 @@ mod tests {
         assert!(names(directory.path()).is_empty());
     }
 
-    /// Goal (M2): a name that a file of somebody has keeps nobody from making another one. Method: files under the names of
-    /// all numbers that come next.
+    /// Goal (M2): a name taken by a foreign file does not prevent the making of another file. Method: files
+    /// under the names of all numbers that come next.
     #[test]
     fn a_number_whose_name_is_taken_is_passed_over() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The process that opened a file to write it.
 //!
-//! A fork shares the file, its lock included, and copies what its process knows of it: two would write over each
-//! other. So nothing but the process that opened the file reads or writes through it.
+//! A fork shares the file, its lock included, and copies its process's knowledge of the file: two processes
+//! would write over each other. So only the process that opened the file reads or writes through it.
 
 use super::StorageError;
 

@@ -1,15 +1,15 @@
 //! A simulated file: unsynced writes, power cuts that keep any subset of them, failing syncs.
 //!
-//! Owns two images, what reads see and what is durable, and the writes between them. Never touches
+//! Owns two images, the readable and the durable one, and the writes between them. Never touches
 //! the host.
 //!
 //! - **M1** After a cut the file holds the durable image plus the writes that survived, each torn
 //!   only at multiples of the tear size.
 //! - **M2** After a failed sync the writes since the last one never become durable by themselves.
 //! - **M3** A file that grows is as long after a cut as the last of the writes that survived reaches.
-//! - **M4** On a host that is told of ([`SimHost`]) each piece of 4 KiB is a hole, reserved, or written. A hole
-//!   takes room when it is written or reserved; where rewrites move, what was written takes room for a moment
-//!   whenever it is written again.
+//! - **M4** On a host that is told of ([`SimHost`]) each piece of 4 KiB is a hole, reserved, or written. A
+//!   hole takes room when it is written or reserved; where rewrites move, a written piece takes room for a
+//!   moment whenever it is written again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,7 +105,7 @@ impl SimHost {
         Self { free: Arc::new(AtomicU64::new(free)), moves_rewrites: false }
     }
 
-    /// A host with `free` bytes left that writes elsewhere what is written again, as btrfs does.
+    /// A host with `free` bytes left that moves rewrites elsewhere, as btrfs does.
     #[must_use]
     pub fn copy_on_write(free: u64) -> Self {
         Self { moves_rewrites: true, ..Self::in_place(free) }
@@ -133,7 +133,7 @@ impl SimHost {
     }
 }
 
-/// What a piece of a file has of its host.
+/// Room that a piece of a file has of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     Hole,
@@ -149,7 +149,7 @@ pub struct SimStorage {
     durable_size: u64,
     /// Bytes that the drive has room for.
     size_max: u64,
-    /// The host, and what each piece has of it.
+    /// The host, and the room that each piece has of it.
     host: Option<(SimHost, Vec<Piece>)>,
     visible: Image,
     durable: Image,
@@ -246,7 +246,7 @@ impl SimStorage {
         self.timeline.idle();
     }
 
-    /// Hash of what reads see and of what is durable.
+    /// Hash of the readable and the durable image.
     #[must_use]
     pub fn state_hash(&self) -> u64 {
         self.durable.hash(self.visible.hash(mix(self.size, self.durable_size)))
@@ -331,7 +331,7 @@ impl SimStorage {
         self.survive(|_| draw.coin(), tear_size);
     }
 
-    /// Makes those parts of the unsynced writes durable that `survives` picks (M1).
+    /// Makes the parts of the unsynced writes durable that `survives` picks (M1).
     fn survive(&mut self, mut survives: impl FnMut(u64) -> bool, tear_size: usize) {
         for write in &self.unsynced {
             let mut done = 0;
@@ -406,7 +406,7 @@ impl Storage for SimStorage {
         Ok(self.timeline.drain(self.timing.sync_ns))
     }
 
-    /// Zeros that are written: what a cut leaves of them is drawn as of any write (M1).
+    /// Written zeros: their remains after a cut are drawn as of any write (M1).
     fn discard(&mut self, offset: u64, size: u64) -> Result<(), StorageError> {
         let host = self.host.take();
         let written = self.write_at(offset, &vec![0; size as usize]).map(drop);

@@ -1,31 +1,32 @@
 //! Places of a file that have room on the disk but were never written.
 //!
-//! A file system notes, with the next sync, that such a place holds something now. On ext4 that is 12 KiB
-//! of its journal and a second flush for each sync, whatever was written before it. A load that writes
-//! much between two syncs pays that gladly: filling the file with zeros beforehand would write everything
-//! twice. A log that gets a sector a commit would pay it with each commit, until its place is full. So a
-//! place that turns out to be written a little at a time is filled with zeros to its end.
+//! A file system notes, with the next sync, that such a place has content now. On ext4 the note takes 12 KiB
+//! of the journal and a second flush for each sync, however little was written before it. For a load that
+//! writes much between two syncs this is cheap: filling the file with zeros beforehand would write everything
+//! twice. A log that gets a sector a commit would pay the price with each commit, until its place is full. So
+//! a place that turns out to be written a little at a time is filled with zeros to its end.
 //!
-//! - **F1** Only what reads as zeros is filled, and nothing that is being written: contents never change.
-//! - **F2** What is known here is a matter of cost alone; a file that was opened begins without it.
+//! - **F1** Only bytes that read as zeros are filled, and none that are being written: contents never change.
+//! - **F2** The state kept here is a matter of cost alone; a file that was opened begins without
+//!   it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes between two syncs below which a place is filled: zeros for them cost less than what the file
-/// system writes beside them, a second flush included.
+/// Bytes between two syncs below which a place is filled: zeros for them cost less than the file system's own
+/// writes, a second flush included.
 const LITTLE: u64 = 32 << 10;
 
 /// Syncs that have to be seen before a place is judged: the first one may fall anywhere.
 const SYNCS_MIN: u64 = 2;
 
-/// Places that are being judged, at most; one that was left alone for longest is forgotten.
+/// Places that are being judged, at most; the place left alone for longest is forgotten.
 const JUDGED_MAX: usize = 64;
 
-/// What is known of the places of one file.
+/// State of the places of one file.
 #[derive(Debug)]
 pub(super) struct Fresh {
-    /// Where the first place begins; what is before it is of no place.
+    /// Where the first place begins; earlier bytes belong to no place.
     origin: u64,
     place_size: u64,
     /// One bit a place: nothing in it has to be noted by the file system any more.
@@ -45,16 +46,16 @@ struct Use {
     last_sync: u64,
 }
 
-/// What to do beside a write.
+/// Work to do beside a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Advice {
     Nothing,
-    /// Nothing is known of the place that ends there: settle it, unless its end has room without content.
-    /// The beginning would not tell: what was read ahead into memory passes for content.
+    /// Nothing is known of the place that ends there: settle it, unless its end has room without content. The
+    /// beginning would not tell: bytes read ahead into memory pass for content.
     Look {
         end: u64,
     },
-    /// Fill what is left of the place behind the write.
+    /// Fill the rest of the place behind the write.
     Fill(Range<u64>),
 }
 
@@ -171,8 +172,8 @@ mod tests {
         assert!(advice[3..].iter().all(|advice| *advice == Advice::Nothing));
     }
 
-    /// What is written much at a time is not filled, wherever its first sync falls; once it is written a
-    /// little at a time the rest is.
+    /// A place that is written much at a time is not filled, wherever its first sync falls; once it is
+    /// written a little at a time, the rest is filled.
     #[test]
     fn a_place_written_at_once_is_left_as_it_is() {
         for first_sync in 0..27 {

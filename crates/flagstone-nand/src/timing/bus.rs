@@ -1,10 +1,10 @@
 //! A bus that serves one transfer at a time.
 //!
-//! Owns the order of transfers on it. Never knows who uses it.
+//! Owns the order of transfers on a bus. Never knows the users of the bus.
 //!
 //! - **B1** Bookings do not overlap.
-//! - **B2** A transfer is booked into the first gap that holds it: whoever is ready late, because its
-//!   die has other work, keeps nobody from the bus before.
+//! - **B2** A transfer is booked into the first gap that holds it: a transfer that is ready late, because its
+//!   die has other work, does not keep earlier ones from the bus.
 
 use alloc::collections::VecDeque;
 
@@ -44,7 +44,7 @@ impl Bus {
         end_ns
     }
 
-    /// Puts a booking before number `index`, as one with those that it touches.
+    /// Puts a booking before number `index`, merged with the bookings that it touches.
     fn insert(&mut self, index: usize, booking: Booking) {
         let mut joined = booking;
         let next = self.bookings.get(index).copied();

@@ -1,7 +1,7 @@
 //! Hamming code with an overall parity bit (SECDED) over a short byte string.
 //!
 //! Owns the code that guards page metadata where it stands in spare bytes that the device's ECC
-//! does not cover. Never knows what the bytes mean.
+//! does not cover. Never knows the meaning of the bytes.
 //!
 //! C1. Any one flipped bit, in the data or in the code, is corrected.
 //! C2. Any two flipped bits are reported, never "corrected" into other data.
@@ -33,7 +33,7 @@ const fn lanes() -> [u16; DATA_SIZE_MAX] {
     lanes
 }
 
-/// What [`correct`] found.
+/// Verdict of [`correct`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
     /// No bit was wrong.
@@ -52,7 +52,7 @@ const fn low_syndrome(byte: u8) -> u16 {
     odd | pairs << 1 | nibble << 2
 }
 
-/// Of each byte: its low syndrome, and whether it has an odd number of ones.
+/// For each byte: its low syndrome, and whether it has an odd number of ones.
 static SYNDROMES: [(u16, u16); 256] = {
     let mut syndromes = [(0, 0); 256];
     let mut byte = 0;

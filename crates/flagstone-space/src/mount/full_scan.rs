@@ -1,7 +1,8 @@
 //! Mounting without a record: every block is read.
 //!
-//! Owns what can be known without a checkpoint: options from a block summary, the newest version of
-//! each page. Never decides on groups: all that are not proven committed wait for the caller.
+//! Owns the facts that can be known without a checkpoint: options from a block summary, the newest
+//! version of each page. Never decides on groups: all that are not proven committed wait for the
+//! caller.
 
 use alloc::vec::Vec;
 
@@ -75,8 +76,8 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// Counts the appends of every page, as no record says how many were complete: those that stand
-    /// whole, one behind the other.
+    /// Counts the appends of every page that stand whole, one behind the other: no record says how
+    /// many were complete.
     fn count_appends(&mut self) -> Result<(), NandError> {
         if self.space.append_lack(1).is_some() {
             return Ok(());
@@ -94,7 +95,7 @@ impl<D: Nand> Mount<D> {
         Ok(())
     }
 
-    /// What a suspect is kept in memory with has its appends too.
+    /// The image of a suspect in memory gets its appends too.
     fn fold_suspect(&mut self, at: u32, count: u8) -> Result<(), NandError> {
         let space = &mut self.space;
         let Some(suspect) = space.suspects.iter_mut().find(|suspect| suspect.at == at) else {
@@ -130,7 +131,7 @@ impl<D: Nand> Mount<D> {
     }
 }
 
-/// Log pages assumed where no summary says how many: those of the log found, never more than there
+/// Log pages assumed where no summary says how many: the log pages found, never more than there
 /// were, so that no logical page loses its number.
 fn log_pages_found<D: Nand>(flash: &Flash<D>, firsts: &[First]) -> u32 {
     let is_log = |first: &&First| matches!(first, First::Found(meta) if meta.kind == PageKind::Log);

@@ -50,8 +50,8 @@ fn a_mount_writes_nothing() {
     assert_eq!(space.device().operation_count(), before);
 }
 
-/// Goal (rule D10): what a process wrote that was killed, and a mount has read from a cache, is durable
-/// before this session writes anything, so that none of it has to be copied.
+/// Goal (rule D10): writes of a killed process, read by a mount from a cache, are durable before this session
+/// writes anything, so that none of them has to be copied.
 #[test]
 fn a_session_on_a_file_begins_with_a_sync() {
     let mut space = Space::format(file(), &options()).unwrap();
@@ -321,7 +321,7 @@ fn the_device_sees_no_allocation_of_time_from_reads_of_memory() {
     assert!(!space.reserve(LogicalPage(0)));
 }
 
-/// Goal: an erased page is not taken for one that was never written, and that stays so.
+/// Goal: an erased page is never taken for an unwritten page.
 #[test]
 fn a_page_whose_only_version_was_erased_is_lost() {
     let mut space = tiny_space();
@@ -403,7 +403,7 @@ fn a_bad_block_of_the_ring_costs_no_block_of_the_log() {
     }
 }
 
-/// Goal: a page that reads as erased before one that does not is damage, and the later one is found.
+/// Goal: a page that reads as erased before a programmed page is damage, and the later page is found.
 #[test]
 fn an_erased_page_does_not_hide_those_behind_it() {
     let mut space = tiny_space();
@@ -421,9 +421,9 @@ fn an_erased_page_does_not_hide_those_behind_it() {
     assert_eq!(found, [LogicalPage(1), LogicalPage(3)]);
 }
 
-/// Goal: no erase waits for another die while a free block is there whose replacements are complete.
-/// Method: a block is freed by a page that is still on its way to another die; the next block taken is
-/// another one, although that one is less worn.
+/// Goal: no erase waits for another die while a free block is there whose replacements are complete. Method:
+/// a block is freed by a page that is still on its way to another die; the next block taken is another one,
+/// although the freed block is less worn.
 #[test]
 fn a_block_is_taken_that_need_not_wait_for_other_dies() {
     use crate::blocks::Purpose;
@@ -471,8 +471,8 @@ fn a_flag_counts_in_a_copy_that_a_record_still_calls_open() {
 }
 
 /// Goal: the time of collection is work and no wait. Method: a chip of several dies that is written
-/// without a pause, so that collections begin behind writes on every die; the time of all that
-/// collection read, programmed and erased, by the counters, is what it may have taken at most.
+/// without a pause, so that collections begin behind writes on every die; its upper bound is the
+/// time of its reads, programs and erases by the counters.
 #[test]
 fn collection_is_not_charged_for_dies_that_others_keep_busy() {
     let chip = profile("tiny-dies");

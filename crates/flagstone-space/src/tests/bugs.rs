@@ -21,7 +21,7 @@ fn is_found<D: Crashable>(device: &D, bug: SpaceBug, depth: Depth) -> bool {
     })
 }
 
-/// Goal: E1. Method: files in use, which grow: what is new is used before what was.
+/// Goal: E1. Method: files in use, which grow: new blocks are used before old ones.
 #[test]
 fn grown_blocks_that_a_mount_forgets_are_missed() {
     let is_found = |seed| {

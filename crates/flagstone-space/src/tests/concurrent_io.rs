@@ -1,5 +1,5 @@
-//! Goal: reads and syncs beside the space are as good as those that have it, or say that they are
-//! not. Method: a real file; what another thread would do is done between the steps of a ticket.
+//! Goal: reads and syncs beside the space are as good as ordinary ones, or report the opposite.
+//! Method: a real file; the work of another thread is done between the steps of a ticket.
 
 use std::vec::Vec;
 
@@ -121,8 +121,8 @@ fn log_bytes(space: &mut FileSpace, page: u64) -> Vec<u8> {
     out
 }
 
-/// Goal (Z3): a flush beside the space appends what any append does, where it does, and leaves nothing to
-/// sync. Method: the same appends to two files.
+/// Goal (Z3): a flush beside the space appends the same bytes at the same place as any append, and leaves
+/// nothing to sync. Method: the same appends to two files.
 #[test]
 fn a_flush_beside_the_space_appends_what_any_append_does() {
     let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -144,8 +144,8 @@ fn a_flush_beside_the_space_appends_what_any_append_does() {
     assert_eq!(space.bill(), other.bill(), "and what it did is counted");
 }
 
-/// Goal (Z3): a sync of others does not cover what a flush is still programming, nor the flush what others
-/// programmed meanwhile. Method: syncs are counted.
+/// Goal (Z3): a sync of others does not cover the programs of an unfinished flush, nor the flush programs
+/// that others made meanwhile. Method: syncs are counted.
 #[test]
 fn what_is_appended_during_a_sync_of_others_waits_for_its_own() {
     let directory = tempfile::tempdir().unwrap();
@@ -164,8 +164,8 @@ fn what_is_appended_during_a_sync_of_others_waits_for_its_own() {
     assert_eq!(space.device().counters().syncs, syncs + 1, "one page was programmed too late");
 }
 
-/// Goal (Z3, rule D11): a session that ends during a flush is none that left nothing in flight. Method: a
-/// kill between the last record and the end of the flush.
+/// Goal (Z3, rule D11): a session that ends during a flush does not count as closed. Method: a kill between
+/// the last record and the end of the flush.
 #[test]
 fn a_session_is_not_closed_during_a_flush() {
     for is_flushing in [false, true] {

@@ -19,7 +19,7 @@ pub(super) enum Depth {
     Two,
 }
 
-/// One exploration: where it starts, what it does.
+/// One exploration: its start and its steps.
 pub(super) struct Exploration {
     pub(super) seed: u64,
     pub(super) warm_up: usize,
@@ -42,7 +42,7 @@ fn cuts_of<D: Crashable>(pair: &Pair<D>, steps: &[Step]) -> Vec<(u64, Ending)> {
         .collect()
 }
 
-/// Runs steps on a copy until the power goes, mounts what is left and compares.
+/// Runs steps on a copy until the power goes, mounts the remains and compares.
 fn cut_and_recover<D: Crashable>(
     pair: &Pair<D>,
     steps: &[Step],
@@ -138,8 +138,8 @@ fn every_cut_on_every_tiny_profile_recovers() {
     }
 }
 
-/// Goal: what a cut leaves of code words of our own, of their parity and their label, is never taken for
-/// what was programmed. Method: all endings, and a second cut behind each.
+/// Goal: remains of code words of our own, of their parity and their label after a cut are never taken for
+/// programmed content. Method: all endings, and a second cut behind each.
 #[test]
 fn every_cut_under_ecc_of_our_own_recovers() {
     let chip = EccNand::simulated(&profile("tiny-own"), 1).unwrap();
@@ -156,8 +156,8 @@ fn every_cut_on_a_file_recovers() {
     assert!(states > 500, "{states}");
 }
 
-/// Goal: what the host was given back (E3) is never needed, whatever a cut leaves of the discard. Method: a
-/// discard writes zeros, which a cut may leave in any part.
+/// Goal: room given back to the host (E3) is never needed, however a cut ends the discard. Method: a discard
+/// writes zeros, which a cut may leave in any part.
 #[test]
 fn every_cut_on_a_file_that_discards_recovers() {
     let pair = || Pair::format(file(), &options()).discarding();
@@ -169,8 +169,8 @@ fn every_cut_on_a_file_that_discards_recovers() {
     }
 }
 
-/// Goal: what the device was told to forget (E1 to E3) is never needed. Method: a forgotten page
-/// reads as erased at once, so a mount that needs one shows an old version or none.
+/// Goal: pages that the device was told to forget (E1 to E3) are never needed. Method: a forgotten
+/// page reads as erased at once, so a mount that needs one shows an old version or none.
 #[test]
 fn every_cut_on_an_ssd_recovers() {
     let what = Exploration { warm_up: 300, steps: 120, ..SHALLOW };
@@ -196,10 +196,9 @@ fn every_second_cut_recovers() {
     assert!(states > 500, "{states}");
 }
 
-/// Goal: a record that was in flight at one cut and did not read is not believed at a later one,
-/// when it reads (D11). Method: every program of a checkpoint looks complete for a while, then every
-/// operation of what follows is cut, and every one of what follows that; the chip's seed decides
-/// which reads succeed.
+/// Goal: a record that was in flight at one cut and unreadable then is not believed at a later cut, where it
+/// reads (D11). Method: every program of a checkpoint looks complete for a while, then every operation after
+/// it is cut, and every operation after that cut; the chip's seed decides which reads succeed.
 #[test]
 fn a_record_in_flight_at_a_cut_is_not_believed_later() {
     for chip in 0..24 {
@@ -232,9 +231,9 @@ fn cut_at_each(pair: &Pair<SimNand>, seed: u64, depth: u32) {
     }
 }
 
-/// Goal: a page that was in flight at a cut and did not read then does not come back at a later
-/// mount, where it reads (U7). Method: each program of a row of writes looks complete for a while; the
-/// chip's seed decides which reads succeed. What a mount showed is durable after the next write.
+/// Goal: a page that was in flight at a cut and did not read then does not come back at a later mount, where
+/// it reads (U7). Method: each program of a row of writes looks complete for a while; the chip's seed decides
+/// which reads succeed. Content that a mount showed is durable after the next write.
 #[test]
 fn a_page_not_seen_after_a_cut_never_comes_back() {
     let write = |page| Step::Write { page, cold: false };

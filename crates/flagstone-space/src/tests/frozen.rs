@@ -1,4 +1,4 @@
-//! Frozen mappings: what they show whatever happens, and what they cost.
+//! Frozen mappings: their content after every event, and their cost.
 
 use std::vec::Vec;
 
@@ -11,7 +11,7 @@ use super::harness::{
 use super::protected::Protectable;
 use crate::{FROZEN_MAX, LogicalPage, Lsn, NoOwner, Space, SpaceError, SpaceOptions, WriteTag};
 
-/// Pages that are written: with what frozen mappings keep they leave room.
+/// Pages that are written: beside the units that frozen mappings keep they leave room.
 const PAGES: u32 = 16;
 
 const SHALLOW: Exploration = Exploration { seed: 3, warm_up: 200, steps: 60, depth: Depth::One };
@@ -57,7 +57,7 @@ fn every_second_cut_with_frozen_mappings_recovers() {
     }
 }
 
-/// Goal: the exploration sees what it is there for.
+/// Goal: the exploration finds the bugs that it is there for.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn planted_bugs_of_frozen_mappings_are_found() {
@@ -118,7 +118,7 @@ fn a_device_that_a_frozen_mapping_fills_is_freed_by_its_end() {
     assert_eq!(space.taken_pages(), live);
 }
 
-/// Goal: limits are told, and what was refused leaves nothing behind.
+/// Goal: limits are told, and a refused request leaves nothing behind.
 #[test]
 fn labels_and_numbers_have_limits() {
     let mut space = filled(2);
@@ -154,7 +154,7 @@ fn labels_and_numbers_have_limits() {
 }
 
 /// Goal: mappings of several pages, with a directory of their own. Method: a chip of many small pages; of the
-/// frozen one only what moves is written again.
+/// frozen one, only pages with moved units are written again.
 #[test]
 fn a_large_frozen_mapping_is_written_once() {
     let profile = profile("tiny").with_block_count(600).unwrap();
@@ -269,7 +269,7 @@ fn every_cut_after_a_group_outlived_a_frozen_mapping_recovers() {
 #[test]
 fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
     let mut space = Space::format(Protectable::new(false), &options()).unwrap();
-    // What stands beside them is written anew, or collection would leave them alone.
+    // Their neighbours are written anew, or collection would leave them alone.
     for page in 0..PAGES {
         [page, PAGES, PAGES].into_iter().for_each(|page| write(&mut space, page, 1).unwrap());
     }
@@ -287,7 +287,7 @@ fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
             Ok(()) => {}
             Err(SpaceError::NoRoom) => {
                 refused += u32::from(is_dirty);
-                // The host is asked again once somebody was told (H3).
+                // The host is asked again once a caller was told (H3).
                 space.retry_growth();
                 space.checkpoint(b"").unwrap();
             }
@@ -304,7 +304,7 @@ fn a_page_of_a_frozen_mapping_that_found_no_room_is_written_later() {
     assert!(refused > 3, "{refused} of {dirty}");
 }
 
-/// Goal: what is frozen twice with nothing between is there twice.
+/// Goal: a mapping that is frozen twice with nothing between is there twice.
 #[test]
 fn mappings_that_are_the_same_are_two() {
     let mut space = filled(0);

@@ -1,4 +1,4 @@
-//! Files that grow: whatever a cut leaves of a growth, nothing that counted is missed.
+//! Files that grow: however a cut ends a growth, nothing that counted is missed.
 
 use std::vec;
 use std::vec::Vec;
@@ -152,7 +152,7 @@ fn a_host_without_room_is_a_full_device() {
     assert!(!space.can_grow());
     assert!(space.present_blocks() > BLOCKS && space.present_blocks() <= BLOCKS + 6);
     reads_back(&mut space, 0..count);
-    // What is trimmed is room again, and whoever asks again gets more when there is more.
+    // Trimmed pages are room again, and a later request gets more when there is more.
     space.trim(LogicalPage(0), None).unwrap();
     write(&mut space, 0, 0).unwrap();
     let (mut space, _) = Space::mount(space.into_device()).unwrap();
@@ -165,7 +165,7 @@ fn a_host_without_room_is_a_full_device() {
 }
 
 /// Goal: a file that was cut short is refused. Method: after a checkpoint a grown file loses its end, first
-/// half a block of it, then more; what lies behind the last whole block is nothing to miss.
+/// half a block of it, then more; the bytes behind the last whole block are no loss.
 #[test]
 fn a_grown_file_that_was_cut_short_is_refused() {
     let (device, options) = growing_file(BLOCKS, 120);
@@ -197,8 +197,8 @@ fn a_grown_file_that_was_cut_short_is_refused() {
     reads_back(&mut space, 0..end);
 }
 
-/// Goal: without any record all pages are found, those of grown blocks too. Method: the ring's blocks are
-/// written over.
+/// Goal: without any record all pages are found, in grown blocks too. Method: the ring's blocks are written
+/// over.
 #[test]
 fn a_grown_file_without_a_record_is_scanned() {
     let (device, options) = growing_file(BLOCKS, 120);
@@ -221,7 +221,7 @@ fn a_grown_file_without_a_record_is_scanned() {
     reads_back(&mut space, 0..end);
 }
 
-/// Goal: what could be there costs little. Method: an empty space of the highest limit.
+/// Goal: blocks that could exist cost little. Method: an empty space of the highest limit.
 #[test]
 fn a_high_limit_takes_little_memory() {
     let mut profile = flagstone_nand::Profile::named("segment-file").unwrap();
@@ -262,7 +262,7 @@ fn a_file_grows_in_few_steps() {
     }
     assert!(present > 250 && present < 400, "{present}");
     assert!((10..40).contains(&steps), "{steps}");
-    // Live pages and what is never given to users take most of it.
+    // Live pages and reserves take most of it.
     let live = space.live_pages() / space.layout().units_per_block;
     assert!(present * 10 < live * 16 + 10 * 24, "{present} blocks for {live}");
 }
@@ -284,8 +284,8 @@ fn blocks_that_were_never_used_wait_for_no_sync() {
     reads_back(&mut space, 0..500);
 }
 
-/// Goal (E6): the log takes more of what is there where it fills what it has, and not beside data alone; what is
-/// live keeps its room, and a mount keeps the log. Method: a file that holds pages, then log.
+/// Goal (E6): the log takes more blocks where it fills its own, and not because data grow; live pages keep
+/// their room, and a mount keeps the log. Method: a file that holds pages, then log.
 #[test]
 fn the_log_takes_more_where_it_fills_what_it_has() {
     let (device, options) = growing_file(BLOCKS, 800);

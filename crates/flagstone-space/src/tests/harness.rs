@@ -49,7 +49,7 @@ pub(super) fn file() -> SegmentFile<SimStorage> {
     SegmentFile::create(storage, &profile).unwrap()
 }
 
-/// The same as a file that grows from `blocks` blocks to `limit`, with what it is formatted with.
+/// The same as a file that grows from `blocks` blocks to `limit`, with the options for its format.
 pub(super) fn growing_file(blocks: u32, limit: u32) -> (SegmentFile<SimStorage>, SpaceOptions) {
     let mut profile = profile("segment-file");
     profile.geometry.page_size = 512;
@@ -187,7 +187,7 @@ struct Group {
     pages: BTreeMap<u32, (u64, Version)>,
 }
 
-/// What a frozen mapping shows.
+/// Content of a frozen mapping.
 #[derive(Clone, Debug)]
 struct Kept {
     label: Vec<u8>,
@@ -197,12 +197,12 @@ struct Kept {
 /// Mappings that are frozen at a time.
 const KEPT_MAX: usize = 2;
 
-/// What a space must hold.
+/// Content that a space must have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     /// Stamps that a mount may show, oldest first; the last is the valid one. `None` = unmapped.
     allowed: BTreeMap<u32, Vec<Option<u64>>>,
-    /// Stamps since the last checkpoint: what a mount may show of a forgotten page.
+    /// Stamps since the last checkpoint: versions that a mount may show of a forgotten page.
     recent: BTreeMap<u32, Vec<Option<u64>>>,
     versions: BTreeMap<u32, Version>,
     groups: [Option<Group>; 2],
@@ -214,7 +214,7 @@ pub(super) struct Model {
     stamp: u64,
     /// Append slots of every page.
     pub(super) slots: u8,
-    /// Stamps of small changes: what they changed the first bytes of.
+    /// Stamps of small changes, each with the stamp whose first bytes it changed.
     bases: BTreeMap<u64, u64>,
     /// Appends since the last checkpoint: a mount may show the page without them.
     loose: BTreeSet<u64>,
@@ -227,8 +227,8 @@ pub(super) struct Model {
     discards: bool,
     /// Mappings are frozen.
     pub(super) freezes: bool,
-    /// Those that are there for sure, oldest first; one that a cut may have kept from being frozen, or given
-    /// up.
+    /// Frozen mappings that are there for sure, oldest first; then one that a cut may have kept
+    /// from being frozen or given up.
     frozen: Vec<Kept>,
     frozen_perhaps: Option<Kept>,
     /// The last mount has shown it: it is there once the session has begun.
@@ -302,7 +302,7 @@ impl<D: Crashable> Pair<D> {
         self.space.payload_size_with(self.model.slots)
     }
 
-    /// Does a step to both; on an error the model holds what a mount may show.
+    /// Does a step to both; on an error the model holds the states that a mount may show.
     pub(super) fn apply(&mut self, step: Step) -> Result<(), SpaceError> {
         match step {
             Step::Write { page, cold } => self.write(page, cold)?,
@@ -359,7 +359,7 @@ impl<D: Crashable> Pair<D> {
         let Some(old_stamp) = self.model.valid(page) else { return self.write(page, false) };
         let mut old = Vec::new();
         let info = match self.space.read(LogicalPage(page), &mut old) {
-            // What a trim left behind is not there for sure.
+            // The remains of a trim are not there for sure.
             Err(SpaceError::Unmapped(_) | SpaceError::Corrupt { .. }) => return Ok(()),
             info => info?,
         };
@@ -487,7 +487,7 @@ impl<D: Crashable> Pair<D> {
             match self.space.read(LogicalPage(*page), &mut bytes) {
                 Ok(_) => drop(pages.insert(*page, Some(bytes))),
                 Err(SpaceError::Unmapped(_)) => drop(pages.insert(*page, None)),
-                // What a trim left behind may be half erased.
+                // The remains of a trim may be half erased.
                 Err(SpaceError::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -507,7 +507,7 @@ impl<D: Crashable> Pair<D> {
         Ok(())
     }
 
-    /// Compares what frozen mappings show with the model.
+    /// Compares the content of frozen mappings with the model.
     fn check_frozen(&mut self) {
         let found = self.space.frozen();
         let is_there = |kept: &Kept| found.iter().any(|(_, label)| *label == kept.label);
@@ -640,7 +640,7 @@ impl<D: Crashable> Pair<D> {
                     self.model.versions.remove(&page);
                     None
                 }
-                // What a trim left behind may be half erased; it is trimmed again.
+                // The remains of a trim may be half erased; the page is trimmed again.
                 Err(SpaceError::Corrupt { .. }) if allowed.contains(&None) => {
                     self.space.trim(LogicalPage(page), None).unwrap();
                     None
@@ -654,7 +654,7 @@ impl<D: Crashable> Pair<D> {
                 Sight::AfterMount => {
                     assert!(allowed.contains(&seen), "page {page}: {seen:?} not in {allowed:?}");
                     self.model.may(page, seen);
-                    // What the mount counted counts for good, once the session has begun.
+                    // Changes that the mount counted count for good, once the session has begun.
                     seen.map(|stamp| self.model.loose.remove(&stamp));
                     self.model.fresh = true;
                 }
@@ -673,7 +673,7 @@ pub(super) enum Sight {
 }
 
 impl Model {
-    /// The script that goes with it.
+    /// The script that goes with this exploration.
     pub(super) fn script(&self, seed: u64, length: usize, pages: u32) -> Vec<Step> {
         match (self.freezes, self.slots) {
             (true, _) => script_of_freezes(seed, length, pages),
@@ -724,14 +724,14 @@ impl Model {
         }
     }
 
-    /// A frozen mapping that the mount has shown is there for good, one that it has not is gone.
+    /// A frozen mapping that the mount has shown is there for good; any other is gone.
     fn settle_frozen(&mut self) {
         let perhaps = self.frozen_perhaps.take().filter(|_| self.has_shown);
         self.frozen.extend(perhaps);
         self.frozen.sort_by(|one, other| one.label.cmp(&other.label));
     }
 
-    /// A write of the session is complete: what the mount showed is durable.
+    /// A write of the session is complete: the content that the mount showed is durable.
     fn began(&mut self) {
         self.settle_frozen();
         if self.fresh && !self.lazy {

@@ -98,15 +98,16 @@ fn a_mount_finds_as_many_free_blocks_as_there_were() {
     }
     let mut draw = Draw(1);
     for round in 0..4000 {
-        // Some are overwritten more often than others, so that collection moves what stays.
+        // Some are overwritten more often than others, so that collection moves the pages that
+        // stay.
         let page = draw.below(pages.into()).min(draw.below(pages.into()));
         write(&mut space, page as u32, round).unwrap();
         if round % 20 == 0 {
             let free_count = space.blocks.free_count();
             let mounted = Space::mount(space.device().clone()).unwrap().0;
             let found = mounted.blocks.free_count();
-            // What may have been in flight keeps older versions until it is copied, and of each block
-            // that was open it cannot be told whether its pages were moved there or away.
+            // A version that may have been in flight keeps older ones until it is copied, and no mount can
+            // tell whether the pages of an open block were moved there or away.
             let fallbacks = mounted.suspects.iter().map(|suspect| suspect.fallbacks.len());
             let kept = fallbacks.sum::<usize>() + Stream::ALL.len();
             assert!(found + kept as u32 >= free_count, "write {round}: {found} of {free_count}");
@@ -263,8 +264,8 @@ fn a_page_that_needs_many_corrections_is_rewritten_elsewhere() {
     assert_eq!(value(&mut space, 0).unwrap(), 7);
 }
 
-/// Goal: a page of the mapping that decays is rewritten while it can still be read. Method: one that holds
-/// nothing but cold pages needs corrections at a mount; the session writes pages of another one.
+/// Goal: a page of the mapping that decays is rewritten while it can still be read. Method: a mapping page of
+/// cold pages alone needs corrections at a mount; the session writes pages of another one.
 #[test]
 fn a_page_of_the_mapping_that_needs_many_corrections_is_rewritten_elsewhere() {
     let profile = profile("tiny").with_block_count(80).unwrap();
@@ -289,7 +290,7 @@ fn a_page_of_the_mapping_that_needs_many_corrections_is_rewritten_elsewhere() {
     assert_eq!(value(&mut space, cold).unwrap(), cold);
 }
 
-/// Goal: when numbers end, writes say so, and what is stored stays. Method: a space near their end.
+/// Goal: when numbers end, writes say so, and stored pages stay. Method: a space near their end.
 #[test]
 fn numbers_that_are_used_up_end_writes_alone() {
     let mut space = Space::format(sim(&profile("tiny")), &options()).unwrap();
@@ -486,8 +487,8 @@ proptest! {
     }
 }
 
-/// Goal (M2): a page that does not read is damaged, whatever its metadata say of slots. Method: metadata that fit
-/// the page's bytes, and code words that do not read, each in turn.
+/// Goal (M2): a page that does not read is damaged, even if its metadata claim slots. Method: metadata that
+/// fit the page's bytes, and code words that do not read, each in turn.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn a_damaged_page_that_claims_slots_is_reported() {
@@ -526,8 +527,8 @@ fn a_damaged_page_that_claims_slots_is_reported() {
     }
 }
 
-/// Goal (D5): what a record says of open groups is doubted: no unit stands on a summary, or inside another one. Method: a
-/// checkpoint of a session that believes it, which names every page of a closed block.
+/// Goal (D5): a record's list of open groups is doubted: no unit stands on a summary, or inside another one.
+/// Method: a checkpoint of a session that believes it, which names every page of a closed block.
 #[test]
 fn a_group_page_where_no_unit_stands_is_refused() {
     for name in ["tiny", "tiny-mlc", "tiny-nop1"] {

@@ -1,4 +1,4 @@
-//! Goal: numbers, counts and places of log pages are what they say. Method: single appends against counts kept here;
+//! Goal: numbers, counts and places of log pages are right. Method: single appends against counts kept here;
 //! a host that has no room for some pages.
 
 use std::vec::Vec;

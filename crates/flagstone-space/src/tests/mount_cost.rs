@@ -1,5 +1,5 @@
-//! Goal: what a mount of a file reads does not grow with the free space, however it was used.
-//! Method: the reads of a mount are compared with what the session before it knows of its blocks.
+//! Goal: the reads of a mount of a file do not grow with the free space, however it was used.
+//! Method: the reads of a mount are compared with the block counts of the session before it.
 
 use std::vec::Vec;
 
@@ -61,8 +61,8 @@ fn use_up(space: &mut Space<File>) {
     space.checkpoint(b"").unwrap();
 }
 
-/// Pages a mount may read of the anchors: those programmed in the ring and the one behind them, the
-/// pages of the record once more.
+/// Pages a mount may read of the anchors: the programmed pages of the ring and the one behind them,
+/// the pages of the record once more.
 fn anchor_pages(space: &Space<File>) -> u32 {
     let pages_per_block = space.layout().geometry.pages_per_block;
     let used = |half: &crate::ring::RingHalf| {

@@ -1,5 +1,5 @@
-//! Goal: a chip whose write protection is on loses no block to it. Method: a simulated chip that answers as Linux
-//! does then: programs and erases end as on a worn block, and a mark says what is the matter.
+//! Goal: a chip whose write protection is on loses no block to it. Method: a simulated chip that answers as
+//! Linux does then: programs and erases end as on a worn block, and a mark reports the write protection.
 
 use std::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::{LogicalPage, Lsn, NoOwner, Space, SpaceError, WriteTag};
 pub(super) struct Protectable {
     chip: SimNand,
     is_protected: bool,
-    /// What was given back to the host is gone: no block has room.
+    /// Room given back to the host is gone: no block has any.
     pub(super) is_full: bool,
     /// Pages that the host has no room for, and whether that goes for all.
     pub(super) full_pages: Vec<PhysicalPage>,

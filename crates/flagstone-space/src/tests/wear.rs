@@ -1,4 +1,4 @@
-//! Wear: how evenly erases are spread, and what levelling adds to them.
+//! Wear: how evenly erases are spread, and how many levelling adds.
 
 use std::vec;
 use std::vec::Vec;
@@ -12,12 +12,12 @@ use crate::{BlockState, Cause, LogicalPage, Lsn, NoOwner, Space, SpaceOptions, W
 /// Pages that blocks are erased for, of which levelling may take one.
 const SHARE: u32 = 64;
 
-/// What a chip is made to do.
+/// Load of a chip.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     /// Percent of the pages that may be live and are.
     fill: u32,
-    /// Percent of those that are written once.
+    /// Percent of the pages that are written once.
     cold: u32,
     /// Log pages for each page that is written.
     log: u32,
@@ -69,7 +69,7 @@ fn overwritten(chip: &Profile, load: Load, static_wear: Option<u32>) -> Space<Si
     space
 }
 
-/// What the block table counts on the way is what there is.
+/// The running counts of the block table are right.
 fn check_counts(space: &Space<SimNand>) {
     let report = space.block_report();
     for state in [BlockState::Free, BlockState::Open, BlockState::Closed, BlockState::Log] {
@@ -89,9 +89,9 @@ fn wear_of(space: &Space<SimNand>) -> (u32, u64) {
     (share as u32, levelled * 10_000 / programs)
 }
 
-/// Goal: after ten overwrites no block saw more than half as many erases again as the mean, whatever
-/// part of the data stays, where levelling is paid out of one page in 64. Method: chips of three shapes,
-/// under a log and without one, evenly and unevenly written; every case is counted.
+/// Goal: after ten overwrites no block saw more than half as many erases again as the mean, for any share of
+/// data that stays, where levelling is paid out of one page in 64. Method: chips of three shapes, under a log
+/// and without one, evenly and unevenly written; every case is counted.
 #[test]
 fn ten_overwrites_wear_no_block_much_more_than_the_mean() {
     let load = |fill, cold, log, skew| Load { fill, cold, log, skew };
@@ -204,7 +204,7 @@ fn short_sessions_level_wear_too() {
     );
 }
 
-/// Goal: levelling moves what stays, not what was written a moment ago or tells where pages are.
+/// Goal: levelling moves pages that stay, not recent writes or pages of the mapping.
 #[test]
 fn a_block_with_pages_of_the_mapping_does_not_rest() {
     let [chip, ..] = chips();

@@ -66,8 +66,8 @@ fn parity_is_that_of_linux() {
     }
 }
 
-/// `bch4_polynomial` and `bch8_polynomial` of drivers/mtd/nand/raw/omap2.c: what turns the parity of 512
-/// bytes of `0xFF` into `0xFF`.
+/// `bch4_polynomial` and `bch8_polynomial` of drivers/mtd/nand/raw/omap2.c: the bytes that turn the parity of
+/// 512 bytes of `0xFF` into `0xFF`.
 #[test]
 fn parity_of_an_erased_step_is_that_of_the_omap_driver() {
     const BCH4: [u8; 7] = [0x28, 0x13, 0xcc, 0x39, 0x96, 0xac, 0x7f];
