@@ -1,9 +1,9 @@
 //! Operations of transactions.
 
-use flagstone::parts::{self, LockMode, LockOn, Node};
 use flagstone::{
     AppendScheme, Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid,
 };
+use flagstone_engine::parts::{self, LockMode, LockOn, Node};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;

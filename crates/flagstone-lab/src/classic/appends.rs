@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use flagstone::AppendScheme;
-use flagstone::parts::Node;
+use flagstone_engine::parts::Node;
 use flagstone_nand::Nand;
 use flagstone_space::WriteTag;
 use flagstone_space::runs::{self, ChangeForm};

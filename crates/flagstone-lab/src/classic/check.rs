@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::parts::Node;
 use flagstone::{EngineError, Step};
+use flagstone_engine::parts::Node;
 use flagstone_nand::Nand;
 use flagstone_space::LogicalPage;
 

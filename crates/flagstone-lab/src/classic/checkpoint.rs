@@ -18,7 +18,7 @@
 //! analysis there.
 
 use flagstone::Xid;
-use flagstone::parts::LogPlace;
+use flagstone_engine::parts::LogPlace;
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Mistake;

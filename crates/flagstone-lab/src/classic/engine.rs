@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use flagstone::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Node, Reads};
-use flagstone::parts::{LockAnswer, LockMode, LockOn, Locks};
 use flagstone::{AppendScheme, Table, Xid};
 use flagstone::{Durability, EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Wait};
+use flagstone_engine::parts::{self, LogFlush, LogPlace, LogShape, LogTail, Node, Reads};
+use flagstone_engine::parts::{LockAnswer, LockMode, LockOn, Locks};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::appends::{Learned, Room};

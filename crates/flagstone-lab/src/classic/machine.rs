@@ -3,8 +3,8 @@
 //! Owns the two latches (space before engine, never held across a call from outside) and the order
 //! of device operations. Adds no rule of its own but A1's: a page is written once its LSN is durable.
 
-use flagstone::parts::LogShape;
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
+use flagstone_engine::parts::LogShape;
 use flagstone_nand::Nand;
 use flagstone_space::{LogicalPage, Lsn, NoOwner, Space, SpaceError};
 use parking_lot::{Mutex, MutexGuard};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::parts::{self, Cell, Node};
+use flagstone_engine::parts::{self, Cell, Node};
 use flagstone_space::LogicalPage;
 
 use super::record::{Edit, OwnCell, Part};

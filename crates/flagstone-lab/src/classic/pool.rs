@@ -11,7 +11,7 @@
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
 use std::collections::HashMap;
 
-use flagstone::parts::Node;
+use flagstone_engine::parts::Node;
 
 use super::appends::Changes;
 

@@ -13,8 +13,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::parts::{self, LogEnd, LogScan, LogShape, LogTail};
 use flagstone::{Corruption, EngineError, OpenError, RecoveryReport, Xid};
+use flagstone_engine::parts::{self, LogEnd, LogScan, LogShape, LogTail};
 use flagstone_nand::{CellMode, Nand};
 use flagstone_space::{
     LogRead, LogicalPage, Lsn, MountError, MountReport, NoOwner, Space, SpaceOptions,

@@ -9,8 +9,8 @@
 //! free     leaf ─▶ Fences(neighbour) Children(parent) Free(leaf)
 //! ```
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Step, Stop, Wait, Xid};
+use flagstone_engine::parts::{self, Node};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;

@@ -63,8 +63,8 @@ impl Long {
 
 impl Engine {
     fn chunk_size(&self) -> usize {
-        let key_size_max = flagstone::parts::key_size_max(self.page_size);
-        flagstone::parts::value_size_max(self.page_size, key_size_max)
+        let key_size_max = flagstone_engine::parts::key_size_max(self.page_size);
+        flagstone_engine::parts::value_size_max(self.page_size, key_size_max)
     }
 
     /// Bytes of the longest value: a quarter of the memory, since it is put together there.

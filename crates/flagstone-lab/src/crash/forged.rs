@@ -3,7 +3,7 @@
 //! Owns the drawing of changes and their sealing. Never decides what is right: any answer but a
 //! panic or an endless loop is.
 
-use flagstone::parts::reseal_log;
+use flagstone_engine::parts::reseal_log;
 use flagstone_nand::{Nand as _, PageContent, PhysicalPage, SimNand};
 use flagstone_space::forge::reseal;
 use rand_pcg::Pcg64Mcg;

@@ -7,8 +7,9 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use flagstone::{
     AbsentLeaf, Budget, Collection, CommitBy, FrameKind, MergeTo, OpenError, Options, OptionsError,
-    RelocationFolding, Replacement, SuperGroup, Victim, WriteCount, parts,
+    RelocationFolding, Replacement, SuperGroup, Victim, WriteCount,
 };
+use flagstone_engine::parts;
 use flagstone_nand::{Profile, ProfileError, SegmentFile, SimNand, SimStorage};
 
 use super::explore::{Limits, Scenario, Tally, explore};

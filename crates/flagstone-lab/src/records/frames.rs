@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Fetch, Fetched, Step, Stop, Wait, Xid};
+use flagstone_engine::parts::{self, Node};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::engine::{CATALOG, CATALOG_ROOT, Checkpoint, Engine};

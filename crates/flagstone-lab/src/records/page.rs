@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flagstone::Xid;
-use flagstone::parts::Node;
+use flagstone_engine::parts::Node;
 use flagstone_space::Lsn;
 
 use crate::classic::page::{self, Edited};
@@ -291,7 +291,7 @@ pub(super) fn listed(content: &[u8], node_size: usize) -> Option<Vec<Listed>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flagstone::parts;
+    use flagstone_engine::parts;
 
     const SIZE: usize = 512;
 

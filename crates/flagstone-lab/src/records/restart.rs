@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, RecoveryReport, Xid};
+use flagstone_engine::parts::{self, Node};
 use flagstone_nand::Nand;
 use flagstone_opponents::shadow::records::{Batch, RecordStore};
 use flagstone_space::{GroupId, LogicalPage, Lsn};

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use flagstone::parts::{self, Node};
 use flagstone::{EngineError, Step, Stop, Wait, Xid};
+use flagstone_engine::parts::{self, Node};
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::engine::Engine;

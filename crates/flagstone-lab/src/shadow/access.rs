@@ -1,7 +1,7 @@
 //! Operations of transactions.
 
-use flagstone::parts::{self, LockMode};
 use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
+use flagstone_engine::parts::{self, LockMode};
 use flagstone_space::LogicalPage;
 
 use super::engine::{CATALOG, Engine, TABLES};

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use flagstone::parts::{self, LockAnswer, LockMode, LockOn, Locks, Reads};
 use flagstone::{EngineError, EngineStats, Fetch, Fetched, Memory, Step, Stop, Table, Wait, Xid};
+use flagstone_engine::parts::{self, LockAnswer, LockMode, LockOn, Locks, Reads};
 use flagstone_space::{GroupId, LogicalPage, Lsn};
 
 use super::Config;

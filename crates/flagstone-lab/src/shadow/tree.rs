@@ -3,8 +3,8 @@
 //! A leaf is split as soon as an entry does not fit (eager). It stays when its last entry goes: its
 //! lock guards the range. The root of a tree never moves: when it splits, its content moves down.
 
-use flagstone::parts::{self, LockMode, Node};
 use flagstone::{EngineError, Step, Stop, Xid};
+use flagstone_engine::parts::{self, LockMode, Node};
 use flagstone_space::LogicalPage;
 
 use super::engine::Engine;

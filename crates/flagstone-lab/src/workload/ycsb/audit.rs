@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use flagstone::parts;
+use flagstone_engine::parts;
 use thiserror::Error;
 
 use super::client::{Client, Request};

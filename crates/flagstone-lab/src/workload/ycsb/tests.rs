@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use flagstone::parts;
+use flagstone_engine::parts;
 
 use super::audit::Audit;
 use super::client::Request;
