@@ -11,6 +11,7 @@
 //! | run operations on the calling thread | [`Runtime::put`], [`Runtime::read`], [`Runtime::commit`] |
 //! | drive the engine by a clock of one's own | [`Runtime::engine`], [`Step`], [`Runtime::work_begin`], [`Runtime::flush_begin`] |
 //! | read a database that does not open | [`salvage`] |
+//! | build another engine on the same locks, log framing and nodes | [`lock`], [`log`], [`node`], [`Reads`] |
 #![warn(missing_docs)]
 
 mod appends;
@@ -18,13 +19,10 @@ mod bugs;
 mod delta;
 mod engine;
 mod error;
-#[cfg_attr(not(test), expect(dead_code, reason = "page locks and wait edges are for comparisons"))]
-mod lock;
-mod log;
-mod node;
+pub mod lock;
+pub mod log;
+pub mod node;
 mod options;
-#[cfg(feature = "parts")]
-pub mod parts;
 mod runtime;
 pub mod salvage;
 mod sync;
@@ -35,8 +33,8 @@ pub use appends::{AppendScheme, Appends, BadScheme};
 pub use bugs::SeededBug;
 pub use engine::{
     CATALOG, Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, LeafRows, LeafValue,
-    Memory, Read, ReadNumber, Row, RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop, Table,
-    Ticket, Wait, successor,
+    Memory, Read, ReadNumber, Reads, Row, RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop,
+    Table, Ticket, Wait, successor,
 };
 pub use error::{Corruption, DecodeError, EngineError, IndexFault, OpenError, RowPart};
 pub use lock::Xid;
@@ -48,5 +46,5 @@ pub use options::{
 pub use runtime::{
     Allowance, AtLimit, CheckFault, CheckReport, Flush, Meter, REGION_APPENDS, REGION_SYSTEM,
     REGION_TABLES, REGION_VALUES, Reader, RecoveryReport, Runtime, SpaceGuard, WearBudget,
-    WearStatus, Work,
+    WearStatus, Work, space_options,
 };

@@ -46,7 +46,7 @@ pub struct Xid(pub u64);
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// Any number of holders, none of them exclusive.
     Shared,
     /// One holder.
@@ -63,7 +63,7 @@ impl Mode {
 
 /// What a lock is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target<'a> {
+pub enum Target<'a> {
     /// One key of a tree, whether it exists or not.
     Record {
         /// Tree of the key.
@@ -97,7 +97,7 @@ impl Target<'_> {
 /// Answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum LockOutcome {
+pub enum LockOutcome {
     /// The lock is held.
     Granted,
     /// The request is queued. A later release or cancellation names the transaction when it is let
@@ -173,7 +173,7 @@ const JOINED_MIN: usize = if cfg!(test) { 2 } else { 16 };
 
 /// All locks of a database.
 #[derive(Debug)]
-pub(crate) struct LockTable {
+pub struct LockTable {
     /// Bytes of record locks above which a transaction gets intervals (I7).
     points_size_max: usize,
     records: Records,
@@ -183,6 +183,13 @@ pub(crate) struct LockTable {
     spare: Vec<Owned>,
     missed: Vec<Xid>,
     requests: u64,
+}
+
+impl Default for LockTable {
+    /// A table whose record locks never become intervals.
+    fn default() -> Self {
+        Self::within(usize::MAX)
+    }
 }
 
 impl LockTable {
@@ -205,7 +212,7 @@ impl LockTable {
     ///
     /// A held lock at least as strong answers `Granted`. A transaction that asks for something else
     /// while a request of its own is queued gives the queued one up.
-    pub(crate) fn acquire(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> LockOutcome {
+    pub fn acquire(&mut self, xid: Xid, target: Target<'_>, mode: Mode) -> LockOutcome {
         match target {
             Target::Record { tree, key } => self.acquire_point(xid, Space::tree(tree), key, mode),
             Target::Page(page) => {
@@ -221,7 +228,7 @@ impl LockTable {
     /// Ends a transaction: drops its locks and its queued request.
     ///
     /// Returns the transactions whose queued requests are granted by it, in order of service.
-    pub(crate) fn release_all(&mut self, xid: Xid) -> Vec<Xid> {
+    pub fn release_all(&mut self, xid: Xid) -> Vec<Xid> {
         let mut candidates = Vec::new();
         self.withdraw(xid, &mut candidates);
         if let Some(mut owned) = self.owners.remove(&xid) {
@@ -240,7 +247,7 @@ impl LockTable {
     /// Gives up the queued request of a transaction; its locks stay.
     ///
     /// Returns the transactions whose queued requests are granted by it, in order of service.
-    pub(crate) fn cancel_wait(&mut self, xid: Xid) -> Vec<Xid> {
+    pub fn cancel_wait(&mut self, xid: Xid) -> Vec<Xid> {
         let mut candidates = Vec::new();
         self.withdraw(xid, &mut candidates);
         self.drop_idle_trees();
@@ -251,7 +258,7 @@ impl LockTable {
     ///
     /// Called before a new sibling is installed: nobody can hold or want `to` yet. Queued requests
     /// stay with `from`.
-    pub(crate) fn inherit_page(&mut self, from: LogicalPage, to: LogicalPage) {
+    pub fn inherit_page(&mut self, from: LogicalPage, to: LogicalPage) {
         let Some(source) = self.records.find(Space::PAGES, &from.0.to_be_bytes()) else { return };
         let holders = self.records.entry(source).holders.clone();
         if from == to || holders.is_empty() {
@@ -265,6 +272,7 @@ impl LockTable {
     }
 
     /// Whether `xid` has a queued request.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn is_waiting(&self, xid: Xid) -> bool {
         self.waiting.contains_key(&xid)
@@ -276,6 +284,7 @@ impl LockTable {
     }
 
     /// Whether no lock is held and no request queued.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.owners.is_empty() && self.waiting.is_empty()
@@ -283,7 +292,7 @@ impl LockTable {
 
     /// Memory the table takes, for the budget of the engine.
     #[must_use]
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let owned_size =
             |owned: &Owned| 4 * owned.points.capacity() + 8 * owned.interval_trees.len();
         self.records.bytes()

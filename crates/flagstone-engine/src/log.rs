@@ -47,17 +47,19 @@ use flagstone_space::Lsn;
 
 #[cfg(test)]
 pub(crate) use self::codec::Item;
-pub(crate) use self::codec::{Cursor, ItemBuf, Items, RecordFault, put_varint};
-#[cfg(all(feature = "parts", feature = "seeded-bugs"))]
-pub(crate) use self::fragment::reseal_all;
+pub use self::codec::RecordFault;
+pub(crate) use self::codec::{Cursor, ItemBuf, Items, put_varint};
+#[cfg(feature = "seeded-bugs")]
+pub use self::fragment::reseal_all;
 pub(crate) use self::fragment::{HEADER_SIZE, Header as FragmentHeader, parse as parse_fragment};
-pub(crate) use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors, whole_frame};
+pub(crate) use self::reader::whole_frame;
+pub use self::reader::{LogEnd, LogPage, LogReader, ReadStart, Survivors, TailFragment};
 pub(crate) use self::record::{Blob, ClaimedSpan, Install, Record, Separator};
-pub(crate) use self::writer::{Flush, LogWriter};
+pub use self::writer::{Flush, Fragment, LogWriter};
 
 /// How log pages are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogGeometry {
+pub struct LogGeometry {
     slot_size: usize,
     slots_per_page: u16,
 }
@@ -67,7 +69,7 @@ impl LogGeometry {
     ///
     /// `None` when a slot has no room for a payload or a page is too large for the format.
     #[must_use]
-    pub(crate) fn new(slot_size: usize, slots_per_page: u16) -> Option<Self> {
+    pub fn new(slot_size: usize, slots_per_page: u16) -> Option<Self> {
         let page_size = slot_size.checked_mul(usize::from(slots_per_page))?;
         let fits = slot_size > HEADER_SIZE && slots_per_page > 0 && page_size < fragment::SIZE_END;
         fits.then_some(Self { slot_size, slots_per_page })
@@ -75,20 +77,20 @@ impl LogGeometry {
 
     /// Bytes a slot.
     #[must_use]
-    pub(crate) fn slot_size(self) -> usize {
+    pub fn slot_size(self) -> usize {
         self.slot_size
     }
 
     /// Slots a page.
     #[must_use]
-    pub(crate) fn slots_per_page(self) -> u16 {
+    pub fn slots_per_page(self) -> u16 {
         self.slots_per_page
     }
 }
 
 /// A place in the chain of fragments: between two of them, or at an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChainPoint {
+pub struct ChainPoint {
     /// Sequence number of the fragment after the point.
     pub next_sequence: u64,
     /// Epoch of the fragment before the point.
@@ -99,12 +101,12 @@ pub(crate) struct ChainPoint {
 
 impl ChainPoint {
     /// Before the first fragment of a new log.
-    pub(crate) const START: Self = Self { next_sequence: 0, epoch: 0, predecessor: 0 };
+    pub const START: Self = Self { next_sequence: 0, epoch: 0, predecessor: 0 };
 }
 
 /// A place in the log from which it can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LogPosition {
+pub struct LogPosition {
     /// Log page that holds the fragment after the point, or comes before it.
     pub page: u64,
     /// The point in the chain.
@@ -113,7 +115,7 @@ pub(crate) struct LogPosition {
 
 /// The LSN of a record: `epoch << 32 | counter` (rule D3).
 #[must_use]
-pub(crate) fn lsn(epoch: u32, counter: u64) -> Lsn {
+pub fn lsn(epoch: u32, counter: u64) -> Lsn {
     Lsn(u64::from(epoch) << COUNTER_BITS | counter & COUNTER_MASK)
 }
 
@@ -132,7 +134,7 @@ const _: () = assert!((EPOCH_MAX as u64) < 1 << (56 - COUNTER_BITS));
 /// Damage that no power cut explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum LogFault {
+pub enum LogFault {
     /// A fragment proves that the one with this sequence was complete, but that is not readable.
     #[error("log fragment {sequence} is missing before log page {page}")]
     Missing {
@@ -158,7 +160,7 @@ pub(crate) enum LogFault {
 /// What the log's encoding can refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum LogError {
+pub enum LogError {
     /// A record with a good checksum does not decode: another version wrote it, or a bug did.
     #[error("log record {} cannot be decoded: {fault}", lsn.0)]
     Record {

@@ -34,24 +34,27 @@
 mod build;
 mod check;
 mod inner;
-#[cfg(any(feature = "parts", test))]
 mod insert;
 mod layout;
 mod merge;
 #[cfg(test)]
 mod tests;
 mod view;
+mod whole;
 
 use flagstone_space::LogicalPage;
 
-pub(crate) use build::{build_inner, build_leaves, empty_leaf, separator_of};
-pub(crate) use inner::{inner_with, join_inner};
-#[cfg(feature = "parts")]
-pub(crate) use insert::with_inserted;
+pub use build::empty_leaf;
+pub(crate) use build::{build_inner, build_leaves, separator_of};
+pub use inner::inner_with;
+pub(crate) use inner::join_inner;
+pub use insert::with_inserted;
 pub(crate) use merge::{
     MergeRequest, Merged, NoOutline, fold_in_place, merge_leaf, merge_leaf_alone, merge_leaves,
 };
-pub(crate) use view::{NodeView, Shape};
+pub use view::NodeView;
+pub(crate) use view::Shape;
+pub use whole::{inner, leaf};
 
 /// Smallest payload a node may have, in bytes.
 pub(crate) const PAGE_SIZE_MIN: usize = 464;
@@ -67,12 +70,14 @@ const fn quarter(page_size: usize) -> usize {
 }
 
 /// Longest key a page of `page_size` takes, in bytes.
-pub(crate) const fn key_size_max(page_size: usize) -> usize {
+#[must_use]
+pub const fn key_size_max(page_size: usize) -> usize {
     if quarter(page_size) < 1024 { quarter(page_size) } else { 1024 }
 }
 
 /// Longest inline value that a page of `page_size` takes under a key of `key_size`, in bytes.
-pub(crate) const fn value_size_max(page_size: usize, key_size: usize) -> usize {
+#[must_use]
+pub const fn value_size_max(page_size: usize, key_size: usize) -> usize {
     (2 * quarter(page_size)).saturating_sub(key_size)
 }
 
@@ -88,7 +93,7 @@ const _: () = assert!(
 
 /// A value as a leaf holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ValueRef<'a> {
+pub enum ValueRef<'a> {
     /// The bytes themselves.
     Inline(&'a [u8]),
     /// The descriptor of a value that has pages of its own.
@@ -97,10 +102,17 @@ pub(crate) enum ValueRef<'a> {
 
 impl<'a> ValueRef<'a> {
     /// The bytes the leaf holds: value or descriptor.
-    pub(crate) fn bytes(&self) -> &'a [u8] {
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
         match self {
             ValueRef::Inline(bytes) | ValueRef::Ref(bytes) => bytes,
         }
+    }
+
+    /// Whether the bytes describe a value that lies elsewhere.
+    #[must_use]
+    pub fn is_ref(&self) -> bool {
+        matches!(self, Self::Ref(_))
     }
 }
 
@@ -121,17 +133,17 @@ pub(crate) enum FillPolicy {
 
 /// A page that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Built {
+pub struct Built {
     /// Its low fence: the separator that leads to it.
-    pub(crate) low_key: Vec<u8>,
+    pub low_key: Vec<u8>,
     /// Its payload, of the full page size.
-    pub(crate) image: Vec<u8>,
+    pub image: Vec<u8>,
 }
 
 /// What keeps a page from being built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum NodeError {
+pub enum NodeError {
     /// Nodes do not come in this size.
     #[error("no node has a payload of {page_size} bytes")]
     PageSize {
@@ -168,7 +180,7 @@ pub(crate) enum NodeError {
 /// Which check a page failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum NodeFault {
+pub enum NodeFault {
     /// Shorter than a header, or not a size of nodes.
     #[error("not the size of a node")]
     Size,

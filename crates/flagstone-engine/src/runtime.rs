@@ -46,9 +46,7 @@ mod writer;
 
 pub use check::{CheckFault, CheckReport};
 pub use meter::{Meter, SpaceGuard};
-pub use open::RecoveryReport;
-#[cfg(feature = "parts")]
-pub(crate) use open::space_options;
+pub use open::{RecoveryReport, space_options};
 pub use reader::Reader;
 use wear::WearAccount;
 pub use wear::{Allowance, AtLimit, WearBudget, WearStatus};

@@ -29,9 +29,16 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table inside the engine, by its number.
-    pub(crate) const fn of(id: u32) -> Self {
+    /// A table inside the engine, by its number: nobody gave it out, so every engine takes it for its own.
+    #[must_use]
+    pub const fn of(id: u32) -> Self {
         Self { id, owner: None }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(self) -> u32 {
+        self.id
     }
 
     /// The table as `owner` gives it out.

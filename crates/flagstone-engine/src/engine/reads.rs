@@ -24,7 +24,7 @@ struct Outstanding {
 
 /// Reads under way.
 #[derive(Debug, Default)]
-pub(crate) struct Reads(Mutex<UnderWay>);
+pub struct Reads(Mutex<UnderWay>);
 
 #[derive(Debug, Default)]
 struct UnderWay {
@@ -34,7 +34,7 @@ struct UnderWay {
 
 impl Reads {
     /// Notes a read of `page`.
-    pub(crate) fn begin(&self, page: LogicalPage) -> ReadNumber {
+    pub fn begin(&self, page: LogicalPage) -> ReadNumber {
         let mut reads = self.0.lock();
         reads.pages.entry(page).or_default().count += 1;
         let number = reads.next;
@@ -43,7 +43,7 @@ impl Reads {
     }
 
     /// Ends a read of `page`; true when what it brought is stale.
-    pub(crate) fn end(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
+    pub fn end(&mut self, page: LogicalPage, number: ReadNumber) -> bool {
         let pages = &mut self.0.get_mut().pages;
         let Some(read) = pages.get_mut(&page) else { return false };
         let is_stale = number < read.fresh;
@@ -55,7 +55,7 @@ impl Reads {
     }
 
     /// The page changes: reads of it that are under way bring an old version.
-    pub(crate) fn mark_stale(&mut self, page: LogicalPage) {
+    pub fn mark_stale(&mut self, page: LogicalPage) {
         let UnderWay { pages, next } = self.0.get_mut();
         if let Some(read) = pages.get_mut(&page) {
             read.fresh = *next;
@@ -63,16 +63,17 @@ impl Reads {
     }
 }
 
-/// What engines ask that make room before they read.
-#[cfg(feature = "parts")]
+/// What engines ask that make room before they read: those of the lab.
 impl Reads {
     /// Whether the page is being read.
-    pub(crate) fn contains(&self, page: LogicalPage) -> bool {
+    #[must_use]
+    pub fn contains(&self, page: LogicalPage) -> bool {
         self.0.lock().pages.contains_key(&page)
     }
 
     /// Pages being read.
-    pub(crate) fn page_count(&self) -> usize {
+    #[must_use]
+    pub fn page_count(&self) -> usize {
         self.0.lock().pages.len()
     }
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 /// The check that refused the bytes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum RecordFault {
+pub enum RecordFault {
     /// The bytes end before the record does.
     #[error("it is cut short")]
     Truncated,

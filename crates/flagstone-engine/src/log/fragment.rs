@@ -107,8 +107,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Parsed<'_>> {
 
 /// Makes checksum and chain of the fragments in `pages` fit whatever their bytes are, and says which
 /// pages changed: what stands behind the checksums is tested too.
-#[cfg(all(feature = "parts", feature = "seeded-bugs"))]
-pub(crate) fn reseal_all(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize> {
+#[cfg(feature = "seeded-bugs")]
+pub fn reseal_all(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize> {
     let mut places = Vec::new();
     for (index, page) in pages.iter().enumerate() {
         for offset in (0..page.len()).step_by(slot_size.max(1)) {
@@ -137,7 +137,7 @@ pub(crate) fn reseal_all(pages: &mut [&mut [u8]], slot_size: usize) -> Vec<usize
 
 /// Seals one fragment; its predecessor is the one of which `renamed` knows the new checksum. Returns
 /// the checksum before and after.
-#[cfg(all(feature = "parts", feature = "seeded-bugs"))]
+#[cfg(feature = "seeded-bugs")]
 fn reseal(bytes: &mut [u8], renamed: &hashbrown::HashMap<u32, u32>) -> Option<(u32, u32)> {
     let size = u32::from_le_bytes(*bytes.get(10..)?.first_chunk()?) & 0xFF_FFFF;
     let whole = bytes.get_mut(..HEADER_SIZE + size as usize)?;

@@ -23,17 +23,16 @@ use super::{COUNTER_MASK, ChainPoint, LogError, LogFault, LogGeometry, lsn};
 
 /// Where reading starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadStart {
+pub enum ReadStart {
     /// At a known point of the chain.
     Chain(ChainPoint),
     /// At the first fragment that is found, whatever came before it.
-    #[cfg(any(test, feature = "parts"))]
     Anywhere,
 }
 
 /// What a cut may leave of the programs that were in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Survivors {
+pub enum Survivors {
     /// Programs of one block reach flash in order: what comes later proves what comes before.
     Prefix,
     /// Any subset of what was not synced.
@@ -42,7 +41,7 @@ pub(crate) enum Survivors {
 
 /// A page of the log as it was read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogPage<'a> {
+pub struct LogPage<'a> {
     /// Its number.
     pub number: u64,
     /// Whether it is the first of its block.
@@ -64,7 +63,7 @@ enum Above {
 
 /// Where the log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogEnd {
+pub struct LogEnd {
     /// Where the writer of the next epoch continues.
     pub chain: ChainPoint,
     /// Log page of the last fragment; `None` when there is none.
@@ -79,7 +78,7 @@ pub(crate) struct LogEnd {
 
 /// A fragment near the end, which may have been in flight at the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TailFragment {
+pub struct TailFragment {
     /// Log page it was read from.
     pub page: u64,
     /// First slot.
@@ -114,7 +113,7 @@ struct Extent {
 
 /// Puts the log together from its pages.
 #[derive(Debug)]
-pub(crate) struct LogReader {
+pub struct LogReader {
     geometry: LogGeometry,
     survivors: Survivors,
     above: Above,
@@ -148,10 +147,9 @@ enum Fate {
 impl LogReader {
     /// A reader of pages of this geometry.
     #[must_use]
-    pub(crate) fn new(geometry: LogGeometry, start: ReadStart, survivors: Survivors) -> Self {
+    pub fn new(geometry: LogGeometry, start: ReadStart, survivors: Survivors) -> Self {
         let chain = match start {
             ReadStart::Chain(point) => Some(point),
-            #[cfg(any(test, feature = "parts"))]
             ReadStart::Anywhere => None,
         };
         Self {
@@ -178,7 +176,7 @@ impl LogReader {
     /// Slots are used from front to back, and a page is left for good when a cut may have torn one:
     /// nothing after the first slot without a fragment counts. So the inside of a torn fragment is
     /// never taken for a fragment.
-    pub(crate) fn feed(&mut self, page: LogPage<'_>) {
+    pub fn feed(&mut self, page: LogPage<'_>) {
         self.compact();
         self.first_page.get_or_insert(page.number);
         if page.opens_block {
@@ -230,7 +228,7 @@ impl LogReader {
     }
 
     /// Ends reading: what the last flush left is taken as it is. More records may follow from it.
-    pub(crate) fn finish(&mut self) -> LogEnd {
+    pub fn finish(&mut self) -> LogEnd {
         self.compact();
         self.settle();
         self.is_finished = true;
@@ -253,8 +251,8 @@ impl LogReader {
         )
     }
 
-    /// As [`LogReader::next_record`], undecoded.
-    pub(crate) fn next_bytes(&mut self) -> Option<(Lsn, &[u8])> {
+    /// The bytes of the next record that cannot be taken back, with its LSN.
+    pub fn next_bytes(&mut self) -> Option<(Lsn, &[u8])> {
         let extent = self.extents.pop_front()?;
         Some((extent.lsn, self.stream.get(extent.body..extent.end).unwrap_or(&[])))
     }
@@ -263,7 +261,7 @@ impl LogReader {
     ///
     /// They may have been in flight at the cut: reading well once proves nothing, so restart
     /// programs them again on a later page before it relies on them (rule D11).
-    pub(crate) fn tail(&self) -> impl Iterator<Item = &TailFragment> {
+    pub fn tail(&self) -> impl Iterator<Item = &TailFragment> {
         self.held.iter().map(|held| &held.raw)
     }
 

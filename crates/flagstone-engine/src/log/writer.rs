@@ -20,7 +20,7 @@ use super::{ChainPoint, EPOCH_MAX, LogError, LogGeometry, lsn};
 
 /// What one program writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Fragment {
+pub struct Fragment {
     /// Header, payload and 0xFF up to the end of the last slot.
     pub bytes: Vec<u8>,
     /// Slots of the page that it takes.
@@ -35,7 +35,7 @@ pub(crate) struct Fragment {
 /// reader takes fragments in the order of log pages only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) struct Flush {
+pub struct Flush {
     /// The fragments. The first goes into the rest of the current page if it fits there, the
     /// others start pages.
     pub fragments: Vec<Fragment>,
@@ -51,7 +51,7 @@ const SPARE_COUNT_MAX: usize = 4;
 
 /// Encodes records and cuts them into fragments.
 #[derive(Debug)]
-pub(crate) struct LogWriter {
+pub struct LogWriter {
     epoch: u32,
     /// Counter of the last appended record.
     counter: u64,
@@ -77,7 +77,7 @@ impl LogWriter {
     /// # Errors
     ///
     /// `StaleEpoch` when the chain has seen `epoch` or a later one, `EpochRange` past the last one.
-    pub(crate) fn new(epoch: u32, after: ChainPoint, durable: Lsn) -> Result<Self, LogError> {
+    pub fn new(epoch: u32, after: ChainPoint, durable: Lsn) -> Result<Self, LogError> {
         if after != ChainPoint::START && epoch <= after.epoch {
             return Err(LogError::StaleEpoch { epoch, last: after.epoch });
         }
@@ -118,7 +118,7 @@ impl LogWriter {
     }
 
     /// Adds a record that `encode` writes.
-    pub(crate) fn append_with(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Lsn {
+    pub fn append_with(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> Lsn {
         self.counter += 1;
         self.has_appended = true;
         self.scratch.clear();
@@ -137,44 +137,43 @@ impl LogWriter {
 
     /// Restart epoch of the records appended here.
     #[must_use]
-    pub(crate) fn epoch(&self) -> u32 {
+    pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
     /// Counter of the last record appended.
-    #[cfg(feature = "parts")]
-    pub(crate) fn counter(&self) -> u64 {
+    pub fn counter(&self) -> u64 {
         self.counter
     }
 
     /// Whether any record was appended here.
     #[must_use]
-    pub(crate) fn has_appended(&self) -> bool {
+    pub fn has_appended(&self) -> bool {
         self.has_appended
     }
 
     /// Bytes appended and not yet cut.
     #[must_use]
-    pub(crate) fn pending_bytes(&self) -> usize {
+    pub fn pending_bytes(&self) -> usize {
         self.pending.len()
     }
 
     /// The last LSN whose record is on flash with all before it.
     #[must_use]
-    pub(crate) fn durable(&self) -> Lsn {
+    pub fn durable(&self) -> Lsn {
         self.durable
     }
 
     /// The LSN that is durable once everything appended is.
     #[must_use]
-    pub(crate) fn appended(&self) -> Lsn {
+    pub fn appended(&self) -> Lsn {
         let before = self.in_flight.unwrap_or(self.durable);
         if self.counter == 0 { before } else { lsn(self.epoch, self.counter) }
     }
 
     /// Where the next flush continues the chain: a place to read from for a checkpoint.
     #[must_use]
-    pub(crate) fn chain(&self) -> ChainPoint {
+    pub fn chain(&self) -> ChainPoint {
         self.chain
     }
 
@@ -191,7 +190,7 @@ impl LogWriter {
     /// is cut alone.
     ///
     /// `None` when nothing is pending or a flush is in flight.
-    pub(crate) fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
+    pub fn seal(&mut self, geometry: LogGeometry, slots_left: u16) -> Option<Flush> {
         self.seal_first(self.ends.len(), geometry, slots_left)
     }
 
@@ -258,7 +257,7 @@ impl LogWriter {
     /// # Panics
     ///
     /// If `flush` is not the one in flight: something would be acknowledged that is not durable.
-    pub(crate) fn completed(&mut self, flush: Flush) -> Lsn {
+    pub fn completed(&mut self, flush: Flush) -> Lsn {
         assert_eq!(self.in_flight, Some(flush.upto), "only the flush in flight is completed");
         assert!(flush.upto > self.durable, "the durable LSN never goes back");
         self.in_flight = None;

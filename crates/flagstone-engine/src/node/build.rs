@@ -62,7 +62,8 @@ pub(super) fn build_leaf<'a>(
 }
 
 /// A leaf without entries for all keys of a tree: what a root is before it is first written.
-pub(crate) fn empty_leaf(tree: u32, page_size: usize) -> Vec<u8> {
+#[must_use]
+pub fn empty_leaf(tree: u32, page_size: usize) -> Vec<u8> {
     let fill = FillPolicy::Balanced;
     let built = build_leaves(tree, KeyRange::ALL, std::iter::empty(), page_size, fill);
     built.ok().and_then(|pages| pages.into_iter().next()).map(|page| page.image).unwrap_or_default()

@@ -81,7 +81,7 @@ enum Arrival {
 /// # Errors
 ///
 /// `LowUncovered` when no child is left for the low key; `KeyTooLarge`, `PageSize`.
-pub(crate) fn inner_with(
+pub fn inner_with(
     view: &NodeView<'_>,
     puts: &[(&[u8], LogicalPage)],
     deletes: &[&[u8]],

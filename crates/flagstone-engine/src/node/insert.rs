@@ -19,7 +19,8 @@ const _: () = assert!(COUNT_OFFSET < END_OFFSET && END_OFFSET + 2 <= HEADER_SIZE
 
 /// The leaf with an entry put before entry `index`, where it belongs; `None` when a build has to
 /// decide, if only that it does not fit.
-pub(crate) fn with_inserted(
+#[must_use]
+pub fn with_inserted(
     view: &NodeView<'_>,
     index: usize,
     key: &[u8],

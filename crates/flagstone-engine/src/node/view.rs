@@ -32,7 +32,7 @@ impl Shape {
 
 /// A node over the payload of a page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeView<'a> {
+pub struct NodeView<'a> {
     bytes: &'a [u8],
     header: Header,
 }
@@ -54,7 +54,7 @@ impl<'a> NodeView<'a> {
     /// # Errors
     ///
     /// The first check that failed.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, NodeFault> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, NodeFault> {
         let header = check::check_header(bytes)?;
         let view = Self { bytes, header };
         check::check_entries(&view)?;
@@ -63,7 +63,8 @@ impl<'a> NodeView<'a> {
 
     /// Reads bytes that `parse` has accepted, or that were built here.
     #[inline]
-    pub(crate) fn trusted(bytes: &'a [u8]) -> Self {
+    #[must_use]
+    pub fn trusted(bytes: &'a [u8]) -> Self {
         Self { bytes, header: Header::decode(bytes).unwrap_or(Header::NOTHING) }
     }
 
@@ -76,17 +77,21 @@ impl<'a> NodeView<'a> {
         &self.header
     }
 
-    pub(crate) fn bytes(&self) -> &'a [u8] {
+    /// Its page.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
     /// The tree it belongs to.
-    pub(crate) fn tree(&self) -> u32 {
+    #[must_use]
+    pub fn tree(&self) -> u32 {
         self.header.tree
     }
 
     /// Height above the leaves; 0 is a leaf.
-    pub(crate) fn level(&self) -> u8 {
+    #[must_use]
+    pub fn level(&self) -> u8 {
         self.header.level
     }
 
@@ -97,19 +102,22 @@ impl<'a> NodeView<'a> {
 
     /// Entries or children.
     #[inline]
-    pub(crate) fn count(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         usize::from(self.header.count)
     }
 
     /// Low fence: no key is below it; empty below every key.
     #[inline]
-    pub(crate) fn low(&self) -> &'a [u8] {
+    #[must_use]
+    pub fn low(&self) -> &'a [u8] {
         self.slice(HEADER_SIZE, usize::from(self.header.low_size))
     }
 
     /// High fence: every key is below it; `None` is infinity.
     #[inline]
-    pub(crate) fn high(&self) -> Option<&'a [u8]> {
+    #[must_use]
+    pub fn high(&self) -> Option<&'a [u8]> {
         let start = HEADER_SIZE + usize::from(self.header.low_size);
         self.header.has_high.then(|| self.slice(start, usize::from(self.header.high_size)))
     }
@@ -121,7 +129,8 @@ impl<'a> NodeView<'a> {
     }
 
     /// Bytes in use, header and fences included.
-    pub(crate) fn used_bytes(&self) -> usize {
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
         self.header.entries_end()
     }
 
@@ -213,9 +222,15 @@ impl<'a> NodeView<'a> {
         Some(Entry { prefix: self.prefix(), suffix, value })
     }
 
+    /// Value of entry `index` of a leaf.
+    #[must_use]
+    pub fn value(&self, index: usize) -> Option<ValueRef<'a>> {
+        Some(self.entry(index)?.value)
+    }
+
     /// Where the value of entry `index` of a leaf lies in the page.
-    #[cfg(feature = "parts")]
-    pub(crate) fn value_range(&self, index: usize) -> Option<Range<usize>> {
+    #[must_use]
+    pub fn value_range(&self, index: usize) -> Option<Range<usize>> {
         (index < self.count() && self.is_leaf()).then(|| self.parts(index).value)
     }
 
@@ -226,7 +241,7 @@ impl<'a> NodeView<'a> {
     }
 
     /// Appends the key of entry `index`, or the separator of a child, to `out`.
-    pub(crate) fn key_into(&self, index: usize, out: &mut Vec<u8>) {
+    pub fn key_into(&self, index: usize, out: &mut Vec<u8>) {
         let (prefix, suffix) = (self.prefix(), self.suffix(index));
         out.reserve(prefix.len() + suffix.len());
         out.extend_from_slice(prefix);
@@ -246,9 +261,13 @@ impl<'a> NodeView<'a> {
         key.strip_prefix(self.prefix()) == Some(self.suffix(index))
     }
 
-    /// Finds an entry of a leaf, or where it would stand.
+    /// Finds an entry of a leaf.
+    ///
+    /// # Errors
+    ///
+    /// The place where it would stand.
     #[inline]
-    pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
+    pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         self.search_from(0, key)
     }
 
@@ -344,7 +363,8 @@ impl<'a> NodeView<'a> {
     }
 
     /// Number of child `index` of an inner node.
-    pub(crate) fn child(&self, index: usize) -> Option<LogicalPage> {
+    #[must_use]
+    pub fn child(&self, index: usize) -> Option<LogicalPage> {
         if index >= self.count() || !self.header.is_inner {
             return None;
         }
@@ -354,7 +374,8 @@ impl<'a> NodeView<'a> {
 
     /// The child that holds the largest keys below `bound` (none: of all), and its place.
     #[inline]
-    pub(crate) fn child_below(&self, bound: Option<&[u8]>) -> Option<(usize, LogicalPage)> {
+    #[must_use]
+    pub fn child_below(&self, bound: Option<&[u8]>) -> Option<(usize, LogicalPage)> {
         let end = bound.map_or(self.count(), |bound| {
             // The page has no key of the first child, which is there for every bound.
             let (Ok(at) | Err(at)) = self.search_from(1, bound);
@@ -365,7 +386,8 @@ impl<'a> NodeView<'a> {
     }
 
     /// The child of an inner node that covers `key`, with its index.
-    pub(crate) fn child_for(&self, key: &[u8]) -> Option<(usize, LogicalPage)> {
+    #[must_use]
+    pub fn child_for(&self, key: &[u8]) -> Option<(usize, LogicalPage)> {
         let index = match self.search_from(1, key) {
             Ok(index) => index,
             Err(above) => above.max(1) - 1,

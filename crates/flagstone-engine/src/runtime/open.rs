@@ -250,11 +250,12 @@ fn log_geometry<D: Nand>(space: &Space<D>) -> Result<LogGeometry, OpenError> {
     Ok(LogGeometry::new(space.log_slot_size(), slots).ok_or(NO_SLOTS)?)
 }
 
-/// Options of the space floor, or why the device is too small for them.
-pub(crate) fn space_options(
-    device: &mut impl Nand,
-    options: &Options,
-) -> Result<SpaceOptions, OpenError> {
+/// How a device is divided for a database with these options.
+///
+/// # Errors
+///
+/// The device is too small for them, or failed.
+pub fn space_options(device: &mut impl Nand, options: &Options) -> Result<SpaceOptions, OpenError> {
     let (geometry, capabilities) = (device.geometry(), device.capabilities());
     let levels = options.wear_levelling == WearLevelling::Static && wears_by_block(capabilities);
     let mut space = SpaceOptions {

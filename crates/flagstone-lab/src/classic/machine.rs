@@ -4,7 +4,7 @@
 //! of device operations. Adds no rule of its own but A1's: a page is written once its LSN is durable.
 
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
-use flagstone_engine::parts::LogShape;
+use flagstone_engine::log::LogGeometry;
 use flagstone_nand::Nand;
 use flagstone_space::{LogicalPage, Lsn, NoOwner, Space, SpaceError};
 use parking_lot::{Mutex, MutexGuard};
@@ -39,7 +39,7 @@ pub(super) struct DeviceNeeds {
 pub struct Machine<D: Nand> {
     engine: Mutex<Engine>,
     space: Mutex<Space<D>>,
-    pub(super) shape: LogShape,
+    pub(super) shape: LogGeometry,
     needs_sync: bool,
     /// Log pages that the options ask for.
     log_pages: u64,
@@ -85,7 +85,7 @@ impl<D: Nand> Machine<D> {
     pub(super) fn around(
         engine: Engine,
         space: Space<D>,
-        shape: LogShape,
+        shape: LogGeometry,
         device: DeviceNeeds,
     ) -> Self {
         Self {
@@ -389,7 +389,7 @@ impl<D: Nand> Machine<D> {
             // A space whose records did not read does not know its options any more.
             log_budget: space.log_budget_pages().max(self.log_pages),
             log_block_pages: space.log_block_pages(),
-            log_page_size: self.shape.page_size(),
+            log_page_size: self.shape.slot_size() * usize::from(self.shape.slots_per_page()),
             mapping_bytes: space.mapping_bytes(),
         });
     }
