@@ -1,4 +1,4 @@
-//! The command line as it was typed: names and texts, nothing decided yet.
+//! The command line as it was typed: names and texts, still without meaning.
 //!
 //! Owns the shape of the command line and every word of its help. Never opens a file and never
 //! interprets a value: [`crate::request`] turns these raw arguments into validated ones.
@@ -50,12 +50,12 @@ pub(crate) struct RawArgs {
     /// Print one JSON object instead of text (errors too, on the error stream).
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub(crate) command: RawCommand,
 }
 
-/// The command line, on which an option is given `-1` to be told what is wrong with it.
+/// The command line. An option takes `-1` as its value, so that the message can name the fault of the number.
 pub(crate) fn command() -> Command {
     with_numbers(RawArgs::command())
 }
@@ -68,89 +68,86 @@ fn with_numbers(command: Command) -> Command {
     command.mut_args(with_number).mut_subcommands(with_numbers)
 }
 
-/// What to do.
+/// All commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RawCommand {
     /// Run TPC-B with both presets, cut the power half way, recover, verify, compare.
     ///
-    /// Creates a database on the image of a NAND chip for each of two presets, `flagstone` and
-    /// `traditional`, runs the TPC-B workload on it, cuts the power in the middle of a device
-    /// operation, opens the image again, verifies that every acknowledged transaction is there
-    /// and that the four sums of TPC-B agree, and finishes the run. Then it prints beside each
-    /// other what the two engines did to the flash.
+    /// Creates a database on the image of a NAND chip for each of two presets, `flagstone` and `traditional`, runs
+    /// the TPC-B workload on it, cuts the power in the middle of a device operation, opens the image again, verifies
+    /// that every acknowledged transaction is there and that the four sums of TPC-B agree, and finishes the run. Then
+    /// it prints the work of the two engines on the flash, side by side.
     Quickstart(QuickstartArgs),
     /// Create an empty database.
     Create(CreateArgs),
     /// Store VALUE under KEY, as one durable transaction.
     ///
-    /// Indexes of the table do not follow: the command warns where there are some.
+    /// Indexes of the table do not follow: the command warns of them.
     Put(PutArgs),
     /// Print the value under KEY.
     Get(GetArgs),
     /// Delete KEY, as one durable transaction.
     ///
-    /// Indexes of the table do not follow: the command warns where there are some.
+    /// Indexes of the table do not follow: the command warns of them.
     Del(KeyArgs),
     /// Print the rows of a table in key order, forwards or backwards.
     Scan(ScanArgs),
     /// Print the names of all tables.
     ///
-    /// Bytes outside printable ASCII are printed as \xNN; with --json names are as they are.
+    /// Bytes outside printable ASCII are printed as \xNN; with --json names are unchanged.
     Tables(ReadArgs),
     /// Give a table another name, and its indexes with it.
     ///
-    /// The indexes of `users` are the tables whose names begin with `users@`; those that went along are printed.
+    /// The indexes of `users` are the tables whose names begin with `users@`; the names of renamed indexes are printed.
     Rename(RenameArgs),
     /// Drop a table with all its rows, and its indexes with it.
     ///
-    /// The indexes of `users` are the tables whose names begin with `users@`; those that went along are printed.
+    /// The indexes of `users` are the tables whose names begin with `users@`; the names of dropped indexes are printed.
     ///
-    /// Its pages are free when the command ends. If it is interrupted, the table is there as it was, or it is
-    /// gone; what is then left of its pages is freed by the commands that write.
+    /// Its pages are free when the command ends. After an interruption the table is unchanged, or it is gone; later
+    /// commands that write free the rest of its pages.
     Drop(TableArgs),
-    /// Keep the database as it is now under a name, list what is kept, drop it.
+    /// Keep the database as it is now under a name, list the kept snapshots, drop one.
     ///
-    /// A snapshot shares its pages with the database: what is written later takes room of its own until the
-    /// snapshot is dropped. `get`, `scan`, `tables`, `export` and `backup` read one with --snapshot NAME.
+    /// A snapshot shares its pages with the database: later changes take room of their own until the snapshot is
+    /// dropped. `get`, `scan`, `tables`, `export` and `backup` read one with --snapshot NAME.
     #[command(subcommand)]
     Snapshot(RawSnapshot),
     /// Write everything to one file, as of one moment.
     ///
-    /// The file holds rows, not pages: it can be restored on another kind of device, with pages of another size,
-    /// as long as the longest key and the longest value are within its limits (`stats` prints them). It is refused
-    /// when a part of it is missing or damaged. It appears when it is complete, and must not exist.
+    /// The file holds rows, not pages: it can be restored on another kind of device, with pages of another size, as
+    /// long as the longest key and the longest value are within its limits (`stats` prints them). `restore` refuses
+    /// it when a part of it is missing or damaged. The file must not exist; it appears when it is complete.
     Backup(BackupArgs),
     /// Create a database from a backup.
     ///
-    /// The backup is verified before anything is created, unless it comes by standard input. The
-    /// database has its name only when it is complete, and never takes one that is in use; on raw NAND and block
-    /// devices, a restore that fails leaves a part of it.
+    /// The backup is verified before anything is created, unless it comes by standard input. The database gets its
+    /// name only when it is complete, and never a name in use; on raw NAND and block devices, a failed restore leaves
+    /// a part of it.
     Restore(RestoreArgs),
-    /// Save what can be read of a damaged database into a new one.
+    /// Save the readable rows of a damaged database into a new one.
     ///
-    /// The damaged one is not changed. Where it opens, its rows are copied, and where a page does not read an older one
-    /// is looked for. Where it does not open, every page of the device is read: rows come from the newest pages that are
-    /// whole, with the changes that the log still has. Ranges of keys whose rows are missing, and those whose rows may
-    /// be older than they were, or were deleted since, are printed by table; the exit code is 5 then. A table of which no
-    /// name is left is called `table-7`.
+    /// The damaged one is not changed. If it opens, its rows are copied, and for an unreadable page an older version
+    /// is looked for. If it does not open, every page of the device is read: rows come from the newest pages that are
+    /// whole, with the changes that the log still has. Ranges of keys whose rows are missing, or may be old or
+    /// deleted since, are printed by table; the exit code is 5 then. A table whose name is lost is called `table-7`.
     Salvage(SalvageArgs),
     /// Write all rows as JSON Lines, as of one moment.
     ///
-    /// One object a line, `{"table":"users","key":"YWRh","value":"Y291bnRlc3M="}`: the table's name as
-    /// text, key and value in base64. Tables without rows leave no line. A FILE appears when it is
-    /// complete, and must not exist.
+    /// One object a line, `{"table":"users","key":"YWRh","value":"Y291bnRlc3M="}`: the table's name as text, key and
+    /// value in base64. Tables without rows leave no line. A FILE must not exist; it appears when it is complete.
     Export(ExportArgs),
     /// Store the rows of JSON Lines, as `export` writes them.
     ///
-    /// A key that is there gets the new value; tables are created as they are met. Lines are stored in
-    /// transactions of --batch rows (fewer when they are large), each durable. A line that is no row
-    /// ends the import with exit code 20: what stands before it is stored, and the message says from
-    /// which line to go on. An import that was interrupted can simply be run again.
+    /// An existing key gets the new value; missing tables are created. Lines are stored in transactions of --batch
+    /// rows (fewer when they are large), each durable. A line that is no row ends the import with exit code 20: the
+    /// lines before it are stored, and the message names the line to go on from. An interrupted import can simply be
+    /// run again.
     ///
     /// Rows of indexes (`users@city`, where there is a table `users`) are left out: the program that opens the table
-    /// makes those that are not there. Those that are there do not follow, and the command warns of them.
+    /// makes missing indexes. Existing indexes do not follow, and the command warns of them.
     Import(ImportArgs),
-    /// Print tables, memory, log, and what has been programmed for what cause.
+    /// Print tables, memory, log, and programs by cause.
     Stats(DatabaseArgs),
     /// Check the whole structure: mapping, trees, keys, values. Writes nothing.
     Check(DatabaseArgs),
@@ -158,38 +155,38 @@ pub(crate) enum RawCommand {
     Merge(DatabaseArgs),
     /// Write a plain file anew, every table in order and dense, in place of the old one.
     ///
-    /// The new file is made beside the old one, as PATH.compacting-INODE, and takes its name when it is
-    /// complete and durable: whatever happens meanwhile, PATH is the old file or the new one. There must be room
-    /// for both. Chips, their images and block devices are copied with `backup` and `restore` instead.
+    /// The new file is made beside the old one, as PATH.compacting-INODE, and takes its name when it is complete and
+    /// durable: at every moment, PATH is the old file or the new one. There must be room for both. Chips, their
+    /// images and block devices are copied with `backup` and `restore` instead.
     Compact(CompactArgs),
     /// Draw the chip: state, live pages and erase count of each block.
     Wear(WearArgs),
-    /// Say what a chip is and, on blocks that may be used up, find out what it can do.
+    /// Describe a chip and, on blocks that may be used up, find out its abilities.
     ///
-    /// Without --scratch the device is read and nothing else. On each scratch block, whose content is
-    /// lost, it measures the time of every operation, and finds out how often a page can be programmed
-    /// before it reads wrong, whether spare bytes lie outside the ECC, and in what order pages can be
-    /// programmed. What a power cut harms it does not find out.
+    /// Without --scratch the device is only read. On each scratch block, whose content is lost, it measures the time
+    /// of every operation, and finds out how often a page can be programmed before it reads wrong, whether spare
+    /// bytes lie outside the ECC, and the orders in which pages can be programmed. It does not find out the harm of a
+    /// power cut.
     Probe(ProbeArgs),
-    /// Run a workload and count everything that it does to the device.
+    /// Run a workload and count every operation on the device.
     Bench(BenchArgs),
     /// Cut the power at every device operation, in every way it can end, and verify each restart.
     ///
-    /// Runs a short random workload once for each (operation, ending) pair, opens the device again
-    /// and compares the contents with a model: every acknowledged commit is there, at most those
-    /// in flight besides, nothing else. Depth 2 also cuts each recovery at each of its operations.
-    /// A failure prints the one line that replays it.
+    /// Runs a short random workload once for each (operation, ending) pair, opens the device again and compares its
+    /// contents with a model: every acknowledged commit must be there, and besides these at most the commits in
+    /// flight. Depth 2 also cuts each recovery at each of its operations. A failure prints the one line that replays
+    /// it.
     Crash(CrashArgs),
     /// Serve a page on this machine alone: two runs side by side, to watch and to compare.
     ///
-    /// Prints the address of the page and serves it until it is interrupted. Benchmark, scale, device,
-    /// preset and scheme of in-place appends are chosen there; each run is a `bench` on the simulated
-    /// chip. The page needs no network.
+    /// Prints the address of the page and serves it until it is interrupted. You choose benchmark, scale, device,
+    /// preset and scheme of in-place appends there; each run is a `bench` on the simulated chip. The page needs no
+    /// network.
     Demo(DemoArgs),
     /// Experiments: reproduce the figures of a paper.
     #[command(subcommand)]
     Lab(RawLab),
-    /// List the device profiles and what each device can do.
+    /// List the device profiles, with the abilities of each device.
     Profiles(ProfilesArgs),
     /// List the presets, or print one with all its options.
     Presets(PresetsArgs),
@@ -197,7 +194,7 @@ pub(crate) enum RawCommand {
     Completions(CompletionsArgs),
     /// Print the man page, or write one for each command.
     Man(ManArgs),
-    /// List the exit codes and what each one says.
+    /// List the exit codes and their meanings.
     #[command(after_help = exit_table())]
     ExitCodes,
 }
@@ -215,16 +212,16 @@ pub(crate) enum RawDevice {
     Mtd,
 }
 
-/// Who computes the ECC of a chip.
+/// Owner of a chip's ECC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RawEcc {
     /// The chip, its controller or its driver.
     Device,
-    /// Flagstone, on a chip that is reached byte by byte: partial programs whatever the driver's ECC.
+    /// Flagstone, on a chip that is reached byte by byte: allows partial programs under any ECC of the driver.
     Own,
 }
 
-/// How the engine works: a preset, and options changed from it.
+/// Options of the engine: a preset, and changes to it.
 #[derive(Args, Debug)]
 pub(crate) struct EngineArgs {
     /// Options to start from (see `flagstone presets`).

@@ -1,10 +1,10 @@
 //! The commands `backup` and `restore`.
 //!
-//! Owns under which names files appear; what a backup holds is the library's.
+//! Owns the names of files; the content of a backup is the library's.
 //!
 //! Invariants:
-//! - I1: a database that is restored has its name only when it is complete, but for raw NAND and block devices;
-//!   who has that name meanwhile keeps it.
+//! - I1: a database that is restored has its name only when it is complete, but for raw NAND and block devices; a
+//!   file that takes this name meanwhile keeps it.
 //! - I2: a restore that fails leaves no file behind.
 
 use std::io::{self, BufWriter, Write};
@@ -99,7 +99,7 @@ pub(crate) fn restore(restore: Restore, output: &mut Output) -> Result<(), Failu
     let Some(creation) = restore.creation else {
         return show(&verify(&path)?, "whole:", &path, output);
     };
-    // What can be read only once cannot be looked at beforehand.
+    // An input that can be read only once cannot be looked at beforehand.
     let total = if is_stream(&path)? { 0 } else { verify(&path)?.rows };
     let report = restore_new(&creation, &path, output.form(), |report| {
         progress.report("restoring rows", report.rows, total);
@@ -113,7 +113,7 @@ fn verify(path: &Path) -> Result<BackupReport, Failure> {
     verify_backup(stream).map_err(failure(path))
 }
 
-/// Restores into a database that has its name when it is complete (I1).
+/// Restores into a database that gets its name when it is complete (I1).
 fn restore_new(
     creation: &Creation,
     backup: &Path,

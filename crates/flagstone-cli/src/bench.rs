@@ -35,7 +35,7 @@ struct BenchRequest {
     _scratch: Option<Scratch>,
 }
 
-/// What an unsteady run means.
+/// Meaning of an unsteady run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unsteady {
     /// The figures must not be compared.
@@ -148,7 +148,7 @@ fn names(changes: &[String], name: &str) -> bool {
     changes.iter().any(|change| overrides::name_of(change).as_deref() == Some(name))
 }
 
-/// Scale of the workload, by the option that is its own; none where it was not given.
+/// Scale of the workload, from its own option; none where it was not given.
 fn scale(args: &BenchArgs, workload: WorkloadKind) -> Result<Option<u32>, UsageError> {
     let own = match workload {
         WorkloadKind::Tatp(_) => "--subscribers",
@@ -169,7 +169,7 @@ fn scale(args: &BenchArgs, workload: WorkloadKind) -> Result<Option<u32>, UsageE
     Ok(given.iter().find_map(|(name, count, _)| count.filter(|_| *name == own)))
 }
 
-/// Profile of the device: the one named, or what fits device and workload.
+/// Profile of the device: the named one, or one that fits device and workload.
 fn profile(args: &BenchArgs, workload: WorkloadKind) -> Result<Profile, Failure> {
     if let Some(node) = node(args)? {
         let named = args.profile.as_deref().map(request::profile).transpose()?;

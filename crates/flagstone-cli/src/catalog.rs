@@ -1,4 +1,4 @@
-//! What there is to choose from: profiles, presets, exit codes.
+//! Lists to choose from: profiles, presets, exit codes.
 //!
 //! Owns the listings; the lists themselves belong to the crates that use them.
 
@@ -103,7 +103,7 @@ fn channels(profile: &Profile) -> u32 {
     }
 }
 
-/// What a drive keeps from its host; chips keep nothing.
+/// Share of its pages that a drive hides from its host; chips hide none.
 fn reserve(profile: &Profile) -> String {
     let percent = |translation: Translation| format!("{} %", translation.reserve_percent);
     profile.translation.map_or_else(|| String::from("-"), percent)
@@ -206,8 +206,8 @@ pub(crate) fn exit_table() -> String {
 mod tests {
     use super::*;
 
-    /// Goal: the document lists what is shipped. Method: every profile and every key that one of them
-    /// prints stands there between backticks; small geometries for tests are named as a group.
+    /// Goal: the document lists everything shipped. Method: every profile and every key that one of them prints
+    /// stands there between backticks; small geometries for tests are named as a group.
     #[test]
     fn the_document_names_every_profile_and_every_key() {
         let document = include_str!("../../../docs/PROFILES.md");

@@ -1,6 +1,6 @@
 //! The command `compact`.
 //!
-//! Owns what it prints; how files change places is the library's.
+//! Owns its output; the library exchanges the files.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub(crate) fn compact(compact: &Compact, output: &mut Output) -> Result<(), Fail
 fn failure(path: &Path, error: CompactError) -> Failure {
     let path = path.to_owned();
     match error {
-        // The file is the database, or beside it under a name that nobody knows.
+        // The file is the database, or lies beside it under a name unknown to the user.
         CompactError::Io { source, .. } => Failure::File { path, source },
         source => Failure::Compact { path, source },
     }

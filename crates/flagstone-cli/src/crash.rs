@@ -36,7 +36,7 @@ pub(crate) fn crash(args: &CrashArgs, output: &mut Output) -> Result<Exit, Failu
     if output.form() == Form::Json {
         let mut stream = stderr().lock();
         for line in &report.lines {
-            // Nobody is left to be told when the error stream itself is gone.
+            // No message is possible once the error stream itself is gone.
             let _ = writeln!(stream, "{line}");
         }
     }

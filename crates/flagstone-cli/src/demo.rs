@@ -1,9 +1,9 @@
 //! The command `demo`: two runs side by side, to watch in a browser.
 //!
-//! Owns the life of the server: it is up from the line that prints its address until the process is
-//! told to end, and runs that are on then are given up.
+//! Owns the life of the server: it is up from the line that prints its address until the process is told to end. Runs
+//! under way at that time are given up.
 //!
-//! - I1: nobody but programs of this machine is answered ([`http`]).
+//! - I1: only programs of this machine get answers ([`http`]).
 //! - I2: a run is a `bench` of the lab, watched; nothing is measured here ([`runs`]).
 //! - I3: the page needs no network: everything that it loads is in this program ([`routes`]).
 
@@ -45,7 +45,7 @@ pub(crate) fn demo(args: &DemoArgs, output: &mut Output) -> Result<Exit, Failure
         }
     };
     server.runs().give_up_all();
-    // Whoever started it sees which signal ended it.
+    // The parent process sees the signal that ended it.
     let _ = emulate_default_handler(signal);
     Ok(Exit::Ok)
 }

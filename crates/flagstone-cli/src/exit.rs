@@ -1,7 +1,7 @@
 //! Exit codes: one number for each way a command can end.
 //!
-//! Owns the one table that `flagstone exit-codes`, `docs/EXIT_CODES.md` and the process itself
-//! agree on; a test compares the document with it.
+//! Owns the one table behind `flagstone exit-codes`, `docs/EXIT_CODES.md` and the process itself; a test compares the
+//! document with it.
 //!
 //! Invariant I1: a number, once published, never changes its meaning.
 
@@ -11,7 +11,7 @@
 pub(crate) enum Exit {
     /// Done.
     Ok = 0,
-    /// Anything that has no code of its own.
+    /// A failure without a code of its own.
     Failed = 1,
     /// The command line is wrong.
     Usage = 2,
@@ -25,7 +25,7 @@ pub(crate) enum Exit {
     Version = 6,
     /// The profile does not match the image.
     ProfileMismatch = 7,
-    /// The device lacks what the preset needs.
+    /// The device lacks a capability that the preset needs.
     Capability = 8,
     /// Another process holds the file.
     Locked = 9,
@@ -49,20 +49,20 @@ pub(crate) enum Exit {
     Exists = 18,
     /// The file is not there.
     NoFile = 19,
-    /// The input of an import or a restore is not what it must be.
+    /// The input of an import or a restore is wrong.
     BadInput = 20,
     /// The file has several names, which a new one in its place would part.
     Linked = 21,
 }
 
-/// One line of the table: code, short name, meaning and what to do.
+/// One line of the table: code, short name, meaning and remedy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExitRow {
     /// Code.
     pub(crate) exit: Exit,
     /// Short name, as in JSON errors.
     pub(crate) name: &'static str,
-    /// What happened, and what the caller can do.
+    /// Meaning, and remedy for the caller.
     pub(crate) meaning: &'static str,
 }
 

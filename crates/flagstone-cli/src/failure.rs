@@ -1,4 +1,4 @@
-//! Failures of a command: what is said, and which exit code it has.
+//! Failures of a command: their messages and exit codes.
 //!
 //! Owns the mapping from the typed errors of every crate below to [`Exit`]; knows no text but its
 //! own. Every variant that concerns a file names it.
@@ -51,14 +51,14 @@ pub(crate) enum Failure {
         /// Why.
         source: EngineError,
     },
-    /// Rows are missing from what was written, or may be old.
+    /// Rows are missing from the output, or may be old.
     #[error(
         "{path}: rows of {count} ranges of keys do not read, or may be old: see what was printed"
     )]
     Incomplete {
         /// File of the damaged database.
         path: PathBuf,
-        /// Ranges that were told.
+        /// Ranges that were reported.
         count: u64,
     },
     /// Nothing could be salvaged.
@@ -82,7 +82,7 @@ pub(crate) enum Failure {
     /// A run that was to be steady was not.
     #[error("the run is not steady: {why}; its figures must not be compared")]
     NotSteady {
-        /// Run, and what it did.
+        /// The run, and the rule that it broke.
         why: String,
     },
     /// A check found faults, which it has printed.
@@ -93,7 +93,7 @@ pub(crate) enum Failure {
         /// How many.
         count: u64,
     },
-    /// Crash states broke a promise; which ones was printed.
+    /// Crash states broke a promise; they have been printed.
     #[error("a promise was broken in {}", counted(*states, "crash state", "crash states"))]
     Broken {
         /// How many.
@@ -168,10 +168,10 @@ pub(crate) enum Failure {
     File {
         /// File.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A file that was to be a value is too long; how long, nobody has looked.
+    /// A file that was to be a value is too long; its length is not measured.
     #[error("{path}: it is longer than the longest value, {size_max} bytes")]
     ValueTooLong {
         /// File; `-` is standard input.
@@ -188,7 +188,7 @@ pub(crate) enum Failure {
         line: u64,
         /// Why.
         source: LineFault,
-        /// What is stored, as the end of the sentence.
+        /// Lines that are stored, as the end of the sentence.
         stored: String,
     },
     /// A backup could not be written or read.
@@ -232,7 +232,7 @@ pub(crate) enum Failure {
     /// Standard output.
     #[error("cannot write the output: {0}")]
     Output(io::Error),
-    /// The system refuses what every process may do; or JSON could not be made.
+    /// The system refuses a common right of processes, or JSON could not be made.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
 }
@@ -251,12 +251,12 @@ pub(crate) enum LineFault {
     Read(io::Error),
 }
 
-/// A name as it is written and read everywhere.
+/// A name in the notation of all commands.
 fn shown(name: &str) -> String {
     escape(name.as_bytes())
 }
 
-/// The end of a message that names what was probably meant.
+/// The end of a message, with the name that was probably meant.
 fn suggested(nearest: Option<&str>) -> String {
     suggestion(nearest.map(shown).as_deref())
 }
@@ -363,7 +363,7 @@ impl Failure {
 /// Prints a message on the error stream, as text or as one line of JSON.
 pub(crate) fn report(exit: Exit, message: &str, form: Form) {
     let mut stream = io::stderr().lock();
-    // Nobody is left to be told when the error stream itself is gone.
+    // No message is possible once the error stream itself is gone.
     let _ = match form {
         Form::Text => writeln!(stream, "flagstone: {message}"),
         Form::Json => {
@@ -582,7 +582,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: whatever damage took, the code says damage. Method: what a mount and a read say of it.
+    /// Goal: for any loss by damage, the code says damage. Method: errors of a mount and of a read.
     #[test]
     fn what_damage_took_is_damage() {
         let lost = || SpaceError::Lost(LogicalPage(0));

@@ -1,6 +1,6 @@
-//! Files beside the database: what a command reads from and writes to, or the standard streams.
+//! Files beside the database, or standard streams, as input and output of commands.
 //!
-//! Owns how a new file comes about; knows nothing of what it holds.
+//! Owns the making of a new file; knows nothing of its content.
 //!
 //! Invariant I1: a file that was there is never written over, and a new one has its name only when it
 //! is complete and on the medium.
@@ -21,7 +21,7 @@ pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Whether what a path stands for can be read only once: a standard stream, a pipe, a terminal.
+/// Whether a path can be read only once: a standard stream, a pipe, a terminal.
 pub(crate) fn is_stream(path: &Path) -> Result<bool, Failure> {
     if is_standard(path) {
         return Ok(true);
@@ -30,10 +30,10 @@ pub(crate) fn is_stream(path: &Path) -> Result<bool, Failure> {
     Ok(kind.is_fifo() || kind.is_char_device())
 }
 
-/// Bytes that the file system of a file to be made has left for it; none where it does not say.
+/// Bytes free on the file system of a file to be made; none where it does not say.
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(parent_of(path)).ok()?;
-    // Some that have no size of their own say 0 to everything.
+    // Some file systems without a size of their own answer 0 to everything.
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
@@ -51,12 +51,12 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Failure {
 /// `EEXIST` on every Unix.
 pub(crate) const EEXIST: i32 = 17;
 
-/// The failure that a file is which must not be there.
+/// The failure for a file that must not be there.
 pub(crate) fn taken(path: &Path) -> Failure {
     at(path)(io::Error::from_raw_os_error(EEXIST))
 }
 
-/// The stream to read, and how many bytes it has; 0 when nobody knows.
+/// The stream to read, and its size in bytes; 0 when unknown.
 pub(crate) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, u64), Failure> {
     if is_standard(path) {
         return Ok((Box::new(io::stdin().lock()), 0));
@@ -76,14 +76,14 @@ pub(crate) fn write_new<T>(
         return Err(taken(path));
     }
     let mut file = tempfile::Builder::new();
-    // As for any new file, the process's mask takes away what others may not do.
+    // As for any new file, the process's mask takes rights of others away.
     let file = file.prefix(".flagstone-").permissions(Permissions::from_mode(0o666));
     let parent = parent_of(path);
     fs::metadata(parent).map_err(at(path))?;
     // Its own message names the temporary file.
     let (file, _half_made) = HalfMade::make(|| file.tempfile_in(parent), NamedTempFile::path)
         .map_err(|error| at(path)(error.kind().into()))?;
-    // Past the temporary file, whose errors name it.
+    // Writes to the inner file: errors of the outer one name the temporary file.
     let mut stream = BufWriter::new(file.as_file());
     let result = write(&mut stream).map_err(|failure| match failure {
         Failure::Output(source) => at(path)(source),

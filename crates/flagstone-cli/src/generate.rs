@@ -1,7 +1,6 @@
-//! What a package installs beside the command: shell completions and man pages.
+//! Files that a package installs beside the command: shell completions and man pages.
 //!
-//! Owns where they go. Both are made from the same definitions as `--help`, so that they cannot
-//! disagree with it.
+//! Owns their destination. Both are made from the definitions behind `--help`, so that they cannot disagree with it.
 
 use std::io::Write as _;
 use std::path::Path;

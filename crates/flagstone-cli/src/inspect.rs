@@ -1,6 +1,6 @@
 //! The commands that look at a database: `stats`, `check`, `wear`.
 //!
-//! Owns how counters and blocks are printed. Changes no row.
+//! Owns the print of counters and blocks. Changes no row.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -21,13 +21,13 @@ use crate::request::{Target, UsageError, Wear};
 use crate::size::format_size;
 use crate::table::{Align, Table, grouped};
 
-/// A table of the database and how many rows it holds.
+/// A table of the database, and its number of rows.
 struct TableSize {
     name: String,
     rows: u64,
 }
 
-/// Prints what a database holds and what opening it counted.
+/// Prints the content of a database, and the counters of its opening.
 pub(crate) fn stats(target: &Target, output: &mut Output) -> Result<(), Failure> {
     let opened = open_to_read(target)?;
     let tables = table_sizes(&opened)?;
@@ -60,7 +60,7 @@ fn table_sizes(opened: &Opened) -> Result<Vec<TableSize>, Failure> {
     names.into_iter().map(rows).collect()
 }
 
-/// Shape of a device, with the blocks that are there, and how large it can be.
+/// Shape of a device, with its present blocks, and its greatest size.
 struct Shape {
     geometry: Geometry,
     data_size_max: u64,
@@ -99,7 +99,7 @@ const fn cause_name(cause: Cause) -> &'static str {
     }
 }
 
-/// What transactions cost the flash.
+/// Cost of transactions on flash.
 pub(crate) fn bill_json(bill: &Bill) -> Value {
     let of = |cause| (cause_name(cause).to_owned(), Value::from(bill.programs_for(cause)));
     let by_cause: serde_json::Map<_, _> = Cause::ALL.into_iter().map(of).collect();
@@ -342,7 +342,7 @@ pub(crate) const fn state_name(state: BlockState) -> &'static str {
 /// Blocks of a line of the picture.
 const LINE_BLOCKS: usize = 64;
 
-/// One character a block: how much of it is live, or what else it holds.
+/// One character a block: its live share, or its other state.
 fn validity_mark(block: &BlockReport, unit_count: u32) -> char {
     match block.state {
         BlockState::Free => '.',

@@ -1,4 +1,4 @@
-//! What an interrupted command leaves: nothing that is half made.
+//! An interrupted command leaves no half-made files.
 //!
 //! Owns the list of files and directories that go when a signal ends the process, and the thread that waits for
 //! one. A command that has made nothing yet is ended by the system, as ever.
@@ -16,14 +16,14 @@ use signal_hook::low_level::emulate_default_handler;
 static HALF_MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static WATCH: Once = Once::new();
 
-/// Something that is being made; it is gone after a signal, until this value is dropped.
+/// A file or directory that is being made; a signal removes it, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct HalfMade {
     path: PathBuf,
 }
 
 impl HalfMade {
-    /// What `make` gives, whose name is not known before: a signal that comes meanwhile waits for it.
+    /// Makes a file by `make`, which also chooses its name: a signal that comes meanwhile waits for the result.
     pub(crate) fn make<T, E>(
         make: impl FnOnce() -> Result<T, E>,
         path_of: impl FnOnce(&T) -> &Path,
@@ -57,8 +57,8 @@ fn change<T>(act: impl FnOnce(&mut Vec<PathBuf>) -> T) -> T {
     act(&mut HALF_MADE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Removes what is half made when a signal comes; then the signal ends the process, so that whoever started it sees
-/// which one. Without a handler what is half made stays.
+/// Removes half-made files when a signal comes. Then the same signal ends the process, so that its parent sees it.
+/// Without a handler half-made files stay.
 fn watch() {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     thread::spawn(move || {
@@ -70,7 +70,7 @@ fn watch() {
     });
 }
 
-/// What cannot be removed stays.
+/// Removes a file or directory if possible.
 fn remove(path: &Path) {
     let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
 }
@@ -81,8 +81,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: no signal comes between the making of something and its being known, or it would stay. Method: whoever
-    /// removes what is half made has to wait while it is made, and finds it then.
+    /// Goal: no signal comes between the making of a file and its entry in the list, or the file would stay. Method:
+    /// the thread that removes half-made files has to wait while one is made, and finds it then.
     #[test]
     fn what_is_made_is_known_before_a_signal_is_heard() {
         let make = || {

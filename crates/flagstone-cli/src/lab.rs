@@ -86,7 +86,7 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// A request's cost, one line a workload and policy; then what each change is worth.
+/// A request's cost, one line a workload and policy; then the worth of each change.
 fn compare_text(measured: &Comparison) -> String {
     const HEADS: [&str; 9] = [
         "workload",

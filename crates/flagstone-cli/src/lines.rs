@@ -1,11 +1,10 @@
 //! Rows as JSON Lines: `{"table":"users","key":"YWRh","value":"Y291bnRlc3M="}`, one object a line.
 //!
-//! Owns the form of a line, both ways, and how long one may be. Key and value are base64 with
-//! padding (RFC 4648, section 4), so that any bytes pass through tools for text. Never touches a
-//! database.
+//! Owns the form of a line, both ways, and its greatest length. Key and value are base64 with padding (RFC 4648,
+//! section 4), so that any bytes pass through tools for text. Never touches a database.
 //!
 //! Invariants:
-//! - I1: what [`write_row`] writes, [`Lines`] gives back byte for byte.
+//! - I1: [`Lines`] gives back each row of [`write_row`] byte for byte.
 //! - I2: a line that is not exactly one row is an error, never a guess.
 //! - I3: no line takes more memory than the longest row of the database needs.
 
@@ -52,7 +51,7 @@ pub(crate) enum BadLine {
     Base64 {
         /// Member concerned.
         member: &'static str,
-        /// What is wrong, with its position.
+        /// The fault, with its position.
         source: base64::DecodeError,
     },
     /// Longer than the line of any row that the database stores.
@@ -72,7 +71,7 @@ fn as_clause(source: &base64::DecodeError) -> String {
 ///
 /// # Errors
 ///
-/// Those of the stream.
+/// Errors of the stream.
 pub(crate) fn write_row(
     stream: &mut (impl Write + ?Sized),
     table: &str,
@@ -95,7 +94,7 @@ fn parse_row(line: &[u8]) -> Result<LineRow, BadLine> {
     Ok(LineRow { table: parsed.table.into_owned(), key, value })
 }
 
-/// What is wrong, without the parser's line number: it sees one line alone.
+/// The fault, without the parser's line number: the parser sees one line alone.
 fn json_fault(error: &serde_json::Error) -> BadLine {
     let text = error.to_string();
     let end = format!(" at line {} column {}", error.line(), error.column());
@@ -141,7 +140,7 @@ impl<R: BufRead> Lines<R> {
     ///
     /// # Errors
     ///
-    /// Those of the stream.
+    /// Errors of the stream.
     pub(crate) fn skip_to(&mut self, number: u64) -> io::Result<()> {
         while self.number < number {
             let read = self.stream.skip_until(b'\n')?;
@@ -158,7 +157,7 @@ impl<R: BufRead> Lines<R> {
     ///
     /// # Errors
     ///
-    /// Those of the stream.
+    /// Errors of the stream.
     pub(crate) fn next_row(&mut self) -> io::Result<Option<Result<LineRow, BadLine>>> {
         loop {
             self.line.clear();

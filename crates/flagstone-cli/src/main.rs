@@ -1,7 +1,7 @@
 //! The `flagstone` command.
 //!
-//! Owns the process: arguments in, text or JSON out, one exit code. What a program could want lives
-//! in the crates below; here are only words, tables and codes.
+//! Owns the process: arguments in, text or JSON out, one exit code. Functions for programs live in the crates below;
+//! here are only words, tables and codes.
 //!
 //! - I1: every failure ends the process with its code of [`exit::EXIT_ROWS`] and one message.
 //! - I2: a reader that closes its end of a pipe ends the command in silence, with code 0.
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let form = if args.json { Form::Json } else { Form::Text };
     let mut output = Output::new(form);
     let result = run(args.command, &mut output);
-    // What was printed before a failure comes before its message.
+    // Output from before a failure comes before its message.
     let flushed = output.finish().map_err(Failure::from);
     match result.and_then(|exit| flushed.map(|()| exit)) {
         Ok(exit) => ExitCode::from(exit.code()),
@@ -116,7 +116,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     if is_json {
         failure::report(Exit::Usage, error.to_string().trim_end(), Form::Json);
     } else {
-        // Nobody is left to be told when the error stream itself is gone.
+        // No message is possible once the error stream itself is gone.
         let _ = error.print();
     }
     ExitCode::from(Exit::Usage.code())

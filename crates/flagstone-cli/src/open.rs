@@ -1,7 +1,7 @@
 //! Creating and opening the database that a command works on.
 //!
-//! Owns the file's name together with the open database, so that every failure can name it, and
-//! the comparison of an image with the profile that the caller insists on.
+//! Owns the file's name together with the open database, so that every failure can name it, and the comparison of an
+//! image with the profile that the user insists on.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt as _;
@@ -50,8 +50,8 @@ pub(crate) fn open(target: &Target) -> Result<Opened, Failure> {
     }
 }
 
-/// Opens the database that `target` names for a command that only reads: nothing is written. Where that would
-/// take more memory than there is, the database is opened for writing, as far as it can be.
+/// Opens the database that `target` names for a command that only reads: nothing is written. If that takes more
+/// memory than the limit, the database is opened for writing where possible.
 pub(crate) fn open_to_read(target: &Target) -> Result<Opened, Failure> {
     let result = match &target.profile {
         None => Database::open_read_only(&target.path, &target.options),
@@ -73,7 +73,7 @@ pub(crate) fn open_to_read(target: &Target) -> Result<Opened, Failure> {
     }
 }
 
-/// Opens the device that `path` holds, if it is what `profile` says.
+/// Opens the device that `path` holds, if it is the one that `profile` describes.
 fn open_as(
     path: &Path,
     profile: &Profile,
@@ -87,7 +87,7 @@ fn open_as(
     if ImageNand::is_at(path).map_err(failure)? {
         let image = EccNand::open_image_with(path, access, lock.into()).map_err(failure)?;
         let found = image.device().profile();
-        // A profile that leaves the ECC to the device says nothing against ours.
+        // A profile that leaves the ECC to the device allows ours.
         require_same(path, &image, found.name.clone(), &profile.with_ecc_of(found))?;
         return Ok(Box::new(image));
     }
@@ -127,17 +127,16 @@ pub(crate) struct Created {
     pub(crate) profile: String,
     /// Bytes of its data areas.
     pub(crate) data_size: u64,
-    /// The same when it is as large as it can be.
+    /// Bytes of its data areas at full size.
     pub(crate) data_size_max: u64,
-    /// Whether it grows where its limit leaves it room to.
+    /// Whether it grows up to its limit.
     pub(crate) grows: bool,
 }
 
-/// Bytes of a new file above which it is said how large it is going to be: writing them takes a while.
+/// Bytes of a new file above which its size is announced: writing it takes a while.
 const LARGE: u64 = 1 << 30;
 
-/// Says how large a file will be that is written as a whole, where that takes a while, and refuses one for which there
-/// is no room.
+/// Announces the size of a large file that is written as a whole, and refuses a file for which there is no room.
 pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
     let path = &creation.path;
     let size = match &creation.device {
@@ -148,7 +147,7 @@ pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
         NewDevice::Segments(profile) => profile.geometry.data_size(),
         NewDevice::Growing(..) | NewDevice::Mtd(..) => return Ok(()),
     };
-    // What is there is no room to be had; why it stays as it is, the creation says.
+    // An existing file is not replaced, so its room does not count; the creation reports it.
     if link_kind_of(path).map_err(not_opened(path))?.is_some() {
         return Ok(());
     }
@@ -163,7 +162,7 @@ pub(crate) fn announce(creation: &Creation, form: Form) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what an image of a drive is, which is no image of what a host sees of it.
+/// Warns that an image of a drive holds its chips, not the drive as a host sees it.
 fn warn_of_drive(path: &Path, profile: &Profile, form: Form) {
     if profile.translation.is_none() {
         return;
@@ -178,8 +177,8 @@ fn warn_of_drive(path: &Path, profile: &Profile, form: Form) {
     );
 }
 
-/// Creates a database and hands it to `fill`; when either fails, no file of it stays behind. A file has its name when
-/// it is whole and closed.
+/// Creates a database and hands it to `fill`; when either fails, no file of it stays behind. A file gets its name
+/// when it is whole and closed.
 pub(crate) fn create_database<T>(
     creation: &Creation,
     fill: impl FnOnce(&Opened) -> Result<T, Failure>,
@@ -203,13 +202,14 @@ pub(crate) fn create_database<T>(
 
 /// A device that was made for a database, and the name of its profile.
 struct NewFile {
-    /// The file that has its name later; none on a device of the system.
+    /// The file that gets its name later; none on a device of the system.
     making: Option<Making>,
     device: AnyNand,
     profile: String,
 }
 
-/// The device of a database to be created. One that holds a database is refused, unless that is given up.
+/// The device of a database to be created. A device that holds a database is refused, unless the user gives the
+/// database up.
 fn vacant_device(creation: &Creation) -> Result<NewFile, Failure> {
     let path = &creation.path;
     let is_block_device = is_block_device(path)?;
@@ -245,7 +245,7 @@ fn give_up(path: &Path) -> Result<(), OpenDeviceError> {
     SegmentFile::forget(FileStorage::open(path)?)
 }
 
-/// Refuses raw NAND that holds a database: what is about to happen would destroy it.
+/// Refuses raw NAND that holds a database, which the command would destroy.
 pub(crate) fn require_no_database(path: &Path, profile: Option<&Profile>) -> Result<(), Failure> {
     require_not(holds_database(path, profile), path)
 }
@@ -268,7 +268,7 @@ fn require_not(is_occupied: Result<bool, OpenError>, path: &Path) -> Result<(), 
 fn holds_database(path: &Path, profile: Option<&Profile>) -> Result<bool, OpenError> {
     for profile in profile.map(Some).into_iter().chain([None]) {
         let device = match open_mtd(path, profile) {
-            // Under what the chip carries, without the profile, it opens.
+            // Without the profile the chip opens under the ECC that it carries.
             Err(OpenDeviceError::Ecc { .. }) => continue,
             device => device?,
         };
@@ -288,12 +288,12 @@ fn mounts(device: impl Nand) -> Result<bool, MountError> {
     }
 }
 
-/// Bytes of the data areas that are there.
+/// Bytes of the present data areas.
 pub(crate) fn data_size(device: &impl Nand) -> u64 {
     device.geometry().block_size() * u64::from(device.present_blocks())
 }
 
-/// A device, and its file until that has its name.
+/// A device, and its file until the file has its name.
 type Made = (Option<Making>, AnyNand);
 
 /// Makes the device; nothing of it stays when it cannot be made.
@@ -332,7 +332,7 @@ fn create_device(creation: &Creation, is_block_device: bool) -> Result<NewFile, 
     Ok(NewFile { making, device, profile })
 }
 
-/// Opens raw NAND as `profile` has it, or as its driver describes it.
+/// Opens raw NAND as `profile`, or else its driver, describes it.
 fn open_mtd(path: &Path, profile: Option<&Profile>) -> Result<AnyNand, OpenDeviceError> {
     open_mtd_for(path, profile, Access::Write)
 }
@@ -369,7 +369,7 @@ fn open_mtd_for(_: &Path, _: Option<&Profile>, _: Access) -> Result<AnyNand, Ope
     Err(OpenDeviceError::Unsuitable)
 }
 
-/// Profile of raw NAND as `profile` has it, or as its driver describes it, with its size.
+/// Profile of raw NAND as `profile`, or else its driver, describes it, with its size.
 #[cfg(target_os = "linux")]
 pub(crate) fn mtd_profile(path: &Path, profile: Option<&Profile>) -> Result<Profile, Failure> {
     let found = MtdNand::describe(path, profile);
@@ -381,7 +381,7 @@ pub(crate) fn mtd_profile(path: &Path, _: Option<&Profile>) -> Result<Profile, F
     Err(Failure::Open { path: path.into(), source: OpenDeviceError::Unsuitable.into() })
 }
 
-/// The device that `path` holds, to be probed, and what is known of it.
+/// The device that `path` holds, to be probed, and its known profile.
 pub(crate) fn device_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), Failure> {
     if FileStorage::open_read_only(path).and_then(SegmentFile::open).is_ok() {
         return Err(Failure::NoChip { path: path.into() });
@@ -402,7 +402,7 @@ fn image_to_probe(path: &Path) -> Result<(AnyNand, Profile), OpenDeviceError> {
 
 #[cfg(target_os = "linux")]
 fn mtd_to_probe(path: &Path, ecc: EccOwner) -> Result<(AnyNand, Profile), OpenDeviceError> {
-    // What the driver says goes into a profile, not what it lets be tried.
+    // The profile takes the driver's description, not the wider one under which the probe experiments.
     let known = EccNand::describe_to_probe(path, ecc)?;
     Ok((Box::new(EccNand::open_to_probe(path, &known)?), known))
 }
@@ -417,7 +417,7 @@ pub(crate) fn is_block_device(path: &Path) -> Result<bool, Failure> {
     is_kind(path, FileType::is_block_device)
 }
 
-/// Whether a path is a device node of the kind that MTD has.
+/// Whether a path is a device node of MTD's kind.
 fn is_node(path: &Path) -> Result<bool, Failure> {
     is_kind(path, FileType::is_char_device)
 }
@@ -439,7 +439,7 @@ impl Opened {
         Failure::Engine { path: self.path.clone(), source }
     }
 
-    /// What `operation` gives, its error with the file named.
+    /// The result of `operation`; an error names the file.
     pub(crate) fn run<T>(
         &self,
         operation: impl FnOnce(&Database) -> Result<T, EngineError>,
@@ -455,7 +455,7 @@ impl Opened {
         }
     }
 
-    /// A snapshot of everything committed, or the one that was asked for by name.
+    /// A snapshot of everything committed, or the one named by the user.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Failure> {
         let Some(name) = &self.kept else { return self.run(Database::snapshot) };
         self.require_snapshot(name)?;
@@ -480,8 +480,8 @@ impl Opened {
         }
     }
 
-    /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again. Gives what
-    /// it cost the flash, too.
+    /// Runs `operation` in one transaction and makes it durable; a deadlock begins it again. Also gives its cost on
+    /// flash.
     pub(crate) fn change<T>(
         &self,
         operation: impl Fn(&mut Transaction) -> Result<T, EngineError>,
@@ -519,8 +519,8 @@ impl Opened {
         Ok(names)
     }
 
-    /// Says that rows of `table` were changed past its indexes, where it has some: what rows are found by, the
-    /// program alone knows that made them.
+    /// Warns that rows of `table` were changed past its indexes, if it has any: only the program that made the
+    /// indexes knows their keys.
     pub(crate) fn warn_of_indexes(&self, table: &str, form: Form) -> Result<(), Failure> {
         let indexes = self.indexes(table)?.join(", ");
         if !indexes.is_empty() {
@@ -534,7 +534,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes the database: the next opening has next to nothing to read.
+    /// Closes the database: the next opening has little to read.
     pub(crate) fn close(self) -> Result<(), Failure> {
         let Self { database, path, .. } = self;
         database.close().map_err(|source| Failure::Engine { path, source })

@@ -1,7 +1,6 @@
-//! Where text and JSON go: standard output, and the error stream for failures and progress.
+//! Streams for text and JSON: standard output, and the error stream for failures and progress.
 //!
-//! Owns the decision between text and JSON, and what happens when the reader goes away. Never
-//! panics on a closed pipe.
+//! Owns the decision between text and JSON, and the answer to a reader that goes away. Never panics on a closed pipe.
 //!
 //! Invariant I1: with `--json`, standard output carries exactly one JSON object, on one line.
 
@@ -29,7 +28,7 @@ where
     format!("{count} {word}")
 }
 
-/// A path for JSON, which is text: what of the path is none becomes U+FFFD.
+/// A path as text for JSON: bytes that are no text become U+FFFD.
 pub(crate) fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
@@ -63,7 +62,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// Those of the stream; a closed pipe among them.
+    /// Errors of the stream; a closed pipe among them.
     pub(crate) fn show(
         &mut self,
         value: &impl Serialize,
@@ -82,7 +81,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// Those of the stream; a closed pipe among them.
+    /// Errors of the stream; a closed pipe among them.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.stream.flush()
     }

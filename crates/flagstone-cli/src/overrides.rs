@@ -31,7 +31,7 @@ pub(crate) enum BadOption {
     Quantity {
         /// Option concerned.
         name: String,
-        /// What is wrong with the text.
+        /// The fault of the text.
         source: BadQuantity,
     },
     /// The value has the wrong type or is none of the values allowed.
@@ -41,7 +41,7 @@ pub(crate) enum BadOption {
         name: String,
         /// Text given.
         value: String,
-        /// What would have been accepted.
+        /// Accepted values.
         reason: String,
     },
     /// The options have no serde form; a bug of this program.
@@ -65,7 +65,7 @@ pub(crate) fn fields(options: &Options) -> Result<Map<String, Value>, serde_json
 ///
 /// # Errors
 ///
-/// Names the option and what it accepts.
+/// Names the option and its accepted values.
 pub(crate) fn apply(options: &Options, changes: &[String]) -> Result<Options, BadOption> {
     let mut result = options.clone();
     for change in changes {

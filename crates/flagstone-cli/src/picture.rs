@@ -1,7 +1,7 @@
-//! A picture of a chip: each block a square, what it holds above and how worn it is below.
+//! A picture of a chip: each block a square, in a map of live pages above and in a map of wear below.
 //!
-//! Owns the drawing, as SVG without scripts or fonts of its own; what a block is comes from the
-//! database. Every square says its numbers when it is pointed at.
+//! Owns the drawing, as SVG without scripts or fonts of its own; the states of blocks come from the database. Every
+//! square says its numbers when it is pointed at.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use flagstone_space::{BlockReport, BlockState};
 
 use crate::output::counted;
 
-/// What the picture shows beside the blocks.
+/// Text of the picture beside the blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Caption {
     /// Name of the chip's file.
@@ -105,7 +105,7 @@ fn words(block: &BlockReport) -> String {
     format!("block {number}: {state}, {} live, {erases}", block.live)
 }
 
-/// The state's name, that of the legend if it is there.
+/// The state's name, from the legend if it is there.
 fn name_of(state: BlockState) -> &'static str {
     let in_legend = LEGEND.iter().find(|(other, _)| *other == state);
     in_legend.map_or(crate::inspect::state_name(state), |(_, name)| *name)
@@ -127,7 +127,7 @@ fn square(text: &mut String, x: usize, y: usize, color: &str, words: &str) {
 }
 
 fn escaped(words: &str) -> String {
-    // Characters that XML does not have, such as a file's name may hold, become marks.
+    // A file's name may hold characters that XML does not allow; they become marks.
     let legal = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let words: String = words.chars().map(legal).collect();
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
@@ -159,7 +159,7 @@ fn legend(text: &mut String, top: usize) {
     }
 }
 
-/// Colour of a block that holds no units; none for those that do.
+/// Colour of a block without units; none for a block with units.
 const fn state_color(state: BlockState) -> Option<&'static str> {
     match state {
         BlockState::Free => Some("#f4f4f4"),

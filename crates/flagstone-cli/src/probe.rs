@@ -1,7 +1,7 @@
-//! The command `probe`: what a chip is and what it can do.
+//! The command `probe`: description and abilities of a chip.
 //!
-//! Owns how findings are printed and the profile file. The experiments are those of
-//! `flagstone_nand::probe`; without `--scratch` the device is read and nothing else.
+//! Owns the print of the findings, and the profile file. The experiments are in `flagstone_nand::probe`; without
+//! `--scratch` the device is only read.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -71,12 +71,12 @@ fn blocks(text: &str) -> Result<Vec<BlockIndex>, UsageError> {
     Ok(blocks)
 }
 
-/// Most blocks of a range: a probe learns nothing more from more.
+/// Most blocks of a range: a probe learns nothing from more of them.
 const SCRATCH_MAX: u32 = 64;
 
-/// What a probe saw.
+/// Findings of a probe.
 struct Seen {
-    /// What was known of the device before.
+    /// Profile of the device before the probe.
     known: Profile,
     bad_blocks: Vec<u32>,
     read_ns: u64,
@@ -110,7 +110,7 @@ pub(crate) fn run(request: &Probe, output: &mut Output) -> Result<(), Failure> {
     let seen = match (file, &request.profile) {
         (Some(file), Some(path)) => {
             seen.and_then(|seen| write(file, path, seen)).inspect_err(|_| {
-                // It was made a moment ago; what cannot be removed stays.
+                // It was made a moment ago; if it cannot be removed, it stays.
                 let _ = fs::remove_file(path);
             })
         }
@@ -119,7 +119,7 @@ pub(crate) fn run(request: &Probe, output: &mut Output) -> Result<(), Failure> {
     Ok(output.show(&seen.json(request), || seen.text(request))?)
 }
 
-/// The time of a read, and what the scratch blocks tell, if there are any.
+/// The time of a read, and the findings on the scratch blocks, if there are any.
 fn look<D: Nand>(
     device: &mut D,
     scratch: &[BlockIndex],
@@ -141,7 +141,7 @@ fn create(path: &Path) -> Result<File, Failure> {
 }
 
 impl Seen {
-    /// The profile that follows, named like its file.
+    /// The profile with these findings, named like its file.
     fn profile(&self, path: &Path) -> Profile {
         let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into());
         match &self.findings {
@@ -150,7 +150,7 @@ impl Seen {
         }
     }
 
-    /// Spare bytes that users have, whatever the ECC does with them.
+    /// Spare bytes for users, inside the ECC or outside.
     fn free_spare(&self) -> SpareRange {
         let Capabilities { spare_raw, spare_covered, .. } = self.known.capabilities;
         if spare_raw.size > 0 { spare_raw } else { spare_covered }
@@ -247,7 +247,7 @@ fn findings_json(request: &Probe, findings: &Findings) -> Value {
         "first_program_order": order_name(findings.first_program_order),
         "reprogram_order": order_name(findings.reprogram_order),
         "corrected_bits_max": findings.corrected_bits_max,
-        // It takes a cut of the power to see it.
+        // Only a power cut can show it.
         "partial_cut": Value::Null,
     })
 }

@@ -1,6 +1,6 @@
-//! A progress line on the error stream while something long runs.
+//! A progress line on the error stream during long work.
 //!
-//! Owns the line; knows nothing of what runs. Draws on terminals only, and never with `--json`.
+//! Owns the line; knows nothing of the work. Draws on terminals only, and never with `--json`.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, stderr};
@@ -27,7 +27,7 @@ impl Progress {
         Self { bar: ProgressBar::with_draw_target(None, target), phase: String::new() }
     }
 
-    /// A line that shows that `phase` goes on, for what cannot say how far it has come.
+    /// A line that shows that `phase` goes on, for work without a measure of its progress.
     #[must_use]
     pub(crate) fn spinning(form: Form, phase: &str) -> Self {
         let mut progress = Self::new(form);

@@ -1,4 +1,4 @@
-//! The command `quickstart`: the main job, and what it did to the flash.
+//! The command `quickstart`: the main job, and its work on the flash.
 //!
 //! Owns the story as text and the comparison; the job itself is the lab's.
 
@@ -18,7 +18,7 @@ use crate::request::{self, CHIP_PROFILE};
 use crate::scratch::Scratch;
 use crate::table::{Table, grouped};
 
-/// Engines that are compared: the one of old, and this one.
+/// Engines that are compared: the traditional one, and this one.
 const PRESETS: [&str; 2] = ["traditional", "flagstone"];
 
 /// Runs `quickstart`.
@@ -97,7 +97,7 @@ fn story(config: &QuickstartConfig, life: &Life) -> String {
     )
 }
 
-/// The engines beside each other, and what the last one saves.
+/// The engines side by side, and the savings of the last one.
 fn comparison(lives: &[Life]) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut line = |name: &str, cell: &dyn Fn(&Run) -> String, saved: String| {

@@ -1,4 +1,4 @@
-//! Validated arguments: what a command was asked to do, with every value understood.
+//! Validated arguments: the request to a command, with every value understood.
 //!
 //! Owns the way from [`crate::args`] to typed values: sizes, bytes, profiles, options. Opens no
 //! database; the only files read here are profiles. A [`UsageError`] means that nothing happened.
@@ -25,7 +25,7 @@ use crate::escape::{BadEscape, unescape};
 use crate::overrides::{self, BadOption};
 use crate::size::{BadQuantity, format_size, parse_size};
 
-/// Why a command line that has the right shape is refused all the same.
+/// Why a command line of the right shape is refused.
 #[derive(Debug, Error)]
 pub(crate) enum UsageError {
     /// A key or a value is no notation of bytes.
@@ -54,7 +54,7 @@ pub(crate) enum UsageError {
     ProfileFile {
         /// File given.
         path: PathBuf,
-        /// What is wrong in it.
+        /// Fault in it.
         source: ProfileError,
     },
     /// The profile file cannot be read.
@@ -62,7 +62,7 @@ pub(crate) enum UsageError {
     ProfileRead {
         /// File given.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// A file that was named cannot be looked at.
@@ -70,7 +70,7 @@ pub(crate) enum UsageError {
     Device {
         /// File given.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: OpenDeviceError,
     },
     /// ECC of our own does not fit the chip.
@@ -103,7 +103,7 @@ pub(crate) enum UsageError {
         option: &'static str,
         /// Text given.
         value: String,
-        /// What it must be.
+        /// Allowed values.
         must: &'static str,
     },
     /// Two arguments that do not go together.
@@ -152,8 +152,8 @@ pub(crate) enum NewDevice {
     Segments(Profile),
     /// Plain file that grows to the size of the profile; a block device, which does not, gets the other one.
     Growing(Profile, Option<Box<Profile>>),
-    /// Raw NAND of Linux that is there already; its driver describes it when no profile does. Whose the
-    /// ECC is, where that profile or description leaves it to the device.
+    /// Raw NAND of Linux that is there already; its driver describes it when no profile does. The owner of the ECC
+    /// counts where that profile or description leaves the ECC to the device.
     Mtd(Option<Profile>, EccOwner),
 }
 
@@ -162,9 +162,9 @@ pub(crate) enum NewDevice {
 pub(crate) struct Creation {
     /// File to create, or node of the device.
     pub(crate) path: PathBuf,
-    /// What it is.
+    /// Kind of device.
     pub(crate) device: NewDevice,
-    /// A database that the device holds is given up.
+    /// Gives up a database that the device holds.
     pub(crate) overwrite: bool,
     /// Options of the database.
     pub(crate) options: Options,
@@ -175,7 +175,7 @@ pub(crate) struct Creation {
 pub(crate) struct Compact {
     /// Database.
     pub(crate) target: Target,
-    /// Size of the new file; as it was, if none.
+    /// Size of the new file; as before, if none.
     pub(crate) size: Option<FileSize>,
 }
 
@@ -286,16 +286,16 @@ pub(crate) struct Backup {
     pub(crate) target: Target,
     /// File to write; `-` is standard output.
     pub(crate) file: PathBuf,
-    /// What becomes of rows that do not read.
+    /// Answer to unreadable rows.
     pub(crate) damage: Damage,
 }
 
-/// What a command does with rows that do not read.
+/// Answer of a command to unreadable rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     /// The first one ends it.
     Ends,
-    /// It tells them and goes on.
+    /// It reports them and goes on.
     IsSkipped,
 }
 
@@ -341,7 +341,7 @@ pub(crate) struct Export {
     pub(crate) file: PathBuf,
     /// Tables; none named means all.
     pub(crate) tables: Vec<String>,
-    /// What becomes of rows that do not read.
+    /// Answer to unreadable rows.
     pub(crate) damage: Damage,
 }
 
@@ -354,7 +354,7 @@ pub(crate) struct Import {
     pub(crate) file: PathBuf,
     /// Rows of a transaction.
     pub(crate) batch: u64,
-    /// What a failure leaves.
+    /// Grouping of rows into transactions.
     pub(crate) atomicity: Atomicity,
     /// First line that counts; the first of all is 1.
     pub(crate) first_line: u64,
@@ -439,7 +439,7 @@ fn not_seen(path: &Path) -> impl FnOnce(OpenDeviceError) -> UsageError {
 /// Options that a database keeps from its creation.
 const FIXED: [&str; 4] = ["parts", "collection", "wear_levelling", "log_pages"];
 
-/// Those that it keeps even when it is written anew with another size.
+/// Options that it keeps even when it is written anew with another size.
 const FIXED_SHAPE: [&str; 3] = ["parts", "collection", "wear_levelling"];
 
 impl TryFrom<DatabaseArgs> for Target {
@@ -599,7 +599,7 @@ impl NewDevice {
         let with_own = |profile: Profile| profile.with_own_ecc().map_err(UsageError::Ecc);
         Ok(match (self, ecc) {
             (Self::Image(profile), EccOwner::Own) => Self::Image(with_own(profile)?),
-            // How strong it is to be, the driver says as well.
+            // The driver gives the strength as well.
             (Self::Mtd(profile, _), EccOwner::Own) => Self::Mtd(profile, EccOwner::Own),
             (device, _) => device,
         })
@@ -614,7 +614,7 @@ const PROFILE_SAYS_OWN: &str =
 /// Size that a block device is used to when none is given.
 const BLOCK_DEVICE_CAPACITY: u64 = 64 << 20;
 
-/// Size up to which a plain file grows when none is given: that of `Database::create`.
+/// Size up to which a plain file grows when none is given: the same as in `Database::create`.
 const FILE_LIMIT: u64 = 256 << 30;
 
 /// Size that `text` names as the limit of a file.

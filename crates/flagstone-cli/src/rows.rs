@@ -1,7 +1,7 @@
 //! The commands on rows: `create`, `put`, `get`, `del`, `scan`.
 //!
-//! Owns how rows are printed: key and value with a tab between them, each in the notation of
-//! [`crate::escape`]. Every change is one durable transaction.
+//! Owns the print of rows: key and value with a tab between them, each in the notation of [`crate::escape`]. Every
+//! change is one durable transaction.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -64,7 +64,7 @@ pub(crate) fn put(row: &RowAt, output: &mut Output) -> Result<(), Failure> {
     Ok(output.show(&json, String::new)?)
 }
 
-/// The bytes of a value. Of a file one byte more than the database takes is read, at most.
+/// The bytes of a value. Of a file, at most one byte more than the database takes is read.
 fn value_of(value: &Value, size_max: usize) -> Result<Cow<'_, [u8]>, Failure> {
     let path = match value {
         Value::Bytes(bytes) => return Ok(Cow::Borrowed(bytes)),
@@ -188,7 +188,7 @@ fn print_rows(
 enum Extent {
     /// All.
     Whole,
-    /// Those before a failure.
+    /// The rows before a failure.
     Part,
 }
 

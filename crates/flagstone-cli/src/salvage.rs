@@ -1,6 +1,6 @@
-//! The command `salvage`, and what other commands say of rows that do not read.
+//! The command `salvage`, and the messages of other commands about unreadable rows.
 //!
-//! Owns the words; what is saved is the library's.
+//! Owns the words; the library saves the rows.
 
 use std::convert::Infallible;
 use std::fmt::{Display, Write as _};
@@ -16,7 +16,7 @@ use crate::output::{Form, Output, counted, path_text};
 use crate::progress::Progress;
 use crate::request::Salvage;
 
-/// Saves what can be read of a damaged database into a new one.
+/// Saves the readable rows of a damaged database into a new one.
 pub(crate) fn salvage(salvage: &Salvage, output: &mut Output) -> Result<Exit, Failure> {
     let Salvage { target, to } = salvage;
     let is_there = to.symlink_metadata().is_ok();
@@ -103,7 +103,7 @@ fn place(table: &str, low: &[u8], high: Option<&[u8]>) -> String {
     }
 }
 
-/// Says which rows a command went on without.
+/// Reports the rows that a command went on without.
 pub(crate) fn tell_missing(table: &str, range: &MissingRange, form: Form) {
     let place = place(table, &range.low, range.high.as_deref());
     warn(&format!("{place} do not read: {}", range.error), form);

@@ -1,7 +1,7 @@
 //! The directory in which `quickstart` and `bench` keep the files of their devices.
 //!
-//! Owns a temporary directory where the caller named none, and that it is gone afterwards: at the
-//! end, after a failure, and when the user interrupts. A directory that was named is kept.
+//! Owns a temporary directory where the caller named none, and removes it: at the end, after a failure, and when the
+//! user interrupts. A named directory is kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};

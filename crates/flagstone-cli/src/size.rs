@@ -1,6 +1,6 @@
 //! Sizes and durations as people write them: `64k`, `1MiB`, `2.5G`, `5ms`.
 //!
-//! Owns the notation; never decides what a size is good for.
+//! Owns the notation; knows no use of a size.
 //!
 //! Invariant I1: a unit letter alone and with `iB` is a power of 1024, with `B` a power of 1000.
 

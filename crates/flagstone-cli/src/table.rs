@@ -1,6 +1,6 @@
 //! Plain aligned text: columns for people, read from the top.
 //!
-//! Owns alignment only; what the cells say is decided by the command.
+//! Owns alignment only; the command decides the text of the cells.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    /// Width of each column: that of its widest cell.
+    /// Width of each column: the width of its widest cell.
     fn widths(&self) -> Vec<usize> {
         let width = |column: usize, head: &str| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));

@@ -1,15 +1,15 @@
 //! The commands that move rows between databases: `export` and `import`.
 //!
-//! Owns which rows go into which transaction, and what is said when one cannot be stored. The form of
-//! a line is that of [`crate::lines`].
+//! Owns the split of rows into transactions, and the message for a row that cannot be stored. [`crate::lines`] has
+//! the form of a line.
 //!
 //! Invariants:
 //! - I1: an export is one snapshot, and its file has its name only when it is complete.
 //! - I2: an import that fails names the line, and the line up to which everything is stored.
 //! - I3: an import that was interrupted can be run again as it is: a row that is stored twice is
 //!   the same row.
-//! - I4: no import writes to an index. It cannot know whether the input has all of it, and an index that is not
-//!   there is made by the program that opens its table.
+//! - I4: no import writes to an index. It cannot know whether the input has the whole index, and a missing index is
+//!   made by the program that opens its table.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -32,7 +32,7 @@ use crate::salvage::tell_missing;
 /// Rows between two looks at the progress line.
 const PROGRESS_ROWS: u64 = 256;
 
-/// Bytes of keys and values after which a transaction of an import is committed, whatever its rows.
+/// Bytes of keys and values after which a transaction of an import is committed, with any number of rows.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Writes all rows of some tables, one a line.
@@ -160,7 +160,7 @@ pub(crate) fn import(import: &Import, output: &mut Output) -> Result<(), Failure
 struct Importer<'a> {
     opened: &'a Opened,
     request: &'a Import,
-    /// Tables that were met; none is that of an index.
+    /// Tables that were met; none for an index.
     tables: BTreeMap<String, Option<Table>>,
     transaction: Option<Transaction>,
     /// Rows of the transaction with their lines, where it may have to be made in parts.
@@ -257,8 +257,8 @@ impl<'a> Importer<'a> {
         self.batch.len() > 1
     }
 
-    /// Stores the rows of the transaction in as many as it takes: each needs room for its changes beside what is
-    /// there, and gives back what it does not need in the end.
+    /// Stores the rows of the transaction in as many as it takes: each needs room for its changes beside the old
+    /// rows, and gives back the rest at its end.
     fn store_in_parts(&mut self) -> Result<(), LineFault> {
         self.transaction = None;
         (self.batch_rows, self.batch_bytes) = (0, 0);
@@ -324,7 +324,7 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// The failure of a line. What stands before a line that is no row, or cannot be read, is stored.
+    /// The failure of a line. All lines before a line that is no row, or cannot be read, are stored.
     fn give_up(&mut self, line: u64, fault: LineFault) -> Failure {
         let is_own = match &fault {
             LineFault::Form(_) | LineFault::Read(_) => true,
@@ -357,7 +357,7 @@ impl<'a> Importer<'a> {
     }
 }
 
-/// Whether a transaction found no room: what does not fit with all the others may fit with few.
+/// Whether a transaction found no room: a row that does not fit with all the others may fit with few.
 const fn is_for_room(error: &EngineError) -> bool {
     matches!(error, EngineError::Full | EngineError::TooLarge)
 }
@@ -379,8 +379,8 @@ mod tests {
         }
     }
 
-    /// Goal: an input that cannot be read to its end is told like a line that is no row: with the line, and what is
-    /// stored before it.
+    /// Goal: an input that cannot be read to its end is reported like a line that is no row: with the number of the
+    /// line, and the lines stored before it.
     #[test]
     fn an_error_of_the_input_names_the_line() {
         let directory = tempfile::tempdir().unwrap();

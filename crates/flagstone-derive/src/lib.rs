@@ -1,7 +1,7 @@
 //! Derives keys and values of Flagstone's typed tables: `#[derive(Key)]` and `#[derive(Value)]`.
 //!
-//! Owns the code that is written out, and what is said where it cannot be; what the bytes are, say the
-//! traits in crate `flagstone`. Use it through that crate, which exports both names.
+//! Owns the generated code, and the errors for types that cannot have it; the traits in crate `flagstone` define the
+//! bytes. Use this crate through `flagstone`, which exports both names.
 #![warn(missing_docs)]
 
 mod shape;
@@ -21,8 +21,8 @@ pub fn derive_key(input: TokenStream) -> TokenStream {
     key(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Derives `flagstone::Value`: fields in order. A field at the end of a structure that is marked
-/// `#[flagstone(default)]` may be missing in a row.
+/// Derives `flagstone::Value`: fields in order. A field marked `#[flagstone(default)]`, at the end of a structure,
+/// may be missing in a row.
 #[proc_macro_derive(Value, attributes(flagstone))]
 pub fn derive_value(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -148,7 +148,7 @@ fn value(input: &DeriveInput) -> Result<Tokens, Error> {
     })
 }
 
-/// Reads a whole row, which may end before the fields that have defaults; nothing without any.
+/// Reads a whole row, which may end before the fields with defaults; empty for a shape without such fields.
 fn row_with_defaults(shape: &Shape<'_>) -> Result<Tokens, Error> {
     let Some((variant, first)) = shape.defaults()? else { return Ok(Tokens::new()) };
     let reads = (0..variant.bindings.len()).map(|index| match index < first {

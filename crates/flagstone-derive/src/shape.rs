@@ -1,4 +1,4 @@
-//! What a type is made of: one list of fields, or one for each variant.
+//! The shape of a type: one list of fields, or one for each variant.
 //!
 //! Owns the reading of the type and of its attributes; knows neither keys nor values.
 
@@ -9,7 +9,7 @@ use syn::{
     parse_quote,
 };
 
-/// A list of fields, and how it is made and taken apart.
+/// A list of fields, with the code that makes it and takes it apart.
 pub(crate) struct Variant<'a> {
     path: Tokens,
     members: Vec<Member>,
@@ -37,7 +37,7 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// What a type is made of.
+/// The shape of a type.
 pub(crate) struct Shape<'a> {
     variants: Vec<Variant<'a>>,
     is_enum: bool,
@@ -48,7 +48,7 @@ impl<'a> Shape<'a> {
     ///
     /// # Errors
     ///
-    /// It is a union, has too many variants, or an attribute that is not known or not in its place.
+    /// The type is a union, has too many variants, or has an unknown or misplaced attribute.
     pub(crate) fn of(input: &'a DeriveInput) -> Result<Self, Error> {
         refuse_attributes(&input.attrs)?;
         let (variants, is_enum) = match &input.data {
@@ -76,7 +76,7 @@ impl<'a> Shape<'a> {
         (0..=u8::MAX).map(|tag| self.is_enum.then_some(tag))
     }
 
-    /// `match self`, with what `arm` makes of each list of fields and its number.
+    /// `match self`, with the code from `arm` for each list of fields and its number.
     pub(crate) fn matching(&self, arm: impl Fn(&Variant<'_>, Option<u8>) -> Tokens) -> Tokens {
         if self.variants.is_empty() {
             return quote!(match *self {});
@@ -89,7 +89,7 @@ impl<'a> Shape<'a> {
         quote!(match self { #(#arms)* })
     }
 
-    /// What `make` makes of the only list of fields, or of the one whose number comes first in `bytes`.
+    /// The code from `make` for the only list of fields, or for the one whose number comes first in `bytes`.
     pub(crate) fn choosing(&self, bytes: &Tokens, make: impl Fn(&Variant<'_>) -> Tokens) -> Tokens {
         if let (false, [variant]) = (self.is_enum, self.variants.as_slice()) {
             return make(variant);
@@ -125,7 +125,7 @@ impl<'a> Shape<'a> {
     ///
     /// # Errors
     ///
-    /// A field without a default follows it, or it belongs to an enumeration.
+    /// A field without a default follows one with a default, or an enumeration has a default.
     pub(crate) fn defaults(&self) -> Result<Option<(&Variant<'a>, usize)>, Error> {
         if self.is_enum {
             self.refuse_defaults("only a structure's fields can have defaults")?;
@@ -147,12 +147,12 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// The attributes that are ours.
+/// Our own attributes.
 fn own(attributes: &[Attribute]) -> impl Iterator<Item = &Attribute> {
     attributes.iter().filter(|attribute| attribute.path().is_ident("flagstone"))
 }
 
-/// Refuses attributes of a type or of a variant: none would do anything.
+/// Refuses attributes of a type or of a variant: they would have no effect.
 fn refuse_attributes(attributes: &[Attribute]) -> Result<(), Error> {
     match own(attributes).next() {
         Some(attribute) => Err(Error::new_spanned(attribute, "a field alone can have a default")),
@@ -183,8 +183,8 @@ pub(crate) fn bounded(generics: &Generics, bound: &Tokens) -> Generics {
     generics
 }
 
-/// Refuses variants with a number of their own: the derived order of values would go by it, that of keys
-/// goes by their places.
+/// Refuses variants with a number of their own: values would be ordered by this number, but keys by the place of the
+/// variant.
 pub(crate) fn refuse_numbers(input: &DeriveInput) -> Result<(), Error> {
     let Data::Enum(data) = &input.data else { return Ok(()) };
     match data.variants.iter().find(|variant| variant.discriminant.is_some()) {

@@ -367,10 +367,9 @@ pub struct Options {
     pub file_lock: FileLock,
     /// What is verified when the database is opened.
     pub verify_on_open: VerifyOnOpen,
-    /// Seed of everything random in the engine. With 0 the identity of a new database comes from the randomness of the
-    /// system; with any other seed it is the seed, so that equal work makes equal devices. Databases of one program
-    /// need seeds of their own, or 0.
-    pub seed: u64,
+    /// Seed of the identity of a new database; none: the randomness of the system. Equal seeds and equal work make equal
+    /// devices. Databases of one seed take each other's tables for their own.
+    pub seed: Option<u64>,
 }
 
 /// Longest wait for a lock unless it is said: far more than a transaction takes, and less than a person's patience.
@@ -414,7 +413,7 @@ impl Default for Options {
             group_delay: Duration::from_millis(5),
             group_fill: 0.75,
             verify_on_open: VerifyOnOpen::Off,
-            seed: 0,
+            seed: None,
         }
     }
 }
@@ -651,7 +650,7 @@ impl Options {
     /// The same options with another seed; see [`Options::seed`].
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.seed = Some(seed);
         self
     }
 

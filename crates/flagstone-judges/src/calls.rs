@@ -1,12 +1,12 @@
 //! System calls that fail.
 //!
-//! A process does one operation while another one follows its system calls with `ptrace` and makes one of
-//! those that concern the files of the database fail: each call of the operation in turn, in each way in
-//! which it may fail, once and from then on. The result is success or an error that has a type: no panic, no
-//! abort, no hang. Afterwards the database opens, whatever was acknowledged as durable is there, nothing is
-//! there in part, a check finds nothing, the next attempt succeeds, and no file is left behind.
+//! A process does one operation while another one follows its system calls with `ptrace`. Of the calls that concern
+//! the files of the database it makes one fail: each call of the operation in turn, in each way in which it may fail,
+//! once and from then on. The result is success or an error that has a type: no panic, no abort, no hang. Afterwards
+//! the database opens, has every commit that was acknowledged as durable and none in part, a check finds nothing, the
+//! next attempt succeeds, and no file is left behind.
 //!
-//! A sync that fails comes in two kinds: the kernel keeps what was written, or it drops it.
+//! A failing sync comes in two kinds: the kernel keeps the written data, or drops it.
 
 mod case;
 mod fault;
@@ -31,13 +31,13 @@ use fault::Fault;
 use tracer::Aim;
 use workload::{Operation, Task, Workload};
 
-/// What the judge is asked for.
+/// Arguments of the judge of calls.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Ends after so many seconds; all failures are tried if none is given.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Decides the rows, and which failures come first; a random one if none is given.
+    /// Decides the rows, and the order of the failures; a random one if none is given.
     #[arg(long)]
     seed: Option<u64>,
     /// Tries this operation alone.
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// Makes this failure alone, as a broken promise names it.
     #[arg(long)]
     aim: Option<String>,
-    /// Goes on when a promise is broken, and says how often each was.
+    /// Goes on when a promise is broken, and counts each.
     #[arg(long)]
     all: bool,
     /// Lists the calls of each operation, and makes no failure.
@@ -64,17 +64,17 @@ pub(crate) struct Arguments {
     /// Plants a deliberate bug in the engine, by its name in `SeededBug`: the judge has to see it.
     #[arg(long)]
     bug: Option<String>,
-    /// Directory for the databases; that for temporary files if none is given.
+    /// Directory for the databases; the one for temporary files if none is given.
     #[arg(long)]
     directory: Option<PathBuf>,
-    /// What this process has to do, when another one started it.
+    /// Task of this process, when another one started it.
     #[arg(long, hide = true)]
     task: Option<Task>,
     #[arg(long, hide = true, default_value_t = 0)]
     count: u64,
 }
 
-/// Judges, and says what was found.
+/// Runs the judge, and prints its findings.
 ///
 /// # Errors
 /// A promise that is broken, or a judge that could not work.
@@ -102,20 +102,20 @@ fn work(arguments: &Arguments, task: Task, seed: u64) -> anyhow::Result<()> {
     Workload { worker, operation, count: arguments.count }.run(task)
 }
 
-/// What was found.
+/// Findings, and counts.
 #[derive(Default)]
 struct Found {
     /// Failures that were made, by the name of the call.
     hits: BTreeMap<&'static str, u64>,
     missed: u64,
-    /// Cases in which an error was told, and in which the failure made no difference.
+    /// Cases in which the operation gave an error, and cases in which the failure made no difference.
     errors: u64,
     harmless: u64,
-    /// How often each kind of error was told, and one case of it.
+    /// Count of each kind of error, and one case of it.
     stumbles: BTreeMap<String, (u64, String)>,
-    /// Errors that take a call which failed for an answer, and one case of each.
+    /// Errors that take a failed call for an answer, and one case of each.
     answers: BTreeMap<String, (u64, String)>,
-    /// Promises that were broken, and one case of each.
+    /// Broken promises, and one case of each.
     broken: BTreeMap<String, (u64, String)>,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Judge<'a> {
             }
             cases.extend(aims.into_iter().enumerate().map(|(order, aim)| (order, bench, aim)));
         }
-        // Operations take turns: the shorter ones have been tried wholly when the longest goes on alone.
+        // Operations take turns: the longest one goes on alone when the shorter ones are finished.
         cases.sort_by_key(|(order, ..)| *order);
         Ok(cases.into_iter().map(|(_, bench, aim)| (bench, aim)).collect())
     }
@@ -274,7 +274,8 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether an error says what only an answer of the system can tell: an input or output error is none.
+/// Whether an error claims something that only an answer of the system can tell; an input or output error is no
+/// answer.
 fn is_an_answer(stumble: &str) -> bool {
     const ANSWERS: [&str; 6] = [
         "open already",

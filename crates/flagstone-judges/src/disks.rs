@@ -1,20 +1,20 @@
 //! Disks as the kernel makes them.
 //!
 //! A process works on a database like any user's; a recorder follows its system calls. From the record come the
-//! states that a power cut can leave of its files: what no sync covers is there or not, write by write, sector by
-//! sector, with old or new lengths and names. Each state is made as real files, opened and compared with what the
-//! process had been told when the power failed.
+//! states that a power cut can leave of its files: each write that no sync covers is there or not, write by write,
+//! sector by sector, with old or new lengths and names. Each state is made as real files, opened, and checked against
+//! the promises that the process had by the time of the cut.
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`script`], [`scripts`] | what workloads do, and the tables after each step |
+//! | [`script`], [`scripts`] | the steps of workloads, and the tables after each step |
 //! | [`workload`] | the process that is recorded |
-//! | [`tracer`], [`record`] | the recorder, and what it notes |
-//! | [`disk`], [`cuts`] | what is durable at each place of a record, and which states a cut there can leave |
+//! | [`tracer`], [`record`] | the recorder, and its notes |
+//! | [`disk`], [`cuts`] | the durable bytes at each place of a record, and the states that a cut there can leave |
 //! | [`place`] | states as real files |
-//! | [`progress`], [`check`] | what must be there, and whether it is |
+//! | [`progress`], [`check`] | the steps that must be there, and the check for them |
 //! | [`mod@bench`] | a process that judges states |
-//! | [`logged`] | the same behind file systems, from what reached their block device |
+//! | [`logged`] | the same behind file systems, from the writes that reached their block device |
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, BufWriter};
@@ -45,7 +45,7 @@ mod scripts;
 mod tracer;
 mod workload;
 
-/// What the judge is asked for.
+/// Arguments of the judge of disks.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     /// Processes that judge; as many as there are cores if not given.
     #[arg(long)]
     jobs: Option<u64>,
-    /// Where records of broken promises are kept.
+    /// Directory for records of broken promises.
     #[arg(long, default_value = "disks-broken")]
     keep: PathBuf,
     /// Deliberate bug of the engine, planted in the workloads (feature `seeded-bugs`).
@@ -85,7 +85,7 @@ enum Part {
     /// A process that judges.
     #[command(hide = true)]
     Bench(Bench),
-    /// Packs the image of a block device: what is not zero.
+    /// Packs the image of a block device: all bytes but zeros.
     #[command(hide = true)]
     Pack { from: PathBuf, to: PathBuf },
     /// Lays a packed device into a file.
@@ -94,7 +94,7 @@ enum Part {
     /// Runs a workload where a device of `dm-log-writes` is mounted.
     #[command(hide = true)]
     Logged { script: String, seed: u64, mount: PathBuf, device: String },
-    /// Judges what a log of `dm-log-writes` holds, at every flush.
+    /// Judges the states in a log of `dm-log-writes`, at every flush.
     #[command(hide = true)]
     ReplayLog(logged::Replay),
 }
@@ -117,7 +117,7 @@ struct Workload {
     ledger: PathBuf,
     #[arg(long)]
     bug: Option<String>,
-    /// Opens what is there instead.
+    /// Opens the state that is there instead.
     #[arg(long)]
     reopens: bool,
 }
@@ -137,7 +137,7 @@ struct Bench {
 /// A state takes no longer than this, or its opening hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
-/// Judges, and says what was found.
+/// Runs the judge, and prints its findings.
 ///
 /// # Errors
 /// A promise that is broken, or a judge that could not work.
@@ -150,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Some(Part::Replay(replay)) => replay_state(replay),
         Some(Part::Workload(it)) => {
-            // Until the recorder is there.
+            // Wait for the recorder.
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
             let script = scripts::script(&it.script, it.seed)?;
             if it.reopens {
@@ -163,7 +163,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(Part::Lay { packed, to }) => Device::unpack(packed)?.lay(to),
         Some(Part::Logged { script, seed, mount, device }) => {
             let directory = logged::prepare(mount)?;
-            // What comes before is not judged.
+            // Earlier states are not judged.
             logged::mark(device, "ready")?;
             let ledger = Ledger::Device(device.clone());
             workload::run(&scripts::script(script, *seed)?, &directory, &ledger, None)
@@ -205,7 +205,7 @@ fn scratch() -> std::io::Result<tempfile::TempDir> {
     builder().tempdir_in("/dev/shm").or_else(|_| builder().tempdir())
 }
 
-/// Rounds of all workloads, until enough is judged.
+/// Rounds of all workloads, until enough states are judged.
 fn judge(arguments: &Arguments) -> anyhow::Result<()> {
     let names: Vec<&str> = match arguments.scripts.is_empty() {
         true => scripts::NAMES.iter().map(|(name, _)| *name).collect(),
@@ -215,7 +215,7 @@ fn judge(arguments: &Arguments) -> anyhow::Result<()> {
     let time = arguments.seconds.map(Duration::from_secs);
     let mut total = Sum::default();
     for round in 0.. {
-        // What is broken is broken in the next round, too.
+        // The next round would break the same promises.
         if total.broken > 0 {
             break;
         }
@@ -361,7 +361,7 @@ fn start(
     let output = BufReader::new(child.stdout.take().context("no output")?);
     let (sender, lines) = channel();
     std::thread::spawn(move || {
-        // Whoever listens no more has heard enough.
+        // A closed receiver has heard enough.
         let _ = output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line));
     });
     Ok((child, lines))

@@ -1,10 +1,10 @@
 //! Random histories over the public interface.
 //!
-//! A seed draws a program: where the database lies (a file, a file of a process that will be killed, a simulated chip
-//! or file whose power is cut), its options, 1 to 16 threads, and what they do, in sessions one after the other. Each
-//! thread notes down what it did and saw; a checker that knows nothing of the engine says whether that can be
-//! explained ([`checker`]). A program is the same each time it is run, the order in which its threads take turns
-//! is not.
+//! A seed draws a program: the place of the database (a file, a file of a process that will be killed, a simulated
+//! chip or file whose power is cut), its options, 1 to 16 threads, and their operations, in sessions one after the
+//! other. Each thread notes down its operations and their results. A checker that knows nothing of the engine says
+//! whether a serial order explains the notes ([`checker`]). A seed gives the same program each time; the order in
+//! which its threads take turns differs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ mod world;
 use program::Program;
 use session::Tally;
 
-/// What the judge is asked for.
+/// Arguments of the judge of histories.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Begins no history after so many seconds.
@@ -37,10 +37,10 @@ pub(crate) struct Arguments {
     /// Seed of the first history; each one after it has the next one.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Makes so many histories, whatever the time.
+    /// Makes so many histories, however long they take.
     #[arg(long, value_name = "COUNT")]
     histories: Option<u64>,
-    /// Goes on until so many transactions have been checked, whatever the time.
+    /// Goes on until so many transactions have been checked, however long that takes.
     #[arg(long, value_name = "COUNT")]
     transactions: Option<u64>,
     /// Makes the history of the first seed again and again: its threads take other turns each time.
@@ -49,10 +49,10 @@ pub(crate) struct Arguments {
     /// Goes on after a failure, and says at the end when each form of failure was seen first.
     #[arg(long)]
     keep_going: bool,
-    /// Says what each history is.
+    /// Prints the program of each history.
     #[arg(long)]
     verbose: bool,
-    /// Directory for databases; by default that of temporary files.
+    /// Directory for databases; by default the one for temporary files.
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
     /// Plants a deliberate bug in the engine, by its name in `SeededBug`: the judge has to see it.
@@ -69,7 +69,7 @@ struct Seen {
     count: u64,
 }
 
-/// Judges, and says what was found.
+/// Runs the judge, and prints its findings.
 ///
 /// # Errors
 /// A promise that is broken, or a judge that could not work.
@@ -151,8 +151,8 @@ mod tests {
     use super::program::Place;
     use super::*;
 
-    /// Goal: no anomaly in small histories on each kind of device. Method: those of the first seeds, but for the
-    /// ones that need a process of their own, with a tenth of their transactions. Again:
+    /// Goal: no anomaly in small histories on each kind of device. Method: the histories of the first seeds, except
+    /// those in a process of their own, with a tenth of their transactions. Again:
     /// `judges histories --seed SEED --again`.
     #[test]
     fn small_histories_are_serializable_and_whole() {

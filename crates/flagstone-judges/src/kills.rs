@@ -1,10 +1,10 @@
 //! Processes killed at any time.
 //!
-//! A process works on a database and says over a pipe which transaction it begins and which is acknowledged,
-//! and how. Another one keeps the ledger, kills it at a random moment, and judges what the next process finds
-//! in the database: whatever was acknowledged as durable is there, deferred commits are there in their order,
-//! nothing is there in part, snapshots and backups show one moment, and a check finds nothing. The same
-//! database lives on over many kills. Some hit an opening, a compaction, a restore, a creation.
+//! A process works on a database. Over a pipe it reports each transaction that it begins, and each acknowledgement
+//! with its durability. Another process keeps the ledger, kills the first at a random moment, and judges the database
+//! as the next one finds it: commits acknowledged as durable are there, deferred commits are there in their order, no
+//! transaction is there in part, snapshots and backups show one moment, and a check finds nothing. The same database
+//! lives on over many kills. Some hit an opening, a compaction, a restore, a creation.
 //!
 //! The plan of each life follows from the seed and its number, and so does each transaction; the moments of
 //! the kills depend on the machine. `judges kills --seed S --life L` lives a life again, `--repeat N` so many
@@ -31,7 +31,7 @@ use life::{Life, Totals};
 use plan::Plan;
 use worker::{Task, Worker};
 
-/// What the judge is asked for.
+/// Arguments of the judge of kills.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Ends after so many kills.
@@ -46,25 +46,25 @@ pub(crate) struct Arguments {
     /// Lives this life alone.
     #[arg(long)]
     life: Option<u64>,
-    /// How often the life of `--life` is lived.
+    /// Number of times that the life of `--life` is lived.
     #[arg(long, default_value_t = 1)]
     repeat: u64,
     /// Lives at a time; as many as there are cores if none is given.
     #[arg(long)]
     jobs: Option<u64>,
-    /// Raw NAND of Linux, such as /dev/mtd0, to be used instead of files: WHAT IS ON IT IS LOST.
+    /// Raw NAND of Linux, such as /dev/mtd0, to be used instead of files: ITS CONTENT IS LOST.
     #[arg(long)]
     device: Option<PathBuf>,
-    /// Directory for the databases; that for temporary files if none is given.
+    /// Directory for the databases; the one for temporary files if none is given.
     #[arg(long)]
     directory: Option<PathBuf>,
     /// Plants a deliberate bug in the engine, by its name in `SeededBug`: the judge has to see it.
     #[arg(long)]
     bug: Option<String>,
-    /// Copies the files before each process, so that a broken promise leaves what it was found in.
+    /// Copies the files before each process, so that a broken promise leaves the files it was found in.
     #[arg(long)]
     copies: bool,
-    /// What this process has to do, when another one started it.
+    /// Task of this process, when another one started it.
     #[arg(long, hide = true)]
     task: Option<Task>,
     #[arg(long, hide = true, default_value_t = 0)]
@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
     backup: Option<String>,
 }
 
-/// Judges, and says what was found.
+/// Runs the judge, and prints its findings.
 ///
 /// # Errors
 /// A promise that is broken, or a judge that could not work.

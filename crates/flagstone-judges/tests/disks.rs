@@ -1,4 +1,4 @@
-//! The judge of disks: it finds nothing in the engine as it is, and sees what breaks its promises.
+//! The judge of disks: it finds nothing in the engine as it is, and sees planted bugs.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
@@ -26,7 +26,8 @@ fn states_that_a_cut_leaves_are_whole() {
     assert!(said.contains("together"), "{said}");
 }
 
-/// Goal: the judge sees. Method: bugs planted in the process that is recorded, each with a workload that it breaks.
+/// Goal: the judge finds faults. Method: bugs planted in the process that is recorded, each with a workload that it
+/// breaks.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn planted_bugs_are_found() {

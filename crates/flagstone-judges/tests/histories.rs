@@ -1,4 +1,4 @@
-//! The judge of histories: the proof that it sees.
+//! The judge of histories: the proof that it finds faults.
 
 #![cfg(feature = "seeded-bugs")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
@@ -15,8 +15,8 @@ fn judge(bug: &str, seed: u64, histories: u64) -> Output {
     command.output().unwrap()
 }
 
-/// Goal: the judge sees. Method: bugs planted in the engine, each with the seed of a history that it breaks, and some
-/// more behind it, because threads take other turns each time.
+/// Goal: the judge finds faults. Method: bugs planted in the engine, each with the seed of a history that it breaks,
+/// and some more behind it, because threads take other turns each time.
 #[test]
 fn planted_bugs_are_found() {
     let bugs = [

@@ -1,4 +1,4 @@
-//! The judges of kills and of failing calls, for a short while, and the proof that they see.
+//! The judges of kills and of failing calls, for a short while, and the proof that they find faults.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails here")]
 
 use std::process::{Command, Output};
@@ -17,14 +17,14 @@ fn require_success(arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
 }
 
-/// Goal: whatever the moment at which a process is killed, nothing that was acknowledged is lost, and nothing is
-/// there in part. Replay: the judge prints its seed, and the life in which it found something.
+/// Goal: at every moment of a kill, no acknowledged commit is lost, and none is there in part. Replay: the judge
+/// prints its seed, and the life in which it found something.
 #[test]
 fn a_killed_process_loses_nothing_that_was_acknowledged() {
     require_success(&["kills", "--kills", "40"]);
 }
 
-/// Goal: whichever system call fails, and however, nothing that was acknowledged is lost.
+/// Goal: for every failing system call and every kind of failure, no acknowledged commit is lost.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_system_call_that_fails_loses_nothing_that_was_acknowledged() {

@@ -1,13 +1,13 @@
-//! Transactions that patch a few bytes of many rows, and what each of them costs the chip.
+//! Transactions that patch a few bytes of many rows, and the cost of each to the chip.
 //!
 //! ```sh
 //! cargo run --release -p flagstone-lab --example patches -- PROFILE ROWS PATCHED WHERE SEED
 //! ```
 //!
-//! ROWS rows of 100 bytes come in random order; then transactions patch 8 bytes of PATCHED rows each, which
-//! lie `dense`, one behind the other, or `scattered`. As many are counted as were made before, a row
-//! patched eight times in each half. Prints one line: programs by cause, appends, erases and device time
-//! of a transaction.
+//! ROWS rows of 100 bytes come in random order; then transactions patch 8 bytes of PATCHED rows
+//! each, which lie `dense`, one behind the other, or `scattered`. As many are counted as were made
+//! before, a row patched eight times in each half. Prints one line: programs by cause, appends,
+//! erases and device time of a transaction.
 
 use std::error::Error;
 

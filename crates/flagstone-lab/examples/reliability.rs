@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Without names of rows, all are measured. Run it at the root of the source tree. With `--add`, images
-//! (rows D1 and D5) go on behind those that were drawn at this commit before; their result so far is
-//! written every few seconds.
+//! (rows D1 and D5) go on behind the images that were drawn at this commit before; their result so
+//! far is written every few seconds.
 
 use std::error::Error;
 use std::fs;
@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use flagstone_lab::crash::scoreboard::{Measured, Outcome, ROWS, Results, document};
 
-/// What measures a row again, before its name.
+/// Command that measures a row again, before the row's name.
 const COMMAND: &str =
     "cargo run --release -p flagstone-lab --features seeded-bugs --example reliability --";
 const RESULTS: &str = "results/reliability.json";

@@ -4,10 +4,10 @@
 //! transaction itself: that is the workload's, driven by the event loop or by threads.
 //!
 //! - **B1** The window begins after the warm-up and covers exactly the transactions asked for, or
-//!   those within the time asked for.
+//!   the transactions within the time asked for.
 //! - **B2** Every run ends with the four sums checked, and every acknowledged commit found; on the
 //!   simulator after a power cut and a restart.
-//! - **B3** On the simulator nothing depends on the host but `wall_s` and `cpu_s`.
+//! - **B3** On the simulator only `wall_s` and `cpu_s` depend on the host.
 
 mod chip;
 mod images;
@@ -44,17 +44,17 @@ pub use observe::{Course, Moment, Observer, Scene};
 /// Commits between two looks at an automatic warm-up.
 const WARMUP_STEP: u64 = 500;
 
-/// What to run and where.
+/// Workload, engines and device of a benchmark.
 #[derive(Clone, Debug)]
 pub struct BenchConfig {
     /// Workload and dialect.
     pub workload: WorkloadKind,
     /// Device to run on.
     pub device: BenchDevice,
-    /// Profile of the chip; its block count is replaced by what the workload needs.
+    /// Profile of the chip; its block count is replaced by the workload's need.
     pub profile: Profile,
-    /// Options of each engine, run one after the other. Memory and seed are replaced by those
-    /// of this configuration.
+    /// Options of each engine, run one after the other. Memory and seed are replaced by this
+    /// configuration's.
     pub options: Vec<Options>,
     /// Scale of the workload: branches of TPC-B, warehouses of TPC-C, subscribers of TATP,
     /// nodes of LinkBench, records of YCSB.
@@ -77,11 +77,11 @@ pub struct BenchConfig {
     pub held_back: Option<usize>,
     /// Live pages / pages of the data region at the end of the run.
     pub fill: f64,
-    /// Size of the chip, and what else is on it.
+    /// Size of the chip, and the data beside the workload's.
     pub chip: ChipUse,
-    /// What a run on the simulator begins with.
+    /// Start of a run on the simulator.
     pub start: Start,
-    /// What runs before the window.
+    /// Work before the window.
     pub warmup: Warmup,
     /// Seed of workload and engine.
     pub seed: u64,
@@ -96,7 +96,7 @@ pub enum WorkloadKind {
     Tpcc {
         /// Whose habits to follow.
         dialect: tpcc::Dialect,
-        /// What a Delivery delivers.
+        /// Orders that a Delivery delivers.
         delivery: tpcc::DeliveryUnit,
         /// Rows to begin with.
         cardinality: tpcc::Cardinality,
@@ -117,8 +117,8 @@ pub enum WorkloadKind {
 }
 
 impl WorkloadKind {
-    /// Whether it overwrites a device sooner or later, however little of it is new: only then is there
-    /// a steady state to warm up to.
+    /// Whether the workload overwrites a device sooner or later, even with few new rows: only then
+    /// is there a steady state to warm up to.
     #[must_use]
     pub const fn overwrites(self) -> bool {
         match self {
@@ -142,20 +142,20 @@ impl WorkloadKind {
     }
 }
 
-/// Size of a run's chip, and what else is on it.
+/// Size of a run's chip, and the data beside the workload's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChipUse {
     /// As large as the workload needs to fill it as asked.
     #[default]
     Fitted,
-    /// As large as its profile says; what the workload leaves free holds cold pages, which nobody
-    /// reads or writes. The number of warm-up transactions must be known.
+    /// As large as its profile says; the room that the workload leaves free holds cold pages, which
+    /// are neither read nor written. The number of warm-up transactions must be known.
     Prefilled,
-    /// As large as its profile says, whatever it is filled to.
+    /// As large as its profile says, at any fill.
     Whole,
 }
 
-/// What a run on the simulator begins with.
+/// Start of a run on the simulator.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// An empty chip, which the engine that is measured loads.
@@ -173,8 +173,8 @@ pub enum BenchDevice {
     Image(PathBuf),
     /// A regular file in this directory, with threads, on the wall clock.
     File(PathBuf),
-    /// Raw NAND of Linux behind this node, with threads, on the wall clock. Its size is what it is
-    /// ([`ChipUse::Whole`]), and what was on it is lost.
+    /// Raw NAND of Linux behind this node, with threads, on the wall clock. Its size is given
+    /// ([`ChipUse::Whole`]), and its former contents are lost.
     #[cfg(target_os = "linux")]
     Mtd(PathBuf),
 }
@@ -188,7 +188,7 @@ pub enum MemoryBudget {
     Bytes(usize),
 }
 
-/// What runs before the measured window.
+/// Work before the measured window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Warmup {
     /// Until the chip has been overwritten three times; as many transactions as the window has where
@@ -228,7 +228,8 @@ pub struct Progress {
 /// Receives progress reports: a few hundred a run.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress);
 
-/// Most clients that are threads: far more than a device serves at a time, far fewer than what a system has room for.
+/// Most clients that are threads: far more than a device serves at a time, far fewer than a system
+/// has room for.
 const THREADS_MAX: u32 = 1_000;
 
 /// Why a benchmark gave no result.
@@ -240,7 +241,7 @@ pub enum BenchError {
     Config {
         /// Setting concerned.
         option: &'static str,
-        /// What it must be.
+        /// The condition that it must meet.
         must: &'static str,
     },
     /// The database could not be created or reopened.
@@ -298,7 +299,7 @@ pub enum BenchError {
     Stalled {
         /// Device time.
         now_ns: u64,
-        /// What they wait for.
+        /// The events they wait for.
         waits: String,
     },
 }
@@ -324,7 +325,7 @@ pub fn run_all(config: &BenchConfig, on_progress: OnProgress<'_>) -> Result<Runs
 ///
 /// # Errors
 ///
-/// Why there is no result, or what is wrong with the database.
+/// Why there is no result, or the fault of the database.
 pub fn run(
     config: &BenchConfig,
     options: &Options,

@@ -1,9 +1,9 @@
 //! BFTL, an opponent of indexes that defer their updates.
 //!
-//! Wu, Chang and Kuo, "An efficient B-tree layer for flash-memory storage systems" (RTCSA 2003). A layer
-//! between a B-tree and the translation layer: a change of a node is an *index unit*, units wait in a
-//! *reservation buffer*, and a full buffer is packed into pages, units of several nodes in each. The
-//! *node translation table* lists the pages that hold units of a node.
+//! Wu, Chang and Kuo, "An efficient B-tree layer for flash-memory storage systems" (RTCSA 2003). A
+//! layer between a B-tree and the translation layer: a change of a node is an *index unit*, units
+//! wait in a *reservation buffer*, and a full buffer is packed into pages, units of several nodes
+//! in each. The *node translation table* lists the pages that hold units of a node.
 //!
 //! ```text
 //! page     groups 2 │ group │ group │ …                  as the space floor's payload
@@ -19,22 +19,24 @@
 //! | When is a node compacted? | Before its list would exceed its bound: its units go as a base. |
 //! | When is a page free? | When no node lists it: its number is taken for the next page. |
 //!
-//! Where the paper is silent or leaves something to gain, the choice is BFTL's best: the tree is a
-//! B+-tree, so that units need no parent and no siblings; a group names its node once; a node compacted
-//! fills a page at most; a split takes one unit off the old node, whatever moves; nodes in memory take
-//! what buffer and table leave of the budget, the one used last in front.
+//! Where the paper is silent or leaves room for gain, the choice is BFTL's best: the tree is a
+//! B+-tree, so that units need no parent and no siblings; a group names its node once; a compacted
+//! node fills a page at most; a split takes one unit off the old node, however many entries move;
+//! nodes in memory take the part of the budget that buffer and table leave, the one used last in
+//! front.
 //!
 //! Invariants:
-//! - **B1** A node is what its listed pages say, oldest first, then what waits in the buffer; a copy in
-//!   memory is equal to that.
-//! - **B2** The first page of a list holds a base. A base takes the place of all that was listed before.
+//! - **B1** A node is the content of its listed pages, oldest first, then of its units in the
+//!   buffer; a copy in memory equals these.
+//! - **B2** The first page of a list holds a base. A base takes the place of all that was listed
+//!   before.
 //! - **B3** A list is no longer than its bound.
 //! - **B4** A page is written again only when no list names it.
 //!
-//! What it never does: it has no log, no transactions, and no order among the pages of a flush. A power
-//! cut loses what waits in the buffer, and one within a flush may leave a split half done. Only after
-//! [`Bftl::flush`] has returned is everything there, until the next flush begins. The table is in memory
-//! alone: [`Bftl::open`] reads every page to make it again.
+//! BFTL has no log, no transactions, and no order among the pages of a flush. A power cut loses the
+//! units in the buffer, and a cut within a flush may leave a split half done. Only after
+//! [`Bftl::flush`] has returned is everything there, until the next flush begins. The table is in
+//! memory alone: [`Bftl::open`] reads every page to make it again.
 
 mod buffer;
 mod cache;
@@ -51,10 +53,10 @@ pub use store::Bftl;
 /// When units are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushAt {
-    /// When the buffer is full, as in the paper: a power cut loses what waits.
+    /// When the buffer is full, as in the paper: a power cut loses the units that wait.
     #[default]
     Full,
-    /// After each request that changed something, before it returns.
+    /// After each request with a change, before it returns.
     Request,
 }
 
@@ -107,11 +109,11 @@ pub enum Mistake {
     None,
     /// Pages are applied newest first (B1).
     NewestFirst,
-    /// A node is read without what waits in the buffer (B1).
+    /// A node is read without its units in the buffer (B1).
     BufferIgnored,
-    /// A compaction leaves out what waits in the buffer (B1).
+    /// A compaction leaves out the units in the buffer (B1).
     CompactionDropsWaiting,
-    /// What was listed before a base stays listed (B2).
+    /// Pages listed before a base stay listed (B2).
     ListKept,
     /// Opening takes units from before a base (B2).
     BaseIgnored,
@@ -119,14 +121,14 @@ pub enum Mistake {
     SharedPageFreed,
 }
 
-/// Why an operation failed. The store is of no use afterwards but to be opened again.
+/// Why an operation failed. The store can only be opened again afterwards.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BftlError {
-    /// The configuration does not fit the device; says what it lacks.
+    /// The configuration does not fit the device; names the device's shortcoming.
     #[error("the device cannot carry BFTL: {0}")]
     Unfit(&'static str),
-    /// A page is not what its node needs.
+    /// A page does not hold the units that its node needs.
     #[error("{check} in page {page}")]
     Corrupt {
         /// Page concerned.
@@ -145,7 +147,7 @@ pub enum BftlError {
     Mount(#[from] MountError),
 }
 
-/// What a store did since it was made or opened.
+/// Counters of a store since it was made or opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BftlStats {
     /// Nodes that were asked for.
@@ -158,7 +160,7 @@ pub struct BftlStats {
     pub flushes: u64,
     /// Pages written.
     pub pages_written: u64,
-    /// Units written, those of compactions among them.
+    /// Units written, units of compactions among them.
     pub units_written: u64,
     /// Compactions.
     pub compactions: u64,

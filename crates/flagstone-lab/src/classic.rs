@@ -5,7 +5,7 @@
 //! B+-tree in the manner of Berkeley DB. It uses the space floor, the device code, the lock table,
 //! the log's packing and the node formats of the engine that it is compared with, so that figures
 //! differ by the protocol alone. Like that engine it never does I/O and never waits: an operation
-//! completes or says what is missing.
+//! completes or names the page or the event that it waits for.
 //!
 //! ```text
 //! put ─▶ lock ─▶ log record (redo, undo) ─▶ image in the pool, dirty      commit ─▶ record ─▶ flush
@@ -31,14 +31,14 @@
 //! - **A5** A change of shape is one record and never undone; undo finds its entry by key.
 //! - **A6** The log's head stays at or below the first record of every dirty page and of every
 //!   transaction that runs, and below every page whose freeing is not in the mapping yet.
-//! - **A7** Room to undo every transaction that runs is never given away (rule D7): in leaves (an entry
-//!   that would take the room of what undoing may put back splits its leaf first), in page numbers
-//!   (pages that running transactions gave up count as theirs), in the log (compensations, and what
-//!   two restarts in a row copy of its tail).
+//! - **A7** Room to undo every transaction that runs is never given away (rule D7): in leaves (an
+//!   entry that would take room that undoing may need splits its leaf first), in page numbers
+//!   (pages that running transactions gave up count as theirs), in the log (compensations, and the
+//!   part of its tail that two restarts in a row copy).
 //!
-//! What undoes the running transactions is kept in memory and counts against the budget: frames give
-//! way to it, down to a dozen. A transaction is refused (`Full`) before the log lacks the room to undo
-//! it, which bounds that memory by the size of the log.
+//! Undo information of running transactions is kept in memory and counts against the budget: frames
+//! give way to it, down to a dozen. A transaction is refused (`Full`) before the log lacks the room
+//! to undo it, which bounds that memory by the size of the log.
 //!
 //! Reads for a snapshot go through shared locks on whole tables, as in a lock-based engine without
 //! versions.
@@ -66,7 +66,7 @@ mod value;
 pub use engine::Engine;
 pub use machine::{Flush, Machine, Restarted, Work};
 
-/// What locks are on.
+/// Granule of locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Locking {
     /// Records and key ranges.
@@ -79,9 +79,9 @@ pub enum Locking {
 /// How a classic engine runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Memory, log and seed, as for any engine; what they say of frames and merges is not used.
+    /// Memory, log and seed, as for any engine; the fields about frames and merges are not used.
     pub options: Options,
-    /// What locks are on.
+    /// Granule of locks.
     pub locking: Locking,
     /// A deliberate mistake that the crash explorer has to find; has no effect where bugs cannot be
     /// planted.
@@ -98,22 +98,22 @@ pub enum Mistake {
     WriteBeforeLog,
     /// Commits return before their record is durable (A2).
     AcknowledgeEarly,
-    /// Restart undoes again what a compensation has undone (A4).
+    /// Restart undoes again a change that a compensation has undone (A4).
     UndoAgain,
-    /// The log's head passes what dirty pages and running transactions need (A6).
+    /// The log's head passes records that dirty pages and running transactions need (A6).
     HeadTooFar,
     /// Restart does not repeat history.
     SkipRedo,
     /// Restart leaves losers as they are.
     SkipUndo,
-    /// Restart relies on what may have been in flight (rule D11).
+    /// Restart relies on programs that may have been in flight (rule D11).
     TailNotCopied,
     /// An append leaves changes out (P3).
     ChangeForgotten,
 }
 
 impl Mistake {
-    /// Every mistake, none of them first.
+    /// Every mistake, with `None` first.
     pub const ALL: [Self; 9] = [
         Self::None,
         Self::WriteBeforeLog,
@@ -128,7 +128,7 @@ impl Mistake {
 }
 
 impl Config {
-    /// How an engine with these options runs; what locks are on follows from their preset.
+    /// How an engine with these options runs; their preset decides the granule of locks.
     #[must_use]
     pub fn of(options: &Options) -> Self {
         let locking = match preset::engine_of(options) {

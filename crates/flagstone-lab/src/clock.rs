@@ -1,4 +1,4 @@
-//! The virtual clock: what happens when, in device time.
+//! The virtual clock: events in the order of device time.
 //!
 //! Owns the order of events and nothing else; never looks at the wall clock.
 //!

@@ -3,11 +3,12 @@
 //!
 //! Owns the list of policies, the runs, the table and its files. Never knows how a policy works.
 //!
-//! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same requests.
-//!   BFTL, which needs more pages, has a chip that they fill no more than asked.
-//! - **C2** Flash time is what the device takes for every read, program and erase of the window, for
-//!   whatever cause; commits do not wait for the log, as in the papers, but its programs count.
-//! - **C3** Of equal seeds everything is equal but the time that the processor takes.
+//! - **C1** All policies of a workload have the same bytes of memory, the same chip and the same
+//!   requests. BFTL needs more pages, and has a chip that they fill to no more than the fill asked
+//!   for.
+//! - **C2** Flash time is the device's time for every read, program and erase of the window, for
+//!   any cause; commits do not wait for the log, as in the papers, but its programs count.
+//! - **C3** Equal seeds give equal results, except for processor time.
 
 mod files;
 mod ladder;
@@ -34,7 +35,8 @@ pub use ladder::{STEPS, Step};
 /// Name of the engine that the others are compared with.
 pub const DEFAULT: &str = "flagstone";
 
-/// The workloads: between the ratios of reads and writes of Lazy-Split LRU's figure 7 lies nothing else.
+/// The workloads; no other one lies between the ratios of reads and writes of Lazy-Split LRU's
+/// figure 7.
 const WORKLOADS: [Dialect; 9] = [
     Dialect::WQueryInsert,
     Dialect::WUpdateInsert,
@@ -46,26 +48,26 @@ const WORKLOADS: [Dialect; 9] = [
     Dialect::Aggregation,
     Dialect::Oltp,
 ];
-/// Memory of the workloads on names: 36 pages of 2 KiB by the count of the lazy-update paper, 18 nodes and
-/// 3,072 requests of 35 bytes.
+/// Memory of the workloads on names: 36 pages of 2 KiB by the count of the lazy-update paper, 18
+/// nodes and 3,072 requests of 35 bytes.
 const NAMES_MEMORY: usize = 18 * 2048 + 3072 * 35;
 /// Memory of the others, as a share of the bytes loaded.
 const MEMORY_SHARE: f64 = 0.1;
 /// Live pages of the data region: collection runs.
 const FILL: f64 = 0.8;
-/// The same for names, which are loaded in order: their leaves are full, so that the first inserts halve
-/// them, and the chip is sized for leaves that are ln 2 full.
+/// The same for names, which are loaded in order: their leaves are full, so that the first inserts
+/// halve them, and the chip is sized for leaves that are ln 2 full.
 const NAMES_FILL: f64 = 0.6;
 
-/// BFTL as in its paper, with a larger buffer, and with every request durable before it returns. The
-/// first two lose what waits when power fails.
+/// BFTL as in its paper, with a larger buffer, and with every request durable before it returns.
+/// The first two lose waiting changes when power fails.
 const BFTL: [(&str, BftlPolicy); 3] = [
     ("bftl", BftlPolicy { buffer_share: None, flush_at: FlushAt::Full }),
     ("bftl, larger buffer", BftlPolicy { buffer_share: Some(0.25), flush_at: FlushAt::Full }),
     ("bftl, each request", BftlPolicy { buffer_share: None, flush_at: FlushAt::Request }),
 ];
 
-/// What is asked for.
+/// Scope of a comparison.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Full or quick.
@@ -76,16 +78,16 @@ pub struct Request {
     pub threads: usize,
 }
 
-/// One policy: its name and what runs.
+/// One policy: its name and its engine.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// Name in the table.
     pub name: String,
-    /// What runs.
+    /// The engine.
     pub engine: Engine,
 }
 
-/// What a policy runs on.
+/// Engine of a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Engine {
     /// An engine with these options.
@@ -94,7 +96,7 @@ pub enum Engine {
     Bftl(BftlPolicy),
 }
 
-/// What BFTL is told.
+/// Configuration of BFTL.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BftlPolicy {
     /// Share of memory that is reservation buffer; none for the paper's 60 units.
@@ -109,12 +111,12 @@ impl Policy {
     }
 }
 
-/// What a run took for a request.
+/// Costs of a request in a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// Page reads.
     pub reads: f64,
-    /// Programs, whole and partial, for whatever cause.
+    /// Programs, whole and partial, for any cause.
     pub programs: f64,
     /// Of these, data pages.
     pub data: f64,
@@ -127,7 +129,7 @@ pub struct Cost {
     pub cpu_us: Option<f64>,
     /// Look-ups of nodes that memory answered.
     pub hit_ratio: f64,
-    /// Blocks of its chip, over those of the engines' (rule C1).
+    /// Blocks of its chip, over the blocks of the engines' chip (rule C1).
     pub chip: f64,
     /// Programs by cause.
     pub causes: BTreeMap<&'static str, f64>,
@@ -140,13 +142,13 @@ pub struct Line {
     pub workload: String,
     /// Policy.
     pub policy: String,
-    /// What it took for a request.
+    /// Costs of a request.
     pub cost: Cost,
     /// Flash time of the default engine over that of this policy.
     pub default_ratio: f64,
 }
 
-/// All of it.
+/// The whole comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Seed.
@@ -182,7 +184,7 @@ fn named(value: impl Serialize) -> String {
     text.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Orders in which frames leave: quick comparisons leave out those that are near others.
+/// Orders in which frames leave: quick comparisons leave out the ones near others.
 const fn replacements(effort: Effort) -> &'static [Replacement] {
     match effort {
         Effort::Full => &Replacement::ALL,
@@ -226,14 +228,14 @@ pub fn policies(effort: Effort) -> Result<Vec<Policy>, OptionsError> {
     Ok(policies)
 }
 
-/// What a run is: its workload and policy.
+/// A run: its workload and policy.
 #[derive(Clone, Debug)]
 struct Cell {
     dialect: Dialect,
     policy: Policy,
 }
 
-/// The first run that does what the one at `at` does: policies of two names may be one.
+/// The first run that does the same as the run at `at`: two names may mean one policy.
 fn first_alike(all: &[Cell], at: usize) -> usize {
     let unnamed = |options: &Options| Options { preset: String::new(), ..options.clone() };
     let is_alike = |other: &Cell| match (&other.policy.engine, &all[at].policy.engine) {
@@ -301,7 +303,8 @@ pub fn measure(
 
 /// Requests of a window, and before it.
 const fn sizes(effort: Effort, dialect: Dialect) -> (u64, u64) {
-    // Those that read most are longer, so that each changes as much: as far as there are names.
+    // Workloads that mostly read are longer, so that each changes as much, as far as there are
+    // names.
     let factor = match (dialect.mix().select > 500, dialect.keys()) {
         (true, Keys::Uniform) => 4,
         (true, Keys::Names) => 2,

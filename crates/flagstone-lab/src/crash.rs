@@ -1,8 +1,8 @@
 //! Crash exploration: every operation, every ending, one oracle.
 //!
 //! Owns the harness of the reliability tests: scripts, the device under test with a picture before
-//! each operation, the runner that compares engine and model, and the explorer. Never decides what
-//! a database must contain: that is [`crate::model`]'s part.
+//! each operation, the runner that compares engine and model, and the explorer. Never decides the
+//! contents that a database must have: that is [`crate::model`]'s part.
 //!
 //! ```text
 //! seed or bytes ─▶ Script ─▶ Runner ─┬─▶ engine ─▶ Rig (device, captures)
@@ -12,7 +12,7 @@
 //!
 //! - **C1** Every way of testing, exhaustive, drawn, fuzzed or replayed, uses the same operations
 //!   ([`script::Op`]) and the same oracle.
-//! - **C2** What is reported as a failure can be replayed by the line that is printed with it.
+//! - **C2** A reported failure can be replayed by the line that is printed with it.
 
 use std::time::Instant;
 
@@ -70,7 +70,7 @@ use crate::medium::real_block_count;
 use crate::preset::{self, EngineKind};
 use script::{Mix, Script};
 
-/// What `flagstone crash` is asked for.
+/// Request to `flagstone crash`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashConfig {
     /// Preset of the database.
@@ -101,7 +101,7 @@ impl Default for CrashConfig {
     }
 }
 
-/// What `flagstone crash` prints.
+/// Report that `flagstone crash` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CrashReport {
     /// Preset explored.
@@ -116,11 +116,11 @@ pub struct CrashReport {
     pub probes_refused: u64,
     /// States in which the promise is broken.
     pub failures: u64,
-    /// Of these, states whose content is not what was committed.
+    /// Of these, states whose content differs from the committed one.
     pub lost_commits: u64,
     /// Wall time.
     pub elapsed_s: f64,
-    /// For people: what is wrong, and the line that replays it; at most
+    /// For people: each violation with the line that replays it; at most
     /// [`explore::FAILURES_KEPT`].
     #[serde(skip)]
     pub lines: Vec<String>,
@@ -154,7 +154,7 @@ const BLOCK_COUNT: u32 = 32;
 /// Log pages of an explored database: little, so that the log's head has to move.
 const LOG_PAGES: u32 = 24;
 
-/// Log pages of a classic engine: it logs what undoes a change too, and keeps room to undo.
+/// Log pages of a classic engine: it logs undo information, too, and keeps room to undo.
 const CLASSIC_LOG_PAGES: u32 = 56;
 
 /// Logical pages that fit the memory of an explored database: little, so that pages move.
@@ -164,7 +164,7 @@ const MEMORY_PAGES: usize = 32;
 /// are written.
 const SHARED_MEMORY_PAGES: usize = 24;
 
-/// Share of the memory for frames: what is left for deltas fills after some dozens of rows, so that
+/// Share of the memory for frames: the rest, for deltas, fills after some dozens of rows, so that
 /// leaves are merged and split.
 const FRAME_SHARE: f64 = 0.8;
 
@@ -228,7 +228,7 @@ impl CrashConfig {
 
     fn scenario<C: Crashable>(&self, device: C) -> Result<Scenario<C>, CrashError> {
         let options = self.options(&device)?;
-        // Only the store of shadow pages itself knows what its protocol asks of a device.
+        // Only the store of shadow pages itself knows the demands of its protocol on a device.
         let setup = options.clone().into();
         let refusal = match preset::engine_of(&options) {
             EngineKind::Shadow(..) => Shadow::create(device.clone(), &setup).err(),
@@ -310,17 +310,17 @@ pub fn small(mut options: Options, device: &impl Nand) -> Options {
     };
     options.frame_share = FRAME_SHARE;
     if is_claiming(&options) {
-        // What spills is not claimed.
+        // A transaction that spills is not claimed.
         (options.frame_share, options.uncommitted_share) = CLAIM_SHARES;
     }
     options.with_memory(memory_pages * page_size)
 }
 
-/// What a script may ask of the engine that these options name.
+/// Operations that a script may ask of the engine that these options name.
 fn mix_of(options: &Options) -> Mix {
     match preset::engine_of(options) {
-        // Shadow pages have neither savepoints nor values longer than a leaf takes, and no
-        // checkpoint that could be begun.
+        // Shadow pages have no savepoints, no values longer than a leaf takes, and no checkpoint to
+        // begin.
         EngineKind::Shadow(..) => Mix { savepoints: 0, large: 0, pieces: 0, ..Mix::default() },
         EngineKind::Records(_) => Mix { savepoints: 0, large: 0, ..Mix::default() },
         EngineKind::Flagstone if is_claiming(options) => script::CLAIMS,
@@ -365,7 +365,7 @@ fn chip_profile(profile: &str) -> Result<Profile, ProfileError> {
 ///
 /// # Errors
 ///
-/// When there is no such profile, or the file cannot be made.
+/// When the profile does not exist, or the file cannot be made.
 pub fn file(profile: &str) -> Result<SegmentFile<SimStorage>, CrashError> {
     let mut profile = Profile::named(profile)?;
     let geometry = &mut profile.geometry;
@@ -426,7 +426,7 @@ pub fn drive(
     Ok(drive)
 }
 
-/// What a configuration is explored on.
+/// Device on which a configuration is explored.
 enum Device {
     Chip(SimNand),
     OwnEcc(Box<EccNand<SimNand>>),
@@ -456,7 +456,7 @@ impl Device {
 ///
 /// # Errors
 ///
-/// When preset or profile are refused; what goes wrong later is in the report.
+/// When preset or profile are refused; later failures are in the report.
 pub fn explore(config: &CrashConfig, progress: Progress<'_>) -> Result<CrashReport, CrashError> {
     match Device::of(config)? {
         Device::Chip(chip) => config.explore_on(chip, progress),

@@ -3,7 +3,7 @@
 //!
 //! Owns the runs, the table of both patterns and the files. Never decides how a commit is made.
 //!
-//! - **K1** Every program at the device counts, for whatever cause: merges, checkpoints, collection.
+//! - **K1** Every program at the device counts, for any cause: merges, checkpoints, collection.
 //! - **K2** All three ways make the same transactions on equal chips. A run is warm when its changes
 //!   have filled the memory several times, and the chip has been written several times over.
 
@@ -44,7 +44,8 @@ const FILL: f64 = 0.7;
 /// Changed rows of the measured window, and before it, at the full size.
 const WINDOW_ROWS: u32 = 500_000;
 
-/// A transaction changes at most one of so many parts of the table: the quick runs leave the largest out.
+/// A transaction changes at most one of so many parts of the table: the quick runs leave the
+/// largest out.
 const LARGEST_SHARE: u32 = 16;
 
 /// Rows of one commit while the table is filled.
@@ -60,7 +61,7 @@ pub enum Pattern {
     Scattered,
 }
 
-/// What is asked for.
+/// Scope of the measurement.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Profile of the chip: it has to carry flags.
@@ -73,7 +74,7 @@ pub struct Request {
     pub threads: usize,
 }
 
-/// What one run took for a transaction.
+/// Costs of a transaction in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// Programs of any kind.
@@ -107,7 +108,7 @@ pub struct Line {
     pub ratio: f64,
 }
 
-/// All of it.
+/// The whole measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Crossover {
     /// Profile of the chip.
@@ -223,7 +224,7 @@ const fn memory(effort: Effort) -> usize {
     MEMORY / share(effort) as usize
 }
 
-/// A chip on which the table fills its share of what may be live.
+/// A chip on which the table fills its share of the pages that may be live.
 fn chip(
     profile: &Profile,
     options: &Options,
@@ -273,7 +274,7 @@ fn seeded(request: &Request) -> Pcg64Mcg {
     Pcg64Mcg::seed_from_u64(request.seed)
 }
 
-/// A database and what changes it.
+/// A database and the draws that change it.
 struct Bench {
     database: Database<EccNand<SimNand>>,
     table: Table,

@@ -11,7 +11,7 @@
 //! - **L3** An operation issued at an event starts no earlier than the event's time; dies work in
 //!   parallel, each in turn.
 //! - **L4** Device and counters depend on seed and configuration alone.
-//! - **L5** A run ends with exactly the commits asked for. Where one flush makes more of them
+//! - **L5** A run ends with exactly the commits asked for. Where one flush makes more commits
 //!   durable, the others are acknowledged at the same time by the clock, but in the next run.
 //!
 //! ```text
@@ -38,13 +38,13 @@ use client::{Client, Ended};
 pub use client::Manners;
 
 /// Steps without a commit after which a run counts as stalled: thousands a client are far beyond
-/// what any back-pressure takes.
+/// the steps that any back-pressure takes.
 const STEPS_MAX: u32 = 2_000_000;
 
 /// Rounds with nothing under way after which the loop gives up.
 const IDLE_ROUNDS_MAX: u32 = 10_000;
 
-/// What is under way on the device.
+/// Work under way on the device.
 enum Event<E: Driven> {
     /// A client's page has come.
     Fetched(u32, Fetched),
@@ -60,7 +60,7 @@ enum Event<E: Driven> {
     Retry(u32),
 }
 
-/// Whether the worker can begin something.
+/// Whether the worker can begin a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
     Idle,
@@ -92,7 +92,7 @@ pub struct EventLoop<'e, E: Driven, T> {
     /// Pieces of background work under way.
     works: usize,
     worker: Actor,
-    /// What the clients did since [`EventLoop::reset_tally`], by class.
+    /// Transactions of the clients since [`EventLoop::reset_tally`], by class.
     pub tally: Tally,
     /// Durable commits since the loop began.
     commits: u64,
@@ -102,7 +102,7 @@ pub struct EventLoop<'e, E: Driven, T> {
     is_due_set: bool,
     /// Whether clients begin further transactions.
     is_open: bool,
-    /// Rounds in which nothing was under way and nobody could go on.
+    /// Rounds in which nothing was under way and no client could go on.
     idle_rounds: u32,
 }
 
@@ -158,7 +158,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         self.commits
     }
 
-    /// Forgets what the clients did so far.
+    /// Forgets the clients' transactions so far.
     pub fn reset_tally(&mut self) {
         self.tally.reset();
     }
@@ -216,8 +216,8 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// As [`EventLoop::drain`], and lets what the engine has under way end, so that somebody else may
-    /// drive it.
+    /// As [`EventLoop::drain`], and lets the engine's work under way end, so that another driver
+    /// may take over.
     ///
     /// # Errors
     ///
@@ -250,8 +250,8 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         }
     }
 
-    /// Nothing is under way: whoever waits for the durable frontier needs a flush (rule D1), and
-    /// a worker that found nothing looks on, since it looks at a part of the deltas at a time.
+    /// Nothing is under way: a client that waits for the durable frontier needs a flush (rule D1),
+    /// and a worker that found nothing looks on, since it looks at a part of the deltas at a time.
     fn press_on(&mut self) -> Result<(), BenchError> {
         if !self.ready.is_empty() {
             return Ok(());
@@ -324,7 +324,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
                 since_ns: self.clock.now_ns(),
                 client: index,
             });
-            // Who only read what is durable waits for no flush, and perhaps none comes.
+            // A client that only read durable rows waits for no flush, and perhaps none comes.
             self.acknowledge();
         }
     }
@@ -360,7 +360,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         }
     }
 
-    /// Sets a client aside until what it waits for has come (rule L2).
+    /// Sets a client aside until the event it waits for has come (rule L2).
     fn park(&mut self, index: u32, stop: Stop) -> Result<(), BenchError> {
         match stop {
             Stop::Miss(fetch) => {
@@ -393,7 +393,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// Sees to it that nobody waits for company longer than the engine allows.
+    /// Ends waits for company that last as long as the engine allows.
     fn end_company(&mut self) {
         let Some(delay) = self.engine.company() else { return };
         let Some(oldest) = self.on_durable.front() else { return };
@@ -420,7 +420,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// Starts background work while there is some, as much of it at a time as the engine allows.
+    /// Starts background work while there is some, as many pieces at a time as the engine allows.
     fn start_work(&mut self) -> Result<(), BenchError> {
         while self.worker == Actor::Idle
             && self.works < self.engine.works_max()
@@ -447,7 +447,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         Ok(())
     }
 
-    /// Begins work, supplied with what the space floor has to give.
+    /// Begins work, with the resources that the space floor has at hand.
     fn begin_work(&self) -> Step<Option<E::Work>> {
         loop {
             match self.engine.work_begin() {
@@ -457,7 +457,7 @@ impl<'e, E: Driven, T: Terminal> EventLoop<'e, E, T> {
         }
     }
 
-    /// Lets those go on who wait for room, and the worker.
+    /// Lets the clients that wait for room go on, and the worker.
     fn release_held(&mut self) {
         self.ready.extend(self.on_room.drain(..).map(|(index, _)| index));
         if self.worker == Actor::Held {

@@ -21,23 +21,23 @@
 //! | What if a merge would carry over too much? | The sector goes to an overflow block. |
 //!
 //! Pages have no content of their own here: a page is the number and the sum of the changes made to
-//! it ([`Version`]), which tells a lost, a repeated and a foreign change. Records are as large on flash
-//! as the log records that they stand for.
+//! it ([`Version`]), which tells a lost, a repeated and a foreign change. Records are as large on
+//! flash as the log records they represent.
 //!
 //! Invariants:
 //! - **I1** A block is a unit's current one when it is complete and of the newest life: every page that
 //!   its merge wrote is whole. The block before it is not erased until then.
-//! - **I2** Each block begins a life of its own; sectors name the life that they belong to, so that none
-//!   outlives a merge.
+//! - **I2** Each block begins a life of its own; sectors name the life that they belong to, so that
+//!   none outlives a merge.
 //! - **I3** In the recovery variant a record counts when its transaction is in the status list; all its
 //!   sectors are programmed before its status is. An entry stays while a sector refers to it.
-//! - **I4** Restart relies on nothing that may have been in flight: it writes the newest page, sector
-//!   or status again, and programs no cells that a cut may have touched (rule D11).
-//! - **I5** Two blocks at least are free between operations: one for a merge, and one more for the merge
-//!   that repeats one which a cut has left in doubt.
+//! - **I4** Restart never relies on a program that may have been in flight: it writes the newest
+//!   page, sector or status again, and programs no cells that a cut may have touched (rule D11).
+//! - **I5** Two blocks at least are free between operations: one for a merge, and one more to
+//!   repeat a merge that a cut has left in doubt.
 //!
-//! Chips without bad blocks only. Changes of shape count as committed at once, and a page comes back
-//! after a cut when it was given up shortly before: who uses it forgets it again.
+//! Chips without bad blocks only. Changes of shape count as committed at once, and a page comes
+//! back after a cut when it was given up shortly before: its user gives it up again.
 
 mod flash;
 mod format;
@@ -54,20 +54,20 @@ pub use format::Version;
 pub use store::IplStore;
 pub use trace::{CHANGED_MAX, Event, Recording, Trace};
 
-/// Who makes changes durable.
+/// The log that makes changes durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
-    /// Somebody else's log: what was flushed is there.
+    /// A log elsewhere: flushed changes are there.
     #[default]
     Basic,
-    /// The log sectors themselves: what was committed is there, and nothing else.
+    /// The log sectors themselves: committed changes are there, and nothing else.
     Recovery,
 }
 
 /// How a store is laid out and kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Who makes changes durable.
+    /// The log that makes changes durable.
     pub variant: Variant,
     /// Size of the log region, in data pages; the paper's figures have 1 to 8.
     pub log_pages: u32,
@@ -95,28 +95,28 @@ pub enum Mistake {
     EraseFirst,
     /// A block counts although pages of its merge are missing (I1).
     HalfMergeCounts,
-    /// A page or a sector counts whatever its checksum says.
+    /// A page or a sector counts even with a wrong checksum.
     ChecksumIgnored,
     /// A commit writes its status before its sectors (I3).
     StatusFirst,
-    /// Restart takes what was in flight for granted (I4).
+    /// Restart relies on programs that were in flight (I4).
     FlightTrusted,
 }
 
-/// Why an operation failed. The store is of no use afterwards but to be opened again.
+/// Why an operation failed. The store can only be opened again afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IplError {
     /// No block is free for another unit.
     #[error("the chip is full")]
     Full,
-    /// The device cannot carry log sectors; says what it lacks.
+    /// The device cannot carry log sectors; names the device's shortcoming.
     #[error("the device cannot carry in-page logging: {0}")]
     Unfit(&'static str),
     /// The page was never created, or was given up.
     #[error("page {0} does not exist")]
     NoPage(u32),
-    /// What was programmed is not there.
+    /// A programmed page or sector is not there.
     #[error("{check} in {block:?}")]
     Corrupt {
         /// Block concerned.
@@ -140,10 +140,10 @@ pub struct Change {
     pub size: usize,
 }
 
-/// What a store did since it was made or opened.
+/// Counters of a store since it was made or opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IplStats {
-    /// Log sectors written, those that a merge carried over and overflow left out.
+    /// Log sectors written, sectors that a merge carried over and overflow sectors left out.
     pub sectors: u64,
     /// Bytes of records in them.
     pub record_bytes: u64,

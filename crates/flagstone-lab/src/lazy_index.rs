@@ -1,10 +1,11 @@
 //! The lazy-update B+-tree with the structure of its paper, as counts of nodes read and written.
 //!
-//! Owns what this engine does otherwise: an orthogonal list that mirrors the tree and finds groups by
-//! reading nodes, with or without pruning; leaves that are linked both ways and borrow from each other;
-//! inner nodes that are written when a child splits; one LRU for all nodes. It tells what of the paper's
-//! figures follows from that structure. Never stands for the engine: it stores no pointers, knows no
-//! transactions and no device, and what the engine takes is measured on the chip.
+//! Owns the parts that Flagstone does otherwise: an orthogonal list that mirrors the tree and finds
+//! groups by reading nodes, with or without pruning; leaves that are linked both ways and borrow
+//! from each other; inner nodes that are written when a child splits; one LRU for all nodes. It
+//! tells which part of the paper's figures follows from that structure. Never represents
+//! Flagstone's engine: it stores no pointers, knows no transactions and no device, and the engine's
+//! costs are measured on the chip.
 //!
 //! - **L1** A request waits in the lowest block of the list whose range holds it, and is in no other.
 //! - **L2** A node is read when it is looked at and not in the cache; it is written when it leaves the
@@ -65,7 +66,7 @@ pub struct Config {
     pub policy: Policy,
     /// How it is looked for.
     pub pruning: Pruning,
-    /// What is committed with it.
+    /// Groups committed together with it.
     pub together: Together,
 }
 

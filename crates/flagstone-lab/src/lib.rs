@@ -4,7 +4,7 @@
 //! image or a file, and under any number of virtual clients on a simulated chip.
 //!
 //! - [`workload`]: seeded generators and restartable transactions.
-//! - [`store`]: what the lab asks of an engine, so that engines can be exchanged.
+//! - [`store`]: the interface that the lab asks of an engine, so that engines can be exchanged.
 //! - [`medium`]: the simulated device of a run, a chip or a drive.
 //! - [`event_loop`], [`clock`], [`timed`]: clients in device time, on one thread, deterministically.
 //! - [`mod@bench`], [`sizing`], [`steady`], [`run`]: a measured run from the chip's size to the report.

@@ -11,7 +11,7 @@ use flagstone_nand::{
 /// A simulated chip or drive. `Clone` takes a snapshot.
 #[derive(Clone, Debug)]
 pub enum Medium {
-    /// A chip, with whatever ECC its profile says.
+    /// A chip, with the ECC of its profile.
     Chip(Box<EccNand<SimNand>>),
     /// A drive.
     Ssd(Box<SimSsd>),
@@ -78,8 +78,8 @@ pub fn real_pages_per_block(profile: &Profile, geometry: &Geometry) -> u32 {
     }
 }
 
-/// Blocks of a device on which `used_blocks` blocks hold what the host writes: a drive has its
-/// reserve on top, at least two blocks a die, and equal dies.
+/// Blocks of a device on which `used_blocks` blocks hold the host's writes: a drive has its reserve
+/// on top, at least two blocks a die, and equal dies.
 #[must_use]
 pub fn real_block_count(profile: &Profile, used_blocks: u32) -> u32 {
     let Some(translation) = profile.translation else { return used_blocks };

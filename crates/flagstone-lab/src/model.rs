@@ -1,8 +1,8 @@
 //! Executable model of the promise: an ordered map and the commit rule.
 //!
-//! Owns what a database must contain: the durable commits, the later ones that a power cut may
-//! take, the changes of open transactions, and what a snapshot may see. Never touches an engine or
-//! a device, and knows nothing of pages: it is the oracle that every crash test asks.
+//! Owns the contents that a database must have: the durable commits, the later ones that a power
+//! cut may take, the changes of open transactions, and the view of a snapshot. Never touches an
+//! engine or a device, and knows nothing of pages: it is the oracle that every crash test asks.
 //!
 //! - **M1** Commits are totally ordered; a found content is admitted iff it equals the durable
 //!   state plus a prefix of the later commits, in order.
@@ -10,10 +10,11 @@
 //!   after it, has returned; it never moves back.
 //! - **M3** Once a content was found after a power cut, it is the durable state: a second cut
 //!   during the recovery must find the same.
-//! - **M4** A transaction that returned as durable makes durable what it read (rule D8).
+//! - **M4** A transaction that returned as durable makes the changes it read durable (rule D8).
 //! - **M5** A snapshot sees one prefix of the commits, the same in all its reads.
-//! - **M6** A kept snapshot holds every commit before it and no other, after every restart, until it is dropped.
-//!   What a restart shows of one that was being kept, or dropped, stays once the session has written.
+//! - **M6** A kept snapshot holds every commit before it and no other, after every restart, until
+//!   it is dropped. The state that a restart shows of a snapshot that was being kept, or dropped,
+//!   stays once the session has written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,14 +36,14 @@ impl TableIndex {
     }
 }
 
-/// A key of a table: what a content is ordered by.
+/// A key of a table; contents are ordered by it.
 pub type Address = (TableIndex, Vec<u8>);
 
 /// Keys and values of all tables at one moment.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Contents(BTreeMap<Address, Arc<[u8]>>);
 
-/// What a transaction changes: `None` deletes.
+/// Changes of a transaction: `None` deletes.
 pub type Change = BTreeMap<Address, Option<Arc<[u8]>>>;
 
 impl Contents {
@@ -204,11 +205,11 @@ struct LaterCommit {
     change: Change,
 }
 
-/// What a database must contain.
+/// Contents that a database must have.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     /// Whether there must be a database: its creation returned, or a commit, or a close. Before
-    /// that a second cut may take what a first one seemed to leave.
+    /// that a second cut may take the database that a first one seemed to leave.
     exists: bool,
     durable: Contents,
     later: Vec<LaterCommit>,
@@ -217,11 +218,11 @@ pub struct Model {
     open: BTreeMap<SlotIndex, Work>,
     /// States each snapshot may show: every read leaves fewer (M5).
     snapshots: BTreeMap<SlotIndex, Vec<Contents>>,
-    /// What kept snapshots hold.
+    /// Contents of kept snapshots.
     kept: BTreeMap<String, Contents>,
-    /// One that a cut may have kept from being there, or from being gone (M6).
+    /// A snapshot whose keeping or dropping a cut may have undone (M6).
     kept_perhaps: Option<(String, Contents)>,
-    /// The last restart showed it: it is there once the session has written.
+    /// The last restart showed that snapshot: it is there once the session has written.
     kept_shown: bool,
 }
 
@@ -302,7 +303,7 @@ impl Model {
         Ok(kept)
     }
 
-    /// Forgets what lives in memory only: open transactions and snapshots.
+    /// Forgets the state in memory: open transactions and snapshots.
     pub fn power_off(&mut self) {
         self.open.clear();
         self.snapshots.clear();
@@ -344,7 +345,7 @@ impl Model {
         self.open.insert(slot, Work::default());
     }
 
-    /// Whether `slot` could take the lock now; a single thread skips what would wait.
+    /// Whether `slot` could take the lock now; a single thread skips operations that would wait.
     #[must_use]
     pub fn may_lock(&self, slot: SlotIndex, range: &KeyRange, access: Access) -> bool {
         let clashes = |(held, mode): &(KeyRange, Access)| excludes(held, *mode, range, access);
@@ -355,7 +356,7 @@ impl Model {
             .any(|(_, work)| work.locks.iter().any(clashes))
     }
 
-    /// Whether nobody holds a lock that excludes this one.
+    /// Whether no slot holds a lock that excludes this one.
     #[must_use]
     pub fn is_free(&self, range: &KeyRange, access: Access) -> bool {
         let clashes = |(held, mode): &(KeyRange, Access)| excludes(held, *mode, range, access);
@@ -378,7 +379,7 @@ impl Model {
         }
     }
 
-    /// What the transaction in `slot` reads under `address`.
+    /// Value that the transaction in `slot` reads under `address`.
     #[must_use]
     pub fn get(&self, slot: SlotIndex, address: &Address) -> Option<&[u8]> {
         match self.open.get(&slot).and_then(|work| work.change.get(address)) {
@@ -387,7 +388,7 @@ impl Model {
         }
     }
 
-    /// What the transaction in `slot` sees: the committed state and its own changes.
+    /// Contents that the transaction in `slot` sees: the committed state and its own changes.
     #[must_use]
     pub fn view(&self, slot: SlotIndex) -> Contents {
         let mut view = self.visible.clone();
@@ -451,7 +452,7 @@ impl Model {
         self.durable_up_to(commit.upto);
     }
 
-    /// The commit was refused as a whole: nothing of it may ever show.
+    /// The commit was refused as a whole: none of its changes may ever show.
     pub fn commit_refused(&mut self, commit: PendingCommit) {
         if !commit.writes {
             return;
@@ -470,13 +471,13 @@ impl Model {
             (Some((name.to_owned(), self.visible.clone())), false);
     }
 
-    /// It is kept, and with it every commit durable.
+    /// The snapshot is kept, and every commit is durable with it.
     pub fn keep_done(&mut self) {
         self.kept.extend(self.kept_perhaps.take());
         self.all_durable();
     }
 
-    /// It is not kept, and nothing of it is there.
+    /// The snapshot is not kept, and no trace of it is there.
     pub fn keep_refused(&mut self) {
         self.kept_perhaps = None;
     }
@@ -498,17 +499,17 @@ impl Model {
         self.kept.keys().cloned().collect()
     }
 
-    /// The session has written: what a restart showed of kept snapshots stays.
+    /// The session has written: the kept snapshots that a restart showed stay.
     pub fn settle_written(&mut self) {
         let perhaps = self.kept_perhaps.take().filter(|_| self.kept_shown);
         self.kept.extend(perhaps);
     }
 
-    /// Compares what a restart shows of kept snapshots (M6); says what is wrong.
+    /// Compares the kept snapshots that a restart shows (M6); names the fault.
     ///
     /// # Errors
     ///
-    /// One is missing, was never kept, or holds something else.
+    /// One is missing, was never kept, or has other contents.
     pub fn settle_kept(&mut self, found: &BTreeMap<String, Contents>) -> Result<(), String> {
         let perhaps = self.kept_perhaps.as_ref();
         self.kept_shown = perhaps.is_some_and(|(name, _)| found.contains_key(name));

@@ -1,7 +1,7 @@
-//! What the lab's engines of shadow pages have in common: what an engine offers, and the machine that
+//! Common parts of the lab's engines of shadow pages: an engine's interface, and the machine that
 //! runs its operations to their end on a device.
 //!
-//! Owns the calls between such an engine and whoever drives or tests it; never knows how a commit is
+//! Owns the calls between such an engine and its driver or test; never knows how a commit is
 //! proved.
 
 use flagstone::{
@@ -28,8 +28,8 @@ pub trait PageEngine: Stopping {
     /// Begins a transaction.
     fn begin(&mut self) -> Xid;
 
-    /// Asks for the commit: done when [`PageEngine::is_committed`] says so. Who changed nothing is
-    /// done at once.
+    /// Asks for the commit: done when [`PageEngine::is_committed`] says so. A transaction without
+    /// changes is done at once.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ pub trait PageEngine: Stopping {
     /// The page is damaged.
     fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError>;
 
-    /// Whether commits, or somebody else, wait for a flush.
+    /// Whether commits, or other operations, wait for a flush.
     fn is_flush_wanted(&self) -> bool;
 
     /// Transactions that may call their operation again, each named once.
@@ -107,7 +107,7 @@ pub trait PageMachine: Sized {
     /// Gives the device back as it is.
     fn into_device(self) -> Self::Device;
 
-    /// What restart read and found.
+    /// Reads and findings of restart.
     fn recovery(&self) -> RecoveryReport;
 
     /// Fills the page numbers behind the last one in use, but for `spare_count`, with cold pages.
@@ -117,10 +117,10 @@ pub trait PageMachine: Sized {
     /// The device failed.
     fn prefill(&self, spare_count: u32) -> Result<(), EngineError>;
 
-    /// What the engine counted.
+    /// Counters of the engine.
     fn stats(&self) -> EngineStats;
 
-    /// What the store counted, in the form of the space floor.
+    /// Counters of the store, in the form of the space floor.
     fn space_stats(&self) -> SpaceStats;
 
     /// Every block of the device, as the store uses it.
@@ -130,10 +130,10 @@ pub trait PageMachine: Sized {
     ///
     /// # Errors
     ///
-    /// Those of the store; the engine has been told that nothing comes.
+    /// Errors of the store; the engine has been told that nothing comes.
     fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError>;
 
-    /// Issues the programs of the next commits; none when nobody waits.
+    /// Issues the programs of the next commits; none when no commit waits.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ pub trait PageMachine: Sized {
         Ok(())
     }
 
-    /// What a lone commit does for all once it is durable.
+    /// Work that a lone commit does for all once it is durable.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ pub trait PageMachine: Sized {
     ///
     /// # Errors
     ///
-    /// Those of the operation; `Full` when no wait makes room.
+    /// Errors of the operation; `Full` when no wait makes room.
     fn attempt<T>(
         &self,
         mut operation: impl FnMut(&mut Self::Engine) -> Step<T>,
@@ -213,11 +213,11 @@ pub trait PageMachine: Sized {
         Err(EngineError::Full)
     }
 
-    /// As [`PageMachine::attempt`], where nobody else holds locks.
+    /// As [`PageMachine::attempt`], where no other transaction holds locks.
     ///
     /// # Errors
     ///
-    /// As [`PageMachine::attempt`]; `Deadlock` when somebody does.
+    /// As [`PageMachine::attempt`]; `Deadlock` when another one does.
     fn run<T>(
         &self,
         operation: impl FnMut(&mut Self::Engine) -> Step<T>,
@@ -225,7 +225,7 @@ pub trait PageMachine: Sized {
         self.attempt(operation)?.ok_or(EngineError::Deadlock)
     }
 
-    /// Brings what was missed; always true.
+    /// Brings the missed page; always true.
     ///
     /// # Errors
     ///
@@ -236,7 +236,8 @@ pub trait PageMachine: Sized {
         Ok(true)
     }
 
-    /// Commits what waits, or does a piece of background work; false when there is nothing to do.
+    /// Commits waiting transactions, or does a piece of background work; false when there is
+    /// nothing to do.
     ///
     /// # Errors
     ///
@@ -272,14 +273,14 @@ pub trait PageMachine: Sized {
             }
         }
         match self.after_commit() {
-            // The commit is durable, and who needs the room will learn of it.
+            // The commit is durable, and the next operation that needs room will meet the error.
             Err(EngineError::Full) => Ok(()),
             done => done,
         }
     }
 }
 
-/// What the store reports, as the engine says it.
+/// The store's error, as the engine's error.
 pub(crate) fn of_store(error: ShadowError) -> EngineError {
     match error {
         ShadowError::Full => EngineError::Full,

@@ -1,6 +1,6 @@
 //! Presets of every engine that the lab can run: one table for `bench`, `crash` and `presets`.
 //!
-//! The engine's own presets come first, as they are. Those of the lab's engines live here, since
+//! The engine's own presets come first, as they are. Presets of the lab's engines live here, since
 //! only the lab has the engines. A preset is plain [`Options`]; which engine they are for follows
 //! from the preset's name, which they carry.
 
@@ -24,7 +24,7 @@ pub enum EngineKind {
     Records(Flags),
 }
 
-/// A preset: its name, what it is for, and its engine.
+/// A preset: its name, its purpose, and its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     /// Name on the command line.

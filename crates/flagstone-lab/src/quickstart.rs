@@ -1,5 +1,5 @@
-//! The main job: TPC-B on a NAND image, a power cut in the middle, and what two engines did to the
-//! flash.
+//! The main job: TPC-B on a NAND image, a power cut in the middle, and the flash work of two
+//! engines.
 //!
 //! Owns the course of the demonstration; prints nothing. For each preset:
 //!
@@ -35,7 +35,7 @@ const CUT_AFTER_MAX: u64 = 64;
 /// How the cut leaves the program it falls into.
 const CUT: Ending = Ending::RandomBits;
 
-/// What to demonstrate, and where.
+/// Workload, engines and place of a demonstration.
 #[derive(Clone, Debug)]
 pub struct QuickstartConfig {
     /// Directory for the images.
@@ -82,23 +82,24 @@ pub struct QuickstartProgress<'a> {
     pub total: u64,
 }
 
-/// What one engine did.
+/// Results of one engine.
 #[derive(Clone, Debug)]
 pub struct Life {
     /// Both halves and the recovery between them.
     pub run: Run,
-    /// The cut and what came of it.
+    /// The cut and its outcome.
     pub cut: CutReport,
     /// The image, which stays.
     pub image: PathBuf,
 }
 
-/// The power cut and what came of it.
+/// The power cut and its outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CutReport {
     /// Commits that had returned when the power went.
     pub acknowledged: u64,
-    /// Commits found after the restart: those, and at most one a client that was under way.
+    /// Commits found after the restart: the acknowledged ones, and at most one a client that was
+    /// under way.
     pub found: u64,
     /// The sum that branches, tellers, accounts and history agree on.
     pub sum: i64,
@@ -191,7 +192,7 @@ impl Journey {
         let result =
             work(&self.machine.database, &mut self.workers, rest, &mut self.stretch, &mut |_| ());
         match result {
-            // Whoever was under way learns of the cut in one of these ways.
+            // A client that was under way learns of the cut in one of these ways.
             Err(BenchError::Engine(
                 EngineError::Device(_)
                 | EngineError::Space(_)

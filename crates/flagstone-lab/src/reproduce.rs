@@ -1,8 +1,8 @@
 //! Reproducing a paper: runs, figures, verdicts, and the files that show them.
 //!
 //! Owns the course of a reproduction: which cells a figure needs, running each once, judging every
-//! row, and what is written. Never measures anything itself: a cell does, and whatever it reports
-//! under a name can be drawn and judged.
+//! row, and the files written. Never measures anything itself: a cell does, and every value that it
+//! reports under a name can be drawn and judged.
 //!
 //! ```text
 //! experiment ─▶ figures ─▶ cells ──(cores)──▶ outcomes ─▶ drawings ─▶ rows, charts, files
@@ -11,7 +11,7 @@
 //! - **X1** A cell runs once, however many figures need it; its outcome depends on its
 //!   configuration alone, so neither threads nor their order change any result.
 //! - **X2** Equal seed and effort give equal bytes in every file: no time of day, no wall time.
-//! - **X3** A claim of the paper has its row, whatever came out ([`rule`]).
+//! - **X3** A claim of the paper has its row, for any outcome ([`rule`]).
 
 pub mod cell;
 mod chart;
@@ -50,7 +50,7 @@ pub enum Effort {
     Quick,
 }
 
-/// What to reproduce.
+/// Scope of a reproduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Name of the paper.
@@ -75,13 +75,13 @@ pub struct Experiment {
     pub paper: &'static str,
     /// Title of the paper.
     pub title: &'static str,
-    /// What was set where the paper is silent, a line each.
+    /// Settings where the paper is silent, a line each.
     pub setting: Vec<String>,
     /// Figures and tables, in the paper's order.
     pub figures: Vec<Figure>,
 }
 
-/// What came out.
+/// Result of a reproduction.
 #[derive(Clone, Debug)]
 pub struct Reproduction {
     /// Name of the paper.
@@ -126,7 +126,7 @@ pub enum ReproduceError {
         paper: &'static str,
         /// Name asked for.
         name: String,
-        /// Those that exist.
+        /// Figures that exist.
         known: String,
     },
     /// Nothing can be drawn: no figure has all its runs on file.
@@ -140,7 +140,7 @@ pub enum ReproduceError {
         /// Why.
         source: BenchError,
     },
-    /// A figure asks for what no run reports: a mistake in the experiment.
+    /// A figure asks for a value that no run reports: a mistake in the experiment.
     #[error("no run reports `{value}` of `{cell}`")]
     Missing {
         /// Cell concerned.
@@ -159,7 +159,7 @@ pub enum ReproduceError {
     Chart {
         /// Figure concerned.
         figure: String,
-        /// What the drawing library said.
+        /// Message of the drawing library.
         message: String,
     },
     /// A file could not be written.
@@ -167,7 +167,7 @@ pub enum ReproduceError {
     File {
         /// File concerned.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A result could not be put into JSON.
@@ -178,7 +178,7 @@ pub enum ReproduceError {
 /// Told how far the runs are: done and total, in thousandths of a run.
 pub type OnProgress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Reproduces what `request` asks for.
+/// Reproduces the figures that `request` asks for.
 ///
 /// # Errors
 ///

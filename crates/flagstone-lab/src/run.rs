@@ -1,4 +1,4 @@
-//! The run object: what every measured run reports, under the same keys everywhere.
+//! The run object: the report of every measured run, under the same keys everywhere.
 //!
 //! Owns the form of the report and how figures follow from counters; never counts anything itself.
 //!
@@ -75,7 +75,7 @@ pub struct Run {
     /// Leaves that operations asked for, as far as the engine counts them. Not in the run object.
     #[serde(skip)]
     pub leaf_references: u64,
-    /// Those of them for which a page had to be read. Not in the run object.
+    /// Of these leaves, the ones for which a page had to be read. Not in the run object.
     #[serde(skip)]
     pub leaf_misses: u64,
     /// Erase counts of the blocks at the end.
@@ -87,10 +87,10 @@ pub struct Run {
     pub recovery: Option<Recovery>,
     /// Peaks of memory in bytes.
     pub memory: Memory,
-    /// Programs by what they were for.
+    /// Programs by their cause.
     pub programs_by_cause: ProgramsByCause,
-    /// What a drive's translation layer did; none on chips. The drive's own page programs, reads
-    /// and erases are those of the fields above.
+    /// Counters of a drive's translation layer; none on chips. The drive's own page programs, reads
+    /// and erases are in the fields above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub translation: Option<TranslationRun>,
     /// Whether the window is steady, by the rule of [`crate::steady`].
@@ -132,14 +132,14 @@ pub struct EraseCount {
     pub max: u32,
 }
 
-/// What a restart cost.
+/// Cost of a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
     /// Physical pages read.
     pub pages_read: u64,
     /// Physical pages written.
     pub pages_written: u64,
-    /// Those of them that are data: what was redone or undone on flash, not the log or the mapping.
+    /// Of these, data pages: redone or undone on flash; neither log nor mapping.
     #[serde(default)]
     pub data_pages_written: u64,
     /// Changes undone.
@@ -154,7 +154,7 @@ pub struct Recovery {
     pub by_scan: Option<Scan>,
 }
 
-/// What a restart from every page's spare area costs.
+/// Cost of a restart from every page's spare area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scan {
     /// Physical pages read, or their spare areas.

@@ -2,7 +2,7 @@
 //! same B+-tree, pool and locks as the classic engine.
 //!
 //! On et al., "Flag Commit" (TKDE 24(9), 2012), sections 3 and 5; Prabhakaran et al.,
-//! "Transactional Flash" (OSDI 2008). There is no log: what a transaction changed goes to flash as
+//! "Transactional Flash" (OSDI 2008). There is no log: the changes of a transaction go to flash as
 //! shadow pages, and the pages themselves prove the commit.
 //!
 //! ```text
@@ -21,7 +21,7 @@
 //!
 //! Invariants:
 //! - **H1** A dirty frame belongs to one running transaction, which holds its page exclusively.
-//! - **H2** Nobody looks at a page that another transaction has changed, inner nodes included.
+//! - **H2** No transaction looks at a page that another one has changed, inner nodes included.
 //! - **H3** A split changes all its pages or none, and only when their locks are all held.
 //! - **H4** Locks go when the commit is on flash (strict two-phase locking, no early release): the
 //!   page that a later transaction builds on is committed.
@@ -47,7 +47,7 @@ pub use machine::{Flush, Machine, Work};
 /// How a shadow engine runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Memory and seed, as for any engine; what they say of log and merges is not used.
+    /// Memory and seed, as for any engine; the fields about log and merges are not used.
     pub options: Options,
     /// How the store commits.
     pub protocol: ShadowProtocol,

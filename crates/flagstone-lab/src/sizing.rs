@@ -21,7 +21,7 @@ const NODE_OVERHEAD: u32 = 20 + 2 * 16;
 /// Bytes of an inner node for each child: 12, in nodes two thirds full.
 const CHILD_SIZE: f64 = 12.0 * 1.5;
 
-/// What one table holds.
+/// Contents of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Rows.
@@ -52,7 +52,7 @@ pub struct FixedBlocks {
     pub ring: u32,
 }
 
-/// What the arithmetic cannot know of an engine; a first run corrects it.
+/// Properties of an engine that the arithmetic cannot know; a first run corrects them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Pages that a transaction programs, relocation and log included.
@@ -63,7 +63,7 @@ pub struct Estimate {
 
 impl Estimate {
     /// A first guess on the safe side: an engine that programs less warms up longer, and its
-    /// history must find room. Clients share log programs, but never all of them.
+    /// history must find room. Clients share log programs, but never all programs.
     #[must_use]
     pub fn for_clients(clients: u32) -> Self {
         let programs_per_txn = (1.1 / f64::from(clients.max(1)).powf(0.45)).max(0.3);

@@ -2,15 +2,15 @@
 //!
 //! Owns the rule and nothing else. The window is cut into [`SLICE_COUNT`] slices of equal commits.
 //!
-//! - **S1** Garbage collection ran throughout: no quarter of the window is without an erase.
+//! - **S1** Garbage collection ran throughout: every quarter of the window has an erase.
 //! - **S2** The erases per commit of the two halves differ by at most 3 % of their mean, or by the
 //!   sampling error where that is larger.
 //! - **S3** The sampling error is two standard errors of the difference of the two halves' means,
 //!   taken from the scatter of the slices within each half, so that a drift between the halves
 //!   does not excuse itself.
 //!
-//! Where the slices scatter much, the window cannot tell whether it drifts: it passes the rule and says little.
-//! The papers' figures take it for steady only below [`Steadiness::ALLOWED_MAX`].
+//! Where the slices scatter much, the window cannot tell whether it drifts: it passes the rule and
+//! says little. The papers' figures take it for steady only below [`Steadiness::ALLOWED_MAX`].
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ const _: () = assert!(SLICE_COUNT.is_multiple_of(8));
 /// Largest difference that needs no excuse (rule S2).
 const DRIFT_MAX: f64 = 0.03;
 
-/// What one slice of the window did.
+/// Work of one slice of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Commits of the slice.
@@ -124,8 +124,9 @@ mod tests {
         assert!(!steadiness.steady, "rule S2");
     }
 
-    /// Goal: a window whose bursts would hide any drift is known by what it allows. Method: collection that comes
-    /// all at once, in two slices of each half, and twice as much of it in the second half.
+    /// Goal: a window whose bursts would hide any drift is known by the drift it allows. Method:
+    /// collection that comes all at once, in two slices of each half, and twice as much in the
+    /// second half.
     #[test]
     fn bursts_that_hide_any_drift_are_told() {
         let mut erases = [1; SLICE_COUNT];

@@ -1,15 +1,16 @@
-//! A database as the lab needs it, whatever engine is inside.
+//! A database as the lab needs it, with any engine inside.
 //!
-//! Owns the two traits between workloads and engines; never decides what is run or measured.
+//! Owns the two traits between workloads and engines; never decides which transactions are run or
+//! which values are measured.
 //!
 //! - [`Store`]: created, loaded, looked through and reopened on the calling thread.
 //! - [`Driven`]: the same engine driven step by step, by clients on a virtual clock.
 //!
-//! Two rules for those who implement them:
+//! Two rules for implementations:
 //!
 //! - **V1** Both sides of one database run the same engine code.
-//! - **V2** A driven engine never waits: an operation completes or returns what is missing, and is
-//!   called again once that has been seen to.
+//! - **V2** A driven engine never waits: an operation completes or returns the event it waits for,
+//!   and is called again once that event has come.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ pub trait Store: Sized {
     /// Gives the device back as it is, as if power had been cut; none while it is in use.
     fn into_device(self) -> Option<Self::Device>;
 
-    /// What a restart from every page's spare area costs on a copy of the device; none when the
+    /// Cost of a restart from every page's spare area, on a copy of the device; none when the
     /// engine knows no such way, or no other.
     ///
     /// # Errors
@@ -75,25 +76,25 @@ pub trait Store: Sized {
         Ok(None)
     }
 
-    /// What restart did when the database was opened.
+    /// Work of restart when the database was opened.
     fn recovery(&self) -> RecoveryReport;
 
-    /// Changes that restart undid; an engine that logs no undo has none to undo.
+    /// Changes that restart undid; zero for an engine that logs no undo.
     fn changes_undone(&self) -> u64 {
         0
     }
 
-    /// What the engine counted since it was opened.
+    /// Counters of the engine since it was opened.
     fn stats(&self) -> EngineStats;
 
     /// Looks at the device.
     fn with_device<R>(&self, look: impl FnOnce(&mut Self::Device) -> R) -> R;
 
-    /// What the space floor counted since it was mounted.
+    /// Counters of the space floor since it was mounted.
     fn space_stats(&self) -> SpaceStats;
 
-    /// Tables by name, with the regions in which their pages are written at present; none where the engine
-    /// has no regions.
+    /// Tables by name, with the regions in which their pages are written at present; none where the
+    /// engine has no regions.
     ///
     /// # Errors
     ///
@@ -113,8 +114,8 @@ pub trait Store: Sized {
     /// The device is full or failed.
     fn settle(&self) -> Result<(), EngineError>;
 
-    /// Fills the logical pages that nobody uses with cold ones, but for `spare_count`: each repeats
-    /// a word, and nobody reads or writes it again.
+    /// Fills the unused logical pages with cold ones, but for `spare_count`: each repeats a word,
+    /// and is never read or written again.
     ///
     /// # Errors
     ///
@@ -143,7 +144,7 @@ pub trait Store: Sized {
     ) -> Result<(), EngineError>;
 
     /// Hands every row of the tables called `names` to `on_row`, with the table's place in `names`:
-    /// one state of all of them, each table in key order. A table that is absent has no rows.
+    /// one state of all tables, each table in key order. A table that is absent has no rows.
     ///
     /// # Errors
     ///
@@ -199,7 +200,7 @@ pub trait Driven {
     /// The page is damaged.
     fn fill(&self, fetched: Fetched) -> Result<(), EngineError>;
 
-    /// Gives what `wait` asks for at once; `false` when it takes other work to come.
+    /// Gives the resource that `wait` asks for at once; `false` when other work has to bring it.
     ///
     /// # Errors
     ///
@@ -230,7 +231,7 @@ pub trait Driven {
     /// Transactions that may call their operation again, each named once.
     fn take_woken(&self) -> Vec<Xid>;
 
-    /// Whether somebody waits for log records that are not being written yet.
+    /// Whether a client waits for log records that are not being written yet.
     fn is_flush_wanted(&self) -> bool;
 
     /// How long commits may wait for company before they are flushed; none when they do not.

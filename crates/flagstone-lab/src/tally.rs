@@ -1,6 +1,6 @@
-//! What clients did in a stretch of a run, by class of transaction.
+//! Transactions of clients in a stretch of a run, by class.
 //!
-//! Owns counts and latencies; never decides what counts as a class or as a stretch.
+//! Owns counts and latencies; never decides the classes or the stretches.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another tally of the same classes counted.
+    /// Adds the counts of another tally of the same classes.
     pub fn add(&mut self, other: &Self) {
         // Same bounds on both sides, so that every value fits.
         let _ = self.latency.add(&other.latency);

@@ -1,14 +1,14 @@
 //! Workloads: seeded generators, loaders and transactions that any engine can carry.
 //!
-//! Owns what a transaction does and in which order; never owns time, threads or retries, which
-//! belong to whoever drives it.
+//! Owns the operations of a transaction and their order; never owns time, threads or retries, which
+//! belong to the driver.
 //!
 //! - **W1** Randomness comes from an explicit seed and one stream a client; the wall clock is never
 //!   read. Equal seeds give equal inputs on every machine.
 //! - **W2** A transaction is a state machine over [`Operations`]: an operation that stops leaves it
 //!   where it was, and the same call made again goes on from there.
-//! - **W3** A workload knows what its database must hold after any number of commits, and can tell
-//!   from the database alone and the commits that returned ([`Workload::verify`]).
+//! - **W3** A workload knows the contents that its database must have after any number of commits,
+//!   and can tell from the database alone and the commits that returned ([`Workload::verify`]).
 
 mod claims;
 #[cfg(test)]
@@ -56,7 +56,7 @@ pub trait Workload: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever `open` reports first.
+    /// The first error of `open`.
     fn tables<E>(
         &self,
         open: impl FnMut(&'static str) -> Result<Table, E>,
@@ -66,7 +66,7 @@ pub trait Workload: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Whatever `put` reports first.
+    /// The first error of `put`.
     fn load(&self, tables: Self::Tables, put: Put<'_>) -> Result<(), EngineError>;
 
     /// How many rows [`Workload::load`] hands over.
@@ -75,10 +75,10 @@ pub trait Workload: Send + Sync {
     /// Bytes of their keys and values.
     fn loaded_bytes(&self) -> u64;
 
-    /// What the tables hold after `txns` commits of `clients` clients.
+    /// Contents of the tables after `txns` commits of `clients` clients.
     fn contents(&self, txns: u64, clients: u32) -> Vec<Content>;
 
-    /// What its first chip is sized by; the figures of a first run replace it.
+    /// Estimate by which the first chip is sized; the figures of a first run replace it.
     fn first_estimate(&self, clients: u32) -> Estimate {
         Estimate::for_clients(clients)
     }

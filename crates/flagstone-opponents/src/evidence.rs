@@ -1,33 +1,33 @@
 //! Evidence of commit that stands in the pages themselves: chains of flags, and cycles.
 //!
-//! Owns the rules by which shadow pages on flash tell whether their transaction committed, what
-//! restart has to finish, and what must happen before a page may be reclaimed. Pure: never reads
-//! a device, never keeps state. The store and the exhaustive models of the tests call the same
-//! functions.
+//! Owns the rules by which shadow pages on flash tell whether their transaction committed, which
+//! flags a restart has to finish, and which flags are due before a page may be reclaimed. Pure:
+//! never reads a device, never keeps state. The store and the exhaustive models of the tests call
+//! the same functions.
 //!
 //! | protocol | committed | restart finishes | before pages go |
 //! | --- | --- | --- | --- |
 //! | [`Flags::Cfc`] | one page of the transaction is `True` | flags of all heads | committed: their links become `True` |
 //! | [`Flags::Afc`] | no page of it is `False` or `First` | nothing | aborted: another page becomes `False` |
-//! | [`Cycles::Scc`] | the cycle through its records closes | erases what is not | only superseded or uncommitted records |
+//! | [`Cycles::Scc`] | the cycle through its records closes | erases uncommitted records | only superseded or uncommitted records |
 //! | [`Cycles::Bpcc`] | the cycle closes and no record is straddled | nothing | the records it straddles go first |
 //!
 //! - **E1** A link counts only when its target has the same transaction and was written earlier;
-//!   transaction numbers are never reused (rule D3). Without it a relocated page's old place, used
-//!   again by another transaction, is handed a flag.
+//!   transaction numbers are never reused (rule D3). Without this check a relocated page's old
+//!   place, used again by another transaction, is handed a flag.
 //! - **E2** CFC commits at its first flag: a transaction with heads of both kinds is committed. The
-//!   paper takes it for aborted, which fails beside its own garbage collection.
-//! - **E3** Restart finishes the flags of such a transaction before anything is reclaimed.
+//!   paper takes such a transaction for aborted, which fails beside its own garbage collection.
+//! - **E3** Restart finishes the flags of such a transaction before any page is reclaimed.
 //! - **E4** The copy that a relocation leaves of a running transaction's page is erased before that
 //!   transaction commits, or AFC's stale `First` outlives the commit.
-//! - **E5** A block is reclaimed as a whole: what one page of a transaction leaves to another counts
-//!   only when that one stays. Two pages of an aborted AFC transaction that are not `True`, in one
-//!   block, would each rely on the other.
+//! - **E5** A block is reclaimed as a whole: evidence that one page of a transaction leaves to
+//!   another counts only when the other stays. Two pages of an aborted AFC transaction that are not
+//!   `True`, in one block, would each rely on the other.
 //! - **E6** An erase that is cut leaves any of the block's pages. When all pages of an aborted AFC
-//!   transaction go with one erase, those that are `True` become `False` first, or one of them might
-//!   be left alone and prove the transaction committed. And a CFC head that is left may never have
-//!   been one while its transaction was whole: before a restart takes a transaction for uncommitted
-//!   it reads all its flags, not those of its heads alone, as the paper has it.
+//!   transaction go with one erase, the `True` ones become `False` first, or one of them might be
+//!   left alone and prove the transaction committed. And a page that is a CFC head afterwards may
+//!   have been linked to while its transaction was whole: before a restart takes a transaction for
+//!   uncommitted it reads the flags of all its pages; the paper reads the flags of its heads alone.
 //!
 //! Sources: On et al., "Flag Commit", TKDE 24(9), 2012; Prabhakaran et al., "Transactional Flash",
 //! OSDI 2008.
@@ -44,7 +44,7 @@ pub(crate) use tests::effort;
 /// Commit flag of a shadow page. Bits only fall: `First` (11) to `True` (10) to `False` (00).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flag {
-    /// Not set: what CFC writes everywhere, and AFC on the first page. Counts as false.
+    /// Not set: written by CFC everywhere, by AFC on the first page. Counts as false.
     First,
     /// Set.
     True,
@@ -52,7 +52,7 @@ pub enum Flag {
     False,
 }
 
-/// What a shadow page says of itself; `A` is an address on the device.
+/// Evidence that a shadow page carries; `A` is an address on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shadow<A> {
     /// Where it stands.
@@ -63,7 +63,7 @@ pub struct Shadow<A> {
     pub version: Version,
     /// Transaction that wrote it.
     pub xid: GroupId,
-    /// Its number among the programs of its transaction: copies have that of their original.
+    /// Its number among the programs of its transaction: copies have their original's.
     pub order: u32,
     /// Page that the transaction wrote before it.
     pub link: Option<A>,
@@ -114,8 +114,8 @@ impl Flags {
         proof.into_iter().filter(|(_, proven)| *proven).map(|(xid, _)| xid).collect()
     }
 
-    /// What commits the transaction whose current pages are `own`, in this order. Committed at the
-    /// first flag (CFC), or the only one (AFC).
+    /// Flags that commit the transaction whose current pages are `own`, in this order. Committed at
+    /// the first flag (CFC), or the only one (AFC).
     #[must_use]
     pub fn to_commit<A: Copy + Ord>(self, own: &[Shadow<A>]) -> FlagWrites<A> {
         match self {
@@ -127,7 +127,7 @@ impl Flags {
         }
     }
 
-    /// What restart programs before anything is reclaimed (rule E3): `own` are the pages of a
+    /// Flags that restart programs before any page is reclaimed (rule E3): `own` are the pages of a
     /// committed transaction.
     #[must_use]
     pub fn to_finish<A: Copy + Ord>(self, own: &[Shadow<A>]) -> FlagWrites<A> {
@@ -140,8 +140,8 @@ impl Flags {
         }
     }
 
-    /// What must be programmed before the pages `going` of one transaction go, all with one erase
-    /// (rules E5 and E6); `stay` are its other pages on flash.
+    /// Flags that must be programmed before the pages `going` of one transaction go, all with one
+    /// erase (rules E5 and E6); `stay` are its other pages on flash.
     #[must_use]
     pub fn before_reclaim<A: Copy + Ord>(
         self,
@@ -178,7 +178,7 @@ fn target<'p, A: Copy + Ord>(own: &'p [Shadow<A>], from: &Shadow<A>) -> Option<&
     own.iter().find(counts)
 }
 
-/// Pages of one transaction to which no page of it links.
+/// Pages of one transaction to which none of its pages links.
 fn heads<A: Copy + Ord>(own: &[Shadow<A>]) -> impl Iterator<Item = &Shadow<A>> {
     let linked: BTreeSet<A> =
         own.iter().filter_map(|shadow| target(own, shadow)).map(|to| to.at).collect();
@@ -219,12 +219,12 @@ pub struct Intention {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Intentions(BTreeMap<LogicalPage, Filed>);
 
-/// What concerns one page.
+/// Records that concern one page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Filed {
     /// Its records, the oldest first.
     own: Vec<Intention>,
-    /// Records whose `next` is a version of it.
+    /// Records whose `next` is a version of the page.
     naming: Vec<Intention>,
 }
 
@@ -295,9 +295,9 @@ fn straddles(record: &Intention, version: Version) -> bool {
 /// The two protocols with cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cycles {
-    /// Simple: what is not committed is erased before the page is written again.
+    /// Simple: uncommitted records are erased before their page is written again.
     Scc,
-    /// With back pointers: later records straddle what is not committed.
+    /// With back pointers: later records straddle uncommitted ones.
     Bpcc,
 }
 
@@ -353,7 +353,8 @@ impl Cycles {
         let newest = |(page, filed): (&LogicalPage, &Filed)| {
             let mut versions = filed.own.iter().rev().map(|record| record.version);
             let version = match self {
-                // All but the highest are committed: what is not goes before a page is written.
+                // All but the highest are committed: uncommitted records are erased before a page
+                // is written.
                 Self::Scc => {
                     let highest = versions.next()?;
                     let is_committed = self.is_committed(records, (*page, highest));

@@ -1,8 +1,9 @@
 //! Stores of shadow pages, as the papers describe them: opponents of the engine, on the same devices.
 //!
-//! Owns the rules by which flags and cycles prove a commit ([`evidence`]), and two stores that live by them: of whole
-//! pages ([`shadow`]) and of records ([`shadow::records`]). They have mapping, collection and restart of their own, and
-//! take from the space floor what is no matter of protocol: types, checksums and the code of metadata.
+//! Owns the rules by which flags and cycles prove a commit ([`evidence`]), and two stores that live
+//! by them: of whole pages ([`shadow`]) and of records ([`shadow::records`]). They have mapping,
+//! collection and restart of their own, and take the parts that no protocol concerns from the space
+//! floor: types, checksums and the code of metadata.
 //!
 //! Never needed to use the engine.
 #![forbid(unsafe_code)]

@@ -3,19 +3,19 @@
 //!
 //! Owns a whole device: logical pages of several physical ones, their mapping in memory, the
 //! transaction table, garbage collection, and restart from spare areas or block summaries. Never
-//! locks: two running transactions must not write one page. What proves a commit, and what must
-//! happen before a page goes, is decided by [`crate::evidence`] alone (rules E1 to E5).
+//! locks: two running transactions must not write one page. [`crate::evidence`] alone decides which
+//! pages prove a commit and which flags are due before a page goes (rules E1 to E5).
 //!
 //! - **H1** A unit counts only when all its parts are there.
 //! - **H2** A flag, the page that carries one from memory, and AFC's pages after the first are
-//!   programmed only once what they vouch for is complete on its dies. A cycle needs no such order,
-//!   unless one of its records was written twice.
-//! - **H3** An erase is issued only after the flags it asks for are verified and the copies of what
-//!   stays are complete.
+//!   programmed only once the pages they vouch for are complete on their dies. A cycle needs such
+//!   an order only if one of its records was written twice.
+//! - **H3** An erase is issued only after the flags it asks for are verified and the copies of the
+//!   units that stay are complete.
 //! - **H4** A stale copy of a running transaction's page is erased before that transaction commits
 //!   (rule E4): a collection ends with the erase.
-//! - **H5** What may have been in flight at a cut is not relied on: restart programs such flags
-//!   again, and empties every block that was open.
+//! - **H5** Programs that may have been in flight at a cut are not relied on: restart programs such
+//!   flags again, and empties every block that was open.
 //! - **H6** Hosts leave blocks to collection and to restarts, which therefore always finish.
 //!
 //! ```text
@@ -98,15 +98,15 @@ pub struct ShadowStore<D> {
     version: u64,
     /// Floor that notes carry while a restart is not finished.
     restart_floor: Option<u64>,
-    /// Blocks that a restart empties: what stands there is no evidence.
+    /// Blocks that a restart empties: their units are no evidence.
     doomed: BTreeSet<BlockIndex>,
     /// A restart is emptying them, and has left their evidence elsewhere.
     is_emptying: bool,
-    /// A restart that was cut had got so far.
+    /// The restart before was cut while it emptied them.
     was_emptying: bool,
-    /// Places in which something may appear that nobody may see.
+    /// Places in which a unit may appear that must stay unseen.
     hidden: Vec<Hidden>,
-    /// No mark names all of them yet: none may be erased before.
+    /// No mark names all `hidden` places yet: none may be erased before one does.
     is_mark_due: bool,
     end_ns: u64,
     poisoned: bool,
@@ -118,11 +118,11 @@ pub struct ShadowStore<D> {
 }
 
 impl<D: Nand> ShadowStore<D> {
-    /// Makes an empty store on a device; what was there is lost.
+    /// Makes an empty store on a device; its former contents are lost.
     ///
     /// # Errors
     ///
-    /// [`ShadowError::Lacks`] names what the device lacks for the protocol and which one fits.
+    /// [`ShadowError::Lacks`] names the device's shortcoming and a protocol that fits.
     pub fn format(device: D, options: ShadowOptions) -> Result<Self, ShadowError> {
         let mut store = Self::empty(device, options)?;
         for block in store.flash.sizes.geometry.blocks() {
@@ -201,7 +201,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Logical pages: what options offer, less what open blocks and collection need (H6).
+    /// Logical pages: the number that options offer, less the room of open blocks and collection
+    /// (H6).
     fn offered(&self) -> u32 {
         let good = self.blocks.good_count();
         let dies = self.flash.sizes.geometry.die_count;
@@ -236,7 +237,7 @@ impl<D: Nand> ShadowStore<D> {
         self.flash.sizes.image_size
     }
 
-    /// What the store was made with.
+    /// Options the store was made with.
     #[must_use]
     pub const fn options(&self) -> &ShadowOptions {
         &self.options
@@ -257,7 +258,7 @@ impl<D: Nand> ShadowStore<D> {
         self.flash.device
     }
 
-    /// Device time at which what the latest write or commit programmed is complete.
+    /// Device time at which the programs of the latest write or commit are complete.
     #[must_use]
     pub const fn end_ns(&self) -> u64 {
         self.end_ns
@@ -271,7 +272,7 @@ impl<D: Nand> ShadowStore<D> {
         xid
     }
 
-    /// Reads a page as `xid` sees it, or as it was committed last; whether it exists.
+    /// Reads a page as `xid` sees it, or as it was committed last; tells whether the page exists.
     ///
     /// # Errors
     ///
@@ -323,8 +324,8 @@ impl<D: Nand> ShadowStore<D> {
         }
     }
 
-    /// Writes what is left of a transaction and commits it (force). When this returns, the commit
-    /// is complete at [`ShadowStore::end_ns`].
+    /// Writes the remaining pages of a transaction and commits it (force). When this returns, the
+    /// commit is complete at [`ShadowStore::end_ns`].
     ///
     /// # Errors
     ///
@@ -443,7 +444,7 @@ impl<D: Nand> ShadowStore<D> {
         self.blocks.drop_live(self.flash.sizes.block_of(at));
     }
 
-    /// The newest committed unit of a page is another one now.
+    /// Makes a unit the newest committed one of its page.
     fn remap(&mut self, written: &Written) {
         let page = written.note.page;
         let old = std::mem::replace(&mut self.map[page.0 as usize], written.at);

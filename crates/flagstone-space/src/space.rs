@@ -47,8 +47,6 @@ pub(crate) enum Session {
     Begun,
     /// The last checkpoint is being written (K6).
     Closing,
-    /// It stands.
-    Closed,
     /// Nothing is written to the device, whatever is asked for.
     ReadOnly,
 }
@@ -395,10 +393,8 @@ impl<D: Nand> Space<D> {
     /// Refuses writes of a poisoned space, begins the session, reserves numbers (S3, S4).
     pub(crate) fn ready(&mut self) -> Result<(), SpaceError> {
         self.require_writable()?;
-        match self.session {
-            Session::Mounted => self.begin_session()?,
-            Session::Closed => self.reopen_session()?,
-            Session::Begun | Session::Closing | Session::ReadOnly => {}
+        if self.session == Session::Mounted {
+            self.begin_session()?;
         }
         self.tell_dead();
         if self.numbers.are_short() {

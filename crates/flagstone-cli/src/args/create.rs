@@ -23,7 +23,7 @@ pub(crate) struct CreateArgs {
     pub(crate) new: NewArgs,
 }
 
-/// A database to make: what `create` and `restore` share.
+/// A database to make: common arguments of `create` and `restore`.
 #[derive(Args, Debug)]
 pub(crate) struct NewArgs {
     /// File to create, which must not exist; with `--device mtd`, the node of the device.
@@ -32,22 +32,21 @@ pub(crate) struct NewArgs {
     /// Kind of device [default: image when --profile names a chip, else file].
     #[arg(long, value_name = "KIND")]
     pub(crate) device: Option<RawDevice>,
-    /// Profile of the device: a name (see `flagstone profiles`), or a TOML file. Of a drive it makes an image of
-    /// the bare chips: a database on an SSD, eMMC or SD is a plain file, without --profile.
+    /// Profile of the device: a name (see `flagstone profiles`), or a TOML file. The profile of a drive makes an
+    /// image of the bare chips: a database on an SSD, eMMC or SD is a plain file, without --profile.
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
-    /// Who computes the ECC of a chip, if not who the profile says [default: device]. Whoever opens the
-    /// database later need not say it.
+    /// Owner of the ECC of a chip, in place of the profile's [default: device]. Later openings find it by themselves.
     #[arg(long, value_name = "WHO")]
     pub(crate) ecc: Option<RawEcc>,
-    /// Size of the device's data area [default: a plain file grows; else that of the profile, or 64 MiB for a
-    /// block device].
+    /// Size of the device's data area [default: a plain file grows; else the profile's, or 64 MiB for a block
+    /// device].
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
     /// Size up to which a plain file grows, 1 TiB at most [default: 256 GiB].
     #[arg(long, value_name = "SIZE", conflicts_with = "capacity")]
     pub(crate) limit: Option<String>,
-    /// Format raw NAND or a block device that holds a database: what it holds is lost.
+    /// Format raw NAND or a block device that holds a database, whose content is lost.
     #[arg(long)]
     pub(crate) overwrite: bool,
     #[command(flatten)]
@@ -63,10 +62,10 @@ Examples:
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
-    /// Give the file this size, which stays [default: as it was].
+    /// Give the file this size, which is then fixed [default: as before].
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<String>,
-    /// Let the file grow, up to this size [default: as it was].
+    /// Let the file grow, up to this size [default: as before].
     #[arg(long, value_name = "SIZE", conflicts_with = "capacity")]
     pub(crate) limit: Option<String>,
 }

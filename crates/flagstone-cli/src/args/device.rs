@@ -39,10 +39,10 @@ pub(crate) struct ProbeArgs {
     /// Erase blocks that may be used up: numbers from 0 and ranges, with commas between them.
     #[arg(long, value_name = "BLOCKS")]
     pub(crate) scratch: Option<String>,
-    /// Use scratch blocks up although the chip holds a database: what it holds may be lost.
+    /// Use scratch blocks up although the chip holds a database, whose content may be lost.
     #[arg(long, requires = "scratch")]
     pub(crate) overwrite: bool,
-    /// Whose ECC the experiments go through, on raw NAND [default: device].
+    /// Owner of the ECC that the experiments use, on raw NAND [default: device].
     #[arg(long, value_name = "WHO")]
     pub(crate) ecc: Option<RawEcc>,
     /// Write a profile for `create --profile` to this file, which must not exist.

@@ -6,10 +6,10 @@ use clap::{Args, Subcommand};
 
 use super::RawDevice;
 
-/// Most transactions of a run: days of it.
+/// Most transactions of a run: days of work.
 const TXNS_MAX: u64 = 1_000_000_000;
 
-/// Most operations of a workload whose every operation is cut.
+/// Most operations of a workload in which every operation is cut.
 const OPS_MAX: i64 = 10_000;
 
 /// Most runs at a time.
@@ -71,17 +71,17 @@ pub(crate) struct BenchArgs {
     /// Directory for the file of the devices `image` and `file` [default: a temporary one].
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Node of the device `mtd`, a partition of which nothing is needed any more: it is formatted.
+    /// Node of the device `mtd`, a partition whose content is no longer needed: it is formatted.
     #[arg(long, value_name = "NODE")]
     pub(crate) node: Option<PathBuf>,
-    /// Format the node although it holds a database: what it holds is lost.
+    /// Format the node although it holds a database, whose content is lost.
     #[arg(long, requires = "node")]
     pub(crate) overwrite: bool,
-    /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`; what the
-    /// driver says on `mtd`].
+    /// Profile of the device: a name, or a TOML file [default: slc-2k; segment-file on `file`; the driver's
+    /// description on `mtd`].
     #[arg(long, value_name = "PROFILE")]
     pub(crate) profile: Option<String>,
-    /// Preset, or several with commas between them: these run one after the other.
+    /// Preset, or several with commas between them: they run one after the other.
     #[arg(long, value_name = "NAMES", default_value = "flagstone")]
     pub(crate) preset: String,
     /// Change one option of the presets; may be repeated.
@@ -115,7 +115,7 @@ pub(crate) struct BenchArgs {
     /// Memory for pages and deltas together [default: a tenth of the loaded data].
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<String>,
-    /// Part of the memory that is kept for deltas [default: that of the preset].
+    /// Part of the memory that is kept for deltas [default: the preset's].
     #[arg(long, value_name = "SIZE")]
     pub(crate) held_back: Option<String>,
     /// Live share of the data region at the end of the run; it sizes the chip, but for `mtd`.
@@ -124,7 +124,7 @@ pub(crate) struct BenchArgs {
     /// Warm-up: auto (three chip overwrites), none, or a number of transactions.
     #[arg(long, value_name = "auto|none|N", default_value = "auto")]
     pub(crate) warmup: String,
-    /// When a commit returns: immediate, group or deferred [default: that of the preset].
+    /// When a commit returns: immediate, group or deferred [default: the preset's].
     #[arg(long, value_name = "KIND")]
     pub(crate) durability: Option<String>,
     /// Seed of everything random.
@@ -186,27 +186,27 @@ pub(crate) struct CrashArgs {
 /// Commands of `lab`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RawLab {
-    /// Run a paper's experiment and say of each of its claims whether it holds here.
+    /// Run a paper's experiment and tell for each of its claims whether it holds here.
     ///
     /// Runs every configuration that the figures need, over the cores, and prints for each claim of
     /// the paper its value, ours, the verdict and the rule behind it. Writes the values, the charts
     /// and one page that needs no network below DIR/PAPER. Equal seeds write equal bytes.
     Reproduce(ReproduceArgs),
-    /// Show from which size on a transaction is better committed with its leaves than by the log.
+    /// Show the size from which on a transaction is better committed with its leaves than by the log.
     ///
     /// Counts programs at the device, with merges, checkpoints and collection, in a steady state, for
     /// transactions of 1 to 4,096 changed rows, one behind the other or anywhere: by the log, by flags in
     /// the spare area, and as the engine chooses. Writes values and charts to DIR/crossover.
     Crossover(CrossoverArgs),
-    /// Compare policies side by side: which changes are merged first, which pages leave memory first.
+    /// Compare policies side by side: for the order of merges, and for the order in which pages leave memory.
     ///
-    /// Runs every policy on every index workload, all with equal memory, and prints for a request what
-    /// the device did and how long it took; then from a paper's policy to the default, one option
-    /// after the other, what each is worth. Writes values, chart and page to DIR/compare.
+    /// Runs every policy on every index workload, all with equal memory, and prints the device's work and time for a
+    /// request; then the worth of each option, changed one after the other from a paper's policy to the default.
+    /// Writes values, chart and page to DIR/compare.
     Compare(CompareArgs),
 }
 
-/// Where results go: those of smaller sizes never take the place of the others.
+/// Directory for results: results of smaller sizes never replace the others.
 pub(crate) fn results_directory(out: Option<&Path>, is_quick: bool) -> PathBuf {
     let default = Path::new(if is_quick { "results/quick" } else { "results" });
     out.unwrap_or(default).to_owned()
@@ -215,7 +215,7 @@ pub(crate) fn results_directory(out: Option<&Path>, is_quick: bool) -> PathBuf {
 /// Arguments of `lab compare`.
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
-    /// What is compared.
+    /// Subject of the comparison.
     #[arg(value_name = "WHAT", value_parser = ["index"])]
     pub(crate) what: String,
     /// Shorter runs.
@@ -259,7 +259,7 @@ pub(crate) struct ReproduceArgs {
     /// Paper, one of the list below.
     #[arg(value_name = "PAPER")]
     pub(crate) paper: String,
-    /// One figure or table of it; a wrong name is answered with those that exist [default: all].
+    /// One figure or table of it; a wrong name prints the list [default: all].
     #[arg(value_name = "FIGURE")]
     pub(crate) figure: Option<String>,
     /// Smaller sizes in the same proportions: minutes on two cores.
@@ -268,8 +268,8 @@ pub(crate) struct ReproduceArgs {
     /// Directory for the results [default: results, with --quick results/quick].
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Take the runs that DIR holds as they are, and keep each run there as it ends. They are told by
-    /// name, sizes and seed: runs of another version are taken, too.
+    /// Take the runs that DIR holds as they are, and keep each run there as it ends. Runs are known by name, sizes
+    /// and seed: runs of another version are taken, too.
     #[arg(long)]
     pub(crate) resume: bool,
     /// Run nothing: draw and judge from the runs that DIR holds, and leave out figures that lack some.

@@ -1,4 +1,4 @@
-//! Arguments of the commands that print what there is.
+//! Arguments of the commands that print lists.
 
 use std::path::PathBuf;
 

@@ -18,7 +18,7 @@ Examples:
 pub(crate) struct PutArgs {
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
-    /// Table; created when it is not there, unless its name has an `@`: it would be that of an index.
+    /// Table; created when it is not there, unless its name has an `@`, as the name of an index does.
     #[arg(value_name = "TABLE")]
     pub(crate) table: String,
     /// Key; bytes outside printable ASCII as \xNN.
@@ -43,7 +43,7 @@ Ends with exit code 3 when there is no such key or table.")]
 pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) at: KeyArgs,
-    /// Print the bytes of the value and nothing else; not with --json.
+    /// Print only the bytes of the value; not with --json.
     #[arg(long)]
     pub(crate) raw: bool,
     /// Read the snapshot that is kept under this name (see `flagstone snapshot`).
@@ -51,7 +51,7 @@ pub(crate) struct GetArgs {
     pub(crate) snapshot: Option<String>,
 }
 
-/// Arguments of `del`, and those that `get` shares.
+/// Arguments of `del`, shared by `get`.
 #[derive(Args, Debug)]
 pub(crate) struct KeyArgs {
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub(crate) struct KeyArgs {
     pub(crate) key: OsString,
 }
 
-/// Arguments of `drop`, and those that `rename` shares.
+/// Arguments of `drop`, shared by `rename`.
 #[derive(Args, Debug)]
 pub(crate) struct TableArgs {
     #[command(flatten)]

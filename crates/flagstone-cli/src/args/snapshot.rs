@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::DatabaseArgs;
 
-/// What to do with snapshots.
+/// Commands on snapshots.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RawSnapshot {
     /// Keep the database as it is now, durably.
@@ -18,7 +18,7 @@ Examples:
     Keep(SnapshotArgs),
     /// Print the names of the snapshots that are kept, oldest first.
     List(DatabaseArgs),
-    /// Drop a snapshot, and free what it alone needs.
+    /// Drop a snapshot, and free the pages that it alone needs.
     Drop(SnapshotArgs),
 }
 

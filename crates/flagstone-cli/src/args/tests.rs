@@ -1,5 +1,5 @@
-//! Goal: every command line that the help and the README show is one. Method: each is parsed and its values
-//! are understood as the command does it; nothing is run.
+//! Goal: every command line in the help and the README is valid. Method: each is parsed, and its values are validated
+//! as by the command; nothing is run.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ fn understand(command: RawCommand) -> Result<(), Failure> {
         RawCommand::Compact(args) => drop(Compact::try_from(args)?),
         RawCommand::Wear(args) => drop(Wear::try_from(args)?),
         RawCommand::Probe(args) => drop(Probe::try_from(args)?),
-        // A node is looked at; there may be none.
+        // The command looks at a node, which may not exist here.
         RawCommand::Bench(args) if args.node.is_none() => drop(crate::bench::config(&args)?),
         _ => {}
     }
@@ -58,14 +58,14 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The calls of `flagstone` in a line, without what stands behind two spaces or a `#`.
+/// The calls of `flagstone` in a line, up to two spaces or a `#`.
 fn calls(line: &str) -> Vec<Vec<String>> {
     let line = line.trim();
     let line = line.split("  ").next().unwrap_or_default();
     let line = line.split(" #").next().unwrap_or_default();
     let parts = line.split(['|', '(', ')']).map(str::trim);
     let parts = parts.filter(|part| part.starts_with("flagstone "));
-    // Where the output goes is the shell's affair.
+    // Redirections are the shell's affair.
     parts.map(|part| words(part.split(" >").next().unwrap_or_default())).collect()
 }
 

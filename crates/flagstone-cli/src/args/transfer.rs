@@ -23,7 +23,7 @@ pub(crate) struct ExportArgs {
     /// Export this table alone; may be repeated [default: all tables].
     #[arg(long = "table", value_name = "TABLE")]
     pub(crate) tables: Vec<String>,
-    /// Go on past damage: what does not read is told by its keys, and ends the command with exit code 5.
+    /// Go on past damage: keys of unreadable rows are printed, and the command ends with exit code 5.
     #[arg(long)]
     pub(crate) skip_damaged: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ImportArgs {
     /// Store all rows in one transaction: a failure stores none. New tables stay, empty.
     #[arg(long, conflicts_with = "batch")]
     pub(crate) atomic: bool,
-    /// Begin with this line; those before it are not looked at.
+    /// Begin with this line; earlier lines are not looked at.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) from_line: u64,
 }
@@ -65,7 +65,7 @@ pub(crate) struct BackupArgs {
     /// File to write, which must not exist; `-` is standard output.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Go on past damage: what does not read is told by its keys, and ends the command with exit code 5.
+    /// Go on past damage: keys of unreadable rows are printed, and the command ends with exit code 5.
     #[arg(long)]
     pub(crate) skip_damaged: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) struct RestoreArgs {
     /// Backup to read; `-` is standard input. With --verify, PATH is the backup.
     #[arg(value_name = "FILE", required_unless_present = "verify", conflicts_with = "verify")]
     pub(crate) file: Option<PathBuf>,
-    /// Create nothing: read the backup named as PATH to its end, and say what it holds.
+    /// Create nothing: read the backup named as PATH to its end, and print a summary of its content.
     #[arg(long)]
     pub(crate) verify: bool,
 }

@@ -1,7 +1,7 @@
 //! The I/O statistics of finished runs in one table.
 //!
-//! Owns which figures there are and how they are compared; the page and the CSV file show the same
-//! table. Takes every figure from the run object.
+//! Owns the list of figures and their comparison; the page and the CSV file show the same table. Takes every figure
+//! from the run object.
 
 use std::fmt::Write as _;
 
@@ -131,7 +131,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 struct Cell {
     value: Option<f64>,
     per_transaction: Option<f64>,
-    /// Over that of the first run: of a transaction where the figure counts something.
+    /// Ratio to the first run's value; a count is compared per transaction.
     against_first: Option<f64>,
 }
 
@@ -197,12 +197,12 @@ fn row(figure: &Figure, finished: &[Finished]) -> Value {
     json!({ "name": figure.name, "unit": figure.unit, "cells": cells.collect::<Vec<_>>() })
 }
 
-/// A share of one transaction: three decimals, or none where these say nothing.
+/// A share of one transaction: three decimals, or none for large values.
 fn each(value: f64) -> String {
     if value < 1000.0 { format!("{value:.3}") } else { grouped(value.round() as u64) }
 }
 
-/// What was run, and whether its figures may be compared with others.
+/// The benchmark of a run, and whether its figures may be compared with others.
 fn about(run: &Run) -> String {
     let config = &run.config;
     let steady = if run.steady { "steady" } else { "not steady" };

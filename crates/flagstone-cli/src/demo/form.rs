@@ -1,9 +1,9 @@
 //! From the fields of the page to a benchmark.
 //!
-//! Owns the limits of the page and the sentences that say what is wrong in a field. The way from
-//! arguments to a benchmark is that of the command `bench`, whose arguments a form becomes.
+//! Owns the limits of the page and the sentences about faults of a field. A form becomes arguments of the command
+//! `bench`, which turns them into a benchmark.
 //!
-//! - I1: every field is checked, and every fault told, before anything runs.
+//! - I1: every field is checked, and every fault reported, before anything runs.
 //! - I2: a form names nothing outside this program: no file, no node, no profile of the user's.
 
 use std::fmt::Write as _;
@@ -40,19 +40,19 @@ pub(super) struct Form {
     append_scheme: String,
 }
 
-/// What is wrong in one field.
+/// A fault in one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Fault {
     /// Field concerned; empty when it is the whole.
     pub(super) field: &'static str,
-    /// What is wrong, as a sentence.
+    /// The fault, as a sentence.
     pub(super) message: String,
 }
 
 /// A benchmark that can begin.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// What is run.
+    /// The benchmark to run.
     pub(super) config: BenchConfig,
     /// The same run on the command line.
     pub(super) command: String,
@@ -67,7 +67,7 @@ pub(super) struct Benchmark {
     pub(super) name: &'static str,
     /// Name for people.
     title: &'static str,
-    /// What the scale counts.
+    /// Unit of the scale.
     scale_of: &'static str,
     scale_min: u32,
     scale_max: u32,
@@ -143,7 +143,7 @@ pub(super) const BENCHMARKS: [Benchmark; 5] = [
 ];
 
 impl Form {
-    /// The benchmark that the form describes, or everything that is wrong with it (I1).
+    /// The benchmark that the form describes, or all its faults (I1).
     pub(super) fn plan(&self) -> Result<Plan, Vec<Fault>> {
         let mut check = Check::default();
         let args = self.arguments(&mut check);
@@ -213,7 +213,7 @@ const SECONDS_MAX: f64 = 86_400.0;
 const MEMORY_MIN: u64 = 64 << 10;
 const MEMORY_MAX: u64 = 1 << 30;
 
-/// Checks of single fields, and what they found. An empty field means its default.
+/// Checks of single fields, and their faults. An empty field means its default.
 #[derive(Debug, Default)]
 struct Check {
     faults: Vec<Fault>,
@@ -352,7 +352,7 @@ pub(super) fn is_chip(profile: &Profile) -> bool {
     profile.name != crate::request::SEGMENT_PROFILE
 }
 
-/// What the command `bench` has against the arguments.
+/// The fault that the command `bench` finds in the arguments.
 fn fault_of(failure: &Failure) -> Fault {
     let field = match failure {
         Failure::Usage(UsageError::Option(

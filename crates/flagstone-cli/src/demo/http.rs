@@ -1,13 +1,12 @@
 //! As much of HTTP/1.1 as the page needs: one request a connection, small ones.
 //!
-//! Owns bytes on a connection, in both directions, and the limits that hold for whoever connects.
-//! Knows no path. Heads are parsed by `httparse`.
+//! Owns bytes on a connection, in both directions, and the limits of each connection. Knows no path. Heads are parsed
+//! by `httparse`.
 //!
-//! - I1: a request is answered only where its `Host` is this machine by name or by number, so that
-//!   no page of another site reaches the server under a name that it has pointed here (DNS
-//!   rebinding); what changes something is taken only from pages of this server (`Origin`).
-//! - I2: whatever comes, a request takes at most [`HEAD_SIZE_MAX`] and [`BODY_SIZE_MAX`] bytes of
-//!   memory and [`REQUEST_TIME_MAX`].
+//! - I1: a request is answered only where its `Host` is this machine by name or by number, so that no page of another
+//!   site reaches the server under a name that it has pointed here (DNS rebinding); requests that change something
+//!   are taken only from pages of this server (`Origin`).
+//! - I2: any request takes at most [`HEAD_SIZE_MAX`] and [`BODY_SIZE_MAX`] bytes of memory and [`REQUEST_TIME_MAX`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,11 +20,11 @@ const HEADERS_MAX: usize = 64;
 pub(super) const BODY_SIZE_MAX: usize = 16 << 10;
 /// Time that a request may take to arrive.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time that an answer may take to leave, and that a refused request's rest is waited for.
+/// Time for an answer to leave, and time to wait for the rest of a refused request.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 const LINGER_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// What the browser may do with what this server sends: show it, and talk to this server.
+/// Rights of the browser over the page: to show it, and to talk to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
      data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -53,14 +52,14 @@ const fn refuse<T>(status: u16, why: &'static str) -> Result<T, Refusal> {
     Err(Refusal { status, why })
 }
 
-/// What is sent back.
+/// An answer.
 #[derive(Debug)]
 pub(super) struct Response {
     /// Status.
     pub(super) status: u16,
     /// Media type of the body.
     pub(super) media_type: &'static str,
-    /// Headers beside those of every response: names and values.
+    /// Headers beside the common ones: names and values.
     pub(super) headers: Vec<(&'static str, String)>,
     /// Body.
     pub(super) body: Vec<u8>,
@@ -77,7 +76,7 @@ impl Response {
         Self::new(status, "application/json", value.to_string())
     }
 
-    /// A sentence that says why not.
+    /// A sentence with the reason of a refusal.
     pub(super) fn refusal(status: u16, why: &str) -> Self {
         Self::json(status, &serde_json::json!({ "message": why }))
     }
@@ -93,7 +92,7 @@ impl Response {
 ///
 /// # Errors
 ///
-/// Those of the connection; nobody is left to be told.
+/// Errors of the connection; nobody is left to be told.
 pub(super) fn serve(
     mut stream: TcpStream,
     port: u16,
@@ -191,7 +190,7 @@ fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, deadline: Instant) -> 
     Ok(size)
 }
 
-/// What the bytes of a connection hold so far.
+/// Content of the bytes of a connection so far.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
     /// The beginning of a request.

@@ -1,11 +1,11 @@
-//! What is answered to which request.
+//! The answer to each request.
 //!
 //! Owns the paths of the server and the page itself, which is in this program with all it loads.
 //!
 //! | method and path | answer |
 //! | --- | --- |
 //! | `GET /`, `/style.css`, `/demo.js`, `/charts.js` | the page |
-//! | `GET /api/choices` | benchmarks, devices, presets, and what the form begins with |
+//! | `GET /api/choices` | benchmarks, devices, presets, and the initial form |
 //! | `GET /api/state` | both sides as they stand |
 //! | `POST /api/runs/a`, `/api/runs/b` | begins a run; 409: the side is busy; 422: every fault |
 //! | `DELETE /api/runs/a`, `/api/runs/b` | gives the run up; 409 when there is none |
@@ -58,7 +58,7 @@ pub(super) fn answer(request: &Request, runs: &Arc<Runs>) -> Response {
     }
 }
 
-/// Methods of a path; none where there is nothing.
+/// Methods of a path; none for an unknown path.
 fn allowed(path: &str, side: Option<Side>) -> Option<&'static str> {
     match path {
         _ if side.is_some() => Some("POST, DELETE"),
@@ -99,7 +99,7 @@ fn csv(runs: &Runs) -> Response {
         .with("Content-Disposition", "attachment; filename=\"flagstone-demo.csv\"")
 }
 
-/// What the form offers.
+/// Choices of the form.
 fn choices() -> Value {
     let presets = preset::all().map(|preset| json!([preset.name, preset.summary]));
     let presets: Vec<Value> = presets.collect();
@@ -119,7 +119,7 @@ fn devices() -> Vec<Value> {
     profiles.filter(is_chip).map(|profile| device(&profile)).collect()
 }
 
-/// A device by its name, with what tells it from others.
+/// A device by its name, with its distinguishing features.
 fn device(profile: &Profile) -> Value {
     let geometry = &profile.geometry;
     let kind = if profile.translation.is_some() { "drive" } else { "chip" };

@@ -1,9 +1,9 @@
-//! The two sides and what has run on them.
+//! The two sides, and the runs on them.
 //!
 //! Owns the threads of the runs and their results.
 //!
 //! - I1: a side has one run at a time.
-//! - I2: a side that runs comes to rest, whatever its run does: a panic is told like a refusal.
+//! - I2: a running side comes to rest after any end of its run: a panic is reported like a refusal.
 //!
 //! ```text
 //!  Idle ──start──▶ Running ──▶ Done / Failed / GivenUp ──start──▶ Running …
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::form::{Plan, sentence};
 use super::watch::{Watched, Watcher};
 
-/// One of the two places where a run can be on.
+/// One of the two places for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// First.
@@ -95,7 +95,7 @@ struct Results {
 pub(super) struct Finished {
     /// Place among the runs that were begun.
     number: u64,
-    /// Side, number on it, and what was run.
+    /// Side, number on it, and label of the plan.
     pub(super) label: String,
     /// The same run on the command line.
     pub(super) command: String,
@@ -145,7 +145,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Runs a benchmark to its end, whatever that is (I2).
+    /// Runs a benchmark to any end (I2).
     fn run(&self, side: Side, number: u64, plan: &Plan, watched: &Watched) {
         let result = panic::catch_unwind(AssertUnwindSafe(|| measure(plan, watched)));
         let state = match result {
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::demo::form::Form;
 
-    /// Goal: a run that ends is there, though all that are kept began later.
+    /// Goal: a run that ends is kept, although all kept runs began later.
     #[test]
     fn a_run_that_ends_is_kept() {
         let form = json!({

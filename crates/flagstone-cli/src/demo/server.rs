@@ -1,6 +1,6 @@
 //! The server: a listener on the loopback interface, a thread a connection.
 //!
-//! Owns threads and their number; what is answered is decided in [`super::routes`].
+//! Owns threads and their number; [`super::routes`] decides the answers.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -46,7 +46,7 @@ impl Server {
         self.address
     }
 
-    /// What runs.
+    /// The runs.
     pub(super) fn runs(&self) -> &Runs {
         &self.runs
     }
@@ -74,7 +74,7 @@ fn serve(stream: TcpStream, port: u16, runs: &Arc<Runs>, open: &Arc<AtomicUsize>
         let _ = http::serve(stream, port, |request| routes::answer(request, &runs));
         drop(slot);
     };
-    // Without a thread the connection closes, and its slot is given back with what is dropped.
+    // Without a thread the connection closes; the dropped closure gives its slot back.
     let _ = thread::Builder::new().name(String::from("demo-request")).spawn(serve);
 }
 

@@ -162,7 +162,7 @@ fn a_run_can_be_cancelled_and_its_side_used_again() {
     assert_eq!(page.wait_for_end("a")["state"], "done");
 }
 
-/// Goal: what an engine refuses is told readably. Method: commit flags on a chip that carries none.
+/// Goal: a refusal by an engine is a readable sentence. Method: commit flags on a chip that carries none.
 #[test]
 fn what_the_engine_refuses_is_a_sentence() {
     let page = Page::open();

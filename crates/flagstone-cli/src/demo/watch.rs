@@ -1,4 +1,4 @@
-//! What is seen of a run while it goes on.
+//! The view of a run while it goes on.
 //!
 //! Owns the history of the measured window, thinned out as it grows, and the latest picture of the
 //! chip. Measures nothing: every figure is a difference of the lab's counters.
@@ -25,7 +25,7 @@ pub(super) struct Watched {
     seen: Mutex<Seen>,
 }
 
-/// What has been seen.
+/// The view so far.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Seen {
     /// Phase of the run.
@@ -71,8 +71,8 @@ struct Sample {
 struct Chip {
     pages_per_block: u32,
     erase_count: EraseCount,
-    /// Of each block its state, live pages and erases. The state is a place in [`STATES`], or
-    /// beyond it where the device keeps its blocks to itself.
+    /// Of each block its state, live pages and erases. The state is a place in [`STATES`], or beyond it where the
+    /// device hides its blocks.
     blocks: Vec<(usize, u32, u32)>,
 }
 
@@ -98,7 +98,7 @@ impl Watched {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    /// What has been seen; the next picture is taken because of this call.
+    /// The view so far; this call makes the watcher take the next picture.
     pub(super) fn seen(&self) -> Seen {
         self.is_wanted.store(true, Ordering::Relaxed);
         self.lock().clone()
@@ -121,7 +121,7 @@ pub(super) struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Writes what it sees to `watched`.
+    /// A watcher that writes to `watched`.
     pub(super) const fn new(watched: &'a Watched, parts: u32) -> Self {
         Self { watched, parts, base: None, spacing_s: 0.0 }
     }
@@ -180,7 +180,7 @@ impl Observer for Watcher<'_> {
         let chip = moment.scene.filter(|_| is_wanted).map(|scene| chip(scene, self.parts));
         let mut seen = self.watched.lock();
         if phase == Phase::Load {
-            // The chip turned out too small or too large, and the run began anew with another.
+            // The chip turned out too small or too large, and the run began anew with another one.
             seen.samples.clear();
             seen.window = None;
             self.spacing_s = 0.0;

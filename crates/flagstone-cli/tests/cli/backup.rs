@@ -1,4 +1,4 @@
-//! Backup and restore: another device gets the same rows, and what is not whole creates nothing.
+//! Backup and restore: another device gets the same rows, and an incomplete backup creates nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -56,8 +56,8 @@ fn backups_pass_through_pipes() {
     assert_eq!(row.stdout, "countess\n");
 }
 
-/// Goal: what can be read once is read once. Method: a backup and an export through named pipes, whose writers end
-/// when they have written once.
+/// Goal: an input that can be read once is read once. Method: a backup and an export through named pipes, whose
+/// writers end when they have written once.
 #[test]
 fn what_comes_through_a_named_pipe_is_read_once() {
     let place = filled(DEVICES[1]);
@@ -121,8 +121,8 @@ fn nothing_is_written_over() {
     assert_eq!(names(&place), before, "a restore that does not fit leaves nothing");
 }
 
-/// Goal: the leftovers of a restore that was cut off are in nobody's way and go; files of others stay. Method: a restore
-/// that is killed half way, and a file under a name that says it is one.
+/// Goal: the leftovers of an interrupted restore harm nobody and go; other files stay. Method: a restore that is
+/// killed half way, and another file under the name of such a leftover.
 #[test]
 fn what_a_restore_left_is_replaced() {
     let place = filled(DEVICES[0]);
@@ -184,8 +184,8 @@ fn a_block_device_is_restored_to_and_given_up_when_asked() {
     place.run("restore", &[&out, "--overwrite"]).fails(2);
 }
 
-/// Goal: who takes the name of a database while it is restored keeps it, on both kinds of device. Method: half of
-/// the backup comes through a pipe, then the other database is made, then the rest comes.
+/// Goal: a database that takes the name of another one during its restore keeps it, on both kinds of device. Method:
+/// half of the backup comes through a pipe, then the other database is made, then the rest comes.
 #[test]
 fn a_name_that_is_taken_meanwhile_is_not_written_over() {
     for device in DEVICES {
@@ -220,7 +220,7 @@ fn a_name_that_is_taken_meanwhile_is_not_written_over() {
     }
 }
 
-/// Goal: rows beyond the limits of the target are told as such, and no file of it stays.
+/// Goal: rows beyond the limits of the target give an error that says so, and no file of the target stays.
 #[test]
 fn a_backup_does_not_fit_where_its_keys_are_too_long() {
     let place = Place::with_database(DEVICES[1]);
@@ -250,7 +250,7 @@ fn verification_on_opening_can_be_asked_for() {
     fs::write(place.file("db"), file).expect("written");
     place.run("get", &asked).fails(5);
     place.run("get", &["users", "ada", "-o", "verify-on-open=maybe"]).fails(2);
-    // What a check found is printed, and that it failed is said as of any command.
+    // The findings of a check are printed, and its failure is reported like any command's.
     let ran = place.run("check", &["--json"]).fails(5);
     assert_eq!(ran.json()["sound"], false);
     let error: serde_json::Value = serde_json::from_str(&ran.stderr).expect("one line of JSON");

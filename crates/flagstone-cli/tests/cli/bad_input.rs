@@ -1,4 +1,4 @@
-//! Bad input: each kind has a typed error and a code of its own, and costs nothing that was stored.
+//! Bad input: each kind has a typed error and a code of its own, and costs no stored row.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -79,8 +79,8 @@ fn a_damaged_database_gives_the_row_or_a_typed_error() {
     }
 }
 
-/// Goal: a scan that meets damage on its way prints whole JSON, which says that rows are missing. Method: the bytes of
-/// a row in the middle of many are overwritten, wherever they are.
+/// Goal: a scan that meets damage on its way prints whole JSON, which says that rows are missing. Method: the bytes
+/// of a row in the middle of many are overwritten, in each place where they stand.
 #[test]
 fn a_scan_that_damage_ends_is_json_and_says_so() {
     let place = Place::with_database(DEVICES[1]);
@@ -137,8 +137,8 @@ fn unknown_names_are_answered_with_the_nearest() {
     assert!(!place.file("new").exists(), "a refused command creates nothing");
 }
 
-/// Goal: a file is recognised by its content. Method: somebody's TOML file beside a plain file, under every
-/// command that asks what the file is.
+/// Goal: a file is recognised by its content. Method: a foreign TOML file beside a plain file, under every command
+/// that asks for the kind of the file.
 #[test]
 fn a_stray_toml_file_beside_a_plain_file_is_not_asked() {
     let place = place_with_a_row(DEVICES[1]);
@@ -213,7 +213,7 @@ fn values_outside_their_range_are_refused() {
     flagstone(&["create", &new, "--device", "mtd", "--capacity", "1MiB"]).fails(2);
 }
 
-/// Goal: a message says what is wrong and what would be right. Method: what it must contain.
+/// Goal: a message names the fault and the remedy. Method: texts that it must contain.
 #[test]
 fn messages_say_what_would_be_right() {
     let place = Place::with_database(&["--limit", "64MiB"]);
@@ -287,8 +287,7 @@ fn a_preset_that_the_device_cannot_carry_is_refused() {
     assert!(!place.file("new").exists(), "a refused command leaves no file");
 }
 
-/// Goal: a creation that fails leaves what was there, and nothing else; once what was wrong is right, the same
-/// name is free.
+/// Goal: a creation that fails changes no file and leaves none; once the fault is repaired, the same name is free.
 #[test]
 fn a_creation_that_fails_takes_and_leaves_no_file() {
     let place = Place::empty();
@@ -305,7 +304,7 @@ fn a_creation_that_fails_takes_and_leaves_no_file() {
     assert!(!place.file("db").exists(), "no file stays");
     flagstone(&["create", &db, "--limit", "1GiB"]).ok();
 
-    // A file that may not become as long as it has to be.
+    // The file may not become as long as it has to be.
     let command = env!("CARGO_BIN_EXE_flagstone");
     let small = place.path("small");
     for device in ["--profile slc-2k", "--device file --capacity 8MiB", "--limit 1GiB"] {
@@ -327,7 +326,7 @@ fn keys_and_values_that_are_too_long_are_refused() {
         place.run("put", &["t", &longest, "v"]).ok();
         place.run("put", &["t", &format!("{longest}k"), "v"]).fails(13);
         place.run("get", &["t", &format!("{longest}k")]).fails(13);
-        // A sparse file: nothing of it is stored, and no more of it is read than can be told apart.
+        // A sparse file: it stores nothing, and only so much of it is read as shows that it is too long.
         let long = fs::File::create(place.file("long")).expect("created");
         long.set_len(limit("value_size_max") as u64 + 10).expect("a sparse file");
         let ran = place.run("put", &["t", "big", "--file", &place.path("long")]);
@@ -356,7 +355,8 @@ fn names_that_are_too_long_are_refused_as_names() {
     row_is_there(&place);
 }
 
-/// Goal: what a profile says and no device does is refused, with the key. Method: shipped profiles with a key changed.
+/// Goal: a profile that no device can honour is refused, with the key at fault. Method: shipped profiles with a key
+/// changed.
 #[test]
 fn a_profile_that_no_device_honours_is_refused() {
     let place = Place::empty();
@@ -388,7 +388,7 @@ fn a_profile_that_no_device_honours_is_refused() {
 }
 
 /// Goal: a file for which the host has no room is refused before it is written, and a large one is announced. Method:
-/// sizes beyond what the file system has; a creation that is ended once it has said what it does.
+/// sizes beyond what the file system has; a creation that is ended after its announcement.
 #[test]
 fn large_files_are_announced_or_refused() {
     let place = Place::empty();

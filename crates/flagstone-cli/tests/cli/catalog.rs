@@ -1,4 +1,4 @@
-//! Listings and help: what there is to choose from.
+//! Listings and help: the lists to choose from.
 
 use crate::command::{Place, flagstone};
 
@@ -60,8 +60,8 @@ fn a_printed_preset_is_a_list_of_options() {
     assert!(text.contains("group_delay=5ms"), "{text}");
 }
 
-/// Goal: nobody takes the image of a drive for a drive. Method: what `create` says of one, as text and as JSON, and
-/// of a chip.
+/// Goal: nobody takes the image of a drive for a drive. Method: the message of `create` for one, as text and as JSON,
+/// and for a chip.
 #[test]
 fn an_image_of_a_drive_is_said_to_be_of_its_chips() {
     let place = Place::empty();

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a run of the binary left behind.
+/// Result of a run of the binary.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,

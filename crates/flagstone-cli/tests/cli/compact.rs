@@ -1,4 +1,4 @@
-//! Compaction: a file is replaced as a whole, whatever happens.
+//! Compaction: a file is replaced as a whole, or not at all.
 
 use std::process::Stdio;
 use std::thread;
@@ -68,9 +68,9 @@ fn a_killed_compaction_leaves_a_whole_database() {
     assert!(names.all(|name| !name.to_string_lossy().starts_with(".flagstone-")));
 }
 
-/// Goal: a creation that is killed at any moment leaves the database or no file of that name, and keeps nobody from
-/// creating it. Method: later and later kills, of a file that is written as a whole and of one that grows, until one
-/// comes too late.
+/// Goal: a creation that is killed at any moment leaves the database or no file of that name, and the name stays free
+/// for the next creation. Method: later and later kills, of a file that is written as a whole and of one that grows,
+/// until one comes too late.
 #[test]
 fn a_killed_creation_is_in_nobodys_way() {
     for size in [&["--capacity", "256MiB"][..], &[]] {

@@ -1,14 +1,14 @@
-//! What the README shows, run as it stands there.
+//! The examples of the README, run as they stand there.
 
 use std::process::Command;
 
 use crate::command::{Place, run};
 
-/// Commands of which a call takes long, or does not end.
+/// Commands that take long, or do not end.
 const LONG: [&str; 6] = ["bench", "crash", "demo", "lab", "quickstart", "man"];
 
-/// Goal: whoever types the README's lines gets what they say. Method: a shell runs the block of command lines,
-/// one after the other in one directory, but for raw NAND and for what takes long.
+/// Goal: the README's command lines work as written. Method: a shell runs the block of command lines, one after the
+/// other in one directory, except for raw NAND and for commands that take long.
 #[test]
 fn the_commands_of_the_readme_work_in_their_order() {
     let place = Place::empty();

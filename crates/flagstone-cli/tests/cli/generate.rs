@@ -1,4 +1,4 @@
-//! Completions, man pages and pictures: made, and made of what `--help` says.
+//! Completions, man pages and pictures: made, and made from the definitions behind `--help`.
 
 use std::fs;
 

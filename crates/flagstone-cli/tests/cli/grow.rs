@@ -47,7 +47,7 @@ fn a_file_begins_small_and_grows_with_what_it_holds() {
     assert!(file_size(&place) < 20 * MIB, "{report}");
     assert_eq!(report["size"], file_size(&place));
     place.run("get", &["t", "39"]).ok();
-    // What was deleted made room in the file, and comes back.
+    // Deleted rows made room in the file, for the same rows again.
     for key in 0..20 {
         place.run("put", &["t", &key.to_string(), "--file", &value]).ok();
     }

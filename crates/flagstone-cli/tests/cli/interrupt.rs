@@ -16,7 +16,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Sends `signal` to a command once it has made something in `directory`; the signal that ended it, and what is left.
+/// Sends `signal` to a command once it has made something in `directory`; gives the signal that ended it, and the
+/// files left.
 fn interrupted(directory: &Path, signal: &str, arguments: &[&str]) -> (Option<i32>, Vec<String>) {
     let before = names(directory);
     let mut command = Command::new(env!("CARGO_BIN_EXE_flagstone"));
@@ -32,8 +33,8 @@ fn interrupted(directory: &Path, signal: &str, arguments: &[&str]) -> (Option<i3
     (status.signal(), names(directory))
 }
 
-/// Goal: a database whose making was interrupted is not there, and whoever started the command sees the signal. Method:
-/// one so large that it is not done when the signal comes, a plain file and an image.
+/// Goal: a database whose making was interrupted is not there, and the parent process sees the signal. Method: one
+/// too large to be finished when the signal comes, a plain file and an image.
 #[test]
 fn a_database_half_made_is_gone() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -47,8 +48,8 @@ fn a_database_half_made_is_gone() {
     }
 }
 
-/// Goal: nor is there a file that was being written. Method: a backup of a database that takes a while, and its
-/// compaction.
+/// Goal: a file that was being written is not there either. Method: a backup of a database that takes a while, and
+/// its compaction.
 #[test]
 fn a_backup_and_a_compaction_half_written_are_gone() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,7 +1,7 @@
 //! The `flagstone` command as its user meets it: the binary is run, its output and exit code read.
 //!
-//! Every test works in a directory of its own. What is said is checked only where a user acts on
-//! it: names, codes, nearest names.
+//! Every test works in a directory of its own. Messages are checked only where a user acts on them: names, codes,
+//! nearest names.
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,4 @@
-//! Names of files: a power cut after a command takes none of those that it made or changed.
+//! Names of files: a power cut after a command takes none of the names that it made or changed.
 
 use std::fs;
 use std::process::Command;
@@ -22,8 +22,8 @@ fn calls(place: &Place, arguments: &[String]) -> Option<Vec<String>> {
     Some(text.lines().map(str::to_owned).collect())
 }
 
-/// Goal: whatever gives a file its name makes the name durable. Method: the calls to the system, where `strace`
-/// is at hand: the directory is synced behind each change of a name in it.
+/// Goal: every command that gives a file its name makes the name durable. Method: the calls to the system, where
+/// `strace` is at hand: the directory is synced behind each change of a name in it.
 #[test]
 #[cfg(target_os = "linux")]
 fn names_of_files_are_durable() {
@@ -60,8 +60,8 @@ fn names_of_files_are_durable() {
     }
 }
 
-/// Goal: a table is found under its name as it is printed, whatever characters it has. Method: a control character, a
-/// letter beyond ASCII and a backslash, in each command that takes a name.
+/// Goal: a table is found under its printed name, with any characters in it. Method: a control character, a letter
+/// beyond ASCII and a backslash, in each command that takes a name.
 #[test]
 fn names_of_tables_are_taken_as_they_are_printed() {
     let place = Place::with_database(DEVICES[0]);

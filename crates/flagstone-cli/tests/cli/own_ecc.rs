@@ -35,7 +35,7 @@ fn whose_ecc_it_is_need_not_be_said_again() {
     let side = fs::read_to_string(place.file("db.toml")).expect("a side file");
     assert!(side.contains("ecc = \"own\"\n"), "{side}");
     assert_eq!(place.run("probe", &["--json"]).ok().json()["ecc"]["own"], true);
-    // A profile that leaves the ECC to the device says nothing against ours.
+    // A profile that leaves the ECC to the device allows ours.
     place.run("get", &["t", "a", "--profile", "slc-2k"]).ok();
     place.run("get", &["t", "a", "--profile", "spi-nand"]).fails(7);
     let plain = flagstone(&["profiles", "slc-2k"]).ok().stdout.replace("1024", "32");

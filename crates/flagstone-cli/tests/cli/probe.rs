@@ -41,8 +41,8 @@ fn a_probed_chip_carries_a_database_with_the_profile_that_was_written() {
     assert_eq!(flagstone(&["check", &other, "--json"]).ok().json()["sound"], true);
 }
 
-/// Goal: a probe that fails leaves no file for a profile that it has not found. Method: an image of which the
-/// host lets no block be written.
+/// Goal: a probe that fails leaves no file for its profile. Method: an image in which the host lets no block be
+/// written.
 #[test]
 fn a_probe_that_fails_leaves_no_profile() {
     let place = Place::with_database(CHIP);
@@ -67,8 +67,8 @@ fn scratch_blocks_that_cannot_be_are_refused() {
     place.run("check", &[]).ok();
 }
 
-/// Goal: no probe uses up blocks of a database that nobody gave up. Method: on the image of a chip with a
-/// database, and on one that holds none.
+/// Goal: a probe uses up blocks of a database only if the user gives it up. Method: the image of a chip with a
+/// database, and one without.
 #[test]
 fn a_chip_that_holds_a_database_is_probed_only_when_asked() {
     let place = Place::with_database(CHIP);

@@ -1,4 +1,4 @@
-//! Rows: what was put is there, in order, in every later process.
+//! Rows: a stored row is there, in order, in every later process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,8 +11,8 @@ use flagstone::{AnyIndex, Database, Index, Options};
 
 use crate::command::{DEVICES, Place, binary, flagstone, run};
 
-/// Goal: a message shows names as they are written, and steers no terminal. Method: a table and a snapshot whose names
-/// hold control characters, asked for with a letter more.
+/// Goal: a message shows names in their written form, and steers no terminal. Method: a table and a snapshot whose
+/// names hold control characters, requested with a letter more.
 #[test]
 fn names_in_messages_are_written_as_everywhere() {
     let place = Place::with_database(DEVICES[0]);
@@ -297,8 +297,8 @@ fn the_longest_value_fits_and_a_longer_one_is_too_long() {
     }
 }
 
-/// Goal: commands that read need not be able to write, and change nothing where they are. Method: files without
-/// write permission, and their bytes before and after; commands that write are refused.
+/// Goal: commands that read work without the right to write, and change nothing where they have it. Method: files
+/// without write permission, and their bytes before and after; commands that write are refused.
 #[test]
 fn commands_that_read_write_nothing() {
     let set_mode = |path: &Path, mode| {

@@ -1,4 +1,4 @@
-//! Damaged databases on the command line: what is saved, and what is told.
+//! Damaged databases on the command line: saved rows, and messages.
 
 use std::fs::{self, OpenOptions};
 

@@ -1,5 +1,5 @@
-//! Export and import: rows leave and come back byte for byte, and a line that is no row costs nothing
-//! that stands before it.
+//! Export and import: rows leave and come back byte for byte, and a line that is no row costs none of the rows before
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ fn line(table: &str, key: &[u8], value: &[u8]) -> String {
     format!("{}\n", json!({ "table": table, "key": key, "value": value }))
 }
 
-/// What an export holds; its lines are in order.
+/// Content of an export, whose lines are in order.
 fn model_of(text: &str) -> Model {
     let row = |line: &str| {
         let row: Value = serde_json::from_str(line).expect("one object a line");
@@ -169,8 +169,8 @@ fn an_import_that_does_not_fit_says_how_far_it_came() {
 
 /// Goal: an import that is killed leaves whole transactions in order, and can be run again as it is.
 ///
-/// Method: rows are fed through a pipe, one a transaction, and the process is killed when all have
-/// gone into the pipe: then all but those that fit the pipe and one buffer have been stored.
+/// Method: rows are fed through a pipe, one a transaction, and the process is killed when all have gone into the
+/// pipe: then all rows but the last ones, which fit the pipe and one buffer, have been stored.
 #[test]
 fn an_import_that_is_killed_leaves_its_first_rows() {
     const ROWS: u32 = 400;
@@ -210,8 +210,8 @@ fn an_empty_import_is_an_import() {
     place.run("import", &["-", "--batch", "0"]).fails(2);
 }
 
-/// Goal: a file that finds no room is told under the name it was to have. Method: a file system of 2 MiB, where this user
-/// may mount one; elsewhere there is nothing to test.
+/// Goal: an error of a file that finds no room has the name that the file was to get. Method: a file system of 2 MiB,
+/// where this user may mount one; elsewhere there is nothing to test.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_file_that_finds_no_room_is_told_by_its_name() {
@@ -235,8 +235,8 @@ fn a_file_that_finds_no_room_is_told_by_its_name() {
     assert_eq!(left, 0);
 }
 
-/// Goal: no import writes to an index, whole or cut short: it is left out where its table is, and the program makes
-/// it anew. Method: a table with an index is exported, and every first part of the lines imported.
+/// Goal: no import writes to an index, whole or cut short: the index of a table that is there is left out, and the
+/// program makes it anew. Method: a table with an index is exported, and every first part of the lines imported.
 #[test]
 fn an_import_leaves_indexes_to_the_program() {
     const LENGTH: Index<String, String, u64> =

@@ -1,4 +1,4 @@
-//! What users read: in words, not in the notation of the program.
+//! Texts for users: in words, not in the notation of the program.
 
 use std::fs;
 use std::path::Path;

@@ -34,11 +34,8 @@ pub(crate) struct Identity(NonZeroU64);
 
 impl Identity {
     /// The identity of a new database: from `seed` if there is one, else from the randomness of the system.
-    pub(crate) fn draw(seed: u64) -> Self {
-        let drawn = match seed {
-            0 => RandomState::new().hash_one("identity"),
-            seed => seed,
-        };
+    pub(crate) fn draw(seed: Option<u64>) -> Self {
+        let drawn = seed.unwrap_or_else(|| RandomState::new().hash_one("identity"));
         Self(NonZeroU64::new(drawn).unwrap_or(NonZeroU64::MIN))
     }
 

@@ -16,14 +16,14 @@ use crate::kills::plan::Plan;
 use crate::kills::said::{LIVE, Said};
 use crate::kills::script::Contents;
 
-/// What the processes of one operation have in common.
+/// Shared setup of the processes of one operation.
 pub(crate) struct Bench {
     pub(crate) operation: Operation,
     seed: u64,
     /// Deliberate bug of the engine.
     bug: Option<String>,
     plan: Plan,
-    /// Directory of what the operation finds.
+    /// Directory with the files that the operation finds.
     template: PathBuf,
     /// Transactions that were made before.
     count: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Bench {
     pub(crate) calls: Vec<Call>,
 }
 
-/// What was heard of a database.
+/// Messages about a database, taken in.
 #[derive(Clone)]
 struct Record {
     ledger: Ledger,
@@ -58,7 +58,7 @@ impl Record {
         }
     }
 
-    /// Takes in what a process said, and judges each state of the database that it showed.
+    /// Takes in the messages of a process, and judges each state of the database that it showed.
     fn hear(&mut self, plan: &Plan, said: &[Said], is_reader: bool) -> anyhow::Result<()> {
         for said in said {
             self.ledger.hear(said)?;
@@ -101,7 +101,7 @@ impl Record {
     }
 }
 
-/// What came of a case.
+/// Result of a case.
 pub(crate) struct Verdict {
     pub(crate) is_hit: bool,
     /// Errors that the operation gave.
@@ -109,10 +109,10 @@ pub(crate) struct Verdict {
 }
 
 impl Bench {
-    /// Makes what the operation finds, and counts its calls.
+    /// Makes the files that the operation finds, and counts its calls.
     ///
     /// # Errors
-    /// The operation does not work where nothing fails, or `ptrace` is refused.
+    /// The operation does not work without a failure, or `ptrace` is refused.
     pub(crate) fn new(
         operation: Operation,
         seed: u64,
@@ -136,7 +136,7 @@ impl Bench {
         };
         bench.prepare()?;
         if operation == Operation::Growth {
-            // Up to a few transactions before the file grows.
+            // Stops a few transactions before the file grows.
             let counted = bench.record.ledger.begun_numbers()[0];
             ensure!(counted < bench.count, "the file does not grow");
             bench.count = counted.saturating_sub(4);
@@ -206,7 +206,7 @@ impl Bench {
         command.args(["calls", "--seed", &self.seed.to_string(), "--directory"]).arg(place);
         command.args(["--operation", &name(&self.operation), "--task", &name(&task)]);
         command.args(["--count", &self.count.to_string()]);
-        // What comes before and behind it is judged without the bug.
+        // The tasks before and behind it are judged without the bug.
         if let Some(bug) = &self.bug
             && task == Task::Operate
         {
@@ -215,7 +215,7 @@ impl Bench {
         Ok(command)
     }
 
-    /// Runs a process that nobody follows.
+    /// Runs a process without a tracer.
     fn run_alone(&self, place: &Path, task: Task) -> anyhow::Result<Vec<Said>> {
         use std::process::Stdio;
         let mut command = self.command(place, task)?;
@@ -230,7 +230,7 @@ impl Bench {
         Ok(said)
     }
 
-    /// Judges the answer of the operation and the files after it; gives the errors that it told.
+    /// Judges the answer of the operation and the files after it; gives the errors that it reported.
     fn verify(&self, place: &Path, traced: &Traced) -> anyhow::Result<Vec<String>> {
         let mut record = self.record.clone();
         let is_reader = self.operation == Operation::Look;
@@ -258,7 +258,7 @@ impl Bench {
         Ok(stumbles)
     }
 
-    /// Whether a backup that was written is whole, and one that was not is refused or whole.
+    /// Whether a finished backup is whole, and an unfinished one is refused or whole.
     fn verify_backup(&self, place: &Path, backup: &Backup, record: &Record) -> anyhow::Result<()> {
         if backup.name != BACKUP || !place.join(BACKUP).exists() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which system calls may fail, and how each of them.
+//! The system calls that may fail, and the ways in which each may.
 
 use nix::libc;
 
@@ -9,7 +9,7 @@ use super::tracer::Place;
 pub(crate) enum Fault {
     /// With this number.
     Errno(i32),
-    /// A sync with this number, after which the kernel has dropped what was written.
+    /// A sync fails with this number, and the kernel drops the written data.
     Dropped(i32),
     /// It reads or writes half of the bytes asked for.
     Short,
@@ -24,7 +24,7 @@ pub(crate) struct Call {
     pub(crate) arguments: [u64; 5],
 }
 
-/// Name of a call by its number, and where it names its file.
+/// Name of a call by its number, and the place where it names its file.
 pub(crate) fn call_of(number: i64) -> Option<(&'static str, Place)> {
     use Place::{At, Descriptor, Path};
     Some(match number {

@@ -1,8 +1,8 @@
 //! System calls of a process, followed by `ptrace` without its help: one of them is made to fail.
 //!
-//! Counted are calls that concern files of one directory. A call that fails is not made at all, but for a
-//! sync whose writes the kernel drops: what was written since the last sync is taken back then. A short read
-//! or write is really made, of fewer bytes.
+//! Only calls that concern files of one directory are counted. A failing call is not made at all. Where the kernel is
+//! to drop the writes of a failing sync, the writes since the last sync are taken back. A short read or write is
+//! really made, of fewer bytes.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use super::fault::{Call, Fault};
 use crate::kills::said::Said;
 
-/// Which call fails, and how.
+/// The call that fails, and its failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aim {
     /// Number of the call.
@@ -33,7 +33,7 @@ pub(crate) struct Aim {
     pub(crate) lasts: bool,
 }
 
-/// What came of a process.
+/// Result of a process.
 #[derive(Debug)]
 pub(crate) struct Traced {
     pub(crate) calls: Vec<Call>,
@@ -53,7 +53,7 @@ struct Tracer<'a> {
     pid: Pid,
     calls: Vec<Call>,
     is_hit: bool,
-    /// What the call that goes on is to return, or which file it syncs.
+    /// Result to give to the call under way, or the file that it syncs.
     pending: Option<Pending>,
     /// Bytes that writes replaced since the last sync of their file.
     undo: HashMap<PathBuf, Vec<(u64, Vec<u8>)>>,
@@ -109,7 +109,7 @@ pub(crate) fn run(
     Ok(Traced { calls: tracer.calls, is_hit: tracer.is_hit, end: end?, said })
 }
 
-/// Without these files nobody traces it.
+/// Ends a process that nobody traces any more.
 fn reap(child: &mut Child, end: &anyhow::Result<Result<(), String>>) {
     if end.is_err() {
         let _ = child.kill();
@@ -117,7 +117,7 @@ fn reap(child: &mut Child, end: &anyhow::Result<Result<(), String>>) {
     }
 }
 
-/// Kills a process that takes too long, unless what is given back is dropped before.
+/// Kills a process that takes too long, unless the returned sender is dropped before.
 fn watch(pid: Pid) -> Sender<()> {
     let (sender, receiver) = channel::<()>();
     std::thread::spawn(move || {
@@ -205,7 +205,7 @@ impl Tracer<'_> {
         Ok(if call.is_sync() { Pending::Syncs(path) } else { Pending::Other })
     }
 
-    /// Changes a call that begins; none where the fault cannot be made of it.
+    /// Changes a call that begins; none where the call cannot have this fault.
     fn fail(
         &mut self,
         fault: Fault,
@@ -236,7 +236,7 @@ impl Tracer<'_> {
         Ok(Some(Pending::Returns(errno)))
     }
 
-    /// Keeps what a write replaces.
+    /// Keeps the bytes that a write replaces.
     fn remember(&mut self, path: &Path, call: &Call) -> anyhow::Result<()> {
         let offset = match call.name {
             "pwrite64" | "pwritev" => call.arguments[3],
@@ -255,7 +255,7 @@ impl Tracer<'_> {
         Ok(())
     }
 
-    /// Takes back what was written to a file since its last sync; its length stays.
+    /// Takes back the writes to a file since its last sync; its length stays.
     fn take_back(&mut self, path: &Path) -> anyhow::Result<()> {
         let Some(writes) = self.undo.remove(path) else { return Ok(()) };
         let file = OpenOptions::new().write(true).open(path)?;
@@ -294,7 +294,7 @@ impl Tracer<'_> {
         let mut text = Vec::new();
         while text.len() < 4_096 {
             let mut part = [0; 64];
-            // A page at a time: what comes behind may not be there.
+            // A page at a time: the next page may not be mapped.
             let here = address + text.len() as u64;
             let size = (4_096 - here % 4_096).min(64) as usize;
             let size = memory.read_at(&mut part[..size], here)?;
@@ -310,7 +310,7 @@ impl Tracer<'_> {
     }
 }
 
-/// Where a call names its file.
+/// Place where a call names its file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     /// Its first argument is a descriptor.

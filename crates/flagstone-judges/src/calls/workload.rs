@@ -1,4 +1,4 @@
-//! The process whose system calls fail: it does one operation and says what came of each of its steps.
+//! The process whose system calls fail: it does one operation and reports the result of each step.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read as _};
@@ -53,7 +53,7 @@ impl Operation {
         Self::Image,
     ];
 
-    /// Transactions that come before, and those of the operation itself.
+    /// Numbers of transactions: before the operation, and in it.
     pub(crate) fn counts(self) -> (u64, u64) {
         match self {
             Self::Create | Self::Image => (0, 4),
@@ -97,10 +97,10 @@ impl Operation {
     }
 }
 
-/// What a process is for.
+/// Task of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Task {
-    /// Leaves what the operation finds.
+    /// Makes the files that the operation finds.
     Prepare,
     /// Does the operation.
     Operate,
@@ -120,12 +120,12 @@ const ATTEMPTS: u32 = 2;
 pub(crate) struct Workload<'a> {
     pub(crate) worker: Worker<'a>,
     pub(crate) operation: Operation,
-    /// Transactions to be made before, where they were counted.
+    /// Transactions to make before the operation, where they were counted.
     pub(crate) count: u64,
 }
 
 impl Workload<'_> {
-    /// Runs until all is done; what goes wrong is said, too.
+    /// Runs until all is done; reports failures, too.
     pub(crate) fn run(&self, task: Task) -> anyhow::Result<()> {
         // The process is followed when its input ends.
         std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -170,7 +170,7 @@ impl Workload<'_> {
         Ok(())
     }
 
-    /// The operation, and once more where it failed.
+    /// The operation, repeated once if it fails.
     fn operate(&self) -> anyhow::Result<()> {
         for _ in 0..ATTEMPTS {
             match self.attempt() {
@@ -230,7 +230,7 @@ impl Workload<'_> {
         self.worker.chore(Chore::Close, || Ok(database.close()?))
     }
 
-    /// One transaction; where it fails and has certainly changed nothing, once more.
+    /// One transaction, repeated once if it fails and has certainly changed nothing.
     fn transaction(
         &self,
         database: &Database,
@@ -241,7 +241,7 @@ impl Workload<'_> {
         self.worker.voice.say(&Said::Stumbled(format!("transaction {number}: {error}")));
         let again = match error {
             EngineError::OutcomeUnknown => {
-                // Whoever goes on would build on what is perhaps not there.
+                // A later commit would build on one that is perhaps not there.
                 let mut transaction = database.begin();
                 let made = transaction.put(tables.0, b"after", b"");
                 let done = made.and_then(|()| transaction.commit_with(Durability::Immediate));

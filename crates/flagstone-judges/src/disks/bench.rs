@@ -1,7 +1,7 @@
 //! One process that judges states of a record: a share of them, told by their hashes.
 //!
-//! What it says are lines on its standard output: `at PLACE CUT` before a state, so that whoever waits knows the one that
-//! hangs; `broken PLACE CUT TEXT` for a promise that is broken; `sum …` at the end.
+//! Lines on its standard output: `at PLACE CUT` before a state, so that its parent can name the one that hangs;
+//! `broken PLACE CUT TEXT` for a broken promise; `sum …` at the end.
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -32,7 +32,7 @@ pub(super) enum Effort {
 }
 
 impl Effort {
-    /// A share of it.
+    /// A share of this effort.
     pub(super) fn part(self, number: u64, of: u64) -> Self {
         match self {
             Self::States(states) => Self::States((states * number).div_ceil(of)),
@@ -41,7 +41,7 @@ impl Effort {
     }
 }
 
-/// Which part of the states, and how many.
+/// A part of the states, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) number: u64,
@@ -49,12 +49,12 @@ pub(super) struct Share {
     pub(super) effort: Effort,
 }
 
-/// What was judged.
+/// Counts of judged states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     /// Places of the record at which power was cut.
     pub(super) places: u64,
-    /// States that differ, or in what must be there, each opened.
+    /// States that differ in their bytes or in the steps that must be there, each opened.
     pub(super) states: u64,
     /// States that differ in their bytes.
     pub(super) contents: u64,
@@ -66,7 +66,7 @@ pub(super) struct Sum {
 /// Broken promises after which a process gives up.
 const BROKEN_MAX: u64 = 3;
 
-/// Where the power may fail: before each sync ends, and where something was promised while writes were pending.
+/// Places of power cuts: before each sync ends, and behind each promise made while writes were pending.
 fn places(record: &Record, script: &Script) -> anyhow::Result<HashSet<usize>> {
     let (mut disk, mut progress) = (Disk::default(), Progress::new(script));
     let (mut places, mut demand) = (HashSet::new(), None);
@@ -129,7 +129,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Judges cuts at one place, for as long as `goes_on` says so.
+    /// Judges cuts at one place, as long as `goes_on` is true.
     fn place(
         &mut self,
         number: usize,
@@ -190,7 +190,7 @@ fn say(line: &str) -> anyhow::Result<()> {
 /// Judges a share of the states of a record, in the directory `home`.
 ///
 /// # Errors
-/// The judge could not work; promises that are broken are said.
+/// The judge could not work; broken promises are printed instead.
 pub(super) fn run(record: &Record, home: &Path, share: Share) -> anyhow::Result<()> {
     let script = script(&record.script, record.seed)?;
     let places = places(record, &script)?;

@@ -1,4 +1,4 @@
-//! What is asked of a state: that it opens, holds whole transactions and all that was durable, and can be written.
+//! Checks a state: it opens, holds whole transactions and every durable one, and can be written.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::workload::DATABASE;
 /// Table that checks write to.
 pub(super) const PROBE: &str = "probe";
 
-/// What a state is checked against.
+/// Reference for the check of a state.
 pub(super) struct Court<'a> {
     pub(super) script: &'a Script,
     pub(super) history: History<'a>,
 }
 
-/// How a state is checked: by the bits of a number that differs from state to state.
+/// Variant of the check: the bits of a number that differs from state to state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Manner(pub(super) u64);
 
@@ -33,7 +33,7 @@ impl Manner {
         self.0 >> 1 & 1 == 1
     }
 
-    /// Default options, or those that the workload had.
+    /// Default options, or the workload's.
     fn options(self, script: &Script) -> Options {
         let is_default = self.0 >> 2 & 1 == 1;
         if is_default { Options::default() } else { script.options.clone() }
@@ -88,7 +88,7 @@ impl Court<'_> {
     ) -> anyhow::Result<()> {
         let before = fs::metadata(path)?.modified()?;
         let database = match Database::open_read_only(path, options) {
-            // It asks for more memory by name.
+            // The error says that it needs more memory.
             Err(OpenError::NeedsMemory { .. }) => {
                 Database::open_read_only(path, &Options::default())?
             }
@@ -118,7 +118,7 @@ impl Court<'_> {
         Ok(shown)
     }
 
-    /// The steps that a database shows, if it shows all of each and what it must.
+    /// The steps that a database shows, if each is whole and all required ones are there.
     fn shown(
         &mut self,
         database: &Database,
@@ -182,7 +182,7 @@ impl Court<'_> {
         last.map_or(0, |last| last as u64 + 1)
     }
 
-    /// A transaction that is there has those beside it that had been committed before it began.
+    /// Requires, with each transaction, all transactions of other chains that were committed before it began.
     fn require_order(&self, shown: &Shown, progress: &Progress) -> anyhow::Result<()> {
         for (other, count) in shown.iter().enumerate() {
             let Some(last) = self.number_after(other, *count).checked_sub(1) else { continue };
@@ -225,7 +225,7 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// Backups and what was made of them.
+    /// Backups and the databases restored from them.
     fn beside(
         &mut self,
         directory: &Path,
@@ -235,7 +235,7 @@ impl Court<'_> {
         let steps = self.script.chain(0);
         for (index, step) in steps[..progress.begun(0)].iter().enumerate() {
             let is_done = index < progress.done(0);
-            // What has been there for long is looked at from time to time.
+            // Older ones are looked at from time to time.
             if index + 3 < progress.done(0) && !manner.one_of(16) {
                 continue;
             }
@@ -262,7 +262,7 @@ impl Court<'_> {
         Ok(())
     }
 
-    /// A database that a backup was read into, or is being.
+    /// A database into which a backup was restored, wholly or in part.
     fn copy(&self, path: &Path, is_done: bool, taken: &Rc<Tables>) -> anyhow::Result<()> {
         if !path.exists() {
             ensure!(!is_done, "is gone");
@@ -288,7 +288,7 @@ impl Court<'_> {
     }
 }
 
-/// Which chain a row is of.
+/// Chain of a row.
 fn chain_of(table: &str, key: &[u8], count: usize) -> usize {
     let is_counter = table == COUNTER;
     let digit = key.last().filter(|_| is_counter || key.iter().rev().nth(1) == Some(&b'.'));
@@ -296,7 +296,7 @@ fn chain_of(table: &str, key: &[u8], count: usize) -> usize {
     if chain < count { chain } else { 0 }
 }
 
-/// Compares all rows of a snapshot with those that chains have made. Of a load that is under way the first rows are there.
+/// Compares all rows of a snapshot with the rows that chains have made. A load that is under way has its first rows.
 fn compare(
     snapshot: &Snapshot,
     chains: &[Rc<Tables>],

@@ -1,4 +1,4 @@
-//! Which states a cut at one place of a record can leave: prefixes, subsets, torn sectors, lengths and names.
+//! The states that a cut at one place of a record can leave: prefixes, subsets, torn sectors, lengths and names.
 
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -7,7 +7,7 @@ use rand_pcg::Pcg64Mcg;
 use super::disk::{Disk, Kept, SECTOR, State, file_of};
 use super::record::{Event, Record};
 
-/// What a page cache writes at a time.
+/// Bytes that a page cache writes at a time.
 const PAGE: usize = 4096;
 
 /// One state that a cut can leave, in words that name events by their place among the pending ones.
@@ -63,7 +63,7 @@ pub(super) fn cuts(disk: &Disk, record: &Record, seed: u64) -> Vec<Cut> {
     cuts
 }
 
-/// In which order the cuts of a place are tried, as many as there is time for: the simplest first, the others drawn.
+/// Order in which the cuts of a place are tried, as long as there is time: the simplest first, the others drawn.
 pub(super) fn order(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order[2..].shuffle(&mut Pcg64Mcg::seed_from_u64(seed));
@@ -74,7 +74,7 @@ pub(super) fn order(count: usize, seed: u64) -> Vec<usize> {
 fn tear(cuts: &mut Vec<Cut>, event: usize, size: usize, draws: &mut Pcg64Mcg) {
     for unit in [SECTOR, PAGE] {
         let units = size.div_ceil(unit);
-        // Of a large write a few places.
+        // A large write is torn at a few places.
         let places: Vec<usize> = match units {
             0..=16 => (1..units).collect(),
             _ => (0..16).map(|_| draws.random_range(1..units)).collect(),

@@ -1,18 +1,19 @@
-//! The disk as far as a record has come: what is durable in any case, and what may be there or not.
+//! The disk at one place of a record: its durable content, and the pending events that may be there or not.
 //!
 //! - **D1** Data that no sync covers may be there or not, sector by sector, in any order.
-//! - **D2** Lengths and names change in order: of what changes the length of one file, and of the names, a prefix is
-//!   there, as journals make it; and, of names, any single one may be missing where file systems have no journal.
+//! - **D2** Lengths and names change in order, as journals keep it: a prefix of the changes of one file's length is
+//!   there, and a prefix of the changes of names. Any single name may be missing, too, as on file systems without a
+//!   journal.
 //! - **D3** A file that grows without its data reads as zeros. A rename is there as a whole or not at all.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::record::{Event, FileNumber, Record};
 
-/// What a power cut leaves whole.
+/// Unit that a power cut leaves whole, in bytes.
 pub(super) const SECTOR: usize = 512;
 
-/// One file as it is durable.
+/// The durable content of one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Image {
     /// Whole sectors; zeros behind the length.
@@ -21,14 +22,14 @@ pub(super) struct Image {
     pub(super) hash: u64,
 }
 
-/// Where the bytes of a sector come from.
+/// Source of the bytes of a sector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sector {
     Zero,
     Here(Box<[u8; SECTOR]>),
 }
 
-/// What differs from the durable image of a file.
+/// Differences from the durable image of a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overlay {
     pub(super) sectors: BTreeMap<u64, Sector>,
@@ -65,9 +66,9 @@ pub(super) struct Disk {
     pub(super) names: BTreeMap<String, FileNumber>,
     /// Events that no sync covers, in order.
     pub(super) pending: Vec<usize>,
-    /// Behind which event each call had returned.
+    /// The event behind which each call had returned.
     ended: HashMap<usize, usize>,
-    /// Lengths with all that is pending.
+    /// Lengths with all pending events.
     sizes: HashMap<FileNumber, u64>,
     /// Pending writes that made their file longer.
     pub(super) lengthening: HashMap<usize, u64>,
@@ -81,7 +82,8 @@ pub(super) struct State {
 }
 
 impl Disk {
-    /// Takes in the next event; what a sync covers becomes durable. Gives the files whose durable bytes changed.
+    /// Takes in the next event; a sync makes the events it covers durable. Gives the files whose durable bytes
+    /// changed.
     pub(super) fn advance(&mut self, record: &Record, number: usize) -> Vec<FileNumber> {
         match &record.events[number] {
             Event::Nothing | Event::Mark(_) => {}
@@ -124,7 +126,7 @@ impl Disk {
         }
     }
 
-    /// Makes durable what a sync covers.
+    /// Makes the events that a sync covers durable.
     fn settle(
         &mut self,
         record: &Record,
@@ -156,10 +158,10 @@ impl Disk {
         files.collect()
     }
 
-    /// The state in which of the events `numbers` so much is there as `kept` says.
+    /// The state that has, of each of the events `numbers`, the part that `kept` names.
     pub(super) fn state(&self, record: &Record, numbers: &[usize], kept: &[Kept]) -> State {
         let mut state = State { names: self.names.clone(), overlays: HashMap::new() };
-        // Of these files no more changes of length are there (D2).
+        // These files have no more changes of length (D2).
         let mut cut_short = Vec::new();
         for (number, kept) in numbers.iter().zip(kept) {
             let event = &record.events[*number];
@@ -204,7 +206,7 @@ impl Disk {
         state
     }
 
-    /// A number for the contents of a state: those of all files that have names.
+    /// A hash of the contents of a state: of all files that have names.
     pub(super) fn hash(&self, state: &State) -> u64 {
         state.names.iter().fold(0, |hash, (name, file)| {
             let image = self.files.get(file);

@@ -1,7 +1,7 @@
 //! File systems cut at every flush: the log that the kernel's `dm-log-writes` keeps of a block device, replayed.
 //!
-//! The log holds writes in the order in which a flush made them durable, and marks, by which the workload says how
-//! far it is. The device as it was up to an entry is laid into a file, mounted, and judged like any other state.
+//! The log holds writes in the order in which a flush made them durable, and marks, which tell the progress of the
+//! workload. The device as of an entry is laid into a file, mounted, and judged like any other state.
 //!
 //! ```text
 //! sector 0    magic u64 | version u64 | entries u64 | sector size u32              (little-endian)
@@ -61,7 +61,7 @@ impl Device {
         }
     }
 
-    /// What a packed device says.
+    /// Reads a packed device.
     ///
     /// # Errors
     /// It holds something else.
@@ -77,10 +77,10 @@ impl Device {
         Ok(device)
     }
 
-    /// Packs a file: what is not zero.
+    /// Packs a file: all bytes but zeros.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     pub(super) fn pack(from: &Path, to: &Path) -> anyhow::Result<()> {
         let file = File::open(from)?;
         let size = file.metadata()?.len();
@@ -96,10 +96,10 @@ impl Device {
         Ok(record.store(std::io::BufWriter::new(File::create(to)?))?)
     }
 
-    /// Lays the device into a file, whatever that holds.
+    /// Lays the device into a file, in place of its content.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     pub(super) fn lay(&self, path: &Path) -> anyhow::Result<()> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         file.set_len(self.size)?;
@@ -150,7 +150,7 @@ fn entries(path: &Path) -> anyhow::Result<Vec<Entry>> {
     (0..word(&head, 16)).map(read).collect()
 }
 
-/// What a log is judged by.
+/// Arguments of the judgement of a log.
 #[derive(clap::Args)]
 pub(super) struct Replay {
     /// Script and seed of the workload.
@@ -165,7 +165,7 @@ pub(super) struct Replay {
     /// File that the device is laid into.
     #[arg(long)]
     device: PathBuf,
-    /// Where it is mounted.
+    /// Directory where it is mounted.
     #[arg(long)]
     mount: PathBuf,
     /// States are judged for so long, in a random order.
@@ -173,7 +173,7 @@ pub(super) struct Replay {
     seconds: u64,
 }
 
-/// A state to be judged: behind so many entries, with what was known then.
+/// A state to be judged: behind so many entries, with the progress at that time.
 struct Place {
     entries: usize,
     progress: Progress,
@@ -263,7 +263,7 @@ fn judge(it: &Replay, device: &Device, court: &mut Court<'_>, place: &Place) -> 
     judged
 }
 
-/// Tells the log of a device of `dm-log-writes` something.
+/// Puts a mark into the log of a device of `dm-log-writes`.
 ///
 /// # Errors
 /// `dmsetup` does not do it.
@@ -276,7 +276,7 @@ pub(super) fn mark(device: &str, text: &str) -> anyhow::Result<()> {
 /// Makes the directory of the workload, durably, before anything is judged.
 ///
 /// # Errors
-/// Those of the host.
+/// Errors of the host.
 pub(super) fn prepare(mount: &Path) -> anyhow::Result<PathBuf> {
     let directory = mount.join("directory");
     fs::create_dir(&directory)?;

@@ -1,4 +1,4 @@
-//! States as real files: what a state differs in is written, and taken back afterwards.
+//! States as real files: the differences of a state are written, and taken back afterwards.
 //!
 //! Files that have no part in a state stand in a directory beside it, as the record has made them durable. So a
 //! state costs its changes, a rename for each of its files, and one comparison of what the database wrote meanwhile.
@@ -19,7 +19,7 @@ const CHUNK: usize = 128 << 10;
 pub(super) struct Stage {
     pub(super) directory: PathBuf,
     store: PathBuf,
-    /// Files of the store that are as they were when last put there.
+    /// Files of the store that are unchanged since they were last put there.
     known: HashSet<FileNumber>,
 }
 
@@ -27,7 +27,7 @@ impl Stage {
     /// Makes both directories in `home`.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     pub(super) fn new(home: &Path) -> io::Result<Self> {
         let (directory, store) = (home.join("state"), home.join("store"));
         fs::create_dir_all(&directory)?;
@@ -35,7 +35,7 @@ impl Stage {
         Ok(Self { directory, store, known: HashSet::new() })
     }
 
-    /// What is durable has changed: these files are written anew before they are used.
+    /// Durable bytes of these files have changed: they are written anew before they are used.
     pub(super) fn forget(&mut self, files: impl IntoIterator<Item = FileNumber>) {
         for file in files {
             self.known.remove(&file);
@@ -49,7 +49,7 @@ impl Stage {
     /// Puts the files of a state under their names.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     pub(super) fn put(&mut self, disk: &Disk, state: &State) -> io::Result<()> {
         for (name, number) in &state.names {
             let stored = self.stored(*number);
@@ -70,10 +70,10 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes the files of a state back as they are durable, and removes what else is there.
+    /// Takes the files of a state back to their durable content, and removes all others.
     ///
     /// # Errors
-    /// Those of the host.
+    /// Errors of the host.
     pub(super) fn take_back(&mut self, disk: &Disk, state: &State) -> io::Result<()> {
         let empty = Image::default();
         for (name, number) in &state.names {
@@ -107,7 +107,7 @@ fn runs(overlay: &Overlay) -> Vec<(u64, Vec<u8>)> {
     runs
 }
 
-/// Makes a file what an image says; writes only where it differs, which is cheaper than to write everything.
+/// Makes a file equal to an image; writes only where the two differ, which is cheaper than to write everything.
 fn rewrite(path: &Path, image: &Image) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let found = file.metadata()?.len();

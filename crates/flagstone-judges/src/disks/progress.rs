@@ -1,4 +1,4 @@
-//! What a workload had begun and done at a place of its record, and the tables after each of its steps.
+//! The steps that a workload had begun and done at a place of its record, and the tables after each of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,7 +22,7 @@ struct Chain {
     done_at: Vec<usize>,
     /// Steps that a cut cannot take.
     durable: usize,
-    /// Steps that were done and promise something.
+    /// Finished steps with a promise.
     promises: usize,
 }
 
@@ -53,7 +53,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Takes in how far chain 0 alone is, where only steps that promise something are told.
+    /// Takes in the progress of chain 0 alone, of which only steps with a promise are told.
     pub(super) fn reached(&mut self, is_done: bool, step: usize, script: &Script) {
         let steps = script.chain(0);
         let promising = |step: &Step| !promises_nothing(step);
@@ -62,7 +62,7 @@ impl Progress {
         let done = step + usize::from(is_done);
         let durable = steps[..done].iter().rposition(Step::is_durable);
         let durable = durable.map_or(0, |last| last + 1);
-        // Of what was not told nothing is promised.
+        // Steps that were not told promise nothing.
         let (begun_at, done_at) = (vec![0; begun], vec![0; done]);
         self.chains[0] = Chain { begun_at, done_at, durable, promises: done };
     }
@@ -85,7 +85,7 @@ impl Progress {
         self.chains[chain].done_at.partition_point(|done| done < begun)
     }
 
-    /// A number for what must be there, so that states are told apart that look the same and must not be.
+    /// A hash of the steps that must be there: it tells apart states with equal bytes and different demands.
     pub(super) fn demand(&self) -> u64 {
         self.chains.iter().fold(0, |hash, chain| mix(hash, chain.promises as u64))
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Progress {
     }
 }
 
-/// Whether a power cut may take what a step did.
+/// Whether a power cut may undo a step.
 pub(super) fn promises_nothing(step: &Step) -> bool {
     !step.is_durable() && matches!(step, Step::Commit { .. } | Step::Abort(_))
 }
@@ -110,7 +110,7 @@ pub(super) fn promises_nothing(step: &Step) -> bool {
 /// Snapshots that may be kept at a place: by name, with the step of chain 0 that kept each.
 pub(super) type Kept = BTreeMap<String, usize>;
 
-/// Tables after each step, made as far as they are asked for.
+/// Tables after each step, made on demand.
 #[derive(Debug)]
 pub(super) struct History<'a> {
     script: &'a Script,
@@ -132,7 +132,7 @@ impl<'a> History<'a> {
     /// Tables of a chain after its first `count` steps.
     ///
     /// # Errors
-    /// They were given up.
+    /// The tables were given up.
     pub(super) fn after(&mut self, chain: usize, count: usize) -> anyhow::Result<Rc<Tables>> {
         let known = &mut self.chains[chain];
         let newest = known.range(..=count).next_back().map(|(at, tables)| (*at, Rc::clone(tables)));
@@ -147,7 +147,7 @@ impl<'a> History<'a> {
         Ok(tables)
     }
 
-    /// Gives up what no state from here on can show.
+    /// Gives up the tables that no state from here on can show.
     ///
     /// # Errors
     /// None that can occur.

@@ -1,19 +1,19 @@
-//! What a process did to the files of one directory, in order.
+//! Changes that a process made to the files of one directory, in order.
 //!
 //! - **R1** A write stands where its call began, since any part of it may be on the medium from then on; its data
 //!   count as handed over only behind its [`Event::Ended`]. A change of a name stands where its call ended.
-//! - **R2** A sync stands where it returned. It covers what had ended before it began.
-//! - **R3** A call that failed leaves [`Event::Nothing`], a short one what it did.
+//! - **R2** A sync stands where it returned. It covers the calls that had ended before it began.
+//! - **R3** A call that failed leaves [`Event::Nothing`], a short one the part that it did.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 
 use anyhow::{Context as _, ensure};
 
-/// One file, whatever its names; numbers are not used again.
+/// One file under any of its names; numbers are not used again.
 pub(super) type FileNumber = u64;
 
-/// One thing that the kernel was asked for, or that the process said.
+/// One request to the kernel, or one message of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A call that failed (R3).
@@ -32,7 +32,7 @@ pub(super) enum Event {
     Link { name: String, file: FileNumber },
     /// A name less.
     Unlink { name: String },
-    /// Another name for what has the first one, in place of what has the second.
+    /// Another name for the file with the first one, in place of the file with the second.
     Rename { from: String, to: String },
     /// The call of the event with that number returned (R1).
     Ended { event: u64 },
@@ -40,7 +40,7 @@ pub(super) enum Event {
     Synced { file: FileNumber, begun: u64 },
     /// As [`Event::Synced`], the names of the directory.
     NamesSynced { begun: u64 },
-    /// The process said something about its own progress.
+    /// A message of the process about its own progress.
     Mark(String),
 }
 
@@ -67,14 +67,14 @@ pub(super) struct Record {
     pub(super) events: Vec<Event>,
 }
 
-/// What a record begins with.
+/// First bytes of a record.
 const MAGIC: [u8; 8] = *b"DISKREC1";
 
 impl Record {
     /// Stores a record.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// Errors of the sink.
     pub(super) fn store(&self, mut sink: impl Write) -> io::Result<()> {
         sink.write_all(&MAGIC)?;
         put_bytes(&mut sink, self.script.as_bytes())?;
@@ -100,7 +100,7 @@ impl Record {
     /// Reads a record that was stored.
     ///
     /// # Errors
-    /// Those of the source; something else stands there.
+    /// Errors of the source; the source holds no record.
     pub(super) fn load(mut source: impl Read) -> anyhow::Result<Self> {
         let mut magic = [0; 8];
         source.read_exact(&mut magic).context("the record has no head")?;

@@ -1,8 +1,8 @@
-//! Scripts: what a workload does, step by step, and the tables as they are after each step.
+//! Scripts: the steps of a workload, and the tables after each step.
 //!
-//! A script follows from its name and a seed alone, so that workload and checker need to tell each other nothing but
-//! numbers of steps. Every transaction stores its number in a row of the table `counter`, beside its changes: what
-//! a database holds tells which steps it has seen, and must then be what these steps make, row by row.
+//! A script follows from its name and a seed alone, so that workload and checker exchange only numbers of steps.
+//! Every transaction stores its number in a row of the table `counter`, beside its changes. So a database shows the
+//! steps it has seen, and must hold exactly the rows that these steps make.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -43,7 +43,7 @@ pub(super) enum Change {
         table: String,
         key: Vec<u8>,
     },
-    /// Of a row that is there, and long enough.
+    /// Changes a row that is there, and long enough.
     Patch {
         table: String,
         key: Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) enum Change {
     },
 }
 
-/// What a chain of steps does next.
+/// One step of a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Makes the database.
@@ -82,9 +82,9 @@ pub(super) enum Step {
         closes: bool,
     },
     Compact,
-    /// Of what is durable: a flush comes before it.
+    /// Of the durable state: a flush comes before it.
     Backup(String),
-    /// Of a backup, into another database.
+    /// Restores a backup into another database.
     Restore {
         backup: String,
         copy: String,
@@ -92,7 +92,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether everything that its chain did before is durable once it returned.
+    /// Whether all earlier steps of its chain are durable once this step returned.
     pub(super) fn is_durable(&self) -> bool {
         match self {
             Self::Commit { durability, .. } => *durability != Durability::Deferred,
@@ -111,7 +111,7 @@ impl Step {
     }
 }
 
-/// What one workload does.
+/// The steps of one workload.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) options: Options,
@@ -166,7 +166,7 @@ impl Tables {
         }
     }
 
-    /// What step number `index` of chain `chain` makes of them.
+    /// Applies step number `index` of chain `chain`.
     pub(super) fn apply(&mut self, chain: usize, index: usize, step: &Step) {
         match step {
             Step::CreateTable(name) => drop(self.0.entry(name.clone()).or_default()),

@@ -1,4 +1,4 @@
-//! The scripts that there are.
+//! All scripts.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::script::{Bytes, COUNTER, Change, Script, Step};
 
-/// Names of the scripts, with what each is about.
+/// Names of the scripts, each with its subject.
 pub(super) const NAMES: [(&str, &str); 13] = [
     ("creation", "a file is made, tables in it, first commits"),
     ("commits", "small transactions of all durabilities, default options"),
@@ -93,7 +93,7 @@ impl Writer {
         (0..count).map(|_| self.change()).collect()
     }
 
-    /// Changes that come to nothing.
+    /// Changes that are undone or given up.
     fn lost_changes(&mut self, count: usize) -> Vec<Change> {
         let live = self.live.clone();
         let changes = self.some_changes(count);
@@ -132,7 +132,7 @@ impl Writer {
 
     fn reopen(&mut self) {
         let closes = self.below(2) == 0;
-        // A dropped database loses what was deferred, and the steps behind would find other rows.
+        // A dropped database loses its deferred commits, and later steps would find other rows.
         self.steps.extend([Step::Flush, Step::Reopen { closes }]);
     }
 
@@ -162,7 +162,7 @@ impl Writer {
 /// The script of a name.
 ///
 /// # Errors
-/// There is none of that name.
+/// No script has that name.
 pub(super) fn script(name: &str, seed: u64) -> anyhow::Result<Script> {
     let mut writer = Writer::new(seed, 0);
     writer.begin();
@@ -229,7 +229,7 @@ fn pressure(writer: &mut Writer) {
     for _ in 0..6 {
         writer.mixed(90);
         let size = writer.changes;
-        // Larger than what may wait in memory.
+        // Larger than the memory for waiting changes.
         writer.changes = 400;
         writer.commit(Durability::Immediate);
         writer.changes = size;

@@ -1,10 +1,10 @@
 //! The recorder: follows the system calls of a process with `ptrace`, without its help.
 //!
-//! - **T1** Nothing is taken from the process's word but its marks: files are known by their inodes, as `/proc` shows
-//!   them at the moment of each call.
-//! - **T2** What stands in the directory when the recording begins is durable.
+//! - **T1** Only marks are taken from the process itself: files are known by their inodes, as `/proc` shows them at
+//!   the moment of each call.
+//! - **T2** The content of the directory when the recording begins is durable.
 //! - **T3** A call that could change a recorded file and that the record cannot express ends the recording with an
-//!   error: no state is judged on a record that lacks something.
+//!   error: no state is judged on an incomplete record.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -29,12 +29,12 @@ struct Call {
     arguments: [u64; 6],
 }
 
-/// What to note when a call returns.
+/// The note to make when a call returns.
 #[derive(Debug)]
 enum Waiting {
-    /// An event that stands already.
+    /// An event that is noted already.
     Noted(u64),
-    /// A change of names that will have happened.
+    /// A change of names, to be noted at the return.
     Names(Event),
     /// A file that may be new.
     Opened {
@@ -59,11 +59,11 @@ struct Tracer<'a> {
     waiting: HashMap<Pid, Waiting>,
 }
 
-/// Runs `command`, which waits for the end of its standard input before it touches a file, and records what it does
-/// to the files of `directory`. What it writes to the file `ledger`, a line a call, are its marks.
+/// Runs `command`, which waits for the end of its standard input before it touches a file, and records its changes to
+/// the files of `directory`. Its marks are the lines that it writes to the file `ledger`, one a call.
 ///
 /// # Errors
-/// `ptrace` is refused here; the process failed; it did something that no record can express (T3).
+/// `ptrace` is refused here; the process failed; it made a call that no record can express (T3).
 pub(super) fn record(
     command: &mut Command,
     directory: &Path,
@@ -103,7 +103,7 @@ pub(super) fn record(
 }
 
 impl Tracer<'_> {
-    /// What is there already is durable.
+    /// The files that are there already are durable.
     fn begin(&mut self) -> anyhow::Result<()> {
         for entry in fs::read_dir(self.directory)? {
             let entry = entry?;
@@ -162,7 +162,7 @@ impl Tracer<'_> {
         Ok(())
     }
 
-    /// Notes what a call asks for.
+    /// Notes the request of a call.
     fn begun(&mut self, thread: Pid, call: &Call) -> anyhow::Result<Waiting> {
         let [first, second, third, fourth, fifth, _] = call.arguments;
         match call.number {
@@ -218,7 +218,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Calls that the record cannot express, and the older forms of those that it can (T3).
+    /// Calls that the record cannot express, and older forms of calls that it can (T3).
     fn other_begun(&mut self, thread: Pid, number: i64, call: &Call) -> anyhow::Result<Waiting> {
         const TO_FIRST: [i64; 4] =
             [libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2, libc::SYS_sendfile];
@@ -293,7 +293,7 @@ impl Tracer<'_> {
         Waiting::Noted(self.events.len() as u64 - 1)
     }
 
-    /// Notes what became of a call.
+    /// Notes the result of a call.
     fn returned(&mut self, waiting: Waiting, result: i64) -> anyhow::Result<()> {
         let failed = result < 0;
         match waiting {
@@ -347,7 +347,7 @@ impl Tracer<'_> {
     }
 }
 
-/// Lets a thread run to its next stop, with a signal that it was to get.
+/// Lets a thread run to its next stop, with a pending signal.
 fn go_on(thread: Pid, signal: Option<Signal>) -> anyhow::Result<()> {
     match ptrace::syscall(thread, signal) {
         // It is being killed, or has ended.
@@ -395,7 +395,7 @@ fn descriptor_path(thread: Pid, descriptor: u64) -> anyhow::Result<PathBuf> {
     Ok(fs::read_link(descriptor_link(thread, descriptor)).unwrap_or_default())
 }
 
-/// Where a descriptor stands that is written to without an offset.
+/// Position of a descriptor that is written to without an offset.
 fn position(thread: Pid, descriptor: u64) -> anyhow::Result<u64> {
     let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{}", descriptor as i32))?;
     let field = |name: &str| {

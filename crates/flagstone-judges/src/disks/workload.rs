@@ -1,4 +1,4 @@
-//! The process that is recorded: does what a script says, and tells its ledger before and after each step.
+//! The process that is recorded: carries out a script, and tells its ledger before and after each step.
 //!
 //! Marks are lines of a file, a write each, `begin CHAIN STEP` and `done CHAIN STEP`; or marks in the log of a device.
 
@@ -18,10 +18,10 @@ use super::script::{COUNTER, Change, Script, Step, counter_key};
 /// Name of the database in the recorded directory.
 pub(super) const DATABASE: &str = "db";
 
-/// Where marks go.
+/// Target of the marks.
 pub(super) enum Ledger {
     File(Mutex<File>),
-    /// The log of a device with this name. A mark takes a process: what promises nothing is not told.
+    /// The log of a device with this name. A mark takes a process, so steps that promise nothing are not told.
     Device(String),
 }
 
@@ -39,7 +39,7 @@ impl Ledger {
     }
 }
 
-/// What a chain works on.
+/// State of a chain at work.
 struct Session<'a> {
     directory: &'a Path,
     script: &'a Script,
@@ -73,7 +73,7 @@ pub(super) fn run(
     })
 }
 
-/// Opens the database in `directory`, as whoever comes after a power cut, and commits something of no chain.
+/// Opens the database in `directory`, as after a power cut, and commits a transaction of no chain.
 ///
 /// # Errors
 /// The engine refused.
@@ -178,7 +178,7 @@ impl Session<'_> {
         self.opened(database)
     }
 
-    /// As a careful program does it: a name stands for a whole backup.
+    /// Backs up as a careful program does: a name stands for a whole backup.
     fn back_up(&self, name: &str) -> anyhow::Result<()> {
         let unfinished = self.directory.join(format!("{name}.part"));
         let mut sink = BufWriter::with_capacity(64 << 10, File::create_new(&unfinished)?);

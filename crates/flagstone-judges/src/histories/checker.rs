@@ -1,15 +1,24 @@
-//! Checks one session of a history: is there an order of its transactions that explains everything that was seen?
+//! Checks one session of a history: does some order of its transactions explain every read?
 //!
-//! Every write carries a version, so whoever reads knows whose write it read. That gives a graph: who wrote before
-//! whom (ww), who read from whom (wr), who read what another one replaced (rw), which commit has the lower place
-//! (order), who was over before another one began (time), who was durable before somebody looked (durable).
-//! A snapshot, a backup and a database after a cut are readers like others, of one moment. All is well where no
-//! cycle is in the graph: then transactions have a serial order, and each look shows a prefix of it, whole
-//! commits in the order of commits, with everything in it that was durable before.
+//! Every write carries a version, so that each read names the transaction that it read from. The nodes of a graph are
+//! transactions and views; an edge from A to B says that A comes before B:
 //!
-//! - **C1** Nothing is assumed of a transaction whose end is unknown until somebody has seen a write of it.
-//! - **C2** An edge stands for something that holds in every order that could explain what was seen. What is
-//!   ambiguous, such as a missing row of several that were deleted, is taken as it fits the place of the reader.
+//! | edge | reason |
+//! | --- | --- |
+//! | ww | B wrote a row next after A |
+//! | wr | B read a write of A |
+//! | rw | A read a version that B replaced |
+//! | order | A has the lower place in the order of commits |
+//! | time | A was over before B began |
+//! | durable | A was durable before B began |
+//!
+//! A snapshot, a backup and a database after a cut are readers of one moment. Without a cycle in the graph the
+//! promises hold: the transactions have a serial order, and each view shows a prefix of it, of whole commits in the
+//! order of commits, with all that were durable before.
+//!
+//! - **C1** A transaction whose end is unknown counts only after somebody has seen one of its writes.
+//! - **C2** An edge holds in every order that could explain the reads. An ambiguous read, such as a missing row that
+//!   was deleted several times, is taken as it fits the place of the reader.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -30,12 +39,12 @@ use rows::Rows;
 /// One session of a history.
 pub(crate) struct Session<'a> {
     pub(crate) number: u64,
-    /// What every row was when it began.
+    /// Every row at its beginning.
     pub(crate) base: &'a Base,
     pub(crate) notes: &'a Notes,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     /// Transactions that committed.
@@ -58,11 +67,11 @@ pub(crate) fn check(session: &Session<'_>) -> Verdict {
     Verdict { committed, findings: checker.findings }
 }
 
-/// Numbers the commits that wrote, by the place that they were told; gives what is known of each number, too.
+/// Numbers the commits that wrote, by the places that they were told; also gives LSN and beginning of each.
 ///
-/// A commit by flags is told the place of the one before it, which is in the log: by flags commits what is worth its
-/// pages, so that is the smallest one. Others of one place are in the order in which they returned. Whoever read from
-/// another one comes behind it.
+/// A commit by flags is told the place of the commit before it, which is in the log. Flags commit only transactions
+/// worth their pages, so the smallest one of a place is the logged one. The others of a place are in the order in
+/// which they returned, and each comes behind the ones it read from.
 fn places(txns: &[Txn]) -> (Vec<u64>, Vec<(u64, u64)>) {
     let mut order: Vec<(u64, u64, usize)> = Vec::new();
     for (node, txn) in txns.iter().enumerate() {
@@ -84,7 +93,7 @@ fn places(txns: &[Txn]) -> (Vec<u64>, Vec<(u64, u64)>) {
     (places, known)
 }
 
-/// Puts commits of one place in order, which are in that of their ends.
+/// Sorts the commits of one place, given in the order of their ends: each comes behind the ones it read from.
 fn sort_alike(txns: &[Txn], alike: &mut [(u64, u64, usize)]) {
     let first_end = alike.first().map_or(0, |(_, ended, _)| *ended);
     let may_be_first =
@@ -112,7 +121,7 @@ fn reads_from(reader: &Txn, writer: &Txn) -> bool {
     })
 }
 
-/// What became of a write.
+/// Fate of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// Others may see it, in this row.
@@ -121,7 +130,7 @@ enum Fate {
     Hidden,
 }
 
-/// A session, with what is asked for again and again.
+/// A session, with tables for frequent questions.
 struct Checker<'a> {
     number: u64,
     base: &'a Base,
@@ -138,7 +147,7 @@ struct Checker<'a> {
     findings: Vec<Finding>,
 }
 
-/// Most findings of one kind that are told of a session.
+/// Most findings of one kind that are reported for a session.
 const FINDINGS_MAX: usize = 3;
 
 impl<'a> Checker<'a> {
@@ -163,7 +172,7 @@ impl<'a> Checker<'a> {
         Self { number, base, notes, nodes, fates, places, order, seen, findings }
     }
 
-    /// The place of the last one that somebody can have seen who was told `lsn`, and was over at a stamp.
+    /// The last place that a reader can have seen if it was told `lsn`, and was over at stamp `ended`.
     fn place_by(&self, lsn: u64, ended: u64) -> u64 {
         let count = self.order.partition_point(|(known, _)| *known <= lsn);
         let may_be_seen = |(known, begun): &(u64, u64)| *known < lsn || *begun < ended;
@@ -178,19 +187,19 @@ impl<'a> Checker<'a> {
         (self.notes.txns.len() as u32..).zip(&self.notes.views)
     }
 
-    /// All readers with what they did.
+    /// All readers with their operations.
     fn readers(&self) -> impl Iterator<Item = (u32, &'a [Op])> + use<'a> {
         let txns = (0..).zip(self.notes.txns.iter().map(|txn| &txn.ops[..]));
         txns.chain(self.views().map(|(node, view)| (node, &view.ops[..])))
     }
 
-    /// How a row looked when the session began.
+    /// A row at the beginning of the session.
     fn base_look(&self, key: Key) -> Look {
         let missing = if key.area == Area::Churn { EMPTY_CHURN } else { Look::Absent };
         self.base.rows.get(&key).copied().unwrap_or(missing)
     }
 
-    /// Whether others may have seen what a transaction wrote.
+    /// Whether others may have seen the writes of a transaction.
     fn took_place(&self, node: u32) -> bool {
         match self.txn(node).outcome {
             Outcome::Committed { .. } => true,
@@ -206,7 +215,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Every version that was read was written, by somebody whose write others may see; notes who was seen (C1).
+    /// Requires that every version read was written by a transaction whose writes others may see; notes these (C1).
     fn require_written(&mut self) {
         let mut checked = HashSet::new();
         for (reader, ops) in self.readers() {
@@ -301,5 +310,5 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// How the tables of a thread look that has none.
+/// Look of the tables of a thread that has none.
 pub(crate) const EMPTY_CHURN: Look = Look::Content(1);

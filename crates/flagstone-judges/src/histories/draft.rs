@@ -1,6 +1,7 @@
-//! One transaction in the making: does what a program wants, and notes down what it saw.
+//! One transaction in the making: carries out the program's pieces, and notes down its reads.
 //!
-//! - **T1** What a transaction wrote itself it reads back at once, and checks; what it notes as read is others'.
+//! - **T1** A transaction's reads of its own writes are checked at once; it notes only reads of other transactions'
+//!   writes.
 
 use hashbrown::HashMap;
 
@@ -10,7 +11,7 @@ use super::record::{Area, Finding, Key, List, Look, Op, Outcome, Txn, TxnId, Ver
 use super::value::Value;
 use super::world::{GROUP, Stop, World, decoded, member_filler, note_read, row_of};
 
-/// How a row looks to the transaction that wrote it.
+/// Rows as the transaction that wrote them sees them.
 type Own = HashMap<Key, Option<Value>>;
 
 /// A point to go back to.
@@ -61,7 +62,7 @@ impl<'a> Draft<'a> {
         self.world.tables.of(key.area)
     }
 
-    /// Notes what was read, unless it is the transaction's own (T1).
+    /// Notes a read, unless the row is the transaction's own (T1).
     fn note(&mut self, key: Key, found: Option<&Value>) -> Result<(), Stop> {
         match self.own.get(&key) {
             Some(own) if own.as_ref() == found => Ok(()),
@@ -156,12 +157,12 @@ impl<'a> Draft<'a> {
         Ok(rows)
     }
 
-    /// Notes a scan. Rows of the transaction's own are as it wrote them (T1): the checker leaves them out.
+    /// Notes a scan. The transaction's own rows are as it wrote them (T1): the checker leaves them out.
     fn note_scan(&mut self, first: Key, last: Key, rows: Vec<(Key, Look)>) {
         self.ops.push(Op::Scan { first, last, rows });
     }
 
-    /// Sets a member, and so what the index finds it by.
+    /// Sets a member, and so its entry in the index.
     pub(crate) fn set_member(&mut self, row: u32, group: u64, filler: u32) -> Result<(), Stop> {
         let (members, version) = (self.world.tables.members.clone(), self.next_version());
         self.read_member(row)?;
@@ -176,7 +177,7 @@ impl<'a> Draft<'a> {
     pub(crate) fn delete_member(&mut self, row: u32) -> Result<(), Stop> {
         let (members, version) = (self.world.tables.members.clone(), self.next_version());
         if self.read_member(row)?.is_none() {
-            // Nothing is written where there is nothing.
+            // Without a row there is nothing to delete.
             members.delete(self.txn()?, &row)?;
             return Ok(());
         }
@@ -239,7 +240,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Writes a row of a table of [`Area::Churn`]; who calls notes how its tables look then.
+    /// Writes a row of a table of [`Area::Churn`]; the caller notes the new look of its tables.
     pub(crate) fn put_raw(&mut self, table: Table, row: u32, value: &Value) -> Result<(), Stop> {
         Ok(self.txn()?.put(table, &row.to_be_bytes(), &value.encode())?)
     }
@@ -248,7 +249,7 @@ impl<'a> Draft<'a> {
         Ok(self.txn()?.delete(table, &row.to_be_bytes())?)
     }
 
-    /// Notes how the tables of a thread look once this has committed.
+    /// Notes the look of a thread's tables after this commit.
     pub(crate) fn churned(&mut self, thread: u64, hash: u64) {
         let version = self.next_version();
         self.wrote(Key::new(Area::Churn, thread as u32), version, Look::Content(hash));
@@ -259,7 +260,7 @@ impl<'a> Draft<'a> {
         Ok(Mark { savepoint, own: self.own.clone(), writes: self.writes.len() })
     }
 
-    /// Takes back what was written since `mark`.
+    /// Takes back all writes since `mark`.
     pub(crate) fn take_back(&mut self, mark: Mark) -> Result<(), Stop> {
         self.txn()?.rollback_to(mark.savepoint)?;
         let taken = self.writes.split_off(mark.writes);
@@ -268,7 +269,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// What is known of it before it is asked to commit.
+    /// The transaction as it is known before its commit.
     pub(crate) fn intent(&mut self, durability: Durability) -> Txn {
         let mut ops = std::mem::take(&mut self.ops);
         let mut last = HashMap::new();
@@ -293,7 +294,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Commits; tells the place in the order of commits.
+    /// Commits; gives the place in the order of commits.
     pub(crate) fn commit(mut self, durability: Durability) -> Result<u64, EngineError> {
         let txn = self.txn.take().ok_or(EngineError::Ended)?;
         Ok(txn.commit_with(durability)?.lsn.0)

@@ -10,7 +10,7 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    /// The stream of a seed and of what the draws are for.
+    /// The stream of a seed and a purpose.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         Self { stream: Pcg64Mcg::seed_from_u64(mixed(seed ^ mixed(purpose))) }
     }

@@ -1,9 +1,9 @@
-//! Where notes go: to memory, or, of a process that will be killed, to a file that outlives it.
+//! Notes go to memory, or, in a process that will be killed, to a file that outlives it.
 //!
 //! - **L1** A transaction is written down before it is asked to commit, its end before anybody is told of it, each
-//!   with one `write`: what the kernel has taken outlives the process.
-//! - **L2** A record is its length and its words, 64 bits each, little-endian. One that is cut short had not
-//!   been handed over: what it speaks of had not begun.
+//!   with one `write`: bytes that the kernel has taken outlive the process.
+//! - **L2** A record is its length and its words, 64 bits each, little-endian. A record that is cut short was not
+//!   handed over: the step that it announces had not begun.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use super::record::{
     Area, Finding, Flush, Key, List, Look, Notes, Op, Outcome, Txn, TxnId, Version, View, Viewer,
 };
 
-/// Takes down what one thread does.
+/// Takes the notes of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     pub(crate) notes: Notes,
@@ -72,7 +72,7 @@ impl Recorder {
         }
     }
 
-    /// What a named snapshot shows: from now on, whoever looks.
+    /// Contents of a named snapshot, which every later look must show again.
     pub(crate) fn kept(&mut self, name: String, ops: Vec<Op>) {
         match self.file {
             Some(_) => self.write(|words| {
@@ -192,7 +192,7 @@ fn put_ops(words: &mut Vec<u64>, ops: &[Op]) {
     }
 }
 
-/// Reads what a process left; none where it is no ledger.
+/// Reads the ledger that a process left.
 ///
 /// # Errors
 /// The host's; `InvalidData` for anything but a ledger.

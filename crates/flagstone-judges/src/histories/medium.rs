@@ -17,7 +17,7 @@ pub(crate) trait Medium: Send + Sync {
     /// The device for a database, now and until the power goes.
     fn device(&self) -> AnyNand;
 
-    /// A device as this one would be, had the power gone at this moment.
+    /// A copy of this device as a power cut at this moment would leave it.
     fn cut(&self, draw: &mut Draw) -> Box<dyn Medium>;
 
     /// Lets the power go within the next operations.
@@ -57,7 +57,7 @@ impl<D> Shared<D> {
     }
 }
 
-/// Endings of an operation in flight. Those that it cannot have leave it undone.
+/// Endings of an operation in flight. An ending that the operation cannot have leaves it undone.
 const ENDINGS: [Ending; 12] = [
     Ending::Untouched,
     Ending::Complete,
@@ -87,7 +87,7 @@ impl<D: Crashable + Send + 'static> Medium for Shared<D> {
                 Ending::UnsyncedSubset4096 { draw: 2 },
             ]);
             device.set_plan(FaultPlan::power_cut(draw.bits(), device.operation_count(), ending));
-            // The sync is the operation in flight: it fails, and takes with it what was not synced.
+            // The sync is the operation in flight: it fails, and takes unsynced writes with it.
             let _ = device.sync();
         }
         device.power_cycle();

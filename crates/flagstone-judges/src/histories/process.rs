@@ -1,4 +1,4 @@
-//! Sessions in a process of their own, which ends without a word: it aborts itself, or is killed.
+//! Sessions in a process of their own, which ends without notice: it aborts itself, or is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use super::record::{Finding, Notes};
 use super::session::{self, LOADER};
 use super::world::{self, Tables, World};
 
-/// What a process is told that makes one session.
+/// Arguments of a process that makes one session.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Part {
     /// Seed of the history.
@@ -33,10 +33,10 @@ fn ledger_path(file: &Path, session: u64, thread: u64) -> PathBuf {
     file.with_extension(format!("ledger-{session}-{thread}"))
 }
 
-/// Lets another process make a session; gives what it noted.
+/// Lets another process make a session; gives its notes.
 ///
 /// # Errors
-/// What keeps the judge from working.
+/// Faults of the judge itself.
 pub(crate) fn session(
     program: &Program,
     session: u64,
@@ -82,7 +82,7 @@ pub(crate) fn session(
 
 /// Ends this process where nothing has moved for longer than a session may take.
 ///
-/// A thread that waits for ever cannot be ended otherwise, and the history that it belongs to is the one to tell of.
+/// A thread that waits for ever cannot be ended otherwise, and its history is the one to report.
 pub(crate) fn watch(limit: Duration) {
     thread::spawn(move || {
         let mut last = BEATS.load(Ordering::Relaxed);
@@ -104,7 +104,7 @@ pub(crate) fn watch(limit: Duration) {
 /// Longest time in which nothing moves.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100);
 
-/// Says that something moves.
+/// Notes that something moves.
 pub(crate) fn beat() {
     BEATS.fetch_add(1, Ordering::Relaxed);
 }
@@ -117,7 +117,7 @@ const HANGS: i32 = 71;
 /// Whether this process is one of a session; makes that session then.
 ///
 /// # Errors
-/// What keeps it from working.
+/// Faults of the process itself.
 pub(crate) fn run_part(part: &Part, bug: Option<&str>) -> anyhow::Result<bool> {
     let (Some(seed), Some(file)) = (part.part_of, &part.part_file) else { return Ok(false) };
     let (program, session) = (Program::drawn(seed), part.part_session);

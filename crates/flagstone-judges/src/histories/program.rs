@@ -1,4 +1,4 @@
-//! Programs: what a history does, drawn from a seed.
+//! Programs: the operations of a history, drawn from a seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use flagstone::{CommitBy, Durability, Options};
 use super::draw::Draw;
 use super::value::EVEN;
 
-/// Where the database of a history lies.
+/// Place of the database of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A plain file; the session ends without a word.
+    /// A plain file; the session ends without closing it.
     File,
     /// A plain file of another process, which is killed.
     Process,
@@ -24,9 +24,9 @@ pub(crate) enum Place {
 /// How soon commits are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// None waits, but one in so many of each thread; 0: none at all.
+    /// One commit in so many of each thread waits, the others do not; 0: none waits.
     Deferred { durable_in: u64 },
-    /// None waits but those of the first threads, so many of them, which wait like this.
+    /// Only commits of the first `durable` threads wait, with this durability.
     Beside { durable: u64, by: Durability },
     /// Each as drawn.
     Mixed,
@@ -46,7 +46,7 @@ impl Pace {
     }
 }
 
-/// What a transaction consists of.
+/// One piece of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Append,
@@ -84,24 +84,24 @@ pub(crate) struct Phase {
     /// Transactions of all threads.
     pub(crate) txns: u64,
     pub(crate) pace: Pace,
-    /// Transactions that wait until they are durable, and those that do not.
+    /// Transactions that wait until they are durable, and transactions that do not.
     lots: [Lot; 2],
     /// One in so many transactions counts in its thread's counter.
     pub(crate) count_in: u64,
     /// One in so many transactions is followed by a snapshot.
     pub(crate) snapshot_in: u64,
-    /// One in so many durable commits is followed by a look at what a cut would leave.
+    /// One in so many durable commits is followed by a look at the state that a cut would leave.
     pub(crate) cut_in: u64,
 }
 
 impl Phase {
-    /// What a transaction of this durability consists of.
+    /// The pieces of a transaction of this durability.
     pub(crate) fn lot(&self, durability: Durability) -> &Lot {
         &self.lots[usize::from(durability == Durability::Deferred)]
     }
 }
 
-/// What transactions consist of.
+/// Pieces of transactions, by weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lot {
     weights: [u32; Piece::ALL.len()],
@@ -137,7 +137,7 @@ impl Lot {
 /// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Everything stops, in the middle of what it does.
+    /// All threads stop, in the middle of their work.
     Cut,
     /// As `Cut`, in the middle of an operation of the device.
     InFlight,
@@ -155,12 +155,12 @@ pub(crate) struct Program {
     pub(crate) sessions: u64,
     /// Rows of lists, registers and bank; of members and tags a quarter each.
     pub(crate) rows: u32,
-    /// Bytes of filler that most values have at most, and some.
+    /// Most bytes of filler: of most values, and of some.
     pub(crate) filler: (u32, u32),
     /// Values of a row differ in their heads alone: little of them has to be logged.
     pub(crate) is_even: bool,
-    /// Commits of all kinds beside each other, hardly any room, and little log for much change: what is not durable yet
-    /// is much, and leaves memory while it is written to again.
+    /// Commits of all kinds beside each other, hardly any room, and little log for much change: many changes are not
+    /// durable yet, and leave memory while their rows are written again.
     pub(crate) is_pressed: bool,
     /// Transactions are divided by this.
     pub(crate) divisor: u64,
@@ -215,7 +215,7 @@ impl Program {
         };
         let mut program = if program.is_pressed { program.pressed(&mut draw) } else { program };
         if program.options.commit == CommitBy::Flags {
-            // They are told no place of their own: of several at a time nobody knows which came first.
+            // These commits are told no place of their own, so the order of several at a time is unknown.
             program.threads = 1;
         }
         program
@@ -239,7 +239,7 @@ impl Program {
         self
     }
 
-    /// What one session does, one stretch after the other.
+    /// The stretches of one session, in order.
     pub(crate) fn phases(&self, session: u64) -> Vec<Phase> {
         let mut draw = Draw::new(self.seed, 1_000 + session);
         let mut phases = Vec::new();
@@ -263,7 +263,7 @@ impl Program {
                 Pace::Mixed => draw.pick(&[300, 1_000, 4_000]),
             };
             let (mut lot, is_small) = (Lot::drawn(&mut draw), draw.one_in(2));
-            // Who waits often does little: so it waits more often.
+            // Waiting transactions are often small, so that more of them wait.
             let mut waits = if is_small { Lot::SMALL } else { lot };
             if self.is_pressed {
                 (waits, lot) = (Lot::TRANSFERS, Lot::SPREADS);
@@ -300,7 +300,7 @@ impl Program {
     }
 }
 
-/// Options of a program: those a user gets by default, or others that fit the place.
+/// Options of a program: the defaults, or others that fit the place.
 fn options(place: Place, draw: &mut Draw) -> Options {
     let mut options = Options::default();
     let is_chip = matches!(place, Place::Chip(..));
@@ -327,7 +327,7 @@ fn options(place: Place, draw: &mut Draw) -> Options {
     if draw.one_in(8) && options.commit == CommitBy::Auto {
         options.commit = draw.pick(&[CommitBy::Log, CommitBy::Claims]);
     }
-    options.seed = draw.bits();
+    options.seed = Some(draw.bits());
     options
 }
 

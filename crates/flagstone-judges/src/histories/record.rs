@@ -1,13 +1,13 @@
-//! What a history is: transactions, views of the whole, and what they saw.
+//! A history: transactions, views of the whole, and their reads.
 //!
-//! - **H1** Every write has a number of its own, its [`Version`], which the value carries. Whoever reads a value
-//!   knows who wrote it.
-//! - **H2** Stamps are drawn from one counter of the process: a call that returned with a smaller stamp than
-//!   another one began with was over before that.
+//! - **H1** Every write has a number of its own, its [`Version`], which the value carries. So a read value names its
+//!   writer.
+//! - **H2** Stamps are drawn from one counter of the process: a call whose stamp of return is smaller than another
+//!   call's stamp of beginning was over before that call began.
 
 use std::fmt;
 
-/// Names a transaction of a history: session, thread, and place among those of the thread.
+/// Names a transaction of a history: session, thread, and number within the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TxnId(pub(crate) u64);
 
@@ -38,7 +38,7 @@ impl fmt::Display for TxnId {
 pub(crate) struct Version(pub(crate) u64);
 
 impl Version {
-    /// Who made it.
+    /// The transaction that made the write.
     pub(crate) const fn writer(self) -> TxnId {
         TxnId(self.0 >> 20)
     }
@@ -50,7 +50,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Tables of a history, by what their rows are.
+/// Tables of a history, by the meaning of their rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Area {
     /// Lists that are appended to.
@@ -115,14 +115,14 @@ impl fmt::Display for Key {
     }
 }
 
-/// What somebody who looks at a row sees.
+/// A row as a reader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Look {
     /// No row.
     Absent,
     /// A value that carries this version.
     Version(Version),
-    /// Content that carries none, as a hash.
+    /// Content that carries no version, as a hash.
     Content(u64),
 }
 
@@ -163,9 +163,9 @@ pub(crate) enum Op {
     Read(Key, Look),
     /// All of these rows of an area were read; others between the two had no row.
     Scan { first: Key, last: Key, rows: Vec<(Key, Look)> },
-    /// A list was read: `Read` says which version it was.
+    /// A list was read: `Read` gives its version.
     List(Key, List),
-    /// A row was written; this is how it looks then.
+    /// A row was written; its new look.
     Write(Key, Version, Look),
     /// A write that was taken back, or written over in the same transaction: nobody else ever sees it.
     Hidden(Version),
@@ -178,7 +178,7 @@ pub(crate) enum Outcome {
     Committed { lsn: Option<u64> },
     /// It changed nothing.
     Aborted,
-    /// Nobody knows: the process or the device went first.
+    /// Unknown: the process or the device ended first.
     Unknown,
 }
 
@@ -188,15 +188,15 @@ pub(crate) struct Txn {
     pub(crate) id: TxnId,
     /// Stamp of its beginning (H2).
     pub(crate) begun: u64,
-    /// Stamp of the return of its end, if it returned.
+    /// Stamp at which its commit or abort returned, if it returned.
     pub(crate) ended: Option<u64>,
     pub(crate) outcome: Outcome,
-    /// Whether its commit promised that it, and all it read, is durable when it returns.
+    /// Whether its commit promised that the transaction, and all it read, is durable when the commit returns.
     pub(crate) is_durable: bool,
     pub(crate) ops: Vec<Op>,
 }
 
-/// Who looked at the database as it was at one moment.
+/// Kind of view: a look at the database as of one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Viewer {
     /// A snapshot.
@@ -229,19 +229,19 @@ pub(crate) struct View {
     pub(crate) viewer: Viewer,
     /// Stamp before its moment was chosen (H2).
     pub(crate) begun: u64,
-    /// Stamp after that.
+    /// Stamp after its moment was chosen.
     pub(crate) ended: u64,
     pub(crate) ops: Vec<Op>,
 }
 
-/// A call that made everything durable that had been committed before it: a flush, a merge.
+/// A call that made all commits before it durable: a flush, a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flush {
     pub(crate) begun: u64,
     pub(crate) ended: u64,
 }
 
-/// Something that is wrong without a look at anything else.
+/// A fault that is evident by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) form: String,
@@ -254,14 +254,14 @@ impl Finding {
     }
 }
 
-/// What one thread, or one process, noted down.
+/// Notes of one thread, or of one process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Notes {
     pub(crate) txns: Vec<Txn>,
     pub(crate) views: Vec<View>,
     pub(crate) flushes: Vec<Flush>,
     pub(crate) findings: Vec<Finding>,
-    /// Named snapshots, and what they show.
+    /// Named snapshots, with their contents.
     pub(crate) kept: Vec<(String, Vec<Op>)>,
 }
 
@@ -275,7 +275,7 @@ impl Notes {
     }
 }
 
-/// What every row was when a session began.
+/// Every row at the beginning of a session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Base {
     pub(crate) rows: hashbrown::HashMap<Key, Look>,
@@ -283,7 +283,7 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// The base that a look at everything gives.
+    /// The base from a look at everything.
     pub(crate) fn of(ops: &[Op]) -> Self {
         let mut base = Self::default();
         for op in ops {

@@ -1,5 +1,5 @@
-//! One history: sessions one after the other, each ended by a cut, a kill or a close, each checked with what the next
-//! opening finds.
+//! One history: sessions one after the other, each ended by a cut, a kill or a close, each checked against the
+//! contents at the next opening.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::value::Value;
 use super::worker::Worker;
 use super::world::{self, Churn, Stop, Tables, Whole, World};
 
-/// What was checked, and what was found.
+/// Counts of the check, and its findings.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) histories: u64,
@@ -62,7 +62,7 @@ struct History<'a> {
     directory: &'a Path,
     medium: Option<Box<dyn Medium>>,
     base: Base,
-    /// Named snapshots, and what they show.
+    /// Named snapshots, with their contents.
     kept: BTreeMap<String, Vec<Op>>,
 }
 
@@ -80,7 +80,7 @@ impl History<'_> {
         };
         let is_process = self.program.place == Place::Process;
         if is_process && notes.txns.is_empty() && !self.path.exists() {
-            // It was killed before there was anything.
+            // It was killed before it had made a database.
             tally.findings.append(&mut notes.findings);
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl History<'_> {
 /// Opens, or creates, a database.
 ///
 /// # Errors
-/// Those of the database.
+/// Errors of the database.
 pub(crate) fn open(
     medium: Option<&dyn Medium>,
     path: &Path,
@@ -309,7 +309,7 @@ fn load(world: &World<'_>, mut recorder: Recorder) -> anyhow::Result<Notes> {
     Ok(recorder.notes)
 }
 
-/// How much a thread has counted so far.
+/// Count of a thread so far.
 fn count_of(world: &World<'_>, thread: u64) -> Result<i64, Stop> {
     let key = Key::new(Area::Counters, thread as u32);
     let snapshot = world.db.snapshot()?;

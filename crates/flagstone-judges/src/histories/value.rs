@@ -10,14 +10,14 @@
 //!     filler         drawn from `body`, or the same byte again and again
 //! ```
 //!
-//! A patch that lies over another value than the one that it was made for is so told from every value that was written.
+//! So a patch over a value that it was not made for differs from every value that was written.
 
 use super::draw::mixed;
 use super::record::{List, Version};
 
 const HEAD_SIZE: usize = 40;
 
-/// Of the size of a filler: it is the same byte again and again, so that values differ in their heads alone.
+/// Bit of a filler's size: the filler repeats one byte, so that values differ in their heads alone.
 pub(crate) const EVEN: u32 = 1 << 31;
 
 const fn size_of_filler(filler: u32) -> usize {
@@ -72,12 +72,12 @@ impl Value {
         bytes
     }
 
-    /// The version that these bytes say to be.
+    /// The version that these bytes name.
     pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
         Some(Version(u64::from_le_bytes(*bytes.first_chunk()?)))
     }
 
-    /// The value of these bytes; none where they are not what was written.
+    /// The value of these bytes; none where no write made them.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |offset: usize| -> Option<u64> {
             Some(u64::from_le_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))

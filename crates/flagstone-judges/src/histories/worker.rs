@@ -1,4 +1,4 @@
-//! One thread of a session: transactions, snapshots and what else a program does, as its seed draws it.
+//! One thread of a session: its transactions, snapshots and other steps of the program, drawn from its seed.
 
 use std::collections::BTreeMap;
 use std::process;
@@ -24,13 +24,13 @@ struct Held {
     txns_left: u64,
 }
 
-/// Form of a finding: a snapshot lacks what was durable before.
+/// Form of a finding: a snapshot lacks a commit that was durable before.
 const STALE: &str = "snapshot: stale";
 
-/// Findings of one form that a thread tells of in a session.
+/// Findings of one form that a thread reports in a session.
 const TOLD_MAX: u32 = 3;
 
-/// Cuts that a thread makes in a session, but for those where something was found.
+/// Cuts that a thread makes in a session, not counting the ones after a finding.
 const CUTS_MAX: u32 = 8;
 
 /// One thread of a session.
@@ -43,9 +43,9 @@ pub(crate) struct Worker<'a> {
     counted: i64,
     /// Counts that are durable.
     durable: i64,
-    /// Lists that the newest transaction appended to, and how many elements were ever in them then.
+    /// Lists that the newest transaction appended to, each with the number of elements that it ever had.
     appended: Vec<(Key, u64)>,
-    /// Rows that the newest transaction changed, and how it had found them.
+    /// Rows that the newest transaction changed, as it had found them.
     replaced: Vec<(Key, Look)>,
     churn: Churn,
     held: Option<Held>,
@@ -53,7 +53,7 @@ pub(crate) struct Worker<'a> {
     cuts_left: u32,
     backups_left: u32,
     kept_left: u32,
-    /// How often something was found, by its form.
+    /// Number of findings, by form.
     found: BTreeMap<String, u32>,
 }
 
@@ -134,7 +134,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Something must not be: what a cut at this very moment would leave is looked at as well.
+    /// Reports a finding, and looks at the state that a cut at this very moment would leave.
     fn found(&mut self, finding: Finding) {
         let count = self.found.entry(finding.form.clone()).or_default();
         *count += 1;
@@ -145,7 +145,7 @@ impl<'a> Worker<'a> {
         if self.world.may_abort {
             self.world.hush(|| process::abort());
         }
-        // What is durable and not to be seen may well be lost.
+        // A durable commit that a snapshot lacks may well be lost.
         if count > TOLD_MAX * if is_stale { 20 } else { 1 } {
             return;
         }
@@ -178,7 +178,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What a durable commit promises holds at once, for snapshots and for cuts.
+    /// The promise of a durable commit holds at once, for snapshots and for cuts.
     fn after_durable(&mut self, phase: &Phase) -> Result<(), Stop> {
         if self.world.program.is_pressed || self.draw.one_in(3) {
             self.fresh()?;
@@ -349,7 +349,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Takes from many accounts what one of them gets: neighbours, or a scattered lot.
+    /// Moves money from many accounts to one of them: neighbours, or scattered ones.
     fn spread(&mut self, draft: &mut Draft<'_>) -> Result<(), Stop> {
         let (first, step) = (self.row(1), self.draw.pick(&[1, 7, 7]));
         let (count, locks) = (self.draw.between(3, 24) as u32, !self.draw.one_in(4));
@@ -539,7 +539,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A snapshot has what was durable before it was taken.
+    /// A snapshot has every commit that was durable before it was taken.
     fn fresh(&mut self) -> Result<(), Stop> {
         let begun = self.world.stamp();
         let snapshot = self.world.db.snapshot()?;
@@ -607,7 +607,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A snapshot reads the same again, whatever was committed meanwhile.
+    /// A snapshot reads the same again, in spite of commits meanwhile.
     fn read_again(&mut self) -> Result<(), Stop> {
         let Some(held) = &mut self.held else { return Ok(()) };
         held.txns_left -= 1;
@@ -680,7 +680,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Looks at what a power cut at this moment would leave.
+    /// Looks at the state that a power cut at this moment would leave.
     fn cut(&mut self, hushes: bool) -> Result<(), Stop> {
         let Some(medium) = self.world.medium.filter(|_| self.cuts_left > 0) else { return Ok(()) };
         self.cuts_left -= 1;
@@ -702,7 +702,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The lists that a transaction appends to, and how many elements will ever have been in them.
+/// The lists that a transaction appends to, each with the number of elements that it will ever have had.
 fn appended(txn: &Txn) -> Vec<(Key, u64)> {
     let written =
         |key: &Key| txn.ops.iter().any(|op| matches!(op, Op::Write(other, ..) if other == key));
@@ -715,7 +715,7 @@ fn appended(txn: &Txn) -> Vec<(Key, u64)> {
     txn.ops.iter().filter_map(count).take(4).collect()
 }
 
-/// The rows that a transaction found and changed. One that was missing may be missing again.
+/// The rows that a transaction found and changed. A missing row may be missing again.
 fn replaced(txn: &Txn) -> Vec<(Key, Look)> {
     let written =
         |key: &Key| txn.ops.iter().any(|op| matches!(op, Op::Write(other, ..) if other == key));

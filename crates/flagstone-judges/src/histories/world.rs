@@ -1,4 +1,4 @@
-//! What the threads of a session share, and how the whole is looked at.
+//! Shared state of a session's threads, and views of the whole database.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -37,7 +37,7 @@ pub(crate) enum Stop {
     Retry,
     /// The device is gone, or does not work: the session ends.
     Over(EngineError),
-    /// Something that must not be.
+    /// A broken promise.
     Found(Finding),
 }
 
@@ -60,7 +60,7 @@ impl From<EngineError> for Stop {
 }
 
 impl Stop {
-    /// What it is where nothing may fail: on a device that works, with nobody else about.
+    /// The finding where no stop is allowed: on a working device, without other threads.
     pub(crate) fn finding(self, form: &str) -> Finding {
         match self {
             Self::Retry => Finding::new(form, "an operation was refused"),
@@ -85,7 +85,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Opens them, and makes those that are missing.
+    /// Opens the tables, and makes the missing ones.
     ///
     /// # Errors
     /// As [`Database::indexed`].
@@ -106,13 +106,13 @@ impl Tables {
     }
 }
 
-/// How long a thread waits before it looks whether all others have stopped.
+/// Pause of a thread before it looks again whether all others have stopped.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Pauses after which somebody goes on who waits for others to stop.
+/// Pauses after which a thread no longer waits for the others to stop.
 const HUSH_PAUSES_MAX: u32 = 2_000;
 
-/// What the threads of a session share.
+/// Shared state of a session's threads.
 pub(crate) struct World<'a> {
     pub(crate) db: Database,
     pub(crate) tables: Tables,
@@ -127,10 +127,10 @@ pub(crate) struct World<'a> {
     clock: AtomicU64,
     is_over: AtomicBool,
     falls: AtomicBool,
-    /// Threads in a step, and those of them that want all others to stop for a moment.
+    /// Threads in a step, and the number of them that want all others to stop for a moment.
     busy: AtomicU64,
     hushing: AtomicU64,
-    /// What the session ended with, where its power was cut while threads were at work.
+    /// Stamp and device of the cut that ended the session while threads were at work.
     last_cut: Mutex<Option<(u64, Box<dyn Medium>)>>,
 }
 
@@ -170,7 +170,7 @@ impl<'a> World<'a> {
         self.finish();
     }
 
-    /// Does `step` unless somebody wants all others to stop: then waits.
+    /// Does `step`; waits first while another thread wants all others to stop.
     pub(crate) fn step<T>(&self, step: impl FnOnce() -> T) -> T {
         while self.hushing.load(Ordering::SeqCst) > 0 && !self.is_over() {
             thread::sleep(PAUSE);
@@ -181,8 +181,8 @@ impl<'a> World<'a> {
         done
     }
 
-    /// Does `moment` when all other threads are through with their steps, or after a while: what they left undone
-    /// stays so meanwhile.
+    /// Does `moment` when all other threads are between steps, or after a while: their unfinished work stays so
+    /// meanwhile.
     pub(crate) fn hush<T>(&self, moment: impl FnOnce() -> T) -> T {
         self.hushing.fetch_add(1, Ordering::SeqCst);
         for _ in 0..HUSH_PAUSES_MAX {
@@ -204,7 +204,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether the power may be gone. What was not durable is gone with it, and who reads then may miss it.
+    /// Whether the power may be gone. Commits that were not durable are gone with it, and later readers may miss
+    /// them.
     pub(crate) fn may_have_fallen(&self) -> bool {
         self.falls.load(Ordering::SeqCst)
     }
@@ -288,7 +289,7 @@ impl<'a> Looker<'a> {
     /// Reads one row of a table.
     ///
     /// # Errors
-    /// Those of reading, and what must not be.
+    /// Errors of reading, and findings.
     pub(crate) fn row(&mut self, tables: &Tables, key: Key) -> Result<Option<Value>, Stop> {
         let found = self.snapshot.get(tables.of(key.area), &key.row.to_be_bytes())?;
         let value = found.map(|bytes| decoded(key, &bytes)).transpose()?;
@@ -309,7 +310,7 @@ impl<'a> Looker<'a> {
             let value = match decoded(key, &bytes) {
                 Ok(value) => value,
                 Err(found) => {
-                    // What it says to be is noted all the same: others may lack more than this row does.
+                    // The version it names is noted all the same: other readers may lack more than this row does.
                     rows.extend(
                         Value::version_of(&bytes).map(|version| (key, Look::Version(version))),
                     );
@@ -435,7 +436,7 @@ impl<'a> Looker<'a> {
         }
         let churn = (0..threads).map(|thread| self.churn(thread)).collect::<Result<_, _>>()?;
         if let Some(bank) = self.snapshot.table(Area::Bank.name())? {
-            // A sum that is wrong is known to the end of the look alone: what was seen explains it.
+            // A wrong sum is reported only at the end of the look: the rows seen explain it.
             self.bank(bank, who)?;
         }
         Ok(churn)
@@ -461,7 +462,7 @@ pub(crate) fn note_read(ops: &mut Vec<Op>, key: Key, value: Option<&Value>) {
     }
 }
 
-/// What was seen of a whole database, and what must not be.
+/// Contents of a whole database, and findings.
 pub(crate) struct Whole {
     pub(crate) ops: Vec<Op>,
     pub(crate) churn: Vec<Churn>,
@@ -471,7 +472,7 @@ pub(crate) struct Whole {
 /// Reads all that a snapshot shows.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub(crate) fn seen(
     snapshot: &Snapshot,
     tables: &Tables,
@@ -495,7 +496,7 @@ pub(crate) fn seen(
 /// Reads a whole database.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of reading.
 pub(crate) fn whole(db: &Database, who: &str, threads: u64) -> Result<Whole, Stop> {
     seen(&db.snapshot()?, &Tables::open(db)?, who, threads)
 }
@@ -503,7 +504,7 @@ pub(crate) fn whole(db: &Database, who: &str, threads: u64) -> Result<Whole, Sto
 /// Reads the whole of a copy that a backup makes; tells the stamp of its end.
 ///
 /// # Errors
-/// Those of reading; a backup that does not verify, or does not restore.
+/// Errors of reading; a backup that does not verify, or does not restore.
 pub(crate) fn copied(world: &World<'_>) -> Result<(Whole, u64), Stop> {
     let refused = |text: String| Stop::Found(Finding::new("backup: refused", text));
     let mut backup = Vec::new();
@@ -528,7 +529,7 @@ fn empty() -> anyhow::Result<Database> {
     Ok(Database::create_on(chip, &Options::default())?)
 }
 
-/// What an opening that fails says.
+/// The finding of an opening that fails.
 pub(crate) fn refused(error: &OpenError) -> Finding {
     Finding::new("restart: refused", format!("a database is not opened: {error}"))
 }

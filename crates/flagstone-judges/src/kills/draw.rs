@@ -3,7 +3,7 @@
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 
-/// Draws that several words decide: who has the words draws the same again.
+/// Draws decided by several words: the same words give the same draws again.
 pub(crate) struct Draw(Pcg64Mcg);
 
 impl Draw {

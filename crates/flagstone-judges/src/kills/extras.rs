@@ -1,7 +1,7 @@
 //! Tables that come and go, and snapshots that are kept, beside the numbered transactions.
 //!
-//! One thread does chores, one after the other: of what a killed process leaves, at most the last chore
-//! is in doubt, and its effect is there as a whole or not at all. A load alone may be there in part.
+//! One thread does chores, one after the other. So a killed process leaves at most its last chore in doubt, whose
+//! effect is there as a whole or not at all. Only a load may be there in part.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,26 +17,26 @@ use super::script::{BANK, Contents, Rows, same};
 /// Tables of chores begin like this.
 pub(crate) const SCRATCH: &str = "scratch";
 
-/// What a database shows: itself, and each snapshot that is kept.
+/// Contents of a database: its own, and of each kept snapshot.
 pub(crate) type Found = BTreeMap<String, Contents>;
 
-/// What a snapshot or backup has to show.
+/// Contents that a snapshot or backup has to show.
 #[derive(Clone, Debug)]
 enum Moment {
-    /// Some state between two moments, of the transactions that the ledger has; and these tables.
+    /// Some state between two moments of the ledger's transactions, and these tables.
     Open { bounds: Bounds, scratch: Contents },
     /// A state that was looked at before.
     Known(u64),
 }
 
-/// Tables and snapshots that there have to be.
+/// Tables and snapshots that have to be there.
 #[derive(Clone, Debug, Default)]
 struct State {
     kept: BTreeMap<String, Moment>,
     scratch: Contents,
 }
 
-/// What chores did, and the one that is in doubt.
+/// Effects of the chores, and the chore in doubt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
     state: State,
@@ -54,7 +54,7 @@ pub(crate) struct Backup {
     moment: Moment,
 }
 
-/// Rows that a chore puts in a table, whatever its name becomes.
+/// Rows that a chore puts in a table; a rename does not change them.
 pub(crate) fn scratch_rows(plan: &Plan, name: &str) -> Rows {
     let number = name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0);
     let mut draw = Draw::of(&[plan.seed, plan.life, 5, number]);
@@ -64,7 +64,7 @@ pub(crate) fn scratch_rows(plan: &Plan, name: &str) -> Rows {
 }
 
 impl State {
-    /// After a chore that did all it had to.
+    /// The state after a complete chore.
     fn after(&self, plan: &Plan, chore: &Chore, bounds: &Bounds) -> Self {
         let mut state = self.clone();
         match chore {
@@ -87,7 +87,7 @@ impl State {
         state
     }
 
-    /// Whether these are the tables and snapshots that were found.
+    /// Requires that the tables and snapshots found are these.
     fn require(&self, found: &Found) -> anyhow::Result<()> {
         let names: Vec<_> = found.keys().filter(|name| *name != LIVE).collect();
         let kept: Vec<_> = self.kept.keys().collect();
@@ -97,7 +97,7 @@ impl State {
     }
 }
 
-/// Whether the tables of chores are these.
+/// Requires that the tables of chores are these.
 fn same_tables(expected: &Contents, contents: &Contents) -> anyhow::Result<()> {
     let found: Vec<_> = contents.keys().filter(|name| name.starts_with(SCRATCH)).collect();
     let names: Vec<_> = expected.keys().collect();
@@ -112,15 +112,15 @@ fn same_tables(expected: &Contents, contents: &Contents) -> anyhow::Result<()> {
 }
 
 impl Extras {
-    /// Takes in what was said of chores; the ledger has heard it already.
+    /// Takes in a message about chores; the ledger has heard it already.
     pub(crate) fn hear(&mut self, plan: &Plan, said: &Said, ledger: &Ledger) {
         match said {
-            // It changes nothing, and comes before what the last process left in doubt is known.
+            // A compaction changes no rows, and comes before the doubt that the last process left is resolved.
             Said::Chore(Chore::Compact) => {}
             Said::Chore(chore) => {
                 let mut bounds = ledger.bounds();
                 if let Chore::Backup(name) = chore {
-                    // A backup has what was durable when it began.
+                    // A backup has the commits that were durable when it began.
                     bounds = ledger.bounds_of_durable();
                     let scratch = self.state.scratch.clone();
                     let moment = Moment::Open { bounds: bounds.clone(), scratch };
@@ -149,8 +149,8 @@ impl Extras {
         std::mem::take(&mut self.backups)
     }
 
-    /// Whether what a database shows is what chores left: its tables, and each snapshot. Gives what there is
-    /// with nothing in doubt.
+    /// Requires that a database shows the effects of the chores: its tables, and each snapshot. Gives the state with
+    /// the doubt resolved.
     ///
     /// # Errors
     /// The promise that is broken.
@@ -222,7 +222,7 @@ fn judge_moment(
 }
 
 impl Backup {
-    /// Whether `contents`, restored from this backup, are those of its moment.
+    /// Requires that `contents`, restored from this backup, are the contents of its moment.
     ///
     /// # Errors
     /// The promise that is broken.

@@ -1,10 +1,9 @@
-//! What was said of the transactions of one process, and which numbers may be found after it.
+//! Messages about the transactions of one process, and the numbers that may be found after it.
 //!
-//! - **L1** Whatever had been acknowledged as durable is there.
-//! - **L2** So is whatever had been acknowledged in any way before something began that was durable when it
-//!   returned, or that is there: commits are there in their order.
-//! - **L3** Nothing is there that had not begun; and what is there is there as a whole, which [`Model`]
-//!   tells by each byte.
+//! - **L1** Every transaction acknowledged as durable is there.
+//! - **L2** A transaction acknowledged in any way is there if a later transaction or chore is there, or was durable
+//!   when it returned: commits are there in their order.
+//! - **L3** Only transactions that had begun are there, each as a whole: [`Model`] compares every byte.
 
 use anyhow::{Context as _, ensure};
 
@@ -19,20 +18,20 @@ pub(crate) type Numbers = Vec<u64>;
 #[derive(Clone)]
 struct Begun {
     appetite: Appetite,
-    /// What had been acknowledged then.
+    /// Transactions acknowledged by then.
     acked_before: Numbers,
 }
 
-/// Transactions since a state that is known.
+/// Transactions since a known state.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     /// Rows of that state.
     base: Model,
     begun: Vec<Vec<Begun>>,
     acked: Numbers,
-    /// Which numbers must be there at least (L1, L2).
+    /// Numbers that must be there at least (L1, L2).
     durable: Numbers,
-    /// What must be there once the chore has returned that is being done.
+    /// Numbers that must be there once the present chore has returned.
     chore_floor: Option<Numbers>,
 }
 
@@ -54,7 +53,7 @@ impl Ledger {
         Self { base, begun, acked: numbers.clone(), durable: numbers, chore_floor: None }
     }
 
-    /// Takes in what was said of transactions and chores.
+    /// Takes in a message about transactions and chores.
     ///
     /// # Errors
     /// A number that does not come next.
@@ -95,12 +94,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// What has begun, and what has been acknowledged in any way.
+    /// From all acknowledged transactions to all that have begun.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds { least: self.acked.clone(), most: self.begun_numbers() }
     }
 
-    /// What may be found now.
+    /// From all durable transactions to all that have begun.
     pub(crate) fn bounds_of_durable(&self) -> Bounds {
         Bounds { least: self.durable.clone(), most: self.begun_numbers() }
     }
@@ -110,7 +109,7 @@ impl Ledger {
         known.map(|(base, begun)| base + begun.len() as u64).collect()
     }
 
-    /// The state that `contents` show, if it is one that may be.
+    /// The state that `contents` show, if it is an allowed one.
     ///
     /// # Errors
     /// The promise that is broken.
@@ -153,7 +152,7 @@ impl Ledger {
         model
     }
 
-    /// Begins anew from a state that was seen in a database that is open for writing: it stays.
+    /// Begins anew from a state seen in a database open for writing: this state stays.
     pub(crate) fn settle(&mut self, model: Model) {
         *self = Self::after(model);
     }

@@ -1,5 +1,5 @@
-//! Life of one database, as the process sees it that keeps the ledger: it starts others, kills them, and
-//! judges what the next one finds.
+//! Life of one database, in the process that keeps the ledger: it starts other processes, kills them, and judges the
+//! database as the next one finds it.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::said::{Chore, LIVE, Said};
 use super::script::{Contents, Model};
 use super::worker::{Task, beside};
 
-/// What lives counted.
+/// Counts of lives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) lives: u64,
@@ -48,17 +48,17 @@ impl Totals {
     }
 }
 
-/// How long a process may say nothing.
+/// Longest silence of a process.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Messages that are kept to be shown when something is wrong.
+/// Messages kept for the report of a fault.
 const REMEMBERED: usize = 40;
 
 /// A life that goes on.
 pub(crate) struct Life<'a> {
     plan: &'a Plan,
     path: PathBuf,
-    /// Where copies of the files go before each process that works, if they are asked for.
+    /// Directory for copies of the files before each working process, if requested.
     pub(crate) copies: Option<PathBuf>,
     /// Deliberate bug of the engine.
     pub(crate) bug: Option<&'a str>,
@@ -81,24 +81,24 @@ enum End {
     Full,
 }
 
-/// A process that works, and what it says.
+/// A working process, and its messages.
 struct Process {
     child: Child,
     said: Receiver<anyhow::Result<Said>>,
     begun: Instant,
 }
 
-/// What comes next of a process.
+/// Next event of a process.
 enum Next {
     Said(Said),
-    /// It has ended, and said all.
+    /// It has ended; no message is left.
     Gone,
     /// It is time to kill it.
     Due,
 }
 
 impl Process {
-    /// What comes next, until `due`.
+    /// The next event, until `due`.
     fn next(&self, due: Option<Instant>) -> anyhow::Result<Next> {
         let now = Instant::now();
         let left = due.map(|due| due.saturating_duration_since(now));
@@ -129,7 +129,7 @@ impl Drop for Process {
     }
 }
 
-/// What is heard of a process.
+/// Messages of a process, taken in.
 #[derive(Default)]
 struct Heard {
     found: Found,
@@ -167,7 +167,7 @@ impl<'a> Life<'a> {
         self.last_said.iter().map(|said| format!("  {said}\n")).collect()
     }
 
-    /// Lives until it was killed as often as it may be, or until `ends` says so, which learns of the kills.
+    /// Lives until it has been killed as often as planned, or until `ends`, which is told of the kills, is true.
     ///
     /// # Errors
     /// The promise that is broken.
@@ -201,7 +201,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// One process that works until it is killed, after what has to be looked at before.
+    /// One process that works until it is killed, after the looks that come before it.
     fn work(&mut self) -> anyhow::Result<End> {
         let session = self.plan.session(self.generation);
         if session.is_looked_at {
@@ -238,7 +238,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Opens, compacts and opens again; nothing but the database stays.
+    /// Opens, compacts and opens again; only the database stays.
     fn finish(&mut self) -> anyhow::Result<()> {
         self.generation += 1;
         let process = self.start(Task::Finish, None)?;
@@ -287,7 +287,7 @@ impl<'a> Life<'a> {
         Ok(Process { child, said, begun })
     }
 
-    /// Hears what a process says until it ends, or is killed as the session has it; judges what it shows.
+    /// Hears a process until it ends, or is killed as the session plans; judges the contents that it shows.
     fn hear(&mut self, mut process: Process, session: Option<&Session>) -> anyhow::Result<Heard> {
         let mut heard = Heard::default();
         let mut kill_at = None;
@@ -362,7 +362,7 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
-    /// Judges what a database shows that is open for writing, and goes on from there.
+    /// Judges the contents of a database open for writing, and goes on from there.
     fn judge(&mut self, found: &Found) -> anyhow::Result<()> {
         let contents = found.get(LIVE).context("the database itself")?;
         let model = self.judge_live(contents)?;
@@ -411,8 +411,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Runs a process whose rows are none of the database open for writing; kills it after parts of a thousand of
-    /// the time that an opening takes.
+    /// Runs a process that shows no rows of the database open for writing; kills it after a share of an opening's time,
+    /// in parts of a thousand.
     fn run_beside(
         &mut self,
         task: Task,

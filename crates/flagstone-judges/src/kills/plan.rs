@@ -1,7 +1,6 @@
-//! What happens to one database from its creation to its end: all of it follows from a seed and a number.
+//! The life of one database from its creation to its end: all of it follows from a seed and a number.
 //!
-//! Both processes make the plan anew, the one that works and the one that keeps the ledger: nothing but
-//! the seed passes between them.
+//! Both processes, the worker and the keeper of the ledger, make the plan anew: only the seed passes between them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use flagstone::{Durability, FileSize, Options, VerifyOnOpen};
 
 use super::draw::Draw;
 
-/// Where a database lies.
+/// Place of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// A file that grows.
@@ -29,7 +28,7 @@ impl Device {
     }
 }
 
-/// How durable commits of one database are.
+/// Durability of the commits of one database.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mix {
     /// All of them when they return.
@@ -60,9 +59,9 @@ pub(crate) struct Plan {
     /// One transaction in so many changes hundreds of rows.
     pub(crate) big_every: u64,
     pub(crate) mix: Mix,
-    /// The first thread does something else after so many of its transactions.
+    /// The first thread does a chore after so many of its transactions.
     pub(crate) chore_every: u64,
-    /// How often it is killed.
+    /// Number of kills.
     pub(crate) kills: u64,
     pub(crate) preset: &'static str,
 }
@@ -75,12 +74,12 @@ pub(crate) struct Session {
     pub(crate) compacts: bool,
     /// The database is closed, and opened again, after so many transactions of each thread.
     pub(crate) closes_after: u64,
-    /// The database is looked at by a process that only reads, before it is opened.
+    /// A process that only reads looks at the database before it is opened.
     pub(crate) is_looked_at: bool,
     pub(crate) kill: Kill,
 }
 
-/// When a process is killed: both have to have come.
+/// Moment of a kill: both conditions have to hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kill {
     /// So many transactions and chores have begun in it.
@@ -144,12 +143,12 @@ impl Plan {
         options.discard = draw.one_in(3);
         options.checkpoint_commits = draw.pick(&[0, 0, 0, 20, 200]);
         options.group_delay = Duration::from_micros(draw.pick(&[100, 1_000, 5_000]));
-        options.seed = draw.below(1 << 40);
+        options.seed = Some(draw.below(1 << 40));
         if draw.one_in(20) {
             options.verify_on_open = VerifyOnOpen::Check;
         }
         let kill = match draw.below(16) {
-            // Within the opening, and whatever it repairs.
+            // Within the opening, repairs included.
             0..5 => Kill { after_begun: 0, delay_permille: draw.below(1_000) },
             5..7 => Kill { after_begun: draw.between(1, 5), delay_permille: draw.below(50) },
             7..13 => Kill { after_begun: draw.between(1, 200), delay_permille: draw.below(50) },

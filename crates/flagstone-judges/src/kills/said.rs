@@ -1,8 +1,8 @@
-//! What a process that works says to the one that keeps the ledger, over its standard output.
+//! Messages of a worker to the process that keeps the ledger, over standard output.
 //!
-//! A message is its size in four bytes and its text; rows are bytes. One write of at most 4 KiB is whole
-//! in the pipe, whenever its writer is killed, and messages of several threads stand one behind the other:
-//! what was said to be done before something else began was done before it.
+//! A message is its size in four bytes and its text; rows are bytes. One write of at most 4 KiB is whole in the pipe,
+//! whenever its writer is killed, and messages of several threads stand one behind the other. So if "done" of one
+//! step stands before "begun" of another, the first was done before the second began.
 
 use std::fmt;
 use std::fs::File;
@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 
 use super::script::{Appetite, Contents, Rows};
 
-/// Something that the first thread does between its transactions, durable when it returns.
+/// A step that the first thread does between its transactions, durable when it returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     /// Makes all commits durable.
@@ -45,7 +45,7 @@ pub(crate) enum Chore {
 }
 
 impl Chore {
-    /// Whether whatever was committed before it is durable when it returns, or when its effect is there.
+    /// Whether all earlier commits are durable when it returns, or when its effect is there.
     pub(crate) fn is_barrier(&self) -> bool {
         !matches!(self, Self::Forget(_) | Self::Backup(_) | Self::Compact)
     }
@@ -266,7 +266,7 @@ impl Voice {
         Ok(Self(Mutex::new(File::from(output))))
     }
 
-    /// Says something; in vain where nobody listens any more.
+    /// Sends a message, which is lost where nobody listens any more.
     pub(crate) fn say(&self, said: &Said) {
         let bytes = said.encode();
         let mut pipe = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! What each transaction changes, and a model of the rows that come of it.
+//! The changes of each transaction, and a model of the resulting rows.
 //!
-//! Each thread has a table of its own, in which a row holds the number of its last transaction, and takes
-//! part in a bank that all share: its transfers add up to nothing, and which of them were made follows from
-//! the numbers. Whatever the order of the threads, the numbers decide each byte.
+//! Each thread has a table of its own, in which a row holds the number of its last transaction. It also takes part in
+//! a shared bank, with transfers that add up to nothing. The numbers of all threads tell which transfers were made.
+//! So the numbers decide each byte, in any order of the threads.
 
 use std::collections::BTreeMap;
 
@@ -44,22 +44,22 @@ pub(crate) enum Change {
     },
 }
 
-/// What a transaction does.
+/// Steps of a transaction.
 pub(crate) struct Script {
     pub(crate) durability: Durability,
-    /// Made, and taken back by a savepoint, before the others.
+    /// Changes made, and taken back by a savepoint, before the others.
     pub(crate) undone: Vec<Change>,
     pub(crate) changes: Vec<Change>,
-    /// Accounts in ascending order, and by how much they change.
+    /// Accounts in ascending order, each with the change of its balance.
     pub(crate) transfers: Vec<(u32, i64)>,
 }
 
-/// What a transaction is allowed to do.
+/// Limits of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Appetite {
     /// Everything.
     Full,
-    /// Nothing that needs much room: it deletes what it would have written.
+    /// Nothing that needs much room: it deletes the rows that it would have written.
     Lean,
 }
 
@@ -205,7 +205,7 @@ fn apply(rows: &mut Rows, change: Change) {
 /// Whether two tables have the same rows.
 ///
 /// # Errors
-/// How many differ, and the first of them.
+/// The number of differing rows, and the first of them.
 pub(crate) fn same(expected: &Rows, found: &Rows) -> anyhow::Result<()> {
     if expected == found {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The process that is killed: it opens a database, shows what it finds, and works until it dies.
+//! The process that is killed: it opens a database, shows its contents, and works until it dies.
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write as _};
@@ -19,7 +19,7 @@ use super::plan::{Device, Plan, Session};
 use super::said::{Chore, LIVE, Said, Voice};
 use super::script::{Appetite, BANK, Change, Contents, balance, numbers, table_of};
 
-/// What a process is for.
+/// Task of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Task {
     /// Makes the database.
@@ -30,7 +30,7 @@ pub(crate) enum Task {
     Finish,
     /// Opens it to be read, and shows it.
     Look,
-    /// Restores a backup beside it, and shows what came of it.
+    /// Restores a backup beside it, and shows the result.
     Restore,
 }
 
@@ -52,11 +52,11 @@ enum Stop {
     Full,
 }
 
-/// Snapshots and scratch tables that there may be at a time.
+/// Most snapshots, and most scratch tables, at a time.
 const KEPT_MAX: usize = 3;
 
 impl Worker<'_> {
-    /// Runs until all is done; what goes wrong is said, too.
+    /// Runs until all is done; reports failures, too.
     pub(crate) fn run(&self, task: Task, backup: Option<&str>) {
         let done = match task {
             Task::Create => self.create(),
@@ -110,7 +110,7 @@ impl Worker<'_> {
         Ok(database)
     }
 
-    /// Says what a database holds, each kept snapshot too, and what a check finds.
+    /// Reports the contents of a database and of each kept snapshot, and the result of a check.
     pub(crate) fn show(&self, database: &Database) -> anyhow::Result<Contents> {
         let contents = contents(&database.snapshot()?)?;
         for name in database.kept_snapshots() {
@@ -241,7 +241,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Something else than transactions, as the number has it and what is there.
+    /// A step besides transactions, chosen by the number and by the present tables and snapshots.
     pub(crate) fn some_chore(
         &self,
         database: &Database,
@@ -361,7 +361,7 @@ impl Worker<'_> {
         let (from, to) = (self.beside(backup), self.beside("restored"));
         let options = &self.session.options;
         if to.exists() {
-            // What a restore left that was killed opens, and is sound.
+            // The database that a killed restore left opens, and is sound.
             let left = Database::open(&to, options).context("a restore that was killed")?;
             ensure!(left.check()?.is_sound(), "check, after a restore that was killed");
             drop(left);
@@ -412,7 +412,7 @@ fn is_full(error: &anyhow::Error) -> bool {
     is_any(error, |error| matches!(error, EngineError::Full | EngineError::TooLarge))
 }
 
-/// Whether the engine gave such an error, whatever stands around it.
+/// Whether the engine gave such an error, under any context.
 pub(crate) fn is_any(error: &anyhow::Error, is_one: impl Fn(&EngineError) -> bool) -> bool {
     error.chain().any(|cause| match (cause.downcast_ref(), cause.downcast_ref()) {
         (Some(error), _) | (_, Some(BackupError::Engine(error))) => is_one(error),

@@ -27,7 +27,7 @@ impl<W: Workload> Job<'_, W> {
             options.frame_share = frames / options.memory.max(1) as f64;
             options.budget = Budget::Divided;
         }
-        options.seed = self.config.seed;
+        options.seed = Some(self.config.seed);
         options
     }
 
@@ -57,8 +57,8 @@ impl<W: Workload> Job<'_, W> {
         }
     }
 
-    /// Whether the live pages fit beside what is kept back: of a few large blocks that is more than
-    /// `fill` leaves free.
+    /// Whether the live pages fit beside the blocks kept back: on a chip of a few large blocks
+    /// these take more than `fill` leaves free.
     fn has_room(
         &self,
         profile: &Profile,
@@ -77,7 +77,7 @@ impl<W: Workload> Job<'_, W> {
         Ok(live + live / ROOM_SHARE <= capacity)
     }
 
-    /// Fills what the workload leaves free, where the configuration asks for it.
+    /// Fills the room that the workload leaves free, where the configuration asks for it.
     pub(crate) fn prefill(&self, store: &impl Store, options: &Options) -> Result<(), BenchError> {
         if self.config.chip != ChipUse::Prefilled {
             return Ok(());
@@ -104,8 +104,9 @@ impl<W: Workload> Job<'_, W> {
     /// Shape of the pages, and the blocks on top, as the engine lays them out on such a chip.
     fn scratch(&self, options: &Options) -> Result<(PageShape, FixedBlocks), BenchError> {
         let profile = self.config.profile.clone().with_block_count(SCRATCH_BLOCKS)?;
-        // The layout is the space floor's, whatever engine is above it. Slots for appends are left out,
-        // so that schemes are compared on chips of one size (rule Z1); a table that has some is larger.
+        // The layout is the space floor's, with any engine above it. Slots for appends are left
+        // out, so that schemes are compared on chips of one size (rule Z1); a table that has some
+        // is larger.
         let options = Options { append_scheme: Appends::default(), ..options.clone() };
         let database = Database::create_on(Medium::new(&profile, 0)?, &options)?;
         let space = database.runtime().space();
@@ -115,7 +116,7 @@ impl<W: Workload> Job<'_, W> {
             parts: options.parts,
             pages_per_block: real_pages_per_block(&profile, &geometry),
         };
-        // A head that stands within a block holds all of it: one block more than the budget.
+        // A head that stands within a block holds the whole block: one block more than the budget.
         let held = geometry.pages_per_block / shape.pages_per_block;
         let log_blocks = space.log_budget_pages().div_ceil(u64::from(shape.pages_per_block));
         let log = u32::try_from(log_blocks).unwrap_or(u32::MAX).saturating_add(held);
@@ -123,13 +124,14 @@ impl<W: Workload> Job<'_, W> {
     }
 }
 
-/// Logical pages that stay free on a prefilled chip whatever the workload needs.
+/// Logical pages that stay free on a prefilled chip, beyond the workload's need.
 const SPARE_PAGES_MIN: u32 = 64;
 
 /// Pages that a workload may grow by, for each that full leaves would take.
 const GROWTH: u64 = 2;
 
-/// Of the live pages, the share that stays free for what transactions book before they commit.
+/// Of the live pages, the share that stays free for pages that transactions book before they
+/// commit.
 const ROOM_SHARE: u64 = 16;
 
 /// Blocks of the anchor ring.

@@ -2,12 +2,12 @@
 //!
 //! Owns the images; never runs a workload on one.
 //!
-//! - **G1** An image depends on the workload and on what is decided at the load alone: chip, page
-//!   size, log and seed. It is loaded by one preset whatever preset asks for it, so that runs begin
-//!   alike and in any order.
-//! - **G2** An image is checked and brought to rest before anybody gets it.
+//! - **G1** An image depends on the workload and on the settings of the load alone: chip, page
+//!   size, log and seed. One preset loads it for every preset that asks, so that runs begin alike
+//!   and in any order.
+//! - **G2** An image is checked and brought to rest before its first use.
 //! - **G3** Each run gets a copy of its own; blocks are shared until either side changes them.
-//! - **G4** Where only so many images are kept, one that is dropped is loaded again for who asks.
+//! - **G4** Where the number of images is limited, a dropped image is loaded again on demand.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use crate::store::Store;
 use crate::timed::Timed;
 use crate::workload::Workload;
 
-/// Images by what they depend on.
+/// Images by the settings they depend on.
 #[derive(Debug, Default)]
 pub struct Images {
     slots: Mutex<BTreeMap<String, Slot>>,
@@ -41,7 +41,7 @@ impl Images {
         Self { count_max: Some(count), ..Self::default() }
     }
 
-    /// Drops images that nobody is loading or copying until one more may be kept.
+    /// Drops images that no run is loading or copying until one more may be kept.
     fn make_room(slots: &BTreeMap<String, Slot>, key: &str, count_max: usize) {
         let others = || slots.iter().filter(|(other, _)| *other != key);
         let is_kept = |slot: &Slot| slot.try_lock().map_or(true, |image| image.is_some());
@@ -80,7 +80,8 @@ impl Images {
             Self::make_room(&slots, &key, count_max);
         }
         drop(slots);
-        // Whoever comes while it is loaded waits for it; other images are not held up.
+        // A run that asks while the image is being loaded waits for it; other images are not held
+        // up.
         let mut image = image.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(image) = &*image {
             return Ok(image.clone());

@@ -1,4 +1,4 @@
-//! A loaded database on a device, whatever the device and whoever drives it.
+//! A loaded database on a device, for any device and any driver.
 
 use flagstone::{OpenError, Options};
 use flagstone_nand::Nand as _;
@@ -101,7 +101,7 @@ impl<S: Store, T: Copy> Machine<S, T> {
     }
 
     /// A power cut after the window, a restart, and the check of the database (rule B2); `revive`
-    /// gives the device its power back, and may try another way of restart on a copy of it.
+    /// gives the device its power back, and may try another way of restart on a copy of the device.
     pub(crate) fn finish(
         self,
         job: Job<'_, impl Workload>,
@@ -121,7 +121,7 @@ impl<S: Store, T: Copy> Machine<S, T> {
     }
 }
 
-/// Opens the database on `device` again, and reports what that cost.
+/// Opens the database on `device` again, and reports the cost of the restart.
 pub(crate) fn restart<S: Store>(
     device: S::Device,
     options: &Options,

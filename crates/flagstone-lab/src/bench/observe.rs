@@ -1,11 +1,11 @@
 //! Watching a run while it goes on.
 //!
-//! Owns what an observer is told and shown, and what it may decide: that the run goes on, or is
-//! given up. Never changes what the run does.
+//! Owns the reports to an observer, and its decisions: that the run goes on, or is given up. Never
+//! changes the work of the run.
 //!
-//! - **O1** A run that is observed does to its device what it does unobserved: looks come between
-//!   two events of the loop, and change nothing.
-//! - **O2** Looking is the observer's cost: nothing is counted together unless it asks.
+//! - **O1** A run does the same to its device, observed or unobserved: looks come between two
+//!   events of the loop, and change nothing.
+//! - **O2** Looking is the observer's cost: sums are made only when it asks for them.
 
 use flagstone_nand::{Geometry, Nand as _};
 use flagstone_space::BlockReport;
@@ -20,7 +20,7 @@ pub trait Observer {
     fn observe(&mut self, moment: &Moment<'_>) -> Course;
 }
 
-/// What becomes of a run.
+/// Decision about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
     /// It goes on.
@@ -34,7 +34,7 @@ pub enum Course {
 pub struct Moment<'a> {
     /// How far the run has come.
     pub progress: Progress,
-    /// Durable commits since the clients began, those of the warm-up included; on the simulator.
+    /// Durable commits since the clients began, commits of the warm-up included; on the simulator.
     pub commits: u64,
     /// Device time on the simulator, in nanoseconds.
     pub now_ns: u64,
@@ -50,8 +50,7 @@ pub trait Scene {
     /// Shape of the device.
     fn geometry(&self) -> Geometry;
 
-    /// Every block of the device; none on a drive, whose blocks are not those that the engine
-    /// addresses.
+    /// Every block of the device; none on a drive, whose own blocks the engine does not address.
     fn blocks(&self) -> Option<Vec<BlockReport>>;
 
     /// Erases of every block, as the device counts them.
@@ -98,7 +97,7 @@ impl Observer for Listener<'_> {
 ///
 /// # Errors
 ///
-/// `GivenUp`, when that is what it decides.
+/// `GivenUp`, when the observer decides so.
 pub(crate) fn show(observer: &mut dyn Observer, moment: &Moment<'_>) -> Result<(), BenchError> {
     match observer.observe(moment) {
         Course::GoOn => Ok(()),

@@ -11,7 +11,7 @@ use crate::workload::{Operations as _, Workload};
 /// Rows of a commit while loading: few enough to stay within a small budget's uncommitted share.
 const ROWS_PER_COMMIT: u64 = 200;
 
-/// Loads the rows in key order, many a commit; all of it is durable when this returns.
+/// Loads the rows in key order, many a commit; all rows are durable when this returns.
 pub(crate) fn load<S: Store, W: Workload>(
     store: &S,
     workload: &W,
@@ -29,7 +29,7 @@ pub(crate) fn load<S: Store, W: Workload>(
             commit(store, transaction.take(), Durability::Deferred)?;
             verdict = show(observer, store, done, total);
         }
-        // Any error ends the load; what is reported is the verdict.
+        // Any error ends the load; the verdict is reported.
         if verdict.is_ok() { Ok(()) } else { Err(EngineError::Ended) }
     });
     verdict?;
@@ -59,7 +59,7 @@ fn commit<S: Store>(
     transaction.map_or(Ok(()), |transaction| store.commit(transaction, durability))
 }
 
-/// Opens the tables, making those that are absent.
+/// Opens the tables, making the absent ones.
 pub(crate) fn open_tables<S: Store, W: Workload>(
     store: &S,
     workload: &W,

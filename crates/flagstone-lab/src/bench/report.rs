@@ -1,4 +1,4 @@
-//! From what was measured to the run object.
+//! From measurements to the run object.
 
 use flagstone::Options;
 use flagstone_nand::Nand;
@@ -12,7 +12,7 @@ use crate::steady::Steadiness;
 use crate::tally::Tally;
 use crate::workload::Workload;
 
-/// What a window measured.
+/// Measurements of a window.
 pub(crate) struct Measured {
     pub(crate) tally: Tally,
     pub(crate) totals: Totals,

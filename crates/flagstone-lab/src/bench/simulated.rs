@@ -29,7 +29,7 @@ const LOOK_COMMITS: u64 = 20;
 /// Clients of a machine.
 type Clients<'m, S, W> = EventLoop<'m, <S as Drivable>::Engine, <W as Workload>::Terminal>;
 
-/// What the warm-up did.
+/// Result of the warm-up.
 struct WarmedUp {
     txns: u64,
     programs_per_txn: f64,

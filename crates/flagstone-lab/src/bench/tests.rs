@@ -51,7 +51,7 @@ fn simulated_runs_end_with_equal_sums() {
     }
 }
 
-/// Goal: a restart right after the window finds room for its log, whatever the window's length.
+/// Goal: a restart right after the window finds room for its log, after a window of any length.
 #[test]
 fn short_windows_on_small_chips_end_with_a_restart() {
     let run = bench(&BenchConfig { txns: 3_000, warmup: Warmup::Auto, ..small("flagstone", 16) });
@@ -73,8 +73,8 @@ fn dies_work_in_parallel() {
     }
 }
 
-/// Goal: a run is a function of its configuration and seed, whatever the engine: nothing depends on the
-/// order of a hashed map. Method: the same run twice, in memory too small for the database.
+/// Goal: a run is a function of its configuration and seed, with every engine: nothing depends on
+/// the order of a hashed map. Method: the same run twice, in memory too small for the database.
 #[test]
 fn equal_seeds_give_equal_runs_and_equal_device_traces() {
     let whole = |preset| BenchConfig {
@@ -95,8 +95,8 @@ fn equal_seeds_give_equal_runs_and_equal_device_traces() {
     assert_ne!(seed(1).config.observed.trace_hash, seed(2).config.observed.trace_hash);
 }
 
-/// Goal: group commit waits for company, and no longer than it may. Method: the same run with
-/// both commits; what the log costs, and how long a commit takes.
+/// Goal: group commit waits for company, and no longer than it may. Method: the same run with both
+/// commits; the cost of the log, and the time of a commit.
 #[test]
 fn group_commit_trades_latency_for_log_pages() {
     let (immediate, group) = (bench(&small("otf-immediate", 8)), bench(&small("otf-group", 8)));
@@ -118,7 +118,7 @@ fn shore_kits_aborts_what_finds_no_account() {
     assert!((share - 15.0 / 202.0).abs() < 0.02, "{share}");
 }
 
-/// Goal: commits that nobody waits for are all there in the end. Method: the run's own check.
+/// Goal: commits whose client does not wait are all there in the end. Method: the run's own check.
 #[test]
 fn deferred_commits_are_durable_when_the_run_ends() {
     for preset in ["flagstone", "berkeley-original"] {
@@ -128,9 +128,9 @@ fn deferred_commits_are_durable_when_the_run_ends() {
     }
 }
 
-/// Goal: in a database that was opened again a group is chosen by its cost, although every leaf that
-/// is read for that is checked for what it holds already. Method: a run from an image, with memory
-/// for few leaves; it ends with every request of the index checked.
+/// Goal: in a database that was opened again a group is chosen by its cost, although every leaf
+/// that is read for this is checked for changes it holds already. Method: a run from an image, with
+/// memory for few leaves; it ends with every request of the index checked.
 #[test]
 fn an_index_that_was_opened_again_merges_by_cost() {
     let profile = Profile::named("ls-lru-nand").expect("the profile exists");
@@ -194,9 +194,9 @@ fn the_run_object_has_the_agreed_keys() {
     assert!(json["latency_us"]["p999"].is_number());
 }
 
-/// Goal: TPC-B's history never appends, its accounts, tellers and branches do, whoever places them: by declaration
-/// (`ipa-2x4`), as the classic engine learns, and as the shipped engine does. Method: small runs on pSLC; the run
-/// object says which table stood where.
+/// Goal: TPC-B's history never appends, its accounts, tellers and branches do, with every way of
+/// placing them: by declaration (`ipa-2x4`), as the classic engine learns it, and as the shipped
+/// engine does it. Method: small runs on pSLC; the run object says which table stood where.
 #[test]
 fn history_stands_in_a_region_without_appends() {
     for preset in ["ipa-2x4", "ipa-auto", "flagstone"] {
@@ -208,8 +208,8 @@ fn history_stands_in_a_region_without_appends() {
         (config.memory, config.fill) = (MemoryBudget::Share(0.1), 0.5);
         let mut changed = ["account", "teller", "branch"].as_slice();
         if preset == "flagstone" {
-            // It merges nothing as long as memory holds the changes, and never the two rows that each transaction
-            // changes.
+            // The engine merges nothing as long as memory holds the changes, and never the two rows
+            // that each transaction changes.
             (config.txns, config.warmup) = (8_000, Warmup::Txns(16_000));
             config.memory = MemoryBudget::Share(0.03);
             changed = &["account", "teller"];
@@ -399,8 +399,8 @@ fn a_workload_that_overwrites_nothing_warms_up_and_ends() {
     }
 }
 
-/// Goal: a transaction that only read what is durable waits for no flush. Method: one client, so
-/// that nobody else's flush wakes it.
+/// Goal: a transaction that only read durable rows waits for no flush. Method: one client, so that
+/// no other client's flush wakes it.
 #[test]
 fn a_lone_client_goes_on_after_reading() {
     let config = BenchConfig { clients: 1, ..small_tpcc(&["flagstone"], tpcc::Dialect::Spec) };
@@ -419,7 +419,7 @@ fn a_tpcc_run_is_the_same_whoever_loaded_its_image() {
 }
 
 /// Goal: a share of the transactions aborts where it would commit. Method: a tenth of many; the
-/// sums, checked within, show that nothing of them stays.
+/// sums, checked within, show that none of their changes stays.
 #[test]
 fn a_share_of_the_transactions_is_made_to_abort() {
     for preset in ["flagstone", "berkeley-original"] {

@@ -30,7 +30,7 @@ pub(crate) struct Worker<T> {
     tally: Tally,
 }
 
-/// What one or several stretches of work did.
+/// Result of one or several stretches of work.
 pub(crate) struct Stretch {
     pub(crate) tally: Tally,
     pub(crate) wall: Duration,
@@ -125,7 +125,7 @@ pub(crate) fn acknowledged<T>(workers: &[Worker<T>]) -> Acknowledged {
 ///
 /// # Errors
 ///
-/// The first error of any thread; what was acknowledged stays in workers and stretch.
+/// The first error of any thread; acknowledged commits stay in workers and stretch.
 pub(crate) fn work<D: Nand + Send, T: Terminal + Send>(
     database: &Database<D>,
     workers: &mut [Worker<T>],
@@ -139,7 +139,7 @@ pub(crate) fn work<D: Nand + Send, T: Terminal + Send>(
         let start = |worker| {
             let builder = thread::Builder::new();
             let started = builder.spawn_scoped(scope, || shared.serve(database, worker));
-            // Nobody else would count it as ended.
+            // No other thread would count it as ended.
             started.inspect_err(|_| shared.give_up())
         };
         let threads: Vec<_> = workers.iter_mut().map(start).collect();
@@ -159,7 +159,7 @@ pub(crate) fn work<D: Nand + Send, T: Terminal + Send>(
     result
 }
 
-/// What the threads of a stretch share.
+/// State that the threads of a stretch share.
 struct Shared {
     txns: u64,
     taken: AtomicU64,
@@ -188,7 +188,7 @@ impl Shared {
         self.running.fetch_sub(1, Ordering::Release);
     }
 
-    /// What one thread does.
+    /// Work of one thread.
     fn serve<D: Nand + Send, T: Terminal>(
         &self,
         database: &Database<D>,
@@ -295,7 +295,7 @@ fn run_on<D: Nand + Send, W: Workload>(
     machine.finish(job, window, &acknowledged(&workers), |_| Ok(None), observer)
 }
 
-/// Tells an observer how far the threads have come; what it decides holds when they have ended.
+/// Tells an observer how far the threads have come; its decision takes effect when they have ended.
 struct Telling<'a> {
     observer: &'a mut dyn Observer,
     phase: Phase,

@@ -22,7 +22,7 @@ impl Buffer {
         self.groups.is_empty()
     }
 
-    /// What waits for a node.
+    /// Units that wait for a node.
     pub(super) fn get(&self, node: NodeId) -> Option<&Group> {
         self.groups.get(&node)
     }
@@ -44,7 +44,7 @@ impl Buffer {
         self.groups.insert(node, Group { node, level, is_base: true, units });
     }
 
-    /// What waits for a node is not needed.
+    /// Drops the units that wait for a node.
     pub(super) fn forget(&mut self, node: NodeId) {
         let old = self.groups.remove(&node);
         self.count -= old.map_or(0, |group| group.units.len());

@@ -1,4 +1,5 @@
-//! Copies of nodes in memory, by last use. They are never written: the buffer has what flash lacks.
+//! Copies of nodes in memory, by last use. They are never written: the buffer has the units that
+//! flash lacks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Bytes of pages: groups of units, each group of one node.
 //!
-//! The space floor checks what it reads; what does not decode here is refused all the same.
+//! The space floor checks the pages it reads; a page that does not decode here is refused all the
+//! same.
 
 use super::node::{NodeId, Unit};
 
@@ -23,7 +24,7 @@ pub(super) struct Group {
     pub(super) node: NodeId,
     /// Level of the node.
     pub(super) level: u8,
-    /// The units are all of the node: what was written before counts no more (B2).
+    /// The units are the whole node: units written before count no more (B2).
     pub(super) is_base: bool,
     pub(super) units: Vec<Unit>,
 }
@@ -49,7 +50,7 @@ impl Form {
         GROUP_HEAD + group.units.len() * self.unit_size()
     }
 
-    /// Packs groups into pages: each goes to the first page with room for all of it.
+    /// Packs groups into pages: each goes to the first page with room for the whole group.
     pub(super) fn pack(&self, groups: Vec<Group>) -> Vec<Vec<Group>> {
         let mut pages: Vec<(usize, Vec<Group>)> = Vec::new();
         for group in groups {

@@ -17,8 +17,8 @@ pub(super) enum Unit {
     Cut { key: u64 },
 }
 
-/// Entries in order of keys. Above the leaves a pointer is a child and its key the lowest below it; the
-/// first child also takes what is lower.
+/// Entries in order of keys. Above the leaves a pointer is a child and its key the lowest below it;
+/// the first child also takes lower keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
     /// Levels below.

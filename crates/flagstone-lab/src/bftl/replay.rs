@@ -1,8 +1,9 @@
 //! An index workload on BFTL: the requests that the engines get, one after the other, each checked.
 //!
-//! - **R1** Rows are loaded as the engines load them, then the warm-up, then the window. Counters are the
-//!   device's.
-//! - **R2** What a query finds is compared with what the requests before it left; at the end, everything.
+//! - **R1** Rows are loaded as the engines load them, then the warm-up, then the window. Counters
+//!   are the device's.
+//! - **R2** The result of a query is compared with the rows that the requests before it left; at
+//!   the end, everything.
 
 use flagstone::{EngineError, EngineStats, Options};
 use flagstone_nand::{Profile, ProfileError, SimNand};
@@ -18,17 +19,17 @@ use crate::workload::index::{Dialect, Index, Request, Requests};
 
 /// Requests between two checkpoints of the mapping, as in the classic engine's presets.
 const CHECKPOINT_REQUESTS: u64 = 5_000;
-/// Blocks that hold no data: the anchor ring, and what the floor keeps for a log.
+/// Blocks that hold no data: the anchor ring, and the blocks that the floor keeps for a log.
 const FIXED_BLOCKS: u32 = 6;
 /// Chips tried until one is not fuller than asked.
 const CHIPS_MAX: u32 = 8;
 
-/// What to run on.
+/// Device and sizes of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
     /// Profile of the chip.
     pub profile: &'a Profile,
-    /// Its blocks, as for the engines. It gets more where it would be fuller than `fill`.
+    /// Blocks of the chip, as for the engines; more where the chip would be fuller than `fill`.
     pub block_count: u32,
     /// Live pages over pages for data at the end, at most.
     pub fill: f64,
@@ -38,14 +39,14 @@ pub struct Setup<'a> {
     pub requests: u64,
 }
 
-/// What a window counted.
+/// Counters of a window.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
     /// Counters of device and space; pool and leaves are nodes in memory.
     pub totals: Totals,
-    /// What the layer did.
+    /// Counters of the layer.
     pub layer: BftlStats,
-    /// Blocks of the chip, over those that were given.
+    /// Blocks of the chip, over the number of blocks given.
     pub chip: f64,
     /// Live pages over pages for data at the end.
     pub fill: f64,
@@ -65,14 +66,14 @@ pub enum ReplayError {
     /// The chip is refused.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A request did not find what it had to (rule R2).
+    /// A request did not find the expected rows (rule R2).
     #[error("request {number} found {found:?} instead of {expected:?}")]
     Wrong {
         /// Number of the request.
         number: u64,
-        /// What it found.
+        /// The rows it found.
         found: Vec<(u64, u32)>,
-        /// What is there.
+        /// The expected rows.
         expected: Vec<(u64, u32)>,
     },
 }
@@ -93,8 +94,9 @@ impl From<ReplayError> for BenchError {
     }
 }
 
-/// Runs the benchmark of an index on BFTL, with the memory, the chip and the requests that an engine
-/// would have: what it counted, and the bytes of memory. `adapt` changes what BFTL is told.
+/// Runs the benchmark of an index on BFTL, with the memory, the chip and the requests that an
+/// engine would have: gives its counters, and the bytes of memory. `adapt` changes BFTL's
+/// configuration.
 ///
 /// # Errors
 ///
@@ -143,7 +145,7 @@ impl Replayed {
 ///
 /// # Errors
 ///
-/// The store failed, or a request did not find what is there.
+/// The store failed, or a request did not find the expected rows.
 pub fn run(index: &Index, config: Config, setup: Setup<'_>) -> Result<Replayed, ReplayError> {
     let given = f64::from(setup.block_count);
     let mut setup = setup;

@@ -64,11 +64,11 @@ impl<D: Nand> Bftl<D> {
         Ok(store)
     }
 
-    /// Opens a device: reads every page, and makes the table of what they say (rule B2).
+    /// Opens a device: reads every page, and makes the table from their contents (rule B2).
     ///
     /// # Errors
     ///
-    /// No tree is there, or what is there cannot be read.
+    /// The device holds no tree, or the tree cannot be read.
     pub fn open(device: D, config: Config) -> Result<Self, BftlError> {
         let (space, _) = Space::mount(device)?;
         let mut store = Self::on(space, config)?;
@@ -117,13 +117,13 @@ impl<D: Nand> Bftl<D> {
         self.config
     }
 
-    /// What the store did.
+    /// Counters of the store.
     #[must_use]
     pub const fn stats(&self) -> BftlStats {
         self.stats
     }
 
-    /// Sets all counters to zero, those of the floor below and of the device too.
+    /// Sets all counters to zero, the counters of the floor below and of the device, too.
     pub fn reset_stats(&mut self) {
         self.stats = BftlStats::default();
         self.space.reset_stats();
@@ -142,7 +142,7 @@ impl<D: Nand> Bftl<D> {
         self.table.bytes()
     }
 
-    /// Pages that hold units, those that no node needs among them.
+    /// Pages that hold units, pages that no node needs among them.
     #[must_use]
     pub fn live_pages(&self) -> u32 {
         self.space.live_pages()
@@ -154,7 +154,7 @@ impl<D: Nand> Bftl<D> {
         self.space.device()
     }
 
-    /// Gives the device back. What waits in the buffer is lost.
+    /// Gives the device back. The units in the buffer are lost.
     #[must_use]
     pub fn into_device(self) -> D {
         self.space.into_device()
@@ -272,7 +272,7 @@ impl<D: Nand> Bftl<D> {
         (left / self.form.page_size).max(COPIES_MIN)
     }
 
-    /// A node from its pages, and from what waits for it.
+    /// A node from its pages, and from the units that wait for it.
     fn rebuild(&mut self, id: NodeId, waiting: Option<Group>) -> Result<Node, BftlError> {
         let mut node = Node::default();
         let mistake = self.config.mistake;
@@ -311,7 +311,7 @@ impl<D: Nand> Bftl<D> {
         }
     }
 
-    /// Makes a node of these entries, whatever it was.
+    /// Makes node `id` anew of these entries.
     fn begin(&mut self, id: NodeId, level: u8, entries: &[(u64, u32)]) {
         self.buffer.begin(id, level, units_of(entries));
         self.cache.insert(id, Arc::new(Node { level, entries: entries.to_vec() }));
@@ -324,7 +324,7 @@ impl<D: Nand> Bftl<D> {
         self.table.forget(id);
     }
 
-    /// Splits what has become too large, from the leaf upwards.
+    /// Splits nodes that have become too large, from the leaf upwards.
     fn split(&mut self, path: &Path) -> Result<(), BftlError> {
         for depth in (0..path.nodes.len()).rev() {
             let id = path.nodes[depth];
@@ -351,7 +351,7 @@ impl<D: Nand> Bftl<D> {
         Ok(())
     }
 
-    /// Merges what has become too small, from the leaf upwards.
+    /// Merges nodes that have become too small, from the leaf upwards.
     fn merge(&mut self, nodes: &[NodeId]) -> Result<(), BftlError> {
         for pair in nodes.windows(2).rev() {
             let [parent, id] = [pair[0], pair[1]];
@@ -399,7 +399,7 @@ impl<D: Nand> Bftl<D> {
         if self.buffer.count() < self.config.buffer_units { Ok(()) } else { self.flush() }
     }
 
-    /// Writes what waits in the buffer; it is durable when this returns.
+    /// Writes the units in the buffer; they are durable when this returns.
     ///
     /// # Errors
     ///
@@ -420,7 +420,7 @@ impl<D: Nand> Bftl<D> {
         Ok(self.space.sync()?)
     }
 
-    /// What waits for a node, or all of the node where its list is full (rule B3).
+    /// Units that wait for a node, or the whole node where its list is full (rule B3).
     fn group_to_write(&mut self, id: NodeId) -> Result<Option<Group>, BftlError> {
         let Some(group) = self.buffer.get(id).cloned() else { return Ok(None) };
         let is_full = self.table.list(id)?.len() >= self.config.list_max;

@@ -48,7 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..400)
 }
 
-/// What is wrong first, if anything is.
+/// The first fault, if there is any.
 fn fault_of(steps: &[Step], config: Config) -> Option<String> {
     let mut store = Bftl::format(chip(), config).ok()?;
     let mut model: BTreeMap<u64, u32> = BTreeMap::new();
@@ -154,7 +154,7 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// Goal: what BFTL says it loses is what it loses. Method: power fails while units wait.
+/// Goal: BFTL loses exactly the changes it says it loses. Method: power fails while units wait.
 #[test]
 fn a_cut_loses_what_waits_and_nothing_that_was_flushed() {
     let mut store = Bftl::format(chip(), Config::new(4, 20_000)).unwrap();

@@ -161,7 +161,7 @@ impl Engine {
         self.transaction(xid).map(|transaction| transaction.undo.len())
     }
 
-    /// Undoes what came after a savepoint. Called again after a stop, it goes on.
+    /// Undoes the changes after a savepoint. Called again after a stop, it goes on.
     ///
     /// # Errors
     ///
@@ -205,7 +205,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Reads the next rows of `range` into `rows`, at most `limit`; what is left of the range.
+    /// Reads the next rows of `range` into `rows`, at most `limit`; gives the rest of the range.
     ///
     /// # Errors
     ///
@@ -246,8 +246,8 @@ impl Engine {
         Ok(rest)
     }
 
-    /// The rows of one leaf at the near end of the range, and what is left then. A row whose value
-    /// lies in chunks comes alone, so that its pages find room.
+    /// The rows of one leaf at the near end of the range, and the rest of the range. A row whose
+    /// value lies in chunks comes alone, so that its pages find room.
     fn look(
         &mut self,
         tree: u32,
@@ -308,7 +308,7 @@ impl Engine {
         Ok(Table::of(tree))
     }
 
-    /// Learns every tree that the catalog names; only while nobody else is at work.
+    /// Learns every tree that the catalog names; only while no other operation is at work.
     pub(super) fn load_trees(&mut self) -> Step<()> {
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {
@@ -334,8 +334,8 @@ impl Engine {
     }
 }
 
-/// The rows of a leaf at the near end of the range, and what is left then; one whose value lies
-/// elsewhere comes alone.
+/// The rows of a leaf at the near end of the range, and the rest of the range; a row whose value
+/// lies elsewhere comes alone.
 pub(crate) fn rows_of(
     leaf: &[u8],
     range: &ScanRange,
@@ -370,7 +370,7 @@ pub(crate) fn rows_of(
     (found, rest)
 }
 
-/// What is left of a range behind the leaf, or behind the row `cut`.
+/// The rest of a range behind the leaf, or behind the row `cut`.
 fn rest_of(
     range: &ScanRange,
     node: &NodeView<'_>,
@@ -408,7 +408,7 @@ fn read_part<'a>(
     }
 }
 
-/// What an entry of the catalog says of appends: nothing where there are none.
+/// The scheme of appends in an entry of the catalog: empty where there is none.
 fn encode_scheme(scheme: AppendScheme) -> Vec<u8> {
     match scheme {
         AppendScheme::None => Vec::new(),

@@ -1,10 +1,10 @@
-//! In-place appends of the classic engine: what changed in a frame, and how a page is written.
+//! In-place appends of the classic engine: the changes of a frame, and how a page is written.
 //!
 //! "In-Place Appends for Real: DBMS Overwrites on Flash without Erase", section 3: the buffer notes
-//! the changed bytes of a page while they fit what is left of its N x M; a page with more of them is
+//! the changed bytes of a page while they fit the rest of its N x M; a page with more changes is
 //! flagged and written out of place.
 //!
-//! Owns that note and the choice. The records' form and place are the space floor's.
+//! Owns the noted changes and the choice. The records' form and place are the space floor's.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) const REGION_TABLES: RegionId = RegionId(1);
 /// Region of tables whose pages take none, beside others that do.
 pub(super) const REGION_WHOLE: RegionId = RegionId(2);
 
-/// What differs between a frame and the version on flash that it was read from or written to.
+/// Differences between a frame and the version on flash that it was read from or written to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// The version; none when the page has to be written as a whole: there is none, or too much
@@ -43,9 +43,9 @@ pub(crate) struct Changes {
     is_flagged: bool,
 }
 
-/// Learns how many slots a table's pages are worth ([`AppendScheme::Auto`]), and whether it appends: from the
-/// share of its writes whose changes fit one record. Rows that are added do not count: the page that takes them
-/// fills, and nothing changes it any more.
+/// Learns how many slots a table's pages are worth ([`AppendScheme::Auto`]), and whether it
+/// appends: from the share of its writes whose changes fit one record. Rows that are added do not
+/// count: the page that takes them fills, and nothing changes it any more.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Learned {
     /// Share of the latest writes that were small.
@@ -233,7 +233,7 @@ impl Placing {
     }
 }
 
-/// What is written of a page.
+/// The part of a page that is written.
 pub(crate) struct Content<'a> {
     pub(crate) image: &'a [u8],
     /// Bytes at its front that have to be written.
@@ -261,7 +261,7 @@ impl Engine {
         self.room.pages[usize::from(self.records_of(tree)).min(self.room.pages.len() - 1)]
     }
 
-    /// Bytes that a node of the tree has at least, whatever is learned.
+    /// Fewest bytes of a node of the tree, for any scheme that is learned.
     pub(super) fn node_size_min(&self, tree: u32) -> usize {
         self.room.node(self.scheme_of(tree))
     }
@@ -317,7 +317,8 @@ impl Engine {
         }
     }
 
-    /// Gives an image from flash the size of its tree's nodes: what it has behind them is erased.
+    /// Gives an image from flash the size of its tree's nodes: bytes behind that size become
+    /// erased.
     pub(super) fn fitted(&self, mut image: Vec<u8>) -> Vec<u8> {
         let node = NodeView::trusted(&image);
         let size = self.node_size(node.tree()).max(node.used_bytes());

@@ -11,7 +11,7 @@ use super::engine::{CHUNKS, Engine};
 use super::machine::Machine;
 use super::value::Long;
 
-/// What a check saw.
+/// Findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Nodes of all trees.
@@ -24,7 +24,7 @@ pub struct CheckReport {
     pub faults: Vec<String>,
 }
 
-/// A node to be visited, and what its parent says of it.
+/// A node to be visited, with its level and bounds by its parent.
 struct Visit {
     page: LogicalPage,
     tree: u32,
@@ -33,7 +33,7 @@ struct Visit {
     high: Option<Vec<u8>>,
 }
 
-/// What a check has met.
+/// Items that a check has met so far.
 #[derive(Default)]
 struct Met {
     pages: BTreeSet<LogicalPage>,
@@ -45,7 +45,7 @@ struct Met {
 }
 
 impl<D: Nand> Machine<D> {
-    /// Checks every node, every long value and every page. Nobody else may be at work.
+    /// Checks every node, every long value and every page. No other operation may be at work.
     ///
     /// # Errors
     ///

@@ -71,11 +71,11 @@ pub(super) struct Checkpoint {
     head: LogPosition,
     /// Pages still to be looked at.
     queue: Vec<LogicalPage>,
-    /// The last of them that was found to be old.
+    /// The last page of the queue that was found to be old.
     awaited: Option<LogicalPage>,
 }
 
-/// What the mapping checkpoint carries for restart.
+/// Data for restart that the mapping checkpoint carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Master {
     /// Where redo and undo begin to read.
@@ -176,11 +176,11 @@ impl Engine {
         self.checkpoint.wanted.is_some() || self.checkpoint.phase != Phase::Idle
     }
 
-    /// Whether a checkpoint should begin or has something to go on with.
+    /// Whether a checkpoint should begin or can go on.
     pub(super) fn must_checkpoint(&self) -> bool {
         match self.checkpoint.phase {
             Phase::Idle => self.due_checkpoint().is_some(),
-            // With all of them under way, the next look is worth it when one of them is done.
+            // With all pages under way, the next look is worth its price when one of them is done.
             Phase::Writing { .. } => {
                 let awaited = self.checkpoint.awaited;
                 !self.checkpoint.queue.is_empty()
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// How far a checkpoint that is due goes; none when none is.
+    /// How far a due checkpoint goes; none when none is due.
     fn due_checkpoint(&self) -> Option<Reach> {
         if self.checkpoint.wanted.is_some() {
             return self.checkpoint.wanted;
@@ -292,7 +292,8 @@ impl Engine {
         self.checkpoint.phase = Phase::Logged { begin, end, head };
     }
 
-    /// What the mapping checkpoint is to carry, and the first log page that is needed after it.
+    /// The data that the mapping checkpoint is to carry, and the first log page that is needed
+    /// after it.
     pub(super) fn save_job(&mut self) -> Option<(Vec<u8>, u64)> {
         let Phase::Logged { begin, end, head } = self.checkpoint.phase else { return None };
         if end > self.durable() {

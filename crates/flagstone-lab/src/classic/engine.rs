@@ -1,4 +1,4 @@
-//! State of the engine, transactions, and what it tells its driver.
+//! State of the engine, its transactions, and its answers to the driver.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -43,13 +43,13 @@ const CLR_LSNS: usize = 3;
 /// A flush takes about one of so many parts of the log at most.
 const FLUSH_SHARE: u64 = 32;
 
-/// Pages of the log for changes of shape while undoing, beside those for what undoing puts back.
+/// Pages of the log for changes of shape while undoing, beside the pages for undoing itself.
 const RESHAPES_RESERVE: u64 = 4;
 
 /// Bytes in a checkpoint record for each dirty page or running transaction, at most.
 const CHECKPOINT_ENTRY: usize = 12;
 
-/// What the engine knows of the space floor.
+/// The engine's knowledge of the space floor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct View {
     pub(super) log_used: u64,
@@ -88,7 +88,7 @@ pub(super) struct Transaction {
     pub(super) first: Lsn,
     /// Last record.
     pub(super) last: Lsn,
-    /// What is to be undone, oldest first.
+    /// Changes to be undone, oldest first.
     pub(super) undo: Vec<Undo>,
     /// Whether it is being rolled back to its beginning.
     pub(super) is_ending: bool,
@@ -96,16 +96,16 @@ pub(super) struct Transaction {
     pub(super) filling: Option<super::value::Filling>,
 }
 
-/// What is owed to the transactions that run (A7).
+/// Resources owed to running transactions (A7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Debts {
-    /// Memory of what is to be undone.
+    /// Memory of the changes to be undone.
     memory: usize,
     /// Bytes of log that undoing takes.
     log: usize,
     /// Bytes by which undoing makes leaves grow.
     growth: usize,
-    /// Pages given up while something was owed: undoing may need as many.
+    /// Pages given up while transactions could be undone: undoing may need as many.
     pages: usize,
 }
 
@@ -134,7 +134,7 @@ pub struct Engine {
     pub(super) trees: BTreeMap<u32, LogicalPage>,
     /// Scheme of each tree whose pages take appends.
     pub(super) schemes: BTreeMap<u32, AppendScheme>,
-    /// What those with an automatic one have shown.
+    /// Observations of trees with an automatic scheme.
     pub(super) learned: BTreeMap<u32, Learned>,
     pub(super) names: BTreeMap<u32, String>,
     pub(super) transactions: BTreeMap<Xid, Transaction>,
@@ -162,13 +162,13 @@ pub struct Engine {
     /// Pages given up, with the record that did it.
     pub(super) freed: VecDeque<(Lsn, LogicalPage)>,
     pub(super) checkpoint: Checkpoint,
-    /// Somebody waits for a frame.
+    /// An operation waits for a frame.
     is_crowded: bool,
     pub(super) view: View,
     pub(super) counts: Counts,
     undo_peak: usize,
     is_poisoned: bool,
-    /// What happens to pages, where a trace is recorded.
+    /// Events of pages, where a trace is recorded.
     pub(super) events: Option<Vec<crate::ipl::Event>>,
 }
 
@@ -290,7 +290,7 @@ impl Engine {
         self.rollbacks.push_back(xid);
     }
 
-    /// Drops what is kept of a transaction that has ended, and its locks.
+    /// Drops the state of a transaction that has ended, and its locks.
     pub(super) fn forget(&mut self, xid: Xid) {
         if let Some(transaction) = self.transactions.remove(&xid) {
             transaction.undo.iter().for_each(|undo| self.debts.pay(undo));
@@ -345,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// What is to be undone next of a transaction.
+    /// The change of a transaction to be undone next.
     pub(super) fn top_undo(&self, xid: Xid) -> Option<&Undo> {
         self.transactions.get(&xid)?.undo.last()
     }
@@ -384,7 +384,7 @@ impl Engine {
         self.end(victim);
     }
 
-    /// Locks what holds the entry of `key`: the entry itself, or its page.
+    /// Locks the entry of `key` or its page, by the granule of locks.
     pub(super) fn lock_entry(&mut self, xid: Xid, tree: u32, key: &[u8], mode: Mode) -> Step<()> {
         if key.len() > self.key_size_max() {
             let size_max = self.key_size_max();
@@ -471,7 +471,7 @@ impl Engine {
         self.last_commit
     }
 
-    /// Whether somebody waits for log records that are not being written yet.
+    /// Whether a client waits for log records that are not being written yet.
     #[must_use]
     pub fn is_flush_wanted(&self) -> bool {
         !self.is_poisoned
@@ -558,7 +558,7 @@ impl Engine {
         self.log.pending_bytes() as u64 >= self.flush_pages_max() * self.view.log_page_size as u64
     }
 
-    /// Whether the log has room for `size` bytes beside what is owed (A7).
+    /// Whether the log has room for `size` bytes beside the bytes owed (A7).
     pub(super) fn admit_log(&mut self, size: usize) -> Step<()> {
         if self.is_tail_long() {
             return Err(Stop::Wait(Wait::Durable(self.log.appended())));
@@ -610,7 +610,7 @@ impl Engine {
         Stop::Miss(Fetch::Page(page, self.reads.begin(page)))
     }
 
-    /// Makes room for `count` frames beside those that are being read.
+    /// Makes room for `count` frames beside the frames being read.
     pub(super) fn make_room(&mut self, count: usize) -> Step<()> {
         let wanted = (self.reads.page_count() + count) * self.pool.frame_size();
         if self.pool.shrink(self.frames_limit().saturating_sub(wanted)) {
@@ -621,7 +621,7 @@ impl Engine {
         Err(Stop::Wait(Wait::Memory))
     }
 
-    /// Memory that frames may take: what undo and the log's tail leave of the budget.
+    /// Memory that frames may take: the budget less undo information and the log's tail.
     fn frames_limit(&self) -> usize {
         let others = self.debts.memory + self.log.pending_bytes();
         let rest = self.config.options.memory.saturating_sub(others);
@@ -632,7 +632,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Corrupt` when the page is not what its address says.
+    /// `Corrupt` when the page does not match its address.
     pub fn fill(&mut self, fetched: Fetched) -> Result<(), EngineError> {
         let Fetch::Page(page, number) = fetched.fetch else { return Ok(()) };
         if self.reads.end(page, number) {
@@ -672,9 +672,10 @@ impl Engine {
         self.reads.mark_stale(page);
     }
 
-    /// The page that should be written now: of the pool's oldest, when it is nearly full. These are
-    /// left until half of them are dirty, unless somebody waits: written together, they use every
-    /// die. A page whose log is not durable yet comes after the others (A1).
+    /// The page that should be written now: one of the pool's oldest, when the pool is nearly full.
+    /// The oldest pages are left until half of them are dirty, unless an operation waits: written
+    /// together, they use every die. A page whose log is not durable yet comes after the others
+    /// (A1).
     pub(super) fn crowding_page(&self) -> Option<LogicalPage> {
         let (limit, size) = (self.frames_limit(), self.pool.frame_size());
         let ahead = (limit / size / CLEAN_SHARE).clamp(CLEAN_MIN, CLEAN_MAX);
@@ -709,12 +710,12 @@ impl Engine {
         &self.unused
     }
 
-    /// Gives back what a change of shape took that did not come about.
+    /// Gives back the page numbers that a failed change of shape took.
     pub(super) fn restore_unused(&mut self, pages: Vec<LogicalPage>) {
         self.unused = pages;
     }
 
-    /// Whether `count` page numbers are at hand, beside those that undoing may need (A7).
+    /// Whether `count` page numbers are at hand, beside the numbers that undoing may need (A7).
     pub(super) fn admit_pages(&self, count: usize) -> Step<()> {
         const RESERVE: usize = 4;
         let growth = 2 * self.debts.growth.div_ceil(self.page_size.max(1));
@@ -725,8 +726,8 @@ impl Engine {
         }
     }
 
-    /// Whether undoing all that runs, a change undone by `newest` too, finds room in the leaf `image`
-    /// that it is made in (A7).
+    /// Whether undoing all running transactions, and a change undone by `newest`, finds room in the
+    /// leaf `image` (A7).
     pub(super) fn leaves_owed_room(
         &self,
         xid: Xid,
@@ -750,7 +751,7 @@ impl Engine {
                 newest.into_iter().chain(older.map(|undo| (undo.key.as_slice(), &undo.edit)));
             add_largest(&node, edits, &mut sizes);
         }
-        // What this leaf owes is less than what all leaves do: most are not worth to be built anew.
+        // An upper bound first: it spares building most leaves anew.
         let grows = |(key, size): (&Vec<u8>, &usize)| match node.search(key) {
             Ok(at) => size.saturating_sub(node.value(at).map_or(0, |cell| cell.bytes().len())),
             Err(_) => key.len() + size,
@@ -780,7 +781,7 @@ impl Engine {
     }
 }
 
-/// What the driver asks.
+/// Questions of the driver.
 impl Engine {
     /// Transactions that may call their operation again, each named once.
     pub fn take_woken(&mut self) -> Vec<Xid> {
@@ -812,7 +813,7 @@ impl Engine {
         table.id()
     }
 
-    /// What was counted so far.
+    /// Counters so far.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
         let counts = &self.counts;

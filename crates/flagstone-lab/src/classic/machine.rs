@@ -1,7 +1,7 @@
 //! The engine on a device: reads, flushes, page writes, and operations run to their end.
 //!
 //! Owns the two latches (space before engine, never held across a call from outside) and the order
-//! of device operations. Adds no rule of its own but A1's: a page is written once its LSN is durable.
+//! of device operations. Adds one rule of its own, A1: a page is written once its LSN is durable.
 
 use flagstone::{Durability, EngineError, Fetch, Fetched, RecoveryReport, Step, Stop, Wait, Xid};
 use flagstone_engine::log::LogGeometry;
@@ -25,7 +25,7 @@ const WORK_AFTER_COMMIT: u32 = 4;
 /// Fruitless rounds after which a wait is given up.
 const IDLE_COUNT_MAX: u32 = 1_000;
 
-/// What a device asks of the machine.
+/// Demands of a device on the machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceNeeds {
     /// A flush is durable only after a sync.
@@ -47,7 +47,7 @@ pub struct Machine<D: Nand> {
     pub(super) restarted: Restarted,
 }
 
-/// What restart did to pages and transactions.
+/// Effects of restart on pages and transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restarted {
     /// Changes repeated.
@@ -77,7 +77,7 @@ pub enum Work {
     Written(LogicalPage),
     /// A checkpoint is saved.
     Saved,
-    /// Something that needs no I/O is done.
+    /// A piece of work without I/O is done.
     Nothing,
 }
 
@@ -109,13 +109,13 @@ impl<D: Nand> Machine<D> {
         self.space.lock()
     }
 
-    /// What restart read, wrote and found.
+    /// Reads, writes and findings of restart.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
         self.recovery
     }
 
-    /// What restart repeated and undid.
+    /// Changes that restart repeated and undid.
     #[must_use]
     pub fn restarted(&self) -> Restarted {
         self.restarted
@@ -131,7 +131,7 @@ impl<D: Nand> Machine<D> {
     ///
     /// # Errors
     ///
-    /// Those of the space floor; the engine has been told that nothing comes.
+    /// Errors of the space floor; the engine has been told that nothing comes.
     pub fn read(&self, fetch: Fetch) -> Result<Fetched, EngineError> {
         let Fetch::Page(page, _) = fetch else {
             return Ok(Fetched::absent(fetch));
@@ -151,7 +151,7 @@ impl<D: Nand> Machine<D> {
         }
     }
 
-    /// Cuts what is pending in the log into a flush and programs it; none when nothing is pending
+    /// Cuts the log's pending records into a flush and programs it; none when no record is pending
     /// or a flush is in flight.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl<D: Nand> Machine<D> {
     /// A flush is durable: commits up to it are acknowledged.
     pub fn flush_end(&self, flush: Flush) {
         let mut space = self.space();
-        // Dies work side by side: whoever drives the device by its times has waited already.
+        // Dies work side by side: a driver that follows the device's times has waited already.
         if space.device().geometry().die_count > 1 {
             space.device_mut().advance_to(flush.end_ns);
         }
@@ -233,7 +233,7 @@ impl<D: Nand> Machine<D> {
         if let Some(work) = self.go_on_with_checkpoint()? {
             return Ok(Some(work));
         }
-        // What is left waits for the log.
+        // The remaining pages wait for the log.
         let durable = self.engine().durable();
         if self.engine().is_flush_wanted() {
             Err(Stop::Wait(Wait::Durable(durable)))
@@ -252,8 +252,8 @@ impl<D: Nand> Machine<D> {
         }
     }
 
-    /// Writes a page, by an append if it takes one, if its last record is durable (A1); asks for a flush
-    /// if not.
+    /// Writes a page, by an append if it takes one, if its last record is durable (A1); asks for a
+    /// flush if not.
     fn write(&self, page: LogicalPage) -> Result<Option<Work>, EngineError> {
         let mut space = self.space();
         let mut engine = self.engine();
@@ -351,7 +351,8 @@ impl<D: Nand> Machine<D> {
             self.engine().checkpoint_failed();
             return self.fail(error.into());
         }
-        // As in the engine that this one is compared with: what the space floor noticed on the way.
+        // Work that the space floor noticed on the way, as in the engine that this one is compared
+        // with.
         while let Ok(true) = space.background(&mut NoOwner) {}
         self.observe(&space);
         Ok(())
@@ -386,7 +387,7 @@ impl<D: Nand> Machine<D> {
     pub(super) fn observe(&self, space: &Space<D>) {
         self.engine().observe(View {
             log_used: space.log_used_pages(),
-            // A space whose records did not read does not know its options any more.
+            // A space with unreadable records has lost its options.
             log_budget: space.log_budget_pages().max(self.log_pages),
             log_block_pages: space.log_block_pages(),
             log_page_size: self.shape.slot_size() * usize::from(self.shape.slots_per_page()),
@@ -414,7 +415,7 @@ impl<D: Nand> Machine<D> {
     ///
     /// # Errors
     ///
-    /// Those of the operation; `Full` when no wait makes room.
+    /// Errors of the operation; `Full` when no wait makes room.
     pub fn attempt<T>(
         &self,
         mut operation: impl FnMut(&mut Engine) -> Step<T>,
@@ -438,16 +439,16 @@ impl<D: Nand> Machine<D> {
         Err(EngineError::Full)
     }
 
-    /// As [`Machine::attempt`], where nobody else holds locks.
+    /// As [`Machine::attempt`], where no other transaction holds locks.
     ///
     /// # Errors
     ///
-    /// As [`Machine::attempt`]; `Deadlock` when somebody does.
+    /// As [`Machine::attempt`]; `Deadlock` when another one does.
     pub fn run<T>(&self, operation: impl FnMut(&mut Engine) -> Step<T>) -> Result<T, EngineError> {
         self.attempt(operation)?.ok_or(EngineError::Deadlock)
     }
 
-    /// Sees to what an operation stopped for; false when there was nothing to do.
+    /// Sees to the cause of an operation's stop; false when there was nothing to do.
     fn resolve(&self, stop: Stop) -> Result<bool, EngineError> {
         match stop {
             Stop::Miss(fetch) => {
@@ -478,7 +479,7 @@ impl<D: Nand> Machine<D> {
         Ok(true)
     }
 
-    /// Asks for what ends a wait.
+    /// Asks for the event that ends a wait.
     pub fn want(&self, wait: Wait) {
         match wait {
             Wait::Log => self.engine().want_log_room(),
@@ -511,7 +512,7 @@ impl<D: Nand> Machine<D> {
         Ok(worked || flushed)
     }
 
-    /// Flushes what is pending.
+    /// Flushes the log's pending records.
     ///
     /// # Errors
     ///
@@ -533,7 +534,7 @@ impl<D: Nand> Machine<D> {
         if durability != Durability::Deferred && !is_early {
             self.wait_durable(lsn)?;
         }
-        // The commit stands, whatever becomes of the work that is left.
+        // The commit stands, even if the remaining work fails.
         let _ = self.work_some();
         Ok(())
     }
@@ -548,7 +549,7 @@ impl<D: Nand> Machine<D> {
         Ok(())
     }
 
-    /// Writes every dirty page, those of running transactions too, and does what work there is.
+    /// Writes every dirty page, even of running transactions, and does all waiting work.
     ///
     /// # Errors
     ///

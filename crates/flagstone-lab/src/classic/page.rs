@@ -9,7 +9,7 @@ use flagstone_space::LogicalPage;
 
 use super::record::{Edit, OwnCell, Part};
 
-/// What an edit makes of a leaf.
+/// Result of an edit of a leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edited {
     /// These bytes of the image change.
@@ -23,7 +23,7 @@ pub(crate) enum Edited {
 pub(crate) enum NoEdit {
     /// The leaf has to be split first.
     TooFull,
-    /// The leaf does not hold what the edit changes.
+    /// The leaf lacks the content that the edit changes.
     Mismatch,
 }
 
@@ -210,8 +210,8 @@ pub(crate) fn with_children(
     Some(built.ok()?.into_iter().map(|node| (node.low_key, node.image)).collect())
 }
 
-/// Repeats one page's part of a change of shape; `image` is what the page holds. None when the
-/// page does not hold what the part changes.
+/// Repeats one page's part of a change of shape; `image` is the page's content. None when the page
+/// lacks the content that the part changes.
 pub(crate) fn reshape(image: &[u8], part: &Part, page_size: usize) -> Option<Vec<u8>> {
     match part {
         Part::Image { image, .. } => {

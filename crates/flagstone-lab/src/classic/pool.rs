@@ -1,6 +1,7 @@
 //! The buffer pool: images of whole pages, least recently used out first.
 //!
-//! Owns the frames, their order, what makes a frame dirty, and what of it flash lacks. Never does I/O.
+//! Owns the frames, their order, the reason why a frame is dirty, and its changes that flash lacks.
+//! Never does I/O.
 //!
 //! - **P1** A dirty frame is never dropped for room: it is written first (steal).
 //! - **P2** `rec_lsn` is the first record whose effect flash lacks; a frame that changes while it
@@ -22,7 +23,7 @@ pub(crate) struct Frame {
     pub(crate) lsn: Lsn,
     /// First record that flash lacks; none for a clean frame.
     pub(crate) rec_lsn: Option<Lsn>,
-    /// The version on flash, and what differs from it.
+    /// The version on flash, and the differences from it.
     pub(crate) changes: Changes,
     write: Write,
     page: LogicalPage,
@@ -61,7 +62,7 @@ pub(crate) struct Pool {
 }
 
 impl Frame {
-    /// Whether an image of it is on its way to flash.
+    /// Whether an image of the frame is on its way to flash.
     pub(crate) fn is_writing(&self) -> bool {
         self.write != Write::None
     }
@@ -99,7 +100,7 @@ impl Pool {
         self.bytes_peak
     }
 
-    /// Frames that flash lacks something of.
+    /// Frames with changes that flash lacks.
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count
     }
@@ -174,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// The image goes to flash: a later change is told from those it holds (P2).
+    /// The image goes to flash: later changes are told apart from the changes in it (P2).
     pub(crate) fn write_begun(&mut self, page: LogicalPage) {
         self.set_write(page, Write::Current);
     }
@@ -194,13 +195,13 @@ impl Pool {
         }
     }
 
-    /// What the frame's write was before.
+    /// Sets the state of the frame's write; gives the state before.
     fn set_write(&mut self, page: LogicalPage, write: Write) -> Write {
         let Some(index) = self.index.get(&page) else { return Write::None };
         std::mem::replace(&mut self.frames[*index as usize].write, write)
     }
 
-    /// Drops a frame, whatever it holds.
+    /// Drops a frame, dirty or not.
     pub(crate) fn remove(&mut self, page: LogicalPage) {
         let Some(index) = self.index.remove(&page) else { return };
         self.unlink(index);

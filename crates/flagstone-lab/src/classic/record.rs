@@ -1,4 +1,4 @@
-//! Log records: what restart repeats and undoes.
+//! Log records: the changes that restart repeats and undoes.
 //!
 //! ```text
 //! 1 Update      xid | previous | tree | page | key | change         redo and undo
@@ -37,7 +37,7 @@ impl OwnCell {
     }
 }
 
-/// What happens to one entry, with all that undoes it.
+/// A change of one entry, with all data that undoing needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Insert(OwnCell),
@@ -46,7 +46,7 @@ pub(crate) enum Change {
         old: OwnCell,
         new: OwnCell,
     },
-    /// Bytes from `offset` on give way to others: only what differs is logged.
+    /// Bytes from `offset` on give way to others: only the differing bytes are logged.
     Splice {
         offset: usize,
         old: Vec<u8>,
@@ -54,7 +54,7 @@ pub(crate) enum Change {
     },
 }
 
-/// What happens to one entry: redo only.
+/// A change of one entry: redo only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     Insert(OwnCell),

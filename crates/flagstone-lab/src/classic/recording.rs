@@ -1,6 +1,6 @@
 //! Page traces taken from the engine while it runs ([`crate::ipl::Trace`]).
 //!
-//! Owns which records, reads and writes become events. Where nothing is recorded it does nothing.
+//! Owns which records, reads and writes become events. Does nothing where no trace is recorded.
 
 use flagstone::Xid;
 use flagstone_space::{LogicalPage, Lsn, PageInfo};
@@ -64,7 +64,7 @@ impl Engine {
     }
 }
 
-/// Bytes of what repeats a change, without the links of a log.
+/// Bytes of the redo part of a change, without the links of a log.
 fn redo_size(record: &Record, place: &Place, edit: Edit) -> u32 {
     let xid = record.chain().map(|(xid, _)| xid).unwrap_or_default();
     let (previous, undo_next) = (Lsn::ZERO, Lsn::ZERO);

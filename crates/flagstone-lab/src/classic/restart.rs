@@ -7,9 +7,10 @@
 //! 3 undo                  losers, largest LSN first, a compensation each
 //! ```
 //!
-//! What may have been in flight at the cut is programmed again before a page or a compensation
-//! relies on it (rule D11). A cut at any moment leaves a log from which the same passes end in the
-//! same state: redo skips what a page holds, compensations say where undo goes on.
+//! Log pages that may have been in flight at the cut are programmed again before a page or a
+//! compensation relies on them (rule D11). A cut at any moment leaves a log from which the same
+//! passes end in the same state: redo skips changes that a page holds, compensations say where undo
+//! goes on.
 
 use std::collections::BTreeMap;
 
@@ -214,7 +215,7 @@ impl Restart {
         };
         let first = if self.mount.full_scan { 0 } else { start.page };
         let first = first.max(self.mount.log_pages.start);
-        // The second pass takes the copies of the tail too: it may not read any more itself.
+        // The second pass takes the copies of the tail, too: the tail itself may not read any more.
         let last = self.mount.log_pages.end.max(space.log_range().end);
         let mut bytes = Vec::new();
         for page in space.log_numbers(first..last) {
@@ -315,7 +316,7 @@ impl Restart {
         Ok(machine)
     }
 
-    /// Second pass: repeats history, and learns what the losers did.
+    /// Second pass: repeats history, and learns the losers' changes.
     fn redo<D: Nand>(&mut self, machine: &Machine<D>, last: Lsn) -> Result<(), OpenError> {
         let mut scan = self.scan(Pass::Redo);
         let mut space = machine.space();
@@ -338,7 +339,7 @@ impl Restart {
         Ok(())
     }
 
-    /// Keeps a loser's chain: what is left to undo of it.
+    /// Keeps a loser's chain: its changes still to be undone.
     fn note_loser(&self, engine: &mut Engine, lsn: Lsn, record: &Record) -> Result<(), OpenError> {
         let Some((xid, previous)) = record.chain() else { return Ok(()) };
         if !self.losers.contains_key(&xid) {
@@ -483,14 +484,16 @@ impl Restart {
             let Some((lsn, mut image)) = found else { return Ok(false) };
             self.done.pages_read += 1;
             NodeView::parse(&image).map_err(|_| corrupt(page, "node does not parse"))?;
-            // Which tables take appends is not known yet: whatever fitted finds its room.
+            // Which tables take appends is not known yet: at full size every entry that fitted
+            // finds its room.
             image.resize(engine.page_size, 0xFF);
             engine.pool.fill(page, lsn, image);
         }
         Ok(engine.pool.peek(page).is_some_and(|frame| frame.lsn < lsn))
     }
 
-    /// Makes room for a frame; what redo has changed is written if need be: it is durable.
+    /// Makes room for a frame; pages that redo has changed are written if need be: their log is
+    /// durable.
     fn make_room<D: Nand>(
         &mut self,
         engine: &mut Engine,
@@ -517,7 +520,7 @@ impl Restart {
                 continue;
             }
             machine.run(|engine| engine.roll_back(xid))?;
-            // The next restart would copy all of it.
+            // The next restart would copy all of the tail.
             if machine.engine().is_tail_long() {
                 machine.flush_now()?;
             }

@@ -85,9 +85,9 @@ fn change(machine: &Machine<SimNand>, xid: Xid, table: Table, draws: &mut Draws,
     }
 }
 
-/// Goal: whatever mix of commits, aborts, rollbacks to savepoints and restarts, the content is that
-/// of a map. Method: random changes on a chip with far less memory than data.
-/// How many changes were appended to their page on the way.
+/// Goal: after any mix of commits, aborts, rollbacks to savepoints and restarts, the content equals
+/// a map's. Method: random changes on a chip with far less memory than data; returns the number of
+/// changes that were appended to their page.
 fn agrees_with_a_map(chip: SimNand, config: &Config, seed: u64) -> u64 {
     let mut appends = 0;
     let mut machine = Machine::create(chip, config).unwrap();
@@ -164,7 +164,8 @@ fn pages_with_small_changes_appended_agree_with_a_map() {
     }
 }
 
-/// Goal: a table keeps the scheme that it was made with, whatever later sessions ask for.
+/// Goal: a table keeps the scheme that it was made with, even when later sessions ask for another
+/// one.
 #[test]
 fn a_table_keeps_its_scheme() {
     let profile = Profile::named("tiny-shared").unwrap().with_block_count(96).unwrap();

@@ -42,13 +42,13 @@ pub(crate) const DEPTH_MAX: usize = 24;
 /// Splits after which any entry fits.
 pub(crate) const SPLITS_MAX: usize = 8;
 
-/// Splits for the sake of what undoing may put back; then a change that fits is made.
+/// Splits that make room for undoing; after them a change that fits is made.
 const SPLITS_FOR_UNDO: usize = 4;
 
 /// Bytes of a record beside key and values, at most.
 const RECORD_OVERHEAD: usize = 48;
 
-/// A change of shape: what is logged of each page, and its image afterwards.
+/// A change of shape: the logged part of each page, and its image afterwards.
 type Shape = Vec<(Part, Vec<u8>)>;
 
 pub(crate) fn corrupt(page: LogicalPage, check: &'static str) -> Stop {
@@ -216,7 +216,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What splitting the leaf at the end of `path` changes.
+    /// The change of shape that splits the leaf at the end of `path`.
     fn split_at(&mut self, tree: u32, key: &[u8], path: &[LogicalPage]) -> Step<Shape> {
         let no_leaf = Stop::Error(EngineError::NoTable);
         let (leaf, above) = path.split_last().ok_or(no_leaf)?;

@@ -50,7 +50,7 @@ impl Long {
         key
     }
 
-    /// What the keys of its chunks begin with.
+    /// Prefix of the keys of its chunks.
     pub(super) fn identity(&self) -> &[u8] {
         &self.identity
     }
@@ -177,7 +177,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a leaf says of a value in chunks.
+    /// A leaf's description of a value in chunks.
     pub(super) fn long_of(&self, page: LogicalPage, cell: &OwnCell) -> Result<Long, Stop> {
         Long::decode(&cell.bytes).ok_or_else(|| corrupt(page, "a descriptor does not decode"))
     }

@@ -8,7 +8,8 @@ use super::{CompareError, Comparison, Cost, Line};
 use crate::reproduce::figure::{Axis, Panel, Report, Series};
 use crate::reproduce::{self, Effort, ReproduceError};
 
-/// Policies in the charts, each with its name there: the default, one of each paper, whole pages and BFTL.
+/// Policies in the charts, each with its name there: the default, one of each paper, whole pages
+/// and BFTL.
 const CHARTED: [(&str, &str); 5] = [
     ("flagstone", "flagstone"),
     ("lazy-cost", "lazy-cost"),

@@ -1,4 +1,5 @@
-//! From the lazy-update paper's policy to the default, one option after the other: what each is worth.
+//! From the lazy-update paper's policy to the default, one option after the other, with the worth
+//! of each.
 
 use flagstone::{CommitBy, MergeTo, Options, OptionsError, RelocationFolding, SuperGroup, Victim};
 use serde::Serialize;
@@ -6,12 +7,12 @@ use serde::Serialize;
 use super::Policy;
 use crate::preset;
 
-/// What a change was worth.
+/// Worth of a change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Workload.
     pub workload: String,
-    /// What was changed.
+    /// The change.
     pub change: &'static str,
     /// Flash time of a request before it, in microseconds.
     pub before_us: f64,
@@ -61,7 +62,7 @@ pub(super) fn policies() -> Result<Vec<Policy>, OptionsError> {
     Ok(policies)
 }
 
-/// What each change was worth; `flash_us` of each policy, then of the default.
+/// Worth of each change; `flash_us` of each policy, then of the default.
 pub(super) fn steps(workload: &str, flash_us: &[f64], default_us: f64) -> Vec<Step> {
     let after = flash_us.iter().skip(1).copied().chain([default_us]);
     let pairs = STEPS.iter().zip(flash_us.iter().copied().zip(after));

@@ -1,8 +1,8 @@
 //! The classic engine under test, driven by one thread.
 //!
 //! A snapshot is a copy of all tables, read under shared locks: where a writer is in the way it
-//! counts as too old from the start, since nothing here may wait. Scripts count on locks on records:
-//! presets with locks on pages run with those.
+//! counts as too old from the start, since nothing here may wait. Scripts count on locks on
+//! records: presets with locks on pages run with record locks here.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use super::subject::{Pairs, Setup, Subject};
 use crate::classic::{Config, Locking, Machine, Mistake};
 use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 
-/// A classic engine, its tables, and what is open; `MISTAKE` is the place of a [`Mistake`] in
-/// [`Mistake::ALL`].
+/// A classic engine, its tables, open transactions and snapshots; `MISTAKE` is the place of a
+/// [`Mistake`] in [`Mistake::ALL`].
 #[derive(Debug)]
 pub struct Classic<D: Nand, const MISTAKE: usize = 0> {
     open: BTreeMap<SlotIndex, Open>,

@@ -14,7 +14,7 @@ use crate::model::{Contents, KeyRange, SlotIndex, TableIndex};
 /// Rows of a scan's piece.
 const ROWS_MAX: usize = 1_000;
 
-/// What a piece of a range is read with: all but the transaction.
+/// Arguments for reading a piece of a range: all but the transaction.
 #[derive(Debug)]
 pub(super) struct Piece<'a> {
     pub(super) table: Table,
@@ -69,7 +69,7 @@ pub(super) fn contents(
     Ok(Some(contents))
 }
 
-/// Open snapshots; those without a copy are too old.
+/// Open snapshots; a snapshot without a copy is too old.
 #[derive(Debug, Default)]
 pub(super) struct Copies(BTreeMap<SlotIndex, Option<Contents>>);
 

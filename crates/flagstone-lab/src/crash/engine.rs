@@ -1,7 +1,7 @@
 //! Flagstone under test: the shipped interface, driven by one thread.
 //!
-//! Owns open transactions and snapshots by slot. Uses [`Database`] as a program does, so that what
-//! is explored is what ships; only merging on demand goes through its runtime.
+//! Owns open transactions and snapshots by slot. Uses [`Database`] as a program does, so that the
+//! shipped code is explored; only merging on demand goes through its runtime.
 //!
 //! - **T1** Dropping it is a power loss: nothing is flushed.
 
@@ -19,7 +19,7 @@ use super::script::{Direction, KEY_COUNT, KeyIndex, TABLE_COUNT, key_bytes};
 use super::subject::{Pairs, Setup, Subject};
 use crate::model::{Access, Contents, KeyRange, SlotIndex, TableIndex};
 
-/// A database, its tables, and what is open.
+/// A database, its tables, open transactions and snapshots.
 #[derive(Debug)]
 pub struct Flagstone<D: Nand> {
     open: BTreeMap<SlotIndex, Open<D>>,
@@ -34,7 +34,7 @@ struct Open<D: Nand> {
     savepoints: Vec<Savepoint>,
 }
 
-/// What became of a step that must not wait.
+/// Outcome of a step that must not wait.
 enum Probe<T> {
     Done(T),
     Locked,

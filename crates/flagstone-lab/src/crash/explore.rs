@@ -1,7 +1,7 @@
 //! The exhaustive explorer: every operation, every ending, as deep as asked.
 //!
-//! Owns the walk over crash states and the tally. Never samples: what it leaves out, it was told to, but
-//! for the endings of a second operation in flight, which take turns.
+//! Owns the walk over crash states and the tally. Never samples: it leaves out only states that its
+//! limits exclude, and endings of a second operation in flight, which take turns.
 //!
 //! ```text
 //! clean run ── capture of operation n ──┬─ ending 1 ── recovery ── captures ── …   (depth 2)
@@ -10,13 +10,15 @@
 //! ```
 //!
 //! - **E1** One run of the script gives a capture of every operation; each (capture, ending) pair
-//!   is one crash state. Where operations on other dies may overtake it, there is one more beside all
-//!   of them, and one for each number of them with the last one cut too, by its endings in turn.
+//!   is one crash state. Where operations on other dies may overtake it, there is one more state
+//!   beside all of these operations, and one for each number of them with the last one cut, too, by
+//!   its endings in turn.
 //! - **E2** A recovery is: open, compare the content with the model, check the structure, write and
-//!   commit, lose power between two operations, merge everything and collect, close, open again, compare again.
-//!   A database that is full may refuse the write, which is counted; it must answer all the rest.
+//!   commit, lose power between two operations, merge everything and collect, close, open again,
+//!   compare again. A database that is full may refuse the write, which is counted; it must answer
+//!   all the rest.
 //! - **E3** At depth 2 every operation of that recovery is cut with every ending in its turn, and
-//!   what was found once must be found again.
+//!   contents found once must be found again.
 //! - **E4** States are independent: threads change the order of failures, never the set.
 
 use std::fmt;
@@ -45,11 +47,11 @@ use crate::parallel::each;
 pub struct Cut {
     /// Number of the operation.
     pub operation: u64,
-    /// Number of the last one that overtook it on another die; its own, where none did.
+    /// Number of the last operation that overtook it on another die; its own, where none did.
     pub until: u64,
     /// How it ends.
     pub ending: Ending,
-    /// How that last one ends; those between are complete.
+    /// How that last operation ends; the ones between are complete.
     pub until_ending: Ending,
 }
 
@@ -73,12 +75,12 @@ impl CutPath {
     }
 
     /// Reads the forms of [`fmt::Display`]: `--cut` and `--ending`, each a list with commas. Of
-    /// `--cut 17+23`, operation 17 is under way while those up to 23 on other dies are complete; with
-    /// `--ending torn-1+torn-2`, both are.
+    /// `--cut 17+23`, operation 17 is under way while operations up to 23 on other dies are
+    /// complete; with `--ending torn-1+torn-2`, both are.
     ///
     /// # Errors
     ///
-    /// `BadCut` when they are no numbers or endings, or not equally many.
+    /// `BadCut` when they are not numbers and endings, as many of one as of the other.
     pub fn parse(cuts: &str, endings: &str) -> Result<Self, BadCut> {
         let operation = |text: &str| {
             let (operation, until) = text.split_once('+').unwrap_or((text, text));
@@ -195,11 +197,11 @@ impl BadCut {
 pub struct Failure {
     /// How to get there; empty for the run without a cut.
     pub path: CutPath,
-    /// What is wrong.
+    /// The violation.
     pub violation: Violation,
 }
 
-/// What an exploration found.
+/// Findings of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Device operations at which power was cut, at the first level.
@@ -210,11 +212,11 @@ pub struct Tally {
     pub probes_refused: u64,
     /// States in which the promise is broken.
     pub failure_count: u64,
-    /// Of these, states whose content is not what was committed.
+    /// Of these, states whose content differs from the committed one.
     pub lost_commits: u64,
     /// The first failures found, at most [`FAILURES_KEPT`].
     pub failures: Vec<Failure>,
-    /// What the run without cuts did.
+    /// Trace of the run without cuts.
     pub trace: Trace,
 }
 
@@ -230,7 +232,7 @@ impl Tally {
         }
     }
 
-    /// Adds what another exploration found.
+    /// Adds the findings of another exploration.
     pub fn add(&mut self, other: Self) {
         self.points += other.points;
         self.states += other.states;
@@ -247,7 +249,7 @@ impl Tally {
 pub struct Limits {
     /// Cuts on the way to a state: 2 cuts the recoveries too.
     pub depth: u32,
-    /// Seed of what endings draw.
+    /// Seed of the draws of endings.
     pub seed: u64,
     /// Threads that recover.
     pub threads: usize,
@@ -263,16 +265,16 @@ impl Default for Limits {
     }
 }
 
-/// What is done before and between the cuts.
+/// Device, model and script before and between the cuts.
 #[derive(Clone, Debug)]
 pub struct Scenario<C> {
     /// The device before the first operation.
     pub device: C,
-    /// What the device holds; `None` for a device on which the database is still to be created.
+    /// Contents of the device; `None` for a device on which the database is still to be created.
     pub model: Option<Model>,
     /// Options of the database.
     pub setup: Setup,
-    /// What is done to it.
+    /// Script to run on it.
     pub script: Script,
 }
 
@@ -281,7 +283,7 @@ impl<C: Crashable> Scenario<C> {
     ///
     /// # Errors
     ///
-    /// What went wrong on the way.
+    /// A violation on the way.
     pub fn in_use<S>(self, before: &Script) -> Result<Self, Violation>
     where
         S: Subject<RunnerRig<C>>,
@@ -333,7 +335,7 @@ struct State<'c, C> {
     ending: Ending,
     /// Asked for up to the last one that overtook it.
     beside: &'c [ModelCapture<C>],
-    /// How that one ends.
+    /// How the last operation ends.
     last: Ending,
 }
 
@@ -352,8 +354,9 @@ impl<'c, C: Crashable> State<'c, C> {
         (0..captures.len()).flat_map(|index| Self::of(captures, index)).collect()
     }
 
-    /// Those of the capture with this index: every ending alone; beside all that may overtake it; and
-    /// beside every number of them, the last with one of its endings in turn.
+    /// States of the capture with this index: every ending alone; every ending beside all
+    /// operations that may overtake it; and beside every number of these, the last with one of its
+    /// endings in turn.
     fn of(captures: &'c [ModelCapture<C>], index: usize) -> Vec<Self> {
         let (capture, later) = (&captures[index], &captures[index + 1..]);
         let state = |ending, beside, last| State { capture, ending, beside, last };
@@ -386,7 +389,7 @@ impl<'c, C: Crashable> State<'c, C> {
         self.capture.cut_beside(self.ending, self.beside, self.last, seed)
     }
 
-    /// What had been asked of the engine, and answered.
+    /// The requests to the engine so far, and its answers.
     fn mark(&self) -> &'c Arc<Model> {
         self.beside.last().map_or(&self.capture.mark, |last| &last.mark)
     }
@@ -429,7 +432,7 @@ where
 ///
 /// # Errors
 ///
-/// What the run without a cut breaks.
+/// A violation in the run without a cut.
 pub fn each_state<S, C>(
     scenario: &Scenario<C>,
     limits: &Limits,
@@ -517,7 +520,7 @@ impl Walk<'_> {
         total.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Recovers from one state, and from every state of that recovery if the depth asks for it.
+    /// Recovers from one state, and from every state of that recovery if the depth asks for them.
     fn state<S, C>(&self, state: State<'_, C>, above: &CutPath, level: u32, tally: &mut Tally)
     where
         S: Subject<RunnerRig<C>>,
@@ -563,16 +566,16 @@ impl Walk<'_> {
     }
 }
 
-/// What became of the change that a recovery makes (E2).
+/// Outcome of the change that a recovery makes (E2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     /// Its commit returned.
     Written,
-    /// There was no room for it.
+    /// There was no room for the change.
     Refused,
 }
 
-/// Opens after a cut and goes on working (E2). `probe` varies what is written.
+/// Opens after a cut and goes on working (E2). `probe` varies the written row.
 pub(super) fn recover<S, C>(
     rig: RunnerRig<C>,
     model: &Model,
@@ -631,12 +634,12 @@ where
     Ok(outcome)
 }
 
-/// A crash state chosen by number, whatever the run has: what fuzzers choose by.
+/// A crash state chosen by numbers that fit any run: the choice of fuzzers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Operation, modulo those there are.
+    /// Operation, modulo the number of operations.
     pub operation: u16,
-    /// Ending, modulo those it may have.
+    /// Ending, modulo the number of its possible endings.
     pub ending: u8,
 }
 

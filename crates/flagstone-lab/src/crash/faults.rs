@@ -1,7 +1,7 @@
 //! Campaigns with faults other than power cuts: bit errors, failing and swapped pages, full chips.
 //!
-//! Owns one function a campaign, named after its row of the scoreboard. Never decides what is
-//! right: the runner and the model do.
+//! Owns one function a campaign, named after its row of the scoreboard. Never decides which answers
+//! are right: the runner and the model do.
 //!
 //! | campaign | fault | promise |
 //! | --- | --- | --- |
@@ -33,7 +33,7 @@ use super::subject::{Setup, Subject};
 use crate::model::{Contents, Model, SlotIndex, TableIndex};
 use crate::parallel::each;
 
-/// What a campaign found.
+/// Findings of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Campaign {
     /// Row of the scoreboard.
@@ -42,14 +42,15 @@ pub struct Campaign {
     pub cases: u64,
     /// Faults that were answered with a typed error, where that is allowed.
     pub reported: u64,
-    /// Faults that no reader can tell from a power cut, and that took what a cut would have taken.
+    /// Faults that no reader can tell from a power cut, and that took no more than a cut would have
+    /// taken.
     pub unknowable: u64,
     /// Faults that broke the promise: which, and how.
     pub failures: Vec<(String, Violation)>,
 }
 
 impl Campaign {
-    /// The one case was no case: something went wrong without a fault.
+    /// The one case does not count: it failed without a fault.
     pub(super) fn failed(id: &'static str, violation: Violation) -> Self {
         let failures = vec![(String::from("without a fault"), violation)];
         Self { id, cases: 1, failures, ..Self::default() }
@@ -63,14 +64,14 @@ impl Campaign {
     }
 }
 
-/// A chip that was written, and what it must hold.
+/// A written chip, and the contents it must have.
 #[derive(Clone, Debug)]
 pub struct Base {
     /// The chip.
     pub chip: SimNand,
-    /// What it holds.
+    /// Its contents.
     pub model: Model,
-    /// What it held after each change, the newest last.
+    /// Its contents after each change, the newest last.
     pub history: Vec<Contents>,
 }
 
@@ -81,7 +82,7 @@ impl Base {
         space.log_place(report.log_suspect?)
     }
 
-    /// Says so when a content that is not the newest is an older one: commits were lost unnoticed.
+    /// Reports contents that equal an older state: commits were lost unnoticed.
     fn explain<S: Subject<ChipRig>>(&self, trial: &Trial, chip: SimNand) -> Option<Violation> {
         let found = guarded(|| {
             let opened = S::open(trial.rig(chip), &trial.setup);
@@ -114,7 +115,7 @@ pub struct Trial {
     pub seed: u64,
     /// Threads.
     pub threads: usize,
-    /// Every how many cases one is tried; 1 tries all.
+    /// Stride over the cases; 1 tries all.
     pub stride: usize,
 }
 
@@ -130,26 +131,27 @@ impl Trial {
         Rig::new(chip, Arc::new(Model::default()), Capturing::Off)
     }
 
-    /// A chip on which the script has run to its end and was closed, with what it must hold.
+    /// A chip on which the script has run to its end and was closed, with the contents it must
+    /// have.
     ///
     /// # Errors
     ///
-    /// What went wrong on the way.
+    /// A violation on the way.
     pub fn after_script<S: Subject<ChipRig>>(&self) -> Result<Base, Violation> {
         self.after_script_and::<S>(Op::Reopen)
     }
 
-    /// A chip on which the script has run to its end, as power that is lost then leaves it: its log has commits that no
+    /// A chip as a power cut leaves it after the script and a commit: its log has commits that no
     /// checkpoint covers.
     ///
     /// # Errors
     ///
-    /// What went wrong on the way.
+    /// A violation on the way.
     pub fn cut_after_script<S: Subject<ChipRig>>(&self) -> Result<Base, Violation> {
         self.after_script_and::<S>(Op::Commit(SlotIndex(0), Durability::Immediate))
     }
 
-    /// A chip on which the script has run to its end, and one step more, as it is then.
+    /// A chip as it stands after the script and one more step.
     fn after_script_and<S: Subject<ChipRig>>(&self, last: Op) -> Result<Base, Violation> {
         let rig = self.rig(self.chip.clone());
         let mut history = Vec::new();
@@ -173,11 +175,11 @@ impl Trial {
         Ok(Base { chip: rig.device(), model, history })
     }
 
-    /// The chip after one more restart that finds what it must, and one commit.
+    /// The chip after one more restart that finds the required contents, and one commit.
     ///
     /// # Errors
     ///
-    /// What went wrong on the way.
+    /// A violation on the way.
     pub fn reopened<S: Subject<ChipRig>>(&self, base: Base) -> Result<Base, Violation> {
         let rig = self.rig(base.chip);
         let model = guarded(|| {
@@ -212,7 +214,7 @@ impl Trial {
         campaign
     }
 
-    /// Opens a chip that was tampered with, reads all of it, writes, and opens it again.
+    /// Opens a chip that was tampered with, reads everything, writes, and opens the chip again.
     fn survey<S: Subject<ChipRig>>(&self, chip: SimNand, base: &Base, damage: Damage) -> Verdict {
         let rig = self.rig(chip.clone());
         let done = guarded(|| {
@@ -398,8 +400,8 @@ impl Change {
 /// D3: an image changed in `count` ways, after a clean close and where power went between two
 /// operations.
 ///
-/// One loss cannot be noticed: nothing refers to the last page of the log, so without it the log
-/// looks as a cut before its last programs leaves it. The campaign counts these cases apart.
+/// One loss goes unnoticed: no page refers to the last page of the log, so without it the log looks
+/// as a cut before its last programs leaves it. The campaign counts these cases apart.
 #[must_use]
 pub fn changed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaign {
     let mut whole = Campaign { id: "D3", ..Campaign::default() };
@@ -412,8 +414,8 @@ pub fn changed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaig
     whole
 }
 
-/// D3 after a clean close alone: for a subject whose log does not say which pages it needs, so that a
-/// page lost at the end of a block looks to it as one that a cut took.
+/// D3 after a clean close alone: for a subject whose log does not say which pages it needs, so that
+/// a page lost at the end of a block looks to the subject like one that a cut took.
 #[must_use]
 pub fn changed_closed_images<S: Subject<ChipRig>>(trial: &Trial, count: u64) -> Campaign {
     match trial.after_script::<S>() {
@@ -480,7 +482,7 @@ pub fn failing_operations<S: Subject<ChipRig>>(trial: &Trial) -> Campaign {
     trial.campaign("B4", &cases, name, case)
 }
 
-/// What a block may fail to do and say so.
+/// Failures that a block reports.
 pub const TOLD_FAULTS: [BlockFault; 2] = [BlockFault::ProgramFails, BlockFault::EraseFails];
 
 /// Every way in which a block may misbehave.
@@ -494,7 +496,7 @@ pub const BLOCK_FAULTS: [BlockFault; 5] = [
 
 /// B5: each block misbehaves in each of these ways from the start.
 ///
-/// A chip that reports success and does nothing, or loses what it stored, may be answered with a
+/// A chip that reports success and does nothing, or loses stored bytes, may be answered with a
 /// typed error; wrong bytes are never right.
 #[must_use]
 pub fn misbehaving_blocks<S: Subject<ChipRig>>(trial: &Trial, faults: &[BlockFault]) -> Campaign {
@@ -536,11 +538,11 @@ pub fn full_then_deleted<S: Subject<ChipRig>>(trial: &Trial, sizes: &[usize]) ->
     trial.campaign("C1", sizes, |size| format!("values of {size} bytes"), case)
 }
 
-/// A chip filled until the engine says so, with what it holds: where cuts find it at its tightest.
+/// A chip filled until the engine reports it full, with its contents: cuts find it at its tightest.
 ///
 /// # Errors
 ///
-/// What went wrong on the way.
+/// A violation on the way.
 pub fn filled<S: Subject<ChipRig>>(
     trial: &Trial,
     size: usize,
@@ -555,7 +557,7 @@ pub fn filled<S: Subject<ChipRig>>(
     done.map(|model| (rig.device(), model)).map_err(violation_of)
 }
 
-/// Deletes, puts and upkeep in turn: what makes room on a full chip and takes it again.
+/// Deletes, puts and upkeep in turn: they make room on a full chip and take it again.
 #[must_use]
 pub fn churn(rounds: u8) -> Script {
     let round = |number: u8| {

@@ -1,7 +1,7 @@
-//! Images changed behind their checksums: what decodes must be doubted all the same.
+//! Images changed behind their checksums: bytes that decode must be doubted all the same.
 //!
-//! Owns the drawing of changes and their sealing. Never decides what is right: any answer but a
-//! panic or an endless loop is.
+//! Owns the drawing of changes and their sealing. Never decides which answers are right: all but a
+//! panic and an endless loop are.
 
 use flagstone_engine::log::reseal_all;
 use flagstone_nand::{Nand as _, PageContent, PhysicalPage, SimNand};
@@ -41,8 +41,8 @@ fn change(random: &mut Pcg64Mcg, byte: &mut u8) {
     };
 }
 
-/// Changes bytes of a page: half of the time near its front, where most of what is decoded stands. Now and then a whole
-/// number: one that is counted in changes by a little, or by much, or becomes one from elsewhere.
+/// Changes bytes of a page: half of the time near its front, where most decoded fields stand. Now
+/// and then changes a whole number: by a little, by much, or to a number from elsewhere.
 fn change_page(random: &mut Pcg64Mcg, content: &mut PageContent) {
     for _ in 0..=below(random, BYTES_MAX) {
         let target = match below(random, 4) {
@@ -107,7 +107,7 @@ pub(super) fn forged(chip: &SimNand, pages: &[PhysicalPage], seed: u64) -> SimNa
     chip
 }
 
-/// Chains the fragments of the log anew, in whatever pages they stand.
+/// Chains the fragments of the log anew, in any pages.
 fn relink(chip: &mut SimNand, pages: &[PhysicalPage]) {
     let word = chip.capabilities().code_word.data_size as usize;
     let mut contents: Vec<_> = pages.iter().map(|page| chip.peek(*page)).collect();

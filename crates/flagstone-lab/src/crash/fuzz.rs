@@ -1,6 +1,6 @@
 //! Entry points of the fuzzer, and of the seeded loops that stand in for it.
 //!
-//! Owns what bytes mean: an image, or a configuration with a script and two power cuts. Never
+//! Owns the meaning of bytes: an image, or a configuration with a script and two power cuts. Never
 //! panics itself; a violation is returned, and the fuzz target makes a crash of it.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::model::{Model, SlotIndex, TableIndex};
 
 type ChipRig = RunnerRig<SimNand>;
 
-/// What became of an image.
+/// Outcome of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageVerdict {
     /// It was opened; so many pairs were read.
@@ -36,7 +36,7 @@ const OPS_MAX: usize = 150;
 /// Bytes in front of a fuzzed script: seed of the configuration, and two cuts.
 const PICK_SIZE: usize = 3;
 
-/// Runs what `bytes` spell: configuration, script, a cut, and a cut in the recovery.
+/// Runs the case that `bytes` spell: configuration, script, a cut, and a cut in the recovery.
 ///
 /// # Errors
 ///
@@ -60,7 +60,7 @@ pub fn ops<S: Subject<ChipRig>>(bytes: &[u8]) -> Result<(), Violation> {
     follow::<S, SimNand>(&scenario, picks, seed)
 }
 
-/// Opens, reads, checks, writes and closes what `bytes` hold, taken for the image of a tiny chip.
+/// Opens, reads, checks, writes and closes `bytes`, taken for the image of a tiny chip.
 ///
 /// The first byte chooses the chip.
 ///
@@ -83,7 +83,7 @@ fn small_chip(name: &str) -> Result<SimNand, Violation> {
 ///
 /// # Errors
 ///
-/// What went wrong on the way.
+/// A violation on the way.
 pub fn image_seeds<S: Subject<ChipRig>>() -> Result<Vec<(&'static str, Vec<u8>)>, Violation> {
     let seed = |(choice, name): (u8, &'static str)| {
         let chip = small_chip(name)?;

@@ -38,7 +38,8 @@ fn growth(scenario: &Scenario<File>) -> (u32, u32) {
     (begin, rig.present_blocks())
 }
 
-/// Goal: no cut loses or half-shows a transaction while the file grows (rules D1 to D17 on such a file).
+/// Goal: no cut loses or half-shows a transaction while the file grows (rules D1 to D17 on such a
+/// file).
 /// Method: every state of scripts that make the file larger several times.
 #[test]
 fn every_power_cut_while_a_file_grows_recovers() {
@@ -52,8 +53,8 @@ fn every_power_cut_while_a_file_grows_recovers() {
     }
 }
 
-/// Goal: the same where all old blocks have been used, so that new ones are used at once. Method: small rows
-/// first, then more and larger ones.
+/// Goal: the same where all old blocks have been used, so that new ones are used at once. Method:
+/// small rows first, then more and larger ones.
 #[test]
 fn every_power_cut_while_a_file_in_use_grows_recovers() {
     for seed in 0..2 {
@@ -75,7 +76,8 @@ fn every_power_cut_of_groups_while_a_file_grows_recovers() {
     }
 }
 
-/// Goal: recoveries that are cut in turn end well while blocks are few. Method: short scripts, two deep.
+/// Goal: recoveries that are cut in turn end well while blocks are few. Method: short scripts, two
+/// deep.
 #[test]
 fn every_second_cut_while_a_file_grows_recovers() {
     for seed in 4..6 {
@@ -85,8 +87,9 @@ fn every_second_cut_while_a_file_grows_recovers() {
     }
 }
 
-/// Goal: a file that is as large as it can be is a file of that size. Method: one that is filled, cut and
-/// opened over and over; scripts without a cut have to go through as they do on a file of a fixed size.
+/// Goal: a file at its largest size behaves as a file of that fixed size. Method: one that is
+/// filled, cut and opened over and over; scripts without a cut have to go through as they do on a
+/// file of a fixed size.
 #[test]
 fn restarts_in_a_row_end_well() {
     for seed in 0..6 {

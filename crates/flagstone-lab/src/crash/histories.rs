@@ -2,8 +2,8 @@
 //!
 //! Owns the drawing of histories and their execution: many clients on one thread that read, scan and
 //! append to lists through the engine's own interface, with flushes, merges, checkpoints, deadlocks,
-//! aborts and power cuts in between, all from one seed. Never decides what is allowed: that is the
-//! part of [`graph`], which knows nothing of engines.
+//! aborts and power cuts in between, all from one seed. Never decides which reads are allowed: that
+//! is the part of [`graph`], which knows nothing of engines.
 //!
 //! ```text
 //! seed ─▶ clients ─▶ engine (one call a turn, flush and work begin and end at turns of their own)
@@ -30,7 +30,7 @@ use super::{CrashError, small};
 use graph::{Anomaly, Checked};
 use world::World;
 
-/// What is drawn and run.
+/// Histories to draw and run.
 #[derive(Clone, Debug)]
 pub struct HistoryConfig {
     /// The chip.
@@ -51,7 +51,7 @@ pub struct HistoryConfig {
     pub seed: u64,
 }
 
-/// Blocks of a drawn chip: room for what many clients spill at a time.
+/// Blocks of a drawn chip: room for the spills of many clients at a time.
 const BLOCK_COUNT: u32 = 128;
 
 impl HistoryConfig {
@@ -82,7 +82,7 @@ impl HistoryConfig {
     }
 }
 
-/// What was checked.
+/// Numbers of checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Transactions, snapshots, reads and dependencies in checked graphs.
@@ -100,7 +100,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds what another run checked.
+    /// Adds the numbers of another run.
     pub fn add(&mut self, other: &Self) {
         self.checked.add(&other.checked);
         self.victims += other.victims;
@@ -111,7 +111,7 @@ impl Totals {
     }
 }
 
-/// What no engine may do.
+/// A failure that no engine may show.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
@@ -124,13 +124,13 @@ pub enum Failure {
     /// The database could not be made or opened.
     #[error("{0}")]
     Open(String),
-    /// Nobody can go on.
+    /// No client can go on.
     #[error("nobody can go on: {0}")]
     Stalled(String),
     /// A thread panicked.
     #[error("a thread panicked")]
     Panicked,
-    /// The structural check found something.
+    /// The structural check found a fault.
     #[error("the structural check found something")]
     Unsound,
 }

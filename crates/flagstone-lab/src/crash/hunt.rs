@@ -1,7 +1,8 @@
 //! The hunt: each deliberate bug is planted in turn, and must be found.
 //!
-//! Owns the order in which ways of looking are tried, the cheapest first, and the table of what
-//! found what. What is also seen without the bug does not count. A bug that survives the last round fails the hunt: the harness cannot see it.
+//! Owns the order in which ways of looking are tried, the cheapest first, and the table of bugs
+//! with the way that found each. A violation that is also seen without the bug does not count. A
+//! bug that survives the last round fails the hunt: the harness cannot see it.
 
 use std::time::Instant;
 
@@ -33,7 +34,7 @@ pub enum Quarry {
     Space(SpaceBug),
 }
 
-/// What became of one bug.
+/// Outcome for one bug.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
     /// Name of the bug.
@@ -42,7 +43,8 @@ pub struct Found {
     pub rule: u8,
     /// Way of looking that found it; none when it survived.
     pub by: Option<&'static str>,
-    /// What was seen first, or what is seen without the bug too: then the engine has one already.
+    /// The first violation seen, or a violation seen without the bug, too: then the engine itself
+    /// has a bug.
     pub seen: String,
     /// Crash states and cases looked at.
     pub states: u64,
@@ -82,7 +84,7 @@ struct Target {
     planting: Planting,
 }
 
-/// Whether the bug is there: a look without it tells what it is not to blame for.
+/// Whether the bug is planted: a look without it shows the violations that it did not cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Planting {
     Planted,
@@ -153,7 +155,7 @@ const WAYS: [Way; 39] = [
 /// Of these, how many take a second or two each.
 const WAYS_AT_A_GLANCE: usize = 4;
 
-/// Times that these are drawn, at most: a bug ends the hunt for it.
+/// Times that these ways are drawn, at most: a hunt ends when its bug is found.
 const ROUNDS_AT_A_GLANCE: u64 = 6;
 
 /// Few flushes: merges meet commits that are not durable.
@@ -172,7 +174,7 @@ const DEFERRED: Mix = Mix {
     kept: 0,
 };
 
-/// Everybody at the same few keys: readers meet commits that are not durable.
+/// All transactions at the same few keys: readers meet commits that are not durable.
 const HOT: Mix = Mix {
     changes: 60,
     reads: 60,
@@ -258,21 +260,21 @@ fn limits(seed: u64, depth: u32) -> Limits {
 }
 
 fn profile_of(seed: u64) -> &'static str {
-    // The MLC chip last: its log takes most of it.
+    // All but the last, the MLC chip: its log takes most of the chip.
     CHIP_PROFILES[seed as usize % (CHIP_PROFILES.len() - 1)]
 }
 
 /// Whether the device is new or has been written for long: then blocks are collected and reused,
-/// and what a crash may bring back is there.
+/// and hold old contents that a crash may bring back.
 enum Use {
     New,
     Long,
 }
 
-/// Operations before those of interest on a device in use.
+/// Operations on a device in use before the operations of interest.
 const OPS_BEFORE: usize = 700;
 
-/// Operations before those that make a file grow: by then all its blocks have been used.
+/// Operations before the ones that make a file grow: by then all its blocks have been used.
 const OPS_WHILE_SMALL: usize = 250;
 
 /// Operations of interest on a device in use.
@@ -383,8 +385,8 @@ fn on_claims(target: Target, seed: u64, claiming: &Claiming) -> Result<Look, Cra
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, *depth), ops))
 }
 
-/// Large values come in between, which are logged: claims meet rows that the log has changed before, and
-/// changes afterwards.
+/// Large values come in between, which are logged: claims meet rows that the log has changed
+/// before, and changes afterwards.
 const CLAIMS_AMONG_LOGGED: Mix = Mix {
     reads: 4,
     savepoints: 0,
@@ -422,7 +424,7 @@ fn changing_together<C: Crashable + Send + Sync>(
     })
 }
 
-/// The same, and snapshots that read what was there before.
+/// The same, and snapshots that read earlier contents.
 const APPENDED: Mix = Mix { reads: 40, snapshots: 60, ..APPENDS };
 
 /// Small changes of a few rows, on pages that leave room for them.
@@ -439,8 +441,8 @@ fn on_claimed_appends(target: Target, seed: u64, used: &Use) -> Result<Look, Cra
     Ok(explored_with::<Flagstone<_>, _>(target, options, device, (seed, 1), ops))
 }
 
-/// On every second seed with a log and a memory in which commits that nobody waits for can wait: where a checkpoint is due
-/// all the time, its flushes take them along.
+/// On every second seed with a log and a memory in which commits without a waiting client can wait:
+/// where a checkpoint is due all the time, its flushes take them along.
 fn on_roomy_chip(target: Target, seed: u64, ops: usize, mix: &Mix) -> Result<Look, CrashError> {
     if seed.is_multiple_of(2) {
         return on_chip(target, seed, ops, mix, 1);
@@ -471,7 +473,7 @@ fn chip_in_use(target: Target, seed: u64) -> Result<Look, CrashError> {
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &DEFERRED)))
 }
 
-/// Snapshots that are kept while collection moves what they have.
+/// Snapshots that are kept while collection moves their pages.
 fn on_kept(target: Target, seed: u64, used: &Use) -> Result<Look, CrashError> {
     let device = (chip(profile_of(seed), seed)?, used);
     Ok(explored::<Flagstone<_>, _>(target, device, (seed, 1), (OPS_IN_USE, &KEEPING)))
@@ -583,7 +585,7 @@ enum Pace {
     Drawn,
     /// Power cuts all the time.
     ManyCuts,
-    /// Hardly anybody does background work, on a chip with little room whose log takes most of it.
+    /// Background work is rare, on a chip with little room, most of which the log takes.
     LittleWork,
 }
 
@@ -596,7 +598,7 @@ impl Pace {
             Self::ManyCuts => config.turns_per_cut = 150,
             Self::LittleWork => {
                 (config.turns_per_cut, config.idleness) = (3_000, IDLENESS);
-                // Those who commit by flags need the chip that was drawn for them.
+                // Engines that commit by flags need the chip that was drawn for them.
                 if config.setup.options.commit != CommitBy::Flags {
                     config.profile =
                         Profile::named("tiny-mlc")?.with_block_count(TIGHT_BLOCK_COUNT)?;
@@ -607,7 +609,7 @@ impl Pace {
     }
 }
 
-/// Of so many turns that could do background work, one does where there is little of it.
+/// Of so many turns that could do background work, one does where there is little background work.
 const IDLENESS: u64 = 30;
 
 /// Blocks of a chip of paired cells with little room for histories.
@@ -655,7 +657,7 @@ pub fn glance(quarry: Quarry) -> Result<Found, CrashError> {
     hunt_by(quarry, &WAYS[..WAYS_AT_A_GLANCE], ROUNDS_AT_A_GLANCE)
 }
 
-/// What is seen where no bug is: a way that sees it would hide every bug from the hunt.
+/// Violations seen where no bug is: a way that sees it would hide every bug from the hunt.
 ///
 /// # Errors
 ///
@@ -771,13 +773,14 @@ impl OwnTest {
         format!("cargo test {arguments} --features seeded-bugs --locked -- --exact {name}")
     }
 
-    /// Whether what the command printed says that it ran, and saw the bug.
+    /// Whether the output of the command says that it ran, and saw the bug.
     #[must_use]
     pub fn has_passed(self, printed: &str) -> bool {
         printed.lines().any(|line| line == format!("test {} ... ok", self.name))
     }
 
-    /// What it found of `quarry`; `printed` gives what the command printed, if that succeeded.
+    /// The violation it found for `quarry`; `printed` gives the output of the command, if the
+    /// command succeeded.
     #[must_use]
     pub fn found(self, quarry: Quarry, printed: impl FnOnce(&str) -> Option<String>) -> Found {
         let started = Instant::now();
@@ -827,7 +830,7 @@ pub fn markdown(hunted: &[Found]) -> String {
 mod tests {
     use super::*;
 
-    /// Bugs that a script shows of those that a few draws make, most of them the first one.
+    /// Bugs that one of a few drawn scripts shows, most of them the first script.
     const AT_A_GLANCE: [Quarry; 17] = [
         Quarry::Engine(SeededBug::MergeBeforeDurable),
         Quarry::Engine(SeededBug::ClaimTooMuch),
@@ -861,8 +864,8 @@ mod tests {
         }
     }
 
-    /// Goal (T1): histories run on the devices that the hunt has them on: one that cannot hides every bug behind it. Method:
-    /// the first few transactions of as many as a round has.
+    /// Goal (T1): histories run on the devices that the hunt has them on: one that cannot hides
+    /// every bug behind it. Method: the first few transactions of as many as a round has.
     #[test]
     fn histories_of_the_hunt_run_where_there_is_no_bug() {
         let quarry = Quarry::Engine(SeededBug::ReaderNotHeld);
@@ -877,8 +880,8 @@ mod tests {
     }
 
     /// Goal (T1): the harness sees. Method: the cheapest ways of the hunt, on the bugs that show
-    /// there; `cargo run --release -p flagstone-lab --features seeded-bugs --example hunt` looks for
-    /// all of them in every way.
+    /// there; `cargo run --release -p flagstone-lab --features seeded-bugs --example hunt` looks
+    /// for all bugs in every way.
     #[test]
     fn bugs_that_one_script_shows_are_found() {
         let hunted: Vec<_> = AT_A_GLANCE.iter().map(|quarry| glance(*quarry).unwrap()).collect();

@@ -1,9 +1,9 @@
 //! Images drawn by number, opened, read, checked and written (scoreboard D1 and D5).
 //!
-//! Owns what a number draws: the chip, and the damage to it. Never decides what is right: any answer
-//! but a panic or an endless loop is.
+//! Owns the draws of a number: the chip, and the damage to it. Never decides which answers are
+//! right: all but a panic and an endless loop are.
 //!
-//! - **I1** A number draws the same image whatever was drawn before it: what two ranges found adds up.
+//! - **I1** A number draws the same image after any other draws: the findings of two ranges add up.
 //! - **I2** An image shares all blocks but the damaged ones with the chip that it was made from.
 
 use std::ops::Range;
@@ -22,14 +22,14 @@ use crate::parallel::each;
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
 
-/// What a range of images showed.
+/// Findings of a range of images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
     /// Images opened.
     pub images: u64,
     /// Of these, how many were answered with a typed error at some step.
     pub reported: u64,
-    /// Panics and endless loops: which image, and what.
+    /// Panics and endless loops: the image, and the message.
     pub failures: Vec<String>,
 }
 
@@ -100,7 +100,7 @@ pub fn forged(numbers: Range<u64>) -> Result<Tried, CrashError> {
     })
 }
 
-/// D5 seals pages with what is there to plant bugs.
+/// Forging (D5) seals pages with functions that exist only with the feature `seeded-bugs`.
 ///
 /// # Errors
 ///
@@ -144,8 +144,8 @@ fn opened(
     Ok(tried)
 }
 
-/// Chips on which a script was run: the database closed, and cut where it was at some places of the script, which
-/// leaves a log to read.
+/// Chips on which a script was run: the database closed, and cut where it was at some places of the
+/// script, which leaves a log to read.
 fn bases_of(profile: &str, ops: usize) -> Result<Vec<Result<SimNand, Violation>>, CrashError> {
     let chip = chip(profile, 1)?;
     let setup: Setup = small(flagstone::Options::default().with_seed(1), &chip).into();

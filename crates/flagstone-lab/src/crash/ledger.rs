@@ -4,7 +4,7 @@
 //! commit writes its pages in a group, appends one record that names the group to the log, and
 //! moves the mapping. A deferred commit leaves its group open: the next record names it too, and
 //! until then collection, checkpoints and restarts meet open groups. It exists so that the harness
-//! can explore floor 1 without the floors above: what fails here is a bug of the space floor.
+//! can explore floor 1 without the floors above: a failure here is a bug of the space floor.
 //!
 //! ```text
 //! page   = table(1) key_size(2) key part(1) parts(1) value_size(4) bytes     parts 0 = deleted
@@ -35,7 +35,7 @@ const LOG_PAGES: u32 = 24;
 /// Logical pages that the smallest ledger has room for.
 const PAGES_MIN: u32 = 8;
 
-/// Something is missing that no power cut takes.
+/// A part is missing that no power cut takes.
 const DAMAGED: EngineError =
     EngineError::Corrupt { page: LogicalPage(u32::MAX), check: "a ledger with holes" };
 
@@ -154,7 +154,7 @@ impl<D: Nand> Groups<D> {
         Self { space, pages, fresh, undecided, sequence: 0 }
     }
 
-    /// Bytes of a value that fit one logical page, whatever its key.
+    /// Bytes of a value that fit one logical page with any key.
     fn part_size(&self) -> usize {
         const HEAD_SIZE_MAX: usize = 64;
         self.space.payload_size() - HEAD_SIZE_MAX
@@ -242,7 +242,7 @@ impl<D: Nand> Groups<D> {
             }
             let mut value = Vec::new();
             for (_, part) in parts.values().take(count.into()) {
-                // What follows a part in its page is padding.
+                // The bytes behind a part in its page are padding.
                 value.extend(part.bytes.iter().take(part_size));
             }
             value.truncate(size);

@@ -1,12 +1,12 @@
-//! What opening costs at worst (scoreboard C5).
+//! The cost of opening at worst (scoreboard C5).
 //!
-//! Owns the formula and the search for states that come near it. Never asks what the database holds
-//! then: the explorer does.
+//! Owns the formula and the search for states that come near it. Never looks at the contents of the
+//! database: the explorer does.
 //!
 //! - **N1** Opening reads of each block its first page, and a second one or its summary where it
 //!   was written since the record; all pages of the ring and of the few blocks that are open; the
 //!   pages of the mapping; the log, twice where it does not fit the memory.
-//! - **N2** Nothing else is read but the catalog: what opening costs does not grow with the data.
+//! - **N2** Otherwise only the catalog is read: the cost of opening does not grow with the data.
 
 use std::sync::Mutex;
 
@@ -21,7 +21,7 @@ use super::{CrashError, Flagstone, small};
 /// Reads of each block: its first page, a second look, two pages of a summary.
 const PER_BLOCK: u64 = 4;
 
-/// Blocks of which every page may be read: four of the ring, and those that are open.
+/// Blocks of which every page may be read: four of the ring, and the open ones.
 const WHOLE_BLOCKS: u64 = 9;
 
 /// Times that a page of the log may be read: its end is found, it is replayed, and once more.

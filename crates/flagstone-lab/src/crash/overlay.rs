@@ -1,7 +1,7 @@
 //! Transactions over a store that keeps all it holds in memory.
 //!
-//! Owns slots, savepoints and snapshots of the small subjects of the harness, so that each of them
-//! is nothing but a way of making a change durable. Never does I/O.
+//! Owns slots, savepoints and snapshots of the small subjects of the harness, so that each subject
+//! is only a way of making a change durable. Never does I/O.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::script::Direction;
 use super::subject::{Pairs, Setup, Subject};
 use crate::model::{Address, Change, Contents, KeyRange, SlotIndex, TableIndex};
 
-/// How a small subject keeps what it holds.
+/// How a small subject keeps its contents.
 pub trait Store<D>: Sized {
     /// Makes an empty store.
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError>;
 
-    /// Opens what is there; what it holds.
+    /// Opens the store on the device; gives it with its contents.
     fn open(device: D, setup: &Setup) -> Result<(Self, Contents), OpenError>;
 
     /// Makes `change`, which leads to `after`, as durable as asked for. An error leaves all as it
@@ -28,7 +28,7 @@ pub trait Store<D>: Sized {
         durability: Durability,
     ) -> Result<(), EngineError>;
 
-    /// What an abort of `change` leaves: what was there before.
+    /// Contents after an abort of `change`: the contents before.
     fn abort(&mut self, before: Contents, _: &Change) -> Contents {
         before
     }
@@ -36,7 +36,7 @@ pub trait Store<D>: Sized {
     /// Makes all that was committed durable.
     fn checkpoint(&mut self, contents: &Contents) -> Result<(), EngineError>;
 
-    /// Makes what is durable already cheap to restart from; what is not stays as it is.
+    /// Makes durable contents cheap to restart from; changes that are not durable stay as they are.
     fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -52,11 +52,11 @@ pub trait Store<D>: Sized {
     /// Everything, read back from the device where that is possible.
     fn contents(&mut self, contents: &Contents) -> Result<Contents, EngineError>;
 
-    /// Structural check; what it found.
+    /// Structural check; gives the faults it found.
     fn check(&mut self) -> Result<Vec<String>, EngineError>;
 }
 
-/// A transaction: its changes, and those at each savepoint.
+/// A transaction: its changes, and its changes at each savepoint.
 type Open = (Change, Vec<Change>);
 
 /// A store with transactions.

@@ -1,8 +1,8 @@
 //! An engine of shadow pages under test, driven by one thread.
 //!
-//! Its locks are on pages, or a page takes a few writers: where one is in the way although the keys
-//! differ, the step counts as refused for want of room, and nothing is claimed of locks. A snapshot is
-//! a copy of all tables, read under shared locks, and too old from the start where a writer is in the
+//! The engine locks pages, or a page takes only a few writers: a step that a writer of other keys
+//! blocks counts as refused for want of room, and no claim is made about locks. A snapshot is a
+//! copy of all tables, read under shared locks, and too old from the start where a writer is in the
 //! way.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub type Shadow<D> = Pages<shadow::Machine<D>>;
 /// The engine of the extended protocols under test.
 pub type Records<D> = Pages<records::Machine<D>>;
 
-/// An engine of shadow pages, its tables, and what is open.
+/// An engine of shadow pages, its tables, open transactions and snapshots.
 #[derive(Debug)]
 pub struct Pages<M> {
     open: BTreeMap<SlotIndex, Xid>,
@@ -213,7 +213,8 @@ impl<D: Nand, M: PageMachine<Device = D>> Subject<D> for Pages<M> {
 
     fn commit(&mut self, slot: SlotIndex, _: Durability) -> Result<(), EngineError> {
         let xid = self.open.remove(&slot).ok_or(EngineError::Ended)?;
-        // Who was chosen to end a deadlock learns it here, when it asked for nothing since.
+        // A transaction chosen to end a deadlock learns so here, when it has asked for nothing
+        // since.
         self.machine.commit(xid).map_err(refused)
     }
 
@@ -276,7 +277,7 @@ impl<D: Nand, M: PageMachine<Device = D>> Subject<D> for Pages<M> {
         self.copy()
     }
 
-    /// Every node of every table has been parsed and fenced by reading all of it.
+    /// Every node of every table has been parsed and fenced by reading all rows.
     fn check(&mut self) -> Result<Vec<String>, EngineError> {
         self.copy().map(|_| Vec::new())
     }

@@ -47,8 +47,8 @@ fn explored(config: &CrashConfig) -> CrashReport {
     report
 }
 
-/// Goal: whatever the operation at which power fails, and however that operation ends, reopening
-/// yields every acknowledged commit and at most those in flight.
+/// Goal: at any operation at which power fails, and with any ending of that operation, reopening
+/// yields every acknowledged commit and at most the ones in flight.
 ///
 /// Method: all states of seeded scripts on every chip and on a file. Nothing is sampled.
 #[test]
@@ -90,7 +90,7 @@ fn every_power_cut_of_an_append_recovers() {
         let rig: RunnerRig<SimNand> =
             Rig::new(scenario.device.clone(), Arc::default(), Capturing::Off);
         let mut runner = Runner::<Engine, _>::create(rig, &scenario.setup).unwrap();
-        // What an engine counts ends with it.
+        // Counters of an engine end with the engine.
         let mut calm = scenario.script.clone();
         calm.0.retain(|op| !matches!(op, Op::Reopen | Op::PowerLoss));
         runner.run(&calm).unwrap();
@@ -103,8 +103,8 @@ fn every_power_cut_of_an_append_recovers() {
     }
 }
 
-/// Goal: the same whatever block is collected next, and where what rests is left alone. Method: states
-/// of a script for each pair of policies.
+/// Goal: the same with any order of collection, and where resting data is left alone. Method:
+/// states of a script for each pair of policies.
 #[test]
 fn every_power_cut_under_every_collection_recovers() {
     for collection in [Collection::CostBenefit, Collection::CostAgeTimes] {
@@ -155,7 +155,7 @@ fn every_power_cut_of_every_shipped_drive_recovers() {
 }
 
 /// Goal: the same where the drive programs overwrites in place. Method: all states of seeded scripts of
-/// engines that append, on drives that see nothing but whole pages.
+/// engines that append, on drives that see only whole pages.
 #[test]
 fn every_power_cut_of_a_drive_that_appends_recovers() {
     for profile in ["openssd-jasmine-pslc-ssd", "openssd-jasmine-odd-mlc-ssd"] {
@@ -212,7 +212,7 @@ fn a_deadlock_that_a_commit_learns_of_is_no_failure() {
 }
 
 /// Goal: a cut of restart's redo and undo changes nothing. Method: two cuts, all states; pages of
-/// transactions that never committed are on flash, so that the undo has something to do.
+/// transactions that never committed are on flash, so that the undo has work.
 #[test]
 fn a_cut_during_undo_changes_nothing() {
     let mut lines = Vec::new();
@@ -222,7 +222,8 @@ fn a_cut_during_undo_changes_nothing() {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
-/// Goal: a device that is nearly full, and a log too, keep the room to undo what runs at a cut.
+/// Goal: a device that is nearly full, and a log too, keep the room to undo the transactions that
+/// run at a cut.
 /// Method: scripts so long that the smallest chip fills up, with long values that are dropped.
 #[test]
 fn a_nearly_full_device_has_room_to_undo() {
@@ -296,8 +297,8 @@ fn a_failing_program_or_erase_loses_nothing() {
 }
 
 /// Goal (B4): the same for the engines that the lab compares. Method: each program and erase of a
-/// script fails, once and for ever; in the store of shared pages whole blocks fail, too. What a chip
-/// fails to do without saying so is more than these engines promise.
+/// script fails, once and for ever; in the store of shared pages whole blocks fail, too. These
+/// engines promise nothing about a chip that fails without a report.
 #[test]
 fn a_failing_program_or_erase_loses_nothing_in_the_labs_engines() {
     type Rigged = RunnerRig<SimNand>;
@@ -361,7 +362,7 @@ fn a_cut_on_a_full_chip_changes_nothing() {
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
-/// Goal (rule D7): whatever is asked of the log, it is large enough to go round, also on the
+/// Goal (rule D7): with any size asked for, the log is large enough to go round, also on the
 /// smallest chip, and leaves room for data. Method: a script on each, then restarts in a row.
 #[test]
 fn a_log_of_any_size_asked_for_leaves_room_and_moves_on() {
@@ -400,7 +401,8 @@ fn a_chip_that_is_too_small_is_refused_with_what_it_takes() {
     }
 }
 
-/// Goal: a format that a cut interrupted leaves no database, not one with a log of some other size.
+/// Goal: a format that a cut interrupted leaves no database at all, rather than one with a log of
+/// another size.
 /// Method: all states of a creation on paired cells, where no block has a summary.
 #[test]
 fn a_cut_inside_create_leaves_no_other_log() {
@@ -479,7 +481,7 @@ fn the_swarm_finds_nothing() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Goal: what the swarm found once stays mended. Method: the seeds named in `tests/failures`.
+/// Goal: bugs that the swarm found once stay mended. Method: the seeds named in `tests/failures`.
 #[test]
 fn the_swarm_finds_nothing_where_it_once_did() {
     for seed in [30, 60, 238, 395, 562, 608, 631, 1108, 1363, 1407, 1438, 6063, 8727] {
@@ -528,8 +530,8 @@ fn changed_images_are_opened_or_refused() {
     }
 }
 
-/// Goal (D5): what decodes is doubted too. Method: bytes of valid images changed, and every checksum
-/// computed anew.
+/// Goal (D5): bytes that decode are doubted, too. Method: bytes of valid images changed, and every
+/// checksum computed anew.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn forged_images_are_opened_or_refused() {
@@ -560,7 +562,7 @@ fn fresh_seeds(seconds: u64) -> impl Iterator<Item = u64> {
     (first..).take_while(move |_| Instant::now() < until)
 }
 
-/// Goal: the fuzz target of operations finds nothing, in whatever it is given. Method: fresh bytes.
+/// Goal: the fuzz target of operations finds nothing with any input. Method: fresh bytes.
 #[test]
 fn fresh_bytes_as_operations_break_nothing() {
     for seed in fresh_seeds(3) {

@@ -1,16 +1,16 @@
 //! The device under test, shared between the engine that uses it and the test that watches it.
 //!
-//! Owns the device and a picture of it before each operation. Never changes what an operation
-//! does: faults are the device's business.
+//! Owns the device and a picture of it before each operation. Never changes the effect of an
+//! operation: faults are the device's business.
 //!
 //! - **R1** With capturing on, every numbered operation leaves one [`Capture`]: the device just
-//!   before, what was asked of it, every way it may end, and the test's mark at that moment. One
-//!   run of a script thus gives all its crash states; nothing is run again.
-//! - **R2** Every rule of flash that is broken is kept, whatever the engine does with the error.
+//!   before, the request, every way it may end, and the test's mark at that moment. One run of a
+//!   script thus gives all its crash states; nothing is run again.
+//! - **R2** Every broken rule of flash is kept, even if the engine drops the error.
 //! - **R3** Dies work side by side: an operation may still be under way when others, asked for later
-//!   on other dies, are complete or under way too. Each die keeps its order: behind an operation that
-//!   was not asked for in time, nothing of its die has begun. Time may run back between two callers
-//!   ([`Nand::resume_at`]); the order of the calls is not the order of time.
+//!   on other dies, are complete or under way too. Each die keeps its order: behind an operation
+//!   that was asked for too late, no operation of its die has begun. Time may run back between two
+//!   callers ([`Nand::resume_at`]); the order of the calls is not the order of time.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ pub enum DeviceCall {
 }
 
 impl DeviceCall {
-    /// Asks `device` for the operation; the answer is what a dead engine never hears.
+    /// Asks `device` for the operation; a dead engine never hears the answer.
     fn repeat(&self, device: &mut impl Nand) -> Result<(), NandError> {
         match self {
             Self::Program { page, data_offset, data, spare_offset, spare } => {
@@ -127,7 +127,7 @@ impl<D: Crashable, M> Capture<D, M> {
         overtaking
     }
 
-    /// What was asked for, in one line.
+    /// The request, in one line.
     #[must_use]
     pub fn describe(&self) -> String {
         let geometry = self.device.geometry();
@@ -149,15 +149,15 @@ impl<D: Crashable, M> Capture<D, M> {
     pub fn cut(&self, ending: Ending, seed: u64) -> D {
         let mut device = self.device.clone();
         device.set_plan(FaultPlan::power_cut(seed, self.operation, ending));
-        // The answer is `PowerOff`, or a success that nobody hears.
+        // The answer is `PowerOff`, or a success that is never heard.
         let _ = self.call.repeat(&mut device);
         device.power_cycle();
         device.set_plan(FaultPlan::default());
         device
     }
 
-    /// The same when those of `later` that may end before this one have (R3), the last of them with
-    /// an ending of its own.
+    /// The same when operations of `later` that may end before this one have ended (R3), the last
+    /// of them with an ending of its own.
     #[must_use]
     pub fn cut_beside(&self, ending: Ending, later: &[Self], last: Ending, seed: u64) -> D {
         let mut device = self.cut(ending, seed);

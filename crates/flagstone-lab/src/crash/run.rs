@@ -1,13 +1,14 @@
 //! Runs scripts against an engine and its model side by side.
 //!
-//! Owns the order of calls and every comparison. Never touches the device but through its rig.
+//! Owns the order of calls and every comparison. Touches the device only through its rig.
 //!
 //! - **U1** Every answer of the engine is compared with the model's; an error that the model does
-//!   not foresee is a violation, unless the device was told to misbehave. Want of room excuses changes
-//!   and upkeep alone: reads, the whole content and the structural check are answered on a full device.
-//!   Engines that lock pages may refuse a read beside another transaction.
+//!   not foresee is a violation, except where the device was told to misbehave. Want of room
+//!   excuses changes and upkeep alone: reads, the whole content and the structural check are
+//!   answered on a full device. Engines that lock pages may refuse a read beside another
+//!   transaction.
 //! - **U2** The rig's mark is the model as it stood when the engine was called, with the commit in
-//!   flight counted as possible: what a cut in that call must find.
+//!   flight counted as possible: a cut in that call must find these contents.
 //! - **U3** Equal scripts on equal devices give equal traces.
 
 mod rows;
@@ -24,24 +25,24 @@ use super::script::{KeyIndex, Op, SLOT_COUNT, Script, Size};
 use super::subject::{Setup, Subject};
 use crate::model::{Access, KeyRange, Model, NotAdmitted, SlotIndex, TableIndex};
 
-/// What no engine may do.
+/// Behaviour that no engine may show.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
     /// The content after a power cut is no prefix of the commits.
     #[error(transparent)]
     Content(#[from] NotAdmitted),
-    /// A read gave something else than the model.
+    /// A read differs from the model.
     #[error("{doing}: read {found}, not {expected}")]
     Read {
         /// The operation.
         doing: String,
-        /// What the engine gave.
+        /// The engine's answer.
         found: String,
-        /// What the model gives.
+        /// The model's answer.
         expected: String,
     },
-    /// The whole content is not what the model holds.
+    /// The whole content differs from the model's.
     #[error("read everything: {0}")]
     Differs(String),
     /// An operation was refused that must work.
@@ -64,7 +65,7 @@ pub enum Violation {
         /// The operation.
         doing: String,
     },
-    /// The structural check found something.
+    /// The structural check found a fault.
     #[error("the structural check found: {0}")]
     Damaged(String),
     /// A rule of flash was broken.
@@ -76,10 +77,10 @@ pub enum Violation {
     /// The engine asked for more device operations than any sound one would.
     #[error("the engine goes round in circles")]
     Endless,
-    /// Damage was taken for an older state: commits were lost and nobody was told.
+    /// Damage was taken for an older state: commits were lost without an error.
     #[error("damage went unnoticed: the content is {0} changes old")]
     Rewound(usize),
-    /// The device misbehaved and nobody was told, or the other way round.
+    /// The device misbehaved without an error, or an error came without misbehaviour.
     #[error("{0}")]
     Fault(&'static str),
 }
@@ -108,23 +109,23 @@ impl From<Violation> for Stop {
 /// Whether reads may end with a typed error: only where the test damaged the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// Nothing was damaged beyond what the device repairs.
+    /// All damage is within the device's power of repair.
     None,
     /// A typed error is as good as the right answer.
     Injected,
 }
 
-/// The rig of a runner: its mark is what a cut must find (U2).
+/// The rig of a runner: its mark is the state that a cut must find (U2).
 pub type RunnerRig<C> = Rig<C, Arc<Model>>;
 
-/// What a run did.
+/// Trace of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Hash of every answer.
     pub answers: u64,
     /// Hash of every device operation.
     pub device: u64,
-    /// Operations that the device counted: what a cut may fall into.
+    /// Operations that the device counted; a cut may fall into each.
     pub operations: u64,
     /// Steps taken.
     pub steps: u64,
@@ -188,7 +189,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Ok(())
     }
 
-    /// Opens what is on the rig's device, and takes its content for what `model` admits.
+    /// Opens the database on the rig's device, and takes its content for a state that `model`
+    /// admits.
     ///
     /// # Errors
     ///
@@ -239,7 +241,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         &self.model
     }
 
-    /// What the run did so far.
+    /// Trace of the run so far.
     #[must_use]
     pub fn trace(&self) -> Trace {
         let before = self.operations_before;
@@ -307,13 +309,14 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.device_is_sound()
     }
 
-    /// Ends what is open, compares the whole content with the model, and checks the structure of the image.
+    /// Ends open transactions and snapshots, compares the whole content with the model, and checks
+    /// the structure of the image.
     ///
     /// # Errors
     ///
     /// A violation, or power loss.
     pub fn verify(&mut self) -> Result<(), Stop> {
-        // Reading everything would wait for what open transactions have locked.
+        // Reading everything would wait for the locks of open transactions.
         self.end_all()?;
         let found = self.read("read everything", S::contents)?;
         if let Some(found) = found
@@ -326,7 +329,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
     }
 
     /// Commits rows until the device, which is worn out but for its last pages, refuses one: as worn
-    /// out, or as full when what it holds fills the blocks that are left.
+    /// out, or as full when its contents fill the remaining blocks.
     ///
     /// # Errors
     ///
@@ -464,7 +467,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.ask_op(op, work).map(drop)
     }
 
-    /// Merges whatever waits for its page.
+    /// Merges all deltas that wait for their page.
     pub(super) fn merge_all(&mut self) -> Result<(), Stop> {
         self.upkeep(Op::Collect, S::merge_all)
     }
@@ -497,7 +500,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         self.open_again()
     }
 
-    /// Opens the device and takes what it holds for durable, if the model admits it.
+    /// Opens the device and takes its contents for durable, if the model admits them.
     fn open_again(&mut self) -> Result<(), Stop> {
         self.rig.mark(Arc::new(self.model.clone()));
         self.open_database()?;
@@ -557,8 +560,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// Changes something within a transaction; false when the engine had no room for it and the
-    /// transaction was given up.
+    /// Changes something within a transaction; false when the engine had no room for the change and
+    /// the transaction was given up.
     fn change(
         &mut self,
         op: Op,
@@ -584,7 +587,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// As [`Runner::ask_op`], for what needs no room.
+    /// As [`Runner::ask_op`], for operations that need no room.
     fn read_op<T>(
         &mut self,
         op: Op,
@@ -600,7 +603,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// As [`Runner::read_op`], for what is no operation of a script; none while nothing is open.
+    /// As [`Runner::read_op`], for reads outside a script; none while nothing is open.
     fn read<T>(
         &mut self,
         doing: &str,
@@ -624,7 +627,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// What an error of a change or of upkeep means for the run: `Ok` when the engine just had no room.
+    /// Meaning of an error of a change or of upkeep for the run: `Ok` when the engine just had no
+    /// room.
     fn refused(&mut self, doing: &str, error: &EngineError) -> Result<(), Stop> {
         match (self.stop_of(doing, error), error) {
             (Stop::PowerOff, _) => Err(Stop::PowerOff),
@@ -636,7 +640,7 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         }
     }
 
-    /// What an error means for the run where want of room is no excuse.
+    /// Meaning of an error for the run where want of room is no excuse.
     fn stop_of(&self, doing: &str, error: &EngineError) -> Stop {
         match (self.stop_for(doing, error.to_string()), error) {
             (Stop::PowerOff, _) => Stop::PowerOff,

@@ -5,7 +5,7 @@
 //!
 //! - **R1** A result names the command that measured it and the commit it was measured at.
 //! - **R2** A row whose target was missed says so, and stays.
-//! - **R3** What a row says was counted by the row: of a command, in what it prints.
+//! - **R3** The numbers of a row were counted by the row; a command's numbers stand in its output.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,14 +30,14 @@ use super::{CrashConfig, CrashError, CrashReport, Flagstone, RunnerRig, chip, ex
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
 
-/// What a row found.
+/// Findings of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// States, cases or images tried.
     pub cases: u64,
     /// Of these, how many broke the promise.
     pub failures: u64,
-    /// Of these, how many lost what was committed, or showed what was not.
+    /// Of these, how many lost committed changes, or showed uncommitted ones.
     pub lost: u64,
     /// Of these, how many were answered with a typed error, where the row counts them.
     #[serde(default, skip_serializing_if = "is_none")]
@@ -59,7 +59,7 @@ fn is_none(count: &u64) -> bool {
 /// A row's result, with where it comes from (rule R1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Measured {
-    /// What was found.
+    /// The findings.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Commit of the source tree.
@@ -76,9 +76,9 @@ pub type Results = BTreeMap<String, Measured>;
 enum Way {
     /// In this process; the number is the effort, 1 the smallest.
     Here(fn(u64) -> Result<Outcome, CrashError>),
-    /// In this process, of images that are drawn from their numbers: parts of it add up.
+    /// In this process, of images that are drawn from their numbers: parts of the row add up.
     Images(fn(Range<u64>) -> Result<Tried, CrashError>),
-    /// By a command in the source tree for this effort; what it printed says what was done.
+    /// By a command in the source tree for this effort; its output tells the work done.
     Command(fn(u64) -> String, fn(&str) -> Outcome),
     /// Out of the rows measured so far.
     Sum,
@@ -89,9 +89,9 @@ enum Way {
 pub struct Row {
     /// Its name.
     pub id: &'static str,
-    /// What is measured.
+    /// Quantity measured.
     pub figure: &'static str,
-    /// What must come out.
+    /// Result required.
     pub target: &'static str,
     way: Way,
 }
@@ -243,15 +243,15 @@ pub const ROWS: &[Row] = &[
     ),
 ];
 
-/// Images of one unit of effort, and those that the target asks for.
+/// Images of one unit of effort, and images that the target asks for.
 const IMAGES: (u64, u64) = (100_000, 100_000_000);
 
 /// Images after which the result so far is told.
 const IMAGES_AT_A_TIME: u64 = 20_000;
 
 impl Row {
-    /// Measures the row. Where parts of it add up, those of `before`
-    /// are there already, and `tell` hears of each part.
+    /// Measures the row. Where its parts add up, the parts in `before` are done already, and `tell`
+    /// hears of each new part.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Row {
     }
 }
 
-/// Images number after number, behind those that were drawn before.
+/// Images number after number, behind the numbers drawn before.
 fn drawn(
     draw: fn(Range<u64>) -> Result<Tried, CrashError>,
     effort: u64,
@@ -312,8 +312,8 @@ fn judge(arguments: &str) -> String {
     format!("cargo run --release -p flagstone-judges -- {arguments}")
 }
 
-/// Runs a command; what `read` makes of what it printed, if it succeeds. What it says of its progress,
-/// or of a failure, is shown.
+/// Runs a command; gives the outcome that `read` takes from its output, if it succeeds. Its
+/// messages of progress or of a failure are shown.
 fn run_command(command: &str, read: fn(&str) -> Outcome) -> Outcome {
     match output_of(command) {
         Some((true, printed)) => read(&printed),
@@ -325,7 +325,7 @@ fn run_command(command: &str, read: fn(&str) -> Outcome) -> Outcome {
     }
 }
 
-/// Whether a command succeeds, and what it prints; none when it cannot be run.
+/// Whether a command succeeds, and its output; none when it cannot be run.
 fn output_of(command: &str) -> Option<(bool, String)> {
     let mut words = command.split(' ');
     let mut program = Command::new(words.next()?);
@@ -333,7 +333,7 @@ fn output_of(command: &str) -> Option<(bool, String)> {
     Some((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
-/// Kills that the judge of row A6 counted; it fails where one lost something.
+/// Kills that the judge of row A6 counted; the judge fails where one lost data.
 fn kills(printed: &str) -> Outcome {
     let number = |line: &str| line.split_once(" kills in ")?.0.parse::<u64>().ok();
     let cases = printed.lines().find_map(number).unwrap_or(0);
@@ -341,7 +341,7 @@ fn kills(printed: &str) -> Outcome {
     Outcome { cases, value, is_met: cases >= 5_000, ..Outcome::default() }
 }
 
-/// System calls that the judge of row B10 made fail; it fails where one lost something.
+/// System calls that the judge of row B10 made fail; the judge fails where one lost data.
 fn failing_calls(printed: &str) -> Outcome {
     let numbers = |line: &str| {
         let (tried, rest) = line.split_once(" of ")?;
@@ -380,7 +380,7 @@ fn anomalies(printed: &str) -> Outcome {
 /// Where `.ci/run` puts the program that is not installed.
 const DENY: [&str; 2] = ["cargo-deny", "target/tools/bin/cargo-deny"];
 
-/// Row S7: what `cargo deny` says of the dependencies.
+/// Row S7: the verdict of `cargo deny` on the dependencies.
 fn dependencies(_: u64) -> Result<Outcome, CrashError> {
     let deny = |arguments: &str| {
         let mut programs = DENY.iter();
@@ -399,7 +399,7 @@ fn dependencies(_: u64) -> Result<Outcome, CrashError> {
     Ok(clean(is_clean, advisories))
 }
 
-/// What row S7 says; of the advisories nothing, where their database cannot be fetched.
+/// Text of row S7; without the advisories, where their database cannot be fetched.
 fn clean(is_clean: bool, advisories: Option<bool>) -> Outcome {
     let word = |is_clean| if is_clean { "clean" } else { "**not clean**" };
     let value = format!("bans, licences and sources {}", word(is_clean));
@@ -414,7 +414,8 @@ fn clean(is_clean: bool, advisories: Option<bool>) -> Outcome {
 /// The row whose engines have bugs on purpose.
 const PLANTED: &str = "T1";
 
-/// Everything that was run on an engine as it ships: losses, and failures of any other kind beside them.
+/// Everything that was run on an engine as it ships: losses, and failures of any other kind beside
+/// them.
 fn total(so_far: &Results) -> Outcome {
     let rows = || so_far.iter().filter(|(id, _)| *id != PLANTED).map(|(_, row)| &row.outcome);
     let cases = rows().map(|row| row.cases).sum();
@@ -431,7 +432,7 @@ fn seeds(effort: u64) -> std::ops::Range<u64> {
     1..1 + effort
 }
 
-/// Operations that were cut, and those that the device counted.
+/// Operations that were cut, and operations that the device counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cuts {
     points: u64,
@@ -645,7 +646,7 @@ fn worn_out(_: u64) -> Result<Outcome, CrashError> {
     Ok(outcome)
 }
 
-/// Who wears a chip, and with what policies.
+/// Engines that wear a chip, and their policies.
 const DEATHS: [(&str, Collection, WearLevelling); 10] = {
     use Collection::{CostAgeTimes, CostBenefit, Greedy};
     use WearLevelling::{Dynamic, Static};
@@ -690,7 +691,8 @@ impl DeathKeys {
         match self {
             Self::Even => Load { mix, row_size: 0 },
             Self::Hot => Load { mix: Mix { hot: 200, ..mix }, row_size: 0 },
-            // What fills whole tables would rewrite the rows that rest, and restarts wear the ring.
+            // Operations that fill whole tables would rewrite the resting rows, and restarts wear
+            // the ring.
             Self::Few => {
                 let mix = Mix { hot: 255, large: 0, upkeep: 0, pieces: 0, ..mix };
                 Load { mix, row_size: 250 }
@@ -817,6 +819,11 @@ fn schedules(printed: &str) -> Outcome {
     outcome
 }
 
+/// Rounds of the hunt for one bug, at most, of one unit of effort: the ways of a round that miss it
+/// are drawn anew.
+#[cfg(feature = "seeded-bugs")]
+const ROUNDS: u64 = 3;
+
 #[cfg(feature = "seeded-bugs")]
 fn planted(effort: u64) -> Result<Outcome, CrashError> {
     use super::hunt::{Quarry, head, hunt, line, markdown, seen_without_a_bug};
@@ -829,7 +836,7 @@ fn planted(effort: u64) -> Result<Outcome, CrashError> {
             Some(test) => test.found(quarry, |command| {
                 output_of(command).filter(|(is_sound, _)| *is_sound).map(|(_, printed)| printed)
             }),
-            None => hunt(quarry, effort)?,
+            None => hunt(quarry, ROUNDS * effort)?,
         };
         println!("{}", line(&found));
         hunted.push(found);

@@ -1,11 +1,12 @@
-//! What a test does to a database: one operation type, drawn from a seed or from bytes.
+//! Operations of a test on a database: one type, drawn from a seed or from bytes.
 //!
 //! Owns the operations and how they are drawn. Never runs them. The exhaustive explorer, the
-//! swarm, the fault campaigns and the fuzzer all use these operations, so that what one of them
-//! finds, all can replay.
+//! swarm, the fault campaigns and the fuzzer all use these operations, so that each can replay the
+//! findings of all.
 //!
 //! - **S1** Equal seeds give equal scripts; any bytes give a script.
-//! - **S2** Every operation is legal in every state: what makes no sense is skipped by the runner.
+//! - **S2** Every operation is legal in every state: the runner skips an operation that makes no
+//!   sense.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -42,7 +43,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyIndex(pub u8);
 
-/// What one step of a script does. A step on a slot without a transaction begins one first.
+/// One step of a script. A step on a slot without a transaction begins one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Begins a transaction.
@@ -63,13 +64,13 @@ pub enum Op {
     Scan(SlotIndex, TableIndex, KeyIndex, KeyIndex, Direction),
     /// Sets a savepoint.
     Savepoint(SlotIndex),
-    /// Returns to the savepoint of that number, modulo how many there are.
+    /// Returns to the savepoint of that number, modulo the number of savepoints.
     RollbackTo(SlotIndex, u8),
     /// Commits.
     Commit(SlotIndex, Durability),
     /// Aborts.
     Abort(SlotIndex),
-    /// Puts every key of a table within one transaction, larger than memory, and stays open.
+    /// Puts every key of a table within one transaction, larger than memory, and leaves it open.
     Fill(SlotIndex, TableIndex, Size),
     /// Opens a snapshot.
     SnapshotOpen(SlotIndex),
@@ -81,11 +82,11 @@ pub enum Op {
     SnapshotClose(SlotIndex),
     /// Keeps a snapshot under a name.
     Keep,
-    /// Drops the kept snapshot of that number, modulo how many there are.
+    /// Drops the kept snapshot of that number, modulo the number of kept snapshots.
     DropKept(u8),
     /// Makes the engine write a checkpoint.
     Checkpoint,
-    /// Makes the engine begin a checkpoint: what follows meets it half way.
+    /// Makes the engine begin a checkpoint: later operations meet it half way.
     CheckpointBegin,
     /// Makes the engine do so many pieces of background work while no flush comes.
     Work(u8),
@@ -97,11 +98,11 @@ pub enum Op {
     PowerLoss,
 }
 
-/// Size of a value, as a share of what the operation allows: 0 is the smallest.
+/// Size of a value, as a share of the size that the operation allows: 0 is the smallest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size(pub u8);
 
-/// Part of a value, as shares of it.
+/// Part of a value, as shares of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// Where it begins.
@@ -129,7 +130,7 @@ pub struct Mix {
     pub upkeep: u8,
     /// Of the commits, how many in 256 are deferred.
     pub deferred: u8,
-    /// Of the keys, how many in 256 are among a few that everybody goes to.
+    /// Of the keys, how many in 256 are among a few that all transactions use.
     pub hot: u8,
     /// Checkpoints that are only begun, and pieces of background work.
     pub pieces: u8,
@@ -174,7 +175,7 @@ pub const CLAIMS: Mix = Mix {
     kept: 0,
 };
 
-/// More rows and larger ones: what is there is soon too small.
+/// More rows and larger ones: the file is soon too small.
 pub const GROWING: Mix = Mix {
     changes: 110,
     reads: 8,
@@ -206,7 +207,8 @@ pub const APPENDS: Mix = Mix {
     kept: 0,
 };
 
-/// Transactions of several small changes: leaves are claimed, and many of them take an append for it.
+/// Transactions of several small changes: leaves are claimed, and many of them take an append for
+/// their commit.
 pub const CLAIMED_APPENDS: Mix =
     Mix { changes: 140, ends: 36, snapshots: 10, upkeep: 40, ..APPENDS };
 
@@ -275,7 +277,7 @@ impl Script {
         Self(std::iter::from_fn(|| Op::draw(&mut source, mix)).take(count).collect())
     }
 
-    /// What the bytes spell, at most `count_max` operations.
+    /// The script that the bytes spell, at most `count_max` operations.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], count_max: usize) -> Self {
         let mut source = Source::bytes(bytes);

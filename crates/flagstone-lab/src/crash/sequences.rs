@@ -46,11 +46,11 @@ pub fn sequences(length_max: u32) -> Vec<Script> {
     all
 }
 
-/// A device with a few committed rows, closed cleanly, and what it holds.
+/// A device with a few committed rows, closed cleanly, and its contents.
 ///
 /// # Errors
 ///
-/// What went wrong on the way.
+/// A violation on the way.
 pub fn prepared<S, C>(device: C, setup: &Setup) -> Result<(C, Model), Violation>
 where
     S: Subject<RunnerRig<C>>,

@@ -1,7 +1,7 @@
-//! What the harness needs from an engine, and the engine's side of it.
+//! The interface that the harness needs of an engine, and the engine's side of the interface.
 //!
-//! Owns the interface between scripts and engines. Never decides what is right: that is the
-//! model's part.
+//! Owns the interface between scripts and engines. Never decides which answers are right: that is
+//! the model's part.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ pub trait Subject<D>: Sized {
     /// Makes an empty database.
     fn create(device: D, setup: &Setup) -> Result<Self, OpenError>;
 
-    /// Opens what is there.
+    /// Opens the database on a device.
     fn open(device: D, setup: &Setup) -> Result<Self, OpenError>;
 
     /// Makes the tables of scripts, as far as they are not there.
@@ -143,7 +143,7 @@ pub trait Subject<D>: Sized {
     /// Sets a savepoint; the slot's savepoints are numbered from 0.
     fn savepoint(&mut self, slot: SlotIndex) -> Result<(), EngineError>;
 
-    /// Takes back what came after savepoint `index`; later ones go.
+    /// Takes back the changes after savepoint `index`; later savepoints go.
     fn rollback_to(&mut self, slot: SlotIndex, index: usize) -> Result<(), EngineError>;
 
     /// Commits; the slot is free afterwards.
@@ -184,12 +184,12 @@ pub trait Subject<D>: Sized {
         Ok(())
     }
 
-    /// What kept snapshots hold, by their names; none of an engine that keeps none.
+    /// Contents of kept snapshots, by their names; none for an engine without kept snapshots.
     fn kept(&mut self) -> Result<Option<BTreeMap<String, Contents>>, EngineError> {
         Ok(None)
     }
 
-    /// Whether a transaction of its own could lock the range now; none when nothing is known.
+    /// Whether a transaction of its own could lock the range now; none when the engine cannot tell.
     ///
     /// For writing, the range's first key is meant.
     fn could_lock(&mut self, _: &KeyRange, _: Access) -> Result<Option<bool>, EngineError> {
@@ -199,7 +199,8 @@ pub trait Subject<D>: Sized {
     /// Makes the mapping durable and lets the log's head advance.
     fn checkpoint(&mut self) -> Result<(), EngineError>;
 
-    /// Begins a checkpoint and does a piece of it: it goes on with the calls that follow.
+    /// Begins a checkpoint and does its first piece: the checkpoint goes on with the calls that
+    /// follow.
     fn checkpoint_begin(&mut self) -> Result<(), EngineError> {
         self.checkpoint()
     }
@@ -212,15 +213,15 @@ pub trait Subject<D>: Sized {
     /// Merges and collects garbage, as far as there is any.
     fn collect(&mut self) -> Result<(), EngineError>;
 
-    /// Merges whatever waits for its page, as far as the device has room for that.
+    /// Merges all deltas that wait for their page, as far as the device has room.
     fn merge_all(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Everything the database holds, by whatever tables it has.
+    /// Everything the database holds, of every table it has.
     fn contents(&mut self) -> Result<Contents, EngineError>;
 
-    /// Structural check of the whole image; what it found.
+    /// Structural check of the whole image; gives the faults it found.
     fn check(&mut self) -> Result<Vec<String>, EngineError>;
 
     /// Closes cleanly: all commits are durable when it returns.

@@ -24,7 +24,7 @@ pub const CHIP_PROFILES: [&str; 6] =
 /// Chip that carries commit flags.
 pub const FLAGS_PROFILE: &str = "tiny-flags";
 
-/// What a seed draws.
+/// Draw of a seed.
 #[derive(Clone, Debug)]
 pub struct Draw {
     /// Chip.
@@ -58,8 +58,8 @@ const FRAME_POLICIES: [Replacement; 5] = [
 const GROUP_POLICIES: [Victim; 5] =
     [Victim::Window, Victim::Fifo, Victim::Lru, Victim::Biggest, Victim::Cost];
 
-/// One order for frames and changes, in a third of what can have it; sets of groups, and a limit of
-/// what waits for a leaf, in a third of all.
+/// One order for frames and changes, in a third of the options that allow it; sets of groups, and a
+/// limit of changes that wait for a leaf, in a third of all.
 fn with_units(options: Options, below: &mut impl FnMut(u64) -> u64) -> Options {
     let (is_drawn, absent) = (below(3) == 0, below(2));
     let (is_cover, is_paper, unit_pages) = (below(3) == 0, below(2) == 0, below(9));
@@ -83,7 +83,7 @@ fn with_units(options: Options, below: &mut impl FnMut(u64) -> u64) -> Options {
     }
 }
 
-/// Bytes of a page of the tiny chips, which the memory that is drawn is counted in.
+/// Bytes of a page of the tiny chips: the unit of the drawn memory.
 const PAGE_SIZE: u32 = 512;
 
 /// Logical pages that memory holds at least; see [`Options::require`].
@@ -104,7 +104,7 @@ impl Draw {
         options.log_pages = 24 + below(16) as u32 * u32::from(profile != "tiny-mlc");
         options.frame_share = 0.1 + below(70) as f64 / 100.0;
         options.uncommitted_share = 0.1 + below(40) as f64 / 100.0;
-        options.seed = seed;
+        options.seed = Some(seed);
         if below(3) == 0 {
             options.collection = Collection::CostBenefit;
         }
@@ -137,7 +137,7 @@ impl Draw {
             bad_block_count: below(3) as u32,
             limits,
         };
-        // Drawn last, so that everything else is what it was before there were these.
+        // Drawn last, so that the other draws of a seed stay as they were without these.
         let pieces = below(40) as u8;
         let options = Options {
             replacement: FRAME_POLICIES[below(FRAME_POLICIES.len() as u64) as usize],
@@ -184,7 +184,7 @@ impl Draw {
         }
     }
 
-    /// Explores what was drawn on a file that grows instead of the chip, with more large values.
+    /// Explores the draw on a file that grows instead of the chip, with more large values.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Draw {
         Ok(explore::<S, _>(&scenario, &self.limits, &|_, _| {}))
     }
 
-    /// Explores what was drawn.
+    /// Explores the draw.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl Draw {
         self.explore_with::<S>(self.options.clone().into())
     }
 
-    /// Explores what was drawn, on an engine that is set up otherwise.
+    /// Explores the draw, on an engine that is set up otherwise.
     ///
     /// # Errors
     ///

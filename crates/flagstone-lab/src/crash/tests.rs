@@ -50,8 +50,9 @@ fn every_broken_toy_is_found() {
     assert!(found_by(|seed| explored::<Toy<ToyRig, 3>>(10, 2, seed)).is_some(), "no copy");
 }
 
-/// Goal: an engine that says it is full is still asked what it holds. Method: a toy whose content
-/// cannot be read once it was opened fails in every state, and a change it has no room for in none.
+/// Goal: an engine that says it is full is still asked for its contents. Method: a toy whose
+/// content cannot be read once it was opened fails in every state; a toy without room for a change
+/// fails in none.
 #[test]
 fn want_of_room_excuses_no_read() {
     let silent = explored::<Toy<ToyRig, 6>>(10, 1, 1);
@@ -86,8 +87,8 @@ fn campaigns_do_not_blame_a_sound_toy() {
     assert_eq!((full.cases, full.failures), (2, Vec::new()));
 }
 
-/// Goal: a chip damaged where no ECC sees it is never read as something else.
-/// Method: seeded changes of an image; a toy has no older state to fall back to but at its slots.
+/// Goal: a chip damaged where no ECC sees it is never read as other contents.
+/// Method: seeded changes of an image; a toy has older states to fall back to only in its slots.
 #[test]
 fn changed_images_are_noticed() {
     let sound = changed_images::<Toy<ToyRig, 0>>(&trial(1), 200);
@@ -121,7 +122,8 @@ fn swapped_pages_are_found_without_checksums() {
     assert!((3..9).any(is_found));
 }
 
-/// Goal (D13): the model claims no lock that an engine need not take, so that none is blamed.
+/// Goal (D13): the model claims only locks that an engine must take, so that no engine is blamed
+/// wrongly.
 /// Method: a table filled in one transaction, then another one beside it, on Flagstone.
 #[test]
 fn what_a_fill_does_not_lock_is_free() {

@@ -1,7 +1,7 @@
 //! Leaves that change together: groups of three leaves and more, and a leaf that merges in parts.
 //!
-//! Owns scenarios in which that happens in every run: what is in the leaves before, and the script. Never
-//! explores: the tests do, and the hunt.
+//! Owns scenarios in which leaves do so in every run: the earlier contents of the leaves, and the
+//! script. Never explores: the tests and the hunt do.
 
 use flagstone::{CommitBy, Durability, Options};
 use flagstone_nand::Crashable;
@@ -11,14 +11,14 @@ use super::script::{KEY_COUNT, KeyIndex, Op, Part, Script, Size};
 use super::{CLAIM_SHARES, small};
 use crate::model::{SlotIndex, TableIndex};
 
-/// What leaves do together.
+/// Way in which leaves change together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Together {
     /// Several split, with one record.
     Split,
-    /// Several groups of them wait for one sync.
+    /// Several groups of leaves wait for one sync.
     Groups,
-    /// What one leaf becomes is installed in parts.
+    /// The successors of one leaf are installed in parts.
     Parts,
     /// A transaction commits with several, as pages that a record names.
     ClaimedPages,
@@ -81,12 +81,12 @@ impl Together {
             let options = Options { frame_share, ..options };
             return options.with_memory(memory);
         }
-        // What spills is not claimed.
+        // A transaction that spills is not claimed.
         let (frame_share, uncommitted_share) = CLAIM_SHARES;
         Options { frame_share, uncommitted_share, ..options }
     }
 
-    /// What comes before, and what is explored.
+    /// The preceding operations, and the explored ones.
     fn scripts(self) -> (Vec<Op>, Vec<Op>) {
         let all = || 0..KEY_COUNT;
         match self {
@@ -95,12 +95,12 @@ impl Together {
                 let grown = [120, 180, 255].map(|size| commits(all(), 5, put(size)));
                 (commits(all(), 5, put(40)), grown.concat())
             }
-            // The same, and nobody waits for the log.
+            // The same, and no transaction waits for the log.
             Self::Groups => {
                 let grown = [90, 150, 200, 255].map(|size| deferred(all(), 4, put(size)));
                 (commits(all(), 5, put(20)), grown.concat())
             }
-            // Many rows come to a leaf, beside changes of those that it has.
+            // Many rows come to a leaf, beside changes of its own rows.
             Self::Parts => {
                 let few = 0..KEY_COUNT / 3;
                 let ops = [
@@ -154,8 +154,8 @@ fn deferred(
     ops
 }
 
-/// Transactions of so many rows, with these numbers, and a piece of work behind each; every third one waits
-/// for the log, and the last one.
+/// Transactions of so many rows, with these numbers, and a piece of work behind each; every third
+/// one waits for the log, and the last one.
 fn commits(
     numbers: impl Iterator<Item = u8>,
     rows: usize,

@@ -1,7 +1,7 @@
 //! A whole-state store: the smallest engine that keeps the promise, and six that break it.
 //!
-//! Owns what the harness's own tests run on. It writes its whole content at every commit, to six
-//! slots in turn, so that it is right by inspection for two cuts in a row.
+//! Owns the toy engine of the harness's own tests. It writes its whole content at every commit, to
+//! six slots in turn, so that it is right by inspection for two cuts in a row.
 
 use flagstone::{Durability, EngineError, OpenError};
 use flagstone_nand::{BlockIndex, Nand, NandError, ProgramPart, ReadPart};
@@ -10,7 +10,7 @@ use super::overlay::{Overlay, Store};
 use super::subject::Setup;
 use crate::model::{Change, Contents, TableIndex};
 
-/// What a toy does wrong.
+/// Mistake of a toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToyBug {
     /// Nothing.
@@ -19,13 +19,13 @@ pub(super) enum ToyBug {
     TwoSlots,
     /// Checksums are not looked at.
     NoChecksum,
-    /// Opening relies on what may have been in flight.
+    /// Opening relies on programs that may have been in flight.
     NoCopy,
     /// Commits return before they are written.
     EarlyReturn,
     /// An abort leaves its changes behind.
     LeakyAbort,
-    /// Once opened, it has no room to say what it holds.
+    /// Once opened, it has no room to give its contents.
     NoAnswer,
     /// Once opened, it has no room for a change. This breaks no promise.
     NoRoom,

@@ -1,7 +1,7 @@
 //! Chips that are written until they die (scoreboard B6, B9).
 //!
-//! Owns the way to the last spare block and what is measured there. Never decides what a dead chip
-//! must hold: the model does.
+//! Owns the way to the last spare block and the measurements there. Never decides the contents that
+//! a dead chip must have: the model does.
 
 use std::sync::Arc;
 
@@ -22,24 +22,24 @@ const SLOT: SlotIndex = SlotIndex(0);
 /// How often a worn-out chip is opened again.
 const WORN_RESTARTS: u32 = 4;
 
-/// Calls of a life and of what comes after it: an engine that goes round in circles is stopped.
+/// Calls of a life and of the checks after it: an engine that goes round in circles is stopped.
 const CALLS_MAX: u64 = 50_000_000;
 
-/// What a chip is worn with.
+/// Load that wears a chip.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// Operations without an end.
     pub mix: Mix,
-    /// Bytes of each row that is put first, all but the keys that everybody goes to; 0 for none.
+    /// Bytes of each row that is put first, all but the hot keys; 0 for none.
     pub row_size: usize,
 }
 
-/// What a chip lived through.
+/// Lifetime of a chip in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lifetime {
     /// Operations of the scripts.
     pub steps: u64,
-    /// Commits that changed something.
+    /// Commits with changes.
     pub commits: u64,
     /// Erases of the most worn block.
     pub erases_max: u32,
@@ -64,7 +64,7 @@ impl Lifetime {
 ///
 /// # Errors
 ///
-/// What was wrong, with the lifetime so far.
+/// A violation, with the lifetime so far.
 pub fn run_to_death<S: Subject<RunnerRig<SimNand>>>(
     trial: &Trial,
     load: &Load,
@@ -127,7 +127,8 @@ where
     Ok(())
 }
 
-/// What was not durable yet is gone (rule D8), and reopening tells the model so; all else is there.
+/// Commits that were not durable yet are gone (rule D8), and reopening tells the model so; all else
+/// is there.
 fn stay_dead<S>(runner: &mut Runner<S, SimNand>) -> Result<(), Stop>
 where
     S: Subject<RunnerRig<SimNand>>,

@@ -12,7 +12,7 @@ const DRAWS_STREAM: u64 = 1 << 40;
 /// Granularity of shares that are drawn.
 const SHARE_UNITS: u64 = 1 << 32;
 
-/// What clients do beside their transactions.
+/// Behaviour of clients beside their transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Manners {
     /// Share of the transactions that abort where they would commit.

@@ -1,4 +1,4 @@
-//! The chip under a store: parts, sectors, and nothing that a cut may have left behind.
+//! The chip under a store: parts and sectors, without remains of a cut.
 
 use flagstone_nand::{BlockIndex, Geometry, Nand, NandError, PhysicalPage, ProgramPart, ReadPart};
 
@@ -30,7 +30,7 @@ pub(super) struct SectorAt {
     pub(super) number: u32,
 }
 
-/// What a sector holds when it is read: what it says, or that it is no sector.
+/// Result of reading a sector: its head and records, or none where it is no sector.
 pub(super) type Sector = Option<(SectorHead, Vec<Record>)>;
 
 /// A chip, and the shape of its units.
@@ -113,7 +113,7 @@ impl<D: Nand> Chip<D> {
         Ok(())
     }
 
-    /// Reads flash page `index` of a block as a part; none when it is no whole one.
+    /// Reads flash page `index` of a block as a part; none when the part is not whole.
     pub(super) fn read_part(
         &mut self,
         block: BlockIndex,

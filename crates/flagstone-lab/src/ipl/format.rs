@@ -1,6 +1,6 @@
 //! Bytes of data pages and log sectors, and the checks that tell torn ones.
 //!
-//! Owns both forms. Bytes from flash are untrusted: any of them give a part, a sector, or none.
+//! Owns both forms. Bytes from flash are untrusted: any bytes give a part, a sector, or none.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -20,15 +20,15 @@ pub(super) const RECORD_MIN: usize = 12;
 /// Bytes that a part's metadata take in the spare area.
 pub(super) const META_SIZE: usize = 27;
 
-/// Bytes of a part that say what it holds; the rest repeats a word that follows from them.
+/// Bytes of a part that describe it; the rest repeats a word that follows from them.
 const PART_HEAD: usize = 24;
 
-/// What a page holds: the changes made to it, whatever their order.
+/// Content of a page: the changes made to it, in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     /// How many changes.
     pub changes: u64,
-    /// Sum of what their numbers are mixed to.
+    /// Sum of the mixed numbers of the changes.
     pub sum: u64,
 }
 
@@ -52,7 +52,7 @@ fn mixed(page: u32, number: u64) -> u64 {
 }
 
 fn hash(parts: &[&[u8]]) -> u64 {
-    // SipHash with fixed keys: what is on a chip is never read by another program.
+    // SipHash with fixed keys: another program never reads the chip.
     let mut hasher = DefaultHasher::new();
     parts.iter().for_each(|part| hasher.write(part));
     hasher.finish()
@@ -79,7 +79,7 @@ fn take(source: &mut &[u8], width: usize) -> Option<u64> {
     Some(number(first))
 }
 
-/// What the spare area says of a part: one flash page of a data page.
+/// Description of a part, one flash page of a data page, in its spare area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartMeta {
     /// Life of the block.
@@ -139,7 +139,7 @@ pub(super) fn decode_part(
     Some((PartMeta { life, sequence, unit, page, merged }, version))
 }
 
-/// What a sector is for.
+/// Purpose of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SectorKind {
     /// Records of a page, in its unit.
@@ -150,7 +150,7 @@ pub(super) enum SectorKind {
     Status,
 }
 
-/// What a sector says of itself.
+/// Head of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SectorHead {
     pub(super) kind: SectorKind,

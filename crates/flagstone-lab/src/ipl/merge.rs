@@ -15,7 +15,7 @@ use super::format::{PartMeta, Record, SECTOR_ROOM, Version, size_of};
 use super::store::{IplStore, Logged, Unit};
 use super::{IplError, Mistake, Variant};
 
-/// What a merge works on: the image in each slot, and all records.
+/// Input of a merge: the image in each slot, and all records.
 pub(super) struct Source {
     pub(super) images: Vec<Option<Version>>,
     pub(super) records: Vec<(u8, Record)>,
@@ -57,7 +57,7 @@ impl<D: Nand> IplStore<D> {
         self.rewrite(number, Source { images, records })
     }
 
-    /// Writes a unit into another block; what is in `source` is not read again.
+    /// Writes a unit into another block; pages in `source` are not read again.
     pub(super) fn rewrite(&mut self, number: u32, source: Source) -> Result<(), IplError> {
         let old = self.unit(number)?.clone();
         let Source { mut images, records } = source;
@@ -136,7 +136,8 @@ impl<D: Nand> IplStore<D> {
         }
     }
 
-    /// Frees the block of a unit, and what its sectors refer to.
+    /// Frees the block of a unit, and the overflow and status blocks that only its sectors still
+    /// needed.
     fn let_go(&mut self, old: Unit) {
         for (at, _) in &old.overflow {
             self.free.extend(self.overflow.release(at.block));

@@ -1,4 +1,5 @@
-//! Restart: which blocks are current, what is logged in them, who has committed.
+//! Restart: which blocks are current, which records are logged in them, which transactions have
+//! committed.
 //!
 //! ```text
 //! scan ─▶ current block of each unit ─▶ page in each slot ─▶ sectors by life ─▶ statuses
@@ -6,8 +7,8 @@
 //!         overflow is merged ◀─ statuses written anew ◀─ newest page or sector written again (I4)
 //! ```
 //!
-//! A cut at any moment leaves the same evidence for the next restart: nothing is erased that it
-//! might fall back to before what replaces it has been written after the cut.
+//! A cut at any moment leaves the same evidence for the next restart: a block that it might fall
+//! back to is erased only once its replacement has been written after the cut.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -19,7 +20,7 @@ use super::merge::Source;
 use super::store::{IplStore, Unit};
 use super::{Config, IplError, Mistake};
 
-/// What a scan finds in a block.
+/// Findings of a scan in a block.
 struct Found {
     block: BlockIndex,
     /// Whole data pages by slot.
@@ -57,7 +58,8 @@ impl<D: Nand> IplStore<D> {
     ///
     /// # Errors
     ///
-    /// `Unfit`; `Full` when no block is free to repeat what was in flight; those of the device.
+    /// `Unfit`; `Full` when no block is free to repeat programs that were in flight; errors of the
+    /// device.
     pub fn open(device: D, config: Config) -> Result<Self, IplError> {
         let mut chip = Chip::new(device, config.log_pages, config.mistake)?;
         let mut found = Vec::new();
@@ -80,7 +82,7 @@ impl<D: Nand> IplStore<D> {
         Ok(store)
     }
 
-    /// Units with the pages in their current blocks. A page that stands in two of them moved: the
+    /// Units with the pages in their current blocks. A page that stands in two blocks moved: the
     /// newer one counts.
     fn place_units(&mut self, found: &[Found], current: &BTreeMap<u32, usize>) {
         let mut newest: HashMap<u32, u64> = HashMap::new();
@@ -156,8 +158,8 @@ impl<D: Nand> IplStore<D> {
         }
     }
 
-    /// Free blocks; those that hold an older life of a unit are taken last, because the newest one may
-    /// turn out to be unreadable until it is written again.
+    /// Free blocks; blocks that hold an older life of a unit are taken last, because the newest one
+    /// may turn out to be unreadable until it is written again.
     fn find_free(&mut self, found: &[Found], older: &BTreeSet<BlockIndex>) {
         let mut used: BTreeSet<BlockIndex> =
             self.units.iter().flatten().map(|it| it.block).collect();
@@ -272,7 +274,7 @@ fn scan<D: Nand>(chip: &mut Chip<D>, block: BlockIndex) -> Result<Found, IplErro
     for slot in 0..shape.slots as u8 {
         found.pages.push(chip.read_page(block, slot)?);
     }
-    // Only one life began since the last erase, or this is what an erase that was cut has left.
+    // Only one life began since the last erase; older pages are remains of an erase that was cut.
     let life = found.pages.iter().flatten().map(|(meta, _)| meta.life).max();
     for page in &mut found.pages {
         *page = page.filter(|(meta, _)| Some(meta.life) == life);

@@ -1,6 +1,7 @@
 //! Replays of a page trace: in-page logging, and pages that are written whole or appended to.
 //!
-//! Owns what an event costs each of them. All work on one profile; counters are the device's.
+//! Owns the cost of an event on each store. All stores work on one profile; counters are the
+//! device's.
 //!
 //! - **R1** The pages of the trace are loaded first; the events of the warm-up come before counting.
 //! - **R2** Reads are checked: a page holds the changes that the trace made to it, no more and no less.
@@ -23,7 +24,7 @@ const CHECKPOINT_COMMITS: u64 = 5_000;
 /// Log pages of a space that logs nothing.
 const LOG_PAGES: u32 = 64;
 
-/// What a replay counted.
+/// Counters of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
     /// Commits of the window.
@@ -38,13 +39,13 @@ pub struct Replayed {
     pub device: Counters,
     /// Device time of the window, in nanoseconds.
     pub time_ns: u64,
-    /// What in-page logging did, all in all.
+    /// Counters of in-page logging, over the whole replay.
     pub ipl: IplStats,
     /// Whether erases a commit were the same all over the window.
     pub steadiness: Steadiness,
 }
 
-/// Something that a trace is replayed on.
+/// A store that a trace is replayed on.
 trait Target {
     fn event(&mut self, event: &Event) -> Result<(), ReplayError>;
     fn device(&mut self) -> &mut SimNand;
@@ -66,14 +67,14 @@ pub enum ReplayError {
     /// The space floor failed.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// A page does not hold what was written (rule R2).
+    /// A page does not hold its written content (rule R2).
     #[error("page {page} holds {found:?} instead of {expected:?}")]
     Wrong {
         /// Page.
         page: u32,
-        /// What it holds.
+        /// Content found.
         found: Version,
-        /// What it should hold.
+        /// Content expected.
         expected: Version,
     },
 }
@@ -91,7 +92,7 @@ impl From<ReplayError> for BenchError {
 ///
 /// # Errors
 ///
-/// The store failed, or a page does not hold what was written.
+/// The store failed, or a page does not hold its written content.
 pub fn on_ipl(
     trace: &Trace,
     device: SimNand,
@@ -135,7 +136,7 @@ pub fn on_space(
     replay(trace, &mut target, warmup)
 }
 
-/// Replays the events, and counts those of the window.
+/// Replays the events, and counts the ones of the window.
 fn replay(trace: &Trace, target: &mut impl Target, warmup: u64) -> Result<Replayed, ReplayError> {
     let all = trace.events.iter().filter(|event| matches!(event, Event::Commit(_))).count() as u64;
     let slice = (all.saturating_sub(warmup) / SLICE_COUNT as u64).max(1);
@@ -174,7 +175,7 @@ fn replay(trace: &Trace, target: &mut impl Target, warmup: u64) -> Result<Replay
     Ok(counted)
 }
 
-/// In-page logging, with what each page has to hold.
+/// In-page logging, with the content that each page must have.
 struct Logging {
     store: IplStore<SimNand>,
     config: Config,
@@ -225,7 +226,7 @@ impl Target for Logging {
         let is_basic = self.config.variant == Variant::Basic;
         match event {
             Event::Read(page) => self.read(*page),
-            // An abort has dropped what undo would take back.
+            // An abort has dropped the changes that undo would take back.
             Event::Change { is_undo: true, .. } if !is_basic => Ok(()),
             Event::Change { page, .. } if !self.store.has(*page) => {
                 self.create(*page);
@@ -265,7 +266,7 @@ impl Target for Logging {
     }
 
     fn end_ns(&mut self) -> Result<u64, ReplayError> {
-        // A sync waits for whatever is posted.
+        // A sync waits for all posted programs.
         let device = self.store.device_mut();
         device.sync().map_err(IplError::from)?;
         Ok(device.now_ns())

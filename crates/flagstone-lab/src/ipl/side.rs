@@ -1,7 +1,7 @@
-//! Blocks that hold nothing but sectors: overflow, and the status list.
+//! Blocks that hold only sectors: overflow, and the status list.
 //!
-//! Owns which sectors of such blocks are needed, and what is known of transactions. Never programs:
-//! the store does.
+//! Owns the set of needed sectors in such blocks, and the known status of transactions. Never
+//! programs: the store does.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,7 +27,7 @@ impl Side {
         Some(SectorAt { block: *block, number })
     }
 
-    /// So many more entries of a block are needed.
+    /// Adds to the number of needed entries of a block.
     pub(super) fn need(&mut self, block: BlockIndex, count: usize) {
         let found = self.blocks.iter_mut().find(|(other, _)| *other == block);
         if let Some((_, needed)) = found {
@@ -35,7 +35,7 @@ impl Side {
         }
     }
 
-    /// Takes an erased block; gives those back that have become useless.
+    /// Takes an erased block; gives back the blocks that have become useless.
     pub(super) fn begin(&mut self, block: BlockIndex) -> Vec<BlockIndex> {
         self.next = None;
         let unused = self.take_useless();
@@ -44,13 +44,13 @@ impl Side {
         unused
     }
 
-    /// A block that a restart found, with so many entries that are needed.
+    /// Adds a block that a restart found, with its number of needed entries.
     pub(super) fn found(&mut self, block: BlockIndex, needed: u32) {
         self.blocks.push_back((block, needed));
         self.next = None;
     }
 
-    /// An entry is needed no more; the block if it has become useless by it.
+    /// Drops a needed entry; gives its block if the block has become useless.
     pub(super) fn release(&mut self, block: BlockIndex) -> Option<BlockIndex> {
         let is_open = self.next.is_some() && self.blocks.back().is_some_and(|it| it.0 == block);
         let place = self.blocks.iter().position(|(other, _)| *other == block)?;
@@ -78,7 +78,7 @@ impl Side {
     }
 }
 
-/// What is known of transactions whose records are on flash (I3).
+/// Status of transactions whose records are on flash (I3).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Statuses {
     pub(super) side: Side,
@@ -111,7 +111,7 @@ impl Statuses {
         *self.references.entry(xid).or_default() += 1;
     }
 
-    /// A sector with records of `xid` is gone; the status block that became useless by it.
+    /// A sector with records of `xid` is gone; gives the status block if it has become useless.
     pub(super) fn drop_reference(&mut self, xid: u64) -> Option<BlockIndex> {
         let count = self.references.get_mut(&xid)?;
         *count -= 1;
@@ -123,7 +123,8 @@ impl Statuses {
         self.side.release(block)
     }
 
-    /// A sector in `block` tells that `xids` have committed; the blocks that have become useless by it.
+    /// A sector in `block` tells that `xids` have committed; gives the blocks that have become
+    /// useless.
     pub(super) fn tell(&mut self, xids: &[u64], block: BlockIndex) -> Vec<BlockIndex> {
         self.side.need(block, xids.len());
         let old: Vec<BlockIndex> =

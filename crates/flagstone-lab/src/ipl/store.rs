@@ -1,4 +1,4 @@
-//! The store: what a buffer asks of in-page logging, and which sectors and pages that takes.
+//! The store: a buffer's requests to in-page logging, and the sectors and pages that they take.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -35,7 +35,7 @@ pub(super) struct Unit {
 #[derive(Clone, Debug)]
 pub(super) struct Logged {
     pub(super) slot: u8,
-    /// Records of each transaction; left out where nobody asks (basic variant).
+    /// Records of each transaction; left out where no merge asks for them (basic variant).
     pub(super) records: BTreeMap<u64, u32>,
 }
 
@@ -73,7 +73,7 @@ pub struct IplStore<D> {
     pub(super) new: HashMap<u32, Version>,
     /// In-memory log sectors.
     pub(super) pending: HashMap<u32, Pending>,
-    /// Running transactions, and the pages with records of them in memory.
+    /// Running transactions, and the pages with records of these transactions in memory.
     pub(super) running: BTreeMap<u64, BTreeSet<u32>>,
     /// Units that may have a free slot.
     pub(super) roomy: Vec<u32>,
@@ -130,7 +130,7 @@ impl<D: Nand> IplStore<D> {
         self.chip.device
     }
 
-    /// What the store did so far.
+    /// Counters of the store so far.
     #[must_use]
     pub const fn stats(&self) -> IplStats {
         self.stats
@@ -175,7 +175,7 @@ impl<D: Nand> IplStore<D> {
     ///
     /// # Errors
     ///
-    /// `NoPage`; `Full`; those of the device.
+    /// `NoPage`; `Full`; errors of the device.
     pub fn change(&mut self, page: u32, change: Change) -> Result<(), IplError> {
         if !self.has(page) {
             return Err(IplError::NoPage(page));
@@ -204,7 +204,7 @@ impl<D: Nand> IplStore<D> {
     ///
     /// # Errors
     ///
-    /// `Full`; those of the device.
+    /// `Full`; errors of the device.
     pub fn flush(&mut self, page: u32) -> Result<(), IplError> {
         if let Some(version) = self.new.get(&page).copied() {
             self.write_new(page, version)?;
@@ -222,11 +222,11 @@ impl<D: Nand> IplStore<D> {
         self.write_sector(page, &records)
     }
 
-    /// Reads a page that is not in memory, with whatever is logged for it.
+    /// Reads a page that is not in memory, with all changes logged for it.
     ///
     /// # Errors
     ///
-    /// `NoPage`; `Corrupt`; those of the device.
+    /// `NoPage`; `Corrupt`; errors of the device.
     pub fn read(&mut self, page: u32) -> Result<Version, IplError> {
         let mut version = match self.new.get(&page) {
             Some(version) => *version,
@@ -260,7 +260,7 @@ impl<D: Nand> IplStore<D> {
     ///
     /// # Errors
     ///
-    /// `Full`; those of the device.
+    /// `Full`; errors of the device.
     pub fn commit(&mut self, xid: u64) -> Result<(), IplError> {
         let Some(pages) = self.running.get(&xid).cloned() else { return Ok(()) };
         if self.config.mistake == Mistake::StatusFirst {
@@ -276,8 +276,8 @@ impl<D: Nand> IplStore<D> {
         Ok(())
     }
 
-    /// Takes the transaction back: of its records only those on flash are left, for merges to drop
-    /// (recovery variant).
+    /// Takes the transaction back: of its records only the ones on flash are left, for merges to
+    /// drop (recovery variant).
     pub fn abort(&mut self, xid: u64) {
         for page in self.running.remove(&xid).unwrap_or_default() {
             if let Some(records) = self.pending.get_mut(&page) {
@@ -423,7 +423,7 @@ impl<D: Nand> IplStore<D> {
         Ok(())
     }
 
-    /// Notes what a sector on flash refers to.
+    /// Notes the transactions with records in a sector on flash (recovery variant).
     pub(super) fn refer(&mut self, slot: u8, records: &[Record]) -> Logged {
         let mut logged = Logged { slot, records: BTreeMap::new() };
         if self.config.variant == Variant::Recovery {

@@ -27,7 +27,7 @@ enum Step {
     Read(u32),
 }
 
-/// What has to be on flash, and what may be.
+/// Changes that must be on flash, and changes that may be.
 #[derive(Clone, Debug, Default)]
 struct Model {
     /// Changes of each page in their order, with their transactions; the first is its creation.
@@ -46,14 +46,15 @@ impl Model {
         version
     }
 
-    /// What reading the page shows.
+    /// The version that a read of the page shows.
     fn now(&self, page: u32) -> Option<Version> {
         let changes = self.changes.get(&page)?.iter();
         let changes = changes.filter(|(xid, _)| !self.aborted.contains(xid));
         Some(Self::version(page, changes.map(|(_, number)| *number)))
     }
 
-    /// Whether a store after a cut holds what it has to; `in_flight` may have committed or not.
+    /// Whether a store after a cut holds the changes it must; `in_flight` may have committed or
+    /// not.
     fn admits<D: Nand>(
         &self,
         store: &mut IplStore<D>,
@@ -76,7 +77,7 @@ impl Model {
         }
     }
 
-    /// Everything flushed, in order, and perhaps what came next.
+    /// Everything flushed, in order, and perhaps the changes that came next.
     fn admits_basic<D: Nand>(&self, store: &mut IplStore<D>) -> Result<(), String> {
         for (page, changes) in &self.changes {
             let flushed = self.flushed.get(page).copied().unwrap_or(0);
@@ -128,7 +129,7 @@ impl Model {
         Ok(())
     }
 
-    /// The changes that a store shows after a cut are those that count from now on.
+    /// The changes that a store shows after a cut count from now on.
     fn settle<D: Nand>(&mut self, store: &mut IplStore<D>) -> Result<(), IplError> {
         for page in 0..PAGES {
             let Some(changes) = self.changes.get(&page) else {
@@ -141,7 +142,7 @@ impl Model {
                 self.flushed.remove(&page);
                 continue;
             }
-            // Whatever it was, it stays: one change stands for all of them.
+            // The version stays as it is: one change represents all of its changes.
             let version = store.read(page)?;
             let is_kept = |it: &&(u64, u64)| match store.config.variant {
                 Variant::Basic => true,
@@ -390,7 +391,7 @@ fn the_script_merges_carries_over_and_overflows() {
     }
 }
 
-/// Goal: whatever was flushed (or committed) is there, and in the recovery variant nothing else.
+/// Goal: every flushed (or committed) change is there, and in the recovery variant nothing else.
 ///
 /// Method: every operation of the script, every way in which it may end.
 #[test]
@@ -400,8 +401,8 @@ fn every_power_cut_leaves_what_was_promised() {
     }
 }
 
-/// Goal: a cut during restart is as harmless. Method: some cuts of the script, and for each of them
-/// every operation of the restart that follows.
+/// Goal: a cut during restart is as harmless. Method: some cuts of the script, and after each every
+/// operation of the restart that follows.
 #[test]
 fn a_cut_during_restart_leaves_what_was_promised() {
     const ENDINGS: [Ending; 3] =
@@ -499,7 +500,7 @@ fn reads_cost_the_flash_pages_that_hold_the_page_and_its_sectors() {
     };
     assert_eq!(reads(&mut store, 0), 4);
     for number in 10..16 {
-        // Sectors 0 to 5: page 0 has those of even numbers.
+        // Sectors 0 to 5: page 0 has the even ones.
         let page = (number % 2) as u32;
         store.change(page, Change { xid: 0, number, size: 50 }).unwrap();
         store.flush(page).unwrap();

@@ -1,7 +1,7 @@
-//! Page traces: what a buffer reads, changes and writes while transactions run.
+//! Page traces: reads, changes and writes of a buffer while transactions run.
 //!
 //! Owns the events and how they are recorded from the classic engine: clients on the virtual clock,
-//! after load and settling. Whoever replays a trace decides what an event costs.
+//! after load and settling. The replay of a trace decides the cost of an event.
 
 use flagstone::{EngineError, Options};
 
@@ -16,7 +16,7 @@ use crate::workload::Workload;
 /// Changed bytes of a written page that are told one by one.
 pub const CHANGED_MAX: usize = 1024;
 
-/// What happens to a page or a transaction.
+/// Event of a page or a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The page is read: it is not in memory.
@@ -36,7 +36,7 @@ pub enum Event {
     Write {
         /// Page.
         page: u32,
-        /// What differs from the version that was read or written last, as offsets and sizes in
+        /// Differences from the version that was read or written last, as offsets and sizes in
         /// ascending order; none for more than [`CHANGED_MAX`] bytes, or where no version was.
         changed: Option<Box<[(u16, u16)]>>,
         /// Appends that a page of its table is reserved for.
@@ -57,7 +57,7 @@ pub struct Trace {
     pub pages: Vec<(u32, u8)>,
     /// Bytes of a page.
     pub page_size: usize,
-    /// What happened.
+    /// The events.
     pub events: Vec<Event>,
 }
 

@@ -1,4 +1,4 @@
-//! The page cache: nodes by last use, and which of them flash lacks (rule L2).
+//! The page cache: nodes by last use, and which nodes flash lacks (rule L2).
 
 use super::Counts;
 use super::tree::NodeId;

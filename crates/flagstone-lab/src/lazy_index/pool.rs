@@ -1,8 +1,8 @@
-//! The pool of requests and its orthogonal list: blocks that mirror those nodes of the tree which are
+//! The pool of requests and its orthogonal list: blocks that mirror the nodes of the tree that are
 //! known to have requests.
 //!
-//! Owns requests and blocks. All requests lie in one ordered map; a block's own list is what lies in its
-//! range and in no block below it, and is only counted.
+//! Owns requests and blocks. All requests lie in one ordered map; a block's own list is the
+//! requests in its range and in no block below it, and is only counted.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::cache::Cache;
 use super::tree::{NodeId, Tree};
 use super::{Config, Counts, Together};
 
-/// What a request does.
+/// Effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Insert,
@@ -30,11 +30,11 @@ pub(super) struct Request {
 pub(super) struct Block {
     /// Requests in its own list.
     pub(super) count: usize,
-    /// Keys that they add, less those that they take.
+    /// Keys that these requests add, less the keys that they take.
     pub(super) net: i64,
-    /// Number of the oldest of them.
+    /// Number of the oldest request.
     pub(super) first: u64,
-    /// Number of the last request that came to it.
+    /// Number of the last request that came to the block.
     pub(super) hit: u64,
     /// Entries that its leaf has, where known.
     pub(super) size: Option<usize>,
@@ -234,7 +234,7 @@ impl Pool {
         self.settle();
     }
 
-    /// Writes what waits for a leaf into it.
+    /// Writes the waiting requests of a leaf into it.
     fn commit(&mut self, leaf: NodeId) {
         if self.blocks[leaf].is_none() {
             // It went with another leaf that left the cache meanwhile.
@@ -298,7 +298,7 @@ impl Pool {
         self.blocks[at] = (own.count > 0 || has_below).then_some(own);
     }
 
-    /// Nodes leave the cache; with a changed leaf goes what waits for it (section 4.4.2.2).
+    /// Nodes leave the cache; with a changed leaf go its waiting requests (section 4.4.2.2).
     pub(super) fn settle(&mut self) {
         while let Some((node, is_dirty)) = self.cache.leaving() {
             if !is_dirty {

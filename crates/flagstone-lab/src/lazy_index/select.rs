@@ -4,7 +4,7 @@ use super::pool::Pool;
 use super::tree::NodeId;
 use super::{Policy, Pruning, Together};
 
-/// What a group does to its leaf.
+/// Effect of a group on its leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Same,
@@ -147,7 +147,8 @@ impl Pool {
         }
     }
 
-    /// Algorithm 6: the victim's siblings are retrieved as far as they may belong to it.
+    /// Algorithm 6: the victim's siblings are retrieved as far as they may belong to its super
+    /// group.
     fn super_group(&mut self, victim: NodeId) -> Vec<NodeId> {
         let Some(parent) = self.tree.nodes[victim].parent else { return vec![victim] };
         if self.blocks[parent].is_some_and(|block| block.count > 0) {
@@ -159,7 +160,7 @@ impl Pool {
         let own = siblings.iter().position(|at| *at == victim).unwrap_or(0);
         let is_moving = self.kind(victim) != Kind::Same;
         for (place, at) in siblings.iter().enumerate() {
-            // A leaf that stays one belongs only to what moves beside it, or one further.
+            // A leaf that stays one leaf belongs only to a moving leaf beside it, or one further.
             if self.blocks[*at].is_some() && (is_moving || place.abs_diff(own) <= 2) {
                 self.read_size(*at);
             }
@@ -168,8 +169,8 @@ impl Pool {
         self.together(&siblings, victim)
     }
 
-    /// The super group of `victim` among the children of one node. Everything that moves belongs
-    /// together; what stays belongs to what moves near it.
+    /// The super group of `victim` among the children of one node. All moving leaves belong
+    /// together; a staying leaf belongs to moving leaves near it.
     fn together(&self, siblings: &[NodeId], victim: NodeId) -> Vec<NodeId> {
         let known = |at: NodeId| self.blocks[at].is_some_and(|block| block.size.is_some());
         let kinds: Vec<Option<Kind>> =

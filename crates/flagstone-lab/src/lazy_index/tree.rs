@@ -1,6 +1,6 @@
 //! A B+-tree of order d: between d and 2d entries a node, leaves linked both ways.
 //!
-//! Owns nodes and their rebalancing. Tells the cache what it looks at and what it changes, and its
+//! Owns nodes and their rebalancing. Tells the cache which nodes it looks at and changes, and its
 //! caller which nodes have other ranges than before.
 
 use super::cache::Cache;
@@ -120,7 +120,7 @@ impl Tree {
         touched
     }
 
-    /// A root with one child gives way to it.
+    /// A root with one child gives way to the child.
     fn shrink_root(&mut self, at: NodeId, cache: &mut Cache) {
         if at == self.root && self.nodes[at].children.len() == 1 {
             self.root = self.nodes[at].children[0];

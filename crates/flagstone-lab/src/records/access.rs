@@ -143,7 +143,7 @@ impl Stopping for Engine {
 }
 
 impl Engine {
-    /// The rows of one leaf at the near end of the range, and what is left then.
+    /// The rows of one leaf at the near end of the range, and the rest of the range.
     fn look(
         &mut self,
         tree: u32,
@@ -160,7 +160,7 @@ impl Engine {
         Ok(rows_of(self.image(leaf)?, range, direction, limit))
     }
 
-    /// Learns every tree that the catalog names; only while nobody else is at work.
+    /// Learns every tree that the catalog names; only while no other operation is at work.
     pub(super) fn load_trees(&mut self) -> Step<()> {
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {

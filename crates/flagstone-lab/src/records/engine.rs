@@ -27,13 +27,13 @@ const SLOT_STRIDE: u32 = 8;
 /// A running transaction.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    /// Pages with pending records of it.
+    /// Pages with pending records of the transaction.
     pub(super) pages: BTreeSet<LogicalPage>,
     /// Places that it holds among the transactions of a page.
     slots: Vec<(LogicalPage, usize)>,
     /// Trees that it made.
     trees: Vec<u32>,
-    /// It has asked to commit: nothing of it changes any more.
+    /// It has asked to commit: its changes are final.
     is_committing: bool,
 }
 
@@ -52,12 +52,12 @@ pub(super) struct Counts {
     pub(super) crowded_pages: u64,
     /// Versions written so that a value before is on flash (H1).
     pub(super) befores_written: u64,
-    /// Reads that merged several versions, and the most of them.
+    /// Reads that merged several versions, and the most versions merged.
     pub(super) merged_reads: u64,
     pub(super) merged_max: u64,
 }
 
-/// What the engine needs to know of the store.
+/// The store's sizes that the engine needs to know.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// Bytes of a version's content.
@@ -96,7 +96,7 @@ pub struct Engine {
     pub(super) pool: Pool,
     pub(super) sides: HashMap<LogicalPage, Side>,
     locks: LockTable,
-    /// Who has pending records on a page (no more than `members_max`).
+    /// Transactions with pending records on a page (at most `members_max`).
     slots: HashMap<LogicalPage, Vec<Option<Xid>>>,
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
@@ -113,7 +113,7 @@ pub struct Engine {
     pub(super) reads: Reads,
     pub(super) log: Buffer,
     pub(super) durable: Lsn,
-    /// Somebody waits for the log to be durable up to here.
+    /// An operation waits for the log to be durable up to here.
     pub(super) wanted: Lsn,
     /// Committed by their record; flags are unset.
     pub(super) unflagged: VecDeque<Xid>,
@@ -291,8 +291,8 @@ impl Engine {
         self.lock(xid, Target::Record { tree, key }, mode)
     }
 
-    /// Takes a place among the transactions that have pending records on a page: as many as it has
-    /// flags. Who waits for one is in the wait-for graph.
+    /// Takes a place among the transactions that have pending records on a page: as many as the
+    /// page has flags. A transaction that waits for a place is in the wait-for graph.
     pub(super) fn take_slot(&mut self, xid: Xid, page: LogicalPage) -> Step<()> {
         let count = self.members_max;
         let slots = self.slots.entry(page).or_insert_with(|| vec![None; count]);
@@ -313,8 +313,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Who has pending records on a new page has a place there, too. Not by asking for one: whoever
-    /// asks gives up what it waits for.
+    /// A transaction with pending records on a new page gets a slot there, too. It does not ask for
+    /// the slot: a transaction that asks gives up its other wait.
     pub(super) fn inherit_slots(&mut self, from: LogicalPage, to: LogicalPage) {
         let Some(holders) = self.slots.get(&from).cloned() else { return };
         let members = self.sides.get(&to).map(Side::members).unwrap_or_default();
@@ -365,7 +365,8 @@ impl Engine {
         }
     }
 
-    /// Keeps `spare_count` page numbers and gives up those behind them; the first of these.
+    /// Keeps `spare_count` page numbers and gives up the ones behind them; gives the first of
+    /// these.
     pub(super) fn give_up_pages(&mut self, spare_count: u32) -> u32 {
         self.page_end = self.page_next.saturating_add(spare_count).min(self.page_end);
         self.page_end
@@ -429,8 +430,8 @@ impl PageEngine for Engine {
 
 /// Commits.
 impl Engine {
-    /// Cuts out of the log what waits: the transactions that commit by their record, those that need
-    /// none, and the records. None when nobody waits.
+    /// Takes the waiting commits: the transactions that commit by their record, the ones that need
+    /// none, and the log's records. None when no transaction waits.
     pub(super) fn commit_begin(&mut self) -> Option<CommitJob> {
         if !self.is_flush_wanted() {
             return None;
@@ -456,7 +457,7 @@ impl Engine {
         transaction.pages.iter().any(is_unwritten)
     }
 
-    /// Commits are durable: what they changed is plain content from now on (H6).
+    /// Commits are durable: their changes are plain content from now on (H6).
     pub(super) fn commit_end(&mut self, job: &Committed) {
         self.durable = self.durable.max(job.durable);
         for xid in &job.xids {
@@ -495,13 +496,13 @@ impl Engine {
         self.is_poisoned
     }
 
-    /// The device failed while something was written.
+    /// The device failed during a write.
     pub(super) fn poison(&mut self) {
         self.is_poisoned = true;
         self.woken.extend(self.transactions.keys().copied());
     }
 
-    /// What was counted so far; `mapping` is the memory of the store's tables.
+    /// Counters so far; `mapping` is the memory of the store's tables.
     #[must_use]
     pub fn stats(&self, mapping: usize) -> EngineStats {
         let bases = self.pool.bytes_peak();

@@ -56,7 +56,7 @@ impl Engine {
         Stop::Miss(Fetch::Page(page, self.reads.begin(page)))
     }
 
-    /// Makes room for `count` frames beside those that are being read.
+    /// Makes room for `count` frames beside the frames being read.
     pub(super) fn make_room(&mut self, count: usize) -> Step<()> {
         let wanted = (self.reads.page_count() + count) * self.pool.frame_size();
         self.is_crowded = !self.pool.shrink(self.frames_limit().saturating_sub(wanted));
@@ -96,7 +96,7 @@ impl Engine {
             Some((info, content)) if !is_there && content.len() == self.content_size => {
                 self.fill_frame(page, info.lsn, content)
             }
-            // Somebody else filled or dropped the frame meanwhile.
+            // Another operation filled or dropped the frame meanwhile.
             Some(_) => Ok(()),
             None if is_there => Ok(()),
             None if page == CATALOG_ROOT => {
@@ -196,8 +196,8 @@ impl Engine {
         old.map(|(page, _)| page).collect()
     }
 
-    /// What is to be written of a page now; none when that has to wait for the log, or is not
-    /// needed. Stops when the page has to be read first.
+    /// The version of a page to be written now; none when it has to wait for the log, or no write
+    /// is needed. Stops when the page has to be read first.
     pub(super) fn write_begin(&mut self, page: LogicalPage) -> Step<Option<WriteJob>> {
         let Some(side) = self.sides.get(&page) else { return Ok(None) };
         if side.wants_read() {
@@ -217,7 +217,8 @@ impl Engine {
         Ok(job_of(page, &frame.image, frame.lsn, side, self.content_size))
     }
 
-    /// The version is on its way: the buffer need not keep what it carries (rule B1 of the log).
+    /// The version is on its way: the buffer need not keep records that it carries (rule B1 of the
+    /// log).
     pub(super) fn write_begun(&mut self, job: &WriteJob) {
         self.counts.befores_written += u64::from(job.lacks.is_some());
         self.counts.stolen += u64::from(!job.members.is_empty());
@@ -271,7 +272,8 @@ fn job_of(
 }
 
 impl Side {
-    /// A version is being written, complete up to `lsn`; `lacks` is what it leaves out.
+    /// A version is being written, complete up to `lsn`; `lacks` is the first LSN that it leaves
+    /// out.
     fn written(&mut self, lsn: Lsn, lacks: Option<Lsn>) {
         for pending in self.pending.values_mut() {
             pending.is_written |= pending.is_before_on_flash;

@@ -8,7 +8,8 @@
 //! 3 Shape    parts                              a change of the tree's shape: never undone
 //! ```
 //!
-//! - **B1** What a version on flash carries leaves the buffer; nothing else does but by a force.
+//! - **B1** A record that a version on flash carries leaves the buffer; other records leave it only
+//!   by a force.
 //! - **B2** Edits name whole values, or bytes of one at a place: repeated, they give the same again.
 
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use flagstone_space::{LogicalPage, Lsn};
 
 use crate::classic::record::OwnCell;
 
-/// What happens to an entry.
+/// A change of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Edit {
     /// It has this value.
@@ -30,7 +31,7 @@ pub(super) enum Edit {
 }
 
 impl Edit {
-    /// What makes `new` of `old`.
+    /// The edit that makes `new` of `old`.
     pub(super) fn between(old: Option<&OwnCell>, new: Option<&OwnCell>) -> Self {
         match (old, new) {
             (_, None) => Self::Remove,
@@ -45,7 +46,7 @@ impl Edit {
         }
     }
 
-    /// The value afterwards. A patch of what is not there changes nothing: a later record of the log
+    /// The value afterwards. A patch of a missing value changes nothing: a later record of the log
     /// removes or replaces it.
     pub(super) fn apply(&self, old: Option<Vec<u8>>) -> Option<Vec<u8>> {
         match self {
@@ -155,7 +156,7 @@ impl Buffer {
         Sealed { entries: std::mem::take(&mut self.entries), last: self.last }
     }
 
-    /// Puts back what could not be forced, without the commits of `refused`.
+    /// Puts back the records that could not be forced, without the commits of `refused`.
     pub(super) fn put_back(&mut self, sealed: Sealed) {
         let is_commit = |entry: &Entry| entry.bytes.first() == Some(&COMMIT);
         let mut entries = sealed.entries;
@@ -189,7 +190,7 @@ impl Sealed {
     }
 }
 
-/// Records of a batch; those that decode.
+/// Records of a batch, as far as they decode.
 pub(super) fn decode(payload: &[u8]) -> Vec<(Lsn, Record)> {
     let Some((first, rest)) = payload.split_first_chunk::<8>() else { return Vec::new() };
     let first = u64::from_le_bytes(*first);

@@ -49,7 +49,7 @@ pub struct Flush(Committed);
 pub enum Work {
     /// A version of a page.
     Written(LogicalPage),
-    /// Something that is done.
+    /// A finished piece of work.
     Nothing,
 }
 
@@ -145,7 +145,7 @@ impl<D: Nand> Machine<D> {
         }
     }
 
-    /// Tells the store what was aborted.
+    /// Tells the store which transactions were aborted.
     fn forget_aborted(&self, store: &mut RecordStore<D>) {
         let aborted = self.engine().take_aborted();
         aborted.into_iter().for_each(|group| store.abort(group));
@@ -156,7 +156,7 @@ impl<D: Nand> Machine<D> {
         Err(of_store(error))
     }
 
-    /// How much of what the extended protocols are about has happened.
+    /// Counts of the sharing that the extended protocols are about.
     #[must_use]
     pub fn sharing(&self) -> Sharing {
         let (stats, engine) = (self.store().stats(), self.engine());
@@ -390,7 +390,7 @@ fn force<D: Nand>(store: &mut RecordStore<D>, job: &CommitJob) -> Result<Option<
     Ok(batch)
 }
 
-/// How much of what the extended protocols are about has happened.
+/// Counts of the sharing that the extended protocols are about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// Most transactions that one version carried.
@@ -416,7 +416,7 @@ fn record_options<D: Nand>(device: &D, config: &Config) -> RecordOptions {
     }
 }
 
-/// What the engine need not know of a page: the store keeps it.
+/// Metadata of a page that the engine need not know: the store keeps it.
 fn info(lsn: Lsn) -> PageInfo {
     PageInfo::elsewhere(Version(0), lsn, RegionId(0))
 }

@@ -1,4 +1,5 @@
-//! What is known of a page in memory beside its image: whose records are pending, what flash has.
+//! State of a page in memory beside its image: pending records, and the changes that flash has or
+//! lacks.
 //!
 //! Owns the byte form of a version's section of pending records, and the room that a leaf must keep
 //! for every outcome (H4). Never looks at a pool or a log.
@@ -60,7 +61,7 @@ pub(super) struct Pending {
     pub(super) is_absent: bool,
 }
 
-/// What is known of a page in memory.
+/// State of a page in memory.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     /// The newest version is complete up to here; none when there is no version.
@@ -102,7 +103,7 @@ impl Side {
         self.wants_befores || !self.invalid.is_empty()
     }
 
-    /// Whether nobody but `xid` has changed the page since flash had it.
+    /// Whether only `xid` has changed the page since flash had it.
     pub(super) fn is_changed_by_one(&self, xid: Xid) -> bool {
         let is_foreign = |pending: &Pending| pending.xid != xid && !pending.is_written;
         self.flash.is_some_and(|flash| self.shape <= flash)
@@ -159,7 +160,7 @@ impl Side {
     }
 }
 
-/// Bytes of a leaf whatever becomes of its pending records. Entries of one size stand side by side;
+/// Bytes of a leaf for any outcome of its pending records. Entries of one size stand side by side;
 /// where one may have another size, each may need a slot and its lengths.
 struct Most {
     fences: usize,

@@ -1,4 +1,4 @@
-//! Reading a page: its newest version, and what older ones hold of it.
+//! Reading a page: its newest version, and values that older versions hold.
 //!
 //! Owns the merging of committed records that stand in several versions. Never writes.
 
@@ -15,9 +15,9 @@ use crate::pages::of_store;
 /// Which pending records a reader wants to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// What committed.
+    /// Committed records.
     Committed,
-    /// That, and what runs, with whose it is.
+    /// These, and records of running transactions, with their transaction.
     Running,
 }
 

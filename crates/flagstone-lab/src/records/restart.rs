@@ -1,9 +1,10 @@
-//! Restart: who committed, what the log has that pages lack, and which pages are written again.
+//! Restart: which transactions committed, which records pages lack, and which pages are written
+//! again.
 //!
-//! Owns the order above the store's ([`flagstone_opponents::shadow::records`], R5): records of committed
-//! transactions and changes of shape are repeated, page by page, in the order of the log, each page
-//! from where its newest version leaves off (H2). All of it counts once the store has given its
-//! verdict.
+//! Owns the order above the store's ([`flagstone_opponents::shadow::records`], R5): records of
+//! committed transactions and changes of shape are repeated, page by page, in the order of the log,
+//! each page from where its newest version leaves off (H2). The restart counts once the store has
+//! given its verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +82,7 @@ struct Restart<'s, D: Nand> {
     pages: BTreeMap<LogicalPage, Redo>,
 }
 
-/// Brings a store up to date; with what that took.
+/// Brings a store up to date; gives the store and the report of the restart.
 pub(super) fn restart<D: Nand>(
     mut store: RecordStore<D>,
     batches: &[Batch],
@@ -197,8 +198,8 @@ impl<D: Nand> Restart<'_, D> {
         Ok(())
     }
 
-    /// Writes a page whose versions may have been in flight as it is, where nothing has to be merged
-    /// into it: it may be a cold one.
+    /// Writes a page whose versions may have been in flight as it is, where no record has to be
+    /// merged into it: it may be a cold page.
     fn settle_restless(&mut self, page: LogicalPage) -> Result<(), EngineError> {
         let read = self.store.read(page).map_err(of_store)?;
         match read.filter(|read| read.members.is_empty() && !self.pages.contains_key(&page)) {
@@ -207,7 +208,7 @@ impl<D: Nand> Restart<'_, D> {
         }
     }
 
-    /// Writes the pages that lacked something, and those whose versions may have been in flight.
+    /// Writes the pages that lacked records, and the pages whose versions may have been in flight.
     fn settle(&mut self) -> Result<(), EngineError> {
         let restless = self.store.restless_pages();
         for page in &restless {

@@ -37,7 +37,7 @@ fn contents(store: &impl Store) -> Rows {
     rows
 }
 
-/// Memory of a dozen pages, for some thirty of them.
+/// Memory of a dozen pages, for some thirty pages.
 const MEMORY: usize = 12 * 1024;
 
 /// Transactions at a time, keys, and keys next to each other that are written more often.
@@ -88,7 +88,7 @@ impl Pair {
     }
 
     fn write(&mut self, at: usize) {
-        // Half of them next to each other, so that transactions meet on pages.
+        // Half of the keys next to each other, so that transactions meet on pages.
         let keys = if self.draws.below(2) == 0 { HOT_KEYS } else { KEYS };
         let key = self.draws.below(keys).to_be_bytes().to_vec();
         let (xid, table) = (self.open[at].0, self.table);

@@ -2,8 +2,8 @@
 //!
 //! A leaf is split as soon as an entry does not fit, for any outcome of its pending records (H4). It
 //! stays when its last entry goes. The root of a tree never moves: when it splits, its content moves
-//! down. A split is one log record that holds what is committed; pending records that move are logged
-//! anew for their new page, by their transactions.
+//! down. A split is one log record that holds committed content; pending records that move are
+//! logged anew for their new page, by their transactions.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::classic::page::{self as nodes, Halves, cell_of, trimmed};
 use crate::classic::record::OwnCell;
 use crate::classic::tree::{DEPTH_MAX, SPLITS_MAX, Seek, corrupt};
 
-/// A split that is being planned: nothing is changed until all of it is known.
+/// A split that is being planned: nothing is changed until the whole split is known.
 #[derive(Debug, Default)]
 struct Plan {
-    /// What is logged of each page, and its image afterwards.
+    /// The logged part of each page, and its image afterwards.
     shape: Vec<(Part, Vec<u8>)>,
     /// Numbers for new pages.
     numbers: Vec<LogicalPage>,
@@ -168,11 +168,12 @@ impl Engine {
         self.install(*leaf, plan)
     }
 
-    /// Reads what the pending records of a leaf replace, as far as it is not known: they move.
+    /// Reads the values that the pending records of a leaf replace, as far as they are not known:
+    /// the records move.
     fn learn_befores(&mut self, leaf: LogicalPage) -> Step<()> {
         let members = self.sides.get(&leaf).map(Side::members).unwrap_or_default();
         if members.iter().any(|xid| self.is_committing(*xid)) {
-            // What is on its way to be committed stays where it is; that does not last.
+            // Records on their way to be committed stay where they are; that state does not last.
             return Err(Stop::Wait(Wait::Memory));
         }
         let Some(side) = self.sides.get_mut(&leaf) else { return Ok(()) };
@@ -293,7 +294,8 @@ impl Engine {
         }
     }
 
-    /// What remains with the leaf that was split: nothing, when it is an inner node now.
+    /// Keeps the records that remain with the leaf that was split: none, when it is an inner node
+    /// now.
     fn stay(&mut self, leaf: LogicalPage, is_leaf: bool) {
         let Some(image) = self.pool.peek(leaf).map(|frame| frame.image.clone()) else { return };
         let node = NodeView::trusted(&image);

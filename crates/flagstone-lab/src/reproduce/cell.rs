@@ -1,7 +1,7 @@
 //! Cells: the runs of an experiment, each once, spread over the cores.
 //!
-//! Owns how a run is named, what it reports and in which order the reports come. Never knows what
-//! a run does: that is the closure that it carries.
+//! Owns the name of a run, its report and the order of reports. Never knows the work of a run: a
+//! cell carries it as a closure.
 //!
 //! - **C1** Two cells of one name are one run.
 //! - **C2** Outcomes are found by name; neither threads nor order show in them (rule X1).
@@ -35,14 +35,14 @@ pub struct Cell {
     work: Box<Work>,
 }
 
-/// What a run reports.
+/// Report of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whether the run was steady, where the rule applies.
     pub steady: Option<bool>,
-    /// Numbers by name; those of a part with a dot, as `recovery.pages_read`.
+    /// Numbers by name; a part's numbers with a dot, as `recovery.pages_read`.
     pub values: BTreeMap<String, f64>,
-    /// What shaped the run.
+    /// Configuration of the run.
     pub config: Value,
 }
 

@@ -37,7 +37,7 @@ const LINE: i32 = 24;
 const CHARACTER: i32 = 8;
 /// Share of a group's width that its bars take.
 const GROUP_WIDTH: f64 = 0.8;
-/// Room above the highest value, as a share of it.
+/// Room above the highest value, as a share of that value.
 const HEADROOM: f64 = 1.12;
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;

@@ -1,4 +1,4 @@
-//! Figures: what is drawn and what is judged, computed from the outcomes of the runs.
+//! Figures: their drawings and judged claims, computed from the outcomes of the runs.
 //!
 //! Owns the form of panels and rows. Never draws (`chart` does) and never decides a verdict
 //! ([`super::rule`]).
@@ -17,14 +17,14 @@ type Draw = dyn Fn(&Outcomes) -> Result<Drawing, ReproduceError> + Send + Sync;
 pub struct Figure {
     /// Name on the command line and of its files.
     pub id: &'static str,
-    /// What it shows.
+    /// Its subject.
     pub title: &'static str,
     /// Runs that it needs.
     pub cells: Vec<Cell>,
     draw: Box<Draw>,
 }
 
-/// What a figure computes from the runs.
+/// The part of a figure that is computed from the runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Drawing {
     /// Charts, beside each other.
@@ -36,7 +36,7 @@ pub struct Drawing {
 /// One chart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Panel {
-    /// What it shows.
+    /// Its subject.
     pub title: String,
     /// Name and unit of the values.
     pub y: String,
@@ -61,7 +61,7 @@ pub enum Axis {
 /// Values at the positions of an axis, in order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// What is compared.
+    /// The preset, policy or store compared.
     pub name: String,
     /// One value for each position.
     pub values: Vec<f64>,
@@ -72,19 +72,19 @@ pub struct Series {
 pub struct Row {
     /// Figure that makes the claim.
     pub figure: &'static str,
-    /// What the claim is about.
+    /// Subject of the claim.
     pub item: String,
     /// Claim and measurement.
     #[serde(flatten)]
     pub judgement: Judgement,
 }
 
-/// A figure with everything that was computed for it.
+/// A figure with all that was computed for it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Name.
     pub figure: &'static str,
-    /// What it shows.
+    /// Its subject.
     pub title: &'static str,
     /// Charts.
     pub panels: Vec<Panel>,
@@ -139,7 +139,7 @@ impl Drawing {
         self.panels.push(panel);
     }
 
-    /// Adds a claim, judged by what was measured.
+    /// Adds a claim, judged by the measurements.
     pub fn claim(&mut self, item: impl Into<String>, claim: &Claim, ours: &[f64]) {
         self.rows.push((item.into(), claim.judge(ours)));
     }

@@ -36,7 +36,7 @@ struct FigureFile<'r> {
     report: &'r Report,
 }
 
-/// Runs with what they belong to: a line of the journal, and part of a figure's JSON file.
+/// Runs with their effort and seed: a line of the journal, and part of a figure's JSON file.
 #[derive(Serialize, Deserialize)]
 struct Runs {
     effort: Effort,
@@ -54,7 +54,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a paper below `dir`: what it has stays.
+    /// Opens the journal of a paper below `dir`: its lines stay.
     pub(super) fn open(
         dir: &Path,
         paper: &str,
@@ -65,7 +65,7 @@ impl Journal {
         let path = dir.join(JOURNAL);
         let file = File::options().create(true).append(true).open(&path);
         let mut file = file.map_err(|source| failed(&path, source))?;
-        // What was cut off stands on a line of its own.
+        // A cut-off entry stands on a line of its own.
         file.write_all(b"\n").map_err(|source| failed(&path, source))?;
         Ok(Self { path, file: Mutex::new(file), effort, seed })
     }
@@ -80,8 +80,8 @@ impl Journal {
     }
 }
 
-/// The runs of this effort and seed that the files of a paper below `dir` hold; what does not parse
-/// is not there.
+/// The runs of this effort and seed that the files of a paper below `dir` hold; a line that does
+/// not parse counts as missing.
 pub(super) fn runs_on_file(
     dir: &Path,
     paper: &str,

@@ -15,7 +15,7 @@
 //! - **V7** A claim of order (best, worst) holds when the named one is in front; a tie is none.
 //! - **V8** An exact claim holds when ours is equal.
 //! - **V9** "Less", without a size, holds when every measured change is one for less.
-//! - **V10** What was not measured, or is no number, differs.
+//! - **V10** A value that was not measured, or is no number, differs.
 
 use serde::Serialize;
 
@@ -35,18 +35,18 @@ pub enum Verdict {
     Differs,
 }
 
-/// What the paper claims. Changes are shares: -0.2 is a fifth less.
+/// A claim of the paper. Changes are shares: -0.2 is a fifth less.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claim {
     /// A change of this size (V1).
     Change(f64),
     /// Changes between the two, the smaller first in size (V2).
     ChangeBetween(f64, f64),
-    /// Changes of at most this size, which one of them has (V3).
+    /// Changes of at most this size, which the largest of them has (V3).
     ChangeUpTo(f64),
     /// No visible change (V4).
     NoChange,
-    /// Less than what it is compared with, by whatever (V9).
+    /// Less than the value it is compared with, by any amount (V9).
     Less,
     /// A value with its unit (V5).
     Value(f64, &'static str),
@@ -63,9 +63,9 @@ pub enum Claim {
 /// Claim and measurement side by side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Judgement {
-    /// What the paper says.
+    /// The paper's claim in words.
     pub paper: String,
-    /// What was measured.
+    /// The measurement in words.
     pub ours: String,
     /// Whether the claim holds.
     pub verdict: Verdict,
@@ -83,7 +83,7 @@ pub enum Rank {
 }
 
 impl Claim {
-    /// Judges what was measured, one number for each point that the claim speaks of.
+    /// Judges the measurement, one number for each point that the claim speaks of.
     #[must_use]
     pub fn judge(&self, ours: &[f64]) -> Judgement {
         if ours.is_empty() || ours.iter().any(|value| !value.is_finite()) {

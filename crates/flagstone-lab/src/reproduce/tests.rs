@@ -191,7 +191,7 @@ fn runs_that_ended_are_not_run_again() {
     assert!(
         matches!(attempt(1, false), Err(ReproduceError::Run { cell, .. }) if cell == "a second")
     );
-    // What was being written when it ended is not there.
+    // The entry that was being written when the process ended is missing.
     let journal = dir.path().join("a-paper/runs.jsonl");
     let text = fs::read_to_string(&journal).unwrap();
     fs::write(&journal, text + "{\"effort\":\"quick\",\"seed\":1,\"runs\":{\"a sec").unwrap();
@@ -205,7 +205,7 @@ fn runs_that_ended_are_not_run_again() {
     assert_eq!(runs(), 2, "another seed is another run");
 }
 
-/// Goal: what is on file is drawn without a run, what is not is left out.
+/// Goal: figures with all runs on file are drawn without a run, others are left out.
 #[test]
 fn figures_are_drawn_from_the_runs_on_file_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What shaped a run: asked for, derived, and observed.
+//! Configuration of a run: asked for, derived, and observed.
 
 use flagstone::Options;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub struct RunConfig {
     pub seed: u64,
     /// Every option of the engine.
     pub options: Options,
-    /// What was not asked for but found.
+    /// Values that were not asked for but found.
     pub observed: Observed,
 }
 

@@ -1,4 +1,4 @@
-//! Counters at one moment, and the report of what lies between two moments.
+//! Counters at one moment, and the report of the stretch between two moments.
 
 use flagstone::EngineStats;
 use flagstone_nand::{Counters, Nand, SsdCounters};
@@ -12,7 +12,7 @@ use super::{EraseCount, Memory, ProgramsByCause, RegionRun, TranslationRun};
 pub struct Totals {
     /// Counters of the device.
     pub device: Counters,
-    /// What a drive's translation layer did; none on chips.
+    /// Counters of a drive's translation layer; none on chips.
     pub translation: Option<SsdCounters>,
     /// Programs by cause, in the order of [`Cause::ALL`].
     pub programs_by_cause: [u64; 7],
@@ -30,7 +30,7 @@ pub struct Totals {
     pub pool_hits: u64,
     /// Pages read.
     pub pool_misses: u64,
-    /// Leaves that operations asked for, and those of them that had to be read.
+    /// Leaves that operations asked for, and of these, the ones that had to be read.
     pub leaf_references: [u64; 2],
     /// Writes, moves, reads and appends of each region.
     pub regions: Vec<[u64; 4]>,
@@ -58,7 +58,7 @@ impl Totals {
         }
     }
 
-    /// What has been counted since `earlier`.
+    /// Counters since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.combine(earlier, u64::saturating_sub)

@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Learns every tree that the catalog names; only while nobody else is at work.
+    /// Learns every tree that the catalog names; only while no other operation is at work.
     pub(super) fn load_trees(&mut self, xid: Xid) -> Step<()> {
         let mut range = Some(ScanRange { low: Vec::new(), high: None });
         while let Some(part) = range {

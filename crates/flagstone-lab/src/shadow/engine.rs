@@ -31,7 +31,7 @@ const CLEAN_MAX: usize = 32;
 /// A running transaction.
 #[derive(Debug, Default)]
 struct Transaction {
-    /// Its number in the store, once something of it is there.
+    /// Its number in the store, once a page of it is there.
     group: Option<GroupId>,
     /// Pages that it has changed.
     changed: BTreeSet<LogicalPage>,
@@ -39,7 +39,7 @@ struct Transaction {
     taken: Vec<LogicalPage>,
     /// Trees that it made.
     trees: Vec<u32>,
-    /// It has asked to commit: nothing of it changes any more.
+    /// It has asked to commit: its changes are final.
     is_committing: bool,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Counts {
     pub(super) splits: u64,
 }
 
-/// Page numbers: those given out lie below `next`, but for the unused ones.
+/// Page numbers: the ones given out lie below `next`, but for the unused ones.
 #[derive(Debug)]
 struct Numbers {
     unused: BTreeSet<LogicalPage>,
@@ -87,7 +87,7 @@ pub struct Engine {
     /// Root page of each tree.
     pub(super) trees: BTreeMap<u32, LogicalPage>,
     transactions: BTreeMap<Xid, Transaction>,
-    /// Whose change a page carries that is not committed.
+    /// Transaction whose uncommitted change each page carries.
     owners: HashMap<LogicalPage, Xid>,
     numbers: Numbers,
     xid_next: u64,
@@ -101,15 +101,15 @@ pub struct Engine {
     reads: Reads,
     /// Changes made so far: the order of images.
     changes: Lsn,
-    /// Somebody waits for a frame.
+    /// An operation waits for a frame.
     is_crowded: bool,
     pub(super) counts: Counts,
     is_poisoned: bool,
 }
 
 impl Engine {
-    /// An engine over pages of `page_size` bytes, of which those in `mapped` hold something and
-    /// those from `end` on are not its own.
+    /// An engine over pages of `page_size` bytes, of which pages in `mapped` have content and pages
+    /// from `end` on are not its own.
     pub(super) fn new(
         config: Config,
         page_size: usize,
@@ -216,8 +216,9 @@ impl Engine {
         }
     }
 
-    /// Waits until the page carries no change of another transaction (H2), for the lock `mode`: who
-    /// will need it exclusively asks for no less, or two who waited would wait for each other.
+    /// Waits until the page carries no change of another transaction (H2), for the lock `mode`: a
+    /// transaction that will need the page exclusively asks for this mode at once, or two waiting
+    /// transactions would wait for each other.
     pub(super) fn see(&mut self, xid: Xid, page: LogicalPage, mode: Mode) -> Step<()> {
         match self.owners.get(&page) {
             Some(owner) if *owner != xid => self.lock(xid, page, mode),
@@ -253,7 +254,8 @@ impl Engine {
         self.numbers.peek(count).ok_or(Stop::Error(EngineError::Full))
     }
 
-    /// Keeps `spare_count` page numbers and gives up those behind them; the first of these.
+    /// Keeps `spare_count` page numbers and gives up the ones behind them; gives the first of
+    /// these.
     pub(super) fn give_up_pages(&mut self, spare_count: u32) -> u32 {
         let numbers = &mut self.numbers;
         numbers.end = numbers.next.saturating_add(spare_count).min(numbers.end);
@@ -307,7 +309,7 @@ impl Engine {
         Stop::Miss(Fetch::Page(page, self.reads.begin(page)))
     }
 
-    /// Makes room for `count` frames beside those that are being read.
+    /// Makes room for `count` frames beside the frames being read.
     pub(super) fn make_room(&mut self, count: usize) -> Step<()> {
         let wanted = (self.reads.page_count() + count) * self.pool.frame_size();
         self.is_crowded = !self.pool.shrink(self.frames_limit().saturating_sub(wanted));
@@ -397,7 +399,7 @@ impl PageEngine for Engine {
     }
 }
 
-/// What the machine asks.
+/// Questions of the machine.
 impl Engine {
     /// The transaction whose uncommitted change a page carries, with its number in the store.
     pub(super) fn owner(&self, page: LogicalPage) -> Option<(Xid, Option<GroupId>)> {
@@ -460,7 +462,7 @@ impl Engine {
         self.woken.extend(self.transactions.keys().copied());
     }
 
-    /// What was counted so far; `mapping` is the memory of the store's tables.
+    /// Counters so far; `mapping` is the memory of the store's tables.
     #[must_use]
     pub fn stats(&self, mapping: usize) -> EngineStats {
         let bases = self.pool.bytes_peak();

@@ -1,8 +1,8 @@
 //! The engine on a store of shadow pages: reads, commits, page writes, and operations run to their
 //! end.
 //!
-//! Owns the two latches (store before engine, never held across a call from outside). What the store
-//! is told of a transaction: nothing before its first page goes out; then every write under its
+//! Owns the two latches (store before engine, never held across a call from outside). The store
+//! hears nothing of a transaction before its first page goes out; then every write under its
 //! number; then its commit, or its abort, once.
 
 use flagstone::{
@@ -47,7 +47,7 @@ impl<D: Nand> Machine<D> {
         self.store.lock()
     }
 
-    /// Tells the store what was aborted.
+    /// Tells the store which transactions were aborted.
     fn forget_aborted(&self, store: &mut ShadowStore<D>) {
         let aborted = self.engine().take_aborted();
         aborted.into_iter().for_each(|group| store.abort(group));
@@ -215,7 +215,7 @@ fn shadow_options(config: &Config) -> ShadowOptions {
     }
 }
 
-/// What the engine need not know of a page: the store keeps it.
+/// Metadata of a page that the engine need not know: the store keeps it.
 fn info() -> PageInfo {
     PageInfo::elsewhere(Version(0), Lsn::ZERO, RegionId(0))
 }

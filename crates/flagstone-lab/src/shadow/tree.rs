@@ -13,7 +13,8 @@ use crate::classic::page::{self, Edited, NoEdit};
 use crate::classic::record::Edit;
 use crate::classic::tree::{DEPTH_MAX, SPLITS_MAX, Seek, corrupt};
 
-/// A split that is being planned: nothing is changed until all of it is known and locked (H3).
+/// A split that is being planned: nothing is changed until the whole split is known and locked
+/// (H3).
 #[derive(Debug, Default)]
 struct Plan {
     /// Images of pages that exist.
@@ -34,8 +35,8 @@ impl Plan {
 }
 
 impl Engine {
-    /// The pages from the root of a tree to a leaf, none of them changed by anybody else (H2); the
-    /// leaf is about to be locked as `mode`.
+    /// The pages from the root of a tree to a leaf, none of them changed by another transaction
+    /// (H2); the leaf is about to be locked as `mode`.
     pub(super) fn path_to(
         &mut self,
         xid: Xid,
@@ -114,7 +115,7 @@ impl Engine {
             self.lock(xid, *page, Mode::Exclusive)?;
         }
         for (page, _) in &plan.new {
-            // Nobody knows the number: the lock is there at once.
+            // No other transaction knows the number: the lock is there at once.
             self.lock(xid, *page, Mode::Exclusive)?;
             self.take_page(xid, *page);
         }

@@ -28,7 +28,7 @@ pub type ClassicTransaction<D> = EngineTransaction<Machine<D>>;
 pub type ClassicSession<'e> = LatchedSession<'e, Engine>;
 
 impl<D: Nand> ClassicStore<D> {
-    /// What drives the engine.
+    /// The machine that drives the engine.
     #[must_use]
     pub fn machine(&self) -> &Machine<D> {
         &self.0

@@ -1,4 +1,4 @@
-//! Cold pages on the space floor: they fill a chip, and nobody looks at them.
+//! Cold pages on the space floor: they fill a chip, and are never looked at.
 
 use flagstone::EngineError;
 use flagstone_nand::Nand;
@@ -26,8 +26,8 @@ pub(super) fn prefill<D: Nand>(space: &mut Space<D>, spare_count: u32) -> Result
     Ok(())
 }
 
-/// Logical pages that a tenth of the blocks is kept back from, as a store of shadow pages keeps it:
-/// who is compared with one works at its fill.
+/// Logical pages offered when a tenth of the blocks is kept back, as in a store of shadow pages: an
+/// engine compared with such a store works at the same fill.
 fn offered<D: Nand>(space: &Space<D>) -> u32 {
     let geometry = space.device().geometry();
     let parts = (space.payload_size() as u32).div_ceil(geometry.page_size).max(1);

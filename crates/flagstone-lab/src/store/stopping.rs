@@ -1,5 +1,5 @@
-//! What the lab's own engines have in common: operations that complete or stop, and a machine that
-//! runs them to their end.
+//! Common parts of the lab's own engines: operations that complete or stop, and a machine that runs
+//! them to their end.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use parking_lot::MutexGuard;
 use super::OnRow;
 use crate::workload::{Intent, Operations, Part, Scan};
 
-/// An engine whose operations complete or say what is missing.
+/// An engine whose operations complete or name the event they wait for.
 pub trait Stopping {
-    /// Locks what holds `key` for a change that depends on its value.
+    /// Locks the record or the page of `key` for a change that depends on its value.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ pub trait Stopping {
     /// Stops.
     fn delete(&mut self, xid: Xid, table: Table, key: &[u8]) -> Step<()>;
 
-    /// Reads the next rows of a range; what is left of it.
+    /// Reads the next rows of a range; gives the rest of the range.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ pub trait Machinery {
     ///
     /// # Errors
     ///
-    /// Those of the operation; `Deadlock` when another transaction holds a lock.
+    /// Errors of the operation; `Deadlock` when another transaction holds a lock.
     fn complete<T>(
         &self,
         operation: impl FnMut(&mut Self::Engine) -> Step<T>,

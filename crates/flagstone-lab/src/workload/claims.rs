@@ -1,16 +1,16 @@
-//! What concurrent clients may leave in a cell that each of them overwrites.
+//! Values that concurrent clients may leave in a cell that each of them overwrites.
 //!
-//! Owns the claims that clients' inputs lay to cells, and what follows from the commits that
+//! Owns the claims that clients' inputs lay to cells, and the consequences of the commits that
 //! returned; never reads a database itself.
 //!
 //! - **M1** A client's commit that returned stands until another transaction overwrites it: the cell
-//!   holds that client's last such value, one of a commit that may have become durable without having
-//!   returned, or that of another client. It never holds what was loaded.
+//!   holds that client's last such value, the value of a commit that may have become durable
+//!   without having returned, or another client's value. It never holds the loaded value.
 //! - **M2** A transaction in flight is there completely or not at all.
 
 use std::collections::BTreeMap;
 
-/// Whether clients commit whatever can commit.
+/// Whether clients commit every transaction that can commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GivingUp {
     /// They do: which of their inputs committed is known from how many did.

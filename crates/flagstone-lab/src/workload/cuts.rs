@@ -1,4 +1,4 @@
-//! Workloads across power cuts, on the engine and the event loop: what their tests share.
+//! Workloads across power cuts, on the engine and the event loop: shared parts of their tests.
 
 use flagstone::{Database, EngineError, Options};
 use flagstone_nand::{Crashable as _, Ending, FaultPlan, Profile, SimNand};
@@ -50,8 +50,8 @@ impl Cuts {
         store.into_device().expect("nobody else uses it").into_inner()
     }
 
-    /// Runs clients on a copy of `image` until the power goes, and returns what was acknowledged and
-    /// the device without power.
+    /// Runs clients on a copy of `image` until the power goes, and returns the acknowledged commits
+    /// and the device without power.
     fn run_until_cut(
         &self,
         workload: &impl Workload,

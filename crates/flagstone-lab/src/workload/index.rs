@@ -6,8 +6,8 @@
 //! `aggregation` stands for the paper's OLAP trace, which is not public: 1.5 % of the requests write;
 //! `oltp`, the index requests of TPC-C, for its OLTP trace, of which 74.1 % write.
 //!
-//! - **X1** There is one client: what it draws depends on what it has changed.
-//! - **X2** What the index must hold follows from the number of commits alone.
+//! - **X1** There is one client: its draws depend on its own changes.
+//! - **X2** The rows that the index must hold follow from the number of commits alone.
 
 mod client;
 mod model;
@@ -41,7 +41,7 @@ const AHEAD_MAX: u64 = 1;
 /// Name of the table.
 const TABLE: &str = "index";
 
-/// Which requests come, in thousandths; what is left are modifications.
+/// Which requests come, in thousandths; the rest are modifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     /// Queries.
@@ -136,7 +136,7 @@ pub enum Dialect {
     /// Uniform; queries alone.
     #[serde(rename = "writes-0")]
     Writes0,
-    /// Uniform; 10 % write, in equal parts, as in what follows.
+    /// Uniform; 10 % write, in equal parts, as in the variants below.
     #[serde(rename = "writes-10")]
     Writes10,
     /// Uniform; 30 % write.
@@ -265,7 +265,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A request on one key, without what it does to an engine.
+/// A request on one key, without its effect on an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Look a key up.
@@ -276,7 +276,7 @@ pub(crate) enum Step {
     Delete(u64),
 }
 
-/// Endless requests, each committed as it is drawn: those of the client.
+/// Endless requests, each committed as it is drawn: the client's requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
     rows: Arc<Rows>,
@@ -297,7 +297,7 @@ impl Requests {
         self.rows.get(key)
     }
 
-    /// What a request on a range finds, from `key` on.
+    /// Rows that a request on a range finds, from `key` on.
     pub(crate) fn range(&self, key: u64) -> Vec<(u64, u32)> {
         self.rows.iter_from(key).take(RANGE_ROWS).collect()
     }
@@ -398,7 +398,7 @@ impl Index {
         Requests { rows, mix: self.dialect.mix(), draws: super::Draws::new(self.seed, 0) }
     }
 
-    /// The requests of the client, those on one key.
+    /// The client's requests on one key.
     pub(crate) fn steps(&self) -> Steps {
         Steps(self.requests())
     }
@@ -505,7 +505,7 @@ impl Workload for Index {
     }
 }
 
-/// The index does not hold what the commits say.
+/// The index does not hold the rows that the commits leave.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{found} keys after {commits} commits: {first}")]
 pub struct Fault {
@@ -518,7 +518,7 @@ pub struct Fault {
 }
 
 impl Client {
-    /// The first difference between what the table holds and what `commits` leave.
+    /// The first difference between the table's rows and the rows that `commits` leave.
     fn fault(index: &Index, table: Table, commits: u64, found: &[Option<(u64, u32)>]) -> String {
         let mut client = Self::new(index, table, 0);
         (0..commits).for_each(|_| client.next(super::Outcome::Commit));
@@ -566,7 +566,7 @@ mod tests {
 
     #[test]
     fn requests_come_in_the_shares_of_their_dialect() {
-        // Those of `Oltp` come in transactions, whose shares its own test counts.
+        // Requests of `Oltp` come in transactions, whose shares its own test counts.
         for dialect in Dialect::ALL.into_iter().filter(|one| *one != Dialect::Oltp) {
             let index = Index::small(dialect, 10, 1);
             let mut client = Client::new(&index, Table::of(2), 0);

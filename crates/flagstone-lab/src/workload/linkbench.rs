@@ -1,14 +1,15 @@
 //! LinkBench: a social graph of nodes and typed links, ten operations, 69 % of them reads
 //! (Armstrong et al., SIGMOD 2013).
 //!
-//! Owns the workload as described there, and with what the published program does instead. Links with
+//! Owns the workload as described there, and with the published program's deviations. Links with
 //! their covering index, counts and nodes; all change in the transaction that changes the link.
 //!
-//! - **N1** What is loaded follows from the seed and the id alone, and what a client asks for from the
-//!   seed and the client: neither depends on what the database holds. Times are logical.
+//! - **N1** Loaded rows follow from the seed and the id alone, and a client's requests from the
+//!   seed and the client: neither depends on the contents of the database. Times are logical.
 //! - **N2** A link's time names the input that wrote it last, and so does a node's: a lost commit is
 //!   seen in the row that it wrote.
-//! - **N3** The count of an id and type is that of its visible links; the index holds each link once.
+//! - **N3** The count of an id and type is the number of its visible links; the index holds each
+//!   link once.
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
@@ -110,7 +111,7 @@ impl Bounds {
     pub const SMALL: Self = Self { degree_max: 60, list_max: 5 };
 }
 
-/// What shapes the workload.
+/// Parameters of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Whose habits to follow.
@@ -150,7 +151,7 @@ pub struct Tables {
     pub count: Table,
     /// Nodes.
     pub node: Table,
-    /// What of a node's data follows its row.
+    /// The part of a node's data that does not fit its row.
     pub text: Table,
 }
 
@@ -168,7 +169,8 @@ pub struct Linkbench {
     volume: OnceLock<Volume>,
 }
 
-/// What loader, clients and checks share: the setting, and what is computed from it once.
+/// Data that loader, clients and checks share: the setting, and values computed from the setting
+/// once.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) setting: Setting,
@@ -191,7 +193,7 @@ impl Linkbench {
         Self { graph: Arc::new(graph), volume: OnceLock::new() }
     }
 
-    /// What shapes the workload.
+    /// Parameters of the workload.
     #[must_use]
     pub fn setting(&self) -> Setting {
         self.graph.setting

@@ -1,5 +1,5 @@
-//! Logarithm, exponential and power from basic operations, which are exact to the bit on every machine
-//! where those of the system's library are not (rule W1).
+//! Logarithm, exponential and power from basic operations, which are exact to the bit on every
+//! machine, unlike the system library's functions (rule W1).
 
 use std::f64::consts::{LN_2, SQRT_2};
 

@@ -1,8 +1,8 @@
-//! What workloads ask of an engine inside one transaction.
+//! Operations that workloads ask of an engine inside one transaction.
 
 use flagstone::{Direction, Row, ScanRange, Table};
 
-/// What a read is for.
+/// Purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
     /// For its own sake: others may read too.
@@ -22,8 +22,8 @@ pub struct Part {
 
 /// Operations inside one transaction.
 ///
-/// `Stop` is whatever ends a call early: a wait that the caller resolves before it calls again, or
-/// an error.
+/// `Stop` ends a call early: it is a wait that the caller resolves before it calls again, or an
+/// error.
 pub trait Operations {
     /// Why an operation did not complete.
     type Stop;
@@ -83,7 +83,7 @@ pub trait Operations {
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), Self::Stop>;
 
     /// Reads on in `scan` until its range or its limit is reached. No other transaction can put a
-    /// row into what was read until this one ends.
+    /// row into the range read until this one ends.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ pub trait Operations {
     fn scan(&mut self, table: Table, scan: &mut Scan) -> Result<(), Self::Stop>;
 }
 
-/// A range under way: what is left of it, and the rows found.
+/// A range under way: its rest, and the rows found.
 #[derive(Clone, Debug)]
 pub struct Scan {
     rest: Option<ScanRange>,
@@ -113,8 +113,8 @@ impl Scan {
         &self.rows
     }
 
-    /// Reads one piece with `read`, which is given what is left of the range, the direction, how
-    /// many rows are wanted and where to append them, and returns what is left then; `false` when
+    /// Reads one piece with `read`, which is given the rest of the range, the direction, the number
+    /// of rows wanted and the list to append them to, and returns the new rest; `false` when
     /// nothing is left to read.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! Owns the workload as published, and with the quirks of Shore-Kits and BenchBase. Four tables, and
 //! the index on the subscribers' numbers as a table of its own.
 //!
-//! - **P1** What a subscriber begins with follows from the seed and the subscriber alone, and what a
-//!   client asks for from the seed and the client: neither depends on what the database holds.
+//! - **P1** A subscriber's first rows follow from the seed and the subscriber alone, and a client's
+//!   requests from the seed and the client: neither depends on the contents of the database.
 //! - **P2** A transaction that finds nothing, or must not insert, aborts: the published success rates
 //!   are the commits of a class among its commits and aborts.
 //! - **P3** Access data, facilities and numbers are never made or removed. So inputs alone tell which
@@ -55,8 +55,8 @@ pub enum Dialect {
     Spec,
     /// As published, subscribers drawn by the standard non-uniform rule.
     SpecNonUniform,
-    /// Shore-Kits: rows padded to 100 and 50 bytes, locations below 2^17, forwarded numbers those of
-    /// subscribers, the facility updated before the subscriber.
+    /// Shore-Kits: rows padded to 100 and 50 bytes, locations below 2^17, forwarded numbers taken
+    /// from subscribers, the facility updated before the subscriber.
     ShoreKits,
     /// BenchBase: calls are forwarded from 0, 8 and 6 o'clock in the load; all subscribers have the
     /// access data of one draw; an update of a subscriber commits where the facility is missing, and
@@ -110,7 +110,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// What shapes the workload.
+/// Parameters of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tatp {
     /// Whose habits to follow.
@@ -143,7 +143,7 @@ pub struct Tables {
 }
 
 impl Tatp {
-    /// The workload with clients who commit whatever can commit.
+    /// The workload with clients that commit every transaction that can commit.
     #[must_use]
     pub const fn new(dialect: Dialect, subscribers: u32, seed: u64) -> Self {
         Self { dialect, subscribers, seed, giving_up: GivingUp::Never }

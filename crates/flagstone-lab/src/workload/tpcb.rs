@@ -141,7 +141,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Whatever `open` reports first.
+    /// The first error of `open`.
     pub fn open<E>(mut open: impl FnMut(&'static str) -> Result<Table, E>) -> Result<Self, E> {
         let [account, history, teller, branch] = TABLE_NAMES;
         Ok(Self {

@@ -3,10 +3,10 @@
 //! Owns the workload to the letter of the specification (5.11), and with the quirks of DBT-2, which
 //! papers ran. Nine tables and two secondary indexes, the latter tables of their own.
 //!
-//! - **C1** Nothing in a transaction depends on anything but its inputs and the rows it reads;
-//!   dates are logical times ([`rows::Stamp`]).
-//! - **C2** Keys are big-endian columns, so that their order is that of the columns. Money is in
-//!   cents, taxes and discounts in ten-thousandths: sums are exact.
+//! - **C1** A transaction depends only on its inputs and the rows it reads; dates are logical times
+//!   ([`rows::Stamp`]).
+//! - **C2** Keys are big-endian columns, so that keys sort as their columns do. Money is in cents,
+//!   taxes and discounts in ten-thousandths: sums are exact.
 //! - **C3** Columns that change and have a fixed size come first in their row, so that a change is
 //!   a patch of few bytes. Only the data of a customer with bad credit change their size.
 //! - **C4** The specification's consistency conditions hold whenever no transaction is in flight,
@@ -107,7 +107,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// What one transaction delivers.
+/// Orders that one transaction delivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeliveryUnit {
@@ -141,7 +141,7 @@ impl Cardinality {
     }
 }
 
-/// What shapes the workload.
+/// Parameters of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Whose habits to follow.
@@ -152,7 +152,7 @@ pub struct Setting {
     pub seed: u64,
     /// Rows to begin with.
     pub cardinality: Cardinality,
-    /// What a Delivery delivers.
+    /// Orders that a Delivery delivers.
     pub delivery: DeliveryUnit,
     /// Which transactions there are.
     pub mix: Mix,
@@ -164,9 +164,9 @@ pub enum Mix {
     /// All, in the shares of the specification.
     #[default]
     All,
-    /// Those that write ten pages at most: Payments.
+    /// Transactions that write ten pages at most: Payments.
     Short,
-    /// Those that write more: New-Orders and Deliveries, in the shares of the specification.
+    /// Transactions that write more: New-Orders and Deliveries, in the shares of the specification.
     Long,
 }
 
@@ -245,7 +245,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Whatever `open` reports first.
+    /// The first error of `open`.
     pub fn open<E>(mut open: impl FnMut(&'static str) -> Result<Table, E>) -> Result<Self, E> {
         let mut names = TABLE_NAMES.into_iter();
         let mut next = || open(names.next().unwrap_or_default());
@@ -280,7 +280,7 @@ impl Tpcc {
         Self { setting, volume: OnceLock::new() }
     }
 
-    /// What shapes the workload.
+    /// Parameters of the workload.
     #[must_use]
     pub fn setting(&self) -> Setting {
         self.setting

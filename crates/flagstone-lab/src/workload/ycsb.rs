@@ -3,10 +3,10 @@
 //! Cooper et al., "Benchmarking Cloud Serving Systems with YCSB" (SoCC 2010), with the distributions of
 //! the published program: 100 bytes a field, all fields read, one field updated, keys hashed.
 //!
-//! - **Y1** What a client asks for follows from its number and from how many of its requests came to an
-//!   end: it chooses among the records of the load and those that it inserted itself.
-//! - **Y2** A field names the record, the client and the request that wrote it, and the rest of it
-//!   follows from these: half a field is seen.
+//! - **Y1** A client's requests follow from its number and from the number of its requests that
+//!   ended: it chooses among the records of the load and the records that it inserted itself.
+//! - **Y2** A field names the record, the client and the request that wrote it, and the rest of the
+//!   field follows from these: half a field is seen.
 
 mod audit;
 mod client;
@@ -32,7 +32,7 @@ use record::{Record, VALUE_SIZE, Writer};
 
 /// Name of the table.
 const TABLE: &str = "usertable";
-/// Bytes of a leaf entry: a key without what fences cut off, sizes, and the value.
+/// Bytes of a leaf entry: a key less the prefix that fences cut off, sizes, and the value.
 const ENTRY_SIZE: u32 = 20 + VALUE_SIZE as u32;
 /// Smallest logical page whose leaves take a record.
 pub const PAGE_SIZE_MIN: u32 = 4096;
@@ -52,11 +52,11 @@ pub enum Dialect {
     D,
     /// Short ranges: 95 % scans of 1 to 100 records, 5 % inserts, Zipfian.
     E,
-    /// Read, modify, write: half reads, half updates of what was read, Zipfian.
+    /// Read, modify, write: half reads, half updates of the records read, Zipfian.
     F,
 }
 
-/// Hundredths of the requests; what is left are reads.
+/// Hundredths of the requests; the rest are reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     /// Updates of a field.
@@ -122,7 +122,7 @@ pub struct Ycsb {
     pub records: u32,
     /// Seed of every stream.
     pub seed: u64,
-    /// Whether clients commit whatever can commit.
+    /// Whether clients commit every transaction that can commit.
     pub giving_up: GivingUp,
     /// Records that a client is expected to insert: the key space over which its wishes are spread has
     /// room for twice as many, as in the published program.

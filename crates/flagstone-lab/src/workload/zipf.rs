@@ -5,7 +5,7 @@ use super::numeric::pow;
 
 /// Items up to which the harmonic number is summed.
 const EXACT_COUNT: u64 = 100_000;
-/// What LinkBench adds to the integral that stands for a longer sum.
+/// Constant that LinkBench adds to the integral that stands for a longer sum.
 const APPROXIMATION: f64 = 0.58;
 
 /// Ranks below a bound, 0 the most likely.

@@ -2,9 +2,9 @@
 //!
 //! Every order of page programs, flag programs, commits, aborts, relocations, erases and power
 //! cuts is walked breadth first, with two transactions at once and several pages a block. After
-//! every step the recovery is compared with what a correct store must hold: each acknowledged
-//! transaction whole, one whose commit is in flight whole or not at all, nothing else. The
-//! variants without one of the rules E1 to E6 must fail: they prove that the models see.
+//! every step the recovery is compared with the contents of a correct store: each acknowledged
+//! transaction whole, one whose commit is in flight whole or not at all, nothing else. The variants
+//! without one of the rules E1 to E6 must fail: they prove that the models see.
 //!
 //! `FLAGSTONE_EFFORT=N` walks N times as far.
 
@@ -16,14 +16,14 @@ use std::hash::Hash;
 use std::println;
 use std::string::String;
 
-/// What a walk came to.
+/// Result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// All states were seen, and are right.
     Holds(usize),
-    /// So many were seen, and are right; there are more.
+    /// This many states were seen, and are right; there are more.
     Cut(usize),
-    /// A state is wrong; the number of those before it.
+    /// A state is wrong; the number of states before it.
     Fails(usize),
 }
 
@@ -35,11 +35,11 @@ impl Verdict {
 
 /// A state of a model.
 trait State: Clone + Eq + Hash {
-    /// Whether recovery now finds what it must.
+    /// Whether recovery now finds the required contents.
     fn is_right(&self) -> bool;
     /// Every state one step further.
     fn next(&self) -> Vec<Self>;
-    /// The step from here to one of those.
+    /// The step from here to the state `next`.
     fn told(&self, next: &Self) -> String;
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn effort() -> usize {
     std::env::var("FLAGSTONE_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Walks all states from `start` on, at most `limit` of them.
+/// Walks all states from `start` on, at most `limit` states.
 fn walk<S: State>(start: S, limit: usize) -> Verdict {
     let mut seen = HashSet::from([start.clone()]);
     let (mut states, mut parents) = (vec![start], vec![0]);

@@ -20,10 +20,10 @@ use flagstone_nand::{BlockIndex, Geometry};
 
 use flagstone_space::{BlockReport, BlockState};
 
-/// What a block is used for.
+/// Use of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Holds nothing that counts; `clean` when it was erased in this session (B2).
+    /// Holds no unit that counts; `clean` when it was erased in this session (B2).
     Free {
         clean: bool,
     },
@@ -35,7 +35,7 @@ pub(super) enum State {
 /// Whether programmed pages of a block may be programmed again (B3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cells {
-    /// Nobody has looked since the mount.
+    /// Not looked at since the mount.
     Unknown,
     /// No erase was cut here.
     Sound,
@@ -179,12 +179,12 @@ impl Blocks {
         self.free.get(die as usize)?.first().map(|(_, block)| BlockIndex(*block))
     }
 
-    /// Most worn free block of a die: for what will stay.
+    /// Most worn free block of a die, for units that will stay.
     pub(super) fn worn_on(&self, die: u32) -> Option<BlockIndex> {
         self.free.get(die as usize)?.last().map(|(_, block)| BlockIndex(*block))
     }
 
-    /// Closed block with the fewest live units, and of a sample of those the least worn.
+    /// Closed block with the fewest live units; of a sample of such blocks, the least worn.
     pub(super) fn victim(&self) -> Option<BlockIndex> {
         let bucket = self.buckets.iter().find(|bucket| !bucket.is_empty())?;
         let sample = bucket.iter().rev().take(WEAR_SAMPLE);

@@ -4,7 +4,7 @@
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShadowBug {
-    /// A link counts whatever stands where it leads (E1).
+    /// A link counts without a check of the page it leads to (E1).
     LinkNotChecked,
     /// A transaction with heads of both kinds counts as aborted (E2).
     HalfFlaggedAborts,
@@ -22,9 +22,9 @@ pub enum ShadowBug {
     NamedVersionReused,
     /// A record is reclaimed that straddles one that did not commit (BPCC).
     StraddlerReclaimed,
-    /// What names a page is not erased before the page is written (SCC).
+    /// Records that name a page are not erased before the page is written (SCC).
     NamingNotErased,
-    /// What may have been in flight at a cut is relied on (H5).
+    /// Programs that may have been in flight at a cut are relied on (H5).
     SuspectsKept,
 }
 

@@ -1,10 +1,11 @@
-//! Garbage collection: what stays is moved, flags are handed on, the block is erased.
+//! Garbage collection: live units are moved, flags are handed on, the block is erased.
 //!
-//! Owns the order of a collection (H3, H4). What has to be handed on is decided by
-//! [`crate::evidence`].
+//! Owns the order of a collection (H3, H4). [`crate::evidence`] decides which flags are handed on.
 //!
-//! V1. Flags first, while nothing has changed: a flag that cannot be set leaves the block as it was.
-//! V2. A victim is taken only when the free room holds all that stays, so it is always finished.
+//! V1. Flags first, while nothing has changed: a flag that cannot be set leaves the block as it
+//!     was.
+//! V2. A victim is taken only when the free room holds all its units that stay, so its collection
+//!     always finishes.
 //! V3. A flag that is set although the page which links to it still stands may have been in flight:
 //!     it is programmed again.
 
@@ -23,7 +24,7 @@ use super::{ShadowError, ShadowProtocol, ShadowStore, summary};
 use crate::evidence::{Flag, Flags};
 use flagstone_space::{Check, GroupId};
 
-/// What a unit in a victim is.
+/// Role of a unit in a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Running(GroupId),
@@ -35,7 +36,7 @@ enum Place {
     Dead,
 }
 
-/// What is known of a unit that is copied.
+/// Knowledge about a unit that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     /// It was complete.
@@ -44,16 +45,16 @@ pub(super) enum Copied {
     Suspect,
 }
 
-/// What became of the flags that a victim leaves to others.
+/// Outcome of handing on the flags that a victim leaves to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handed {
     All,
-    /// A page of the block does not take one.
+    /// A page of the block does not take its flag.
     Refused(GroupId, BlockIndex),
 }
 
 impl<D: Nand> ShadowStore<D> {
-    /// Collects the best victim; whether there was something to gain.
+    /// Collects the best victim; whether there was room to gain.
     pub(super) fn collect_one(&mut self) -> Result<bool, ShadowError> {
         for _ in 0..ATTEMPTS {
             let Some(victim) = self.blocks.victim() else { return Ok(false) };
@@ -67,8 +68,9 @@ impl<D: Nand> ShadowStore<D> {
         Ok(false)
     }
 
-    /// Empties and erases a closed block; when the erase is complete. `None` when it holds what
-    /// cannot be read or flagged, or there is no room (V2): it is left as it was.
+    /// Empties and erases a closed block; gives the time at which the erase is complete. `None`
+    /// when a unit of the block cannot be read or flagged, or there is no room (V2): the block is
+    /// left as it was.
     pub(super) fn collect(&mut self, block: BlockIndex) -> Result<Option<u64>, ShadowError> {
         if self.blocks.state(block) != State::Closed || self.blocks.live(block) > self.moved_room()
         {
@@ -88,7 +90,7 @@ impl<D: Nand> ShadowStore<D> {
                 self.table.settled(&runners, Some(end_ns));
                 self.counts.collections += 1;
                 self.counts.collection_ns += self.flash.now().saturating_sub(issued_ns);
-                // Collections occupy dies; who asked for room waits for those alone.
+                // Collections occupy dies; a caller that asked for room waits for these dies alone.
                 self.flash.device.resume_at(issued_ns);
                 Ok(Some(end_ns))
             }
@@ -116,7 +118,7 @@ impl<D: Nand> ShadowStore<D> {
         }
         let (first, end) = self.flash.sizes.range_of(block);
         let has_runners = !self.table.runners_in(first, end).is_empty();
-        // Copies stay on the victim's die, where there is room: the others go on for hosts.
+        // Copies stay on the victim's die, where there is room: the other dies go on for hosts.
         let die = self.flash.sizes.geometry.die_of(block);
         let mut end_ns = flagged_ns;
         for unit in &units {
@@ -127,8 +129,8 @@ impl<D: Nand> ShadowStore<D> {
         self.erase_empty(block, has_runners)
     }
 
-    /// Leaves to others what the pages of blocks prove, as if one erase took them all; `units` are
-    /// those of the victim, or of all.
+    /// Leaves to other pages the evidence in `blocks`, as if one erase took them all; `units` are
+    /// the units of the victim, or of all blocks.
     pub(super) fn hand_on_all(
         &mut self,
         blocks: &BTreeSet<BlockIndex>,
@@ -136,7 +138,7 @@ impl<D: Nand> ShadowStore<D> {
     ) -> Result<(), ShadowError> {
         for depth in 0.. {
             let Handed::Refused(xid, heir) = self.hand_on(blocks, units)? else { break };
-            // What stands there leaves its evidence to others, and the link leads nowhere then.
+            // The units there leave their evidence to others, and the link then leads nowhere.
             let is_hopeless = depth == ATTEMPTS || self.nested == ATTEMPTS;
             if is_hopeless || self.collect_heir(heir)?.is_none() {
                 return Err(ShadowError::FlagRefused(xid));
@@ -152,7 +154,7 @@ impl<D: Nand> ShadowStore<D> {
         result
     }
 
-    /// Erases a block whose units were moved out, and forgets those that were not.
+    /// Erases a block whose units were moved out, and forgets the units that were not.
     fn erase_empty(&mut self, block: BlockIndex, has_runners: bool) -> Result<u64, ShadowError> {
         let (first, end) = self.flash.sizes.range_of(block);
         debug_assert_eq!(self.blocks.live(block), 0, "what stays was moved out");
@@ -178,7 +180,7 @@ impl<D: Nand> ShadowStore<D> {
         let sizes = self.flash.sizes;
         let notes = match self.read_summary(block)? {
             Some(notes) => sizes.units_of(block).zip(notes).collect(),
-            // Whatever was torn there is no unit, whatever its note says.
+            // A torn program left no unit there, even where a note shows.
             None => {
                 let mut image = vec![0; sizes.image_size];
                 let mut notes = Vec::new();
@@ -196,7 +198,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(notes.into_iter().map(written).collect())
     }
 
-    /// Notes in a block's summary, if it has one that reads.
+    /// Notes in a block's summary, if the block has a readable one.
     pub(super) fn read_summary(
         &mut self,
         block: BlockIndex,
@@ -222,7 +224,7 @@ impl<D: Nand> ShadowStore<D> {
         }
     }
 
-    /// Moves a unit that stays; when its copy is complete.
+    /// Moves a unit that stays; gives the time at which its copy is complete.
     pub(super) fn move_out(&mut self, unit: &Written) -> Result<u64, ShadowError> {
         if matches!(self.place_of(unit), Place::Dead | Place::Mark) {
             return Ok(self.write_again(unit, &[], Copied::Settled)?.1);
@@ -239,7 +241,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(result?.1)
     }
 
-    /// Writes a unit that stays elsewhere, with what it held; when the copy is complete.
+    /// Writes a unit that stays to another place, with the same content; gives the time at which
+    /// the copy is complete.
     pub(super) fn write_again(
         &mut self,
         unit: &Written,
@@ -273,7 +276,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok((Some(copy), end_ns))
     }
 
-    /// Note of a copy: what committed needs no chain any more, and gets its final flag.
+    /// Note of a copy: a committed page needs no chain any more, and gets its final flag.
     fn copied_note(&self, flags: Flags, unit: &Written, place: Place) -> Note {
         let is_committed = !matches!(place, Place::Running(_));
         let own = match place {
@@ -304,7 +307,7 @@ impl<D: Nand> ShadowStore<D> {
         }
     }
 
-    /// CFC: what a committed transaction's pages link to becomes `True`.
+    /// CFC: pages that a committed transaction's pages link to become `True`.
     fn hand_on_committed(
         &mut self,
         blocks: &BTreeSet<BlockIndex>,
@@ -314,13 +317,13 @@ impl<D: Nand> ShadowStore<D> {
         let mut end_ns = issued_ns;
         let mut going: BTreeMap<GroupId, Vec<Written>> = BTreeMap::new();
         for unit in units.iter().filter(|unit| unit.note.kind == Kind::Data) {
-            // Not the unit's entry: what was torn has none, but its transaction may.
+            // Not the unit's entry: a torn unit has none, but its transaction may.
             if self.table.get(unit.note.xid()).is_none() {
                 going.entry(unit.note.xid()).or_default().push(*unit);
             }
         }
         for (xid, going) in going {
-            // What concerns one transaction waits for nothing of another.
+            // Programs for one transaction wait for none of another.
             self.flash.device.resume_at(issued_ns);
             let links: BTreeSet<u32> = going.iter().map(|unit| unit.note.link).collect();
             let mut stay = Vec::new();
@@ -373,7 +376,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Writes a page of an aborted AFC transaction that nobody reads and no flag makes `True`.
+    /// Writes a page of an aborted AFC transaction that is never read and that no flag makes
+    /// `True`.
     fn leave_witness(&mut self, xid: GroupId, unit: &Written) -> Result<(), ShadowError> {
         let note = Note { initial: Flag::First, link: NOWHERE, mark: self.floor(), ..unit.note };
         let image = vec![0; self.page_size()];
@@ -407,7 +411,7 @@ impl<D: Nand> ShadowStore<D> {
         going: &[Written],
         is_committed: bool,
     ) -> Result<Handed, ShadowError> {
-        // AFC's rules look at pages one by one: a cut erase leaves any of them (rule E6).
+        // AFC's rules look at pages one by one: a cut erase leaves any pages (rule E6).
         let grain = if flags == Flags::Afc { Grain::Page } else { self.grain };
         let (stay_nodes, going_nodes) = (grain.nodes(flags, stay), grain.nodes(flags, going));
         let going = if self.flash.bugs.has(ShadowBug::CutEraseIgnored) { &[] } else { going };

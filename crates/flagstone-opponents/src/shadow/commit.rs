@@ -15,10 +15,10 @@ use super::{ShadowError, ShadowStore};
 use crate::evidence::{Flag, Flags};
 use flagstone_space::{GroupId, LogicalPage};
 
-/// What became of a transaction's flags.
+/// Outcome of setting a transaction's flags.
 enum Flagged {
     All,
-    /// A page of the block does not take one.
+    /// A page of the block does not take its flag.
     Refused(BlockIndex),
 }
 
@@ -73,7 +73,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(Note { initial, owner: xid.0, order, link, mark, ..note })
     }
 
-    /// Waits for what a page vouches for (H2).
+    /// Waits for the pages that a page vouches for (H2).
     fn await_before(&mut self, xid: GroupId, note: &Note, carried: Flag) {
         let Some(own) = self.table.running(xid) else { return };
         let (first_ns, ready_ns) = (own.first_ns, own.ready_ns);
@@ -108,7 +108,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Sets what the transaction still needs; a block whose page takes no flag is emptied.
+    /// Sets the flags that the transaction still needs; a block whose page takes no flag is
+    /// emptied.
     fn flag_all(&mut self, flags: Flags, xid: GroupId) -> Result<(), ShadowError> {
         for _ in 0..ATTEMPTS {
             match self.flag_once(flags, xid)? {
@@ -142,15 +143,15 @@ impl<D: Nand> ShadowStore<D> {
         Ok(Flagged::All)
     }
 
-    /// Page of a node that takes its flag: the one written last of those that are not set.
+    /// Page of a node that takes its flag: of the pages not yet set, the one written last.
     pub(super) fn page_to_flag(&self, units: &[Written], node: u32) -> Option<u32> {
         let own = units.iter().filter(|unit| self.grain.node(unit.at) == node);
         let unset = own.filter(|unit| unit.flag == Flag::First || node == unit.at);
         unset.max_by_key(|unit| unit.note.order).map(|unit| unit.at)
     }
 
-    /// Programs a flag; whether it is verified. Where an erase was cut, nothing is programmed: what
-    /// such a page shows was complete before that erase (H3).
+    /// Programs a flag; whether it is verified. Where an erase was cut, nothing is programmed: a
+    /// flag that such a page shows was complete before that erase (H3).
     pub(super) fn set_flag(&mut self, at: u32, flag: Flag) -> Result<bool, ShadowError> {
         let verified = match self.cells_of(self.flash.sizes.block_of(at))? {
             Cells::Spent => self.flash.shows_flag(at, flag),
@@ -160,7 +161,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(verified || self.flash.bugs.has(ShadowBug::FlagNotVerified))
     }
 
-    /// Whether pages of a block may be programmed again; looks if nobody has (B3).
+    /// Whether pages of a block may be programmed again; looks if that is not known yet (B3).
     fn cells_of(&mut self, block: BlockIndex) -> Result<Cells, ShadowError> {
         if self.blocks.cells(block) == Cells::Unknown {
             let notes = self.read_summary(block)?;

@@ -1,15 +1,16 @@
 //! Cycles: records that name the next one, closed by the last.
 //!
-//! Owns the records that are known not to be committed, and the superseded ones that must outlive
-//! them. The rules are those of [`crate::evidence::Cycles`].
+//! Owns the records known to be uncommitted, and the superseded ones that must outlive them. The
+//! rules are in [`crate::evidence::Cycles`].
 //!
 //! C1. The last new record of a running transaction is held back in memory, because it names the
 //!     one after it.
 //! C2. A page written twice by one transaction gives two copies of one record; the later revision
 //!     is the one that counts. Nothing closes the cycle before the later copy is complete.
-//! C3. SCC: before a page is written, what did not commit of it, or names it, is erased.
-//! C4. BPCC: a superseded record that straddles one that did not commit stays (is *held*) until
-//!     that one is erased.
+//! C3. SCC: before a page is written, its uncommitted records and the records that name it are
+//!     erased.
+//! C4. BPCC: a superseded record that straddles an uncommitted one stays (is *held*) until the
+//!     uncommitted one is erased.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ use super::{ShadowError, ShadowProtocol, ShadowStore};
 use crate::evidence::{Cycles, Flag, Intention, Intentions};
 use flagstone_space::{GroupId, LogicalPage, Version};
 
-/// What cyclic protocols keep.
+/// State of cyclic protocols.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CycleState {
     /// Records on flash that did not commit.
@@ -195,7 +196,7 @@ impl<D: Nand> ShadowStore<D> {
         self.put_held_back(xid, first)
     }
 
-    /// Erases what must be gone before a page is written (C3).
+    /// Erases the records that must be gone before a page is written (C3).
     fn erase_before_write(&mut self, cycles: Cycles, page: LogicalPage) -> Result<(), ShadowError> {
         let in_the_way = cycles.before_write(&self.cycles.dead, page, |_| false);
         let in_the_way = in_the_way.into_iter().filter(|record| {
@@ -229,7 +230,7 @@ impl<D: Nand> ShadowStore<D> {
             return false;
         }
         let Ok(Some((note, _))) = self.flash.peek_first(at) else {
-            // What cannot be read straddles nothing for a restart either, but it may read again.
+            // To a restart, too, an unreadable record straddles nothing; but it may read again.
             return false;
         };
         self.hold_if_needed(at, &note.intention())
@@ -252,8 +253,8 @@ impl<D: Nand> ShadowStore<D> {
         false
     }
 
-    /// Units of aborted transactions were erased: forgets records whose last copy is gone, and
-    /// lets go what was held for them.
+    /// Units of aborted transactions were erased: forgets records whose last copy is gone, and lets
+    /// go the records that were held for them.
     pub(super) fn forget_erased(&mut self, gone: &[(GroupId, Written)]) {
         for (xid, written) in gone {
             let record = written.note.intention();

@@ -1,7 +1,7 @@
-//! The device with notes: units are programmed and read together with what they say.
+//! The device with notes: units are programmed and read together with their notes.
 //!
-//! Owns the device, sizes that follow from it, and the tally by kind of work. Never knows what is
-//! live.
+//! Owns the device, the sizes that follow from its geometry, and the tally by kind of work. Never
+//! knows which units are live.
 //!
 //! F1. A unit is returned only if all its parts are there, of one version, and fit their checksums.
 //! F2. A flag is programmed on the first part of a unit, and read back.
@@ -20,7 +20,7 @@ use flagstone_space::Check;
 use crate::evidence::Flag;
 use flagstone_space::bytes::crc32c;
 
-/// What the device works for.
+/// Kind of work the device does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Host,
@@ -160,7 +160,7 @@ impl<D: Nand> Flash<D> {
         tally
     }
 
-    /// Programs one page with its note; when it is complete.
+    /// Programs one page with its note; gives the time at which the program is complete.
     pub(super) fn program_page(
         &mut self,
         number: u32,
@@ -177,7 +177,7 @@ impl<D: Nand> Flash<D> {
         Ok(done.end_ns)
     }
 
-    /// Programs the parts of a unit; when the last one is complete.
+    /// Programs the parts of a unit; gives the time at which the last one is complete.
     pub(super) fn program_unit(
         &mut self,
         at: u32,
@@ -289,8 +289,8 @@ impl<D: Nand> Flash<D> {
         Ok(Some((note, flag)))
     }
 
-    /// Whether an erase of a block was cut, as far as its notes tell: pages that `notes`, those of
-    /// its summary, do not name, or that no run of programs leaves behind.
+    /// Whether an erase of a block was cut, as far as its notes tell: pages show that `notes`, the
+    /// notes of its summary, do not name, or that no run of programs leaves behind.
     pub(super) fn erase_was_cut(
         &mut self,
         block: BlockIndex,
@@ -321,8 +321,8 @@ impl<D: Nand> Flash<D> {
     /// Programs a flag; whether it reads as programmed afterwards (F2).
     pub(super) fn program_flag(&mut self, at: u32, flag: Flag) -> Result<bool, NandError> {
         let page = self.page(at)?;
-        // The cut erase of a block may leave what a cut program leaves: its last pages alone are
-        // gone. They take no more programs, and nothing that shows was in flight.
+        // A cut erase may look like a cut program: the last pages of the block alone are gone. They
+        // take no more programs, and no page that shows was in flight.
         if !self.device.takes_spare(page)? {
             return self.shows_flag(at, flag);
         }
@@ -345,7 +345,7 @@ impl<D: Nand> Flash<D> {
         Ok(matches!(self.peek(at)?, RawNote::Found(_, found, _) if found == flag))
     }
 
-    /// Erases a block; when it is complete.
+    /// Erases a block; gives the time at which the erase is complete.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, NandError> {
         let issued_ns = self.now();
         let done = self.device.erase(block)?;

@@ -1,6 +1,6 @@
 //! Which transactions the pages on flash prove committed, and which pages count.
 //!
-//! Owns the second step of a restart. The proof itself is that of [`crate::evidence`].
+//! Owns the second step of a restart. The proof itself is in [`crate::evidence`].
 //!
 //! J1. A summary holds flags as first written, and may name pages that a half-done erase took. So
 //!     CFC reads the flags of heads again, and all where no head is `True`; AFC reads all; and of
@@ -21,8 +21,8 @@ use super::{ShadowError, ShadowStore};
 use crate::evidence::{Cycles, Flag, Flags, Intention, Intentions};
 use flagstone_space::{GroupId, LogicalPage, Version};
 
-/// Versions that a restart leaves out: more than units can have been in flight, so that what appears
-/// later outranks nothing.
+/// Versions that a restart leaves out: more than the units that can have been in flight, so that a
+/// unit that appears later outranks nothing.
 const VERSION_GAP: u64 = 1 << 10;
 
 impl<D: Nand> ShadowStore<D> {
@@ -98,7 +98,8 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// A unit whose flag decides and was not read: CFC a head that did not begin as `True`, and any
-    /// unit where no head is, because a cut erase may have left one that never was a head (rule E6).
+    /// unit where no head is, because a cut erase may have left units that never were heads (rule
+    /// E6).
     fn unseen(&self, flags: Flags, own: &[Written], seen: &BTreeSet<u32>) -> Option<u32> {
         let is_unseen = |unit: &&Written| !seen.contains(&unit.at);
         if flags == Flags::Afc {
@@ -152,7 +153,8 @@ impl<D: Nand> ShadowStore<D> {
         self.restart_floor.is_none_or(|floor| note.owner >= floor)
     }
 
-    /// Has flags that may have been in flight programmed again, as they are taken now (J2).
+    /// Lists flags that may have been in flight: they are programmed again, as they are taken now
+    /// (J2).
     fn doubt_flags(
         &self,
         flags: Flags,
@@ -210,7 +212,7 @@ impl<D: Nand> ShadowStore<D> {
         let linked = |unit: &&Written| unit.note.link != unit.note.page.0;
         let linking: BTreeSet<LogicalPage> =
             units.iter().filter(linked).map(|unit| unit.note.page).collect();
-        // A record that names itself, of a page that nothing else concerns, is a closed cycle.
+        // A record that names itself is a closed cycle where no other record concerns its page.
         let is_plain = |page: LogicalPage| !named.contains(&page) && !linking.contains(&page);
         let records: Intentions = units
             .iter()
@@ -271,7 +273,8 @@ fn is_committed(
     match (cycles, current.get(&page)) {
         (_, None) => false,
         (_, Some(current)) if version >= *current => version == *current,
-        // All but the highest are committed: what is not goes before a page is written.
+        // All but the highest are committed: uncommitted records are erased before a page is
+        // written.
         (Cycles::Scc, _) => true,
         (Cycles::Bpcc, _) => cycles.is_committed(records, (page, version)),
     }

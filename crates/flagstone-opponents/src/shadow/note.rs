@@ -1,12 +1,12 @@
-//! What a shadow page says of itself, in its spare area.
+//! The note of a shadow page, in its spare area.
 //!
 //! Owns the byte form and the vote over a flag's cells. Never reads a device.
 //!
 //! N1. The checksum covers payload, note and page number; a code of its own repairs one bit.
 //! N2. Any bytes decode into a note, "erased" or "damaged".
 //! N3. A flag has cells outside every checksum: three bytes that fall for `True`, two that fall for
-//!     `False`, which wins. Less than three quarters of their bits are not enough: in between is not
-//!     set, and a torn `False` never looks like `True`.
+//! `False`, which wins. Fewer than three quarters of their bits are not enough: a flag in between
+//! is not set, and a torn `False` never looks like `True`.
 //!
 //! ```text
 //!  0      kind (low nibble), format version (high nibble)
@@ -54,18 +54,18 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 const _: () = assert!(NOTE_SIZE == CODE_OFFSET + 2);
 const _: () = assert!(CODE_OFFSET <= code::DATA_SIZE_MAX);
 
-/// What a physical page holds.
+/// Content of a physical page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Part of a logical page.
     Data,
-    /// What is in the block.
+    /// Contents of the block.
     Summary,
-    /// What the store reserves and was formatted with.
+    /// Numbers that the store reserves, and its options at format.
     Mark,
 }
 
-/// Note of a page. `owner`, `order`, `link` and `mark` mean what the protocol makes of them.
+/// Note of a page. `owner`, `order`, `link` and `mark` get their meaning from the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     pub(super) kind: Kind,
@@ -134,7 +134,7 @@ impl Note {
         }
     }
 
-    /// What a summary repeats.
+    /// The bytes that a summary repeats.
     pub(super) fn body(&self) -> [u8; BODY_SIZE] {
         debug_assert!(self.part < self.parts && self.parts <= 8, "parts are counted in three bits");
         let mut bytes = [0; BODY_SIZE];
@@ -149,7 +149,7 @@ impl Note {
         bytes
     }
 
-    /// A note from what a summary repeats.
+    /// A note from the bytes that a summary repeats.
     pub(super) fn from_body(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..BODY_SIZE)?;
         (bytes[0] >> 4 == FORMAT_NIBBLE).then_some(())?;
@@ -221,7 +221,7 @@ fn seal(body: &[u8], page: PhysicalPage, payload_crc: u32) -> u32 {
 /// Cells that fall for `True`; the others fall for `False`.
 const TRUE_SIZE: usize = 3;
 
-/// What is programmed for a flag.
+/// Cells to program for a flag.
 pub(super) const fn flag_cells(flag: Flag) -> [u8; FLAG_SIZE] {
     match flag {
         Flag::First => [0xFF; FLAG_SIZE],
@@ -230,7 +230,7 @@ pub(super) const fn flag_cells(flag: Flag) -> [u8; FLAG_SIZE] {
     }
 }
 
-/// What the cells of a flag show (N3).
+/// The flag that its cells show (N3).
 pub(super) fn vote(cells: &[u8]) -> Flag {
     let has_fallen = |cells: &[u8]| {
         let fallen: u32 = cells.iter().map(|cell| cell.count_zeros()).sum();

@@ -1,4 +1,4 @@
-//! What a store of shadow pages is made of, and why it may not be.
+//! Options of a store of shadow pages, and the reasons why a device cannot hold one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,8 @@ pub enum ShadowProtocol {
     Cfc,
     /// Abort-based flags: cheap collection as long as few transactions abort.
     Afc,
-    /// Simple cyclic commit: no flags; what aborted is erased before its pages are written again.
+    /// Simple cyclic commit: no flags; aborted records are erased before their pages are written
+    /// again.
     Scc,
     /// Cyclic commit with back pointers: no flags, no erases; more to keep, longer.
     Bpcc,
@@ -77,7 +78,7 @@ impl FromStr for ShadowProtocol {
     }
 }
 
-/// What a store is made with; a mount must name the same.
+/// Options a store is made with; a mount must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowOptions {
     /// Protocol.
@@ -108,7 +109,7 @@ impl ShadowOptions {
     }
 }
 
-/// What a device lacks.
+/// Shortcoming of a device that rules a protocol out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Lack {
     /// Too few programs of a page between erases.
@@ -143,7 +144,7 @@ pub enum ShadowError {
     Lacks {
         /// Protocol asked for.
         protocol: ShadowProtocol,
-        /// What is missing.
+        /// The device's shortcoming.
         lack: Lack,
     },
     /// An option has a value it cannot take.
@@ -174,13 +175,13 @@ pub enum ShadowError {
     Busy {
         /// Page asked for.
         page: LogicalPage,
-        /// Who wrote it.
+        /// Transaction that wrote it.
         by: GroupId,
     },
     /// A transaction wrote more often than its pages can be numbered.
     #[error("{0} wrote too many pages")]
     TooManyPages(GroupId),
-    /// No block is free and none can be made free: abort something.
+    /// No block is free and none can be made free: abort a transaction.
     #[error("the store is full")]
     Full,
     /// A page's bytes are damaged.
@@ -202,7 +203,7 @@ pub enum ShadowError {
     Device(#[from] NandError),
 }
 
-/// First spare byte of the notes, or what the device lacks.
+/// First spare byte of the notes, or the device's shortcoming.
 pub(super) fn note_offset(
     geometry: &Geometry,
     capabilities: &Capabilities,

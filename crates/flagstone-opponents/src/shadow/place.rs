@@ -1,6 +1,6 @@
 //! Where units go: one open block a die and stream, so that pages are programmed in parallel.
 //!
-//! Owns the open blocks. Never decides what is live.
+//! Owns the open blocks. Never decides which units are live.
 //!
 //! W1. A block is erased in this session before its first program, and closed with a summary.
 //! W2. Hosts open a block only while more than the reserve is free.
@@ -19,7 +19,7 @@ use flagstone_space::{GroupId, LogicalPage, Version};
 /// Programs of one unit that may fail before the store gives up.
 pub(super) const ATTEMPTS: u32 = 4;
 
-/// Victims that one opened block may ask for, unless room is short.
+/// Victims that one opened block may ask for while room is not short.
 const VICTIMS_MAX: u32 = 8;
 
 const MARK_MAGIC: &[u8; 4] = b"SHMK";
@@ -28,7 +28,7 @@ const MARK_MAGIC: &[u8; 4] = b"SHMK";
 const MARK_SIZE: usize = 23;
 const HIDDEN_SIZE: usize = 9;
 
-/// Who writes.
+/// Writers, each with blocks of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Hosts,
@@ -66,7 +66,7 @@ impl Stream {
     }
 }
 
-/// A place in which something may appear that was in flight when the power went.
+/// A place in which a unit may appear that was in flight when the power went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hidden {
     pub(super) at: u32,
@@ -74,7 +74,7 @@ pub(super) struct Hidden {
     pub(super) behind: Version,
 }
 
-/// What a mark says.
+/// Contents of a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) protocol: u8,
@@ -84,7 +84,7 @@ pub(super) struct Mark {
     pub(super) xid_bound: u64,
     /// A restart was emptying blocks.
     pub(super) is_emptying: bool,
-    /// Whatever appears there is nobody's.
+    /// Places whose content, should any appear, belongs to no transaction.
     pub(super) hidden: Vec<Hidden>,
 }
 
@@ -180,7 +180,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Copies stay longer than what hosts write: they get the most worn block, where there is
+    /// Copies stay longer than writes of hosts: they get the most worn block, where there is a
     /// choice.
     fn choose(&self, line: Line, die: u32) -> Option<BlockIndex> {
         match line {
@@ -274,7 +274,7 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Programs a unit where its line goes on. `note` makes the note once the place is known, and
-    /// waits for whatever the unit vouches for (H2).
+    /// waits for the pages that the unit vouches for (H2).
     pub(super) fn put(
         &mut self,
         line: Line,
@@ -336,7 +336,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Reserves numbers and says what the store is, in a unit of its own.
+    /// Reserves numbers and describes the store, in a unit of its own.
     pub(super) fn write_mark(&mut self) -> Result<(), ShadowError> {
         let bound = self.next_xid + XID_STEP;
         let mark = Mark {
@@ -363,8 +363,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// Erases a block that holds nothing that counts; when it is complete. A block that fails is
-    /// marked bad.
+    /// Erases a block without units that count; gives the time at which the erase is complete. A
+    /// block that fails is marked bad.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         let is_failing = self.failing.contains(&block);
         if !is_failing {

@@ -3,7 +3,7 @@
 //!
 //! Owns a whole device: versions of logical pages, the flags of the transactions on them, the pages
 //! of the log, garbage collection and restart. Never looks into a page's content, and never locks:
-//! which records of a version are whose is the engine's part.
+//! the engine decides which records of a version belong to which transaction.
 //!
 //! ```text
 //! unit   = one version of a logical page │ header: back, LSN, members <xid, order, link> │ content
@@ -18,18 +18,19 @@
 //! | committed | the log has its commit record, or its members' flags prove it ([`Flags`]) |
 //! | decided by a restart | it is of an earlier epoch: committed unless the log's verdict names it |
 //!
-//! - **R1** A version is needed while it is the newest of its page, or the `back` of a needed one
-//!   that has a member which is not committed, or has a member that runs.
+//! - **R1** A version is needed while it is the newest of its page, while it has a running member,
+//!   or while it is the `back` of a needed version with an uncommitted member.
 //! - **R2** A version with members is programmed once the version that it leads back to is complete;
-//!   AFC's members after the first once that one is (rule H2 of the page-level store).
+//!   AFC's members after the first once the first is (rule H2 of the page-level store).
 //! - **R3** A transaction commits when its members are complete. By its record: when that is durable;
 //!   its flags follow, and the record stays until they are set (rule D4). Else by its flags.
 //! - **R4** Numbers, of transactions, versions and log pages alike, are `epoch << 26 | counter`. A
 //!   restart takes an epoch that nothing on the device has, and says so in the log before it writes
 //!   anything else (rule D3).
-//! - **R5** What a restart decides becomes true with one record of the log, its verdict: who did not
-//!   commit, and which blocks without a summary count. Until then it erases nothing that proves
-//!   anything, and what it has written counts for nothing (versions of an epoch without a verdict).
+//! - **R5** The decisions of a restart become true with one record of the log, its verdict: which
+//!   transactions did not commit, and which blocks without a summary count. Until then a restart
+//!   erases no evidence, and its own writes count for nothing (versions of an epoch without a
+//!   verdict).
 //! - **R6** A flag that cannot be set, to commit or to hand on, is replaced by a line in the verdict.
 //! - **R7** A block is erased when everything programmed before is complete, flags handed on
 //!   (rules E1 to E6), its needed versions elsewhere.
@@ -69,10 +70,10 @@ pub use stats::RecordStats;
 pub use table::Standing;
 use table::{Entry, Table};
 
-/// What a store is made with; a mount must name the same.
+/// Options a store is made with; a mount must name the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// What flags prove.
+    /// Protocol of the flags.
     pub flags: Flags,
     /// Physical pages of a logical page: 1 to 8.
     pub unit_pages: u32,
@@ -115,7 +116,7 @@ const fn epoch_of(number: u64) -> u64 {
     number >> EPOCH_SHIFT
 }
 
-/// A version that somebody may have to look at again.
+/// A version that may have to be looked at again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unit {
     page: LogicalPage,
@@ -167,7 +168,7 @@ pub struct RecordStore<D> {
     olds: BTreeMap<LogicalPage, Vec<u32>>,
     /// When the newest version of a page is complete, where that may lie ahead.
     ends: BTreeMap<LogicalPage, u64>,
-    /// Entries of `ends` at which those that lie behind are dropped.
+    /// Entries of `ends` at which the past ones are dropped.
     ends_limit: usize,
     table: Table,
     log: Log,
@@ -179,7 +180,7 @@ pub struct RecordStore<D> {
     adopted: BTreeMap<BlockIndex, u16>,
     epoch: u64,
     version: u64,
-    /// What a flag could not say of transactions of this epoch (R6).
+    /// Standings of this epoch's transactions that no flag could record (R6).
     testified: BTreeMap<GroupId, Standing>,
     /// A restart that has not given its verdict yet.
     restart: Option<restart::Pending>,
@@ -189,11 +190,11 @@ pub struct RecordStore<D> {
 }
 
 impl<D: Nand> RecordStore<D> {
-    /// Makes an empty store on a device; what was there is lost.
+    /// Makes an empty store on a device; its former contents are lost.
     ///
     /// # Errors
     ///
-    /// [`ShadowError::Lacks`] names what the device lacks.
+    /// [`ShadowError::Lacks`] names the device's shortcoming.
     pub fn format(device: D, options: RecordOptions) -> Result<Self, ShadowError> {
         let mut store = Self::empty(device, options)?;
         for block in store.flash.sizes.geometry.blocks() {
@@ -307,8 +308,8 @@ impl<D: Nand> RecordStore<D> {
         self.flash.device
     }
 
-    /// First number for transactions, and half an order of log records: the epoch's, which nothing
-    /// had before (R4). The engine counts on from it.
+    /// The epoch's first number for transactions, and upper half of the order of log records: no
+    /// earlier epoch had it (R4). The engine counts on from it.
     #[must_use]
     pub const fn first_xid(&self) -> GroupId {
         GroupId((self.epoch << EPOCH_SHIFT) + 1)
@@ -327,13 +328,13 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// What is known of a transaction.
+    /// The known standing of a transaction.
     #[must_use]
     pub fn standing(&self, xid: GroupId) -> Standing {
         self.table.standing(xid)
     }
 
-    /// The newest version of a page; none when there is none.
+    /// The newest version of a page; none when the page has no version.
     ///
     /// # Errors
     ///
@@ -420,7 +421,7 @@ impl<D: Nand> RecordStore<D> {
         Member { xid, order: u16::try_from(order).unwrap_or(u16::MAX), link }
     }
 
-    /// Waits for what a version relies on (R2).
+    /// Waits for the versions that a version relies on (R2).
     fn await_before(&mut self, page: LogicalPage, members: &[Member]) {
         if members.is_empty() || self.flash.bugs.has(RecordBug::BackNotAwaited) {
             return;
@@ -486,7 +487,7 @@ impl<D: Nand> RecordStore<D> {
         chain
     }
 
-    /// Gives up the older versions of a page that nobody needs (R1).
+    /// Gives up the older versions of a page that are not needed (R1).
     fn settle(&mut self, page: LogicalPage) {
         let Some(olds) = self.olds.remove(&page) else { return };
         self.olds.insert(page, olds.clone());

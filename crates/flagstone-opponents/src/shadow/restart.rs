@@ -1,6 +1,6 @@
-//! Restart: what is on flash, and what has to be put right before anything else happens.
+//! Restart: the contents of flash, and the repairs due before anything else happens.
 //!
-//! Owns the order of a restart. What is committed is decided in `judge`.
+//! Owns the order of a restart. `judge` decides which transactions committed.
 //!
 //! 1. Every block is looked at: its spare areas, or its summary. A block without a summary was
 //!    open; its pages are read whole.
@@ -10,23 +10,24 @@
 //!    flight are programmed again, as they were taken: nothing is erased before that. A unit that
 //!    does not read whole may do so next time: where it would prove a transaction committed that
 //!    counts as uncommitted now, it becomes `False` first (rule R1).
-//! 5. What the pages of open blocks prove is left elsewhere, as if one erase took them all. Only then
-//!    blocks of pages go that took no flag.
+//! 5. The evidence in pages of open blocks is left elsewhere, as if one erase took them all. Only
+//!    then are blocks erased whose pages took no flag.
 //! 6. A mark reserves new numbers, and says that all flags below are complete, and that blocks are
 //!    being emptied.
 //! 7. Blocks that were open are emptied (H5). Another mark says so.
 //!
-//! A restart that is cut starts again from what it finds; nothing before step 6 raises the floor.
+//! A restart that is cut starts again from the pages it finds; nothing before step 6 raises the
+//! floor.
 //!
-//! R1. What a restart did not see proves nothing to the next one, which finds fewer pages: a torn
-//!     unit that is `True`, or that shows no note at all, is dismissed before any page of its
-//!     transaction is erased, and before the erase of its own block, which may leave it (rule E6).
-//!     Where nothing but such a unit stands in a block, the block goes first. A place that shows
-//!     nothing takes no flag, for nobody knows how often it was programmed: marks name it until its
-//!     block is erased, and what appears there is nobody's.
-//! R2. No flag is programmed where an erase may have been cut: a block that shows it takes none, and
-//!     a block that has too few pages to show it was open. From step 6 on no flag goes into those,
-//!     nor does the next restart find one there that it has to program again.
+//! R1. A unit that a restart did not see must prove nothing to the next one, which finds fewer
+//!     pages: a torn unit that is `True`, or that shows no note at all, is dismissed before any
+//!     page of its transaction is erased, and before the erase of its own block, which may leave
+//!     the unit (rule E6). A block that holds only such a unit is erased first. A place that shows
+//!     nothing takes no flag, because the number of its programs is unknown: marks name the place
+//!     until its block is erased, and a unit that appears there belongs to no transaction.
+//! R2. No flag is programmed where an erase may have been cut: a block that shows a cut erase takes
+//!     none, and a block with too few pages to show one was open. From step 6 on no flag goes into
+//!     such blocks, and the next restart finds no flag there that it has to program again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +44,7 @@ use super::{ShadowError, ShadowOptions, ShadowStore};
 use crate::evidence::Flag;
 use flagstone_space::{Check, GroupId, Version};
 
-/// From what a restart learns which pages there are.
+/// Source from which a restart learns which pages there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Restart {
     /// From the spare area of every page, checked against the summary of its block.
@@ -53,7 +54,7 @@ pub enum Restart {
     Summaries,
 }
 
-/// What a restart did.
+/// Report of a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestartReport {
     /// Pages read whole.
@@ -70,16 +71,16 @@ pub struct RestartReport {
     pub uncommitted: u64,
     /// Flags of committing transactions that were finished.
     pub flags_finished: u64,
-    /// Blocks emptied because something in them may have been in flight.
+    /// Blocks emptied because a unit in them may have been in flight.
     pub blocks_emptied: u64,
 }
 
-/// What a block holds.
+/// Contents of a block.
 pub(super) enum Look {
     Free,
     /// It has a summary: all its units were complete.
     Sealed(Vec<Written>),
-    /// It was open, or half erased. What its last unit holds was read once, and may not read again.
+    /// It was open, or half erased. Its last unit was read once, and may not read again.
     Open(Opened),
 }
 
@@ -88,37 +89,37 @@ pub(super) enum Look {
 pub(super) struct Opened {
     /// Units that read whole.
     units: Vec<Written>,
-    /// What the last of them holds.
+    /// Bytes of the last of `units`.
     image: Vec<u8>,
     /// Units that show a note, but did not read whole.
     torn: Vec<Written>,
-    /// The place behind the last unit, if it shows no note: something may appear there.
+    /// The place behind the last unit, if it shows no note: a unit may appear there.
     hidden: Option<Hidden>,
 }
 
-/// What the first step found.
+/// Findings of the first step.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) units: Vec<Written>,
     marks: Vec<Written>,
     /// Blocks without a summary in which no unit reads whole.
     hollow: Vec<BlockIndex>,
-    /// Others that were open.
+    /// Other blocks that were open.
     open: Vec<BlockIndex>,
-    /// Their last units, with what they held.
+    /// Last units of the blocks in `open`, with their bytes.
     suspects: Vec<(Written, Vec<u8>)>,
     /// All their units.
     opened: Vec<Written>,
     /// Their units that did not read whole.
     torn: Vec<Written>,
-    /// Places in them where something may appear.
+    /// Places in open blocks where a unit may appear.
     hidden: Vec<Hidden>,
 }
 
-/// What has to be done before the store is used.
+/// Repairs due before the store is used.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
-    /// Flags of committed transactions to be finished, and those that may have been in flight.
+    /// Flags of committed transactions to be finished, and flags that may have been in flight.
     pub(super) finish: Vec<(GroupId, u32, Flag)>,
     /// Flags of other transactions that may have been in flight: they never become `True`.
     pub(super) dismiss: Vec<(GroupId, u32, Flag)>,
@@ -129,7 +130,7 @@ pub(super) struct Repairs {
 pub(super) struct Dies(Vec<u64>);
 
 impl Dies {
-    /// Does what concerns one block in the time of its die.
+    /// Does the work on one block in the time of its die.
     pub(super) fn on<D: Nand, T>(
         &mut self,
         store: &mut ShadowStore<D>,
@@ -158,7 +159,7 @@ impl<D: Nand> ShadowStore<D> {
     ///
     /// # Errors
     ///
-    /// `NotFormatted`, `OtherOptions`, or what the device reports.
+    /// `NotFormatted`, `OtherOptions`, or an error of the device.
     pub fn mount(device: D, options: ShadowOptions, how: Restart) -> Result<Self, ShadowError> {
         Self::empty(device, options)?.restart(how)
     }
@@ -184,7 +185,7 @@ impl<D: Nand> ShadowStore<D> {
         self.flash.bugs.plant(bug);
     }
 
-    /// What the restart did that opened this store; all zero after a format.
+    /// Report of the restart that opened this store; all zero after a format.
     #[must_use]
     pub const fn restart_report(&self) -> &RestartReport {
         &self.report
@@ -267,8 +268,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(Look::Free)
     }
 
-    /// Those units of a sealed block that their spare areas show, with their flags. What a cut erase
-    /// left of a note may decode by chance: it has to be the one that the summary names.
+    /// Units of a sealed block that their spare areas show, with their flags. Remains of a note
+    /// after a cut erase may decode by chance: a note has to be the one that the summary names.
     fn peek_units(&mut self, units: Vec<Written>) -> Result<Vec<Written>, ShadowError> {
         let mut seen = Vec::with_capacity(units.len());
         for unit in units {
@@ -278,7 +279,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(seen)
     }
 
-    /// Units of a block that was open: those that read whole.
+    /// Units of a block that was open, as far as they read whole.
     fn read_units(&mut self, block: BlockIndex) -> Result<Look, ShadowError> {
         let mut opened = Opened::default();
         let mut image = vec![0; self.page_size()];
@@ -307,7 +308,8 @@ impl<D: Nand> ShadowStore<D> {
         Ok(Look::Open(opened))
     }
 
-    /// What a unit that did not read whole says of itself. Cells in doubt may show it later only.
+    /// Note and flag of a unit that did not read whole. Cells in doubt may show them only at a
+    /// later attempt.
     fn look_again(&mut self, at: u32) -> Result<Option<Written>, ShadowError> {
         for _ in 0..ATTEMPTS {
             if let Some((note, flag)) = self.flash.peek_first(at)? {
@@ -317,7 +319,7 @@ impl<D: Nand> ShadowStore<D> {
         Ok(None)
     }
 
-    /// Finds the newest mark that reads whole, and checks what the store was made with.
+    /// Finds the newest mark that reads whole, and checks the options the store was made with.
     fn read_mark(&mut self, marks: &mut [Written]) -> Result<(), ShadowError> {
         marks.sort_unstable_by_key(|unit| std::cmp::Reverse(unit.note.version));
         let mut image = vec![0; self.page_size()];
@@ -379,8 +381,8 @@ impl<D: Nand> ShadowStore<D> {
         self.raise_floor()
     }
 
-    /// Step 5. Blocks of pages that take no flag go as well, with what they prove: now, and those that
-    /// `more_go` says were found before.
+    /// Step 5. Blocks whose pages take no flag go as well, with their evidence: blocks found now,
+    /// and, if `more_go`, blocks found before.
     fn leave_evidence(&mut self, opened: &[Written], more_go: bool) -> Result<(), ShadowError> {
         let blocks = self.doomed.clone();
         let is_refused = self.hand_on(&blocks, opened)? != Handed::All;
@@ -390,9 +392,10 @@ impl<D: Nand> ShadowStore<D> {
         if is_refused { self.hand_on_all(&blocks, opened) } else { Ok(()) }
     }
 
-    /// Of a committed transaction that stands in several of these blocks, one page is moved out already:
-    /// one may go before another that it proves. Of one that stands in a single block, all that counts is
-    /// moved before that block goes; its proof may stand in another one, if `more_go`.
+    /// Moves out one page of each committed transaction with units in several of these blocks: one
+    /// block may go before another whose pages it proves. Of a transaction in a single block, every
+    /// page that counts is moved before that block goes; with `more_go` its proof may stand in
+    /// another block, so one page is moved beforehand, too.
     fn move_evidence(&mut self, opened: &[Written], more_go: bool) -> Result<(), ShadowError> {
         let mut places: BTreeMap<GroupId, BTreeSet<BlockIndex>> = BTreeMap::new();
         let data = || opened.iter().filter(|unit| unit.note.kind == Kind::Data);
@@ -424,7 +427,7 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Step 3. A copy that is `True` proves its transaction committed: it comes after the copies of
-    /// what it vouches for, which get their flags in the next step.
+    /// the pages it vouches for, which get their flags in the next step.
     fn copy_suspects(
         &mut self,
         suspects: &[(Written, Vec<u8>)],
@@ -442,8 +445,9 @@ impl<D: Nand> ShadowStore<D> {
         Ok(())
     }
 
-    /// What has to be dismissed (R1). A torn copy of what committed, and one that is not `True`,
-    /// says nothing new; nor does one of a transaction below the floor, for it was dismissed before.
+    /// Flags to be dismissed (R1). A torn copy of a committed page, and a torn unit that is not
+    /// `True`, says nothing new; nor does a torn unit of a transaction below the floor, for it was
+    /// dismissed before.
     fn torn_proofs(&self, torn: &[Written]) -> impl Iterator<Item = (GroupId, u32, Flag)> {
         let has_flags = self.flash.sizes.has_flags;
         let proofs = torn.iter().filter(move |unit| has_flags && unit.flag == Flag::True);
@@ -453,7 +457,7 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// The next mark names the places that show nothing (R1). Where a restart was emptying blocks,
-    /// nothing was in flight but copies of what stands elsewhere too.
+    /// only copies of units that stand elsewhere too were in flight.
     fn dismiss_hidden(&mut self, hidden: &[Hidden]) -> Result<(), ShadowError> {
         if self.was_emptying || !self.flash.sizes.has_flags {
             return Ok(());
@@ -505,8 +509,8 @@ impl<D: Nand> ShadowStore<D> {
     }
 
     /// Moves pages that took no flag, unless an erase was cut there: then nothing in their block was
-    /// in flight. Once all others have theirs, and what is to be emptied proves nothing: pages there
-    /// count as gone already.
+    /// in flight. Called once all other pages have their flags and blocks to be emptied prove
+    /// nothing: pages there count as gone already.
     fn collect_refused(&mut self, refused: Vec<(GroupId, BlockIndex)>) -> Result<(), ShadowError> {
         for (xid, block) in refused {
             self.close(block)?;

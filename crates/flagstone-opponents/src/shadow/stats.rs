@@ -1,4 +1,4 @@
-//! What a store counts.
+//! Counters of a store.
 
 use flagstone_nand::Nand;
 
@@ -43,7 +43,7 @@ pub struct ShadowStats {
     pub relocations: u64,
     /// Blocks collected.
     pub collections: u64,
-    /// Of those, blocks erased because a page was to be written again (SCC).
+    /// Of these, blocks erased because a page was to be written again (SCC).
     pub forced_collections: u64,
     /// Time from the start of each collection to its last command, summed.
     pub collection_ns: u64,

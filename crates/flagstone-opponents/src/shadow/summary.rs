@@ -1,6 +1,6 @@
 //! Summary of a closed block, on its last page: the notes of its units as first written.
 //!
-//! Owns the byte form. It holds no final flags: those are programmed later.
+//! Owns the byte form of a summary, which holds no final flags: they are programmed later.
 //!
 //! ```text
 //! 0..4 "SHSM"  4..8 units  8..12 CRC-32C over the rest  12..16 zero, then 27 bytes a unit

@@ -1,7 +1,7 @@
 //! Transactions with pages on flash that are not proven committed.
 //!
 //! Owns the transaction table: running transactions, and aborted ones until their last page is
-//! erased. Never touches the device. What stands in no entry of it is committed.
+//! erased. Never touches the device. A unit without an entry is committed.
 //!
 //! T1. A unit on flash of a transaction of the table is in that transaction's list, and
 //!     `owner` finds it by its place.
@@ -18,7 +18,7 @@ use flagstone_space::{GroupId, LogicalPage, Version};
 pub(super) struct Written {
     pub(super) at: u32,
     pub(super) note: Note,
-    /// Flag as it is now.
+    /// Its present flag.
     pub(super) flag: Flag,
 }
 
@@ -80,7 +80,7 @@ impl Transaction {
     }
 }
 
-/// What a chain links.
+/// Kind of node that a chain links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grain {
     Page,
@@ -121,7 +121,7 @@ impl Grain {
     }
 }
 
-/// Flag of a cluster: what counts is that one page of it is `True` (CFC), or that one is not (AFC).
+/// Flag of a cluster: one page that is `True` decides (CFC), or one that is not (AFC).
 fn joint(flags: Flags, one: Flag, other: Flag) -> Flag {
     match (flags, one, other) {
         (Flags::Cfc, Flag::True, _) | (Flags::Cfc, _, Flag::True) => Flag::True,
@@ -269,7 +269,8 @@ impl Table {
         owners.filter(|xid| !self.running.contains(xid)).collect()
     }
 
-    /// Stale copies of what running transactions wrote are gone at `end_ns`, or will never be.
+    /// Stale copies of pages that running transactions wrote are gone at `end_ns`, or will never
+    /// be.
     pub(super) fn settled(&mut self, runners: &BTreeSet<GroupId>, end_ns: Option<u64>) {
         for xid in runners {
             let Some(transaction) = self.transactions.get_mut(xid) else { continue };

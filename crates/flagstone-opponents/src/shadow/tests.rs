@@ -1,7 +1,8 @@
 //! Tests of the store of shadow pages.
 //!
-//! The model knows what every page must hold: what was acknowledged, and nothing of a transaction
-//! that was not, except that one whose commit was in flight at a cut is there whole or not at all.
+//! The model knows the content that every page must have: every acknowledged transaction and no
+//! other, except that a transaction whose commit was in flight at a cut is there whole or not at
+//! all.
 
 mod basics;
 #[cfg(feature = "seeded-bugs")]

@@ -550,3 +550,43 @@ fn a_group_page_where_no_unit_stands_is_refused() {
         assert!(space.group_pages(group).len() as u32 <= units, "{name}");
     }
 }
+
+/// Goal (S3): a session that goes on after it was closed is not closed any more. Method: a page written after the
+/// close, on a chip and on a file; a mount.
+#[test]
+fn a_session_that_goes_on_is_not_closed() {
+    fn check<D: Nand>(device: D) {
+        let mut space = Space::format(device, &options()).unwrap();
+        write(&mut space, 0, 7).unwrap();
+        space.close(b"").unwrap();
+        let (mut space, report) = Space::mount(space.into_device()).unwrap();
+        assert!(report.closed);
+        space.close(b"").unwrap();
+        write(&mut space, 1, 8).unwrap();
+        let (mut space, report) = Space::mount(space.into_device()).unwrap();
+        assert!(!report.closed, "it wrote since");
+        assert_eq!(value(&mut space, 1).unwrap(), 8);
+    }
+    check(sim(&profile("tiny")));
+    check(file());
+}
+
+/// Goal (G3): groups that were decided leave the record of open groups before it is too small for the next ones.
+/// Method: as many groups as fill several records, one after the other, each given up.
+#[test]
+fn decided_groups_make_room_in_the_record() {
+    let profile = profile("tiny").with_block_count(400).unwrap();
+    let mut space = Space::format(sim(&profile), &options()).unwrap();
+    let record_pages = (space.record_room() / crate::OPEN_GROUP_PAGE_SIZE) as u32;
+    let before = space.stats().checkpoints;
+    for round in 0..3 * record_pages {
+        space.ensure_room(1, &mut NoOwner).unwrap();
+        let group = space.new_group().unwrap();
+        space.write_in_group(group, LogicalPage(round % 8), &[7], &TAG).unwrap();
+        space.discard_group(group);
+        let (listed, _) = space.groups.listed();
+        let size = listed * crate::OPEN_GROUP_PAGE_SIZE;
+        assert!(size <= space.record_room(), "round {round}: {listed} entries");
+    }
+    assert!(space.stats().checkpoints > before, "no record forgot them");
+}

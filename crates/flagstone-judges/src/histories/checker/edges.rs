@@ -1,4 +1,4 @@
-//! The edges of the graph: between those who wrote and read a row, and those of time.
+//! The edges of the graph: between writers and readers of a row, and edges of time.
 
 use hashbrown::HashSet;
 
@@ -42,7 +42,7 @@ fn push(edges: &mut Vec<Edge>, from: u32, to: u32, why: Why, row: u32) {
     }
 }
 
-/// What a scan saw: the rows that it found, and no row everywhere else. The reader's own writes are left out.
+/// Reads of a scan: the rows that it found, and no row everywhere else. The reader's own writes are left out.
 fn take_scan(
     checker: &Checker<'_>,
     rows: &Rows,
@@ -68,7 +68,7 @@ fn take_scan(
     }
 }
 
-/// Edges of one reader, who saw these rows at one moment.
+/// Edges of one reader, which saw these rows at one moment.
 fn read_edges(
     checker: &mut Checker<'_>,
     rows: &Rows,
@@ -83,7 +83,7 @@ fn read_edges(
             && row.look(row.newest(place)) != *look
             && row.adrift.iter().any(|(_, written)| written == look)
         {
-            // Who deleted it never returned, and when that was is not known (C1).
+            // The transaction that deleted it never returned, so the time of the delete is unknown (C1).
             continue;
         }
         let place = match look {
@@ -95,7 +95,8 @@ fn read_edges(
             Look::Absent => row.nearest(row.newest(place), Look::Absent),
             Look::Content(_) => None,
         };
-        // Tables that looked alike more than once were seen behind the first time, and before the last one ended.
+        // The tables may have looked like this several times: the read is behind the first time, and before the end
+        // of the last.
         let (first, last) = match look {
             Look::Content(_) => (row.alike(*look).last(), row.alike(*look).next()),
             _ => (place, place),
@@ -117,8 +118,8 @@ fn read_edges(
     }
 }
 
-/// A place in the order of commits at which a reader can have seen what it saw: behind everything that it read, and
-/// that it had to see, and, where rows were missing, where they were missing.
+/// A place in the order of commits that explains a reader's reads: behind all writes that it read or had to see, and
+/// where its missing rows were missing.
 fn place_of(
     checker: &Checker<'_>,
     rows: &Rows,
@@ -138,7 +139,7 @@ fn place_of(
     if (reader as usize) < checker.notes.txns.len() {
         let txn = checker.txn(reader);
         match (checker.places[reader as usize], txn.outcome) {
-            // One that is told the same place may come before it.
+            // Another commit that is told the same place may come before it.
             (own @ 1.., _) => return seen_place.min(own).max(own - 1),
             (0, Outcome::Committed { lsn: Some(lsn) }) => {
                 return checker.place_by(lsn, txn.ended.unwrap_or(u64::MAX)).max(seen_place);
@@ -163,10 +164,10 @@ fn place_of(
     }
 }
 
-/// Somebody saw a row as it never was.
+/// A reader saw a row as it never was.
 fn missed(checker: &mut Checker<'_>, row: &Row, reader: u32, look: Look) {
     let is_adrift = row.adrift.iter().any(|(_, written)| *written == look);
-    // What a version was that is not among these is told where its write is looked for.
+    // A version that no write made is reported where its write is looked for.
     if is_adrift || matches!(look, Look::Version(_)) {
         return;
     }
@@ -178,7 +179,7 @@ fn missed(checker: &mut Checker<'_>, row: &Row, reader: u32, look: Look) {
     checker.found(&form, text);
 }
 
-/// A write without a place comes behind what the session began with, and behind what was over before.
+/// A write without a place comes behind the base of the session, and behind all writes that were over before.
 fn adrift(
     checker: &Checker<'_>,
     row: &Row,
@@ -206,7 +207,7 @@ fn adrift(
 
 /// Adds the edges of time, of durability and of the order of commits; gives the number of all nodes.
 ///
-/// Whoever is over goes into a chain, and whoever begins comes behind the link that is the last one by then.
+/// A transaction that is over joins a chain, and one that begins comes behind the last link at that time.
 pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
     let plain = |from, to, why| Edge { from, to, why, row: None };
     let mut placed: Vec<(u64, u32)> = Vec::new();
@@ -217,14 +218,14 @@ pub(super) fn of_time(checker: &Checker<'_>, edges: &mut Vec<Edge>) -> usize {
         }
         let Some(ended) = txn.ended.filter(|_| txn.outcome != Outcome::Unknown) else { continue };
         over.push((ended, node));
-        // Who has seen nothing and changed nothing waits for nobody.
+        // A transaction that saw and changed nothing waits for nobody.
         let waits = !matches!(txn.outcome, Outcome::Aborted | Outcome::Committed { lsn: Some(0) });
         if txn.is_durable && waits {
             durable.push((ended, node));
         }
     }
     placed.sort_unstable();
-    // Commits by flags have the place of the one before them: those of one place are in any order.
+    // Commits by flags have the place of the commit before them: commits of one place are in any order.
     let groups: Vec<_> = placed.chunk_by(|one, other| one.0 == other.0).collect();
     for pair in groups.windows(2) {
         for (_, before) in pair[0] {
@@ -264,7 +265,7 @@ fn writes(txn: &Txn) -> bool {
     txn.ops.iter().any(|op| matches!(op, Op::Write(..)))
 }
 
-/// The highest place in the order of commits among those who were over, or durable, by a stamp.
+/// The highest place in the order of commits among commits that were over, or durable, by a stamp.
 struct Times {
     over: Vec<(u64, u64)>,
     durable: Vec<(u64, u64)>,
@@ -285,7 +286,7 @@ impl Times {
             durable.push((flush.ended, highest(&over, flush.begun)));
         }
         for txn in &checker.notes.txns {
-            // Its place was not told, but it is behind all that was over before.
+            // It was told no place, but it is behind all commits that were over before.
             if let (Outcome::Committed { lsn: None }, Some(ended)) = (txn.outcome, txn.ended) {
                 durable.push((ended, highest(&over, txn.begun)));
             }
@@ -298,7 +299,7 @@ impl Times {
         Self { over, durable: rising(durable) }
     }
 
-    /// The place that a reader is behind in any case.
+    /// The place that a reader is behind in any order.
     fn place_before(&self, checker: &Checker<'_>, reader: u32) -> u64 {
         if (reader as usize) < checker.notes.txns.len() {
             return highest(&self.over, checker.txn(reader).begun);
@@ -341,7 +342,7 @@ fn highest(places: &[(u64, u64)], stamp: u64) -> u64 {
     count.checked_sub(1).map_or(0, |index| places[index].1)
 }
 
-/// Those who were over, in the order in which they were.
+/// Transactions that are over, in the order of their ends.
 struct Chain {
     links: Vec<(u64, u32)>,
 }

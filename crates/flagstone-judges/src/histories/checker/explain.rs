@@ -1,4 +1,4 @@
-//! Cycles, told to people: the shortest one of the worst kind, for whoever is part of one.
+//! Cycles, explained to people: the shortest one of the worst kind, for each node of a cycle.
 
 use super::super::record::{Key, Look, Op};
 use super::graph::{Edge, Graph, Kinds, SEARCHES, Why, name};
@@ -57,8 +57,8 @@ fn shortest(
     SEARCHES.iter().enumerate().find_map(search)
 }
 
-/// A write that a cut took away although it was durable: its own commit had promised that, or else that of somebody
-/// who had read it, or a flush behind it. That half of a transaction is there as well does not excuse it.
+/// A write that a cut took away although it was durable: by the promise of its own commit, of a reader's commit, or
+/// of a flush behind it. It is lost even if another part of its transaction is there.
 fn lost(checker: &Checker<'_>, graph: &Graph, node: u32) -> Option<(String, Vec<Edge>)> {
     let txns = checker.notes.txns.len() as u32;
     let viewer = checker.notes.views[(node - txns) as usize].viewer;
@@ -72,7 +72,7 @@ fn lost(checker: &Checker<'_>, graph: &Graph, node: u32) -> Option<(String, Vec<
         Why::Durable => edge.from != node,
         _ => false,
     };
-    // Other views are no witnesses: one of them may be what is wrong.
+    // Other views are no witnesses: one of them may itself be wrong.
     let is_view = |other: u32| (txns..times).contains(&other) && other != node;
     let by_others = |edge: &Edge| match edge.why {
         Why::Rw => edge.from == node,
@@ -89,7 +89,7 @@ fn lost(checker: &Checker<'_>, graph: &Graph, node: u32) -> Option<(String, Vec<
     Some((form_of(viewer, &cycle), cycle))
 }
 
-/// What a cycle means to who looked.
+/// The form of a cycle, by the kind of view.
 fn form_of(viewer: Viewer, cycle: &[Edge]) -> String {
     let what = match (viewer, is_of_time(cycle)) {
         (Viewer::Cut | Viewer::Closed, true) => "lost",
@@ -130,7 +130,7 @@ fn tale(checker: &Checker<'_>, rows: &Rows, form: &str, cycle: &[Edge]) -> super
     super::Finding::new(form, text)
 }
 
-/// How a reader saw a row.
+/// A row as a reader saw it.
 fn seen(checker: &Checker<'_>, reader: u32, key: Key) -> Look {
     let ops = checker.readers().nth(reader as usize).map_or(&[][..], |(_, ops)| ops);
     let look = ops.iter().find_map(|op| match op {

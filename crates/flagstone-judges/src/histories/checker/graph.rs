@@ -1,7 +1,7 @@
-//! The graph of who must come before whom, and its cycles.
+//! The graph of transactions and views that must come before others, and its cycles.
 //!
-//! Names of cycles are those of Adya, Liskov and O'Neil (Generalized Isolation Level Definitions, ICDE 2000) and of
-//! Elle (Kingsbury and Alvaro, VLDB 2020).
+//! The names of cycles come from Adya, Liskov and O'Neil (Generalized Isolation Level Definitions, ICDE 2000) and
+//! from Elle (Kingsbury and Alvaro, VLDB 2020).
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 pub(crate) enum Why {
     /// It wrote a row, the other one wrote it next.
     Ww,
-    /// It wrote what the other one read.
+    /// It wrote the version that the other one read.
     Wr,
     /// It read a row that the other one wrote next.
     Rw,
@@ -60,7 +60,7 @@ pub(crate) struct Edge {
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) why: Why,
-    /// Number of the row that it is about; none for those of time and order.
+    /// Number of its row; none for edges of time and order.
     pub(crate) row: Option<u32>,
 }
 

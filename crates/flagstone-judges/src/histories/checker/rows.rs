@@ -1,10 +1,10 @@
 //! The versions of each row, in the order in which they were written.
 //!
-//! - **V1** A list says itself in which order it was appended to: all that was ever read of it has to agree. Other
-//!   rows go by the places of their writers in the order of commits, which is checked, not believed: a wrong
-//!   place makes a cycle with what was read. The tables of a thread are changed by that thread alone.
-//! - **V2** A write whose place is not known, because its transaction never returned, stands behind the version that its
-//!   transaction had read, or else nowhere.
+//! - **V1** A list shows the order of its appends: all reads of it have to agree. Other rows go by the places of
+//!   their writers in the order of commits. These places are checked, not believed: a wrong place makes a cycle with
+//!   the reads. The tables of a thread are changed by that thread alone.
+//! - **V2** A write whose place is not known, because its transaction never returned, stands behind the version that
+//!   its transaction had read. If it had read none, the write has no place.
 
 use hashbrown::HashMap;
 
@@ -15,12 +15,12 @@ use super::Checker;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) node: u32,
-    /// Place in the order of commits, or of the version before where it is not known.
+    /// Place in the order of commits; where it is unknown, the place of the version before.
     pub(super) place: u64,
     pub(super) look: Look,
 }
 
-/// What became of one row in a session, behind what it was at its beginning.
+/// The versions of one row in a session, behind the one at its beginning.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) key: Key,
@@ -53,7 +53,7 @@ impl Row {
         }
     }
 
-    /// What was written later.
+    /// All later versions.
     pub(super) fn later(&self, at: At) -> impl Iterator<Item = &Entry> {
         let start = match at {
             At::Base => 0,
@@ -62,7 +62,7 @@ impl Row {
         self.entries[start..].iter()
     }
 
-    /// What was written next.
+    /// The next version.
     pub(super) fn next(&self, at: At) -> Option<&Entry> {
         self.later(at).next()
     }
@@ -140,7 +140,7 @@ impl Rows {
         number
     }
 
-    /// Position of each element that a list was ever seen to have (V1).
+    /// Position of each element that was ever seen in a list (V1).
     fn lists(&mut self, checker: &Checker<'_>) -> HashMap<Version, u64> {
         let mut positions: HashMap<(Key, u64), Version> = HashMap::new();
         let mut found = HashMap::new();
@@ -164,7 +164,7 @@ impl Rows {
                 && checker.txn(reader).outcome == Outcome::Aborted;
             for op in ops {
                 if let Op::List(key, list) = op {
-                    // What it appended itself went with it.
+                    // Its own append went with it.
                     let own = list
                         .elements
                         .last()
@@ -250,7 +250,7 @@ impl Rows {
     }
 }
 
-/// What a transaction saw of a row before it wrote it, if it looked.
+/// The look of a row that a transaction read before it wrote the row, if it read it.
 fn read_before(checker: &Checker<'_>, key: Key, node: u32) -> Option<Look> {
     checker.txn(node).ops.iter().find_map(|op| match op {
         Op::Read(read, look) if *read == key => Some(*look),
@@ -258,7 +258,7 @@ fn read_before(checker: &Checker<'_>, key: Key, node: u32) -> Option<Look> {
     })
 }
 
-/// Whether a view shows the tables of a thread as only this content has them.
+/// Whether a view shows the tables of a thread with this content.
 fn seen_content(checker: &Checker<'_>, key: Key, look: Look) -> bool {
     checker.views().any(|(_, view)| {
         view.ops

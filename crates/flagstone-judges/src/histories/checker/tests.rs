@@ -1,4 +1,4 @@
-//! Histories made by hand: one for each anomaly that the checker has to see, and for some that are none.
+//! Histories made by hand: one for each anomaly that the checker has to see, and some without an anomaly.
 
 use super::super::record::{Flush, List};
 use super::*;
@@ -316,8 +316,8 @@ fn tables_of_a_thread_as_they_never_were() {
     assert_eq!(story.forms(), ["restart after a cut: never was"]);
 }
 
-/// Goal: commits by flags, which are told the same place, come behind those that they read from, whoever stands between
-/// them. Method: three of one place, whose ends are in another order.
+/// Goal: commits by flags, which are told the same place, come behind the commits that they read from, also with
+/// others in between. Method: three of one place, whose ends are in another order.
 #[test]
 fn commits_of_one_place_are_in_the_order_of_their_reads() {
     let mut story = Story::default();

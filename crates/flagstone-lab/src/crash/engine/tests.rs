@@ -14,8 +14,8 @@ use crate::preset;
 
 type Engine = Flagstone<RunnerRig<SimNand>>;
 
-/// Shares of the memory for frames and for uncommitted changes: what one transaction changes is
-/// claimed, what several change at a time spills.
+/// Shares of the memory for frames and for uncommitted changes: the changes of one transaction are
+/// claimed, the changes of several at a time spill.
 const SHARES: (f64, f64) = (0.4, 0.5);
 
 /// Transactions that are claimed, spill, and put long values.
@@ -31,8 +31,8 @@ fn scenario(preset: &str, profile: &str, commit: CommitBy, seed: u64) -> Scenari
     Scenario { device, model: None, setup: Setup::from(options), script }
 }
 
-/// Transactions whose small changes are appended under their group, on a chip of two dies whose pages take
-/// three appends each.
+/// Transactions whose small changes are appended under their group, on a chip of two dies whose
+/// pages take three appends each.
 fn appending(seed: u64) -> Scenario<SimNand> {
     let device = chip("tiny-shared", seed).unwrap();
     let mut options = small(preset::options("flagstone").unwrap().with_seed(seed), &device);
@@ -42,7 +42,7 @@ fn appending(seed: u64) -> Scenario<SimNand> {
     Scenario { device, model: None, setup: Setup::from(options), script }
 }
 
-/// What a script does when the power stays.
+/// Counters of a script run while the power stays.
 fn counted(scenario: &Scenario<SimNand>) -> EngineStats {
     let model = Arc::new(Model::default());
     let rig: RunnerRig<SimNand> = Rig::new(scenario.device.clone(), model, Capturing::Off);
@@ -52,8 +52,8 @@ fn counted(scenario: &Scenario<SimNand>) -> EngineStats {
     subject.unwrap().database.stats().engine
 }
 
-/// Goal: commits by claims hold beside what spills, beside long values and splits (rule D5 in every
-/// mixture). Method: every state of scripts of which the counters say that they have all of that.
+/// Goal: commits by claims hold beside spills, long values and splits (rule D5 in every mixture).
+/// Method: every state of scripts whose counters show all of these.
 #[test]
 fn every_power_cut_of_claims_beside_spills_and_long_values_recovers() {
     let ways = [
@@ -85,10 +85,10 @@ fn every_power_cut_of_claims_beside_spills_and_long_values_recovers() {
     }
 }
 
-/// Goal (D5, D6): a transaction whose leaves took appends is there completely or not at all, on new chips
-/// and on used ones, where collection moves what was appended before the record is durable; and where
-/// recoveries are cut again. Method: states of scripts of small changes, whose counters say that leaves
-/// were claimed by appends and by pages.
+/// Goal (D5, D6): a transaction whose leaves took appends is there completely or not at all, on new
+/// chips and on used ones, where collection moves appended changes before the record is durable;
+/// and where recoveries are cut again. Method: states of scripts of small changes, whose counters
+/// say that leaves were claimed by appends and by pages.
 #[test]
 fn every_power_cut_of_claims_by_appends_recovers() {
     let (mut pages, mut appends) = (0, 0);
@@ -115,9 +115,9 @@ fn every_power_cut_of_claims_by_appends_recovers() {
     assert!(pages > 50 && appends > 50, "{pages} leaves by pages, {appends} by appends");
 }
 
-/// Goal (D15, M6): kept snapshots hold what they held, whatever happens at any moment. Method: every state of
-/// scripts that keep and drop them, on new devices and on used ones, where collection moves what they have; and
-/// where recoveries are cut again.
+/// Goal (D15, M6): kept snapshots keep their contents through a cut at any moment. Method: every
+/// state of scripts that keep and drop them, on new devices and on used ones, where collection
+/// moves their pages; and where recoveries are cut again.
 #[test]
 fn every_power_cut_with_kept_snapshots_recovers() {
     let ways = [
@@ -152,7 +152,7 @@ fn every_power_cut_with_kept_snapshots_recovers() {
     assert!(kept > 15, "{kept} kept");
 }
 
-/// What a script does when the power stays.
+/// Trace of a script run while the power stays.
 fn traced(scenario: &Scenario<SimNand>) -> Trace {
     let model = Arc::new(Model::default());
     let rig: RunnerRig<SimNand> = Rig::new(scenario.device.clone(), model, Capturing::Off);

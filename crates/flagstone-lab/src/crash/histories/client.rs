@@ -1,6 +1,6 @@
 //! One client: a drawn transaction or snapshot, taken a call at a time.
 //!
-//! Owns what the client still has to do and what it waits for. Never decides whose turn it is.
+//! Owns the client's remaining acts and the event it waits for. Never decides whose turn it is.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ const SCAN_COUNT_MAX: u64 = 12;
 /// Rows that a scan takes a call.
 const BATCH_COUNT: usize = 5;
 
-/// What one step does.
+/// Act of one step.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Get(ListKey),
@@ -52,14 +52,14 @@ struct How {
     patches: bool,
 }
 
-/// What a client is known by in the engine.
+/// Handle by which the engine knows a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handle {
     Transaction(Xid),
     Snapshot(SnapshotId),
 }
 
-/// What a client waits for.
+/// Event that a client waits for.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Nothing,
@@ -97,7 +97,7 @@ impl From<Anomaly> for Halt {
     }
 }
 
-/// What a turn led to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// There is more to do.
@@ -179,7 +179,7 @@ pub(super) fn value_of(list: &[Element]) -> Vec<u8> {
 }
 
 impl Client {
-    /// Draws what a client does that begins as `handle`.
+    /// Draws the acts of a client that begins as `handle`.
     pub(super) fn drawn(
         random: &mut Pcg64Mcg,
         history: &mut History,

@@ -1,14 +1,14 @@
-//! What transactions read and appended, and the dependency graph that follows from it.
+//! Reads and appends of transactions, and the dependency graph that follows from them.
 //!
 //! Owns the observations of one history over lists (after Elle, Kingsbury and Alvaro 2020): values
 //! that are only appended to show the order of their versions, so that every dependency can be read
-//! off. Never asks an engine, and assumes nothing of how one works.
+//! off. Never asks an engine, and assumes nothing about the way an engine works.
 //!
-//! - **H1** An edge leads from what comes first in every equivalent serial order: version order
-//!   (ww), writer to reader (wr), reader to the next writer (rw), and time: who ended before
-//!   another began. A cycle is an anomaly.
-//! - **H2** What was acknowledged is in the final lists; of what was only committed when the power
-//!   went, a prefix in commit order.
+//! - **H1** An edge leads from the node that comes first in every equivalent serial order: version
+//!   order (ww), writer to reader (wr), reader to the next writer (rw), and time, from a node to
+//!   one that began after its end. A cycle is an anomaly.
+//! - **H2** Every acknowledged append is in the final lists; of commits not yet acknowledged when
+//!   the power went, a prefix in commit order.
 //! - **H3** A snapshot comes after everything that was acknowledged as durable before it began.
 
 use flagstone_space::Lsn;
@@ -19,7 +19,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListKey(pub u16);
 
-/// What is appended; each one once.
+/// An appended element; each one is appended once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element(pub u32);
 
@@ -30,7 +30,7 @@ pub type Lists = BTreeMap<ListKey, Vec<Element>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(usize);
 
-/// Who reads.
+/// Reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// A read-write transaction.
@@ -39,22 +39,23 @@ pub enum Reader {
     Snapshot,
 }
 
-/// What became of a node.
+/// Fate of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Under way: nothing of it may show.
+    /// Under way: none of its appends may show.
     Running,
-    /// Its commit was called and has not returned: a power cut may leave all of it or nothing.
+    /// Its commit was called and has not returned: a power cut may leave all of its appends or
+    /// none.
     Committing,
-    /// Nothing of it may ever show, and its reads do not count.
+    /// None of its appends may ever show, and its reads do not count.
     Aborted,
     /// Its commit returned; a power cut may take it.
     Committed,
     /// It has to be there.
     Kept,
-    /// A snapshot: what it read counts, whatever happens.
+    /// A snapshot: its reads count in any case.
     Snapshot,
-    /// A moment: those before it lead to it, those after it follow from it.
+    /// A moment: nodes before it lead to it, nodes after it follow from it.
     Tick,
 }
 
@@ -70,7 +71,7 @@ impl Node {
         matches!(self.fate, Fate::Committed | Fate::Kept | Fate::Snapshot)
     }
 
-    /// Whether its first append is there: all or nothing of it must be.
+    /// Whether its first append is there: then all of them must be, else none.
     fn is_in(&self, found: &Lists) -> bool {
         self.appends
             .first()
@@ -87,9 +88,9 @@ impl Node {
 enum Edge {
     /// It wrote the version before.
     WriteWrite,
-    /// It wrote what the other read.
+    /// It wrote the version that the other read.
     WriteRead,
-    /// It read what the other replaced.
+    /// It read the version that the other replaced.
     ReadWrite,
     /// It ended before the other began.
     Time,
@@ -99,10 +100,10 @@ enum Edge {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Anomaly {
-    /// A transaction does not see what it appended itself.
+    /// A transaction does not see its own appends.
     #[error("{0:?} reads {1:?} without its own appends: {2:?}")]
     OwnLost(NodeIndex, ListKey, Vec<Element>),
-    /// G1a: something of an aborted transaction was read, or is in the final state.
+    /// G1a: an append of an aborted transaction was read, or is in the final state.
     #[error("G1a: {0:?} reads {1:?} of {2:?}, which nobody committed")]
     AbortedRead(NodeIndex, ListKey, Element),
     /// G1b: a version was read that its transaction replaced later.
@@ -141,7 +142,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Adds what was counted in another history.
+    /// Adds the counters of another history.
     pub fn add(&mut self, other: &Self) {
         self.transactions += other.transactions;
         self.snapshots += other.snapshots;
@@ -157,8 +158,8 @@ pub struct History {
     owners: HashMap<Element, NodeIndex>,
     element_next: u32,
     time: Vec<(NodeIndex, NodeIndex)>,
-    /// Commits that returned and are not acknowledged as durable, in order: with their places in the log,
-    /// where these are known.
+    /// Commits that returned and are not acknowledged as durable, in order: with their places in
+    /// the log, where these are known.
     later: Vec<(Lsn, NodeIndex)>,
     last_commit: Option<NodeIndex>,
     last_durable: Option<NodeIndex>,
@@ -225,7 +226,7 @@ impl History {
         element
     }
 
-    /// Appends so far: what [`History::roll_back`] takes.
+    /// Appends so far, as [`History::roll_back`] takes them.
     #[must_use]
     pub fn append_count(&self, node: NodeIndex) -> usize {
         self.nodes[node.0].appends.len()
@@ -279,7 +280,7 @@ impl History {
         tick
     }
 
-    /// The power went, and this was found: settles what was under way (H2).
+    /// The power went, and `found` was found: settles the transactions under way (H2).
     ///
     /// # Errors
     ///
@@ -307,7 +308,7 @@ impl History {
         Ok(())
     }
 
-    /// Looks for anomalies; `finals` is what all lists hold in the end.
+    /// Looks for anomalies; `finals` are the contents of all lists in the end.
     ///
     /// # Errors
     ///
@@ -388,7 +389,7 @@ impl History {
         Ok(())
     }
 
-    /// Who committed an element.
+    /// The node that committed an element.
     fn writer_of(
         &self,
         reader: NodeIndex,
@@ -425,7 +426,7 @@ impl Graph {
     fn find_cycle(&self) -> Option<Anomaly> {
         let before = self.tangled();
         let mut node = before.iter().position(|edge| edge.is_some())?;
-        // Every node here has one before it: going back long enough is going round.
+        // Every node here has a predecessor: a walk back long enough enters a circle.
         let step = |node: usize| before[node].map(|(NodeIndex(from), edge)| (from, edge));
         for _ in 0..before.len() {
             node = step(node)?.0;

@@ -1,13 +1,14 @@
 //! Histories of threads: the blocking interface under schedules that a seed shuffles.
 //!
-//! Owns threads that read and append to the lists of the other histories, and what delays them: the
+//! Owns threads that read and append to the lists of the other histories, and their delays: the
 //! device gives way to other threads inside its operations, and the threads between theirs, at
-//! moments drawn from a seed. Never decides what is allowed: that is the part of [`super::graph`].
+//! moments drawn from a seed. Never decides which reads are allowed: that is the part of
+//! [`super::graph`].
 //!
-//! - **H1** What threads read and append is serializable too (promise 8); none of them hangs, and
-//!   none is refused without need where there is room.
-//! - **H2** A seed draws what is done and where threads give way. Which one goes on then is up to the
-//!   machine, so that a failure may need several runs to be seen again.
+//! - **H1** Reads and appends of threads are serializable, too (promise 8); no thread hangs, and
+//!   none is refused where there is room.
+//! - **H2** A seed draws the operations and the moments at which threads give way. Which thread
+//!   goes on then is up to the machine, so that a failure may need several runs to be seen again.
 
 use std::ops::Range;
 use std::sync::mpsc;
@@ -34,7 +35,7 @@ pub struct Yielding<D> {
     device: D,
     random: Pcg64Mcg,
     pace: Pace,
-    /// Operations that nobody is delayed by: those of making the database.
+    /// Operations that delay no thread: the ones that make the database.
     calm: u32,
 }
 
@@ -151,11 +152,11 @@ impl<D: Nand> Nand for Yielding<D> {
 pub enum Room {
     /// On a small chip with little memory the spilled changes of all may be too many to name.
     Scarce,
-    /// There is room for all of them.
+    /// There is room for all threads.
     Ample,
 }
 
-/// What all threads share.
+/// State that all threads share.
 struct Shared<D: Nand> {
     room: Room,
     pace: Pace,
@@ -289,7 +290,7 @@ impl<D: Nand + Send> Shared<D> {
         Ok(())
     }
 
-    /// What one thread does: most commit, one reads snapshots, one asks for checkpoints.
+    /// Work of one thread: most commit, one reads snapshots, one asks for checkpoints.
     fn work(&self, thread: u64, count: u64, seed: u64) -> Result<(), Failure> {
         let mut random = Pcg64Mcg::seed_from_u64(seed ^ (thread << 32));
         for number in 0..count {
@@ -316,7 +317,7 @@ pub struct Crowd {
     pub pace: Pace,
 }
 
-/// Lets threads loose on a new database, and checks what they did (H1).
+/// Lets threads loose on a new database, and checks their history (H1).
 ///
 /// # Errors
 ///

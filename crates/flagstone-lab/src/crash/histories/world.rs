@@ -1,6 +1,7 @@
 //! The turns of a history: clients, the log and the background worker, in a drawn order.
 //!
-//! Owns the database, who waits for what, and what is in flight. Never looks into a list.
+//! Owns the database, the waiting clients with their events, and the work in flight. Never looks
+//! into a list.
 
 use std::collections::VecDeque;
 
@@ -15,10 +16,10 @@ use super::graph::{History, ListKey, Lists, NodeIndex, Reader};
 use super::threads::lists_in;
 use super::{Failure, HistoryConfig, Totals, open_failed};
 
-/// Turns without progress after which whoever waits for room is let go on.
+/// Turns without progress after which a client that waits for room is let go on.
 const QUIET_TURNS_MAX: u32 = 500;
 
-/// Times in a row that this may happen before nobody is thought able to go on.
+/// Times in a row that this may happen before all clients are thought to be stuck.
 const PRESSES_MAX: u32 = 2_000;
 
 /// Transactions begun while the lists that most operations go to stay the same.
@@ -27,7 +28,7 @@ const HOT_TIME: u64 = 6;
 /// Of so many transactions one is a snapshot.
 const SNAPSHOT_SHARE: u64 = 6;
 
-/// Turns between checkpoints that nobody needs.
+/// Turns between checkpoints that are made without need.
 const TURNS_PER_CHECKPOINT: u64 = 3_000;
 
 /// Of so many reads of a page one is slow.
@@ -157,7 +158,7 @@ impl<'c> World<'c> {
         idleness > 1 && below(&mut self.random, idleness) > 0
     }
 
-    /// Nothing moves: whoever waits for the durable frontier needs a flush (rule D1).
+    /// Nothing moves: a client that waits for the durable frontier needs a flush (rule D1).
     fn press_on(&mut self) -> Result<(), Failure> {
         self.quiet_turns = 0;
         self.presses += 1;
@@ -224,7 +225,7 @@ impl<'c> World<'c> {
         true
     }
 
-    /// Sets a client aside until what it waits for has come; none when it has ended.
+    /// Sets a client aside until the event it waits for has come; none when it has ended.
     fn park(&mut self, mut client: Client, stop: Stop) -> Result<Option<Client>, Failure> {
         let runtime = self.database.runtime();
         client.waiting = match stop {
@@ -295,7 +296,7 @@ impl<'c> World<'c> {
         }
     }
 
-    /// Begins background work, or ends what is in flight.
+    /// Begins background work, or ends the work in flight.
     fn work_turn(&mut self) -> Result<bool, Failure> {
         if self.work.is_some() {
             self.end_work();
@@ -312,7 +313,8 @@ impl<'c> World<'c> {
                 runtime.engine().fill(fetched)?;
                 return Ok(true);
             }
-            // Full leaves everything as it was: others make room, or whoever needs it is refused.
+            // Full leaves everything as it was: others make room, or the client that needs room is
+            // refused.
             Err(Stop::Wait(_) | Stop::Error(EngineError::Full)) => {}
             Err(Stop::Error(error)) => return Err(error.into()),
         }
@@ -342,7 +344,7 @@ impl<'c> World<'c> {
         }
     }
 
-    /// Lets those go on whom the engine names, and nobody else (Y2).
+    /// Lets only the clients go on that the engine names (Y2).
     fn wake(&mut self) {
         let woken = self.database.runtime().engine().take_woken();
         for client in self.clients.iter_mut().flatten() {

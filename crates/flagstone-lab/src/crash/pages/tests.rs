@@ -40,7 +40,7 @@ fn scenario(name: &str, ops: usize, seed: u64) -> Scenario<SimNand> {
     Scenario { device, model: None, setup, script }
 }
 
-/// What a script does when the power stays.
+/// Sharing in a script run while the power stays.
 fn sharing(scenario: &Scenario<SimNand>) -> Sharing {
     let model = Arc::new(Model::default());
     let rig: RunnerRig<SimNand> = Rig::new(scenario.device.clone(), model, Capturing::Off);
@@ -60,8 +60,8 @@ fn explored(scenario: &Scenario<SimNand>, limits: &Limits) -> Vec<CutPath> {
 }
 
 /// Goal: no cut harms pages that three transactions share, whose committed records stand in
-/// three versions, while blocks are collected. Method: every state of scripts of which the
-/// counters say that they have all of that.
+/// three versions, while blocks are collected. Method: every state of scripts whose counters show
+/// all of these.
 #[test]
 fn every_power_cut_of_shared_pages_recovers() {
     for name in ["cfc-ex", "afc-ex"] {
@@ -96,7 +96,7 @@ fn a_cut_during_the_restart_of_shared_pages_changes_nothing() {
     }
 }
 
-/// What an exploration sees of a bug first, where it sees nothing without it.
+/// The first violation that an exploration sees with a bug, where it sees none without the bug.
 #[cfg(feature = "seeded-bugs")]
 fn seen(bug: RecordBug, name: &str, ops: usize, limits: &Limits) -> Option<String> {
     let limits = Limits { failures_max: 1, ..*limits };
@@ -111,7 +111,7 @@ fn seen(bug: RecordBug, name: &str, ops: usize, limits: &Limits) -> Option<Strin
 }
 
 /// Goal: the explorer sees the rules of the store of shared pages that may be broken. Method: break
-/// them, but for those that the tests of the store itself break.
+/// each, except rules that the tests of the store itself break.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn planted_bugs_of_shared_pages_are_found() {

@@ -1,6 +1,7 @@
 //! Steps that read and change rows.
 //!
-//! Owns what they expect of the engine and of locks (rule D13). Never opens or ends anything.
+//! Owns the expectations of these steps on the engine and on locks (rule D13). Never opens or ends
+//! anything.
 
 use flagstone::EngineError;
 use flagstone_nand::Crashable;
@@ -13,7 +14,7 @@ use super::{LARGE_KEY_COUNT, LARGE_SIZE_MAX, Runner, RunnerRig, Stop, Violation}
 use crate::model::{Access, KeyRange, SlotIndex, TableIndex};
 
 impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
-    /// Puts a value of `size` bytes, whatever the table's rows usually are.
+    /// Puts a value of `size` bytes, even where the table's rows usually have another size.
     ///
     /// # Errors
     ///
@@ -133,8 +134,8 @@ impl<S: Subject<RunnerRig<C>>, C: Crashable> Runner<S, C> {
         Ok(())
     }
 
-    /// A patch of a key that is not there is refused and changes nothing. Where there was no room for
-    /// the question, the transaction is given up, as after any change.
+    /// A patch of a missing key is refused and changes nothing. Where there was no room for the
+    /// question, the transaction is given up, as after any change.
     pub(super) fn must_refuse_patch(
         &mut self,
         op: Op,

@@ -24,7 +24,7 @@ fn scenario_on<C: Crashable>(together: Together, device: C) -> Scenario<C> {
     scenario.merged::<Engine<C>>(&before).unwrap()
 }
 
-/// What the engine has counted after each step of the script, when the power stays.
+/// Counters of the engine after each step of the script, while the power stays.
 fn counted<C: Crashable>(scenario: &Scenario<C>) -> Vec<EngineStats> {
     let model = scenario.model.clone().unwrap();
     let rig: RunnerRig<C> =
@@ -38,7 +38,7 @@ fn counted<C: Crashable>(scenario: &Scenario<C>) -> Vec<EngineStats> {
     counted
 }
 
-/// Every state, and some of those whose recovery is cut in turn.
+/// Explores every state, and some states whose recovery is cut in turn.
 fn explored<C: Crashable + Send + Sync>(together: Together, scenario: &Scenario<C>) {
     for depth in [1, 2] {
         let states_max = if depth == 1 { u64::MAX } else { DEEP_STATES };
@@ -50,8 +50,8 @@ fn explored<C: Crashable + Send + Sync>(together: Together, scenario: &Scenario<
     }
 }
 
-/// Goal (rule D1): three leaves and more that split under one group do so completely or not at all. Method:
-/// every state of a script whose counters say that they do, on chips and on a file.
+/// Goal (rule D1): three leaves and more that split under one group do so completely or not at all.
+/// Method: every state of a script whose counters say that they do, on chips and on a file.
 #[test]
 fn every_power_cut_of_leaves_that_split_together_recovers() {
     fn explored_on<C: Crashable + Send + Sync>(device: C) {
@@ -66,8 +66,9 @@ fn every_power_cut_of_leaves_that_split_together_recovers() {
     explored_on(file("segment-file").unwrap());
 }
 
-/// Goal (rule D1): groups that wait for one sync are there each completely or not at all, and later changes never
-/// without them. Method: every state of a script on a file whose counters say that two wait at once.
+/// Goal (rule D1): groups that wait for one sync are each there completely or not at all, and later
+/// changes only with them. Method: every state of a script on a file whose counters say that two
+/// wait at once.
 #[test]
 fn every_power_cut_of_groups_that_wait_for_a_sync_recovers() {
     let scenario = scenario_on(Together::Groups, file("segment-file").unwrap());
@@ -76,9 +77,9 @@ fn every_power_cut_of_groups_that_wait_for_a_sync_recovers() {
     explored(Together::Groups, &scenario);
 }
 
-/// Goal (rules D1, D2): a leaf of which a part is installed, and what waits for the rest of it, are there
-/// completely wherever the power goes between the parts. Method: every state of a script whose counters say
-/// that it merges in several parts, on chips of different kinds.
+/// Goal (rules D1, D2): a leaf of which a part is installed, and the changes that wait for its
+/// rest, are there completely with a cut anywhere between the parts. Method: every state of a
+/// script whose counters say that it merges in several parts, on chips of different kinds.
 #[test]
 fn every_power_cut_of_a_leaf_that_merges_in_parts_recovers() {
     for profile in ["tiny", "tiny-dies", "tiny-mlc"] {
@@ -89,8 +90,9 @@ fn every_power_cut_of_a_leaf_that_merges_in_parts_recovers() {
     }
 }
 
-/// Leaves with which one transaction of the script commits, those of them that take appends, and commits by
-/// a flag: where most do. Leaves that become several are left out.
+/// Leaves with which one transaction of the script commits, how many of them take appends, and
+/// commits by a flag: of the steps with more than two leaves, the one with most appends. Steps in
+/// which leaves split are left out.
 fn claimed(scenario: &Scenario<SimNand>) -> (u64, u64, u64) {
     let counted = counted(scenario);
     let steps = counted.array_windows().filter(|[before, after]| before.reshapes == after.reshapes);
@@ -105,9 +107,9 @@ fn claimed(scenario: &Scenario<SimNand>) -> (u64, u64, u64) {
     several.max_by_key(|(leaves, appends, flags)| (*appends, *flags, *leaves)).unwrap_or_default()
 }
 
-/// Goal (rules D5, D6): a transaction that commits with three leaves and more is there completely or not at
-/// all, whether a record names them, or a flag, or they are appends. Method: every state of scripts whose
-/// counters say that there are such transactions.
+/// Goal (rules D5, D6): a transaction that commits with three leaves and more is there completely
+/// or not at all, whether a record names them, or a flag, or they are appends. Method: every state
+/// of scripts whose counters say that there are such transactions.
 #[test]
 fn every_power_cut_of_transactions_with_many_leaves_recovers() {
     for together in [Together::ClaimedPages, Together::Flagged, Together::ClaimedAppends] {
@@ -121,8 +123,8 @@ fn every_power_cut_of_transactions_with_many_leaves_recovers() {
     }
 }
 
-/// Goal: these explorations see. Method: bugs planted in what they are about; each is seen after a cut, and
-/// leaves the run without a cut alone.
+/// Goal: these explorations see. Method: bugs planted in the explored mechanism; each is seen after
+/// a cut, and leaves the run without a cut alone.
 #[cfg(feature = "seeded-bugs")]
 #[test]
 fn bugs_of_leaves_that_change_together_are_found() {

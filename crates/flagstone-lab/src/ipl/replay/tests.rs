@@ -16,7 +16,7 @@ fn trace(preset: &str) -> Trace {
     let profile = Profile::named("ipl-2007").unwrap().with_block_count(128).unwrap();
     let workload = Tatp::new(Dialect::Spec, 3_000, 3);
     let options = preset::options(preset).unwrap();
-    let options = Options { memory: 200_000, parts: 4, seed: 3, ..options };
+    let options = Options { memory: 200_000, parts: 4, seed: Some(3), ..options };
     let recording = Recording { options, clients: 4, commits: COMMITS, seed: 3 };
     Trace::record(&recording, &workload, Medium::new(&profile, 3).unwrap(), &mut |_| ()).unwrap()
 }
@@ -44,7 +44,7 @@ fn traces_tell_reads_changes_and_writes() {
     };
     assert!(count(&trace, is_small) > 20, "updates of a location change few bytes");
     assert!(count(&trace, |event| matches!(event, Event::Read(_))) > 100);
-    // A page changes before it is written, and not without a record.
+    // A page changes before it is written, and only with a record.
     let mut changed = std::collections::HashSet::new();
     for event in &trace.events {
         match event {
@@ -58,7 +58,7 @@ fn traces_tell_reads_changes_and_writes() {
     }
 }
 
-/// Goal: both variants hold what the trace made of every page (rule R2), and cost what they say.
+/// Goal: both variants hold every page as the trace left it (rule R2), at the cost they state.
 #[test]
 fn in_page_logging_carries_a_trace() {
     let trace = trace("ipa-0x0");
@@ -98,7 +98,8 @@ fn a_window_and_what_comes_before_it_make_the_whole() {
     assert!(late.device.page_reads < all.device.page_reads && late.time_ns < all.time_ns);
 }
 
-/// Goal: a device that fails ends a replay. Method: the power goes before what is posted is waited for.
+/// Goal: a device that fails ends a replay. Method: the power goes before posted programs are
+/// waited for.
 #[test]
 fn a_device_that_fails_is_told() {
     let config = Config::of(Variant::Basic);

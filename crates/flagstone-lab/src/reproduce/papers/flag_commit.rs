@@ -1,7 +1,7 @@
 //! Flag commit: throughput, garbage collection and restart on TPC-C, against cyclic commit.
 //!
-//! Owns the sizes and the claims of this paper. What the paper leaves open is decided here and told
-//! in the setting. The extended protocols, figures 15 to 19, are in [`extended`].
+//! Owns the sizes and the claims of this paper. Questions that the paper leaves open are decided
+//! here and told in the setting. The extended protocols, figures 15 to 19, are in [`extended`].
 
 mod extended;
 
@@ -59,7 +59,7 @@ impl Sizes {
                 cardinality: Cardinality::SPEC,
                 blocks: None,
                 frames: 512,
-                // Eleven pages a commit: what is free turns over once every 36,000.
+                // Eleven pages a commit: the free pages turn over once every 36,000 commits.
                 txns: 120_000,
                 warmup: 60_000,
             },
@@ -144,7 +144,7 @@ fn cell(
     Ok(Cell::bench(name_of(protocol, ratio), config, options))
 }
 
-/// The setting of every run, but for what its figure varies.
+/// The setting of every run, but for the parameter that its figure varies.
 fn config(sizes: &Sizes, seed: u64, images: &Arc<Images>) -> Result<BenchConfig, ReproduceError> {
     let mut profile = Profile::named(PROFILE)?;
     if let Some(blocks) = sizes.blocks {
@@ -239,7 +239,7 @@ fn throughput(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
         let tps = |name| one(outcomes, name, ABORTS, "tps");
         let gain = change(tps(base)?, tps(ours)?);
         drawing.claim(format!("throughput, {ours} over {base}"), &Claim::Change(claimed), &[gain]);
-        // The same clients: what a transaction takes is the inverse of the throughput.
+        // The same clients: the time of a transaction is the inverse of the throughput.
         let time = |name| execution_s(outcomes, name, ABORTS);
         let shorter = change(time(base)?, time(ours)?);
         let claim = Claim::Change(1.0 / (1.0 + claimed) - 1.0);
@@ -390,7 +390,7 @@ fn memory(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
 }
 
 /// The model's `C = αCr + βCw + (1−δ)Cbit + γβk(…)Cbit + γβCe`, without the terms that are counted
-/// exactly on both sides: what it foresees of flags set by collection.
+/// exactly on both sides: the model's forecast of flags set by collection.
 fn cost_model(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
     let mut drawing = Drawing::default();
     for name in ["cfc", "afc"] {

@@ -1,14 +1,14 @@
 //! In-Place Appends: TPC-B on the paper's board, whole pages against 2x4 in two modes.
 //!
-//! Owns the sizes and the claims of this paper. What the paper leaves open is decided here and told
-//! in the setting.
+//! Owns the sizes and the claims of this paper. Questions that the paper leaves open are decided
+//! here and told in the setting.
 //!
-//! Table 1 of the paper counts what two hours do from a formatted chip, in which the faster schemes
-//! make more transactions. So each scheme runs as many transactions as it made there, and stands
-//! beside the others a transaction and a host write; then all of them run in steady state, where the
-//! blocks that were free at the start are long used up. The paper counts the erases of collection. Here
-//! every block is erased when it is taken, those that nothing was in before, too: table 1 counts the
-//! blocks that collection emptied, the steady runs count erases.
+//! Table 1 of the paper counts the work of two hours from a formatted chip on, in which the faster
+//! schemes make more transactions. So each scheme runs as many transactions as it made there, and
+//! stands beside the others a transaction and a host write; then all of them run in steady state,
+//! where the blocks that were free at the start are long used up. The paper counts the erases of
+//! collection. Here every block is erased when it is taken, even one that was empty before: table 1
+//! counts the blocks that collection emptied, the steady runs count erases.
 
 mod benchmarks;
 mod disturb;
@@ -26,7 +26,7 @@ use crate::bench::{BenchConfig, MemoryBudget, Start, Warmup, WorkloadKind};
 use crate::preset;
 use crate::workload::tpcb;
 
-/// A column of table 1, with what the paper counted in two hours.
+/// A column of table 1, with the paper's counts of two hours.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     name: &'static str,
@@ -87,8 +87,9 @@ const COLLECTION: f64 = -0.80;
 const LIFETIME: f64 = 1.0;
 
 /// Branches of the paper's database, which it does not name. Its counts name them: collection found
-/// 30 % of a victim live, which greedy collection does at a fill of 0.57; what was programmed and not
-/// erased again, 606,000 pages, was free at the start; so the data took 800,000 pages of 16 KiB.
+/// 30 % of a victim live, which greedy collection does at a fill of 0.57; the pages that were
+/// programmed and not erased again, 606,000, were free at the start; so the data took 800,000 pages
+/// of 16 KiB.
 const BRANCHES: f64 = 1_024.0;
 /// Share of the chip's pages that hold data at the end.
 const FILL: f64 = 0.57;
@@ -300,7 +301,7 @@ impl Column {
 /// Title, unit and value of a chart.
 type Value = (&'static str, &'static str, fn(&Counts) -> f64);
 
-/// What the charts show.
+/// Values that the charts show.
 const VALUES: [Value; 7] = [
     ("Appends", "share of the host's writes", |counts| counts.appended),
     ("Host reads", "pages a transaction", |counts| counts.host_reads),
@@ -378,7 +379,8 @@ fn table(outcomes: &Outcomes, when: &str) -> Result<Drawing, ReproduceError> {
         drawing.claim("page invalidations", &Claim::Change(INVALIDATIONS), &[invalidated]);
         let collection = change(whole.gc_time_s, pslc.gc_time_s);
         drawing.claim("time of collection", &Claim::Change(COLLECTION), &[collection]);
-        // Cells of pSLC stand ten times as many erases: what the scheme alone is worth are blocks.
+        // Cells of pSLC endure ten times as many erases; the worth of the scheme alone shows in
+        // collected blocks.
         let lifetime = whole.victims * whole.host_writes / (pslc.victims * pslc.host_writes) - 1.0;
         drawing.claim("transactions a collected block", &Claim::Change(LIFETIME), &[lifetime]);
     }
@@ -394,7 +396,7 @@ fn change_or_none(paper: f64) -> Claim {
     }
 }
 
-/// What the paper's own counts come to when every block that is programmed is erased again.
+/// The paper's own counts, computed as if every programmed block were erased again.
 fn steady_table(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
     let all = counts_of(outcomes, "steady")?;
     let mut drawing = Drawing::default();

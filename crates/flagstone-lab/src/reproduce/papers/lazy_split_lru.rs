@@ -1,8 +1,8 @@
 //! Lazy-Split LRU: base copies and changes of an index in one order of use.
 //!
-//! Owns the sizes and the claims of this paper. What it leaves open is decided here and told in the
-//! setting. Every policy has the same bytes of memory: the paper's changes take nine bytes each, those of
-//! this engine about 25, and pay for it.
+//! Owns the sizes and the claims of this paper. Questions that it leaves open are decided here and
+//! told in the setting. Every policy has the same bytes of memory: the paper's changes take nine
+//! bytes each, this engine's about 25, out of the same budget.
 
 mod split;
 
@@ -22,7 +22,8 @@ use crate::workload::index::Dialect;
 
 /// A tenth of a tree of 100,000 entries of 8 bytes in leaves that are ln 2 full.
 const MEMORY: usize = 128 << 10;
-/// Memory that whole-page engines keep for what does not fit its page: a merge's images and these.
+/// Memory of changes that do not fit their page; whole-page engines keep it, beside a merge's
+/// images.
 const DELTAS: usize = 4 << 10;
 const MERGE_PAGES: usize = 4;
 /// Data pages of all: the paper's chip is so large that nothing is ever collected.
@@ -46,9 +47,9 @@ const LS_LRU: &str = "ls-lru";
 /// As Lazy-Split LRU, but changes of absent leaves read nothing: this engine's way.
 const LS_LRU_WAIT: &str = "ls-lru, absent=wait";
 const POLICIES: [&str; 4] = [LRU, CFLRU, CFDC, LS_LRU];
-/// A layer below the tree: section 2 of the paper says of it that it writes less and searches longer.
+/// A layer below the tree: by section 2 of the paper it writes less and searches longer.
 const BFTL: &str = "bftl";
-/// What figure 8 shows.
+/// Engines in figure 8.
 const TIMED: [&str; 6] = [LRU, CFLRU, CFDC, LS_LRU, LS_LRU_WAIT, BFTL];
 
 /// The chip of the paper, and one with larger pages and the same times.
@@ -102,7 +103,7 @@ impl Sizes {
     }
 }
 
-/// What all cells share.
+/// Settings that all cells share.
 struct Bench {
     sizes: Sizes,
     seed: u64,

@@ -1,11 +1,11 @@
 //! Lazy-update B+-tree: which group of buffered updates meets its leaf when memory runs short.
 //!
-//! Owns the sizes and the claims of this paper. What it leaves open is decided here and told in the
-//! setting. Figures 9 and 11 are in `variants`, what follows from the paper's own structure, with figure
-//! 10, in `counted`. Memory is the paper's by count: so many nodes and so many requests; what a request takes
-//! in this engine is more than the paper's twelve bytes, so that the budget in bytes is larger. All policies
-//! have the same memory by that count, the traditional tree's in frames alone; one more run gives it the
-//! bytes of the others.
+//! Owns the sizes and the claims of this paper. Questions that it leaves open are decided here and
+//! told in the setting. Figures 9 and 11 are in `variants`; figure 10, and the counts by the
+//! paper's own structure, in `counted`. Memory is the paper's by count: so many nodes and so many
+//! requests; a request takes more bytes in this engine than the paper's twelve, so that the budget
+//! in bytes is larger. All policies have the same memory by that count, the traditional tree's in
+//! frames alone; one more run gives the traditional tree the bytes of the others.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ const POLICIES: [&str; 5] = [TRADITIONAL, FIFO, LRU, BIGGEST, COST];
 const DEFAULT: &str = "window";
 /// The paper leaves BFTL out of its figures; here it stands beside them.
 const BFTL: &str = "bftl";
-/// What the charts show.
+/// Policies that the charts show.
 const CHARTED: [&str; 8] =
     [TRADITIONAL, TRADITIONAL_BYTES, FIFO, LRU, BIGGEST, COST, DEFAULT, BFTL];
 
@@ -94,14 +94,14 @@ impl Sizes {
     }
 }
 
-/// What all cells share.
+/// Settings that all cells share.
 struct Bench {
     sizes: Sizes,
     seed: u64,
     images: Arc<Images>,
 }
 
-/// One run, by what makes it differ from others.
+/// One run, by the settings that differ from other runs.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     dialect: Dialect,
@@ -430,7 +430,7 @@ mod tests {
     use super::super::super::rule::Verdict;
     use super::*;
 
-    /// What a run would report if everything were as the paper says.
+    /// Report of a run if everything were as the paper says.
     fn ideal(name: &str) -> Outcome {
         let words: Vec<&str> = name.split(' ').collect();
         let (dialect, policy, third) = (words[0], words[1], words[2]);

@@ -1,7 +1,7 @@
 //! On-the-fly redo: run time, input and output, and restart on TPC-C, against an ARIES engine.
 //!
-//! Owns the sizes and the claims of this paper. What the paper leaves open is decided here and told
-//! in the setting.
+//! Owns the sizes and the claims of this paper. Questions that the paper leaves open are decided
+//! here and told in the setting.
 
 use std::sync::Arc;
 
@@ -274,7 +274,7 @@ fn io(bars: &Bars<'_>) -> Result<Drawing, ReproduceError> {
     Ok(drawing)
 }
 
-/// What is told of a restart: title, unit, value.
+/// Values told of a restart: title, unit, value.
 const RESTART: [(&str, &str, &str); 4] = [
     ("Halt", "seconds of device time", "recovery.time_s"),
     ("Reads of restart", "pages of 4 KiB", "recovery.pages_read"),
@@ -296,7 +296,8 @@ fn restart(bars: &Bars<'_>) -> Result<Drawing, ReproduceError> {
     Ok(drawing)
 }
 
-/// Every preset with one memory size. The paper claims nothing of it: there are charts alone.
+/// Every preset with one memory size. The paper claims nothing about these runs: there are charts
+/// alone.
 fn restart_of_all(bars: &Bars<'_>) -> Result<Drawing, ReproduceError> {
     let labels = &bars.labels[TABLE_MEMORY..=TABLE_MEMORY];
     let mut drawing = Drawing::default();
@@ -324,7 +325,7 @@ mod tests {
     use super::super::super::rule::Verdict;
     use super::*;
 
-    /// What a run would report if everything were as the paper says.
+    /// Report of a run if everything were as the paper says.
     fn ideal(name: &str) -> Outcome {
         let (time, reads, writes) = match name.split_once(' ').map_or(name, |(preset, _)| preset) {
             ORIGINAL => (100.0, 100.0, 100.0),

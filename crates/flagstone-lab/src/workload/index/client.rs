@@ -32,7 +32,7 @@ impl Client {
         Self { table, keys, mix, rows, draws, request, done: 0, scan: None, value: Vec::new() }
     }
 
-    /// What the index holds after the requests so far.
+    /// Rows of the index after the requests so far.
     pub(super) fn rows(&self) -> &Rows {
         &self.rows
     }
@@ -79,7 +79,7 @@ impl Terminal for Client {
     }
 
     fn advance<O: Operations>(&mut self, engine: &mut O) -> Result<Outcome, O::Stop> {
-        // Taken out while the engine is asked, and put back whatever it says.
+        // Taken out while the engine is asked, and put back with any answer.
         let request = std::mem::replace(&mut self.request, Request::Delete(Vec::new()));
         let done = match &request {
             Request::Select(key) => {

@@ -1,4 +1,4 @@
-//! What the index holds, and the requests that follow from it.
+//! Rows of the index, and the requests that follow from them.
 //!
 //! Owns the keys that are there and the draws; never touches an engine. The same draws from the same
 //! rows give the same requests, so that a check repeats them (rule X2).
@@ -21,7 +21,7 @@ pub(super) struct Rows {
     /// The keys in no order, to draw from.
     order: Vec<u64>,
     pointer_next: u32,
-    /// Where the requests are those of TPC-C.
+    /// Present where the requests are TPC-C's.
     oltp: Option<Oltp>,
 }
 
@@ -166,7 +166,7 @@ impl Rows {
         self.entries.range(key..).take(count).map(|(key, _)| *key)
     }
 
-    /// New keys: one drawn, and what follows it.
+    /// New keys: one drawn, and the keys that follow.
     fn new_rows(&mut self, count: usize, draws: &mut Draws) -> Vec<(u64, u32)> {
         let first = self.new_key(draws);
         let keys = (first..=self.keys.max()).filter(|key| !self.entries.contains_key(key));

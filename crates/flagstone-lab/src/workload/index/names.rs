@@ -1,4 +1,4 @@
-//! Keys made of people's names: what the lazy-update B+-tree's experiment calls for.
+//! Keys made of people's names, as the lazy-update B+-tree's experiment calls for.
 //!
 //! Owns the names and how a key follows from one. The paper draws authors from DBLP and maps each to a
 //! number in [0, 1]; here surnames and forenames come from the census files in `data/`, each with its
@@ -24,7 +24,7 @@ const WEIGHT: u64 = 13;
 /// population by it, by the census's own sums 10.9 %.
 const RARE: u64 = 2;
 
-/// Names with what their frequencies add up to.
+/// Names with the running sums of their frequencies.
 struct Frequencies(Vec<(u64, &'static str)>);
 
 impl Frequencies {

@@ -1,9 +1,9 @@
 //! The index requests of TPC-C, for the paper's OLTP trace, which is not public.
 //!
 //! Owns the rows and the transactions: the seven indexes of TPC-C that change, in one table of 4-byte
-//! keys, and for each transaction of the mix the requests that it makes of them, one after the other. A
-//! warehouse of about a fifth of the standard's rows, so that there are as many as in the other
-//! workloads. Stock-Level looks up so much stock that 74.1 % of the requests write, as in the trace.
+//! keys, and for each transaction of the mix its requests to them, one after the other. A warehouse
+//! of about a fifth of the standard's rows, so that there are as many as in the other workloads.
+//! Stock-Level looks up so much stock that 74.1 % of the requests write, as in the trace.
 //!
 //! | bits 28 to 31 | index | the other bits |
 //! | --- | --- | --- |
@@ -43,7 +43,7 @@ const LINE: u64 = 7;
 /// Rows that a thousand requests leave behind, net: five for each transaction.
 pub(super) const GROWTH: u64 = 403;
 
-/// What the next transactions follow from.
+/// State from which the next transactions follow.
 #[derive(Clone, Debug)]
 pub(super) struct Oltp {
     customers: u64,
@@ -52,7 +52,7 @@ pub(super) struct Oltp {
     next: [u64; DISTRICTS as usize],
     /// Oldest order that was not delivered.
     oldest: [u64; DISTRICTS as usize],
-    /// What is left of the transaction under way.
+    /// Remaining requests of the transaction under way.
     requests: VecDeque<Request>,
 }
 
@@ -189,7 +189,7 @@ impl Oltp {
     }
 }
 
-/// NURand of TPC-C (section 2.1.6) below `bound`, its constant A in thousandths of that.
+/// NURand of TPC-C (section 2.1.6) below `bound`, its constant A in thousandths of `bound`.
 fn skewed(draws: &mut Draws, thousandths: u64, bound: u64) -> u64 {
     let mask = (bound * thousandths / 1000).next_power_of_two() - 1;
     (draws.below(mask + 1) | draws.below(bound)) % bound

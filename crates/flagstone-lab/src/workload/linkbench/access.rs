@@ -15,7 +15,7 @@ const NODE_SEED: u64 = 4_766_565_305_853_767_165;
 /// A share is drawn in these units.
 const SHARE_UNITS: u64 = 1 << 53;
 
-/// What an operation does to whom.
+/// Kind of access: read or write, of a link or of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Reads links.
@@ -30,7 +30,7 @@ pub enum Use {
     NodeDelete,
 }
 
-/// Links are used by rank among all ids or by rank among those with many links.
+/// Links are used by rank among all ids or by rank among the ids with many links.
 #[derive(Clone, Copy, Debug)]
 struct Blend {
     /// Draws of a thousand that have nothing to do with the number of links.
@@ -62,7 +62,8 @@ impl Access {
             Dialect::Spec => {
                 Blend { uncorrelated: 950, uncorrelated_zipf: write, correlated_zipf: write }
             }
-            // The program looks the second distribution of writes up under the name of that of reads.
+            // The program looks the second distribution of writes up under the name of the reads'
+            // one.
             Dialect::Linkbench => Blend { correlated_zipf: write, ..link_read },
         };
         Self {

@@ -1,9 +1,9 @@
-//! What must hold in every state of the database (rules N2 and N3).
+//! Conditions that hold in every state of the database (rules N2 and N3).
 //!
-//! - Counts are those of the visible links; the index holds what the table of links holds.
+//! - Counts are the numbers of visible links; the index agrees with the table of links.
 //! - A node's data are whole, in its row and the pieces behind it.
 //! - Links and nodes are as loaded, or as one of the inputs left them that committed or may have
-//!   ([`Claims`]). A link is hidden only where somebody deleted it; a node is missing only so, and
+//!   ([`Claims`]). A link is hidden only where a client deleted it; so is a node missing, and it
 //!   stays away.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::workload::{Acknowledged, GivingUp};
 /// How a database contradicts LinkBench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// A row that does not parse, or that nothing belongs to.
+    /// A row that does not parse, or that no link or node has.
     #[error("{table} has a row of id {id} that nobody wrote so")]
     Row {
         /// Table.
@@ -35,7 +35,7 @@ pub enum Fault {
         id: u64,
         /// Type, from 0.
         kind: u64,
-        /// What is counted.
+        /// The stored count.
         count: u64,
         /// Visible links found.
         links: u64,
@@ -203,7 +203,7 @@ impl Audit {
         Some(())
     }
 
-    /// What was loaded of a link.
+    /// The mark of a link as loaded.
     fn loaded_link(&mut self, key: LinkKey) -> Mark {
         let LinkKey { kind, id1, id2 } = key;
         let loaded = match self.loaded.take() {
@@ -256,13 +256,13 @@ impl Audit {
     fn piece(&mut self, id: u64, key: &[u8], value: &[u8]) -> Option<()> {
         let node = self.long_nodes.get_mut(&id)?;
         let place = key.get(8..).and_then(|piece| piece.try_into().ok()).map(u32::from_be_bytes)?;
-        // Pieces come in order, each but the last as long as what the row holds.
+        // Pieces come in order, each but the last as long as the part in the row.
         let expected = node.data.len() / super::rows::PIECE_SIZE;
         node.data.extend_from_slice(value);
         (place as usize + 1 == expected).then_some(())
     }
 
-    /// Whether the node's data are what somebody left.
+    /// Notes a fault unless a client, or the load, left the node's data.
     fn explain_node(&mut self, id: u64, head: NodeHead, data: &[u8]) {
         if !self.is_known() {
             return;
@@ -307,7 +307,7 @@ impl Audit {
         Fault::Count { id, kind, count: self.counted, links: self.visible.len() as u64 }
     }
 
-    /// What is missing must be missing.
+    /// Checks that missing rows are rightly missing.
     fn verify_absent(&mut self) -> Result<(), Fault> {
         for kind in 0..super::degree::TYPES {
             for id1 in self.graph.ids() {

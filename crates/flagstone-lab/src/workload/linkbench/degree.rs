@@ -1,7 +1,8 @@
 //! How many links an id has.
 //!
-//! Owns the distribution measured at Facebook, at 69 of its 19,951 points. Between two of them that are
-//! not neighbours a power law stands for the rest; the mean is 4.08 links, of the original 4.097.
+//! Owns the distribution measured at Facebook, at 69 of its 19,951 points. Between two of these
+//! points that are not neighbours a power law stands for the rest; the mean is 4.08 links, of the
+//! original 4.097.
 
 use super::Dialect;
 use super::access::DEGREE_SEED;
@@ -162,7 +163,8 @@ mod tests {
         assert_eq!(handed_out(Dialect::Linkbench), [1, 3, 4, 6, 6]);
     }
 
-    /// Goal: the distribution has the published mean, 4.097, and what the program makes of it, 4.371.
+    /// Goal: the distribution has the published mean, 4.097, and in the program's dialect the
+    /// program's own, 4.371.
     /// Method: its values at ten million shares; half a percent, since 69 points stand for 19,951.
     #[test]
     fn ids_have_4_10_links_on_average_and_4_37_in_the_program() {

@@ -62,8 +62,8 @@ impl Class {
         Self::GetNode,
     ];
 
-    /// Shares of the classes in ten-millionths of a percent; they leave the last what they lack to
-    /// the whole.
+    /// Shares of the classes in ten-millionths of a percent; the last class takes the rest to the
+    /// whole.
     pub const SHARES: [u64; 10] = [
         89_886_601,
         29_907_664,
@@ -98,10 +98,10 @@ const GET_STOP: f64 = 0.382;
 /// Most links of a multiget.
 const GET_MAX: u64 = 127;
 
-/// Inputs of one operation; what its class does not ask for is empty.
+/// Inputs of one operation; fields that its class does not use are empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// What to do.
+    /// The operation.
     pub class: Class,
     /// To this node, or to links from it.
     pub id: u64,
@@ -111,7 +111,7 @@ pub struct Inputs {
     pub id2s: Vec<u64>,
     /// New data.
     pub data: Vec<u8>,
-    /// Logical time: later than those loaded, and no other input's (rule N2).
+    /// Logical time: later than every loaded one, and no other input's (rule N2).
     pub time: u64,
     /// A list goes on from an earlier one, if there is one.
     pub is_history: bool,
@@ -202,7 +202,7 @@ impl Stream {
         self.graph.motifs.draw(kind, &mut self.draws)
     }
 
-    /// The number that the client's turn has, of those that all clients take in turns.
+    /// Number of the client's turn, among the turns that all clients take in rotation.
     fn turn(&self, round: u64) -> u64 {
         round * u64::from(self.graph.setting.clients) + self.client
     }

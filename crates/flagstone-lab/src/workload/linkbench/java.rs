@@ -28,7 +28,7 @@ impl Random {
         loop {
             let bits = self.next(31);
             let value = bits % bound.max(1);
-            // What would not fit the last whole run of `bound` numbers below 2^31 is drawn again.
+            // A number beyond the last whole run of `bound` numbers below 2^31 is drawn again.
             if bits - value <= (1 << 31) - bound {
                 return value;
             }
@@ -40,8 +40,8 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Goal: the generator is that of Java. Method: what `nextInt()` and `nextInt(10)` are published to
-    /// return first for the seeds 0 and 42.
+    /// Goal: the generator equals Java's. Method: the first results of `nextInt()` and
+    /// `nextInt(10)` as published for the seeds 0 and 42.
     #[test]
     fn it_draws_the_published_numbers() {
         let ints = |seed| {

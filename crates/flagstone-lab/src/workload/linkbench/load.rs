@@ -126,8 +126,9 @@ impl Volume {
         self.tables.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What the tables hold after `txns` operations of the mix: nine in a hundred add a link, of which
-    /// one in twenty exists, and of the eight that update one, one in ten adds it.
+    /// Contents of the tables after `txns` operations of the mix: nine in a hundred add a link, and
+    /// one in twenty of these links exists already; eight in a hundred update a link, and one in
+    /// ten of them adds it.
     pub(super) fn after(&self, txns: u64) -> Vec<Content> {
         let links = txns * 92 / 1000;
         let nodes = txns * 156 / 10_000;

@@ -11,7 +11,7 @@ const MOTIF_SIZE: usize = 512;
 /// Bytes that are drawn anew or copied together.
 const CHUNK_SIZE: usize = 128;
 
-/// What data of a kind look like.
+/// Look of the data of a kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     /// Median of the sizes; their logarithms are normal with a deviation of 1.

@@ -18,7 +18,7 @@ const LINK_HEAD: usize = 13;
 /// Bytes of a node's row before its data.
 const NODE_HEAD: usize = 20;
 
-/// Whom a link goes from and to, and of which type it is: 0 or 1.
+/// The ids that a link goes from and to, and its type: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkKey {
     /// Type, from 0.
@@ -74,7 +74,7 @@ impl LinkKey {
     }
 }
 
-/// What entries of the index begin with.
+/// Prefix of entries of the index.
 #[must_use]
 pub fn list_prefix(id1: u64, kind: u64, visibility: u8) -> [u8; 17] {
     let mut key = [0; 17];
@@ -148,7 +148,7 @@ impl Link {
         })
     }
 
-    /// What the index holds beside its key: version and data.
+    /// Value of an entry of the index: version and data.
     #[must_use]
     pub fn covered(&self) -> Vec<u8> {
         let mut row = self.version.to_le_bytes().to_vec();
@@ -221,7 +221,7 @@ impl NodeHead {
         row
     }
 
-    /// The node in `bytes`, and what they hold of its data.
+    /// The node in `bytes`, and the part of its data there.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (kind, rest) = bytes.split_first_chunk()?;

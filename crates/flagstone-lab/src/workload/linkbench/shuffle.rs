@@ -29,7 +29,7 @@ impl Shuffle {
         self.rotate(number, self.rotation(number % GROUPS))
     }
 
-    /// What goes to `number`.
+    /// The number that is mapped to `number`.
     #[must_use]
     pub(super) fn invert(&self, number: u64) -> u64 {
         let group = number % GROUPS;

@@ -20,7 +20,7 @@ pub struct Terminal {
     transaction: Transaction,
     /// Where lists were cut off.
     tails: Vec<Tail>,
-    /// Draws of its own, so that inputs do not depend on what was found (rule N1).
+    /// Draws of its own, so that inputs do not depend on rows found (rule N1).
     draws: Draws,
 }
 
@@ -41,7 +41,7 @@ impl Terminal {
         &self.transaction.inputs
     }
 
-    /// Links, nodes or what is counted, as the operation found them.
+    /// Number of links or nodes that the operation found, or the count it read.
     #[must_use]
     pub fn found(&self) -> usize {
         self.transaction.found

@@ -126,7 +126,7 @@ fn links_to_write_are_there_as_often_as_asked() {
     let mut counts = [[0_u32; 2]; 10];
     for one in inputs(&linkbench) {
         let links = linkbench.graph.degrees.of_type(one.id.min(100_000), one.kind);
-        // Only with many links is the range close to what the chance asks for.
+        // Only with many links is the range close to the share that the chance asks for.
         if let (Some(id2), true) = (one.id2s.first(), links >= 20) {
             counts[one.class as usize][usize::from(id2 - one.id < links)] += 1;
         }
@@ -198,8 +198,8 @@ fn a_fresh_database_has_the_degrees_of_its_dialect_in_key_order() {
     }
 }
 
-/// Goal: operations that stop everywhere leave what their inputs say. Method: a map that refuses
-/// every operation once.
+/// Goal: operations that stop everywhere leave the rows that their inputs say. Method: a map that
+/// refuses every operation once.
 #[test]
 fn inputs_explain_every_row() {
     let tables = tables();
@@ -212,7 +212,7 @@ fn inputs_explain_every_row() {
     }
 }
 
-/// Goal: a commit that returned and left nothing is seen, whichever class. Method: the database
+/// Goal: a commit that returned and left nothing is seen, in every class. Method: the database
 /// before each change, with the counts after it.
 #[test]
 fn a_lost_commit_of_any_class_is_seen() {
@@ -229,7 +229,7 @@ fn a_lost_commit_of_any_class_is_seen() {
         terminal.next(Outcome::Commit);
         counts[class] += 1;
         let has_changed = before != engine.tables;
-        // What a deleted link looked like before, it may look like again.
+        // A deleted link may look again as it did before.
         if !has_changed || inputs.class == Class::DeleteLink {
             continue;
         }

@@ -264,7 +264,7 @@ impl Transaction {
         engine.scan(table, scan)?;
         let skipped = usize::from(self.tail.is_some());
         self.found = scan.rows().len().saturating_sub(skipped);
-        // What may not be all is remembered.
+        // A list that may be cut off is remembered.
         if self.found >= self.list_max
             && let Some(oldest) = scan.rows().last()
             && let Some((key, _, time)) = LinkKey::decode_index(&oldest.key)

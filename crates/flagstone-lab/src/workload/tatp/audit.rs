@@ -1,15 +1,15 @@
-//! What must hold in every state of the database (rule P3).
+//! Conditions that hold in every state of the database (rule P3).
 //!
-//! Owns the comparison of all rows with what was loaded and with what clients asked for since. An
-//! input is *ended* where a later one of its client is known to have committed; up to the next that is
-//! bound to commit, its successors *may* have ended, and nothing later has begun.
+//! Owns the comparison of all rows with the load and with the clients' requests since. An input has
+//! *ended* where a later input of its client is known to have committed; its successors, up to the
+//! next input that is bound to commit, *may* have ended, and no later input has begun.
 //!
-//! - Columns that nobody changes, access data and the index are as loaded.
-//! - A bit, a location, a facility's data are what their writers leave ([`Claims`]); a subscriber and
-//!   a facility that one transaction in flight changes are changed both or neither.
+//! - Columns that no transaction changes, access data and the index are as loaded.
+//! - A bit, a location, a facility's data hold a value that their writers leave ([`Claims`]); a
+//!   subscriber and a facility that one transaction in flight changes are changed both or neither.
 //! - A forwarded call has a facility. Where all inputs for its key have ended it is there if these
-//!   only insert, and gone if they only delete; all of them together are as many as were loaded and
-//!   inserted but not deleted, give or take one a client.
+//!   only insert, and gone if they only delete; the number of all forwarded calls is the number
+//!   loaded and inserted but not deleted, give or take one a client.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::workload::{Acknowledged, GivingUp};
 /// How a database contradicts TATP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
-    /// A row that was not loaded and not inserted, or not as it was loaded.
+    /// A row that was neither loaded nor inserted, or differs from its loaded form.
     #[error("{table} has a row of subscriber {subscriber} that nobody wrote so")]
     Row {
         /// Table.
@@ -48,7 +48,7 @@ pub enum Fault {
     Lost {
         /// Where.
         cell: Cell,
-        /// What it holds.
+        /// Value found in the cell.
         found: u32,
     },
     /// A subscriber has changed and the facility has not, or the other way round.
@@ -85,7 +85,7 @@ pub enum Cell {
 /// Key of a forwarded call.
 type ForwardKey = (u32, u8, u8);
 
-/// What clients asked for the forwarded calls under a key.
+/// Requests of clients on the forwarded calls under a key.
 #[derive(Clone, Debug, Default)]
 struct Asked {
     /// Rows of the inserts.
@@ -112,7 +112,7 @@ pub struct Audit {
     fault: Option<Fault>,
     rows: [u64; 5],
     claims: Claims<Cell, u32>,
-    /// What claimed cells hold, and held when loaded.
+    /// Values that claimed cells hold, and held when loaded.
     cells: BTreeMap<Cell, (u32, u32)>,
     flights: Vec<Flight>,
     asked: BTreeMap<ForwardKey, Asked>,
@@ -174,7 +174,7 @@ impl Audit {
         }
     }
 
-    /// Whether a transaction commits whatever the others do.
+    /// Whether a transaction commits, independent of the others.
     fn is_bound_to_commit(&self, inputs: &Inputs, one: &Subscriber) -> bool {
         match inputs.class {
             Class::GetSubscriberData | Class::UpdateLocation => true,
@@ -252,7 +252,7 @@ impl Audit {
         self.loaded = Some(one);
     }
 
-    /// Looks at what a cell holds.
+    /// Checks the value of a cell, and keeps it where a transaction in flight claims the cell.
     fn look(&mut self, cell: Cell, found: u32, loaded: u32) {
         if self.tatp.giving_up == GivingUp::AtWill {
             return;

@@ -49,10 +49,10 @@ impl Class {
     }
 }
 
-/// Inputs of one transaction; what its class does not ask for is 0.
+/// Inputs of one transaction; fields that its class does not use are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// What to do.
+    /// The transaction.
     pub class: Class,
     /// To whom: 1 to the number of subscribers.
     pub subscriber: u32,

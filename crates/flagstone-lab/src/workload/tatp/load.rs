@@ -53,7 +53,7 @@ impl Subscriber {
 }
 
 impl Tatp {
-    /// What subscriber `id` begins with.
+    /// Subscriber `id` as loaded.
     #[must_use]
     pub fn subscriber(&self, id: u32) -> Subscriber {
         let draws = &mut Draws::new(self.seed, LOAD_STREAM + u64::from(id));

@@ -46,7 +46,7 @@ pub const NUMBER_SIZE: usize = 15;
 const KEY_SIZES: [usize; 5] = [4, NUMBER_SIZE, 5, 5, 6];
 
 /// Bytes of the five tables' values. Shore-Kits pads subscribers to 100 bytes and the others to 50,
-/// the columns of the key included, of which those of the details have two bytes each.
+/// the columns of the key included; key columns of the details take two bytes each.
 #[must_use]
 pub const fn value_sizes(dialect: Dialect) -> [usize; 5] {
     match dialect {

@@ -44,7 +44,7 @@ pub struct Terminal {
     row: Vec<u8>,
 }
 
-/// What a step leads to: another one, or the end.
+/// Successor of a step: another step, or the end.
 enum Next {
     Step(Step),
     End(Outcome),
@@ -232,7 +232,7 @@ fn found(is_there: bool) -> Next {
     Next::End(if is_there { Outcome::Commit } else { Outcome::Abort })
 }
 
-/// What follows the look-up of a subscriber's number.
+/// Successor of the look-up of a subscriber's number.
 fn by_number(is_there: bool, step: impl FnOnce() -> Step) -> Next {
     if is_there { Next::Step(step()) } else { Next::End(Outcome::Abort) }
 }

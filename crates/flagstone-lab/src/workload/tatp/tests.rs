@@ -85,7 +85,7 @@ fn work(
     (acknowledged, counts)
 }
 
-/// Whether `hits` of `count` are what probability `expected` gives.
+/// Whether `hits` of `count` agree with the probability `expected`.
 fn is_near(hits: u64, count: u64, expected: f64) -> bool {
     let error = (expected * (1.0 - expected) / count as f64).sqrt();
     (hits as f64 / count as f64 - expected).abs() <= SIGMAS * error
@@ -162,8 +162,8 @@ fn subscribers_are_drawn_evenly_or_by_the_standard_rule() {
     assert!(is_near(hits(Dialect::SpecNonUniform), INPUT_COUNT, 0.75));
 }
 
-/// Goal: the success rates are those that follow from the population. Method: a loaded map, one
-/// transaction after the other; binomial error.
+/// Goal: the success rates follow from the population. Method: a loaded map, one transaction after
+/// the other; binomial error.
 #[test]
 fn transactions_succeed_as_often_as_the_population_says() {
     let tatp = Tatp::new(Dialect::Spec, 10_000, 5);
@@ -181,14 +181,14 @@ fn transactions_succeed_as_often_as_the_population_says() {
     rate(Class::UpdateLocation, 1.0);
     rate(Class::InsertCallForwarding, 0.3125);
     rate(Class::DeleteCallForwarding, 0.3125);
-    // Published: 23.9 %. What the literal predicate gives is in the next test.
+    // Published: 23.9 %. The rate of the literal predicate is in the next test.
     let [commits, aborts] = counts[Class::GetNewDestination as usize];
     let measured = commits as f64 / (commits + aborts) as f64;
     eprintln!("get-new-destination: {:.1} % succeed", 100.0 * measured);
 }
 
-/// Goal: what GET_NEW_DESTINATION's literal predicate gives on a fresh database. Method: every
-/// set of forwarded calls, every hour asked for.
+/// Goal: the success rate of GET_NEW_DESTINATION's literal predicate on a fresh database. Method:
+/// every set of forwarded calls, every hour asked for.
 #[test]
 fn the_literal_predicate_of_get_new_destination_gives_14_8_percent() {
     // Of the subsets of {0, 8, 16} each size is equally likely, and each of a size.
@@ -210,8 +210,8 @@ fn the_literal_predicate_of_get_new_destination_gives_14_8_percent() {
     assert!((rate - 0.148).abs() < 0.0005, "{rate}");
 }
 
-/// Goal: transactions that stop at every operation leave what their inputs say. Method: a map that
-/// refuses every operation once; then one commit more than there was must be missed.
+/// Goal: transactions that stop at every operation leave the rows that their inputs say. Method: a
+/// map that refuses every operation once; then one commit more than there was must be missed.
 #[test]
 fn inputs_explain_every_row_in_every_dialect() {
     let tables = tables();
@@ -263,7 +263,7 @@ fn every_check_sees_a_row_that_violates_it() {
     }
 }
 
-/// Goal: a commit that returned and left nothing is seen, whichever class. Method: the database
+/// Goal: a commit that returned and left nothing is seen, in every class. Method: the database
 /// before each client's last change of the class, with the counts after it.
 #[test]
 fn a_lost_commit_of_any_class_is_seen() {

@@ -95,7 +95,7 @@ impl HistoryKey {
 /// A history row: delta, account, teller, branch, logical time, filler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryRow {
-    /// What the transaction did.
+    /// Inputs of the transaction.
     pub inputs: Inputs,
     /// Logical time: the client's sequence number.
     pub time: u64,

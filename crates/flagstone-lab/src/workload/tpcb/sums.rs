@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::{BalanceKind, HistoryKey, Tpcb};
 use crate::workload::Acknowledged;
 
-/// What a scan of the four tables found.
+/// Findings of a scan of the four tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sums {
     kind: BalanceKind,

@@ -47,8 +47,8 @@ fn spec_draws_tellers_uniformly_and_their_branch_with_them() {
 
 #[test]
 fn shore_kits_reaches_one_branch_too_many() {
-    // Of 101 draws 15 are remote; of those, one branch in `scale + 1` does not exist and one is
-    // the home branch after all.
+    // Of 101 draws 15 are remote; of these, one branch in `scale + 1` does not exist and one is the
+    // home branch after all.
     let tpcb = tpcb(Dialect::ShoreKits, 4);
     let absent = inputs(tpcb).filter(|one| one.account >= tpcb.account_count()).count();
     let expected = INPUT_COUNT as f64 * 15.0 / 101.0 / 5.0;

@@ -1,7 +1,7 @@
-//! What must hold in every state of the database (rules C4 and C5).
+//! Conditions that hold in every state of the database (rules C4 and C5).
 //!
 //! Owns the twelve consistency conditions of the specification (3.3.2.1 to 3.3.2.12), and beside
-//! them: indexes and tables agree, the stock's sums are those of the lines, and every commit that
+//! them: indexes and tables agree, the stock's sums equal the lines' sums, and every commit that
 //! returned left its rows.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::rows::{
 use super::{Class, Setting};
 use crate::workload::Acknowledged;
 
-/// Where something is wrong.
+/// Place of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A warehouse.
@@ -50,7 +50,7 @@ pub enum Fault {
         /// Where.
         place: Place,
     },
-    /// The sums of the stock are not those of the lines ordered.
+    /// The sums of the stock differ from the sums of the lines ordered.
     #[error("the stock of {place} counts {stock}, its order lines {lines}")]
     Stock {
         /// Where.
@@ -308,7 +308,7 @@ impl Audit {
         }
     }
 
-    /// What must be equal in a district.
+    /// Pairs that must be equal in a district.
     fn sides_of_district(&self, condition: u8, district: &District) -> Vec<(i64, i64)> {
         let queued = || district.orders.iter().filter(|(_, order)| order.is_queued);
         let placed = || district.orders.iter().filter(|(_, order)| order.row.is_some());
@@ -347,7 +347,7 @@ impl Audit {
         })
     }
 
-    /// Customers with what was delivered to them.
+    /// Customers with the amounts delivered to them.
     fn customers(&self) -> impl Iterator<Item = (DistrictKey, u16, Customer)> {
         self.districts.iter().flat_map(|(key, district)| {
             let mut customers = district.customers.clone();
@@ -412,7 +412,7 @@ impl Audit {
     }
 }
 
-/// What must be equal in an order.
+/// Pair that must be equal in an order.
 fn sides_of_order(condition: u8, order: &OrderState) -> (i64, i64) {
     let row = order.row.unwrap_or(Order::decode(&[]));
     let is_open = row.carrier == 0;

@@ -73,7 +73,7 @@ impl Delivery {
         DistrictKey { warehouse: self.warehouse, district: self.district }
     }
 
-    /// What follows after a district.
+    /// Step that follows a district.
     fn next_district(&mut self) -> Step {
         if self.district >= *self.districts.end() {
             return Step::Done;

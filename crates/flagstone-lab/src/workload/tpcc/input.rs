@@ -249,7 +249,7 @@ impl Inputs {
     }
 }
 
-/// What a transaction is given beside its inputs.
+/// Data that a transaction is given beside its inputs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
     pub(super) tables: super::Tables,

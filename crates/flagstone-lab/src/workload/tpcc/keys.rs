@@ -49,7 +49,7 @@ impl DistrictKey {
         join(&self.customer(customer), &order.to_be_bytes())
     }
 
-    /// What all customers called `last` begin with in the index of customers by name.
+    /// Prefix of all customers called `last` in the index of customers by name.
     #[must_use]
     pub fn name_prefix(self, last: &[u8]) -> Vec<u8> {
         [&self.encode()[..], last, &[0]].concat()

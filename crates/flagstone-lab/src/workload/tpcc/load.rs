@@ -1,7 +1,7 @@
 //! The rows of a fresh database, each table in key order, and their number and size.
 //!
-//! What two tables share, such as the names of customers and their index, is drawn twice from the
-//! same stream instead of being kept.
+//! Values that two tables share, such as the names of customers and their index, are drawn twice
+//! from the same stream instead of being kept.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ use super::{DISTRICTS, Dialect, NAMES_LOADED, Setting, TABLE_NAMES, Tables};
 use crate::sizing::Content;
 use crate::workload::Draws;
 
-/// What each customer has paid once, in cents.
+/// Cents that each customer has paid, in one payment.
 const AMOUNT_LOADED: u32 = 1000;
 
 /// Takes one row of a fresh database.
@@ -95,7 +95,7 @@ impl Loader<'_> {
         Draws::new(self.setting.seed, stream)
     }
 
-    /// What a district's customers have paid in cents: ten a customer.
+    /// Cents that a district's customers have paid: 1,000 a customer.
     fn district_ytd(&self) -> i64 {
         i64::from(self.setting.cardinality.customers) * i64::from(AMOUNT_LOADED)
     }
@@ -335,7 +335,7 @@ impl Volume {
         self.tables.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What the tables hold after `txns` commits of the mix.
+    /// Contents of the tables after `txns` commits of the mix.
     pub(super) fn after(&self, setting: &Setting, txns: u64) -> Vec<Content> {
         let orders = txns * 45 / 100;
         let lines = match setting.dialect {

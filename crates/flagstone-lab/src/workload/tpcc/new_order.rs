@@ -31,7 +31,7 @@ enum Step {
     Done,
 }
 
-/// What the terminal shows in the end.
+/// Output of the terminal in the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Receipt {
     /// Number of the order.
@@ -238,7 +238,7 @@ impl NewOrder {
         }
     }
 
-    /// What the stock row says about the order's district.
+    /// The stock row's information about the order's district.
     fn info(&self) -> &[u8] {
         let start = stock::INFO + usize::from(self.place.district - 1) * INFO_SIZE;
         self.row.get(start..start + INFO_SIZE).unwrap_or(&[])

@@ -52,8 +52,8 @@ impl NonUniform {
 
 /// Appends `size` random letters and digits.
 pub(super) fn push_letters(out: &mut Vec<u8>, draws: &mut Draws, size: usize) {
-    // Ten characters a draw. Two of the 64 places repeat a letter: far within what the
-    // specification asks of a random string.
+    // Ten characters a draw. Two of the 64 places repeat a letter: far within the specification's
+    // demands on a random string.
     let (mut bits, mut left) = (0, 0);
     for _ in 0..size {
         if left == 0 {
@@ -76,7 +76,8 @@ pub(super) fn push_random_text(out: &mut Vec<u8>, draws: &mut Draws, low: u64, h
     push_letters(out, draws, size as usize);
 }
 
-/// Appends a text as [`push_random_text`] does, with `ORIGINAL` somewhere in one tenth of them.
+/// Appends a text as [`push_random_text`] does, with `ORIGINAL` somewhere in one tenth of the
+/// texts.
 pub(super) fn push_marked_text(out: &mut Vec<u8>, draws: &mut Draws, low: u64, high: u64) {
     let start = out.len() + 1;
     push_random_text(out, draws, low, high);

@@ -371,7 +371,7 @@ impl History {
     }
 }
 
-/// Overwrites bytes of a row; those beyond its end are left out.
+/// Overwrites bytes of a row; bytes beyond its end are left out.
 fn set(row: &mut [u8], offset: usize, bytes: &[u8]) {
     for (target, source) in row.iter_mut().skip(offset).zip(bytes) {
         *target = *source;
@@ -420,7 +420,7 @@ pub fn text_at(row: &[u8], offset: usize) -> &[u8] {
     row.get(start..start + usize::from(u8_at(row, offset))).unwrap_or(&[])
 }
 
-/// Appends a text with its size in front; at most 255 bytes of it.
+/// Appends a text with its size in front; at most 255 bytes of the text.
 pub fn push_text(out: &mut Vec<u8>, text: &[u8]) {
     let text = text.get(..255).unwrap_or(text);
     out.push(text.len() as u8);
@@ -433,7 +433,7 @@ pub fn is_original(text: &[u8]) -> bool {
     text.windows(ORIGINAL.len()).any(|window| window == ORIGINAL)
 }
 
-/// What one tenth of the items and of the stock are marked with.
+/// Mark of one tenth of the items and of the stock.
 pub const ORIGINAL: &[u8] = b"ORIGINAL";
 
 #[cfg(test)]

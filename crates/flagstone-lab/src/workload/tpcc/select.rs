@@ -22,7 +22,7 @@ impl Search {
     }
 
     /// Number of the customer: of several with the name, the one in the middle by first name,
-    /// rounded up. None when nobody has the name.
+    /// rounded up. None when no customer has the name.
     pub(super) fn advance<O: Operations>(
         &mut self,
         tables: &Tables,

@@ -23,7 +23,7 @@ pub struct Terminal {
     pub(super) transaction: Transaction,
 }
 
-/// What the terminal shows of the transaction under way, final once it has reached its end.
+/// Output of the terminal for the transaction under way, final once the transaction has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A New-Order.
@@ -82,7 +82,7 @@ impl Terminal {
         Self { tables, stream, delivery, client: number + 1, committed, transaction }
     }
 
-    /// What the terminal shows.
+    /// Output of the terminal.
     #[must_use]
     pub fn output(&self) -> Output {
         match &self.transaction {
@@ -132,7 +132,7 @@ impl Transaction {
         Self::DistrictDelivery(delivery, warehouse, carrier, district)
     }
 
-    /// The rest of what the inputs ask for; none when this was all.
+    /// The rest of the inputs; none when this was all.
     fn rest(&self) -> Option<Self> {
         match self {
             Self::DistrictDelivery(_, warehouse, carrier, district) if *district < DISTRICTS => {

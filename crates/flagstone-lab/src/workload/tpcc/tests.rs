@@ -221,7 +221,7 @@ fn transact(terminal: &mut Terminal, engine: &mut Stuttering) -> Outcome {
     }
 }
 
-/// A map after the load and `count` transactions of two clients, and what was acknowledged.
+/// A map after the load and `count` transactions of two clients, and the acknowledged commits.
 /// Transactions that must fail are undone by putting the map back.
 fn worked(tpcc: &Tpcc, tables: Tables, count: u32) -> (Stuttering, Acknowledged) {
     let mut engine = loaded(tpcc, tables);
@@ -243,8 +243,8 @@ fn worked(tpcc: &Tpcc, tables: Tables, count: u32) -> (Stuttering, Acknowledged)
     (engine, acknowledged)
 }
 
-/// Goal: transactions that stop at every operation keep every condition, whatever the dialect and
-/// the unit of delivery. Method: a map that refuses every operation once.
+/// Goal: transactions that stop at every operation keep every condition, in every dialect and with
+/// every unit of delivery. Method: a map that refuses every operation once.
 #[test]
 fn all_conditions_hold_after_the_load_and_after_any_transactions() {
     let tables = tables();

@@ -1,4 +1,4 @@
-//! What the table may hold after the commits that returned.
+//! Rows that the table may hold after the commits that returned.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::store::Store;
 use crate::workload::claims::{Claims, Standing};
 use crate::workload::{Acknowledged, GivingUp, Outcome, Terminal as _};
 
-/// The table does not hold what the commits say.
+/// The table does not hold the rows that the commits leave.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A row is no record, or stands under a key that is not its own.
+    /// A row is no record, or stands under another record's key.
     #[error("the row {0} is no record of this table, or half of one")]
     Row(String),
     /// A field that no commit explains.
@@ -27,7 +27,7 @@ pub enum Fault {
         record: u64,
         /// Number of the field.
         field: usize,
-        /// Who wrote it, counted from 1; 0 is the load.
+        /// Client that wrote it, counted from 1; 0 is the load.
         client: u64,
         /// Which of its requests.
         request: u64,
@@ -48,7 +48,7 @@ pub enum Fault {
 /// A field of a record.
 type Cell = (Record, usize);
 
-/// What was seen of the table so far, beside what the commits say.
+/// Rows of the table seen so far, beside the claims of the commits.
 pub(super) struct Audit<'a> {
     ycsb: &'a Ycsb,
     claims: Claims<Cell, Writer>,
@@ -69,7 +69,7 @@ pub(super) fn verify<S: Store>(
     audit.verdict().map_err(Into::into)
 }
 
-/// What clients wrote, whose requests follow from how many came to an end (rule Y1).
+/// Claims of the clients' writes, which follow from the number of requests that ended (rule Y1).
 fn claims(ycsb: &Ycsb, acknowledged: &Acknowledged) -> Claims<Cell, Writer> {
     let mut claims = Claims::new();
     if ycsb.giving_up == GivingUp::AtWill {

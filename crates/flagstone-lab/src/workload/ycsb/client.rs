@@ -45,19 +45,19 @@ pub struct Client {
     table: Table,
     number: u64,
     draws: Draws,
-    /// Records of the load, and those that it inserted.
+    /// Records of the load, and records that the client inserted.
     loaded: u64,
     inserted: u64,
     /// Keys over which the scrambled ranks are spread. It never changes: a rank that is wanted often is
     /// one record throughout.
     key_space: u64,
-    /// Ranks among all of them, the newest first.
+    /// Ranks among all records, the newest first.
     latest: Zipf,
     scrambled: Zipf,
     request: Request,
     /// Requests that came to an end.
     ended: u64,
-    /// What was read of the record that is to be modified.
+    /// The record to be modified was read.
     is_read: bool,
     value: Vec<u8>,
     scan: Option<Scan>,
@@ -121,7 +121,7 @@ impl Client {
                 Dialect::D => known - 1 - self.latest.quantile(share).min(known - 1),
                 _ => fnv(self.scrambled.quantile(share)) % self.key_space,
             };
-            // What is not inserted yet is drawn again.
+            // A record that is not inserted yet is drawn again.
             if index < known {
                 break index;
             }

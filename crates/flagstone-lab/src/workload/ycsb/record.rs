@@ -6,7 +6,7 @@ use crate::workload::{Draws, scramble};
 pub const FIELD_COUNT: usize = 10;
 /// Bytes of a field.
 pub const FIELD_SIZE: usize = 100;
-/// Bytes of all of them.
+/// Bytes of all fields.
 pub(super) const VALUE_SIZE: usize = FIELD_COUNT * FIELD_SIZE;
 
 /// Bytes at the start of a field that name record, client and request.
@@ -19,7 +19,7 @@ const CLIENT_SHIFT: u32 = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Record(pub(super) u64);
 
-/// Who wrote a field: the client, counted from 1, and its request.
+/// Writer of a field: the client, counted from 1, and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Writer {
     pub(super) client: u64,
@@ -29,7 +29,7 @@ pub(super) struct Writer {
 impl Writer {
     /// The load.
     pub(super) const LOAD: Self = Self { client: 0, request: 0 };
-    /// Nobody: the record is not there.
+    /// No writer: the record is not there.
     pub(super) const NOBODY: Self = Self { client: 0, request: u64::MAX };
 }
 
@@ -39,7 +39,7 @@ impl Record {
         Self(u64::from(index))
     }
 
-    /// Record `index` of those that client `number` inserts.
+    /// Record `index` among the inserts of client `number`.
     pub(super) const fn inserted(number: u64, index: u64) -> Self {
         Self((number + 1) << CLIENT_SHIFT | index)
     }
@@ -54,7 +54,7 @@ impl Record {
         format!("user{}", fnv(self.0))
     }
 
-    /// What `writer` puts into field `field`.
+    /// Content that `writer` puts into field `field`.
     pub(super) fn field(self, field: usize, writer: Writer) -> [u8; FIELD_SIZE] {
         let mut bytes = [0; FIELD_SIZE];
         let words = [self.0, writer.client, writer.request];
@@ -75,7 +75,8 @@ impl Record {
     }
 }
 
-/// Which record a value is of, and who wrote each field; none when it is none.
+/// The record that a value belongs to, and the writer of each field; none when the bytes are no
+/// record.
 pub(super) fn parse(value: &[u8]) -> Option<(Record, [Writer; FIELD_COUNT])> {
     if value.len() != VALUE_SIZE {
         return None;

@@ -147,8 +147,8 @@ fn every_check_sees_a_row_that_violates_it() {
     assert_eq!(seen(&misplace), Fault::Row("user0".into()), "under another key");
 }
 
-/// Goal: an update that returned and is lost is seen, whichever it is. Method: every field that a
-/// client wrote last goes back to what the load put there.
+/// Goal: an update that returned and is lost is always seen. Method: every field that a client
+/// wrote last goes back to its loaded content.
 #[test]
 fn every_lost_update_is_seen() {
     let ycsb = Ycsb::new(Dialect::F, 50, 7);
@@ -169,7 +169,7 @@ fn every_lost_update_is_seen() {
     assert!(lost > 50, "{lost} fields were written");
 }
 
-/// Goal: an inserted record that is lost is seen, whichever it is; one that was in flight may be there.
+/// Goal: every inserted record that is lost is seen; one that was in flight may be there.
 #[test]
 fn every_lost_insertion_is_seen() {
     let ycsb = Ycsb::new(Dialect::D, 50, 7);

@@ -19,7 +19,7 @@ enum Without {
     EraseNaming,
     /// BPCC: versions that records name are taken.
     NamedVersions,
-    /// BPCC: what a record straddles goes first.
+    /// BPCC: straddled records go before the record that straddles them.
     Straddled,
 }
 
@@ -72,7 +72,7 @@ impl Chip {
         own.filter(|(_, fate)| *fate == Fate::Committed).map(|(record, _)| record.version).max()
     }
 
-    /// Whether something must be erased before `page` is written.
+    /// Whether records must be erased before `page` is written.
     fn must_erase(&self, records: &Intentions, page: LogicalPage) -> bool {
         let is_committed = |record: &Intention| self.has(record, Fate::Committed);
         let first = self.scope.protocol.before_write(records, page, is_committed);

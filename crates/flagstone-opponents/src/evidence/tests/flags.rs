@@ -29,7 +29,7 @@ enum Without {
     CutErase,
 }
 
-/// What is walked.
+/// Bounds of a walk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Scope {
     protocol: Flags,
@@ -274,7 +274,7 @@ impl Chip {
         self.runs.iter().find(|run| run.xid == xid)
     }
 
-    /// Whether this is the only good copy of what its logical page must hold.
+    /// Whether this is the only good copy of the content that its logical page must hold.
     fn is_needed(&self, page: &Page) -> bool {
         let is_twin =
             |other: &&Page| other.at != page.at && other.page == page.page && other.xid == page.xid;
@@ -283,7 +283,7 @@ impl Chip {
             && !twins.any(|twin| twin.flag == Flag::True)
     }
 
-    /// The next flag to be programmed before `going` go, of which nothing is needed.
+    /// The next flag to be programmed before the pages `going` go, none of which is needed.
     fn before_reclaim(&self, going: &[&Page]) -> Option<(u8, Flag)> {
         let committed = self.committed();
         // A stale copy of a running transaction's page needs nothing.
@@ -317,13 +317,13 @@ impl Chip {
         flags.collect::<Vec<_>>().pop()
     }
 
-    /// A flag for whatever stands where a link leads.
+    /// A flag for any page that stands where a link leads.
     fn hand_on_blindly(&self, gone: &[Page]) -> FlagWrites<u8> {
         let next = gone.iter().filter_map(|page| self.target(&[], page));
         next.filter(|next| next.flag != Flag::True).map(|next| (next.at, Flag::True)).collect()
     }
 
-    /// Flags first, then the erase of a block of which nothing is needed.
+    /// Flags first, then the erase of a block without needed pages.
     fn reclaim(&self, out: &mut Vec<Self>) {
         for block in self.slots.chunks(usize::from(self.scope.pages_per_block)) {
             let pages: Vec<&Page> = block.iter().flatten().collect();

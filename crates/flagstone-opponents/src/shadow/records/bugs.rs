@@ -16,13 +16,13 @@ pub enum RecordBug {
     LogErasedEarly,
     /// Blocks without a summary are left out of the verdict (R5).
     BlocksNotAdopted,
-    /// Who a restart found uncommitted is left out of its verdict (R5).
+    /// Transactions that a restart found uncommitted are left out of its verdict (R5).
     DeadNotNamed,
     /// A flag that cannot be set goes unsaid (R6).
     FailureUnsaid,
     /// A block is erased with flags that others need (R7).
     FlagsNotHandedOn,
-    /// What may have been in flight at a cut is relied on (M1).
+    /// Programs that may have been in flight at a cut are relied on (M1).
     SuspectsKept,
     /// Of two copies the first is taken, whether it reads or not (M3).
     CopyNotRead,

@@ -1,11 +1,12 @@
-//! Garbage collection: what is needed is moved, flags are handed on, the block is erased.
+//! Garbage collection: needed versions are moved, flags are handed on, the block is erased.
 //!
-//! Owns the order of a collection (R7). What has to be handed on is decided by [`crate::evidence`].
+//! Owns the order of a collection (R7). [`crate::evidence`] decides which flags are handed on.
 //!
 //! V1. Flags first, while nothing has changed.
-//! V2. A victim is taken only when the free room holds all that stays, so it is always finished.
-//! V3. A copy keeps its version and whom it leads back to; members that committed are left out: what
-//!     they wrote is plain content from then on.
+//! V2. A victim is taken only when the free room holds all its units that stay, so its collection
+//!     always finishes.
+//! V3. A copy keeps its version and the links of its members; members that committed are left out:
+//!     their writes are plain content from then on.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ use super::{
 use crate::shadow::flash::Fault;
 
 impl<D: Nand> RecordStore<D> {
-    /// Collects the best victim; whether there was something to gain.
+    /// Collects the best victim; whether there was room to gain.
     pub(super) fn collect_one(&mut self) -> Result<bool, ShadowError> {
         for _ in 0..ATTEMPTS {
             let Some(victim) = self.blocks.victim() else { return Ok(false) };
@@ -34,8 +35,8 @@ impl<D: Nand> RecordStore<D> {
         Ok(false)
     }
 
-    /// Empties and erases a closed block; false when it holds what cannot be read, or there is no
-    /// room (V2): it is left as it was.
+    /// Empties and erases a closed block; false when a unit of the block cannot be read, or there
+    /// is no room (V2): the block is left as it was.
     pub(super) fn collect(&mut self, block: BlockIndex) -> Result<bool, ShadowError> {
         if self.blocks.state(block) != State::Closed || self.blocks.live(block) > self.moved_room()
         {
@@ -46,7 +47,7 @@ impl<D: Nand> RecordStore<D> {
         self.flash.work = Work::Collection;
         let result = self.empty_and_erase(block);
         self.flash.work = work;
-        // Collections occupy dies; who asked for room waits for those alone.
+        // Collections occupy dies; a caller that asked for room waits for these dies alone.
         self.flash.device.resume_at(issued_ns);
         match result {
             Ok(()) => {
@@ -80,7 +81,7 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// Forgets what stood in a block that was erased: its places are given again.
+    /// Forgets the units of a block that was erased: its places are given again.
     pub(super) fn forget_erased(&mut self, block: BlockIndex, end_ns: u64) {
         let xids = self.members_in(block);
         let (first, end) = self.flash.sizes.range_of(block);
@@ -91,7 +92,7 @@ impl<D: Nand> RecordStore<D> {
         self.forget_members(block, &xids, end_ns);
     }
 
-    /// Forgets members that stood in an erased block; what was moved stands elsewhere (rule E4).
+    /// Forgets members that stood in an erased block; moved members stand elsewhere (rule E4).
     fn forget_members(&mut self, block: BlockIndex, xids: &BTreeSet<GroupId>, end_ns: u64) {
         let sizes = self.flash.sizes;
         for xid in xids {
@@ -134,8 +135,8 @@ impl<D: Nand> RecordStore<D> {
         Ok(bodies)
     }
 
-    /// Programs the flags that the members of a transaction in `block` leave to others (V1). What a
-    /// verdict has decided needs none.
+    /// Programs the flags that the members of a transaction in `block` leave to others (V1). A
+    /// transaction that a verdict has decided needs none.
     fn hand_on(&mut self, block: BlockIndex, xid: GroupId) -> Result<(), ShadowError> {
         let Some(entry) = self.table.get(xid) else { return Ok(()) };
         let is_decided = epoch_of(xid.0) < self.epoch || self.testified.contains_key(&xid);

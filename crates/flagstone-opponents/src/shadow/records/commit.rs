@@ -25,7 +25,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// What the device reports.
+    /// Errors of the device.
     pub fn commit_by_flags(&mut self, xid: GroupId) -> Result<(), ShadowError> {
         self.flag_all(xid)?;
         if let Some(entry) = self.table.get_mut(xid) {
@@ -40,7 +40,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// What the device reports.
+    /// Errors of the device.
     pub fn finish(&mut self, xid: GroupId) -> Result<(), ShadowError> {
         self.flag_all(xid)?;
         if let Some(entry) = self.table.get_mut(xid) {
@@ -50,7 +50,7 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// Who is committed under AFC once all flags say so leaves nothing to others.
+    /// A transaction committed under AFC leaves nothing to others once all its flags say so.
     fn forget_flagged(&mut self, xid: GroupId) {
         let is_empty = self.table.get(xid).is_some_and(|entry| entry.members.is_empty());
         if self.options.flags == Flags::Afc || is_empty {
@@ -58,19 +58,19 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Whether something of the transaction is on flash.
+    /// Whether a member of the transaction is on flash.
     #[must_use]
     pub fn has_members(&self, xid: GroupId) -> bool {
         self.table.get(xid).is_some_and(|entry| !entry.members.is_empty())
     }
 
-    /// Waits until what a transaction wrote is complete.
+    /// Waits until the writes of a transaction are complete.
     pub fn await_members(&mut self, xid: GroupId) {
         let ready_ns = self.table.get(xid).map_or(0, |entry| entry.ready_ns);
         self.flash.wait(ready_ns);
     }
 
-    /// Sets what commits a transaction; where a page takes no flag the log says it (R6).
+    /// Sets the flags that commit a transaction; where a page takes no flag the log says so (R6).
     fn flag_all(&mut self, xid: GroupId) -> Result<(), ShadowError> {
         self.check()?;
         self.await_members(xid);

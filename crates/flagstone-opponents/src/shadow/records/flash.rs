@@ -1,7 +1,7 @@
-//! The device of a record store: units, log pages and flags, with what they say.
+//! The device of a record store: units, log pages and flags, with their contents.
 //!
-//! Owns the device, sizes that follow from it, and the tally by kind of work. Never knows what is
-//! live.
+//! Owns the device, the sizes that follow from its geometry, and the tally by kind of work. Never
+//! knows which units are live.
 //!
 //! F1. A unit is returned only if all its parts are there, of one version, and fit their checksums.
 //! F2. A flag is programmed on the first part of a unit, and read back.
@@ -27,7 +27,7 @@ pub(super) struct Sizes {
     pub(super) geometry: Geometry,
     note_offset: u32,
     pub(super) parts: u32,
-    /// Transactions that one unit carries at most: what the device's programs and spare bytes allow.
+    /// Transactions that one unit carries at most, by the device's programs and spare bytes.
     pub(super) slots: usize,
     /// Bytes of a unit.
     pub(super) unit_size: usize,
@@ -150,7 +150,8 @@ impl<D: Nand> Flash<D> {
         tally
     }
 
-    /// Programs one page with its note and the flags that it begins with; when it is complete.
+    /// Programs one page with its note and its first flags; gives the time at which the program is
+    /// complete.
     pub(super) fn program_page(
         &mut self,
         number: u32,
@@ -178,7 +179,7 @@ impl<D: Nand> Flash<D> {
         Ok(done.end_ns)
     }
 
-    /// Programs the parts of a unit; when the last one is complete.
+    /// Programs the parts of a unit; gives the time at which the last one is complete.
     pub(super) fn program_unit(
         &mut self,
         at: u32,
@@ -239,7 +240,7 @@ impl<D: Nand> Flash<D> {
         }
     }
 
-    /// Reads the unit at `at` (F1): what it is, what it says, and all its bytes in `target`.
+    /// Reads the unit at `at` (F1): its kind, its header, and all its bytes in `target`.
     pub(super) fn read_unit(
         &mut self,
         at: u32,
@@ -316,7 +317,7 @@ impl<D: Nand> Flash<D> {
         Ok(flags.get(slot) == Some(&flag) || self.bugs.has(RecordBug::FlagNotVerified))
     }
 
-    /// Erases a block; when it is complete.
+    /// Erases a block; gives the time at which the erase is complete.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, NandError> {
         let issued_ns = self.now();
         let done = self.device.erase(block)?;

@@ -1,9 +1,9 @@
 //! The log: batches of records, each atomic, in blocks of their own.
 //!
-//! Owns the pages of the log and what the store itself says there. Never looks into a batch of the
+//! Owns the pages of the log and the store's own records in it. Never looks into a batch of the
 //! engine's.
 //!
-//! L1. A batch counts when all its pages are there; the log is what follows without a gap on the
+//! L1. A batch counts when all its pages are there; the log is the sequence without a gap from the
 //!     start that the last verdict names.
 //! L2. The start never passes a commit record of which a flag is unset (R3), nor the last verdict.
 //! L3. Pages of an epoch count only when the epoch has a verdict (R5).
@@ -26,14 +26,14 @@ use flagstone_space::bytes::{get_uint, put_uint};
 
 const HEADER_SIZE: usize = 12;
 
-/// What a batch is.
+/// Kind of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An epoch is taken (R4).
     Intent,
     /// The engine's records.
     Records,
-    /// What the store knows of transactions and blocks (R5).
+    /// The store's knowledge of transactions and blocks (R5).
     Verdict,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Kind {
 pub struct Batch {
     /// Its number.
     pub number: u64,
-    /// What was appended.
+    /// The appended bytes.
     pub payload: Vec<u8>,
 }
 
@@ -86,7 +86,7 @@ impl LogPage {
     }
 }
 
-/// What the store says of itself.
+/// A record of the store about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) page_count: u32,
@@ -141,7 +141,7 @@ impl Verdict {
     }
 }
 
-/// The log as it is written.
+/// The log under writing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     /// Its blocks, with the number of the first page in each.
@@ -181,7 +181,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// `Full` when no block can be had for it.
+    /// `Full` when no block is left for the batch.
     pub fn append(&mut self, payload: &[u8]) -> Result<u64, ShadowError> {
         self.check()?;
         self.make_room_for_log()?;
@@ -265,14 +265,14 @@ impl<D: Nand> RecordStore<D> {
         Ok(self.flash.sizes.first_of(block) + page)
     }
 
-    /// A program failed: the block keeps what it has until the log's start passes it.
+    /// A program failed: the block keeps its pages until the log's start passes it.
     fn failing_log(&mut self, at: u32) {
         self.log.open = None;
         self.failing.push(self.flash.sizes.block_of(at));
     }
 
-    /// Says what the store knows, and that the log begins at `start` or, at the latest, here; what
-    /// is before may go (L2). The number of the batch.
+    /// Records the store's knowledge, and that the log begins at `start` or, at the latest, here;
+    /// earlier pages may go (L2). Gives the number of the batch.
     ///
     /// # Errors
     ///
@@ -293,7 +293,7 @@ impl<D: Nand> RecordStore<D> {
         self.say(self.log.next).map(drop)
     }
 
-    /// Has the log say what a flag could not (R6).
+    /// Records a standing in the log that no flag could record (R6).
     pub(super) fn testify(&mut self, xid: GroupId, standing: Standing) -> Result<(), ShadowError> {
         if self.flash.bugs.has(RecordBug::FailureUnsaid) {
             return Ok(());
@@ -342,7 +342,7 @@ impl<D: Nand> RecordStore<D> {
     }
 }
 
-/// What the pages of the log say.
+/// Contents of the pages of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) epoch: u64,
@@ -372,7 +372,7 @@ pub(super) fn read(pages: &[LogPage]) -> Option<Said> {
     Some(Said { epoch: epoch_of(first.number), verdict, batches })
 }
 
-/// The bytes of the batch that begins with page `number`, if all of it is there.
+/// The bytes of the batch that begins with page `number`, if the whole batch is there.
 fn batch_at(pages: &BTreeMap<u64, &LogPage>, number: u64) -> Option<Vec<u8>> {
     let first = pages.get(&number)?;
     (first.index == 0).then_some(())?;

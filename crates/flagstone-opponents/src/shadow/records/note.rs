@@ -1,5 +1,5 @@
-//! What a page of a record store says of itself in its spare area, and what a unit says in front of
-//! its content.
+//! The note of a record store's page in its spare area, and the header of a unit in front of its
+//! content.
 //!
 //! Owns both byte forms. Never reads a device.
 //!
@@ -30,7 +30,7 @@ const BODY_SIZE: usize = 11;
 const CODE_OFFSET: usize = 15;
 const FORMAT_NIBBLE: u8 = 3;
 
-/// Transactions that one unit may carry, whatever the device allows.
+/// Transactions that one unit may carry, even where the device allows more.
 pub(super) const SLOTS_MAX: usize = 7;
 
 /// Slots by which an address is told from the next unit's.
@@ -55,12 +55,12 @@ pub(super) const fn spare_size(slots: usize) -> usize {
 pub(super) const NO_VERSION: u64 = NUMBER_MAX;
 const NO_LINK: u32 = u32::MAX;
 
-/// What a page holds.
+/// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Part of a version of a logical page.
     Unit,
-    /// What is in the block.
+    /// Contents of the block.
     Summary,
     /// A page of the log.
     Log,
@@ -159,7 +159,7 @@ pub(super) fn flags(spare: &[u8], slots: usize) -> Vec<Flag> {
     flags
 }
 
-/// Spare bytes of a slot's flag: where they begin behind the note, and what is programmed.
+/// Spare bytes of a slot's flag: their offset behind the note, and the cells to program.
 pub(super) const fn cells_of(slot: usize, flag: Flag) -> (usize, [u8; FLAG_SIZE]) {
     (NOTE_SIZE + slot * FLAG_SIZE, flag_cells(flag))
 }
@@ -174,7 +174,7 @@ pub(super) struct Member {
     pub(super) link: Option<u32>,
 }
 
-/// What a unit says of itself.
+/// Header of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) back: u64,

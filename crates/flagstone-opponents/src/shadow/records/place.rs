@@ -1,9 +1,10 @@
 //! Where units go: one open block a die and stream, so that pages are programmed in parallel.
 //!
-//! Owns the open blocks. Never decides what is live.
+//! Owns the open blocks. Never decides which units are live.
 //!
 //! W1. A block is erased in this session before its first program, and closed with a summary.
-//! W2. Hosts open a block only while collection, the log and a restart keep what they may need.
+//! W2. Hosts open a block only while collection, the log and a restart keep the blocks they may
+//! need.
 
 use flagstone_nand::{BlockIndex, Nand, NandError};
 
@@ -13,7 +14,7 @@ use super::{Flag, LogicalPage, NOWHERE, RESERVE, RecordStore, ShadowError, State
 /// Programs of one unit that may fail before the store gives up.
 pub(super) const ATTEMPTS: u32 = 4;
 
-/// Victims that one opened block may ask for, unless room is short.
+/// Victims that one opened block may ask for while room is not short.
 const VICTIMS_MAX: u32 = 8;
 
 /// One block in so many is never filled, however few there are.
@@ -25,7 +26,7 @@ const LOG_SHARE: u32 = 32;
 /// Free blocks that hosts leave to the log.
 const LOG_RESERVE: u32 = 2;
 
-/// Who writes.
+/// Writers, each with blocks of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Hosts,
@@ -69,8 +70,8 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Blocks that a restart may need before it can collect anything: what was being written when
-    /// the power went, pages of the pool, and the log with its verdict.
+    /// Blocks that a restart may need before it can collect anything: for units that were being
+    /// written when the power went, for pages of the pool, and for the log with its verdict.
     fn restart_reserve(&self) -> u32 {
         let dies = self.flash.sizes.geometry.die_count;
         let units = 2 * dies + self.options.restart_pages;
@@ -90,12 +91,13 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Logical pages: what options offer, less what open blocks, the log and reserves need.
+    /// Logical pages: the number that options offer, less the room of open blocks, the log and
+    /// reserves.
     pub(super) fn offered(&self) -> u32 {
         let good = self.blocks.good_count();
         let dies = self.flash.sizes.geometry.die_count;
         let kept = (u64::from(good) * u64::from(self.options.reserve_percent)).div_ceil(100);
-        // Collection needs something to gain.
+        // Collection needs room to gain.
         let least = self.kept(Line::Hosts) + 2 * dies + self.log_budget() + 1 + good / SLACK;
         let kept = u32::try_from(kept).unwrap_or(good).max(least);
         good.saturating_sub(kept) * self.flash.sizes.units_per_block
@@ -163,7 +165,7 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Collects before numbers of the log are given: a collection may have to say something there.
+    /// Collects before numbers of the log are given: a collection may have to write a record there.
     pub(super) fn make_room_for_log(&mut self) -> Result<(), ShadowError> {
         if self.blocks.free_count() <= self.kept(Line::Hosts) {
             self.make_room()?;
@@ -213,7 +215,8 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// Programs a unit where its line goes on; where, and when it is complete.
+    /// Programs a unit where its line goes on; gives its place, and the time at which it is
+    /// complete.
     pub(super) fn put(
         &mut self,
         line: Line,
@@ -288,8 +291,8 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Erases a block that holds nothing that counts; when it is complete. A block that fails is
-    /// marked bad.
+    /// Erases a block without units that count; gives the time at which the erase is complete. A
+    /// block that fails is marked bad.
     pub(super) fn erase(&mut self, block: BlockIndex) -> Result<u64, ShadowError> {
         self.adopted.remove(&block);
         if !self.failing.contains(&block) {

@@ -1,22 +1,24 @@
-//! Restart: what is on flash, who committed, and the verdict that makes it final (R5).
+//! Restart: the contents of flash, the transactions that committed, and the verdict that makes both
+//! final (R5).
 //!
-//! Owns the order of a restart. Which transactions flags prove committed is decided by
-//! [`crate::evidence`]; which the log does, by the engine, which reads the records.
+//! Owns the order of a restart. [`crate::evidence`] decides which transactions flags prove
+//! committed; the engine, which reads the records, decides which ones the log proves committed.
 //!
 //! 1. [`RecordStore::mount`]: every block is looked at, the log is read, an epoch is taken (R4).
 //!    Blocks of restarts that gave no verdict are emptied: nothing in them counts.
-//! 2. [`RecordStore::judge`]: who committed, hence which versions are needed.
+//! 2. [`RecordStore::judge`]: which transactions committed, hence which versions are needed.
 //! 3. [`RecordStore::rebuild`]: the engine writes pages whose needed versions may have been in
-//!    flight at the cut ([`RecordStore::restless_pages`]), and those that lack records of the log.
+//!    flight at the cut ([`RecordStore::restless_pages`]), and pages that lack records of the log.
 //! 4. [`RecordStore::finish_restart`]: the verdict. Only then is anything erased.
 //!
 //! - **M1** Of a block without a summary only the last unit may have been in flight; of summaries
 //!   only the last one of each die. The former is rewritten, the block of the latter is adopted: its
 //!   units count from then on whether its summary reads or not.
-//! - **M2** A unit of an earlier epoch in a block without a summary counts only if that was adopted:
-//!   others were not seen by the restart before, and may prove what it has denied.
-//! - **M3** Where two copies of a version stand, both in blocks without a summary, an erase may have
-//!   been cut in one of them: the page is rewritten.
+//! - **M2** A unit of an earlier epoch in a block without a summary counts only if the block was
+//!   adopted: the restart before did not see other units, and they may prove a commit that it has
+//!   denied.
+//! - **M3** Where two copies of a version stand, both in blocks without a summary, an erase may
+//!   have been cut in one of the two blocks: the page is rewritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +42,7 @@ pub(super) struct Pending {
     epoch: u64,
     verdict: Verdict,
     found: Vec<Found>,
-    /// What may have been in flight, and copies in doubt.
+    /// Units that may have been in flight, and copies in doubt.
     suspects: BTreeSet<u32>,
     /// Bytes of units that may not read a second time.
     held: BTreeMap<u32, Vec<u8>>,
@@ -73,13 +75,13 @@ impl Found {
     }
 }
 
-/// A unit of a block without a summary: where it stands, what it is, its flags and its bytes.
+/// A unit of a block without a summary: its place, its kind, its flags and its bytes.
 type OpenUnit = (u32, Body, Vec<Flag>, Vec<u8>);
 
-/// A block with a summary: the number of that, and its units.
+/// A block with a summary: the summary's number, and the units.
 type SealedBlock = (BlockIndex, u64, Vec<(u32, Body)>);
 
-/// What a block holds.
+/// Contents of a block.
 enum Look {
     Blank,
     /// Number of its summary, and its units.
@@ -89,7 +91,7 @@ enum Look {
     Open(Vec<OpenUnit>),
 }
 
-/// What the first step found.
+/// Findings of the first step.
 #[derive(Default)]
 struct Around {
     log: Vec<(BlockIndex, Vec<LogPage>)>,
@@ -111,12 +113,13 @@ impl Around {
 }
 
 impl<D: Nand> RecordStore<D> {
-    /// Opens the store that is on a device, as far as its log: the batches that count. Its pages are
-    /// found as `how` says; the header of a unit stands in its first page, so a scan reads that.
+    /// Opens the store that is on a device, as far as its log: the batches that count. The store's
+    /// pages are found as `how` says; the header of a unit stands in its first page, so a scan
+    /// reads that.
     ///
     /// # Errors
     ///
-    /// `NotFormatted`, `OtherOptions`, or what the device reports.
+    /// `NotFormatted`, `OtherOptions`, or an error of the device.
     pub fn mount(
         device: D,
         options: RecordOptions,
@@ -241,8 +244,8 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Reads what the units of a sealed block say of themselves. What a cut erase left of one may
-    /// decode by chance: it has to be the one that the summary names.
+    /// Reads the headers of the units of a sealed block. Remains of a header after a cut erase may
+    /// decode by chance: a header has to be the one that the summary names.
     fn scan(
         &mut self,
         units: &[(u32, Body)],
@@ -297,8 +300,8 @@ impl<D: Nand> RecordStore<D> {
         Ok(Look::Open(units))
     }
 
-    /// Keeps what counts; frees blocks of restarts without a verdict, their log first: should their
-    /// verdict appear later, nothing may be missing that it counts on.
+    /// Keeps the units that count; frees blocks of restarts without a verdict, their log first:
+    /// should their verdict appear later, every unit that it counts on must still be there.
     fn sort_out(&mut self, around: Around) -> Result<(), ShadowError> {
         let Some(mut pending) = self.restart.take() else { return Ok(()) };
         pending.scanned = around.scanned;
@@ -380,11 +383,11 @@ impl<D: Nand> RecordStore<D> {
         }
     }
 
-    /// Decides who committed; `recorded` are those whose commit record the log has.
+    /// Decides who committed; `recorded` are the transactions whose commit record the log has.
     ///
     /// # Errors
     ///
-    /// What the device reports.
+    /// Errors of the device.
     pub fn judge(&mut self, recorded: &BTreeSet<GroupId>) -> Result<(), ShadowError> {
         let Some(mut pending) = self.restart.take() else { return Ok(()) };
         let mut found = std::mem::take(&mut pending.found);
@@ -405,7 +408,7 @@ impl<D: Nand> RecordStore<D> {
                 Some(flags) => Some(flags.clone()),
                 None => self.flash.peek_flags(unit.at, (body.page, body.version))?,
             };
-            // What a cut erase took proves nothing.
+            // A unit that a cut erase took proves nothing.
             let Some(flags) = flags else { continue };
             for (slot, member) in members.iter().enumerate() {
                 if is_doubtful(member.xid) {
@@ -430,7 +433,8 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// Enters who did not commit, so that it stays known as long as anything of it is on flash.
+    /// Enters the transactions that did not commit, so that they stay known as long as flash holds
+    /// a unit of theirs.
     fn enter_dead(&mut self, found: &[Found], dead: &BTreeSet<GroupId>) {
         for unit in found {
             for (slot, member) in unit.body.header.members.iter().enumerate() {
@@ -527,7 +531,7 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// `Full`, or what the device reports.
+    /// `Full`, or an error of the device.
     pub fn rebuild(
         &mut self,
         page: LogicalPage,
@@ -547,11 +551,11 @@ impl<D: Nand> RecordStore<D> {
     ///
     /// # Errors
     ///
-    /// What the device reports.
+    /// Errors of the device.
     pub fn finish_restart(&mut self) -> Result<(), ShadowError> {
         let Some(pending) = self.restart.clone() else { return Ok(()) };
         let is_used = |block: &BlockIndex| self.blocks.live(*block) > 0;
-        // What was adopted once stays so: its summary may read now, and not the next time.
+        // A block once adopted stays adopted: its summary may read now, and not the next time.
         let adopted = pending.verdict.adopted.iter().chain(&pending.open);
         let adopted = adopted.filter(|(block, _)| is_used(block));
         let adopts = !self.flash.bugs.has(RecordBug::BlocksNotAdopted);
@@ -581,13 +585,13 @@ impl<D: Nand> RecordStore<D> {
         Ok(())
     }
 
-    /// What the restart did that opened this store; all zero after a format.
+    /// Report of the restart that opened this store; all zero after a format.
     #[must_use]
     pub const fn restart_report(&self) -> &RestartReport {
         &self.report
     }
 
-    /// What flags prove.
+    /// Protocol of the flags.
     #[must_use]
     pub const fn flags(&self) -> Flags {
         self.options.flags

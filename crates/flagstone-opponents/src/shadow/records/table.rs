@@ -1,9 +1,9 @@
 //! Transactions with pending records on flash.
 //!
-//! Owns the transaction table: who runs, who ended how, and where their members stand. Never touches
-//! the device. What has no entry is committed.
+//! Owns the transaction table: running transactions, the outcome of ended ones, and the places of
+//! their members. Never touches the device. A transaction without an entry is committed.
 //!
-//! T1. A member's address is that of its unit times [`SLOT_STRIDE`], plus its slot.
+//! T1. A member's address is its unit's address times [`SLOT_STRIDE`], plus its slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ pub(super) struct Entry {
     pub(super) ready_ns: u64,
     /// Batch of the log with its commit record, while a flag is unset (R3).
     pub(super) record: Option<u64>,
-    /// A copy of one of its members cannot be erased (rule E4): no flag speaks for it.
+    /// A copy of one of its members cannot be erased (rule E4): no flag speaks for the transaction.
     pub(super) has_stale_copies: bool,
 }
 
@@ -77,7 +77,7 @@ impl Table {
         self.0.get(&xid).map_or(Standing::Committed, |entry| entry.standing)
     }
 
-    /// Who aborted and has something on flash.
+    /// Aborted transactions with members on flash.
     pub(super) fn aborted(&self) -> impl Iterator<Item = GroupId> + '_ {
         let aborted = self.0.iter().filter(|(_, entry)| entry.standing == Standing::Aborted);
         aborted.map(|(xid, _)| *xid)
@@ -130,7 +130,7 @@ impl Table {
         }
     }
 
-    /// Members at addresses that `is_gone` are erased; what was moved stands elsewhere already.
+    /// Members at addresses that `is_gone` are erased; moved ones stand elsewhere already.
     pub(super) fn erased(&mut self, xid: GroupId, end_ns: u64, is_gone: impl Fn(u32) -> bool) {
         let Some(entry) = self.0.get_mut(&xid) else { return };
         entry.members.retain(|member| !is_gone(member.at));

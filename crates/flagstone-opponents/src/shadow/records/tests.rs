@@ -1,6 +1,6 @@
-//! Goal: versions that several transactions share keep what each of them needs. Method: small stores
-//! on a simulated chip, looked at before and after restarts; that no power cut harms them is shown
-//! by the crash exploration of the engine above.
+//! Goal: versions that several transactions share stay as long as any of these transactions needs
+//! them. Method: small stores on a simulated chip, looked at before and after restarts; that no
+//! power cut harms them is shown by the crash exploration of the engine above.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::shadow::tests::harness::chip;
 
 const BLOCKS: u32 = 40;
 
-/// What is done to a store, with what has to hold then.
+/// Steps on a store, with the assertions about its state.
 #[cfg(feature = "seeded-bugs")]
 type Scenario = fn(RecordStore<SimNand>);
 
@@ -38,14 +38,14 @@ fn newest(store: &mut RecordStore<SimNand>, page: u32) -> Read {
     store.read(LogicalPage(page)).unwrap().unwrap()
 }
 
-/// Opens what is on the store's device; a bug that is planted stays.
+/// Opens the store on the same device again; a planted bug stays.
 fn mounted(store: &RecordStore<SimNand>, how: Restart) -> (RecordStore<SimNand>, Vec<Batch>) {
     let mut empty = RecordStore::empty(store.device().clone(), store.options).unwrap();
     empty.flash.bugs = store.flash.bugs;
     empty.found(how).unwrap()
 }
 
-/// The rest of a restart, when nothing of the log commits anybody.
+/// The rest of a restart, when the log commits no transaction.
 fn restarted(mut store: RecordStore<SimNand>) -> RecordStore<SimNand> {
     store.judge(&BTreeSet::new()).unwrap();
     for page in store.restless_pages() {
@@ -58,7 +58,7 @@ fn restarted(mut store: RecordStore<SimNand>) -> RecordStore<SimNand> {
     store
 }
 
-/// The power goes, and nothing of the log commits anybody. Both ways of restart find the same.
+/// The power goes, and the log commits no transaction. Both ways of restart find the same.
 fn reopen(store: &RecordStore<SimNand>) -> RecordStore<SimNand> {
     let both = [Restart::Scan, Restart::Summaries];
     let [scanned, store] = both.map(|how| restarted(mounted(store, how).0));
@@ -131,7 +131,7 @@ fn collections_move(mut store: RecordStore<SimNand>) {
     store.commit_by_flags(one).unwrap();
     store.commit_by_flags(three).unwrap();
     collect_all(&mut store);
-    // Places of the erased are given again: nobody's members may be thought to stand there.
+    // Places of the erased are given again: no transaction's members may be thought to stand there.
     for entry in [one, two, three].iter().filter_map(|xid| store.table.get(*xid)) {
         for member in &entry.members {
             let unit = store.units.get(&(member.at / SLOT_STRIDE));
@@ -205,7 +205,7 @@ fn what_a_flag_cannot_say_the_log_does() {
     [Flags::Cfc, Flags::Afc].into_iter().for_each(|flags| flags_that_do_not_take(store(flags)));
 }
 
-/// Every erase of a collection is cut in its middle: copies stand beside what is left.
+/// Every erase of a collection is cut in its middle: copies stand beside the remaining units.
 fn erases_are_cut(mut store: RecordStore<SimNand>) {
     let pages = 0..12;
     pages.clone().for_each(|page| write(&mut store, page, page as u8 + 1, &[]));

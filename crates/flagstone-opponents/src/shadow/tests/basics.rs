@@ -1,4 +1,4 @@
-//! What a store does as long as the power stays on.
+//! Behaviour of a store as long as the power stays on.
 
 use flagstone_nand::{Nand, Profile, SimNand};
 use proptest::collection::vec;
@@ -8,8 +8,8 @@ use super::super::{Lack, Restart, ShadowError, ShadowOptions, ShadowProtocol, Sh
 use super::harness::{Pair, Step, chip, options, script, variants};
 use flagstone_space::LogicalPage;
 
-/// Goal: contents are those of the model, over many collections, and both ways of restart find
-/// them. Method: seeded scripts of three transactions at a time over all pages.
+/// Goal: contents equal the model's, over many collections, and both ways of restart find them.
+/// Method: seeded scripts of three transactions at a time over all pages.
 #[test]
 fn long_scripts_agree_with_the_model() {
     for options in variants() {
@@ -137,7 +137,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever transactions do, contents are those of the model, before and after a mount.
+    /// Any script of transactions leaves the contents of the model, before and after a mount.
     #[test]
     fn any_script_agrees_with_the_model(steps in steps(), variant in 0..10_usize) {
         let mut pair = Pair::format(chip(15), variants()[variant]);

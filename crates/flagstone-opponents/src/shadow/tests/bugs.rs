@@ -1,4 +1,4 @@
-//! Every deliberate bug is found by the exploration of power cuts, or by that of faults.
+//! Every deliberate bug is found by the exploration of power cuts or of faults.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

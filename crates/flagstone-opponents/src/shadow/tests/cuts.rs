@@ -1,9 +1,9 @@
 //! Power cuts at every numbered operation of a script and of the restart after it, with every
 //! ending that the chip knows.
 //!
-//! After each cut the store is mounted from spare areas and from summaries; both must hold what was
-//! acknowledged, go on, and be mounted again. Nothing is sampled. A failure names options, seed,
-//! step, operation and ending, which replay it.
+//! After each cut the store is mounted from spare areas and from summaries; both must hold every
+//! acknowledged commit, go on, and be mounted again. Nothing is sampled. A failure names options,
+//! seed, step, operation and ending, which replay it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,7 +12,7 @@ use flagstone_nand::{Crashable, Ending, FaultPlan, SimNand};
 use super::super::{Restart, ShadowOptions, ShadowProtocol};
 use super::harness::{Model, Mount, Pair, Step, chip, options, script, variants};
 
-/// One exploration: what it does, and whether restarts are cut too.
+/// One exploration: its steps, and whether restarts are cut too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exploration {
     pub(super) seed: u64,
@@ -68,7 +68,7 @@ fn goes_on(mut pair: Pair, steps: &[Step], how: Restart) {
     pair.check();
 }
 
-/// Mounts what a cut left in both ways; the number of states.
+/// Mounts the device after a cut in both ways; gives the number of states.
 fn recover(
     device: &SimNand,
     model: &Model,
@@ -178,7 +178,7 @@ fn every_cut_of_a_restart_recovers() {
 /// erase; a torn note taken for real; the copy of one suspect before the other; a flag on a page
 /// whose block was erased in between; a flag left to a page that was in flight itself; a proof that
 /// read whole only once other pages of its transaction were erased. The last ones found no room for
-/// what a restart copies before it erases anything.
+/// the units that a restart copies before it erases anything.
 #[test]
 fn seeds_that_found_something_find_nothing() {
     let (cfc, afc) = (options(ShadowProtocol::Cfc), options(ShadowProtocol::Afc));

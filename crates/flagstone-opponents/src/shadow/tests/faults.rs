@@ -35,8 +35,8 @@ fn the_page_of_a_flag_that_does_not_take_is_moved() {
     }
 }
 
-/// Goal: what aborted stays so although none of its pages takes a `False`. Method: the blocks of all
-/// but its first page ignore programs; that one is collected.
+/// Goal: an aborted transaction stays aborted although none of its pages takes a `False`. Method:
+/// the blocks of all but its first page ignore programs; the block of the first page is collected.
 #[test]
 fn a_flag_that_no_page_takes_is_left_to_a_witness() {
     let mut pair = Pair::format(chip(14), options(ShadowProtocol::Afc));

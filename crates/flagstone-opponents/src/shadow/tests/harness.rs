@@ -71,12 +71,12 @@ struct Run {
     pages: BTreeMap<u32, u64>,
 }
 
-/// What a store must hold.
+/// Contents that a store must have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     committed: BTreeMap<u32, u64>,
     runs: [Option<Run>; SLOTS],
-    /// What a commit in flight adds.
+    /// Pages that a commit in flight adds.
     in_flight: Option<BTreeMap<u32, u64>>,
     stamp: u64,
     /// Transactions that did not fit.
@@ -105,8 +105,8 @@ impl Pair {
         self
     }
 
-    /// Does a step to both. A page that another transaction wrote is left alone; what does not fit
-    /// is aborted.
+    /// Does a step on both. A page that another transaction wrote is left alone; a transaction that
+    /// does not fit is aborted.
     pub(super) fn apply(&mut self, step: &Step) -> Result<(), ShadowError> {
         let (slot, result) = match step {
             Step::Write { slot, page } => (*slot, self.write(*slot, *page)),

@@ -1,6 +1,7 @@
 //! Figures 15 to 19 of flag commit: the extended protocols against the basic ones and against WAL.
 //!
-//! Owns the sizes and the claims of section 5.3. What the paper leaves open is decided here:
+//! Owns the sizes and the claims of section 5.3. Questions that the paper leaves open are decided
+//! here:
 //!
 //! - The most transactions that change a page (`max_c`, figure 15) follow from the programs that a
 //!   page takes: the chip's NOP is set to one more, and its spare area is large enough.

@@ -57,7 +57,7 @@ impl Sizes {
     }
 }
 
-/// What the figure runs.
+/// Runs of the figure, in words.
 pub(super) fn setting(effort: Effort) -> String {
     let Sizes { branches, warehouses, cardinality, subscribers, nodes, bounds, .. } =
         Sizes::of(effort);
@@ -115,7 +115,7 @@ fn config(benchmark: &str, sizes: &Sizes) -> Result<BenchConfig, ReproduceError>
     })
 }
 
-/// What is counted; a lifetime counts transactions.
+/// Costs counted; a lifetime counts transactions.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     tps: f64,

@@ -1,10 +1,11 @@
-//! What an append does to the pages beside it: on plain MLC, where it is forced, and in the modes that
-//! take appends.
+//! Effect of an append on the pages beside it: on plain MLC, where the append is forced, and in the
+//! modes that take appends.
 //!
-//! Section 3 of the paper: MLC is more susceptible to interference, pSLC as tolerant as SLC, and odd-MLC
-//! appends to LSB pages alone. The simulated cells have rates that are assumed (`flagstone-nand`, module
-//! `disturb`), so that the figure shows what follows from them for code words and their ECC, not what a
-//! chip does. A plain MLC chip refuses such a program; here it is made all the same.
+//! Section 3 of the paper: MLC is more susceptible to interference, pSLC as tolerant as SLC, and
+//! odd-MLC appends to LSB pages alone. The simulated cells have rates that are assumed
+//! (`flagstone-nand`, module `disturb`), so that the figure shows the consequence of these rates
+//! for code words and their ECC, not the behaviour of a real chip. A plain MLC chip refuses such a
+//! program; here it is made all the same.
 
 use flagstone_nand::{
     BlockIndex, CellRole, Nand as _, NandError, PhysicalPage, Profile, ProgramPart, ReadPart,
@@ -83,8 +84,8 @@ fn word_size(chip: &SimNand) -> u32 {
     chip.capabilities().code_word.data_size
 }
 
-/// Fills a block but for the slots, and picks an LSB page in it: with its neighbours, the page that shares
-/// its word line where there is one, and those of the word lines beside it.
+/// Fills a block but for the slots, and picks an LSB page in it: with its neighbours: the page that
+/// shares its word line where there is one, and the pages of the word lines beside it.
 fn fill(
     chip: &mut SimNand,
     block: BlockIndex,
@@ -178,7 +179,7 @@ fn draw(outcomes: &Outcomes) -> Result<Drawing, ReproduceError> {
 mod tests {
     use super::*;
 
-    /// Goal: what the paper says of the modes is what the simulated cells do. Method: the figure itself.
+    /// Goal: the simulated cells behave in each mode as the paper says. Method: the figure itself.
     #[test]
     fn neighbours_suffer_on_plain_mlc_and_nowhere_else() {
         let of = |profile| measure(profile, 1).unwrap();

@@ -1,10 +1,11 @@
 //! Both interfaces: appends that the host asks for, and whole pages that a drive recognises as appends.
 //!
-//! The paper's scenarios 2 and 3. The native interface is the space floor on the chips themselves, which
-//! programs a slot of a page. The conventional one is a drive of the same chips, whose translation layer
-//! gets an address and a whole page, and compares it with what it holds (`flagstone-nand`, rule H6). The
-//! drive collects by itself and keeps 7 % of its pages in reserve, which come on top; the host reads a page
-//! again before it overwrites it, since its frame holds the page as it is now.
+//! The paper's scenarios 2 and 3. The native interface is the space floor on the chips themselves,
+//! which programs a slot of a page. The conventional one is a drive of the same chips, whose
+//! translation layer gets an address and a whole page, and compares it with the page it holds
+//! (`flagstone-nand`, rule H6). The drive collects by itself and keeps 7 % of its pages in reserve,
+//! which come on top; the host reads a page again before it overwrites it, since its frame holds
+//! only the changed version.
 
 use flagstone_nand::Profile;
 
@@ -14,7 +15,7 @@ use super::super::super::figure::{Axis, Drawing, Figure, Panel, Series};
 use super::super::super::rule::{Claim, change};
 use super::{Column, ODD, PSLC, SLOT_SIZE, Sizes, tpcb};
 
-/// What runs: name, preset, and whether it is a drive.
+/// Variants: name, preset, and whether the device is a drive.
 const WAYS: [(&str, &str, bool); 4] = [
     ("[0x0] native", "ipa-0x0", false),
     ("[2x4] native", "ipa-2x4", false),
@@ -42,14 +43,14 @@ pub(super) fn figure(sizes: &Sizes, seed: u64) -> Result<Figure, ReproduceError>
     Ok(Figure::new("interfaces", "Native and conventional interface, steady state", cells, draw))
 }
 
-/// What a transaction costs.
+/// Costs of a transaction.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     /// Programs of the chips.
     programs: f64,
     /// Of these, in place.
     appends: f64,
-    /// Pages moved by whoever collects.
+    /// Pages moved by collection, in the host or in the drive.
     moves: f64,
     erases: f64,
     /// Pages read, by the host and in the drive.
@@ -139,8 +140,8 @@ mod tests {
     use super::super::super::super::cell::run_all;
     use super::*;
 
-    /// Goal: a drive that sees whole pages alone appends as a host does that asks for it. Method: the
-    /// figure on two branches; prints what it measured.
+    /// Goal: a drive that sees only whole pages appends as a host does that asks for appends.
+    /// Method: the figure on two branches; prints the measurements.
     #[test]
     fn both_interfaces_append_alike() {
         let sizes = Sizes { branches: 2, dies: 1, steady_txns: 3_000 };

@@ -1,11 +1,11 @@
 //! In-place appends against in-page logging (IPL), by replays of page traces.
 //!
 //! The paper's footnote: traces of TPC-B, TPC-C and TATP, replayed by IPL's own simulator on the flash
-//! of its paper. Here both are replayed on that flash, on a simulated chip (`ipl-2007`). What the
-//! footnote leaves open is decided here:
+//! of its paper. Here both are replayed on that flash, on a simulated chip (`ipl-2007`). Questions
+//! that the footnote leaves open are decided here:
 //!
-//! - Pages are 8 KiB. Each store gets the trace of the same transactions on pages of its own layout:
-//!   those that take appends have two code words less.
+//! - Pages are 8 KiB. Each store gets the trace of the same transactions on pages of its own
+//!   layout: pages that take appends have two code words less.
 //! - The log of transactions lies elsewhere, as for IPL without its recovery; the variant that needs
 //!   no log stands beside the others and is not judged.
 //! - The second half of the transactions is counted.
@@ -40,7 +40,7 @@ const PAGE_SIZE: usize = 8192;
 const CLIENTS: u32 = 8;
 /// Data pages of a unit: the pages of a block but one, in which the log region or metadata lie.
 const PAGES_PER_BLOCK: f64 = 15.0;
-/// Blocks beside those of data: the log's region, anchors, and what is kept free.
+/// Blocks beside blocks of data: the log's region, anchors, and blocks kept free.
 const EXTRA_BLOCKS: u32 = 16;
 
 const WORKLOADS: [&str; 3] = ["TPC-B", "TPC-C", "TATP"];
@@ -85,7 +85,7 @@ impl Sizes {
     }
 }
 
-/// What the setting says of this figure.
+/// Text of the setting about this figure.
 pub(super) fn setting(effort: Effort) -> String {
     let sizes = Sizes::of(effort);
     format!(
@@ -167,7 +167,7 @@ fn measure(
     let pairs = AppendScheme::Pairs { records: 2, bytes: 4 };
     let runs = AppendScheme::Runs { records: 2 };
     add(&mut outcome, "2x4", on_space(&slotted, chip(), PARTS, pairs, warmup))?;
-    // What the room for appends costs: the same on a chip that has it on top.
+    // The cost of the room for appends: the same run on a chip that has this room on top.
     let larger = blocks_for(slotted.page_count_max());
     let larger = SimNand::new(&Profile::named(PROFILE)?.with_block_count(larger)?, seed);
     add(&mut outcome, "2x4-larger-chip", on_space(&slotted, larger, PARTS, pairs, warmup))?;
@@ -206,8 +206,8 @@ fn record(
     let memory = memory.max(FRAMES_MIN * PAGE_SIZE);
     let options = preset::options(preset).map_err(flagstone::OpenError::from)?;
     let durability = Durability::Deferred;
-    let options = Options { memory, parts: PARTS.into(), durability, seed, ..options };
-    // Large enough for anything: what this chip does is not counted.
+    let options = Options { memory, parts: PARTS.into(), durability, seed: Some(seed), ..options };
+    // Large enough for any run: the work of this chip is not counted.
     let block_size = 16 * PAGE_SIZE as u64;
     let blocks = 3 * workload.loaded_bytes() / block_size + commits / 50 + 200;
     let profile = Profile::named(PROFILE)?.with_block_count(blocks as u32)?;
@@ -216,7 +216,7 @@ fn record(
     Trace::record(&recording, workload, medium, on_share)
 }
 
-/// Adds what a replay counted, a commit each.
+/// Adds the counters of a replay, divided by its commits.
 fn add(
     outcome: &mut Outcome,
     store: &str,

@@ -1,8 +1,8 @@
-//! Figure 6: one leaf of ten entries, and thirty that come to it.
+//! Figure 6: one leaf of ten entries, and thirty inserted into it.
 //!
-//! Owns the smallest run that shows a multi-split. Here an insert that does not fit splits its leaf in the
-//! engine with whole pages (`traditional`), which writes both halves; separators stand in the log, and the
-//! parent is written once, by the checkpoint at the end.
+//! Owns the smallest run that shows a multi-split. Here an insert that does not fit splits its leaf
+//! in the engine with whole pages (`traditional`), which writes both halves; separators stand in
+//! the log, and the parent is written once, by the checkpoint at the end.
 
 use flagstone::{Database, EngineError};
 use flagstone_nand::{Profile, SimNand};
@@ -24,7 +24,7 @@ const STEP: u32 = 1000;
 const INSERTS: u32 = 30;
 /// Data pages written.
 const WRITES: &str = "data_pages";
-/// Place of their counter among those by cause.
+/// Index of the counter of data programs among the counters by cause.
 const DATA: usize = 1;
 
 /// The figure.

@@ -2,7 +2,7 @@ use super::super::super::cell::Outcome;
 use super::super::super::rule::Verdict;
 use super::*;
 
-/// What a run would report if everything were as the paper says: reads alone, as much time as given.
+/// Report of a run if everything were as the paper says: reads alone, as much time as given.
 fn ideal(name: &str) -> Outcome {
     if let Some(preset) = name.strip_prefix("multi-split ") {
         let pages = if preset == "ls-lru" { 5.0 } else { 18.0 };

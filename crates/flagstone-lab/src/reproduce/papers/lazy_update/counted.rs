@@ -1,7 +1,8 @@
-//! Figure 10, and figures 4 to 7 by the paper's own structure: nodes as [`crate::lazy_index`] counts them.
+//! Figure 10, and figures 4 to 7 by the paper's own structure: nodes as [`crate::lazy_index`]
+//! counts them.
 //!
 //! The engine finds groups without reading nodes, its leaves are not linked, and its inner nodes change
-//! by deltas. What of the paper's figures comes from these things the counts tell.
+//! by deltas. The counts tell which part of the paper's figures comes from these differences.
 
 use super::super::super::ReproduceError;
 use super::super::super::cell::{Cell, Outcome, Outcomes};
@@ -14,7 +15,7 @@ use super::{
 use crate::lazy_index::{self, Config, Policy, Pruning, Together};
 use crate::workload::index::{Dialect, Index};
 
-/// One count, by what makes it differ from others.
+/// One count, by the settings that differ from other counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     pub(super) dialect: Dialect,

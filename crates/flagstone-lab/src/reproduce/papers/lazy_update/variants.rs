@@ -1,7 +1,7 @@
 //! Figures 9 and 11: the order of the tree, and super groups, under the engine.
 //!
-//! A node of the engine fills a page, so the order is set by the size of the pages. What the paper's own
-//! structure takes stands beside it, as counted.
+//! A node of the engine fills a page, so the order is set by the size of the pages. The counts of
+//! the paper's own structure stand beside.
 
 use flagstone::SuperGroup;
 
