@@ -60,7 +60,7 @@ mod value;
 
 pub use access::Read;
 pub(crate) use append::Append;
-pub use catalog::{CATALOG, Table};
+pub use catalog::{CATALOG, Table, id_of, table_with_id};
 pub(crate) use catalog::{CATALOG_ROOT, Tree, is_name, named_root, named_table, tombstone};
 pub(crate) use checkpoint::{CheckpointJob, Input, Master, MasterRun};
 pub(crate) use claim::ClaimJob;

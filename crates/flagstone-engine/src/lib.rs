@@ -34,7 +34,7 @@ pub use bugs::SeededBug;
 pub use engine::{
     CATALOG, Descriptor, Direction, Engine, EngineStats, Fetch, Fetched, LeafRows, LeafValue,
     Memory, Read, ReadNumber, Reads, Row, RowValue, Savepoint, ScanRange, SnapshotId, Step, Stop,
-    Table, Ticket, Wait, successor,
+    Table, Ticket, Wait, id_of, successor, table_with_id,
 };
 pub use error::{Corruption, DecodeError, EngineError, IndexFault, OpenError, RowPart};
 pub use lock::Xid;

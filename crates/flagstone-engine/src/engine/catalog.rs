@@ -29,16 +29,9 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table inside the engine, by its number: nobody gave it out, so every engine takes it for its own.
-    #[must_use]
-    pub const fn of(id: u32) -> Self {
+    /// A table inside the engine, by its number.
+    pub(crate) const fn of(id: u32) -> Self {
         Self { id, owner: None }
-    }
-
-    /// Its number.
-    #[must_use]
-    pub const fn id(self) -> u32 {
-        self.id
     }
 
     /// The table as `owner` gives it out.
@@ -60,6 +53,18 @@ impl Table {
             false => Err(EngineError::ForeignTable),
         }
     }
+}
+
+/// The table with a number, for engines that give out numbers alone: an engine of this crate takes it for its own.
+#[must_use]
+pub const fn table_with_id(id: u32) -> Table {
+    Table::of(id)
+}
+
+/// The number of a table.
+#[must_use]
+pub const fn id_of(table: Table) -> u32 {
+    table.id
 }
 
 /// The table of tables: its keys are names, and what is left of tables that were dropped.

@@ -5,6 +5,7 @@ use flagstone::{
 };
 use flagstone_engine::lock::{Mode, Target};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::table_with_id;
 use flagstone_space::{LogicalPage, Lsn};
 
 use super::Locking;
@@ -271,14 +272,14 @@ impl Engine {
     ///
     /// Stops for locks and pages.
     pub fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
-        let catalog = Table::of(CATALOG);
+        let catalog = table_with_id(CATALOG);
         let mut entry = Vec::new();
         if !self.get(xid, catalog, name.as_bytes(), &mut entry)? {
             return Ok(None);
         }
         let tree = self.learn(name.as_bytes(), &entry);
         let tree = tree.ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
-        Ok(Some(Table::of(tree)))
+        Ok(Some(table_with_id(tree)))
     }
 
     /// Opens a table, creating it when it does not exist: with the transaction's commit it is there.
@@ -287,7 +288,7 @@ impl Engine {
     ///
     /// As a put.
     pub fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.lock_key(xid, Table::of(CATALOG), name.as_bytes())?;
+        self.lock_key(xid, table_with_id(CATALOG), name.as_bytes())?;
         if let Some(table) = self.open_table(xid, name)? {
             return Ok(table);
         }
@@ -299,13 +300,13 @@ impl Engine {
         let root = self.peek_page()?;
         let mut entry = encode_entry(tree, root);
         entry.extend_from_slice(&encode_scheme(self.config.options.append_scheme.of(name)));
-        self.put(xid, Table::of(CATALOG), name.as_bytes(), &entry)?;
+        self.put(xid, table_with_id(CATALOG), name.as_bytes(), &entry)?;
         let root = self.take_this(root)?;
         self.learn(name.as_bytes(), &entry);
         let image = node_format::empty_leaf(tree, self.node_size(tree));
         let part = Part::Image { page: root, image: page::trimmed(&image) };
         self.install(vec![(part, image)]);
-        Ok(Table::of(tree))
+        Ok(table_with_id(tree))
     }
 
     /// Learns every tree that the catalog names; only while no other operation is at work.

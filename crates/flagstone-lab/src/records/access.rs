@@ -3,6 +3,7 @@
 use flagstone::{Direction, EngineError, Row, RowValue, ScanRange, Step, Stop, Table, Xid};
 use flagstone_engine::lock::{Mode, Target};
 use flagstone_engine::node::{self as node_format, NodeView};
+use flagstone_engine::table_with_id;
 use flagstone_space::LogicalPage;
 
 use super::engine::{CATALOG, Engine, TABLES};
@@ -109,18 +110,18 @@ impl Stopping for Engine {
 
     fn open_table(&mut self, xid: Xid, name: &str) -> Step<Option<Table>> {
         let mut entry = Vec::new();
-        let catalog = Table::of(CATALOG);
+        let catalog = table_with_id(CATALOG);
         if !self.get_part(xid, catalog, name.as_bytes(), WHOLE, &mut entry)? {
             return Ok(None);
         }
         let (tree, root) = decode_entry(&entry)
             .ok_or_else(|| corrupt(LogicalPage(0), "catalog does not decode"))?;
         self.trees.insert(tree, root);
-        Ok(Some(Table::of(tree)))
+        Ok(Some(table_with_id(tree)))
     }
 
     fn create_table(&mut self, xid: Xid, name: &str) -> Step<Table> {
-        self.lock_key(xid, Table::of(CATALOG), name.as_bytes())?;
+        self.lock_key(xid, table_with_id(CATALOG), name.as_bytes())?;
         if let Some(table) = self.open_table(xid, name)? {
             return Ok(table);
         }
@@ -128,7 +129,7 @@ impl Stopping for Engine {
         self.make_room(2)?;
         // The numbers in front of the root's are left to a split of the catalog.
         let root = self.next_pages(DEPTH_MAX)?.pop().ok_or(Stop::Error(EngineError::Full))?;
-        self.put(xid, Table::of(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
+        self.put(xid, table_with_id(CATALOG), name.as_bytes(), &encode_entry(tree, root))?;
         self.take_page(root);
         self.add_tree(xid, tree, root);
         let leaf = node_format::empty_leaf(tree, self.node_size);
@@ -138,7 +139,7 @@ impl Stopping for Engine {
         side.touched(lsn);
         self.sides.insert(root, side);
         self.pool.change(root, lsn, leaf);
-        Ok(Table::of(tree))
+        Ok(table_with_id(tree))
     }
 }
 

@@ -386,7 +386,7 @@ impl Engine {
     }
 
     pub(super) fn tree_of(table: Table) -> u32 {
-        table.id()
+        flagstone_engine::id_of(table)
     }
 }
 
